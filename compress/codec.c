@@ -1,5 +1,6 @@
 #include "compress/codec.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -44,9 +45,11 @@ static enum status size_buffers(struct codec *codec, const struct codec_span *sp
     size_t value_plan = v->plan ? v->plan(value) : 0;
     size_t own = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch) + arena_need(1, value_plan);
     codec->bounds[0] = v->bound(value);
+    assert(value->n && value->n_spans == n_spans);
     codec->memory = own;
     for (size_t i = 0; i < chain->n_bytes; i++) {
         codec->bounds[i + 1] = chain->bytes[i]->bound(codec->bounds[i]);
+        assert(codec->bounds[i + 1] >= codec->bounds[i]);
         codec->memory += arena_need(1, codec->bounds[i]) + arena_need(1, chain->bytes[i]->scratch);
     }
     TRY(arena_init(&codec->arena, hollow ? own : codec->memory));
@@ -193,6 +196,7 @@ static void encode_parts(void *ctx, int thread, int threads)
     const struct value_ctx *v = &e->codec->chain.value;
     size_t first, end;
     pool_share(codec_parts(e->codec), 1, thread, threads, &first, &end);
+    assert(thread < POOL_THREADS_MAX && first <= end);
     e->bad[thread] = v->n;
     for (size_t i = first; i < end; i++) {
         struct codec_part part = codec_part(e->codec, i);
@@ -214,6 +218,7 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
     struct encoding e = {.codec = codec, .x = x, .payload = in_parts && fits ? dst : NULL};
     bool worth = codec_parts(codec) > 1;
     int threads = pool && worth ? pool_threads(pool) : 1;
+    assert(threads >= 1 && threads <= POOL_THREADS_MAX);
     pool_run_if(pool, worth, encode_parts, &e);
     for (int i = 0; i < threads; i++) {
         if (e.bad[i] == v->n) continue;
@@ -234,19 +239,23 @@ static enum status encode_either(struct codec *codec, struct pool *pool, const f
     const struct codec_chain *chain = &codec->chain;
     const struct value_ctx *v = &chain->value;
     size_t size = 0;
+    assert((x != NULL) != (numbers != NULL));
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
     /* The last stage writes to the caller's buffer, those before it to their own. */
     bool last = chain->n_bytes == 0;
+    assert(shape.n_sections <= PAYLOAD_SECTIONS && (last || codec->between[0])); /* not a hollow codec */
     uint8_t *first = last ? dst : codec->between[0];
     size_t room = last ? cap : codec->bounds[0];
     TRY(x ? encode_floats(codec, pool, x, first, room, &size, bad_index)
           : v->stage->encode_pieces(v, numbers, first, room, &size));
+    assert(size <= room && size <= codec->bounds[0]);
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
         TRY(chain->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
                                     last ? cap : codec->bounds[i + 1], &size));
+        assert(size <= codec->bounds[i + 1] && (!last || size <= cap));
         if (last) break;
         shape.n_sections = 0;
     }
@@ -309,6 +318,7 @@ struct codec_part codec_part(const struct codec *codec, size_t index)
     if (v->stage->part) return v->stage->part(v, index);
     size_t align = v->stage->align ? v->stage->align(v) : 1, length = (CODEC_PART + align - 1) / align * align;
     size_t from = index * length;
+    assert(from < v->n);
     return (struct codec_part){.index = index, .from = from, .to = v->n - from < length ? v->n : from + length};
 }
 
@@ -323,7 +333,9 @@ enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uin
     const struct payload_shape shape = {.width = chain->value.stage->width};
     for (size_t i = chain->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
+        assert(out);
         TRY(chain->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
+        assert(size <= codec->bounds[i]);
         src = out;
     }
     TRY(chain->value.stage->check(&chain->value, src, size));
@@ -333,6 +345,7 @@ enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uin
 
 void codec_view_decode(const struct codec_view *view, size_t part, float *x)
 {
+    assert(part < codec_parts(view->codec));
     const struct value_ctx *v = &view->codec->chain.value;
     v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
 }
@@ -341,6 +354,7 @@ void codec_views_add(const struct codec_addend *from, size_t n, size_t part, flo
 {
     if (!n) return;
     const struct value_ctx *v = &from[0].view->codec->chain.value;
+    assert(part < codec_parts(from[0].view->codec));
     const struct codec_part range = codec_part(from[0].view->codec, part);
     if (v->stage->add) {
         v->stage->add(v, from, n, range, acc, weight);
@@ -348,6 +362,7 @@ void codec_views_add(const struct codec_addend *from, size_t n, size_t part, flo
     }
     for (size_t k = 0; k < n; k++) {
         const struct codec_view *view = from[k].view;
+        assert(view->codec == from[0].view->codec);
         v->stage->decode_axpy(v, from[k].a, view->payload, view->size, range, acc);
         for (size_t i = 0; weight && i < range.to - range.from; i++) weight[i] = weight[i] + from[k].a;
     }

@@ -1,5 +1,6 @@
 #include "compress/codec_chain.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define VALUE_STAGE(name, lossless, sparse) &codec_##name,
@@ -93,6 +94,7 @@ uint32_t codec_spec_period(const char *spec)
 {
     struct codec_chain chain;
     if (codec_chain_parse(&chain, spec, NULL) != STATUS_OK || !chain.value.stage->period) return 0;
+    assert(chain.n_bytes < CODEC_STAGES_MAX);
     return chain.value.stage->period(&chain.value);
 }
 

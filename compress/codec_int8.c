@@ -5,6 +5,7 @@
  * scale = max|x| / 127 over the block, code = round(x * (127 / max|x|)), nearest, ties to even: |code| <= 127, an exact
  * 0 stays 0, and the largest value of a block is off by rounding only. A block whose largest value lies below 2^-119 is
  * sent as zeros: its scale would be denormal, which not every device multiplies alike. */
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -128,6 +129,7 @@ CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad
 
 static void int8_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)
 {
+    assert(part.from % ctx->param[0] == 0 && part.to <= ctx->n);
     size_t block = ctx->param[0];
     encode(x, part.to - part.from, block, dst + 4 * (part.from / block), dst + 4 * n_blocks(ctx) + part.from);
 }

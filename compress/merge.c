@@ -1,5 +1,6 @@
 #include "compress/merge.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ struct merge_job {
 
 float merge_weight(uint64_t tokens, uint64_t total)
 {
+    assert(tokens <= total);
     return tokens == total ? 1.0f : (float)((double)tokens / (double)total);
 }
 
@@ -44,6 +46,7 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
                          .pool = pool,
                          .threads = pool ? pool_threads(pool) : 1,
                          .part_max = part_max};
+    assert(part_max && m->threads >= 1 && m->threads <= POOL_THREADS_MAX);
     m->scratch = mem_alloc(2 * (size_t)m->threads * part_max, sizeof *m->scratch);
     return m->scratch ? STATUS_OK : STATUS_NOMEM;
 }
@@ -80,6 +83,8 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
 {
     *merge = (struct merge){
         .m = m, .layout = layout, .fragment = fragment, .codec = codec, .theta = theta, .acc = acc, .n = n};
+    assert(n && fragment < layout->n_fragments);
+    assert(codec_count(codec) == layout->fragments[fragment].count && merge_part_max(codec) <= m->part_max);
     bool largest = counts_senders(m, codec);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t t = m->weights == MERGE_WEIGHTS_EQUAL ? 1 : tokens[i];
@@ -130,9 +135,11 @@ static bool next_piece(const struct merge *merge, struct codec_part part, struct
         t++;
         piece->from = piece->to;
     }
+    assert(t < frag->n_tensors);
     size_t end = tensors[t].offset - frag->offset + tensors[t].count;
     piece->tensor = t;
     piece->to = end < part.to ? end : part.to;
+    assert(piece->from < piece->to);
     return true;
 }
 
@@ -191,6 +198,7 @@ static int by_value(const void *a, const void *b)
 /* Norms become factors. */
 static void limit_norms(struct merge *merge)
 {
+    assert(merge->n > 1 && merge->m->norms_cap >= (size_t)merge->n * n_tensors(merge) + merge->n);
     uint32_t tensors = n_tensors(merge);
     double *sorted = merge->m->norms + (size_t)merge->n * tensors;
     for (uint32_t t = 0; t < tensors; t++) {
@@ -208,6 +216,7 @@ static void limit_norms(struct merge *merge)
 void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
+    assert(merge_measures(merge) && !merge->added && merge->measured + count <= merge->n);
     pool_run_if(merge->m->pool, job.items > 1, measure_job, &job);
     merge->measured += count;
     if (merge->measured == merge->n) limit_norms(merge);
@@ -266,6 +275,7 @@ struct gathered {
 
 static void add_gathered(struct gathered *g, size_t p, float *acc, float *weight)
 {
+    assert(g->n <= ADDENDS);
     codec_views_add(g->from, g->n, p, acc, weight);
     g->n = 0;
 }
@@ -276,6 +286,7 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
     struct codec_part part = codec_part(merge->codec, p);
     size_t n = part.to - part.from;
     float *acc = merge->acc + part.from, *weight = NULL, *x = scratch + merge->m->part_max;
+    assert(n <= merge->m->part_max && part.to <= codec_count(merge->codec));
     struct gathered g = {0};
     if (merge->n == 1) {
         codec_view_decode(&job->deltas[0].view, p, acc);
@@ -318,6 +329,9 @@ static void add_job(void *ctx, int thread, int threads)
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
+    assert(count && merge->added + count <= merge->n);
+    assert(!merge_measures(merge) || merge->measured == merge->n); /* limits are known before a delta is added */
+    assert(!counts_senders(merge->m, merge->codec) || count == merge->n);
     pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
     merge->added += count;
 }

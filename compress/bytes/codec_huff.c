@@ -9,6 +9,7 @@
  * streams
  *
  * A stream holds an eighth of the plane (rounded up; the last one what is left). */
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
@@ -82,6 +83,7 @@ static void put_plane(struct work *work, const uint8_t *plane, size_t n, struct 
 static void put_block(struct work *work, const uint8_t *raw, size_t size, size_t width, struct writer *w)
 {
     const uint8_t *planes = raw;
+    assert(size && size <= BLOCK && width && width <= WIDTH_MAX && size % width == 0);
     if (width > 1) {
         planes_split(raw, size, width, work->planes);
         planes = work->planes;
@@ -95,6 +97,7 @@ static enum status huff_encode(void *scratch, const struct payload_shape *shape,
 {
     struct writer w = writer_of(dst, cap);
     put_u64(&w, size);
+    assert(shape->n_sections <= PAYLOAD_SECTIONS);
     size_t at = 0;
     for (size_t s = 0; s <= shape->n_sections && at < size; s++) {
         bool last = s == shape->n_sections;
@@ -108,6 +111,7 @@ static enum status huff_encode(void *scratch, const struct payload_shape *shape,
         }
     }
     if (w.bad) return STATUS_LIMIT;
+    assert(w.pos <= huff_bound(size));
     *size_p = w.pos;
     return STATUS_OK;
 }

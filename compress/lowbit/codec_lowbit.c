@@ -1,5 +1,6 @@
 /* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D
  * tensors as bf16 (compress/lowbit/runs.h). */
+#include <assert.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,7 @@ static size_t lowbit_parts(const struct value_ctx *ctx)
 
 static struct codec_part lowbit_part(const struct value_ctx *ctx, size_t index)
 {
+    assert(index < ((const struct runs *)ctx->plan)->n_parts);
     return ((const struct runs *)ctx->plan)->part[index];
 }
 
@@ -82,6 +84,7 @@ static void lowbit_encode_part(const struct value_ctx *ctx, const float *x, stru
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
     const struct lowbit *kernels = lowbit_kernels();
+    assert(part.from < part.to && part.to <= ctx->n);
     const struct run *run = &runs->run[runs_find(runs, part.from)];
     for (size_t i = part.from, to; i < part.to; i = to, run++) {
         to = run->to < part.to ? run->to : part.to;
@@ -194,6 +197,7 @@ static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struc
     const struct piece_head *made = numbers->heads;
     uint8_t *head = dst + s.heads;
     if (cap < s.size) return STATUS_LIMIT;
+    assert(s.heads <= s.codes && s.codes <= s.size);
     memcpy(dst, numbers->plain, 2 * runs->total.n_plain);
     memcpy(dst + s.codes, numbers->bytes, runs->total.code_bytes);
     for (size_t r = 0; r < runs->n_runs; r++) {
@@ -238,6 +242,7 @@ static void walk(const struct value_ctx *ctx, const float *a, const uint8_t *src
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
+    assert(part.from < part.to && part.to <= ctx->n);
     const struct lowbit *k = lowbit_kernels();
     void (*expand)(const uint8_t *, size_t, const float *, float *) = s.format->bits == 4   ? k->expand4
                                                                       : s.format->bits == 2 ? k->expand2

@@ -1,6 +1,8 @@
 /* Bytes back to values: `topk_check` walks everything once, in every detail; after it the decoders cannot fail. */
 #include "compress/topk/codec_topk_stream.h"
 
+#include <assert.h>
+
 /* ---- where things are -------------------------------------------------------------------------------------------- */
 
 /* First byte of group `index`; of the end for index = n_groups. Needs a payload of at least the offsets. */
@@ -8,6 +10,7 @@ static size_t group_start(const struct topk_plan *plan, const uint8_t *src, size
 {
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
     uint32_t offset;
+    assert(index <= plan->n_groups);
     if (index == 0) return first;
     if (index == plan->n_groups) return size;
     memcpy(&offset, src + offsets + TOPK_OFFSET * (index - 1), TOPK_OFFSET);
@@ -242,6 +245,7 @@ static inline __attribute__((always_inline)) void put_part(struct addition *add,
                                                            const struct value_ctx *ctx, struct codec_part part,
                                                            float *x, float *weight)
 {
+    assert(add->n && add->n <= TOPK_LOOKS && part.from < part.to);
     struct topk_walk walk = topk_walk_part(ctx, part.index);
     struct topk_item item;
     while (topk_next(&walk, &item) && item.from < part.to) {

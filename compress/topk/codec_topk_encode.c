@@ -3,6 +3,8 @@
 #include "compress/topk/codec_topk.h"
 #include "compress/topk/golomb.h"
 
+#include <assert.h>
+
 struct chunk_done {
     struct topk_scales scales;
     uint32_t length, k, n; /* n: values sent, at most k */
@@ -57,6 +59,7 @@ static void take_chunk(const struct value_ctx *ctx, struct batch *b, const float
     const float *values = x + item->from;
     struct topk_select *s = &b->select;
     size_t at = b->n_chunks * ctx->param[TOPK_K], n = topk_select(s, values, item->length, item->k);
+    assert(b->n_chunks < topk_group_chunks(ctx) && n <= item->k);
     struct chunk_done *c = &b->chunks[b->n_chunks++];
     *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
     c->scales = topk_quantize(ctx->param[TOPK_VALUES], values, s->index, s->bits, n, b->code + at);
@@ -210,6 +213,7 @@ static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_
                              size_t *pos)
 {
     const struct topk_plan *plan = ctx->plan;
+    assert(b->n_chunks && index < plan->n_groups && *pos <= cap);
     struct golomb g = choose_parameter(ctx, b);
     bool roomy = group_bound(ctx, b) + 8 <= cap - *pos;
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
@@ -220,6 +224,7 @@ static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_
         memcpy(dst + offsets + TOPK_OFFSET * (index - 1), &offset, TOPK_OFFSET);
     }
     *pos = (size_t)(write_group(ctx, b, &g, roomy ? b->table : NULL, dst + *pos) - dst);
+    assert(*pos <= cap);
     b->n_chunks = 0;
     return STATUS_OK;
 }
@@ -260,6 +265,7 @@ static enum status encode(const struct value_ctx *ctx, const float *x, struct ma
         if (b.n_chunks == topk_group_chunks(ctx)) TRY(put_group(ctx, &b, done++, dst, cap, &pos));
     }
     if (b.n_chunks) TRY(put_group(ctx, &b, done, dst, cap, &pos));
+    assert(pos <= cap && pos <= topk_bound(ctx));
     *size_p = pos;
     return STATUS_OK;
 }

@@ -9,6 +9,7 @@
 #include "compress/topk/codec_topk.h"
 
 #if defined(__x86_64__)
+#include <assert.h>
 #include <immintrin.h>
 #endif
 
@@ -169,6 +170,7 @@ static uint32_t sure_guess(uint32_t *bins, const float *x, size_t length, size_t
 size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t k)
 {
     uint32_t least = s->guess > MARGIN ? s->guess - MARGIN : 1;
+    assert(k && k <= length && length <= UINT16_MAX + 1u);
     bool many = k * (BLOCK / MANY) > length;
     size_t n = collect(s, x, length, least, many);
     if (n < k && least > 1) {
@@ -192,6 +194,7 @@ size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t 
         s->index[kept] = s->index[i];
         kept += bits >= found;
     }
+    assert(kept == k);
     s->guess = found;
     return kept;
 }

@@ -1,7 +1,10 @@
 #include "compress/topk/codec_topk_stream.h"
 
+#include <assert.h>
+
 void topk_looks_reserve(struct topk_looks *looks, size_t n)
 {
+    assert(n <= TOPK_LOOKS);
     if (looks->n + n > TOPK_LOOKS) looks->n = 0;
 }
 
@@ -9,6 +12,7 @@ static const struct golomb_look *look_of(struct topk_looks *looks, const struct 
 {
     for (uint32_t i = 0; i < looks->n; i++)
         if (looks->m[i] == g->m) return &looks->look[i];
+    assert(looks->n < TOPK_LOOKS);
     uint32_t i = looks->n++;
     looks->m[i] = g->m;
     golomb_look_fill(&looks->look[i], g);
@@ -17,6 +21,7 @@ static const struct golomb_look *look_of(struct topk_looks *looks, const struct 
 
 struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_looks *looks)
 {
+    assert(size >= TOPK_GROUP_HEAD);
     struct topk_stream s = {.r = bit_reader_of(group + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD),
                             .golomb = golomb_of(topk_group_parameter(group))};
     s.look = look_of(looks, &s.golomb);
@@ -25,6 +30,7 @@ struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk
 
 enum status topk_stream_chunk(struct topk_stream *s, enum topk_values kind, const struct topk_item *item)
 {
+    assert(item->k && item->k <= item->length && item->length <= UINT16_MAX + 1u);
     s->length = (uint32_t)item->length;
     s->left = 0;
     s->next = 0;
@@ -154,6 +160,7 @@ static inline __attribute__((always_inline)) void read_lanes(struct topk_stream 
 
 void topk_streams_read(struct topk_stream *const *s, struct topk_slice *slices, size_t n, enum topk_values kind)
 {
+    assert(n && n <= TOPK_LANES);
     switch (kind) {
     case TOPK_SIGN: read_lanes(s, slices, n, topk_value_bits(TOPK_SIGN)); break;
     case TOPK_2BIT: read_lanes(s, slices, n, topk_value_bits(TOPK_2BIT)); break;

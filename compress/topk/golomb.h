@@ -9,6 +9,7 @@
 #ifndef COMPRESS_GOLOMB_H
 #define COMPRESS_GOLOMB_H
 
+#include <assert.h>
 #include <stdbool.h>
 
 #include "compress/bits.h"
@@ -22,6 +23,7 @@ struct golomb {
 /* m in 1 .. GOLOMB_M_MAX */
 static inline struct golomb golomb_of(uint32_t m)
 {
+    assert(m >= 1 && m <= GOLOMB_M_MAX);
     uint32_t c = m > 1 ? 32u - (uint32_t)__builtin_clz(m - 1) : 0;
     return (struct golomb){.m = m, .c = c, .u = (1u << c) - m};
 }
@@ -31,6 +33,7 @@ static inline struct golomb golomb_of(uint32_t m)
 static inline uint32_t golomb_parameter(uint64_t sum, uint64_t count)
 {
     if (!count) return 1;
+    assert(sum >> 44 == 0 && count >> 44 == 0);
     uint64_t m = ((2 * sum + count) * 45426 + count * 65536) / (count * 131072); /* ln 2 = 45426 / 65536 */
     return m < 1 ? 1 : m > GOLOMB_M_MAX ? GOLOMB_M_MAX : (uint32_t)m;
 }

@@ -1,5 +1,6 @@
 #include "compress/topk/union.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "compress/codec_simd.h"
@@ -73,6 +74,7 @@ static uint32_t find_places(const float *x, uint32_t length, uint16_t place[CHUN
 {
     uint8_t flag[CHUNK];
     uint32_t n = 0;
+    assert(length <= CHUNK);
     mark(x, length, flag);
     if (length % 8) memset(flag + length, 0, 8 - length % 8); /* CHUNK is a multiple of 8 */
     for (uint32_t from = 0; from < length; from += 8) {
@@ -104,6 +106,7 @@ static uint64_t group_bytes(const struct group *g)
     uint16_t table[TABLE];
     uint64_t bits = 0;
     bool any = false;
+    assert(g->n && g->n <= GROUP);
     for (uint32_t c = 0; c < g->n; c++) counts[c] = count_carried(g->chunk[c], g->length[c]);
     struct golomb golomb = parameter(g, counts);
     for (uint32_t gap = 0; gap < TABLE; gap++) table[gap] = (uint16_t)golomb_size(&golomb, gap);
@@ -140,6 +143,7 @@ static void count_share(void *ctx, int thread, int threads)
         }
     }
     if (g.n) bytes += group_bytes(&g);
+    assert(thread < POOL_THREADS_MAX);
     job->bytes[thread] = bytes;
 }
 
