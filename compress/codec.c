@@ -35,7 +35,7 @@ static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
 }
 
 /* Sizes of all buffers, then one arena that holds them; hollow: but those of byte stages. */
-static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans, bool hollow)
+static enum status allocate_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans, bool hollow)
 {
     struct codec_chain *chain = &codec->chain;
     struct value_ctx *value = &chain->value;
@@ -70,7 +70,7 @@ static enum status build(struct codec *codec, const char *spec, const struct cod
                          struct err *err)
 {
     const struct value_ctx *value = &codec->chain.value;
-    enum status status = size_buffers(codec, spans, value->n_spans, hollow);
+    enum status status = allocate_buffers(codec, spans, value->n_spans, hollow);
     if (status != STATUS_OK)
         return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, value->n);
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
@@ -232,9 +232,9 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
 }
 
 /* The value stage's payload, of floats or of numbers made of them, through the byte stages. */
-static enum status encode_either(struct codec *codec, struct pool *pool, const float *x,
-                                 const struct quantized_delta *numbers, uint8_t *dst, size_t cap, size_t *size_p,
-                                 size_t *bad_index)
+static enum status encode_chain(struct codec *codec, struct pool *pool, const float *x,
+                                const struct quantized_delta *numbers, uint8_t *dst, size_t cap, size_t *size_p,
+                                size_t *bad_index)
 {
     const struct codec_chain *chain = &codec->chain;
     const struct value_ctx *v = &chain->value;
@@ -248,7 +248,7 @@ static enum status encode_either(struct codec *codec, struct pool *pool, const f
     uint8_t *first = last ? dst : codec->between[0];
     size_t room = last ? cap : codec->bounds[0];
     TRY(x ? encode_floats(codec, pool, x, first, room, &size, bad_index)
-          : v->stage->encode_pieces(v, numbers, first, room, &size));
+          : v->stage->encode_quantized(v, numbers, first, room, &size));
     assert(size <= room && size <= codec->bounds[0]);
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
@@ -263,23 +263,23 @@ static enum status encode_either(struct codec *codec, struct pool *pool, const f
     return STATUS_OK;
 }
 
-enum status codec_encode_by(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
-                            size_t *size_p, size_t *bad_index)
+enum status codec_encode_pool(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
+                              size_t *size_p, size_t *bad_index)
 {
-    return encode_either(codec, pool, x, NULL, dst, cap, size_p, bad_index);
+    return encode_chain(codec, pool, x, NULL, dst, cap, size_p, bad_index);
 }
 
 enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
                          size_t *bad_index)
 {
-    return codec_encode_by(codec, NULL, x, dst, cap, size_p, bad_index);
+    return codec_encode_pool(codec, NULL, x, dst, cap, size_p, bad_index);
 }
 
 bool codec_delta_format(const struct codec *codec, struct delta_format *shape, struct piece_range *pieces)
 {
     const struct value_ctx *v = &codec->chain.value;
-    if (v->stage->pieces) v->stage->pieces(v, shape, pieces);
-    return v->stage->pieces != NULL;
+    if (v->stage->delta_format) v->stage->delta_format(v, shape, pieces);
+    return v->stage->delta_format != NULL;
 }
 
 enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
@@ -289,7 +289,7 @@ enum status codec_encode_quantized(struct codec *codec, const struct quantized_d
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     for (size_t i = 0; i < shape.n_pieces; i++)
         if (numbers->heads[i].bad) return STATUS_NONFINITE;
-    return encode_either(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
+    return encode_chain(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
 }
 
 enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size_t size, void *room)
@@ -300,7 +300,7 @@ enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     TRY(codec_open(codec, src, size, NULL, &view));
     memset(room, 0, delta_format_lay_out(&shape, room, &numbers));
-    codec->chain.value.stage->decode_pieces(&codec->chain.value, view.payload, view.size, &numbers);
+    codec->chain.value.stage->decode_quantized(&codec->chain.value, view.payload, view.size, &numbers);
     return STATUS_OK;
 }
 

@@ -61,8 +61,8 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
                          size_t *bad_index) MUST_CHECK;
 /* The same bytes by the threads of a pool, where the value stage has parts of its own in a payload (all but top-k: of
  * that only the look for NaN and infinity). pool NULL: the caller alone. Not from inside a job. */
-enum status codec_encode_by(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
-                            size_t *size_p, size_t *bad_index) MUST_CHECK;
+enum status codec_encode_pool(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
+                              size_t *size_p, size_t *bad_index) MUST_CHECK;
 /* x[count] = decoded values. CORRUPT or NONFINITE leave x untouched. */
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x) MUST_CHECK;
 /* acc[count] += a * decoded values, without a decoded copy where the codec can. CORRUPT or NONFINITE leave acc

@@ -156,7 +156,7 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static void int8_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
+static void int8_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     size_t block = ctx->param[0];
     *shape = (struct delta_format){.kind = PIECE_INT8,
@@ -171,8 +171,8 @@ static void int8_pieces(const struct value_ctx *ctx, struct delta_format *shape,
     }
 }
 
-static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                                      size_t cap, size_t *size_p)
+static enum status int8_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers,
+                                         uint8_t *dst, size_t cap, size_t *size_p)
 {
     size_t blocks = n_blocks(ctx);
     if (cap < int8_bound(ctx)) return STATUS_LIMIT;
@@ -182,8 +182,8 @@ static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct 
     return int8_check(ctx, dst, *size_p) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
 }
 
-static void int8_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                               const struct quantized_delta *numbers)
+static void int8_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                                  const struct quantized_delta *numbers)
 {
     size_t blocks = n_blocks(ctx);
     (void)size;
@@ -225,7 +225,7 @@ const struct value_stage codec_int8 = {
     .check = int8_check,
     .decode = int8_decode,
     .decode_axpy = int8_decode_axpy,
-    .pieces = int8_pieces,
-    .encode_pieces = int8_encode_pieces,
-    .decode_pieces = int8_decode_pieces,
+    .delta_format = int8_delta_format,
+    .encode_quantized = int8_encode_quantized,
+    .decode_quantized = int8_decode_quantized,
 };

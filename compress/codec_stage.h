@@ -80,12 +80,12 @@ struct value_stage {
      * On several threads at once, in any order: ctx is read only, and no two parts touch the same bytes. */
     void (*encode_part)(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst);
     /* codec_delta_format and the payload of checked heads, none of them bad; both NULL: not in this form. */
-    void (*pieces)(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
-    enum status (*encode_pieces)(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                                 size_t cap, size_t *size_p);
-    /* The way back, of a payload that passed `check`; the numbers are zeroed. NULL where `pieces` is. */
-    void (*decode_pieces)(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                          const struct quantized_delta *numbers);
+    void (*delta_format)(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
+    enum status (*encode_quantized)(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
+                                    size_t cap, size_t *size_p);
+    /* The way back, of a payload that passed `check`; the numbers are zeroed. NULL where `delta_format` is. */
+    void (*decode_quantized)(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                             const struct quantized_delta *numbers);
     /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */
     enum status (*check)(const struct value_ctx *ctx, const uint8_t *src, size_t size);
     /* The values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. These run on

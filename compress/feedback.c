@@ -48,7 +48,7 @@ static void add_residual(void *ctx, int thread, int threads)
 }
 
 /* residual = x - what the payload decodes to */
-static void keep_rest(void *ctx, int thread, int threads)
+static void store_residual(void *ctx, int thread, int threads)
 {
     const struct feedback_job *job = ctx;
     float *residual = job->fb->residual;
@@ -72,10 +72,10 @@ enum status feedback_encode(struct feedback *fb, struct codec *codec, struct poo
     if (fb->pending) return STATUS_STATE;
     if (codec_count(codec) != fb->count) return STATUS_INVALID;
     if (fb->residual) pool_run_if(pool, shared, add_residual, &job);
-    TRY(codec_encode_by(codec, pool, delta, dst, cap, &size, NULL));
+    TRY(codec_encode_pool(codec, pool, delta, dst, cap, &size, NULL));
     if (fb->residual) {
         TRY(codec_open(codec, dst, size, NULL, &job.view)); /* a refusal leaves the residual as it was */
-        pool_run_if(pool, shared, keep_rest, &job);
+        pool_run_if(pool, shared, store_residual, &job);
     }
     assert(!fb->pending && size <= cap);
     fb->pending = true;

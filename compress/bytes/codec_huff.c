@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
+#include "compress/bytes/byte_planes.h"
 #include "compress/bytes/huffman.h"
-#include "compress/bytes/planes.h"
 #include "compress/codec_stage.h"
 
 enum { BLOCK = 128 << 10, WIDTH_MAX = 4, WORST_HEAD = 4 + WIDTH_MAX, TABLE = 128, MODE_RAW = 0, MODE_SAME, MODE_CODED };
@@ -33,7 +33,7 @@ static size_t huff_bound(size_t raw)
     return 8 + (raw / (BLOCK - WIDTH_MAX) + 2 * PAYLOAD_SECTIONS) * WORST_HEAD + raw;
 }
 
-static void cut(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[HUFFMAN_STREAMS])
+static void split_streams(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[HUFFMAN_STREAMS])
 {
     size_t share = (n + HUFFMAN_STREAMS - 1) / HUFFMAN_STREAMS;
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {
@@ -51,7 +51,7 @@ static bool put_coded(struct work *work, const uint8_t *plane, size_t n, const u
     size_t total = TABLE + 2 * HUFFMAN_STREAMS;
     if (n <= total || huffman_lengths(counts, lengths) / 8 + total >= n) return false;
     huffman_encoder_init(&work->encoder, lengths);
-    cut(n, from, count);
+    split_streams(n, from, count);
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {
         src[k] = plane + from[k];
         dst[k] = work->streams[k];
@@ -127,7 +127,7 @@ static enum status get_coded(struct work *work, struct reader *r, uint8_t *plane
         lengths[2 * i + 1] = table[i] >> 4;
     }
     TRY(huffman_decoder_init(&work->decoder, lengths));
-    cut(n, from, count);
+    split_streams(n, from, count);
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) total += size[k] = get_u16(r);
     if (total >= n) return STATUS_CORRUPT;
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {

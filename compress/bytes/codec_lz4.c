@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/base/bytes.h"
-#include "compress/bytes/planes.h"
+#include "compress/bytes/byte_planes.h"
 #include "compress/codec_stage.h"
 
 enum { BLOCK = 256 << 10, STATE = 1 << 15, RAW_BIT_SHIFT = 31 };

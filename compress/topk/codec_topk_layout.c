@@ -10,7 +10,7 @@ uint32_t topk_group_chunks(const struct value_ctx *ctx)
     return CODEC_PART / ctx->param[TOPK_CHUNK];
 }
 
-bool topk_next(struct topk_walk *walk, struct topk_item *item)
+bool topk_walk_next(struct topk_walk *walk, struct topk_item *item)
 {
     const struct value_ctx *ctx = walk->ctx;
     if (walk->span == ctx->n_spans) return false;
@@ -65,12 +65,12 @@ _Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BI
                    (int)PIECE_HALF == TOPK_FP16,
                "one order of values");
 
-void topk_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
+void topk_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
     *shape = (struct delta_format){.kind = (enum piece_kind)ctx->param[TOPK_VALUES], .n_values = ctx->n};
-    while (topk_next(&walk, &item)) {
+    while (topk_walk_next(&walk, &item)) {
         size_t step = item.k ? item.length : PIECE_PLAIN_MAX;
         for (size_t at = 0; at < item.length; at += step, shape->n_pieces++) {
             if (!pieces) continue;
@@ -131,7 +131,7 @@ enum status topk_prepare(const struct value_ctx *ctx)
     plan->n_groups = (size_t)count_groups(ctx, &t);
     struct topk_walk walk = {.ctx = ctx}, before = walk;
     struct topk_item item;
-    for (uint64_t chunks = 0; topk_next(&walk, &item); before = walk) {
+    for (uint64_t chunks = 0; topk_walk_next(&walk, &item); before = walk) {
         if (!item.k || chunks++ % topk_group_chunks(ctx)) continue;
         assert((chunks - 1) / topk_group_chunks(ctx) < plan->n_groups);
         plan->groups[(chunks - 1) / topk_group_chunks(ctx)] = (struct topk_group){

@@ -11,7 +11,7 @@
 #include "common/tensor/hf_folder.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
-#include "compress/topk/union.h"
+#include "compress/topk/union_size.h"
 #include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"
 #include "wire/msg.h"

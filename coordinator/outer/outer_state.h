@@ -77,7 +77,7 @@ enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
 struct outer_ways {
     uint32_t fragment, members, named; /* members: workers that get it */
     uint64_t head, deltas; /* bytes of the update but its payload and the codec's name; of all the deltas' payloads */
-    uint64_t relay_bytes, union_bytes; /* out; the latter is counted, not encoded: compress/topk/union.h */
+    uint64_t relay_bytes, union_bytes; /* out; the latter is counted, not encoded: compress/topk/union_size.h */
 };
 
 /* True: relay it. acc holds the merged delta. Decided from the log alone, in integers. */

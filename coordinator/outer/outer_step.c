@@ -110,7 +110,7 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     uint8_t skip[BLOCK];
     assert(from < to && to - from <= BLOCK && to <= job->frag->count);
     if (!outer_finite(in.acc, in.n)) return false;
-    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_left_out(in.acc[i]);
+    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
     float *residual = mine->residual.residual;

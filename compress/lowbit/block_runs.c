@@ -1,4 +1,4 @@
-#include "compress/lowbit/runs.h"
+#include "compress/lowbit/block_runs.h"
 
 #include <assert.h>
 
