@@ -19,7 +19,7 @@ static enum status coordinator_bytes(uint64_t *bytes, const struct config *confi
     struct layout layout;
     layout_init(&layout);
     enum status status = family ? family->layout(&model, &layout, NULL) : STATUS_UNSUPPORTED;
-    if (status == STATUS_OK) status = model_split_fragments(family, config, &layout, NULL);
+    if (status == STATUS_OK) status = model_split_fragments(config, &layout, NULL);
     if (status == STATUS_OK) status = outer_state_bytes(bytes, config, &layout, workers, NULL);
     if (status == STATUS_OK) *bytes += BACKLOG_BYTES;
     layout_finish(&layout);

@@ -1,5 +1,6 @@
 #include "compress/codec.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -34,7 +35,7 @@ static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
 }
 
 /* Sizes of all buffers, then one arena that holds them; hollow: but those of byte stages. */
-static enum status size_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans, bool hollow)
+static enum status allocate_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans, bool hollow)
 {
     struct codec_chain *chain = &codec->chain;
     struct value_ctx *value = &chain->value;
@@ -44,9 +45,11 @@ static enum status size_buffers(struct codec *codec, const struct codec_span *sp
     size_t value_plan = v->plan ? v->plan(value) : 0;
     size_t own = arena_need(n_spans, sizeof *spans) + arena_need(1, value_scratch) + arena_need(1, value_plan);
     codec->bounds[0] = v->bound(value);
+    assert(value->n && value->n_spans == n_spans);
     codec->memory = own;
     for (size_t i = 0; i < chain->n_bytes; i++) {
         codec->bounds[i + 1] = chain->bytes[i]->bound(codec->bounds[i]);
+        assert(codec->bounds[i + 1] >= codec->bounds[i]);
         codec->memory += arena_need(1, codec->bounds[i]) + arena_need(1, chain->bytes[i]->scratch);
     }
     TRY(arena_init(&codec->arena, hollow ? own : codec->memory));
@@ -67,7 +70,7 @@ static enum status build(struct codec *codec, const char *spec, const struct cod
                          struct err *err)
 {
     const struct value_ctx *value = &codec->chain.value;
-    enum status status = size_buffers(codec, spans, value->n_spans, hollow);
+    enum status status = allocate_buffers(codec, spans, value->n_spans, hollow);
     if (status != STATUS_OK)
         return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, value->n);
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
@@ -193,6 +196,7 @@ static void encode_parts(void *ctx, int thread, int threads)
     const struct value_ctx *v = &e->codec->chain.value;
     size_t first, end;
     pool_share(codec_parts(e->codec), 1, thread, threads, &first, &end);
+    assert(thread < POOL_THREADS_MAX && first <= end);
     e->bad[thread] = v->n;
     for (size_t i = first; i < end; i++) {
         struct codec_part part = codec_part(e->codec, i);
@@ -214,6 +218,7 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
     struct encoding e = {.codec = codec, .x = x, .payload = in_parts && fits ? dst : NULL};
     bool worth = codec_parts(codec) > 1;
     int threads = pool && worth ? pool_threads(pool) : 1;
+    assert(threads >= 1 && threads <= POOL_THREADS_MAX);
     pool_run_if(pool, worth, encode_parts, &e);
     for (int i = 0; i < threads; i++) {
         if (e.bad[i] == v->n) continue;
@@ -227,53 +232,54 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
 }
 
 /* The value stage's payload, of floats or of numbers made of them, through the byte stages. */
-static enum status encode_either(struct codec *codec, struct pool *pool, const float *x,
-                                 const struct quantized_delta *numbers, uint8_t *dst, size_t cap, size_t *size_p,
-                                 size_t *bad_index)
+static enum status encode_chain(struct codec *codec, struct pool *pool, const float *x,
+                                const struct quantized_delta *numbers, uint8_t *dst, size_t cap, size_t *size_p,
+                                size_t *bad_index)
 {
     const struct codec_chain *chain = &codec->chain;
     const struct value_ctx *v = &chain->value;
     size_t size = 0;
+    assert((x != NULL) != (numbers != NULL));
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
     /* The last stage writes to the caller's buffer, those before it to their own. */
     bool last = chain->n_bytes == 0;
+    assert(shape.n_sections <= PAYLOAD_SECTIONS && (last || codec->between[0])); /* not a hollow codec */
     uint8_t *first = last ? dst : codec->between[0];
     size_t room = last ? cap : codec->bounds[0];
     TRY(x ? encode_floats(codec, pool, x, first, room, &size, bad_index)
-          : v->stage->encode_pieces(v, numbers, first, room, &size));
+          : v->stage->encode_quantized(v, numbers, first, room, &size));
+    assert(size <= room && size <= codec->bounds[0]);
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
         TRY(chain->bytes[i]->encode(codec->work[i], &shape, codec->between[i], size, out,
                                     last ? cap : codec->bounds[i + 1], &size));
+        assert(size <= codec->bounds[i + 1] && (!last || size <= cap));
         if (last) break;
-        if (chain->bytes[i]->reshape)
-            chain->bytes[i]->reshape(out, size, &shape);
-        else
-            shape.n_sections = 0;
+        shape.n_sections = 0;
     }
     *size_p = size;
     return STATUS_OK;
 }
 
-enum status codec_encode_by(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
-                            size_t *size_p, size_t *bad_index)
+enum status codec_encode_pool(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
+                              size_t *size_p, size_t *bad_index)
 {
-    return encode_either(codec, pool, x, NULL, dst, cap, size_p, bad_index);
+    return encode_chain(codec, pool, x, NULL, dst, cap, size_p, bad_index);
 }
 
 enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size_t cap, size_t *size_p,
                          size_t *bad_index)
 {
-    return codec_encode_by(codec, NULL, x, dst, cap, size_p, bad_index);
+    return codec_encode_pool(codec, NULL, x, dst, cap, size_p, bad_index);
 }
 
 bool codec_delta_format(const struct codec *codec, struct delta_format *shape, struct piece_range *pieces)
 {
     const struct value_ctx *v = &codec->chain.value;
-    if (v->stage->pieces) v->stage->pieces(v, shape, pieces);
-    return v->stage->pieces != NULL;
+    if (v->stage->delta_format) v->stage->delta_format(v, shape, pieces);
+    return v->stage->delta_format != NULL;
 }
 
 enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
@@ -283,7 +289,7 @@ enum status codec_encode_quantized(struct codec *codec, const struct quantized_d
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     for (size_t i = 0; i < shape.n_pieces; i++)
         if (numbers->heads[i].bad) return STATUS_NONFINITE;
-    return encode_either(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
+    return encode_chain(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
 }
 
 enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size_t size, void *room)
@@ -294,7 +300,7 @@ enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     TRY(codec_open(codec, src, size, NULL, &view));
     memset(room, 0, delta_format_lay_out(&shape, room, &numbers));
-    codec->chain.value.stage->decode_pieces(&codec->chain.value, view.payload, view.size, &numbers);
+    codec->chain.value.stage->decode_quantized(&codec->chain.value, view.payload, view.size, &numbers);
     return STATUS_OK;
 }
 
@@ -312,6 +318,7 @@ struct codec_part codec_part(const struct codec *codec, size_t index)
     if (v->stage->part) return v->stage->part(v, index);
     size_t align = v->stage->align ? v->stage->align(v) : 1, length = (CODEC_PART + align - 1) / align * align;
     size_t from = index * length;
+    assert(from < v->n);
     return (struct codec_part){.index = index, .from = from, .to = v->n - from < length ? v->n : from + length};
 }
 
@@ -326,7 +333,9 @@ enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uin
     const struct payload_shape shape = {.width = chain->value.stage->width};
     for (size_t i = chain->n_bytes; i-- > 0;) {
         uint8_t *out = i == 0 && room ? room : codec->between[i];
+        assert(out);
         TRY(chain->bytes[i]->decode(codec->work[i], &shape, src, size, out, codec->bounds[i], &size));
+        assert(size <= codec->bounds[i]);
         src = out;
     }
     TRY(chain->value.stage->check(&chain->value, src, size));
@@ -336,6 +345,7 @@ enum status codec_open(struct codec *codec, const uint8_t *src, size_t size, uin
 
 void codec_view_decode(const struct codec_view *view, size_t part, float *x)
 {
+    assert(part < codec_parts(view->codec));
     const struct value_ctx *v = &view->codec->chain.value;
     v->stage->decode(v, view->payload, view->size, codec_part(view->codec, part), x);
 }
@@ -344,6 +354,7 @@ void codec_views_add(const struct codec_addend *from, size_t n, size_t part, flo
 {
     if (!n) return;
     const struct value_ctx *v = &from[0].view->codec->chain.value;
+    assert(part < codec_parts(from[0].view->codec));
     const struct codec_part range = codec_part(from[0].view->codec, part);
     if (v->stage->add) {
         v->stage->add(v, from, n, range, acc, weight);
@@ -351,6 +362,7 @@ void codec_views_add(const struct codec_addend *from, size_t n, size_t part, flo
     }
     for (size_t k = 0; k < n; k++) {
         const struct codec_view *view = from[k].view;
+        assert(view->codec == from[0].view->codec);
         v->stage->decode_axpy(v, from[k].a, view->payload, view->size, range, acc);
         for (size_t i = 0; weight && i < range.to - range.from; i++) weight[i] = weight[i] + from[k].a;
     }

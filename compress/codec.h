@@ -45,14 +45,8 @@ void codec_destroy(struct codec *codec);
 /* Check a spec without building it. */
 enum status codec_spec_check(const char *spec, struct err *err) MUST_CHECK;
 
-/* What follows from a spec's parameters. */
-struct codec_traits {
-    uint32_t period;   /* top-k: a coordinate is sent once in so many payloads, about; 0: in each */
-    uint32_t zeroless; /* values of a block whose zeros come back as noise, unless it has nothing else; 0: as zeros */
-};
-
-/* All 0 for a spec that codec_spec_check refuses. */
-struct codec_traits codec_spec_traits(const char *spec);
+/* Top-k: a coordinate is sent about once in so many payloads. 0: in each, or a spec that codec_spec_check refuses. */
+uint32_t codec_spec_period(const char *spec);
 
 const char *codec_spec(const struct codec *codec); /* canonical form */
 size_t codec_count(const struct codec *codec);     /* floats */
@@ -67,8 +61,8 @@ enum status codec_encode(struct codec *codec, const float *x, uint8_t *dst, size
                          size_t *bad_index) MUST_CHECK;
 /* The same bytes by the threads of a pool, where the value stage has parts of its own in a payload (all but top-k: of
  * that only the look for NaN and infinity). pool NULL: the caller alone. Not from inside a job. */
-enum status codec_encode_by(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
-                            size_t *size_p, size_t *bad_index) MUST_CHECK;
+enum status codec_encode_pool(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
+                              size_t *size_p, size_t *bad_index) MUST_CHECK;
 /* x[count] = decoded values. CORRUPT or NONFINITE leave x untouched. */
 enum status codec_decode(struct codec *codec, const uint8_t *src, size_t size, float *x) MUST_CHECK;
 /* acc[count] += a * decoded values, without a decoded copy where the codec can. CORRUPT or NONFINITE leave acc
@@ -153,7 +147,7 @@ enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size
 /* Bits per value that no coding of this payload's content goes below that takes codes and places one by one: for dense
  * stages the entropy of the codes, without scales; for top-k log2 of the number of choices where each chunk sends K,
  * and the value bits. 1-D tensors of stages that send those as bf16 count 16 bits a value. Where zeros lie together, as
- * in rows that were not touched, it takes less: +skip and +lz4 see that, and top-k sends nothing of a chunk of them. */
+ * in rows that were not touched, it takes less: +lz4 sees that, and top-k sends nothing of a chunk of them. */
 double codec_bound_bits(const struct codec_view *view);
 
 /* Value stages and byte stages this build knows, one line each. */

@@ -1,5 +1,6 @@
 #include "compress/codec_chain.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define VALUE_STAGE(name, lossless, sparse) &codec_##name,
@@ -89,13 +90,12 @@ enum status codec_spec_check(const char *spec, struct err *err)
     return codec_chain_parse(&chain, spec, err);
 }
 
-struct codec_traits codec_spec_traits(const char *spec)
+uint32_t codec_spec_period(const char *spec)
 {
     struct codec_chain chain;
-    struct codec_traits traits = {0};
-    if (codec_chain_parse(&chain, spec, NULL) == STATUS_OK && chain.value.stage->traits)
-        chain.value.stage->traits(&chain.value, &traits);
-    return traits;
+    if (codec_chain_parse(&chain, spec, NULL) != STATUS_OK || !chain.value.stage->period) return 0;
+    assert(chain.n_bytes < CODEC_STAGES_MAX);
+    return chain.value.stage->period(&chain.value);
 }
 
 void codec_list(FILE *out)

@@ -1,5 +1,5 @@
 /* A codec's chain: the stages that a spec names, with their parameters, and the table of the stages there are. The
- * questions that a spec alone answers (codec_spec_check, codec_spec_traits, codec_list) are answered here, too. */
+ * questions that a spec alone answers (codec_spec_check, codec_spec_period, codec_list) are answered here, too. */
 #ifndef COMPRESS_CODEC_CHAIN_H
 #define COMPRESS_CODEC_CHAIN_H
 

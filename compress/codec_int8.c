@@ -5,6 +5,7 @@
  * scale = max|x| / 127 over the block, code = round(x * (127 / max|x|)), nearest, ties to even: |code| <= 127, an exact
  * 0 stays 0, and the largest value of a block is off by rounding only. A block whose largest value lies below 2^-119 is
  * sent as zeros: its scale would be denormal, which not every device multiplies alike. */
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -128,6 +129,7 @@ CODEC_SIMD_VARIANTS(scan, (const uint8_t *restrict codes, size_t n, uint8_t *bad
 
 static void int8_encode_part(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst)
 {
+    assert(part.from % ctx->param[0] == 0 && part.to <= ctx->n);
     size_t block = ctx->param[0];
     encode(x, part.to - part.from, block, dst + 4 * (part.from / block), dst + 4 * n_blocks(ctx) + part.from);
 }
@@ -154,7 +156,7 @@ static enum status int8_check(const struct value_ctx *ctx, const uint8_t *src, s
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static void int8_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
+static void int8_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     size_t block = ctx->param[0];
     *shape = (struct delta_format){.kind = PIECE_INT8,
@@ -169,8 +171,8 @@ static void int8_pieces(const struct value_ctx *ctx, struct delta_format *shape,
     }
 }
 
-static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                                      size_t cap, size_t *size_p)
+static enum status int8_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers,
+                                         uint8_t *dst, size_t cap, size_t *size_p)
 {
     size_t blocks = n_blocks(ctx);
     if (cap < int8_bound(ctx)) return STATUS_LIMIT;
@@ -180,8 +182,8 @@ static enum status int8_encode_pieces(const struct value_ctx *ctx, const struct 
     return int8_check(ctx, dst, *size_p) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
 }
 
-static void int8_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                               const struct quantized_delta *numbers)
+static void int8_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                                  const struct quantized_delta *numbers)
 {
     size_t blocks = n_blocks(ctx);
     (void)size;
@@ -223,7 +225,7 @@ const struct value_stage codec_int8 = {
     .check = int8_check,
     .decode = int8_decode,
     .decode_axpy = int8_decode_axpy,
-    .pieces = int8_pieces,
-    .encode_pieces = int8_encode_pieces,
-    .decode_pieces = int8_decode_pieces,
+    .delta_format = int8_delta_format,
+    .encode_quantized = int8_encode_quantized,
+    .decode_quantized = int8_decode_quantized,
 };

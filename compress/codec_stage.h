@@ -26,7 +26,7 @@ struct value_stage;
 enum { PAYLOAD_SECTIONS = 3 };
 
 /* What a byte stage may know of the bytes it gets. Sections lie end to end from 0; what follows the last one has
- * elements of `width` bytes. Behind a byte stage there are no sections, unless it knows where they went (reshape). */
+ * elements of `width` bytes. The output of a byte stage has no sections. */
 struct payload_shape {
     uint8_t width;
     size_t n_plain; /* values that the first section holds as they are, in 16 bits each */
@@ -56,8 +56,8 @@ struct value_stage {
     /* Read the text after ':' (NULL when there is none), set ctx->param and write the canonical spec, at most
      * CODEC_SPEC_MAX bytes. INVALID: err says what is allowed. */
     enum status (*parse)(struct value_ctx *ctx, const char *args, char *canonical, struct err *err);
-    /* What follows from the parameters; NULL: nothing. */
-    void (*traits)(const struct value_ctx *ctx, struct codec_traits *out);
+    /* codec_spec_period. NULL: 0. */
+    uint32_t (*period)(const struct value_ctx *ctx);
     /* A word after '+' that follows the stage and `nth` of its modifiers: change ctx->param and rewrite the canonical
      * spec; false when it is none of the stage's, or no other may follow. NULL: no modifiers. */
     bool (*modify)(struct value_ctx *ctx, const char *word, unsigned nth, char *canonical);
@@ -80,12 +80,12 @@ struct value_stage {
      * On several threads at once, in any order: ctx is read only, and no two parts touch the same bytes. */
     void (*encode_part)(const struct value_ctx *ctx, const float *x, struct codec_part part, uint8_t *dst);
     /* codec_delta_format and the payload of checked heads, none of them bad; both NULL: not in this form. */
-    void (*pieces)(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
-    enum status (*encode_pieces)(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                                 size_t cap, size_t *size_p);
-    /* The way back, of a payload that passed `check`; the numbers are zeroed. NULL where `pieces` is. */
-    void (*decode_pieces)(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                          const struct quantized_delta *numbers);
+    void (*delta_format)(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
+    enum status (*encode_quantized)(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
+                                    size_t cap, size_t *size_p);
+    /* The way back, of a payload that passed `check`; the numbers are zeroed. NULL where `delta_format` is. */
+    void (*decode_quantized)(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                             const struct quantized_delta *numbers);
     /* CORRUPT or NONFINITE unless decode will read exactly src[size] and give finite values. */
     enum status (*check)(const struct value_ctx *ctx, const uint8_t *src, size_t size);
     /* The values of one part of the payload src[size]; x, acc and weight point at coordinate part.from. These run on
@@ -110,9 +110,6 @@ struct byte_stage {
     /* CORRUPT for anything but bytes that encode could have made from at most cap bytes. */
     enum status (*decode)(void *scratch, const struct payload_shape *shape, const uint8_t *src, size_t size,
                           uint8_t *dst, size_t cap, size_t *size_p);
-    /* The shape of its input becomes that of its output out[size], for the stage that encodes next. NULL: the output
-     * has no sections. */
-    void (*reshape)(const uint8_t *out, size_t size, struct payload_shape *shape);
 };
 
 /* codec_fp32 and so on. */

@@ -1,5 +1,6 @@
 #include "compress/feedback.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -36,6 +37,7 @@ static void add_residual(void *ctx, int thread, int threads)
 {
     const struct feedback_job *job = ctx;
     const float *residual = job->fb->residual, decay = job->fb->decay;
+    assert(residual && decay >= 0.0f && decay <= 1.0f);
     float *x = job->x;
     size_t first, end;
     pool_share(codec_parts(job->codec), 1, thread, threads, &first, &end);
@@ -46,11 +48,12 @@ static void add_residual(void *ctx, int thread, int threads)
 }
 
 /* residual = x - what the payload decodes to */
-static void keep_rest(void *ctx, int thread, int threads)
+static void store_residual(void *ctx, int thread, int threads)
 {
     const struct feedback_job *job = ctx;
     float *residual = job->fb->residual;
     size_t first, end;
+    assert(residual && job->view.codec == job->codec);
     pool_share(codec_parts(job->codec), 1, thread, threads, &first, &end);
     for (size_t p = first; p < end; p++) {
         struct codec_part part = codec_part(job->codec, p);
@@ -64,15 +67,17 @@ enum status feedback_encode(struct feedback *fb, struct codec *codec, struct poo
 {
     struct feedback_job job = {.fb = fb, .codec = codec, .x = delta};
     bool shared = codec_parts(codec) > 1;
+    assert(delta && dst && size_p);
     size_t size;
     if (fb->pending) return STATUS_STATE;
     if (codec_count(codec) != fb->count) return STATUS_INVALID;
     if (fb->residual) pool_run_if(pool, shared, add_residual, &job);
-    TRY(codec_encode_by(codec, pool, delta, dst, cap, &size, NULL));
+    TRY(codec_encode_pool(codec, pool, delta, dst, cap, &size, NULL));
     if (fb->residual) {
         TRY(codec_open(codec, dst, size, NULL, &job.view)); /* a refusal leaves the residual as it was */
-        pool_run_if(pool, shared, keep_rest, &job);
+        pool_run_if(pool, shared, store_residual, &job);
     }
+    assert(!fb->pending && size <= cap);
     fb->pending = true;
     *size_p = size;
     return STATUS_OK;
@@ -86,6 +91,7 @@ void feedback_commit(struct feedback *fb)
 enum status feedback_rollback(struct feedback *fb, struct codec *codec, const uint8_t *payload, size_t size)
 {
     if (!fb->pending) return STATUS_STATE;
+    assert(codec_count(codec) == fb->count);
     if (fb->residual) TRY(codec_decode_axpy(codec, 1.0f, payload, size, fb->residual));
     fb->pending = false;
     return STATUS_OK;
@@ -93,6 +99,7 @@ enum status feedback_rollback(struct feedback *fb, struct codec *codec, const ui
 
 void feedback_reset(struct feedback *fb)
 {
+    assert(fb->count || !fb->residual);
     if (fb->residual) memset(fb->residual, 0, fb->count * sizeof *fb->residual);
     fb->pending = false;
 }

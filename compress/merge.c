@@ -1,5 +1,6 @@
 #include "compress/merge.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ struct merge_job {
 
 float merge_weight(uint64_t tokens, uint64_t total)
 {
+    assert(tokens <= total);
     return tokens == total ? 1.0f : (float)((double)tokens / (double)total);
 }
 
@@ -44,6 +46,7 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
                          .pool = pool,
                          .threads = pool ? pool_threads(pool) : 1,
                          .part_max = part_max};
+    assert(part_max && m->threads >= 1 && m->threads <= POOL_THREADS_MAX);
     m->scratch = mem_alloc(2 * (size_t)m->threads * part_max, sizeof *m->scratch);
     return m->scratch ? STATUS_OK : STATUS_NOMEM;
 }
@@ -60,7 +63,7 @@ static bool counts_senders(const struct merger *m, const struct codec *codec)
     return m->rule == MERGE_CONTRIBUTORS && codec_sparse(codec);
 }
 
-bool merge_wants_all(const struct merger *m, const struct codec *codec)
+bool merge_needs_all(const struct merger *m, const struct codec *codec)
 {
     return counts_senders(m, codec);
 }
@@ -80,6 +83,8 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
 {
     *merge = (struct merge){
         .m = m, .layout = layout, .fragment = fragment, .codec = codec, .theta = theta, .acc = acc, .n = n};
+    assert(n && fragment < layout->n_fragments);
+    assert(codec_count(codec) == layout->fragments[fragment].count && merge_part_max(codec) <= m->part_max);
     bool largest = counts_senders(m, codec);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t t = m->weights == MERGE_WEIGHTS_EQUAL ? 1 : tokens[i];
@@ -88,7 +93,7 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
         else if (t > merge->total)
             merge->total = t;
     }
-    size_t need = merge_measures(merge) ? (size_t)n * n_tensors(merge) + n : 0; /* n: room to sort */
+    size_t need = merge_needs_norms(merge) ? (size_t)n * n_tensors(merge) + n : 0; /* n: room to sort */
     if (need <= m->norms_cap) return STATUS_OK;
     mem_free(m->norms);
     m->norms = mem_alloc(need, sizeof *m->norms);
@@ -96,7 +101,7 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
     return m->norms ? STATUS_OK : STATUS_NOMEM;
 }
 
-bool merge_measures(const struct merge *merge)
+bool merge_needs_norms(const struct merge *merge)
 {
     return merge->m->clip == MERGE_CLIP_MEDIAN && merge->n > 1;
 }
@@ -109,7 +114,7 @@ struct piece {
     size_t from, to; /* floats of the fragment */
 };
 
-static bool next_piece(const struct merge *merge, struct codec_part part, struct piece *piece)
+static bool next_tensor_range(const struct merge *merge, struct codec_part part, struct piece *piece)
 {
     const struct fragment *frag = &merge->layout->fragments[merge->fragment];
     const struct tensor *tensors = &merge->layout->tensors[frag->first_tensor];
@@ -130,9 +135,11 @@ static bool next_piece(const struct merge *merge, struct codec_part part, struct
         t++;
         piece->from = piece->to;
     }
+    assert(t < frag->n_tensors);
     size_t end = tensors[t].offset - frag->offset + tensors[t].count;
     piece->tensor = t;
     piece->to = end < part.to ? end : part.to;
+    assert(piece->from < piece->to);
     return true;
 }
 
@@ -154,14 +161,14 @@ static void add_squares(const float *x, const float *theta, size_t n, double sum
 }
 
 /* One delta belongs to one thread: its sums have one order. */
-static void measure_one(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
+static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
 {
     double sum[LANES] = {0};
     uint32_t tensor = 0;
     for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++) {
         struct codec_part part = codec_part(merge->codec, p);
         codec_view_decode(&delta->view, p, x);
-        for (struct piece at = {0}; next_piece(merge, part, &at);) {
+        for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
             if (at.tensor != tensor) memset(sum, 0, sizeof sum);
             tensor = at.tensor;
             add_squares(x + (at.from - part.from), merge->m->parameters ? merge->theta + at.from : NULL,
@@ -178,25 +185,26 @@ static void measure_job(void *ctx, int thread, int threads)
     const struct merge_job *job = ctx;
     struct merge *merge = job->merge;
     for (uint32_t i = (uint32_t)thread; i < job->count; i += (uint32_t)threads)
-        measure_one(merge, &job->deltas[i], merge->m->norms + (size_t)(merge->measured + i) * n_tensors(merge),
-                    merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
+        compute_norms(merge, &job->deltas[i], merge->m->norms + (size_t)(merge->measured + i) * n_tensors(merge),
+                      merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* Norms become factors. */
-static void limit_norms(struct merge *merge)
+static void norms_to_factors(struct merge *merge)
 {
+    assert(merge->n > 1 && merge->m->norms_cap >= (size_t)merge->n * n_tensors(merge) + merge->n);
     uint32_t tensors = n_tensors(merge);
     double *sorted = merge->m->norms + (size_t)merge->n * tensors;
     for (uint32_t t = 0; t < tensors; t++) {
         double *norm = merge->m->norms + t;
         for (uint32_t i = 0; i < merge->n; i++) sorted[i] = norm[(size_t)i * tensors];
-        qsort(sorted, merge->n, sizeof *sorted, by_value);
+        qsort(sorted, merge->n, sizeof *sorted, compare_doubles);
         double median = sorted[(merge->n - 1) / 2];
         for (uint32_t i = 0; i < merge->n; i++) {
             double *at = &norm[(size_t)i * tensors];
@@ -205,12 +213,13 @@ static void limit_norms(struct merge *merge)
     }
 }
 
-void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
+void merge_compute_norms(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
+    assert(merge_needs_norms(merge) && !merge->added && merge->measured + count <= merge->n);
     pool_run_if(merge->m->pool, job.items > 1, measure_job, &job);
     merge->measured += count;
-    if (merge->measured == merge->n) limit_norms(merge);
+    if (merge->measured == merge->n) norms_to_factors(merge);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
@@ -222,7 +231,7 @@ static float weight_of(const struct merge *merge, const struct merge_delta *delt
 
 static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)
 {
-    for (struct piece at = {0}; factors && next_piece(merge, part, &at);)
+    for (struct piece at = {0}; factors && next_tensor_range(merge, part, &at);)
         if (factors[at.tensor] < 1) return true;
     return false;
 }
@@ -231,7 +240,7 @@ static bool clipped(const struct merge *merge, const double *factors, struct cod
 static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, float w,
                         const float *x, float *acc, float *weight)
 {
-    for (struct piece at = {0}; next_piece(merge, part, &at);) {
+    for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
         double factor = factors[at.tensor];
         float a = (float)((double)w * factor);
         for (size_t k = at.from; k < at.to; k++) {
@@ -241,7 +250,7 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
                 acc[i] = acc[i] + w * (float)(merge->theta[k] - factor * ((double)merge->theta[k] - (double)y));
             else
                 acc[i] = acc[i] + (merge->m->parameters ? w : a) * y;
-            if (weight && !merge_left_out(y)) weight[i] = weight[i] + w;
+            if (weight && !merge_unsent(y)) weight[i] = weight[i] + w;
         }
     }
 }
@@ -266,6 +275,7 @@ struct gathered {
 
 static void add_gathered(struct gathered *g, size_t p, float *acc, float *weight)
 {
+    assert(g->n <= ADDENDS);
     codec_views_add(g->from, g->n, p, acc, weight);
     g->n = 0;
 }
@@ -276,6 +286,7 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
     struct codec_part part = codec_part(merge->codec, p);
     size_t n = part.to - part.from;
     float *acc = merge->acc + part.from, *weight = NULL, *x = scratch + merge->m->part_max;
+    assert(n <= merge->m->part_max && part.to <= codec_count(merge->codec));
     struct gathered g = {0};
     if (merge->n == 1) {
         codec_view_decode(&job->deltas[0].view, p, acc);
@@ -292,7 +303,7 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
         const struct codec_view *view = &job->deltas[d].view;
         float w = weight_of(merge, &job->deltas[d]);
         const double *factors = NULL;
-        if (merge_measures(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
+        if (merge_needs_norms(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
         bool clip = clipped(merge, factors, part);
         if (clip || g.n == ADDENDS) add_gathered(&g, p, acc, weight);
         if (!clip) {
@@ -318,6 +329,9 @@ static void add_job(void *ctx, int thread, int threads)
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
+    assert(count && merge->added + count <= merge->n);
+    assert(!merge_needs_norms(merge) || merge->measured == merge->n); /* limits are known before a delta is added */
+    assert(!counts_senders(merge->m, merge->codec) || count == merge->n);
     pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
     merge->added += count;
 }

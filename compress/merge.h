@@ -32,7 +32,7 @@ struct layout;
 struct pool;
 
 /* Is this decoded or merged value that of a coordinate which no payload carried? */
-static inline bool merge_left_out(float value)
+static inline bool merge_unsent(float value)
 {
     return float_bits(value) == 0x80000000u;
 }
@@ -82,7 +82,7 @@ void merger_finish(struct merger *m);
 size_t merge_part_max(const struct codec *codec);
 /* All deltas must lie in memory together: sparse codecs whose senders are counted. Otherwise they may come in
  * groups. */
-bool merge_wants_all(const struct merger *m, const struct codec *codec);
+bool merge_needs_all(const struct merger *m, const struct codec *codec);
 
 /* Check a payload and prepare it. CORRUPT or NONFINITE as codec_open. */
 enum status merge_open(struct codec *codec, struct merge_delta *delta) MUST_CHECK;
@@ -92,9 +92,9 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
                         struct codec *codec, const float *theta, float *acc, const uint64_t *tokens,
                         uint32_t n) MUST_CHECK;
 /* True when the norms of all deltas are wanted before any is added. */
-bool merge_measures(const struct merge *merge);
+bool merge_needs_norms(const struct merge *merge);
 /* Norms of the next `count` deltas, opened. */
-void merge_measure(struct merge *merge, const struct merge_delta *deltas, uint32_t count);
+void merge_compute_norms(struct merge *merge, const struct merge_delta *deltas, uint32_t count);
 /* Add the next `count` deltas, opened; after the n-th, acc holds the result. */
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count);
 

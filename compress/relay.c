@@ -2,6 +2,8 @@
 
 #include "common/base/bytes.h"
 
+#include <assert.h>
+
 size_t relay_head_size(uint32_t n)
 {
     return sizeof(uint64_t) * (size_t)n;
@@ -11,6 +13,7 @@ void relay_head_write(const struct merge_delta *deltas, uint32_t n, uint8_t *dst
 {
     struct writer w = writer_of(dst, relay_head_size(n));
     for (uint32_t i = 0; i < n; i++) put_u64(&w, deltas[i].size);
+    assert(n && !w.bad && w.pos == relay_head_size(n));
 }
 
 enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *src, size_t size)
@@ -18,6 +21,7 @@ enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *s
     if (!n || size < relay_head_size(n)) return STATUS_CORRUPT;
     struct reader r = reader_of(src, relay_head_size(n));
     size_t at = relay_head_size(n);
+    assert(at <= size);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes = get_u64(&r);
         if (bytes > size - at) return STATUS_CORRUPT;
@@ -38,6 +42,7 @@ enum status relay_range(const uint8_t *src, size_t size, uint32_t n, uint32_t in
         from = to;
         if (__builtin_add_overflow(from, get_u64(&r), &to)) return STATUS_CORRUPT;
     }
+    assert(from <= to);
     *from_p = from;
     *to_p = to;
     return STATUS_OK;
@@ -45,14 +50,15 @@ enum status relay_range(const uint8_t *src, size_t size, uint32_t n, uint32_t in
 
 enum status relay_merge(struct merge *merge, struct merge_delta *deltas)
 {
-    bool together = merge_wants_all(merge->m, merge->codec);
+    assert(merge->n && !merge->added && !merge->measured);
+    bool together = merge_needs_all(merge->m, merge->codec);
     for (uint32_t i = 0; i < merge->n; i++) deltas[i].room = NULL;
-    for (uint32_t i = 0; (together || merge_measures(merge)) && i < merge->n; i++) {
+    for (uint32_t i = 0; (together || merge_needs_norms(merge)) && i < merge->n; i++) {
         TRY(merge_open(merge->codec, &deltas[i]));
-        if (!together) merge_measure(merge, &deltas[i], 1);
+        if (!together) merge_compute_norms(merge, &deltas[i], 1);
     }
     if (together) {
-        if (merge_measures(merge)) merge_measure(merge, deltas, merge->n);
+        if (merge_needs_norms(merge)) merge_compute_norms(merge, deltas, merge->n);
         merge_add(merge, deltas, merge->n);
         return STATUS_OK;
     }

@@ -44,10 +44,8 @@ static enum status read_all(struct config *config, struct config_sources *source
     TRY(resolve(config, sources, err));
     const struct config_resolve r = {config, sources, err};
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return blame(&r, AT(codec.up));
-    if (config_embeddings_differ(config) && codec_spec_check(config->codec.embeddings, err) != STATUS_OK)
-        return blame(&r, AT(codec.embeddings));
     char down[CODEC_SPEC_MAX];
-    config_down_spec(config, 1, down); /* what fragment 0 may have instead was checked */
+    config_down_spec(config, down);
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return blame(&r, AT(codec.down));
     double evict_s = config->coordinator.evict_after_s;
     if (evict_s > 0 && evict_s < EVICT_MIN_S)
@@ -68,21 +66,6 @@ enum status settings_read(struct config *config, struct config_sources *sources,
     return read_all(config, sources, path, options, err) == STATUS_OK ? STATUS_OK : (err->code = STATUS_INVALID);
 }
 
-static void warn_of_embeddings(const struct config *c)
-{
-    const char *spec = c->codec.embeddings;
-    struct codec_traits traits = codec_spec_traits(spec);
-    uint32_t rounds = c->train.max_steps / c->train.sync_every;
-    if (!config_embeddings_differ(c)) return;
-    if (rounds < traits.period)
-        log_warn("codec.embeddings: %s sends a coordinate about once in %u rounds, and this run has %u", spec,
-                 traits.period, rounds);
-    /* A row that nobody touched stays one only where it has blocks to itself. */
-    if (traits.zeroless && c->model.n_embd % traits.zeroless)
-        log_warn("codec.embeddings: blocks of %s reach over rows of %u: those that no step touched come out as noise",
-                 spec, c->model.n_embd);
-}
-
 static bool is_async(const struct config *c)
 {
     return c->train.method == METHOD_ASYNC;
@@ -91,16 +74,6 @@ static bool is_async(const struct config *c)
 static bool no_async(const struct config *c)
 {
     return !is_async(c);
-}
-
-static bool weighs_arrivals(const struct config *c)
-{
-    return is_async(c) && c->outer.optimizer != OPTIMIZER_ADAMW;
-}
-
-static bool spreads_momentum(const struct config *c)
-{
-    return is_async(c) && c->outer.optimizer == OPTIMIZER_NESTEROV;
 }
 
 static bool takes_outer_rate(const struct config *c)
@@ -148,9 +121,8 @@ static const struct effect {
     EFFECT(outer.learning_rate, takes_outer_rate, "another train.method than ddp, which steps by inner.learning_rate"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
     EFFECT(outer.max_staleness, is_async, "train.method async"),
-    EFFECT(outer.staleness_power, weighs_arrivals, "train.method async with outer.optimizer nesterov or sgd"),
-    EFFECT(outer.buffer, weighs_arrivals, "train.method async with outer.optimizer nesterov or sgd"),
-    EFFECT(outer.momentum_spread, spreads_momentum, "train.method async with outer.optimizer nesterov"),
+    EFFECT(outer.staleness_power, is_async, "train.method async"),
+    EFFECT(outer.buffer, is_async, "train.method async"),
     EFFECT(inner.muon_momentum, is_muon, "inner.optimizer muon"),
     EFFECT(inner.muon_steps, is_muon, "inner.optimizer muon"),
     EFFECT(inner.beta1, is_adam, "inner.optimizer adamw or muon"),
@@ -185,11 +157,10 @@ static void warn_of_no_steps(const struct config *c)
 
 void settings_warn(const struct config *c, const struct config_sources *sources)
 {
-    uint32_t rounds = c->train.max_steps / c->train.sync_every, period = codec_spec_traits(c->codec.up).period;
+    uint32_t rounds = c->train.max_steps / c->train.sync_every, period = codec_spec_period(c->codec.up);
     config_env_warn();
     warn_of_idle_keys(c, sources);
     warn_of_no_steps(c);
-    warn_of_embeddings(c);
     if (c->inner.warmup_steps >= c->train.max_steps)
         log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",
                  c->inner.warmup_steps, c->train.max_steps);

@@ -143,7 +143,7 @@ static enum status make_model(struct trainer *t, struct err *err)
         return err_set(err, STATUS_UNSUPPORTED, "model.family %s: this program does not know it", c->model.family);
     struct model_config model = model_config_of(c);
     TRY(family->layout(&model, &t->layout, err));
-    TRY(model_split_fragments(family, c, &t->layout, err));
+    TRY(model_split_fragments(c, &t->layout, err));
     if (family->config_json(&model, t->model_text, sizeof t->model_text) != STATUS_OK)
         return err_set(err, STATUS_LIMIT, "config.json of the model is too long");
     TRY(make_pool(t, err));
@@ -199,11 +199,9 @@ static void describe_memory(const struct memory_plan *plan, const struct memory_
 static void describe(const struct trainer *t)
 {
     const struct config *c = &t->config;
-    log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s%s%s%s, down %s", c->run.name,
+    log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s, down %s", c->run.name,
              (double)t->layout.n_params / 1e6, t->layout.n_fragments, t->layout.n_fragments > 1 ? "s" : "",
-             config_method_name(c->train.method), c->train.sync_every, c->codec.up,
-             config_embeddings_differ(c) ? " (embeddings " : "", config_embeddings_differ(c) ? c->codec.embeddings : "",
-             config_embeddings_differ(c) ? ")" : "", c->codec.down);
+             config_method_name(c->train.method), c->train.sync_every, c->codec.up, c->codec.down);
     log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
              c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
     describe_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);

@@ -27,30 +27,10 @@ bool config_may_relay(const struct config *config)
     return down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
 }
 
-bool config_embeddings_differ(const struct config *config)
+void config_down_spec(const struct config *config, char out[CODEC_SPEC_MAX])
 {
-    return config->train.embedding_fragment == CHOICE_ON && strcmp(config->codec.embeddings, "same") != 0;
-}
-
-const char *config_up_spec(const struct config *config, uint32_t fragment)
-{
-    return fragment == 0 && config_embeddings_differ(config) ? config->codec.embeddings : config->codec.up;
-}
-
-enum config_down config_down_of(const struct config *config, uint32_t fragment)
-{
-    enum config_down down = config_down(config);
-    bool merged = down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO;
-    return merged && !codec_spec_sparse(config_up_spec(config, fragment)) ? CONFIG_DOWN_CODEC : down;
-}
-
-void config_down_spec(const struct config *config, uint32_t fragment, char out[CODEC_SPEC_MAX])
-{
-    bool plain = config_down(config) == CONFIG_DOWN_CODEC;
-    switch (config_down_of(config, fragment)) {
-    case CONFIG_DOWN_CODEC:
-        snprintf(out, CODEC_SPEC_MAX, "%s", plain ? config->codec.down : config_up_spec(config, fragment));
-        break;
+    switch (config_down(config)) {
+    case CONFIG_DOWN_CODEC: snprintf(out, CODEC_SPEC_MAX, "%s", config->codec.down); break;
     case CONFIG_DOWN_RELAY: out[0] = 0; break;
     /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
     case CONFIG_DOWN_UNION:

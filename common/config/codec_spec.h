@@ -20,7 +20,7 @@ enum { CODEC_SPEC_MAX = 64 }; /* bytes of a spec with its NUL */
     X(1bit, false, false)                                                                                              \
     X(topk, false, true)
 
-#define CODEC_BYTE_STAGES(X) X(huff) X(lz4) X(skip)
+#define CODEC_BYTE_STAGES(X) X(huff) X(lz4)
 
 /* Of a spec that codec_spec_check would take; of another one anything. */
 bool codec_spec_lossless(const char *spec); /* decode(encode(x)) == x bit for bit */

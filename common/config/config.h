@@ -64,12 +64,11 @@ struct config {
         enum recompute recompute; /* local */
         uint32_t threads;         /* compute threads of one worker (CPU); local */
         uint32_t ranks;           /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
-        char devices[CONFIG_NAME_MAX];       /* auto | cpu | cuda | cuda:0,1; local */
-        uint32_t eval_every;                 /* rounds; 0 = only at the end */
-        uint64_t eval_tokens;                /* validation tokens of a periodic evaluation; the final one takes all */
-        uint32_t fragments;                  /* 0 = by size */
-        enum choice_auto embedding_fragment; /* on: the embeddings are fragment 0, alone; `fragments` is of the rest */
-        enum choice_auto dynamic_steps;      /* DyLU: H of a worker follows its speed; auto = on with async */
+        char devices[CONFIG_NAME_MAX];  /* auto | cpu | cuda | cuda:0,1; local */
+        uint32_t eval_every;            /* rounds; 0 = only at the end */
+        uint64_t eval_tokens;           /* validation tokens of a periodic evaluation; the final one takes all */
+        uint32_t fragments;             /* 0 = by size */
+        enum choice_auto dynamic_steps; /* DyLU: H of a worker follows its speed; auto = on with async */
     } train;
     struct {
         enum optimizer optimizer; /* sgd | adamw | muon */
@@ -87,12 +86,10 @@ struct config {
         uint32_t max_staleness; /* rounds a delta may be behind before it is refused (async) */
         double staleness_power; /* weight (1 + staleness)^-power (async) */
         uint32_t buffer;        /* N of delayed Nesterov; 0 = number of workers (async) */
-        double momentum_spread; /* c of delayed Nesterov (async) */
     } outer;
     struct {
         char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
-        char embeddings[CODEC_SPEC_MAX]; /* of deltas of the embeddings' own fragment: same (as up), or a spec */
-        enum choice_auto error_feedback; /* auto = on for lossy codecs */
+        enum choice_auto error_feedback;               /* auto = on for lossy codecs */
     } codec;
     struct {
         enum merge_rule rule; /* how the deltas of a round become one, see compress/merge.h */

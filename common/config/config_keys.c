@@ -103,8 +103,6 @@ const struct config_key config_keys[] = {
     U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
     U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens", "tokens of an evaluation on the way; the last takes all"),
     U32(train, fragments, "0", 0, 256, "fragments", "parts that synchronize on their own; 0: by size"),
-    CHOICE(train, embedding_fragment, "off", choices_switch,
-           "the embeddings are a part of their own, before those of train.fragments"),
     CHOICE(train, dynamic_steps, "auto", choices_auto, "H of a worker follows its speed; auto: on with async"),
 
     CHOICE(inner, optimizer, "adamw", choices_inner,
@@ -123,18 +121,17 @@ const struct config_key config_keys[] = {
     U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "steps of linear warmup"),
     REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "where the schedule ends, as a fraction of learning_rate"),
 
-    CHOICE(outer, optimizer, "nesterov", choices_outer, "optimizer of the coordinator; default follows train.method"),
+    CHOICE(outer, optimizer, "nesterov", choices_outer,
+           "optimizer of the coordinator; default follows train.method; adamw: ddp only"),
     REAL(outer, learning_rate, "0.7", 0, 1000, "", "default follows the optimizer: sgd 1, nesterov 0.7"),
     REAL(outer, momentum, "0.9", 0, 0.999999, "", "default follows the optimizer: sgd 0, nesterov 0.9"),
     U32(outer, max_staleness, "4", 0, 1000000, "rounds",
         "async: largest staleness: versions behind / active workers, rounded down"),
     REAL(outer, staleness_power, "0.5", 0, 10, "", "async: a delta weighs (1 + staleness)^-power"),
     U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: the number of workers"),
-    REAL(outer, momentum_spread, "0", 0, 1, "", "async: share of the momentum step spread over the deltas between"),
 
     TEXT(codec, up, "int8:256", "codec of deltas, see `atoll codec list`; ddp: fp32"),
     TEXT(codec, down, "int8:256", "codec of updates; or relay, union, auto; ddp: fp32"),
-    TEXT(codec, embeddings, "same", "codec of deltas of train.embedding_fragment; same: codec.up"),
     CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
 
     CHOICE(merge, rule, "mean", choices_rule,

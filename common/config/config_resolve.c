@@ -54,7 +54,7 @@ static enum status resolve_outer(const struct config_resolve *r)
                                                               : "sgd"));
     char inner_lr[CONFIG_VALUE_MAX];
     config_value_text(c, AT(inner.learning_rate), inner_lr);
-    switch (c->outer.optimizer) { /* Nesterov 0.7 / 0.9: Douillard et al. 2023; plain mean: lr 1; Adam outer: 0.3 */
+    switch (c->outer.optimizer) { /* Nesterov 0.7 / 0.9: Douillard et al. 2023; plain mean: lr 1 */
     case OPTIMIZER_SGD:
         TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "1"));
         return config_derive(r, AT(outer.momentum), "0");
@@ -62,7 +62,11 @@ static enum status resolve_outer(const struct config_resolve *r)
         TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.7"));
         return config_derive(r, AT(outer.momentum), "0.9");
     case OPTIMIZER_ADAMW:
-        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.3"));
+        if (!ddp)
+            return config_refuse(r, KEYS(AT(outer.optimizer), AT(train.method)),
+                                 "adamw diverges with train.method %s: write nesterov or sgd, or train.method ddp",
+                                 config_method_name(c->train.method));
+        TRY(config_derive(r, AT(outer.learning_rate), inner_lr));
         return config_derive(r, AT(outer.momentum), "0");
     case OPTIMIZER_MUON: break; /* not one of outer.optimizer's choices */
     }
@@ -102,30 +106,10 @@ static enum status resolve_method(const struct config_resolve *r)
         release(r, AT(codec.down));
         TRY(config_derive(r, AT(codec.up), "fp32"));
         TRY(config_derive(r, AT(codec.down), "fp32"));
-        release(r, AT(codec.embeddings));
-        TRY(config_derive(r, AT(codec.embeddings), "same"));
     } else if (config_unset(r, AT(train.sync_every)) && c->train.sync_every > c->train.max_steps) {
         TRY(config_derive_u32(r, AT(train.sync_every), c->train.max_steps)); /* a short trial run: one round */
     }
     return STATUS_OK;
-}
-
-/* Deltas of one update hold all parameters or what changed in them: in both kinds of fragments the same. */
-static enum status resolve_embeddings(const struct config_resolve *r)
-{
-    const struct config *c = r->config;
-    bool lossless = codec_spec_lossless(c->codec.up);
-    if (!strcmp(c->codec.embeddings, "same")) return STATUS_OK;
-    if (!config_embeddings_differ(c))
-        return config_refuse(r, KEYS(AT(codec.embeddings), AT(train.embedding_fragment)),
-                             "%.60s is for a fragment of their own: set train.embedding_fragment to on, or "
-                             "write same",
-                             c->codec.embeddings);
-    if (codec_spec_lossless(c->codec.embeddings) == lossless) return STATUS_OK;
-    return config_refuse(r, KEYS(AT(codec.embeddings), AT(codec.up)),
-                         "%.60s does not go with codec.up, %.60s: both lose something or neither does; "
-                         "nearest: %s",
-                         c->codec.embeddings, c->codec.up, lossless ? "fp32" : "bf16");
 }
 
 /* A sparse codec whose payload cannot be merged where it lies. */
@@ -157,13 +141,11 @@ static enum status resolve_down(const struct config_resolve *r)
                              "relay does not go with train.method %s, whose steps workers cannot repeat from the "
                              "deltas; allowed: a codec%s, auto",
                              config_method_name(c->train.method), sparse ? ", union" : "");
-    for (uint32_t f = 0; down != CONFIG_DOWN_UNION && f < 2; f++) /* the embeddings' codec, and that of the rest */
-        if (sparse_in_stages(config_up_spec(c, f)))
-            return config_refuse(r, KEYS(AT(codec.down), AT(codec.up), AT(codec.embeddings)),
-                                 "%.40s does not go with byte stages on a sparse codec.%s, %.60s: leave them out "
-                                 "(they gain nothing there)",
-                                 c->codec.down, sparse_in_stages(c->codec.up) ? "up" : "embeddings",
-                                 config_up_spec(c, f));
+    if (down != CONFIG_DOWN_UNION && sparse_in_stages(c->codec.up))
+        return config_refuse(r, KEYS(AT(codec.down), AT(codec.up)),
+                             "%.40s does not go with byte stages on a sparse codec.up, %.60s: leave them out "
+                             "(they gain nothing there)",
+                             c->codec.down, c->codec.up);
     if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
     static const char *const optimizers[] = {
         [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
@@ -177,7 +159,7 @@ static enum status resolve_down(const struct config_resolve *r)
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
 static enum status resolve_merge(const struct config_resolve *r)
 {
-    bool sparse = codec_spec_sparse(config_up_spec(r->config, 0)) || codec_spec_sparse(r->config->codec.up);
+    bool sparse = codec_spec_sparse(r->config->codec.up);
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
 }
 
@@ -284,8 +266,6 @@ static enum status check_coordinator(const struct config_resolve *r)
     for (int i = 0; i < 2; i++)
         if (!(i ? c->codec.down : c->codec.up)[0])
             return config_refuse(r, KEYS(codecs[i]), "is empty; write fp32 for no compression");
-    if (!c->codec.embeddings[0])
-        return config_refuse(r, KEYS(AT(codec.embeddings)), "is empty; write same for the codec of the rest");
     return STATUS_OK;
 }
 
@@ -294,7 +274,6 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     struct config_resolve r = {config, sources, err};
     TRY(config_model_resolve(&r));
     TRY(resolve_method(&r));
-    TRY(resolve_embeddings(&r));
     TRY(resolve_merge(&r));
     TRY(resolve_down(&r));
     TRY(resolve_ranks(&r));

@@ -102,19 +102,13 @@ static uint32_t fragments_by_size(uint64_t n_params)
     return n > LAYOUT_FRAGMENTS_MAX ? LAYOUT_FRAGMENTS_MAX : (uint32_t)n;
 }
 
-enum status layout_split_embeddings(struct layout *layout, uint32_t n_embeddings, uint32_t n)
+enum status layout_split(struct layout *layout, uint32_t n)
 {
-    uint32_t most = LAYOUT_FRAGMENTS_MAX - (n_embeddings > 0);
-    if (!layout->n_tensors || n_embeddings > layout->n_tensors || n > most) return STATUS_INVALID;
-    struct fragment f = {.n_tensors = n_embeddings};
-    for (uint32_t i = 0; i < n_embeddings; i++) f.count += layout->tensors[i].count;
-    if (!n) n = fragments_by_size(layout->n_params - f.count);
-    if (n > most) n = most;
+    if (!layout->n_tensors || n > LAYOUT_FRAGMENTS_MAX) return STATUS_INVALID;
+    if (!n) n = fragments_by_size(layout->n_params);
     layout->n_fragments = 0;
-    if (n_embeddings) layout->fragments[layout->n_fragments++] = f;
-    n += layout->n_fragments;
-    f = (struct fragment){.first_tensor = n_embeddings, .offset = f.count};
-    for (uint32_t i = n_embeddings; i < layout->n_tensors; i++) {
+    struct fragment f = {0};
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
         f.n_tensors++;
         f.count += t->count;
@@ -127,11 +121,6 @@ enum status layout_split_embeddings(struct layout *layout, uint32_t n_embeddings
     }
     assert(layout->n_fragments <= LAYOUT_FRAGMENTS_MAX && is_whole(layout));
     return STATUS_OK;
-}
-
-enum status layout_split(struct layout *layout, uint32_t n)
-{
-    return layout_split_embeddings(layout, 0, n);
 }
 
 size_t layout_encoded_size(const struct layout *layout)

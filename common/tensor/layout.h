@@ -50,9 +50,6 @@ enum status layout_add(struct layout *layout, const char *name, int ndim, const 
 /* Cut into at most `n` fragments of whole tensors and near-equal size. 0: by size, one per 4 Mi parameters begun up to
  * 8, then 8 until they would be larger than 32 Mi. */
 enum status layout_split(struct layout *layout, uint32_t n) MUST_CHECK;
-/* The first n_embeddings tensors become fragment 0, whatever their size. layout_split cuts the others into `n` more
- * fragments. n_embeddings 0: layout_split. INVALID where n_embeddings is more than all, or n + 1 too many. */
-enum status layout_split_embeddings(struct layout *layout, uint32_t n_embeddings, uint32_t n) MUST_CHECK;
 /* Index of the tensor called `name`, or -1. */
 int layout_find(const struct layout *layout, const char *name);
 /* Fingerprint of everything above. */

@@ -9,11 +9,12 @@
  * streams
  *
  * A stream holds an eighth of the plane (rounded up; the last one what is left). */
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
+#include "compress/bytes/byte_planes.h"
 #include "compress/bytes/huffman.h"
-#include "compress/bytes/planes.h"
 #include "compress/codec_stage.h"
 
 enum { BLOCK = 128 << 10, WIDTH_MAX = 4, WORST_HEAD = 4 + WIDTH_MAX, TABLE = 128, MODE_RAW = 0, MODE_SAME, MODE_CODED };
@@ -32,7 +33,7 @@ static size_t huff_bound(size_t raw)
     return 8 + (raw / (BLOCK - WIDTH_MAX) + 2 * PAYLOAD_SECTIONS) * WORST_HEAD + raw;
 }
 
-static void cut(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[HUFFMAN_STREAMS])
+static void split_streams(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[HUFFMAN_STREAMS])
 {
     size_t share = (n + HUFFMAN_STREAMS - 1) / HUFFMAN_STREAMS;
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {
@@ -50,7 +51,7 @@ static bool put_coded(struct work *work, const uint8_t *plane, size_t n, const u
     size_t total = TABLE + 2 * HUFFMAN_STREAMS;
     if (n <= total || huffman_lengths(counts, lengths) / 8 + total >= n) return false;
     huffman_encoder_init(&work->encoder, lengths);
-    cut(n, from, count);
+    split_streams(n, from, count);
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {
         src[k] = plane + from[k];
         dst[k] = work->streams[k];
@@ -82,6 +83,7 @@ static void put_plane(struct work *work, const uint8_t *plane, size_t n, struct 
 static void put_block(struct work *work, const uint8_t *raw, size_t size, size_t width, struct writer *w)
 {
     const uint8_t *planes = raw;
+    assert(size && size <= BLOCK && width && width <= WIDTH_MAX && size % width == 0);
     if (width > 1) {
         planes_split(raw, size, width, work->planes);
         planes = work->planes;
@@ -95,6 +97,7 @@ static enum status huff_encode(void *scratch, const struct payload_shape *shape,
 {
     struct writer w = writer_of(dst, cap);
     put_u64(&w, size);
+    assert(shape->n_sections <= PAYLOAD_SECTIONS);
     size_t at = 0;
     for (size_t s = 0; s <= shape->n_sections && at < size; s++) {
         bool last = s == shape->n_sections;
@@ -108,6 +111,7 @@ static enum status huff_encode(void *scratch, const struct payload_shape *shape,
         }
     }
     if (w.bad) return STATUS_LIMIT;
+    assert(w.pos <= huff_bound(size));
     *size_p = w.pos;
     return STATUS_OK;
 }
@@ -123,7 +127,7 @@ static enum status get_coded(struct work *work, struct reader *r, uint8_t *plane
         lengths[2 * i + 1] = table[i] >> 4;
     }
     TRY(huffman_decoder_init(&work->decoder, lengths));
-    cut(n, from, count);
+    split_streams(n, from, count);
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) total += size[k] = get_u16(r);
     if (total >= n) return STATUS_CORRUPT;
     for (size_t k = 0; k < HUFFMAN_STREAMS; k++) {

@@ -8,11 +8,12 @@
  * Within a block, elements of `width` bytes are split into planes (all lowest bytes first, ...) before LZ4 sees them;
  * the bytes after the last whole element follow. A raw block is not split. The decoder accepts what any LZ4 encoder
  * makes; two versions of the library may choose different bytes for the same floats. */
+#include <assert.h>
 #include <lz4.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
-#include "compress/bytes/planes.h"
+#include "compress/bytes/byte_planes.h"
 #include "compress/codec_stage.h"
 
 enum { BLOCK = 256 << 10, STATE = 1 << 15, RAW_BIT_SHIFT = 31 };
@@ -30,6 +31,7 @@ static enum status lz4_encode(void *scratch, const struct payload_shape *shape, 
     const size_t width = shape->width;
     uint8_t *planes = (uint8_t *)scratch + STATE;
     struct writer w = writer_of(dst, cap);
+    assert(width == 1 || width == 2 || width == 4);
     put_u64(&w, size);
     for (size_t from = 0; from < size; from += BLOCK) {
         size_t raw = size - from < BLOCK ? size - from : BLOCK;
@@ -54,6 +56,7 @@ static enum status lz4_encode(void *scratch, const struct payload_shape *shape, 
         put_u32(&header, stored > 0 ? (uint32_t)stored : (uint32_t)raw | RAW_BIT);
     }
     if (w.bad) return STATUS_LIMIT;
+    assert(w.pos <= lz4_bound(size));
     *size_p = w.pos;
     return STATUS_OK;
 }

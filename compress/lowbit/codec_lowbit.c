@@ -1,5 +1,6 @@
 /* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D
- * tensors as bf16 (compress/lowbit/runs.h). */
+ * tensors as bf16 (compress/lowbit/block_runs.h). */
+#include <assert.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
 #include "compress/half.h"
+#include "compress/lowbit/block_runs.h"
 #include "compress/lowbit/lowbit_format.h"
-#include "compress/lowbit/runs.h"
 
 /* Multiples of 64 values: every block's codes start at a byte, and the fast loops see no short block but the last. */
 enum { BLOCK_DEFAULT = 256, BLOCK_STEP = 64, BLOCK_MAX = 65536 };
@@ -39,12 +40,6 @@ static enum status lowbit_parse(struct value_ctx *ctx, const char *args, char *c
     return STATUS_OK;
 }
 
-/* 1bit and 2bit have no code for zero, int4 and e3m0 have. */
-static void lowbit_traits(const struct value_ctx *ctx, struct codec_traits *out)
-{
-    if (format_of(ctx)->bits <= 2) out->zeroless = ctx->param[0];
-}
-
 static enum status lowbit_prepare(const struct value_ctx *ctx)
 {
     runs_fill(ctx->plan, ctx, ctx->param[0], format_of(ctx)->bits);
@@ -58,6 +53,7 @@ static size_t lowbit_parts(const struct value_ctx *ctx)
 
 static struct codec_part lowbit_part(const struct value_ctx *ctx, size_t index)
 {
+    assert(index < ((const struct runs *)ctx->plan)->n_parts);
     return ((const struct runs *)ctx->plan)->part[index];
 }
 
@@ -87,7 +83,8 @@ static void lowbit_encode_part(const struct value_ctx *ctx, const float *x, stru
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
-    const struct lowbit *kernels = lowbit_kernels();
+    const struct lowbit_kernels *kernels = lowbit_kernels();
+    assert(part.from < part.to && part.to <= ctx->n);
     const struct run *run = &runs->run[runs_find(runs, part.from)];
     for (size_t i = part.from, to; i < part.to; i = to, run++) {
         to = run->to < part.to ? run->to : part.to;
@@ -166,7 +163,7 @@ static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src,
 
 static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT, PIECE_1BIT}; /* as `formats` */
 
-static void lowbit_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
+static void lowbit_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     const struct runs *runs = ctx->plan;
     size_t block = ctx->param[0], block_bytes = block * format_of(ctx)->bits / 8;
@@ -192,14 +189,15 @@ static void lowbit_pieces(const struct value_ctx *ctx, struct delta_format *shap
     }
 }
 
-static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers,
-                                        uint8_t *dst, size_t cap, size_t *size_p)
+static enum status lowbit_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers,
+                                           uint8_t *dst, size_t cap, size_t *size_p)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
     const struct piece_head *made = numbers->heads;
     uint8_t *head = dst + s.heads;
     if (cap < s.size) return STATUS_LIMIT;
+    assert(s.heads <= s.codes && s.codes <= s.size);
     memcpy(dst, numbers->plain, 2 * runs->total.n_plain);
     memcpy(dst + s.codes, numbers->bytes, runs->total.code_bytes);
     for (size_t r = 0; r < runs->n_runs; r++) {
@@ -217,8 +215,8 @@ static enum status lowbit_encode_pieces(const struct value_ctx *ctx, const struc
     return lowbit_check(ctx, dst, s.size) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
 }
 
-static void lowbit_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                                 const struct quantized_delta *numbers)
+static void lowbit_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                                    const struct quantized_delta *numbers)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
@@ -240,11 +238,13 @@ static void lowbit_decode_pieces(const struct value_ctx *ctx, const uint8_t *src
 }
 
 /* out = values, or out += *a * values. */
-static void walk(const struct value_ctx *ctx, const float *a, const uint8_t *src, struct codec_part part, float *out)
+static void decode_blocks(const struct value_ctx *ctx, const float *a, const uint8_t *src, struct codec_part part,
+                          float *out)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
-    const struct lowbit *k = lowbit_kernels();
+    assert(part.from < part.to && part.to <= ctx->n);
+    const struct lowbit_kernels *k = lowbit_kernels();
     void (*expand)(const uint8_t *, size_t, const float *, float *) = s.format->bits == 4   ? k->expand4
                                                                       : s.format->bits == 2 ? k->expand2
                                                                                             : k->expand1;
@@ -280,23 +280,24 @@ static void lowbit_decode(const struct value_ctx *ctx, const uint8_t *src, size_
                           float *x)
 {
     (void)size;
-    walk(ctx, NULL, src, part, x);
+    decode_blocks(ctx, NULL, src, part, x);
 }
 
 static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8_t *src, size_t size,
                                struct codec_part part, float *acc)
 {
     (void)size;
-    walk(ctx, &a, src, part, acc);
+    decode_blocks(ctx, &a, src, part, acc);
 }
 
 #define LOWBIT_STAGE(stage_name, what)                                                                                 \
     {                                                                                                                  \
         .name = stage_name, .usage = stage_name "[:BLOCK]", .help = what, .feedback_decay = 1.0f, .width = 1,          \
-        .parse = lowbit_parse, .traits = lowbit_traits, .plan = runs_size, .prepare = lowbit_prepare,                  \
-        .bound = lowbit_bound, .parts = lowbit_parts, .part = lowbit_part, .encode_part = lowbit_encode_part,          \
-        .check = lowbit_check, .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,      \
-        .pieces = lowbit_pieces, .encode_pieces = lowbit_encode_pieces, .decode_pieces = lowbit_decode_pieces,         \
+        .parse = lowbit_parse, .plan = runs_size, .prepare = lowbit_prepare, .bound = lowbit_bound,                    \
+        .parts = lowbit_parts, .part = lowbit_part, .encode_part = lowbit_encode_part, .check = lowbit_check,          \
+        .shape = lowbit_shape, .decode = lowbit_decode, .decode_axpy = lowbit_decode_axpy,                             \
+        .delta_format = lowbit_delta_format, .encode_quantized = lowbit_encode_quantized,                              \
+        .decode_quantized = lowbit_decode_quantized,                                                                   \
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");

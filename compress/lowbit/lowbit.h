@@ -13,7 +13,7 @@
 /* Larger magnitudes count as this in the sums, so that 65536 of them are far from infinity. */
 #define LOWBIT_SUM_MAX 0x1p100f
 
-struct lowbit {
+struct lowbit_kernels {
     /* Bits of the largest magnitude: positive floats order like their bits, infinity and NaN above all. */
     uint32_t (*absmax)(const float *x, size_t n);
     /* Sum of min(|x|, LOWBIT_SUM_MAX). */
@@ -42,9 +42,9 @@ struct lowbit {
     void (*add1)(const uint8_t *codes, size_t n, const float *table, float *out);
 };
 
-extern const struct lowbit lowbit_plain, lowbit_avx2, lowbit_avx512;
+extern const struct lowbit_kernels lowbit_plain, lowbit_avx2, lowbit_avx512;
 
 /* The fastest set this CPU runs, within codec_simd_limit. */
-const struct lowbit *lowbit_kernels(void);
+const struct lowbit_kernels *lowbit_kernels(void);
 
 #endif

@@ -241,17 +241,17 @@ EXPAND_AND_ADD(4, once16)
 EXPAND_AND_ADD(2, four_times4)
 EXPAND_AND_ADD(1, eight_times2)
 
-const struct lowbit lowbit_avx512 = {.absmax = absmax,
-                                     .abs_sum = abs_sum,
-                                     .abs_sum_above = abs_sum_above,
-                                     .pack_int4 = pack_int4,
-                                     .pack_e3m0 = pack_e3m0,
-                                     .pack_2bit = pack_2bit,
-                                     .pack_1bit = pack_1bit,
-                                     .expand4 = expand4,
-                                     .expand2 = expand2,
-                                     .expand1 = expand1,
-                                     .add4 = add4,
-                                     .add2 = add2,
-                                     .add1 = add1};
+const struct lowbit_kernels lowbit_avx512 = {.absmax = absmax,
+                                             .abs_sum = abs_sum,
+                                             .abs_sum_above = abs_sum_above,
+                                             .pack_int4 = pack_int4,
+                                             .pack_e3m0 = pack_e3m0,
+                                             .pack_2bit = pack_2bit,
+                                             .pack_1bit = pack_1bit,
+                                             .expand4 = expand4,
+                                             .expand2 = expand2,
+                                             .expand1 = expand1,
+                                             .add4 = add4,
+                                             .add2 = add2,
+                                             .add1 = add1};
 #endif

@@ -49,7 +49,7 @@ static enum status check_e8m8(uint32_t v, uint32_t least, uint32_t most)
     return v >> 8 == 255 ? STATUS_NONFINITE : STATUS_CORRUPT;
 }
 
-static void send_zeros(const struct lowbit_format *format, size_t n, uint8_t *head, uint8_t *codes)
+static void write_zeros(const struct lowbit_format *format, size_t n, uint8_t *head, uint8_t *codes)
 {
     memset(head, 0, format->head);
     memset(codes, 0, (n * format->bits + 7) / 8);
@@ -58,11 +58,11 @@ static void send_zeros(const struct lowbit_format *format, size_t n, uint8_t *he
 /* ---- int4: scale = max / 7 rounded up, so that nothing is clipped ---------------------------------------------------
  */
 
-static void int4_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+static void int4_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
     uint32_t most = kernels->absmax(x, n);
     if (most < SCALE_MIN_BITS) {
-        send_zeros(&lowbit_int4, n, head, codes);
+        write_zeros(&lowbit_int4, n, head, codes);
         return;
     }
     uint32_t scale = e8m8_up(float_of_bits(most) / 7.0f);
@@ -87,11 +87,11 @@ static void int4_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
 /* ---- e3m0: sign and a power of two, seven of them below the largest -------------------------------------------------
  */
 
-static void e3m0_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+static void e3m0_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
     uint32_t most = kernels->absmax(x, n);
     if (most < SCALE_MIN_BITS) {
-        send_zeros(&lowbit_e3m0, n, head, codes);
+        write_zeros(&lowbit_e3m0, n, head, codes);
         return;
     }
     uint32_t top = (most + 0x00400000u) >> 23; /* the power of two nearest to the largest magnitude */
@@ -118,8 +118,8 @@ static void e3m0_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
  */
 
 /* Means of the magnitudes on each side of a threshold. */
-static void two_means(const struct lowbit *kernels, const float *x, size_t n, float sum, float threshold, float *low,
-                      float *high)
+static void two_means(const struct lowbit_kernels *kernels, const float *x, size_t n, float sum, float threshold,
+                      float *low, float *high)
 {
     size_t above;
     float above_sum = kernels->abs_sum_above(x, n, threshold, &above);
@@ -129,11 +129,12 @@ static void two_means(const struct lowbit *kernels, const float *x, size_t n, fl
 
 /* Two steps of Lloyd's algorithm; for a normal distribution the first threshold is close to the best one, 1.23 means.
  */
-static void two_bit_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+static void two_bit_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head,
+                           uint8_t *codes)
 {
     float sum = kernels->abs_sum(x, n), mean = sum / (float)n, low, high;
     if (mean < SCALE_MIN) {
-        send_zeros(&lowbit_2bit, n, head, codes);
+        write_zeros(&lowbit_2bit, n, head, codes);
         return;
     }
     two_means(kernels, x, n, sum, 1.25f * mean, &low, &high);
@@ -166,11 +167,12 @@ static void two_bit_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
 /* ---- 1bit: sign times the mean magnitude ----------------------------------------------------------------------------
  */
 
-static void one_bit_encode(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
+static void one_bit_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head,
+                           uint8_t *codes)
 {
     float mean = kernels->abs_sum(x, n) / (float)n;
     if (mean < SCALE_MIN) {
-        send_zeros(&lowbit_1bit, n, head, codes);
+        write_zeros(&lowbit_1bit, n, head, codes);
         return;
     }
     put16(head, e8m8_nearest(mean));

@@ -19,7 +19,7 @@ struct lowbit_format {
     uint8_t bits, head; /* of a code; bytes of a head */
     uint8_t unused;     /* a code that is never made; 255: none */
     /* n finite values -> head and codes. */
-    void (*encode)(const struct lowbit *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes);
+    void (*encode)(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes);
     /* CORRUPT or NONFINITE for a head that encode never makes. */
     enum status (*check)(const uint8_t *head);
     /* The value of every code. */

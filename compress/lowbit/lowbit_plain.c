@@ -119,21 +119,21 @@ EXPAND_AND_ADD(4)
 EXPAND_AND_ADD(2)
 EXPAND_AND_ADD(1)
 
-const struct lowbit lowbit_plain = {.absmax = absmax,
-                                    .abs_sum = abs_sum,
-                                    .abs_sum_above = abs_sum_above,
-                                    .pack_int4 = pack_int4,
-                                    .pack_e3m0 = pack_e3m0,
-                                    .pack_2bit = pack_2bit,
-                                    .pack_1bit = pack_1bit,
-                                    .expand4 = expand4,
-                                    .expand2 = expand2,
-                                    .expand1 = expand1,
-                                    .add4 = add4,
-                                    .add2 = add2,
-                                    .add1 = add1};
+const struct lowbit_kernels lowbit_plain = {.absmax = absmax,
+                                            .abs_sum = abs_sum,
+                                            .abs_sum_above = abs_sum_above,
+                                            .pack_int4 = pack_int4,
+                                            .pack_e3m0 = pack_e3m0,
+                                            .pack_2bit = pack_2bit,
+                                            .pack_1bit = pack_1bit,
+                                            .expand4 = expand4,
+                                            .expand2 = expand2,
+                                            .expand1 = expand1,
+                                            .add4 = add4,
+                                            .add2 = add2,
+                                            .add1 = add1};
 
-const struct lowbit *lowbit_kernels(void)
+const struct lowbit_kernels *lowbit_kernels(void)
 {
 #if defined(__x86_64__)
     switch (codec_simd_level()) {

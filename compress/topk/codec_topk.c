@@ -59,9 +59,9 @@ static bool topk_modify(struct value_ctx *ctx, const char *word, unsigned nth, c
     return false;
 }
 
-static void topk_traits(const struct value_ctx *ctx, struct codec_traits *out)
+static uint32_t topk_period(const struct value_ctx *ctx)
 {
-    out->period = ctx->param[TOPK_CHUNK] / ctx->param[TOPK_K];
+    return ctx->param[TOPK_CHUNK] / ctx->param[TOPK_K];
 }
 
 /* The 1-D tensors come first. n_plain stays 0: topk_bound_bits counts them. */
@@ -80,7 +80,7 @@ const struct value_stage codec_topk = {
     .feedback_decay = 0.95f,
     .width = 1,
     .parse = topk_parse,
-    .traits = topk_traits,
+    .period = topk_period,
     .modify = topk_modify,
     .plan = topk_plan_size,
     .prepare = topk_prepare,
@@ -91,9 +91,9 @@ const struct value_stage codec_topk = {
     .parts = topk_parts,
     .part = topk_part,
     .encode = topk_encode,
-    .pieces = topk_pieces,
-    .encode_pieces = topk_encode_pieces,
-    .decode_pieces = topk_decode_pieces,
+    .delta_format = topk_delta_format,
+    .encode_quantized = topk_encode_quantized,
+    .decode_quantized = topk_decode_quantized,
     .check = topk_check,
     .decode = topk_decode,
     .add = topk_add,

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "common/base/float_bits.h"
-#include "compress/bits.h"
+#include "compress/bit_stream.h"
 #include "compress/codec_stage.h"
 
 enum { TOPK_CHUNK_MIN = 256, TOPK_CHUNK_MAX = 65536 };
@@ -43,7 +43,7 @@ struct topk_walk {
 };
 
 /* The next item; false at the end of the fragment. */
-bool topk_next(struct topk_walk *walk, struct topk_item *item);
+bool topk_walk_next(struct topk_walk *walk, struct topk_item *item);
 /* Standing at the first item of a part: of its first chunk, or of the fragment for part 0. */
 struct topk_walk topk_walk_part(const struct value_ctx *ctx, size_t part);
 uint32_t topk_group_chunks(const struct value_ctx *ctx);
@@ -118,11 +118,11 @@ enum { TOPK_GROUP_HEAD = 2, TOPK_OFFSET = 4 };
 
 size_t topk_scratch_size(const struct value_ctx *ctx);
 enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *dst, size_t cap, size_t *size_p);
-void topk_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
-enum status topk_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                               size_t cap, size_t *size_p);
-void topk_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                        const struct quantized_delta *numbers);
+void topk_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces);
+enum status topk_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
+                                  size_t cap, size_t *size_p);
+void topk_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                           const struct quantized_delta *numbers);
 enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t size);
 void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, struct codec_part part, float *x);
 void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,

@@ -1,6 +1,8 @@
 /* Bytes back to values: `topk_check` walks everything once, in every detail; after it the decoders cannot fail. */
 #include "compress/topk/codec_topk_stream.h"
 
+#include <assert.h>
+
 /* ---- where things are -------------------------------------------------------------------------------------------- */
 
 /* First byte of group `index`; of the end for index = n_groups. Needs a payload of at least the offsets. */
@@ -8,6 +10,7 @@ static size_t group_start(const struct topk_plan *plan, const uint8_t *src, size
 {
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
     uint32_t offset;
+    assert(index <= plan->n_groups);
     if (index == 0) return first;
     if (index == plan->n_groups) return size;
     memcpy(&offset, src + offsets + TOPK_OFFSET * (index - 1), TOPK_OFFSET);
@@ -27,7 +30,7 @@ struct checked {
 };
 
 static enum status open_group(const struct value_ctx *ctx, size_t index, const uint8_t *src, size_t size,
-                              struct topk_looks *looks, struct checked *c)
+                              struct topk_lookups *looks, struct checked *c)
 {
     size_t from = group_start(ctx->plan, src, size, index), to = group_start(ctx->plan, src, size, index + 1);
     if (to < from || to > size || to - from < TOPK_GROUP_HEAD) return STATUS_CORRUPT;
@@ -40,7 +43,7 @@ static enum status open_group(const struct value_ctx *ctx, size_t index, const u
 static enum status next_chunk(struct checked *c, enum topk_values kind)
 {
     c->n = c->seen = 0;
-    while (topk_next(&c->walk, &c->item) && c->item.from < c->to)
+    while (topk_walk_next(&c->walk, &c->item) && c->item.from < c->to)
         if (c->item.k) return topk_stream_chunk(&c->stream, kind, &c->item);
     c->item.k = 0;
     return STATUS_OK;
@@ -118,12 +121,12 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
     TRY(codec_bf16.check(&part, src, dense));
     if (!groups) return size == dense ? STATUS_OK : STATUS_CORRUPT;
     if (size - dense < TOPK_OFFSET * (groups - 1)) return STATUS_CORRUPT;
-    struct topk_looks looks;
+    struct topk_lookups looks;
     looks.n = 0;
     for (size_t i = 0; i < groups; i += TOPK_LANES) {
         struct checked lanes[TOPK_LANES];
         size_t n = groups - i < TOPK_LANES ? groups - i : TOPK_LANES;
-        topk_looks_reserve(&looks, n);
+        topk_lookups_reserve(&looks, n);
         for (size_t l = 0; l < n; l++) TRY(open_group(ctx, i + l, src, size, &looks, &lanes[l]));
         TRY(check_groups(lanes, n, (enum topk_values)ctx->param[TOPK_VALUES]));
         for (size_t l = 0; l < n; l++) TRY(end_group(&lanes[l]));
@@ -204,10 +207,10 @@ static void put_dense(enum emit_mode mode, const uint8_t *bytes, size_t n, const
 /* One part of some payloads, in order. */
 struct addition {
     enum topk_values kind;
-    size_t n; /* at most TOPK_LOOKS */
+    size_t n; /* at most TOPK_LOOKUPS */
     const struct codec_addend *from;
-    struct topk_looks looks;
-    struct topk_stream streams[TOPK_LOOKS];
+    struct topk_lookups looks;
+    struct topk_stream streams[TOPK_LOOKUPS];
     struct topk_slice slices[TOPK_LANES];
 };
 
@@ -221,7 +224,7 @@ static struct output output_of(const struct addition *add, size_t i, float *x, f
 static inline __attribute__((always_inline)) void put_chunk(struct addition *add, enum emit_mode mode,
                                                             const struct topk_item *item, float *x, float *weight)
 {
-    struct topk_stream *open[TOPK_LOOKS];
+    struct topk_stream *open[TOPK_LOOKUPS];
     size_t n = 0, together = item->k <= TOPK_SLICE ? TOPK_LANES : 1;
     for (size_t i = 0; i < add->n; i++) {
         open[n] = &add->streams[i];
@@ -242,9 +245,10 @@ static inline __attribute__((always_inline)) void put_part(struct addition *add,
                                                            const struct value_ctx *ctx, struct codec_part part,
                                                            float *x, float *weight)
 {
+    assert(add->n && add->n <= TOPK_LOOKUPS && part.from < part.to);
     struct topk_walk walk = topk_walk_part(ctx, part.index);
     struct topk_item item;
-    while (topk_next(&walk, &item) && item.from < part.to) {
+    while (topk_walk_next(&walk, &item) && item.from < part.to) {
         float *at = x + (item.from - part.from), *weight_at = weight ? weight + (item.from - part.from) : NULL;
         if (item.k) {
             put_chunk(add, mode, &item, at, weight_at);
@@ -257,7 +261,7 @@ static inline __attribute__((always_inline)) void put_part(struct addition *add,
     }
 }
 
-/* n <= TOPK_LOOKS */
+/* n <= TOPK_LOOKUPS */
 static void put_payloads(enum emit_mode mode, const struct value_ctx *ctx, const struct codec_addend *from, size_t n,
                          struct codec_part part, float *x, float *weight)
 {
@@ -290,21 +294,22 @@ void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, s
 void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size_t n, struct codec_part part,
               float *acc, float *weight)
 {
-    for (size_t i = 0; i < n; i += TOPK_LOOKS)
-        put_payloads(weight ? WEIGH : AXPY, ctx, from + i, n - i < TOPK_LOOKS ? n - i : TOPK_LOOKS, part, acc, weight);
+    for (size_t i = 0; i < n; i += TOPK_LOOKUPS)
+        put_payloads(weight ? WEIGH : AXPY, ctx, from + i, n - i < TOPK_LOOKUPS ? n - i : TOPK_LOOKUPS, part, acc,
+                     weight);
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /* The numbers of one payload, up to where they are written. */
-struct unmade {
+struct cursor {
     const struct quantized_delta *numbers;
     struct piece_head *head; /* of the next piece */
     size_t chosen;           /* values of the chunks before */
 };
 
-static void unmake_chunk(struct unmade *u, enum topk_values kind, struct topk_stream *s, struct topk_slice *slice,
-                         const struct topk_item *item)
+static void read_chunk(struct cursor *u, enum topk_values kind, struct topk_stream *s, struct topk_slice *slice,
+                       const struct topk_item *item)
 {
     struct piece_head *head = u->head++;
     (void)topk_stream_chunk(s, kind, item);
@@ -319,32 +324,32 @@ static void unmake_chunk(struct unmade *u, enum topk_values kind, struct topk_st
     u->chosen += item->k;
 }
 
-void topk_decode_pieces(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                        const struct quantized_delta *numbers)
+void topk_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
+                           const struct quantized_delta *numbers)
 {
     const struct topk_plan *plan = ctx->plan;
     enum topk_values kind = (enum topk_values)ctx->param[TOPK_VALUES];
-    struct unmade u = {.numbers = numbers, .head = numbers->heads};
+    struct cursor u = {.numbers = numbers, .head = numbers->heads};
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
-    struct topk_looks looks;
+    struct topk_lookups looks;
     struct topk_stream stream;
     struct topk_slice slice;
     uint32_t in_group = 0;
     looks.n = 0;
     memcpy(numbers->plain, src, 2 * plan->n_dense);
-    for (size_t group = 0; topk_next(&walk, &item);) {
+    for (size_t group = 0; topk_walk_next(&walk, &item);) {
         if (!item.k) {
             u.head += (item.length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
             continue;
         }
         if (!in_group) {
             size_t start = group_start(plan, src, size, group), end = group_start(plan, src, size, group + 1);
-            topk_looks_reserve(&looks, 1);
+            topk_lookups_reserve(&looks, 1);
             stream = topk_stream_of(src + start, end - start, &looks);
             group++;
         }
-        unmake_chunk(&u, kind, &stream, &slice, &item);
+        read_chunk(&u, kind, &stream, &slice, &item);
         in_group = (in_group + 1) % topk_group_chunks(ctx);
     }
 }

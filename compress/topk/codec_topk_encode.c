@@ -3,6 +3,8 @@
 #include "compress/topk/codec_topk.h"
 #include "compress/topk/golomb.h"
 
+#include <assert.h>
+
 struct chunk_done {
     struct topk_scales scales;
     uint32_t length, k, n; /* n: values sent, at most k */
@@ -52,11 +54,12 @@ size_t topk_scratch_size(const struct value_ctx *ctx)
 }
 
 /* The next chunk into the batch. */
-static void take_chunk(const struct value_ctx *ctx, struct batch *b, const float *x, const struct topk_item *item)
+static void select_chunk(const struct value_ctx *ctx, struct batch *b, const float *x, const struct topk_item *item)
 {
     const float *values = x + item->from;
     struct topk_select *s = &b->select;
     size_t at = b->n_chunks * ctx->param[TOPK_K], n = topk_select(s, values, item->length, item->k);
+    assert(b->n_chunks < topk_group_chunks(ctx) && n <= item->k);
     struct chunk_done *c = &b->chunks[b->n_chunks++];
     *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
     c->scales = topk_quantize(ctx->param[TOPK_VALUES], values, s->index, s->bits, n, b->code + at);
@@ -65,8 +68,8 @@ static void take_chunk(const struct value_ctx *ctx, struct batch *b, const float
     memcpy(b->index + at, s->index, n * sizeof *b->index);
 }
 
-/* Numbers that a device made, up to where they are used. */
-struct made {
+/* Where the encoder is in the quantized values of a device. */
+struct cursor {
     const struct quantized_delta *numbers;
     const struct piece_head *head; /* of the next piece */
     size_t chosen;                 /* values of the chunks before */
@@ -79,17 +82,17 @@ static bool good_scales(const struct topk_form *form, const struct piece_head *h
     return form->two ? high >= head->scale[0] && high < end : !high;
 }
 
-/* The next chunk as it was made elsewhere. What is not checked here has no length and no place. */
-static enum status take_made(const struct value_ctx *ctx, struct batch *b, struct made *made,
-                             const struct topk_item *item)
+/* The next chunk as the device quantized it. Values without a length or a place are not checked here. */
+static enum status copy_chunk(const struct value_ctx *ctx, struct batch *b, struct cursor *cursor,
+                              const struct topk_item *item)
 {
     const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
-    const struct piece_head *head = made->head++;
-    const uint16_t *index = made->numbers->index + made->chosen, *code = made->numbers->code + made->chosen;
+    const struct piece_head *head = cursor->head++;
+    const uint16_t *index = cursor->numbers->index + cursor->chosen, *code = cursor->numbers->code + cursor->chosen;
     size_t at = b->n_chunks * ctx->param[TOPK_K];
     struct chunk_done *c = &b->chunks[b->n_chunks++];
     *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
-    made->chosen += item->k;
+    cursor->chosen += item->k;
     if (!head->n) return STATUS_OK;
     if (head->n > item->k || !good_scales(form, head)) return STATUS_CORRUPT;
     uint32_t next = 0;
@@ -210,6 +213,7 @@ static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_
                              size_t *pos)
 {
     const struct topk_plan *plan = ctx->plan;
+    assert(b->n_chunks && index < plan->n_groups && *pos <= cap);
     struct golomb g = choose_parameter(ctx, b);
     bool roomy = group_bound(ctx, b) + 8 <= cap - *pos;
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
@@ -220,21 +224,22 @@ static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_
         memcpy(dst + offsets + TOPK_OFFSET * (index - 1), &offset, TOPK_OFFSET);
     }
     *pos = (size_t)(write_group(ctx, b, &g, roomy ? b->table : NULL, dst + *pos) - dst);
+    assert(*pos <= cap);
     b->n_chunks = 0;
     return STATUS_OK;
 }
 
-static enum status put_made_dense(const struct topk_item *item, struct made *made, uint8_t *dst)
+static enum status copy_dense(const struct topk_item *item, struct cursor *cursor, uint8_t *dst)
 {
-    const uint8_t *values = (const uint8_t *)(made->numbers->plain + item->dense);
+    const uint8_t *values = (const uint8_t *)(cursor->numbers->plain + item->dense);
     if (!bf16_finite(values, item->length)) return STATUS_CORRUPT;
     memcpy(dst + 2 * item->dense, values, 2 * item->length);
-    made->head += (item->length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
+    cursor->head += (item->length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
     return STATUS_OK;
 }
 
-/* Of floats, or where x is NULL of `made`. */
-static enum status encode(const struct value_ctx *ctx, const float *x, struct made *made, uint8_t *dst, size_t cap,
+/* Encodes floats, or the quantized values at `cursor` where x is NULL. */
+static enum status encode(const struct value_ctx *ctx, const float *x, struct cursor *cursor, uint8_t *dst, size_t cap,
                           size_t *size_p)
 {
     const struct topk_plan *plan = ctx->plan;
@@ -245,21 +250,22 @@ static enum status encode(const struct value_ctx *ctx, const float *x, struct ma
     lay_out(ctx, ctx->scratch, &b);
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
-    while (topk_next(&walk, &item)) {
+    while (topk_walk_next(&walk, &item)) {
         if (!item.k) {
             if (x)
                 bf16_narrow(x + item.from, item.length, dst + 2 * item.dense);
             else
-                TRY(put_made_dense(&item, made, dst));
+                TRY(copy_dense(&item, cursor, dst));
             continue;
         }
         if (x)
-            take_chunk(ctx, &b, x, &item);
+            select_chunk(ctx, &b, x, &item);
         else
-            TRY(take_made(ctx, &b, made, &item));
+            TRY(copy_chunk(ctx, &b, cursor, &item));
         if (b.n_chunks == topk_group_chunks(ctx)) TRY(put_group(ctx, &b, done++, dst, cap, &pos));
     }
     if (b.n_chunks) TRY(put_group(ctx, &b, done, dst, cap, &pos));
+    assert(pos <= cap && pos <= topk_bound(ctx));
     *size_p = pos;
     return STATUS_OK;
 }
@@ -269,9 +275,9 @@ enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *ds
     return encode(ctx, x, NULL, dst, cap, size_p);
 }
 
-enum status topk_encode_pieces(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
-                               size_t cap, size_t *size_p)
+enum status topk_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
+                                  size_t cap, size_t *size_p)
 {
-    struct made made = {.numbers = numbers, .head = numbers->heads};
-    return encode(ctx, NULL, &made, dst, cap, size_p);
+    struct cursor cursor = {.numbers = numbers, .head = numbers->heads};
+    return encode(ctx, NULL, &cursor, dst, cap, size_p);
 }

@@ -1,14 +1,16 @@
 /* Which coordinates are a chunk: runs of CHUNK consecutive elements of a tensor, the last one short. */
+#include <assert.h>
 #include <math.h>
 
 #include "compress/topk/codec_topk.h"
 
 uint32_t topk_group_chunks(const struct value_ctx *ctx)
 {
+    assert(ctx->param[TOPK_K] && ctx->param[TOPK_K] < ctx->param[TOPK_CHUNK] && ctx->param[TOPK_CHUNK] <= CODEC_PART);
     return CODEC_PART / ctx->param[TOPK_CHUNK];
 }
 
-bool topk_next(struct topk_walk *walk, struct topk_item *item)
+bool topk_walk_next(struct topk_walk *walk, struct topk_item *item)
 {
     const struct value_ctx *ctx = walk->ctx;
     if (walk->span == ctx->n_spans) return false;
@@ -25,6 +27,7 @@ bool topk_next(struct topk_walk *walk, struct topk_item *item)
         item->length = (size_t)left;
         item->k = (uint32_t)((k * left + chunk - 1) / chunk);
     }
+    assert(item->length && item->k <= item->length && item->length <= left);
     walk->at += item->length;
     if (walk->at == span->count) {
         walk->span++;
@@ -36,6 +39,7 @@ bool topk_next(struct topk_walk *walk, struct topk_item *item)
 struct topk_walk topk_walk_part(const struct value_ctx *ctx, size_t part)
 {
     const struct topk_plan *plan = ctx->plan;
+    assert(part < topk_parts(ctx));
     const struct topk_group *g = &plan->groups[part];
     if (!part) return (struct topk_walk){.ctx = ctx};
     return (struct topk_walk){.ctx = ctx, .span = g->span, .at = g->at, .dense = (size_t)g->dense};
@@ -50,6 +54,7 @@ size_t topk_parts(const struct value_ctx *ctx)
 struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
 {
     const struct topk_plan *plan = ctx->plan;
+    assert(index < topk_parts(ctx));
     bool last = index + 1 >= plan->n_groups;
     return (struct codec_part){.index = index,
                                .from = index ? (size_t)plan->groups[index].from : 0,
@@ -60,12 +65,12 @@ _Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BI
                    (int)PIECE_HALF == TOPK_FP16,
                "one order of values");
 
-void topk_pieces(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
+void topk_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
     *shape = (struct delta_format){.kind = (enum piece_kind)ctx->param[TOPK_VALUES], .n_values = ctx->n};
-    while (topk_next(&walk, &item)) {
+    while (topk_walk_next(&walk, &item)) {
         size_t step = item.k ? item.length : PIECE_PLAIN_MAX;
         for (size_t at = 0; at < item.length; at += step, shape->n_pieces++) {
             if (!pieces) continue;
@@ -126,8 +131,9 @@ enum status topk_prepare(const struct value_ctx *ctx)
     plan->n_groups = (size_t)count_groups(ctx, &t);
     struct topk_walk walk = {.ctx = ctx}, before = walk;
     struct topk_item item;
-    for (uint64_t chunks = 0; topk_next(&walk, &item); before = walk) {
+    for (uint64_t chunks = 0; topk_walk_next(&walk, &item); before = walk) {
         if (!item.k || chunks++ % topk_group_chunks(ctx)) continue;
+        assert((chunks - 1) / topk_group_chunks(ctx) < plan->n_groups);
         plan->groups[(chunks - 1) / topk_group_chunks(ctx)] = (struct topk_group){
             .from = item.from, .at = before.at, .dense = before.dense, .span = (uint32_t)before.span};
     }

@@ -9,6 +9,7 @@
 #include "compress/topk/codec_topk.h"
 
 #if defined(__x86_64__)
+#include <assert.h>
 #include <immintrin.h>
 #endif
 
@@ -154,7 +155,7 @@ CODEC_SIMD_VARIANTS(bisect, (const uint32_t *restrict bits, size_t n, size_t k, 
                     (bits, n, k, least, found))
 
 /* A value above 0 that at least k magnitudes reach, or all that are not 0. */
-static uint32_t sure_guess(uint32_t *bins, const float *x, size_t length, size_t k)
+static uint32_t safe_guess(uint32_t *bins, const float *x, size_t length, size_t k)
 {
     memset(bins, 0, TOPK_BINS * sizeof *bins);
     for (size_t i = 0; i < length; i++) bins[(float_bits(x[i]) & MAGNITUDE) >> 20]++;
@@ -169,10 +170,11 @@ static uint32_t sure_guess(uint32_t *bins, const float *x, size_t length, size_t
 size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t k)
 {
     uint32_t least = s->guess > MARGIN ? s->guess - MARGIN : 1;
+    assert(k && k <= length && length <= UINT16_MAX + 1u);
     bool many = k * (BLOCK / MANY) > length;
     size_t n = collect(s, x, length, least, many);
     if (n < k && least > 1) {
-        least = sure_guess(s->bins, x, length, k);
+        least = safe_guess(s->bins, x, length, k);
         n = collect(s, x, length, least, many);
     }
     if (n <= k) { /* fewer: all that are not 0 */
@@ -192,6 +194,7 @@ size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t 
         s->index[kept] = s->index[i];
         kept += bits >= found;
     }
+    assert(kept == k);
     s->guess = found;
     return kept;
 }

@@ -1,30 +1,36 @@
 #include "compress/topk/codec_topk_stream.h"
 
-void topk_looks_reserve(struct topk_looks *looks, size_t n)
+#include <assert.h>
+
+void topk_lookups_reserve(struct topk_lookups *looks, size_t n)
 {
-    if (looks->n + n > TOPK_LOOKS) looks->n = 0;
+    assert(n <= TOPK_LOOKUPS);
+    if (looks->n + n > TOPK_LOOKUPS) looks->n = 0;
 }
 
-static const struct golomb_look *look_of(struct topk_looks *looks, const struct golomb *g)
+static const struct golomb_lookup *lookup_of(struct topk_lookups *looks, const struct golomb *g)
 {
     for (uint32_t i = 0; i < looks->n; i++)
         if (looks->m[i] == g->m) return &looks->look[i];
+    assert(looks->n < TOPK_LOOKUPS);
     uint32_t i = looks->n++;
     looks->m[i] = g->m;
-    golomb_look_fill(&looks->look[i], g);
+    golomb_lookup_fill(&looks->look[i], g);
     return &looks->look[i];
 }
 
-struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_looks *looks)
+struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_lookups *looks)
 {
+    assert(size >= TOPK_GROUP_HEAD);
     struct topk_stream s = {.r = bit_reader_of(group + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD),
                             .golomb = golomb_of(topk_group_parameter(group))};
-    s.look = look_of(looks, &s.golomb);
+    s.look = lookup_of(looks, &s.golomb);
     return s;
 }
 
 enum status topk_stream_chunk(struct topk_stream *s, enum topk_values kind, const struct topk_item *item)
 {
+    assert(item->k && item->k <= item->length && item->length <= UINT16_MAX + 1u);
     s->length = (uint32_t)item->length;
     s->left = 0;
     s->next = 0;
@@ -65,7 +71,7 @@ static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_st
                                                                   struct topk_slice *slices, const unsigned lanes,
                                                                   const unsigned value_bits, uint32_t from, uint32_t to)
 {
-    const unsigned block = BITS_PEEK / (GOLOMB_LOOK + value_bits);
+    const unsigned block = BITS_PEEK / (GOLOMB_LOOKUP_BITS + value_bits);
     uint64_t word[TOPK_LANES], pos[TOPK_LANES], next[TOPK_LANES];
     for (; from + block <= to; from += block) {
         for (unsigned l = 0; l < lanes; l++) {
@@ -78,7 +84,7 @@ static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_st
         for (uint32_t i = from; i < from + block; i++)
             for (unsigned l = 0; l < lanes; l++) {
                 uint64_t gap;
-                uint32_t code, entry = s[l]->look->entry[word[l] & ((1u << GOLOMB_LOOK) - 1)];
+                uint32_t code, entry = s[l]->look->entry[word[l] & ((1u << GOLOMB_LOOKUP_BITS) - 1)];
                 if (__builtin_expect(entry != 0, 1)) {
                     word[l] >>= entry & ((1u << GOLOMB_ENTRY_BITS) - 1);
                     gap = entry >> GOLOMB_ENTRY_BITS;
@@ -154,6 +160,7 @@ static inline __attribute__((always_inline)) void read_lanes(struct topk_stream 
 
 void topk_streams_read(struct topk_stream *const *s, struct topk_slice *slices, size_t n, enum topk_values kind)
 {
+    assert(n && n <= TOPK_LANES);
     switch (kind) {
     case TOPK_SIGN: read_lanes(s, slices, n, topk_value_bits(TOPK_SIGN)); break;
     case TOPK_2BIT: read_lanes(s, slices, n, topk_value_bits(TOPK_2BIT)); break;

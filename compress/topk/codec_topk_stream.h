@@ -13,13 +13,13 @@
 #include "compress/topk/codec_topk.h"
 #include "compress/topk/golomb.h"
 
-enum { TOPK_LANES = 4, TOPK_SLICE = 1024, TOPK_LOOKS = 16 };
+enum { TOPK_LANES = 4, TOPK_SLICE = 1024, TOPK_LOOKUPS = 16 };
 
 /* A group on its way to being read, chunk by chunk. */
 struct topk_stream {
     struct bit_reader r;
     struct golomb golomb;
-    const struct golomb_look *look;
+    const struct golomb_lookup *look;
     struct topk_scales scales; /* of the chunk; what follows, too */
     uint32_t previous;         /* scale of the chunk before that sent something; 0: none */
     uint32_t length, left;     /* coordinates; values that may still come */
@@ -34,9 +34,9 @@ struct topk_slice {
 };
 
 /* Tables for the parameters of the groups that are being read: most have the same. */
-struct topk_looks {
-    uint32_t n, m[TOPK_LOOKS];
-    struct golomb_look look[TOPK_LOOKS];
+struct topk_lookups {
+    uint32_t n, m[TOPK_LOOKUPS];
+    struct golomb_lookup look[TOPK_LOOKUPS];
 };
 
 /* m */
@@ -47,10 +47,10 @@ static inline uint32_t topk_group_parameter(const uint8_t *group)
     return m;
 }
 
-/* Make room for `n` more groups, n <= TOPK_LOOKS; those opened before may lose their tables. */
-void topk_looks_reserve(struct topk_looks *looks, size_t n);
+/* Make room for `n` more groups, n <= TOPK_LOOKUPS; those opened before may lose their tables. */
+void topk_lookups_reserve(struct topk_lookups *looks, size_t n);
 /* group[size]: at least its head, m > 0. */
-struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_looks *looks);
+struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_lookups *looks);
 /* Go on to the next chunk: reads its scales. Errors of topk_get_scales. */
 enum status topk_stream_chunk(struct topk_stream *s, enum topk_values kind, const struct topk_item *item);
 /* The next values of each stream's chunk, at most TOPK_SLICE of each; n <= TOPK_LANES. Never reads outside of the

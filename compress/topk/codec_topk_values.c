@@ -1,4 +1,5 @@
 /* What a chosen value becomes, and how the scales of chunks are written. */
+#include <assert.h>
 #include <math.h>
 
 #include "compress/codec_simd.h"
@@ -177,6 +178,7 @@ struct topk_scales topk_quantize(enum topk_values values, const float *x, const 
 {
     struct topk_scales s = {0};
     if (!n) return s;
+    assert(n <= UINT16_MAX + 1u);
     switch (values) {
     case TOPK_SIGN: s = quantize_sign(x, index, magnitude, n, codes); break;
     case TOPK_2BIT: s = quantize_2bit(x, index, magnitude, n, codes); break;
@@ -241,6 +243,7 @@ static uint32_t low_step(uint32_t previous, uint32_t low)
 
 void topk_put_scales(struct bit_writer *w, const struct topk_form *form, uint32_t previous, struct topk_scales scales)
 {
+    assert(scales.low < topk_scale_end(form) && (!form->two || scales.high >= scales.low));
     put_step(w, form, form->rice, low_step(previous, scales.low), scales.low);
     if (form->two && scales.low) put_step(w, form, HIGH_RICE, scales.high - scales.low, scales.high);
 }

@@ -9,9 +9,10 @@
 #ifndef COMPRESS_GOLOMB_H
 #define COMPRESS_GOLOMB_H
 
+#include <assert.h>
 #include <stdbool.h>
 
-#include "compress/bits.h"
+#include "compress/bit_stream.h"
 
 enum { GOLOMB_M_MAX = 65535, GOLOMB_BITS_MAX = 16 };
 
@@ -22,6 +23,7 @@ struct golomb {
 /* m in 1 .. GOLOMB_M_MAX */
 static inline struct golomb golomb_of(uint32_t m)
 {
+    assert(m >= 1 && m <= GOLOMB_M_MAX);
     uint32_t c = m > 1 ? 32u - (uint32_t)__builtin_clz(m - 1) : 0;
     return (struct golomb){.m = m, .c = c, .u = (1u << c) - m};
 }
@@ -31,6 +33,7 @@ static inline struct golomb golomb_of(uint32_t m)
 static inline uint32_t golomb_parameter(uint64_t sum, uint64_t count)
 {
     if (!count) return 1;
+    assert(sum >> 44 == 0 && count >> 44 == 0);
     uint64_t m = ((2 * sum + count) * 45426 + count * 65536) / (count * 131072); /* ln 2 = 45426 / 65536 */
     return m < 1 ? 1 : m > GOLOMB_M_MAX ? GOLOMB_M_MAX : (uint32_t)m;
 }
@@ -130,22 +133,22 @@ static inline void golomb_get(struct bit_reader *r, const struct golomb *g, uint
     r->pos += used + n_extra;
 }
 
-/* The number that the next GOLOMB_LOOK bits begin with, times 64, plus the bits of its code; 0: no code is that short.
- * Numbers with such codes lie below 1024. */
-enum { GOLOMB_LOOK = 11, GOLOMB_ENTRY_BITS = 6 };
+/* The number that the next GOLOMB_LOOKUP_BITS bits begin with, times 64, plus the bits of its code; 0: no code is that
+ * short. Numbers with such codes lie below 1024. */
+enum { GOLOMB_LOOKUP_BITS = 11, GOLOMB_ENTRY_BITS = 6 };
 
-struct golomb_look {
-    uint16_t entry[1 << GOLOMB_LOOK];
+struct golomb_lookup {
+    uint16_t entry[1 << GOLOMB_LOOKUP_BITS];
 };
 
 /* What a code of n bits leads to does not depend on the bits above it: the table of n bits is that of n - 1 twice, and
  * the codes of n bits, which are those of the next numbers. */
-static inline void golomb_look_fill(struct golomb_look *look, const struct golomb *g)
+static inline void golomb_lookup_fill(struct golomb_lookup *look, const struct golomb *g)
 {
     uint32_t q = 0, r = 0;
     struct golomb_code code = golomb_code_at(g, 0, 0);
     look->entry[0] = 0;
-    for (uint32_t n = 1; n <= GOLOMB_LOOK; n++) {
+    for (uint32_t n = 1; n <= GOLOMB_LOOKUP_BITS; n++) {
         memcpy(look->entry + (1u << (n - 1)), look->entry, sizeof *look->entry << (n - 1));
         for (; code.n == n; code = golomb_code_at(g, q, r)) {
             look->entry[code.bits] = (uint16_t)((q * g->m + r) << GOLOMB_ENTRY_BITS | n);

@@ -50,7 +50,7 @@ static void emit_update(struct engine *e, const struct round_close *close)
                                             .lr = outer_state_lr(&l->outer, l->round.round),
                                             .codec = l->down,
                                             .update_bytes = l->down_bytes}};
-    if (config_down_of(&e->config, close->fragment) == CONFIG_DOWN_AUTO) {
+    if (config_down(&e->config) == CONFIG_DOWN_AUTO) {
         event.update.compared = true;
         event.update.relay_bytes = l->down_ways[0];
         event.update.union_bytes = l->down_ways[1];

@@ -72,15 +72,15 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
     struct group g = {0};
     struct merge merge;
     assert(close->n > 0 && close->n <= WIRE_NAMED_MAX);
-    bool all = together || merge_wants_all(&o->merger, up);
+    bool all = together || merge_needs_all(&o->merger, up);
     for (uint32_t i = 0; i < close->n; i++) o->tokens[i] = round_close_part(&l->round, close, i)->tokens;
     if (merge_start(&merge, &o->merger, &l->layout, close->fragment, up, o->theta + frag->offset, o->acc, o->tokens,
                     close->n) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory to merge %u deltas", close->n);
-    if (merge_measures(&merge)) {
+    if (merge_needs_norms(&merge)) {
         while (g.first + g.count < close->n) {
             TRY(read_group(l, close, at, all, &g, err));
-            merge_measure(&merge, o->deltas, g.count);
+            merge_compute_norms(&merge, o->deltas, g.count);
         }
         if (g.first) g = (struct group){0}; /* they did not fit together: once more from the start */
     }

@@ -40,7 +40,7 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
                                 bool *relay_p, struct err *err)
 {
     struct outer_state *o = &l->outer;
-    enum config_down down = config_down_of(l->config, close->fragment);
+    enum config_down down = config_down(l->config);
     bool can_relay = down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
     struct outer_ways ways = {.fragment = close->fragment,
                               .named = close->n,

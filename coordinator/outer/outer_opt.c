@@ -32,34 +32,15 @@ void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu)
     }
 }
 
-/* c = 0: m is of use at a flush only, and there mu m + sum / N is all that is wanted of both. */
-static void delayed_in_one(const struct outer_in *in, float *u, const struct outer_delayed *p)
+void outer_delayed_nesterov(const struct outer_in *in, float *u, const struct outer_delayed *p)
 {
+    assert(p->n_buffer >= 1 && (u || !in->n));
     double n = p->n_buffer;
     for (size_t i = 0; i < in->n; i++) {
         double g = p->weight * gradient(in, i) / n;
         float m = (float)((double)u[i] + g);
         u[i] = p->flush ? (float)(p->mu * (double)m) : m;
         in->acc[i] = result(in, i, p->lr * ((p->flush ? p->mu * (double)m : 0) + g));
-    }
-}
-
-void outer_delayed_nesterov(const struct outer_in *in, float *m, float *sum, const struct outer_delayed *p)
-{
-    assert(p->n_buffer >= 1 && (m || !in->n));
-    if (!sum) {
-        delayed_in_one(in, m, p);
-        return;
-    }
-    double n = p->n_buffer, share = p->flush ? 1 - p->c * n + p->c : p->c;
-    for (size_t i = 0; i < in->n; i++) {
-        double g = p->weight * gradient(in, i), total = (double)sum[i] + g;
-        if (p->flush) {
-            m[i] = (float)(p->mu * (double)m[i] + total / n);
-            total = 0;
-        }
-        sum[i] = (float)total;
-        in->acc[i] = result(in, i, p->lr * (share * p->mu * (double)m[i] + g / n));
     }
 }
 

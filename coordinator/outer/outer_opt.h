@@ -25,15 +25,15 @@ void outer_sgd(const struct outer_in *in, double lr);
 void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu);
 
 /* Delayed Nesterov (async, 2401.09135). Momentum m moves once every n_buffer arrivals:
- *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr ((1 - cN + c) mu m + w g / N);  sum = 0
- *     otherwise:                                theta' = theta - lr (c mu m + w g / N)
- * With c = 0 one vector is enough (sum NULL): m is u = mu m + sum / N, each g divided by the N it arrives at. */
+ *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr (mu m + w g / N);  sum = 0
+ *     otherwise:                                theta' = theta - lr w g / N
+ * m counts at a flush only, so one vector u = mu m + sum / N holds both; each g is divided by the N it arrives at. */
 struct outer_delayed {
-    double lr, mu, c, weight;
+    double lr, mu, weight;
     uint32_t n_buffer; /* N >= 1 */
     bool flush;        /* this arrival is the N-th */
 };
-void outer_delayed_nesterov(const struct outer_in *in, float *m, float *sum, const struct outer_delayed *p);
+void outer_delayed_nesterov(const struct outer_in *in, float *u, const struct outer_delayed *p);
 
 /* AdamW as the workers' (decoupled decay; Loshchilov and Hutter, 1711.05101):
  *     g *= scale;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g

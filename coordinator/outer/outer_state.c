@@ -12,7 +12,7 @@
 #include "common/tensor/hf_folder.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
-#include "compress/topk/union.h"
+#include "compress/topk/union_size.h"
 #include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"
 #include "wire/msg.h"
@@ -22,12 +22,6 @@
 enum { OBJECT_HEAD_MAX = 256 + 20 * WIRE_NAMED_MAX };
 
 enum { THREADS_AUTO_MAX = 16, GATHER_BYTES = 32 << 20 };
-
-/* The momentum and what is to move it next lie apart only where a part of the momentum is due in between. */
-static bool delayed_apart(const struct config *c)
-{
-    return c->train.method == METHOD_ASYNC && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;
-}
 
 /* Cores this process may use, unless somebody says otherwise. */
 static int threads_of(const struct config *config)
@@ -50,9 +44,9 @@ static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn crea
 {
     const struct config *c = s->config;
     struct outer_fragment *frag = &s->fragments[f];
-    TRY(create(&frag->up, config_up_spec(c, f), s->layout, f, err));
+    TRY(create(&frag->up, c->codec.up, s->layout, f, err));
     char spec[CODEC_SPEC_MAX];
-    config_down_spec(c, f, spec);
+    config_down_spec(c, spec);
     if (spec[0]) TRY(create(&frag->down, spec, s->layout, f, err));
     size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
     if (up > *part_max) *part_max = up;
@@ -69,7 +63,7 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     size_t count = s->layout->fragments[f].count;
     TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
     /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
-    float decay = config_down_of(s->config, f) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
+    float decay = config_down(s->config) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
     if (feedback_init(&frag->residual, count, decay, keeps_residual(s, frag)) == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
 }
@@ -109,7 +103,7 @@ static size_t payload_bytes(const struct outer_state *s)
 /* State of the outer optimizer: vectors beside theta. */
 static uint64_t vectors_of(const struct config *c)
 {
-    return c->outer.optimizer == OPTIMIZER_ADAMW || delayed_apart(c) ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
+    return c->outer.optimizer == OPTIMIZER_ADAMW ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
 }
 
 enum status outer_state_init(struct outer_state *s, const struct config *config, const struct layout *layout,
@@ -140,10 +134,10 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
 
 /* Deltas of a round lie in memory together: senders are counted, or deltas are the update
  * (coordinator/ledger/delta_read.c). */
-static bool wants_all(const struct config *c, uint32_t f)
+static bool wants_all(const struct config *c)
 {
     if (c->train.method == METHOD_ASYNC) return false;
-    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(config_up_spec(c, f)));
+    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(c->codec.up));
 }
 
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
@@ -152,7 +146,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
     struct outer_state s = {.config = config, .layout = layout};
     size_t largest = 0, part_max = 0;
     enum status status = STATUS_OK;
-    uint64_t codecs = 0, floats = layout->n_params * (1 + vectors_of(config)), deltas = 0;
+    uint64_t codecs = 0, floats = layout->n_params * (1 + vectors_of(config)), deltas = wants_all(config) ? workers : 0;
     s.fragments = mem_alloc(layout->n_fragments, sizeof *s.fragments);
     if (!s.fragments) return err_set(err, STATUS_NOMEM, "no memory for %u fragments", layout->n_fragments);
     for (uint32_t f = 0; f < layout->n_fragments && status == STATUS_OK; f++) {
@@ -161,7 +155,6 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
         if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
         if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
         if (status == STATUS_OK && keeps_residual(&s, &s.fragments[f])) floats += layout->fragments[f].count;
-        if (wants_all(config, f)) deltas = workers;
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);

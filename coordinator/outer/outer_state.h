@@ -1,8 +1,7 @@
 /* The numbers of the run: theta, the outer optimizer's state, the downlink residual and one accumulator, with the step
  * that turns merged deltas into an update. At most 16 bytes a parameter with one state vector (Nesterov, delayed or
- * not), 4 more with two (AdamW, delayed Nesterov with outer.momentum_spread) and a lossy downlink; the accumulator is
- * as large as the largest fragment, the buffer for encoded bytes as the largest payload of one, or 32 MiB where several
- * fit. */
+ * not) and a lossy downlink, 4 more with two (AdamW); the accumulator is as large as the largest fragment, the buffer
+ * for encoded bytes as the largest payload of one, or 32 MiB where several fit. */
 #ifndef COORDINATOR_OUTER_STATE_H
 #define COORDINATOR_OUTER_STATE_H
 
@@ -78,7 +77,7 @@ enum status outer_state_reserve(struct outer_state *s, size_t bytes) MUST_CHECK;
 struct outer_ways {
     uint32_t fragment, members, named; /* members: workers that get it */
     uint64_t head, deltas; /* bytes of the update but its payload and the codec's name; of all the deltas' payloads */
-    uint64_t relay_bytes, union_bytes; /* out; the latter is counted, not encoded: compress/topk/union.h */
+    uint64_t relay_bytes, union_bytes; /* out; the latter is counted, not encoded: compress/topk/union_size.h */
 };
 
 /* True: relay it. acc holds the merged delta. Decided from the log alone, in integers. */

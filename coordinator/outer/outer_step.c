@@ -37,11 +37,8 @@ static void plan_async(struct outer_step_job *job)
     frag->merged_tokens += step->tokens;
     double mean = (double)frag->merged_tokens / (double)frag->merged;
     double weight = pow(1 + (double)step->staleness, -c->outer.staleness_power) * (double)step->tokens / mean;
-    job->delayed = (struct outer_delayed){.lr = c->outer.learning_rate,
-                                          .mu = c->outer.momentum,
-                                          .c = c->outer.momentum_spread,
-                                          .weight = weight,
-                                          .n_buffer = n ? n : 1};
+    job->delayed = (struct outer_delayed){
+        .lr = c->outer.learning_rate, .mu = c->outer.momentum, .weight = weight, .n_buffer = n ? n : 1};
     job->lr = job->delayed.lr * weight / job->delayed.n_buffer;
     assert(weight >= 0 && job->delayed.n_buffer >= 1);
     if (c->outer.optimizer != OPTIMIZER_NESTEROV) return;
@@ -61,7 +58,7 @@ static void plan(struct outer_step_job *job)
                                       .eps = c->inner.eps,
                                       .t = job->step->version,
                                       .scale = ddp ? outer_clip_scale(job->step->norm, c->inner.grad_clip) : 1};
-    if (c->train.method == METHOD_ASYNC && c->outer.optimizer != OPTIMIZER_ADAMW) plan_async(job);
+    if (c->train.method == METHOD_ASYNC) plan_async(job);
 }
 
 static void clip(const struct outer_step_job *job, const struct outer_in *in)
@@ -88,13 +85,13 @@ static void optimize(const struct outer_step_job *job, const struct outer_in *in
     bool ddp = c->train.method == METHOD_DDP;
     if (c->outer.optimizer == OPTIMIZER_ADAMW) {
         struct outer_adamw p = job->adamw;
-        p.decay = ddp && tensor->decay ? c->inner.weight_decay : 0;
+        p.decay = tensor->decay ? c->inner.weight_decay : 0;
         outer_adamw(in, s->m + at, s->v + at, &p);
         return;
     }
     if (ddp) clip(job, in);
     if (c->outer.optimizer == OPTIMIZER_NESTEROV && c->train.method == METHOD_ASYNC) {
-        outer_delayed_nesterov(in, s->m + at, s->v ? s->v + at : NULL, &job->delayed);
+        outer_delayed_nesterov(in, s->m + at, &job->delayed);
     } else if (c->outer.optimizer == OPTIMIZER_NESTEROV) {
         outer_nesterov(in, s->m + at, job->lr, c->outer.momentum);
     } else {
@@ -114,7 +111,7 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     uint8_t skip[BLOCK];
     assert(from < to && to - from <= BLOCK && to <= job->frag->count);
     if (!outer_finite(in.acc, in.n)) return false;
-    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_left_out(in.acc[i]);
+    for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
     float *residual = mine->residual.residual;
@@ -161,7 +158,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                  .step = step,
                                  .frag = frag,
                                  .relay = step->relay,
-                                 .sparse = config_down_of(c, step->fragment) != CONFIG_DOWN_CODEC,
+                                 .sparse = config_down(c) != CONFIG_DOWN_CODEC,
                                  .in = {.theta = theta,
                                         .acc = s->acc,
                                         .n = frag->count,

@@ -57,7 +57,7 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
 {
     struct publish_job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
     assert(!p->replace || !p->residual); /* a lossless codec leaves nothing behind */
-    TRY(codec_encode_by(p->codec, p->pool, x, payload, cap, size_p, NULL));
+    TRY(codec_encode_pool(p->codec, p->pool, x, payload, cap, size_p, NULL));
     assert(*size_p <= cap);
     TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
     pool_run_if(p->pool, job.parts > 1, move_parts, &job);

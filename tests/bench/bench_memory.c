@@ -66,10 +66,10 @@ static enum status measure_codecs(struct sizes *s, const struct config *c, const
     for (uint32_t f = 0; f < layout->n_fragments; f++) {
         struct codec *up, *down;
         size_t before = mem_live_bytes();
-        TRY(codec_create_for_fragment(&up, config_up_spec(c, f), layout, f, err));
+        TRY(codec_create_for_fragment(&up, c->codec.up, layout, f, err));
         char spec[CODEC_SPEC_MAX];
-        config_down_spec(c, f, spec);
-        TRY(codec_create_for_fragment(&down, spec[0] ? spec : config_up_spec(c, f), layout, f, err));
+        config_down_spec(c, spec);
+        TRY(codec_create_for_fragment(&down, spec[0] ? spec : c->codec.up, layout, f, err));
         s->codecs += mem_live_bytes() - before;
         s->up += codec_bound(up);
         s->down += codec_bound(down);
@@ -89,12 +89,10 @@ static enum status measure(struct sizes *s, const struct config *c, struct err *
     struct layout layout;
     layout_init(&layout);
     TRY(family->layout(&shape, &layout, err));
-    TRY(model_split_fragments(family, c, &layout, err));
+    TRY(model_split_fragments(c, &layout, err));
     s->params = layout.n_params;
     s->async = c->train.method == METHOD_ASYNC;
-    bool spread = s->async && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum_spread != 0;
-    bool two = c->outer.optimizer == OPTIMIZER_ADAMW || spread;
-    s->optimizer_vectors = two ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
+    s->optimizer_vectors = c->outer.optimizer == OPTIMIZER_ADAMW ? 2 : c->outer.optimizer != OPTIMIZER_SGD;
     s->up_feedback = config_error_feedback(c, c->codec.up);
     s->down_feedback = config_error_feedback(c, c->codec.down);
     TRY(measure_codecs(s, c, &layout, err));

@@ -125,7 +125,7 @@ static void merge_fragment(struct bench *b, uint32_t f)
     must(merge_start(&merge, &b->outer.merger, &b->layout, f, b->outer.fragments[f].up,
                      b->outer.theta + b->layout.fragments[f].offset, b->outer.acc, b->outer.tokens,
                      (uint32_t)b->workers));
-    if (merge_measures(&merge)) merge_measure(&merge, b->deltas + f * b->workers, (uint32_t)b->workers);
+    if (merge_needs_norms(&merge)) merge_compute_norms(&merge, b->deltas + f * b->workers, (uint32_t)b->workers);
     merge_add(&merge, b->deltas + f * b->workers, (uint32_t)b->workers);
 }
 

@@ -91,7 +91,7 @@ static enum status on_config(void *ctx, const struct msg_config *m, struct outer
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "unknown model family");
     struct model_config shape = model_config_of(&b->config);
     TRY(family->layout(&shape, &b->layout, err));
-    TRY(model_split_fragments(family, &b->config, &b->layout, err));
+    TRY(model_split_fragments(&b->config, &b->layout, err));
     TRY(family->config_json(&shape, b->model_text, sizeof b->model_text));
     b->live = mem_alloc(b->layout.n_params, sizeof *b->live);
     b->noise = mem_alloc(NOISE, sizeof *b->noise);

@@ -50,7 +50,7 @@ export ATOLL_CUDA_PLUGIN=$emulated
 llama='--model.family=llama --model.n_layer=2 --model.n_kv_head=1 --model.block_size=16 --model.tie_embeddings=off'
 llama+=' --train.method=local-sgd --train.max_steps=4 --train.sync_every=2 --train.grad_accum=2 --train.batch_size=2'
 for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8 --checkpoint.worker_every=0' '--inner.optimizer=muon' \
-    "$llama --train.recompute=block --train.embedding_fragment=on"; do
+    "$llama --train.recompute=block"; do
     rm -rf cuda
     # shellcheck disable=SC2086 # no setting at all, the first time
     launch cuda --train.devices=cuda $settings

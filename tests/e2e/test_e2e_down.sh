@@ -68,8 +68,5 @@ weighed=$(grep '"event":"update"' calm.jsonl | sed -n 's/.*"codec":"\([a-z]*\).*
 awk '($1 == "relay") != ($2 <= $3) { exit 1 }' <<<"$weighed" || fail "auto takes the larger way: $weighed"
 grep -Eq '  down by (union|relay)' coordinator.log || fail "auto's rounds do not say what was chosen"
 try 'top-k' codec.down=topk:64/4096+sign
-try 'auto, embeddings in 4 bits' codec.down=auto train.embedding_fragment=on codec.embeddings=int4:64+skip+huff
-[[ $(grep '"fragment":0,' calm.jsonl) == *'"codec":"int4:64+skip+huff"'* ]] || fail "the embeddings have no codec of their own"
-[[ $(grep '"fragment":[12],' calm.jsonl) != *'"codec":"int4'* ]] || fail "others than the embeddings have their codec"
 try 'clipped, relayed' codec.down=relay merge.clip=median merge.weights=equal merge.rule=mean
 echo "every way down survives kill -9 of a worker and of the coordinator"

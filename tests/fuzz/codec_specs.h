@@ -30,9 +30,6 @@ static const char *const codec_specs[] = {"fp32",
                                           "fp32+huff",
                                           "2bit:256+lz4+huff",
                                           "topk:100/256+2bit+huff",
-                                          "int4:64+skip",
-                                          "fp32+skip+lz4",
-                                          "int8:64+skip+huff",
                                           "topk:2/65536"};
 
 /* The last one is made for this many floats: two groups, so that their offsets are read. */

@@ -158,7 +158,6 @@ static struct decoder_kind gpt2_kind_of(const struct model_config *config)
 
 const struct model_family gpt2_family = {
     .name = "gpt2",
-    .n_embeddings = 2,
     .hidden_blocks = gpt2_hidden_blocks,
     .layout = gpt2_layout,
     .config_json = gpt2_config_json,

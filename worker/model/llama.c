@@ -213,7 +213,6 @@ static struct decoder_kind llama_kind_of(const struct model_config *config)
 
 const struct model_family llama_family = {
     .name = "llama",
-    .n_embeddings = 1,
     .hidden_blocks = llama_hidden_blocks,
     .layout = llama_layout,
     .config_json = llama_config_json,

@@ -17,17 +17,10 @@ const struct model_family *model_family_find(const char *name)
     return NULL;
 }
 
-enum status model_split_fragments(const struct model_family *family, const struct config *config, struct layout *layout,
-                                  struct err *err)
+enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err)
 {
-    bool embeddings = config->train.embedding_fragment == CHOICE_ON;
-    if (embeddings && !family->n_embeddings)
-        return err_set(err, STATUS_UNSUPPORTED, "train.embedding_fragment: model.family %s does not begin with any",
-                       family->name);
-    if (layout_split_embeddings(layout, embeddings ? family->n_embeddings : 0, config->train.fragments) == STATUS_OK)
-        return STATUS_OK;
-    return err_set(err, STATUS_INVALID, "train.fragments: the model cannot be cut into %u%s", config->train.fragments,
-                   embeddings ? " and the embeddings" : "");
+    if (layout_split(layout, config->train.fragments) == STATUS_OK) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "train.fragments: the model cannot be cut into %u", config->train.fragments);
 }
 
 const char *model_ids_json(const struct model_config *config, char out[96])

@@ -67,7 +67,6 @@ struct model_hooks {
 struct model_family {
     const char *name;               /* model.family */
     hidden_blocks_fn hidden_blocks; /* NULL: nobody has said yet, and inner.optimizer muon is refused */
-    uint32_t n_embeddings; /* tensors the layout begins with of which a step touches some rows: tokens, positions */
     /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
      * for sizes that make no model. */
     enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
@@ -93,9 +92,8 @@ static inline void model_ready(const struct model_hooks *hooks, uint64_t offset,
 
 /* NULL when there is none of that name. */
 const struct model_family *model_family_find(const char *name);
-/* Fragments of a filled layout, as train.fragments and train.embedding_fragment say. INVALID, UNSUPPORTED. */
-enum status model_split_fragments(const struct model_family *family, const struct config *config, struct layout *layout,
-                                  struct err *err) MUST_CHECK;
+/* Cut a filled layout into train.fragments fragments. INVALID. */
+enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err) MUST_CHECK;
 /* The lines of config.json that say which tokens begin and end a text: those of bytes, of GPT-2 and of Llama 3, by the
  * size of the vocabulary; of others nobody knows. */
 const char *model_ids_json(const struct model_config *config, char out[96]);

@@ -20,9 +20,9 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     const struct layout *layout = loop->model.layout;
     f->offset = layout->fragments[i].offset;
     f->count = layout->fragments[i].count;
-    TRY(codec_create_for_fragment(&f->up, config_up_spec(config, i), layout, i, err));
+    TRY(codec_create_for_fragment(&f->up, config->codec.up, layout, i, err));
     char down[CODEC_SPEC_MAX];
-    config_down_spec(config, i, down);
+    config_down_spec(config, down);
     if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
     if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,

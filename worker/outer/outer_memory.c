@@ -47,8 +47,8 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
     struct codec *up = NULL, *down = NULL;
     struct delta_format shape;
     char spec[CODEC_SPEC_MAX];
-    enum status status = codec_describe_for_fragment(&up, config_up_spec(config, i), layout, i, err);
-    config_down_spec(config, i, spec);
+    enum status status = codec_describe_for_fragment(&up, config->codec.up, layout, i, err);
+    config_down_spec(config, spec);
     if (status == STATUS_OK && spec[0]) status = codec_describe_for_fragment(&down, spec, layout, i, err);
     if (status == STATUS_OK) {
         o->host.messages += codec_memory(up) + codec_bound(up) + update_bytes(up, down, relayed);

@@ -13,8 +13,7 @@ enum status toy_layout(const struct toy *toy, const struct config *config, struc
         uint64_t shape[2] = {(uint64_t)(5 + 7 * (i % 3)) * toy->scale, 1}; /* sparse codecs send vectors whole */
         TRY(layout_add(layout, name, i % 3 ? 2 : 1, shape, LAYOUT_INIT_NORMAL, 1.0f, false));
     }
-    uint32_t n_embeddings = config->train.embedding_fragment == CHOICE_ON ? 2 : 0;
-    return layout_split_embeddings(layout, n_embeddings, config->train.fragments);
+    return layout_split(layout, config->train.fragments);
 }
 
 /* Where sample `index` of stream `stream` pulls parameter i to: small noise around a point that depends on i. */

@@ -82,9 +82,9 @@ enum status check_log_init(struct sim_check *c, struct err *err)
 {
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         struct check_log *log = &c->logs[f];
-        TRY(codec_create_for_fragment(&log->up, config_up_spec(&c->config, f), &c->layout, f, err));
+        TRY(codec_create_for_fragment(&log->up, c->config.codec.up, &c->layout, f, err));
         char down[CODEC_SPEC_MAX];
-        config_down_spec(&c->config, f, down);
+        config_down_spec(&c->config, down);
         if (down[0]) TRY(codec_create_for_fragment(&log->down, down, &c->layout, f, err));
         struct check_version *v = log_grow(c, f);
         layout_fill(&c->layout, f, c->config.run.seed, v->theta);
@@ -110,7 +110,7 @@ void check_log_finish(struct sim_check *c)
 
 static void outer_step(const struct sim_check *c, struct check_version *v, size_t n, const double *g, double weight)
 {
-    double lr = c->config.outer.learning_rate, mu = c->config.outer.momentum, spread = c->config.outer.momentum_spread;
+    double lr = c->config.outer.learning_rate, mu = c->config.outer.momentum;
     double buffer = c->config.outer.buffer;
     bool nesterov = c->config.outer.optimizer == OPTIMIZER_NESTEROV;
     bool flush = !c->barrier && buffer > 0 && v->merged % c->config.outer.buffer == 0;
@@ -123,10 +123,10 @@ static void outer_step(const struct sim_check *c, struct check_version *v, size_
             v->ideal[i] -= lr * weight * g[i] / buffer;
         } else {
             *sum += weight * g[i];
-            double momentum = spread * mu * *m;
+            double momentum = 0;
             if (flush) {
                 *m = mu * *m + *sum / buffer;
-                momentum = (1 - spread * buffer + spread) * mu * *m;
+                momentum = mu * *m;
                 *sum = 0;
             }
             v->ideal[i] -= lr * (momentum + weight * g[i] / buffer);
@@ -134,11 +134,11 @@ static void outer_step(const struct sim_check *c, struct check_version *v, size_
     }
 }
 
-/* The checker can say what theta should be: not for AdamW, and not where weights depend on who was there. */
+/* The checker can say what theta should be: not for ddp, and not where weights depend on who was there. */
 static bool predictable(const struct sim_check *c)
 {
     enum config_down down = config_down(&c->config);
-    if (c->ddp || c->config.outer.optimizer == OPTIMIZER_ADAMW) return false;
+    if (c->ddp) return false;
     if (down != CONFIG_DOWN_RELAY && !codec_spec_lossless(c->config.codec.down) &&
         !config_error_feedback(&c->config, c->config.codec.down))
         return false;
@@ -167,7 +167,7 @@ static void check_value(struct sim_check *c, uint32_t f, struct check_version *v
         v->merged_tokens += v->named[0].tokens;
         weight = (double)v->named[0].tokens / ((double)v->merged_tokens / (double)v->merged);
     }
-    enum config_down down = config_down_of(&c->config, f);
+    enum config_down down = config_down(&c->config);
     bool increment = down == CONFIG_DOWN_CODEC && !codec_lossless(c->logs[f].down);
     if (increment) forget(c, f, v);
     outer_step(c, v, n, mean, weight);

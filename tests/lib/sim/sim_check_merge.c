@@ -103,7 +103,7 @@ bool check_update_decode(struct sim_check *c, const struct update *u, const stru
 {
     struct check_log *log = &c->logs[u->fragment];
     struct merge_delta deltas[CHECK_NAMED];
-    enum config_down down = config_down_of(&c->config, u->fragment);
+    enum config_down down = config_down(&c->config);
     if (strcmp(u->codec, "relay") != 0) {
         if (down == CONFIG_DOWN_RELAY || strcmp(u->codec, codec_spec(log->down)) != 0) return false;
         c->counts.encoded++;

@@ -87,18 +87,6 @@ static void plan_method(struct plan *p)
     }
 }
 
-/* Drawn from numbers of its own: the other settings of a seed stay what they are. */
-static void plan_embeddings(struct plan *p)
-{
-    static const char *const lossy[] = {"same", "int8:16+skip", "bf16", "topk:64/256+int8"};
-    static const char *const lossless[] = {"same", "fp32+skip"};
-    uint64_t r = rng_u64(p->seed, RNG_TEST + 8, 0);
-    if (r % 3) return;
-    bool lossy_up = p->up && !codec_spec_lossless(p->up);
-    set(p, "train.embedding_fragment=on");
-    set(p, "codec.embeddings=%s", lossy_up ? lossy[r / 3 % 4] : lossless[r / 3 % 2]);
-}
-
 static void plan_make(struct plan *p, uint64_t seed, bool harsh)
 {
     *p = (struct plan){.seed = seed, .harsh = harsh};
@@ -119,7 +107,6 @@ static void plan_make(struct plan *p, uint64_t seed, bool harsh)
     p->saves_all = draw(p, 5) != 0;
     set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
     p->nan = draw(p, 8) == 0;
-    plan_embeddings(p);
     p->list[p->n_settings] = NULL;
 }
 

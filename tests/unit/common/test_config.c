@@ -473,14 +473,9 @@ static void test_shared_text_is_whole(void **state)
         if (!config_keys[i].local) assert_non_null(strstr(text, line));
     }
     config_defaults(&other, &other_sources);
-    assert_int_equal(config_set(&other, &other_sources, "train.embedding_fragment=true", CONFIG_FLAG, &err), STATUS_OK);
-    assert_int_equal(config_set(&other, &other_sources, "codec.embeddings=int4:64+skip", CONFIG_FLAG, &err), STATUS_OK);
-    assert_true(config_embeddings_differ(&other));
-    assert_string_equal(config_up_spec(&other, 0), "int4:64+skip");
-    assert_string_equal(config_up_spec(&other, 1), other.codec.up);
+    assert_int_equal(config_set(&other, &other_sources, "inner.moments=bf16", CONFIG_FLAG, &err), STATUS_OK);
     assert_int_equal(config_parse(&other, &other_sources, text, n, "text", CONFIG_COORDINATOR, &err), STATUS_OK);
-    assert_false(config_embeddings_differ(&other));
-    assert_int_equal(other.train.embedding_fragment, CHOICE_OFF);
+    assert_int_equal(other.inner.moments, PRECISION_FP32);
     assert_true(config_shared_hash(&other) == config_shared_hash(&config));
 }
 

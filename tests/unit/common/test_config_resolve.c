@@ -168,6 +168,17 @@ static void test_methods(void **state)
     assert_string_equal(config.codec.down, "fp32");
     assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=sgd", "inner.learning_rate=0.1"), STATUS_OK);
     assert_outer(OPTIMIZER_SGD, 0.1, 0.0);
+    static const char *const outside_ddp[] = {"local-sgd", "diloco", "async"};
+    for (int i = 0; i < 3; i++) {
+        char method[32], message[128];
+        snprintf(method, sizeof method, "train.method=%s", outside_ddp[i]);
+        snprintf(message, sizeof message,
+                 "outer.optimizer: adamw diverges with train.method %s: write nesterov or sgd, or train.method ddp",
+                 outside_ddp[i]);
+        assert_int_equal(RESOLVE(method, "outer.optimizer=adamw"), STATUS_INVALID);
+        assert_message(message);
+    }
+    assert_int_equal(RESOLVE("train.method=ddp", "outer.optimizer=adamw", "inner.optimizer=sgd"), STATUS_OK);
     assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=muon"), STATUS_INVALID);
     assert_message("muon does not go with train.method ddp");
     assert_message("nearest: train.method local-sgd, train.sync_every 1");
@@ -344,7 +355,7 @@ static void test_down(void **state)
         snprintf(up, sizeof up, "codec.up=%s", good[i].up);
         snprintf(down, sizeof down, "codec.down=%s", good[i].down);
         if (RESOLVE(good[i].method, up, down) != STATUS_OK) fail_msg("%s, %s: %s", up, down, err.msg);
-        config_down_spec(&config, 0, spec);
+        config_down_spec(&config, spec);
         assert_string_equal(config.codec.down, good[i].is);
         assert_string_equal(spec, good[i].spec);
     }
@@ -371,69 +382,6 @@ static void test_down(void **state)
         assert_message(bad[i].message);
     }
 #undef SGD
-}
-
-/* The embeddings' own codec: which codec each fragment has, up and down, and what goes together. */
-static void test_embeddings(void **state)
-{
-    (void)state;
-#define OWN "train.embedding_fragment=on"
-    static const struct {
-        const char *up, *down, *embeddings;
-        const char *up0, *down0, *down1; /* of the embeddings, of the rest */
-        enum config_down way0;
-        enum merge_rule rule;
-    } good[] = {
-        {"int8:64", "int8:64", "same", "int8:64", "int8:64", "int8:64", CONFIG_DOWN_CODEC, MERGE_MEAN},
-        {"int8:64", "int4:64", "bf16+skip", "bf16+skip", "int4:64", "int4:64", CONFIG_DOWN_CODEC, MERGE_MEAN},
-        {"fp32", "bf16", "fp32+skip", "fp32+skip", "bf16", "bf16", CONFIG_DOWN_CODEC, MERGE_MEAN},
-        {"int8:64", "int8:64", "topk:9/256", "topk:9/256", "int8:64", "int8:64", CONFIG_DOWN_CODEC, MERGE_CONTRIBUTORS},
-        {"topk:9/256", "relay", "int4:64+skip", "int4:64+skip", "", "", CONFIG_DOWN_RELAY, MERGE_CONTRIBUTORS},
-        {"topk:9/256", "union", "int4:64+skip", "int4:64+skip", "int4:64+skip", "topk:4095/4096+sign",
-         CONFIG_DOWN_CODEC, MERGE_CONTRIBUTORS},
-        {"topk:9/256", "auto", "int4:64", "int4:64", "int4:64", "topk:4095/4096+sign", CONFIG_DOWN_CODEC,
-         MERGE_CONTRIBUTORS},
-        {"topk:9/256", "auto", "topk:4/256", "topk:4/256", "topk:4095/4096+sign", "topk:4095/4096+sign",
-         CONFIG_DOWN_AUTO, MERGE_CONTRIBUTORS},
-    };
-    char up[80], down[80], own[80], spec[CODEC_SPEC_MAX];
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        snprintf(up, sizeof up, "codec.up=%s", good[i].up);
-        snprintf(down, sizeof down, "codec.down=%s", good[i].down);
-        snprintf(own, sizeof own, "codec.embeddings=%s", good[i].embeddings);
-        if (RESOLVE("train.method=local-sgd", OWN, up, down, own) != STATUS_OK)
-            fail_msg("%s, %s, %s: %s", up, down, own, err.msg);
-        assert_string_equal(config_up_spec(&config, 0), good[i].up0);
-        for (uint32_t f = 1; f < 3; f++) assert_string_equal(config_up_spec(&config, f), good[i].up);
-        config_down_spec(&config, 0, spec);
-        assert_string_equal(spec, good[i].down0);
-        config_down_spec(&config, 1, spec);
-        assert_string_equal(spec, good[i].down1);
-        assert_int_equal(config_down_of(&config, 0), good[i].way0);
-        assert_int_equal(config_down_of(&config, 1), config_down(&config));
-        assert_int_equal(config.merge.rule, good[i].rule);
-    }
-    static const struct {
-        const char *apart, *up, *down, *embeddings, *message;
-    } bad[] = {
-        {"train.embedding_fragment=off", "int8", "int8", "int4", "set train.embedding_fragment to on, or write same"},
-        {OWN, "fp32", "fp32", "bf16", "both lose something or neither does; nearest: fp32"},
-        {OWN, "int8", "int8", "fp32+skip", "both lose something or neither does; nearest: bf16"},
-        {OWN, "int8", "int8", "", "codec.embeddings: "},
-        {OWN, "topk:9/256", "relay", "topk:9/256+skip", "sparse codec.embeddings, topk:9/256+skip: leave them out"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        snprintf(up, sizeof up, "codec.up=%s", bad[i].up);
-        snprintf(down, sizeof down, "codec.down=%s", bad[i].down);
-        snprintf(own, sizeof own, "codec.embeddings=%s", bad[i].embeddings);
-        if (RESOLVE("train.method=local-sgd", bad[i].apart, up, down, own) != STATUS_INVALID)
-            fail_msg("accepted: %s, %s, %s", up, down, own);
-        assert_message(bad[i].message);
-    }
-    /* ddp has no codecs unless somebody asks for them. */
-    assert_int_equal(RESOLVE("train.method=ddp", OWN), STATUS_OK);
-    assert_string_equal(config_up_spec(&config, 0), "fp32");
-#undef OWN
 }
 
 static void test_model_too_large(void **state)
@@ -545,13 +493,12 @@ int main(void)
 {
     log_set_sink(no_log, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets),       cmocka_unit_test(test_families),
-        cmocka_unit_test(test_methods),       cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),  cmocka_unit_test(test_step_size),
-        cmocka_unit_test(test_workers),       cmocka_unit_test(test_down),
-        cmocka_unit_test(test_embeddings),    cmocka_unit_test(test_model_too_large),
-        cmocka_unit_test(test_places),        cmocka_unit_test(test_printed_source),
-        cmocka_unit_test(test_shipped_files),
+        cmocka_unit_test(test_presets),         cmocka_unit_test(test_families),
+        cmocka_unit_test(test_methods),         cmocka_unit_test(test_method_overrides_weaker_source),
+        cmocka_unit_test(test_cross_checks),    cmocka_unit_test(test_step_size),
+        cmocka_unit_test(test_workers),         cmocka_unit_test(test_down),
+        cmocka_unit_test(test_model_too_large), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_printed_source),  cmocka_unit_test(test_shipped_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,78 +132,6 @@ static void test_split_by_size(void **state)
     }
 }
 
-/* The first tensors alone, whatever the others make; those cut as if they were all there is. */
-static void test_split_embeddings(void **state)
-{
-    (void)state;
-    struct layout layout, rest;
-    for (uint32_t n_embeddings = 1; n_embeddings <= 2; n_embeddings++) /* with and without wpe */
-        for (uint32_t n = 0; n <= 8; n++) {
-            build(&layout, 20);
-            layout_init(&rest);
-            for (uint32_t i = n_embeddings; i < layout.n_tensors; i++) {
-                const struct tensor *t = &layout.tensors[i];
-                assert_int_equal(
-                    layout_add(&rest, t->name, t->ndim, t->shape, (enum layout_init)t->init, t->sigma, t->decay),
-                    STATUS_OK);
-            }
-            assert_int_equal(layout_split_embeddings(&layout, n_embeddings, n), STATUS_OK);
-            assert_int_equal(layout_split(&rest, n), STATUS_OK);
-            assert_int_equal(layout.n_fragments, rest.n_fragments + 1);
-            uint64_t own = layout.tensors[n_embeddings].offset;
-            assert_int_equal(layout.fragments[0].first_tensor, 0);
-            assert_int_equal(layout.fragments[0].n_tensors, n_embeddings);
-            assert_int_equal(layout.fragments[0].offset, 0);
-            assert_int_equal(layout.fragments[0].count, own);
-            for (uint32_t f = 0; f < rest.n_fragments; f++) {
-                const struct fragment *got = &layout.fragments[f + 1], *want = &rest.fragments[f];
-                assert_int_equal(got->first_tensor, want->first_tensor + n_embeddings);
-                assert_int_equal(got->n_tensors, want->n_tensors);
-                assert_int_equal(got->offset, want->offset + own);
-                assert_int_equal(got->count, want->count);
-            }
-            uint64_t hash = layout_hash(&layout);
-            assert_int_equal(layout_split_embeddings(&layout, 0, n),
-                             STATUS_OK); /* off: the cut there has always been */
-            assert_true(layout_hash(&layout) != hash);
-            hash = layout_hash(&layout);
-            assert_int_equal(layout_split(&layout, n), STATUS_OK);
-            assert_true(layout_hash(&layout) == hash);
-            layout_finish(&rest);
-            layout_finish(&layout);
-        }
-    build(&layout, 100);
-    assert_int_equal(layout_split_embeddings(&layout, 1, LAYOUT_FRAGMENTS_MAX), STATUS_INVALID);
-    assert_int_equal(layout_split_embeddings(&layout, 1, LAYOUT_FRAGMENTS_MAX - 1), STATUS_OK);
-    assert_in_range(layout.n_fragments, 2, LAYOUT_FRAGMENTS_MAX);
-    assert_int_equal(layout_split_embeddings(&layout, layout.n_tensors + 1, 1), STATUS_INVALID);
-    assert_int_equal(layout_split_embeddings(&layout, layout.n_tensors, 3), STATUS_OK); /* nothing else */
-    assert_int_equal(layout.n_fragments, 1);
-    assert_int_equal(layout.fragments[0].count, layout.n_params);
-    layout_finish(&layout);
-}
-
-/* By size, of the rest: 300 x 32 Mi are as many as there may be. */
-static void test_split_embeddings_by_size(void **state)
-{
-    (void)state;
-    struct layout layout;
-    uint64_t shape = 32u << 20;
-    char name[16];
-    layout_init(&layout);
-    for (uint32_t t = 0; t < 300; t++) {
-        snprintf(name, sizeof name, "t%u", t);
-        assert_int_equal(layout_add(&layout, name, 1, &shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
-        if (t != 1) continue;
-        assert_int_equal(layout_split_embeddings(&layout, 1, 0), STATUS_OK);
-        assert_int_equal(layout.n_fragments, 2);
-    }
-    assert_int_equal(layout_split_embeddings(&layout, 1, 0), STATUS_OK);
-    assert_int_equal(layout.n_fragments, LAYOUT_FRAGMENTS_MAX);
-    assert_int_equal(layout.fragments[0].n_tensors, 1);
-    layout_finish(&layout);
-}
-
 static size_t encode(const struct layout *layout, uint8_t *out, size_t cap)
 {
     struct writer w = writer_of(out, cap);
@@ -427,8 +355,6 @@ int main(void)
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_encode_decode),
         cmocka_unit_test(test_split_by_size),
-        cmocka_unit_test(test_split_embeddings),
-        cmocka_unit_test(test_split_embeddings_by_size),
         cmocka_unit_test(test_strange_names),
         cmocka_unit_test(test_flipped_bits),
         cmocka_unit_test(test_fill),

@@ -116,20 +116,9 @@ static enum status judge(struct codec *codec, const uint8_t *bytes, size_t size)
     return status;
 }
 
-static const char *const specs[] = {"fp32",
-                                    "bf16",
-                                    "int8:16",
-                                    "int8:256",
-                                    "fp32+lz4",
-                                    "bf16+lz4",
-                                    "int8:64+lz4",
-                                    "fp32+lz4+lz4",
-                                    "topk:9/256",
-                                    "topk:30/256+2bit",
-                                    "topk:4/256+int8",
-                                    "topk:9/256+fp16+lz4",
-                                    "fp32+skip",
-                                    "int8:64+skip+lz4"};
+static const char *const specs[] = {
+    "fp32",        "bf16",         "int8:16",    "int8:256",         "fp32+lz4",        "bf16+lz4",
+    "int8:64+lz4", "fp32+lz4+lz4", "topk:9/256", "topk:30/256+2bit", "topk:4/256+int8", "topk:9/256+fp16+lz4"};
 
 static void encode_sample(struct codec *codec, int sparse, uint8_t *bytes, size_t cap, size_t *size)
 {

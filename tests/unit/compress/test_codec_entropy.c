@@ -11,8 +11,8 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "compress/bytes/byte_planes.h"
 #include "compress/bytes/huffman.h"
-#include "compress/bytes/planes.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"

@@ -29,9 +29,9 @@ static void fill(enum kind kind, uint64_t seed, float *x, size_t n)
 
 enum { KERNEL_N = 400 };
 
-static void check_kernels(const struct lowbit *k, const float *x, size_t n)
+static void check_kernels(const struct lowbit_kernels *k, const float *x, size_t n)
 {
-    const struct lowbit *plain = &lowbit_plain;
+    const struct lowbit_kernels *plain = &lowbit_plain;
     assert_int_equal(k->absmax(x, n), plain->absmax(x, n));
     float sum = plain->abs_sum(x, n), other = k->abs_sum(x, n);
     assert_memory_equal(&sum, &other, 4);
@@ -53,7 +53,7 @@ static void check_kernels(const struct lowbit *k, const float *x, size_t n)
         memset(codes, 0x5a, sizeof codes);
         memset(codes2, 0x5a, sizeof codes2);
         for (int level = 0; level < 2; level++) {
-            const struct lowbit *now = level ? k : plain;
+            const struct lowbit_kernels *now = level ? k : plain;
             uint8_t *to = level ? codes2 : codes;
             float *values = level ? out2 : out;
             if (what == 0) now->pack_int4(x, n, most > 0x1p-126f ? 7.0f / most : 0.0f, to);
@@ -76,7 +76,7 @@ static void test_kernels(void **state)
 {
     (void)state;
     static float x[KERNEL_N + 1];
-    const struct lowbit *all[3] = {&lowbit_plain, &lowbit_plain, &lowbit_plain};
+    const struct lowbit_kernels *all[3] = {&lowbit_plain, &lowbit_plain, &lowbit_plain};
     for (int level = CODEC_SIMD_PLAIN; level <= CODEC_SIMD_AVX512; level++) {
         codec_simd_limit((enum codec_simd)level);
         all[level] = lowbit_kernels();

@@ -15,7 +15,7 @@
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
-#include "compress/topk/union.h"
+#include "compress/topk/union_size.h"
 
 enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; /* three parts */
 enum { R = 3, THREADS = 4 };
@@ -31,7 +31,6 @@ static const char *const specs[] = {
     "1bit:64",
     "bf16+lz4",
     "int4:256+huff",
-    "int4:64+skip+huff",
     "topk:64/4096",
     "topk:1000/4096+2bit",
     "topk:64/1024+int8",
@@ -139,12 +138,12 @@ static void encode_refused(struct work *w, struct pool *pool)
     size_t size = 77, index = 0;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         w->x[bad[i]] = i % 2 ? INFINITY : NAN;
-        assert_int_equal(codec_encode_by(w->codec, pool, w->x, w->payload[1], w->size[0], &size, &index),
+        assert_int_equal(codec_encode_pool(w->codec, pool, w->x, w->payload[1], w->size[0], &size, &index),
                          STATUS_NONFINITE);
         assert_int_equal(index, bad[i]);
     }
     memcpy(w->x, normal[0], sizeof normal[0]);
-    assert_int_equal(codec_encode_by(w->codec, pool, w->x, w->payload[1], w->size[0] - 1, &size, NULL), STATUS_LIMIT);
+    assert_int_equal(codec_encode_pool(w->codec, pool, w->x, w->payload[1], w->size[0] - 1, &size, NULL), STATUS_LIMIT);
     assert_int_equal(size, 77);
 }
 
@@ -172,7 +171,7 @@ static void test_encoding(void **state)
         open_work(&w, specs[s]);
         memset(w.payload[1], 0x55, w.size[0]);
         memcpy(w.x, normal[0], sizeof normal[0]);
-        assert_int_equal(codec_encode_by(w.codec, pool, w.x, w.payload[1], codec_bound(w.codec), &size[1], NULL),
+        assert_int_equal(codec_encode_pool(w.codec, pool, w.x, w.payload[1], codec_bound(w.codec), &size[1], NULL),
                          STATUS_OK);
         if (size[1] != w.size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
             fail_msg("%s: %d threads make other bytes", specs[s], threads);

@@ -89,7 +89,7 @@ static void add_plain(struct work *w, unsigned first, unsigned n)
         float acc = 0.25f, weight = 0;
         for (unsigned r = first; r < first + n; r++) {
             volatile float product = factor(r) * w->decoded[r][i];
-            if (merge_left_out(w->decoded[r][i])) continue;
+            if (merge_unsent(w->decoded[r][i])) continue;
             acc = acc + product;
             weight = weight + factor(r);
         }

@@ -129,8 +129,7 @@ static void test_property(void **state)
                                         "2bit:64",
                                         "1bit:64",
                                         "int4:64+huff",
-                                        "topk:9/256+sign+huff",
-                                        "int4:64+skip+huff"};
+                                        "topk:9/256+sign+huff"};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         struct codec *codec = make(specs[i], N);
         float advised = codec_feedback_decay(codec);

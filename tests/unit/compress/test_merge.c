@@ -110,9 +110,9 @@ static void merge_all(struct world *w, const struct rules *rules, int threads, u
     assert_int_equal(merger_init(&m, &config, rules->parameters, pool, merge_part_max(w->codec)), STATUS_OK);
     memset(w->acc, 0x7f, N * sizeof *w->acc); /* stale contents do not matter */
     assert_int_equal(merge_start(&merge, &m, &w->layout, 0, w->codec, w->theta, w->acc, w->tokens, n), STATUS_OK);
-    if (merge_wants_all(&m, w->codec)) group = n;
-    for (uint32_t i = 0; merge_measures(&merge) && i < n; i += group)
-        merge_measure(&merge, w->deltas + i, n - i < group ? n - i : group);
+    if (merge_needs_all(&m, w->codec)) group = n;
+    for (uint32_t i = 0; merge_needs_norms(&merge) && i < n; i += group)
+        merge_compute_norms(&merge, w->deltas + i, n - i < group ? n - i : group);
     for (uint32_t i = 0; i < n; i += group) merge_add(&merge, w->deltas + i, n - i < group ? n - i : group);
     merger_finish(&m);
     pool_destroy(pool);

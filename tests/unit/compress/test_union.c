@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/relay.h"
-#include "compress/topk/union.h"
+#include "compress/topk/union_size.h"
 #include "tests/lib/rigs/merge_rig.h"
 
 enum { R = MERGERIG_WORKERS, ROUNDS = 3, MOST_ROUNDS = 10 };

@@ -90,9 +90,13 @@ static const char *const diloco[] = {"coordinator.min_workers=2",
                                      NULL};
 static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
                                   "checkpoint.every=3", NULL};
-static const char *const async[] = {
-    "train.method=async", "coordinator.min_workers=2", "codec.down=int8:16",        "checkpoint.every=4",
-    "outer.buffer=3",     "train.max_steps=12",        "outer.momentum_spread=0.2", NULL};
+static const char *const async[] = {"train.method=async",
+                                    "coordinator.min_workers=2",
+                                    "codec.down=int8:16",
+                                    "checkpoint.every=4",
+                                    "outer.buffer=3",
+                                    "train.max_steps=12",
+                                    NULL};
 static const char *const *const methods[] = {diloco, ddp, async};
 
 static uint64_t calm_theta(const char *const *settings)
@@ -469,13 +473,13 @@ static void test_other_settings(void **state)
     rig.engine = NULL;
     snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "int8:16");
     err = (struct err){0};
-    rig.config.train.embedding_fragment = CHOICE_ON; /* other fragments */
+    rig.config.inner.moments = PRECISION_BF16; /* a key whose default is not written */
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_string_equal(err.msg, "the run folder holds a run with other settings: train.embedding_fragment (on here, "
-                                 "off there): use those there, or another --dir (where model.init_from begins a new "
+    assert_string_equal(err.msg, "the run folder holds a run with other settings: inner.moments (bf16 here, "
+                                 "fp32 there): use those there, or another --dir (where model.init_from begins a new "
                                  "run from a checkpoint of this one)");
     rig.engine = NULL;
-    rig.config.train.embedding_fragment = CHOICE_OFF;
+    rig.config.inner.moments = PRECISION_FP32;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
     assert_int_equal(rig_start(&rig, &err), STATUS_OK);
     rig_close(&rig);

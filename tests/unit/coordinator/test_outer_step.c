@@ -83,8 +83,7 @@ static void test_bytes(void **state)
     static const char *const plain[] = {"outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL},
                              *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
                              *const staged[] = {"codec.up=int4:256+huff", "codec.down=bf16+lz4", NULL},
-                             *const ddp[] = {"train.method=ddp", NULL},
-                             *const spread[] = {"train.method=async", "outer.momentum_spread=0.5", NULL},
+                             *const ddp[] = {"train.method=ddp", NULL}, *const async[] = {"train.method=async", NULL},
                              *const async_topk[] = {"train.method=async", "codec.up=topk:64/4096", NULL},
                              *const topk[] = {"codec.up=topk:64/4096", "outer.optimizer=sgd", "codec.down=union", NULL},
                              *const relay[] = {"codec.up=int8", "outer.optimizer=sgd", "codec.down=relay", NULL};
@@ -94,7 +93,7 @@ static void test_bytes(void **state)
         check_bytes(diloco, false, n);
         check_bytes(staged, false, n);
         check_bytes(ddp, false, n);
-        check_bytes(spread, false, n);
+        check_bytes(async, false, n);
         check_bytes(async_topk, false, n);
         check_bytes(topk, true, n);
         check_bytes(relay, true, n);
@@ -146,9 +145,8 @@ static void test_any_number_of_threads(void **state)
         {"train.method=local-sgd", "codec.down=fp32"},
         {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32"},
         {"train.method=diloco", "codec.down=int8:256"},
-        {"train.method=diloco", "codec.down=bf16+lz4", "outer.optimizer=adamw"},
+        {"train.method=diloco", "codec.down=bf16+lz4"},
         {"train.method=async", "codec.down=int8:64", "outer.buffer=2"},
-        {"train.method=async", "codec.down=int8:64", "outer.buffer=2", "outer.momentum_spread=0.3"},
         {"train.method=async", "codec.down=fp32", "outer.optimizer=sgd"},
         {"train.method=ddp"},
         {"train.method=ddp", "inner.optimizer=sgd", "codec.down=int8:256"},
@@ -179,7 +177,7 @@ static void test_memory(void **state)
     static const char *const settings[][4] = {
         {"train.method=diloco", "codec.down=int8:256"},
         {"train.method=async", "codec.down=int8:256"},
-        {"train.method=async", "codec.down=int8:256", "outer.momentum_spread=0.3"},
+        {"train.method=ddp", "codec.down=int8:256"},
     };
     size_t live[3];
     for (int i = 0; i < 3; i++) {

@@ -53,7 +53,7 @@ static void lay_out(struct layout *layout, struct model_config *model, const cha
     *model = model_config_of(&config);
     layout_init(layout);
     if (family->layout(model, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    if (model_split_fragments(family, &config, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (model_split_fragments(&config, layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 #define LAY_OUT(layout, model, ...) lay_out(layout, model, (const char *const[]){__VA_ARGS__, NULL})
 

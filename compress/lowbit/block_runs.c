@@ -1,4 +1,6 @@
-#include "compress/lowbit/runs.h"
+#include "compress/lowbit/block_runs.h"
+
+#include <assert.h>
 
 size_t runs_size(const struct value_ctx *ctx)
 {
@@ -65,6 +67,7 @@ static void fill_parts(struct runs *runs, size_t n, size_t block)
             if (!run->plain) into = (into + block - 1) / block * block; /* up to the end of the block */
             to = run->to - run->from < into ? run->to : run->from + into;
         }
+        assert(from < to && to <= n && runs->n_parts <= n / CODEC_PART);
         runs->part[runs->n_parts] = (struct codec_part){.index = runs->n_parts, .from = from, .to = to};
         runs->n_parts++;
     }
@@ -72,14 +75,17 @@ static void fill_parts(struct runs *runs, size_t n, size_t block)
 
 void runs_fill(struct runs *runs, const struct value_ctx *ctx, size_t block, size_t bits)
 {
+    assert(block && block * bits % 8 == 0);
     *runs = (struct runs){.run = (struct run *)(runs + 1)};
     runs->part = (struct codec_part *)(runs->run + ctx->n_spans);
     fill_runs(runs, ctx, block, bits);
+    assert(runs->n_runs && runs->n_runs <= ctx->n_spans && runs->run[runs->n_runs - 1].to == ctx->n);
     fill_parts(runs, ctx->n, block);
 }
 
 size_t runs_find(const struct runs *runs, size_t i)
 {
+    assert(runs->n_runs && i < runs->run[runs->n_runs - 1].to);
     size_t low = 0, high = runs->n_runs; /* run[low].from <= i < run[high].from */
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;

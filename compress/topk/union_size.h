@@ -6,8 +6,8 @@
  * from values that the outer step and the residual have still to make: each is taken for 3 bits, the usual size. Values
  * that come out as 0 are not written in the end. Within 0.3 % of what the encoder makes of deltas with some dozen
  * values a chunk or more (tests/unit/compress/test_union.c). Integers only: the same on every machine. */
-#ifndef COMPRESS_UNION_H
-#define COMPRESS_UNION_H
+#ifndef COMPRESS_UNION_SIZE_H
+#define COMPRESS_UNION_SIZE_H
 
 #include <stdint.h>
 

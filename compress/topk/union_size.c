@@ -1,5 +1,6 @@
-#include "compress/topk/union.h"
+#include "compress/topk/union_size.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "compress/codec_simd.h"
@@ -34,12 +35,12 @@ struct union_job {
 static uint32_t count_carried(const float *x, uint32_t n)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < n; i++) count += !merge_left_out(x[i]);
+    for (uint32_t i = 0; i < n; i++) count += !merge_unsent(x[i]);
     return count;
 }
 
 /* A full chunk loses its smallest value, wherever that is. */
-static uint32_t sent_of(uint32_t count)
+static uint32_t sent_count(uint32_t count)
 {
     return count < CHUNK ? count : CHUNK - 1;
 }
@@ -49,10 +50,10 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
 {
     uint64_t sum = 0, gaps = 0;
     for (uint32_t c = 0; c < g->n; c++) {
-        uint32_t n = sent_of(counts[c]), end = g->length[c];
+        uint32_t n = sent_count(counts[c]), end = g->length[c];
         bool whole = n == end || n == CHUNK - 1;
         if (!n) continue;
-        while (whole && merge_left_out(g->chunk[c][end - 1])) end--; /* else a last gap leads to the end */
+        while (whole && merge_unsent(g->chunk[c][end - 1])) end--; /* else a last gap leads to the end */
         gaps += n + !whole;
         sum += end - n;
     }
@@ -62,7 +63,7 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
 /* flag[i]: 1 where a value is. */
 CODEC_SIMD_BODY mark_body(const float *restrict x, uint32_t n, uint8_t *restrict flag)
 {
-    for (uint32_t i = 0; i < n; i++) flag[i] = !merge_left_out(x[i]);
+    for (uint32_t i = 0; i < n; i++) flag[i] = !merge_unsent(x[i]);
 }
 CODEC_SIMD_VARIANTS(mark, (const float *restrict x, uint32_t n, uint8_t *restrict flag), (x, n, flag))
 
@@ -73,6 +74,7 @@ static uint32_t find_places(const float *x, uint32_t length, uint16_t place[CHUN
 {
     uint8_t flag[CHUNK];
     uint32_t n = 0;
+    assert(length <= CHUNK);
     mark(x, length, flag);
     if (length % 8) memset(flag + length, 0, 8 - length % 8); /* CHUNK is a multiple of 8 */
     for (uint32_t from = 0; from < length; from += 8) {
@@ -87,7 +89,7 @@ static uint32_t find_places(const float *x, uint32_t length, uint16_t place[CHUN
 static uint64_t gap_bits(const float *x, uint32_t length, const struct golomb *golomb, const uint16_t *table)
 {
     uint16_t place[CHUNK];
-    uint32_t n = sent_of(find_places(x, length, place)), next = 0;
+    uint32_t n = sent_count(find_places(x, length, place)), next = 0;
     uint64_t bits = 0;
     bool whole = n == length || n == CHUNK - 1;
     for (uint32_t i = 0; i < n + !whole; i++) {
@@ -104,6 +106,7 @@ static uint64_t group_bytes(const struct group *g)
     uint16_t table[TABLE];
     uint64_t bits = 0;
     bool any = false;
+    assert(g->n && g->n <= GROUP);
     for (uint32_t c = 0; c < g->n; c++) counts[c] = count_carried(g->chunk[c], g->length[c]);
     struct golomb golomb = parameter(g, counts);
     for (uint32_t gap = 0; gap < TABLE; gap++) table[gap] = (uint16_t)golomb_size(&golomb, gap);
@@ -111,13 +114,13 @@ static uint64_t group_bytes(const struct group *g)
         bits += counts[c] && any ? STEP_BITS : FULL_BITS;
         if (!counts[c]) continue;
         any = true;
-        bits += sent_of(counts[c]) + gap_bits(g->chunk[c], g->length[c], &golomb, table);
+        bits += sent_count(counts[c]) + gap_bits(g->chunk[c], g->length[c], &golomb, table);
     }
     return GROUP_HEAD + (bits + 7) / 8;
 }
 
 /* The groups of this thread, and the vectors, which go to thread 0. */
-static void count_share(void *ctx, int thread, int threads)
+static void count_thread(void *ctx, int thread, int threads)
 {
     struct union_job *job = ctx;
     struct group g = {.n = 0};
@@ -140,6 +143,7 @@ static void count_share(void *ctx, int thread, int threads)
         }
     }
     if (g.n) bytes += group_bytes(&g);
+    assert(thread < POOL_THREADS_MAX);
     job->bytes[thread] = bytes;
 }
 
@@ -152,7 +156,7 @@ uint64_t union_bytes(const struct layout *layout, uint32_t fragment, const float
         if (tensor->ndim > 1) chunks += (tensor->count + CHUNK - 1) / CHUNK;
     }
     job.n_groups = (chunks + GROUP - 1) / GROUP;
-    pool_run_if(pool, job.n_groups > 1, count_share, &job);
+    pool_run_if(pool, job.n_groups > 1, count_thread, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++) bytes += job.bytes[i];
     return bytes + (job.n_groups ? OFFSET * (job.n_groups - 1) : 0);
 }

@@ -1,7 +1,7 @@
 /* Bytes of the same significance together: elements of `width` bytes taken apart into planes (all first bytes, then all
  * second ones, ...) and put together again. Bytes after the last whole element follow unchanged. */
-#ifndef COMPRESS_PLANES_H
-#define COMPRESS_PLANES_H
+#ifndef COMPRESS_BYTE_PLANES_H
+#define COMPRESS_BYTE_PLANES_H
 
 #include <stddef.h>
 #include <stdint.h>

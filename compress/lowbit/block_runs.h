@@ -3,8 +3,8 @@
  * last block may be short, and its codes start at a byte of their own.
  *
  *     payload = bf16 x n_plain, head x n_blocks, then each run's codes */
-#ifndef COMPRESS_RUNS_H
-#define COMPRESS_RUNS_H
+#ifndef COMPRESS_BLOCK_RUNS_H
+#define COMPRESS_BLOCK_RUNS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
  * The writer is for bytes whose number was computed beforehand: it never writes more than were put, but where a
  * function says so. The reader is for untrusted bytes: past the end it sees zeros and never reads; whoever uses it
  * compares `pos` with the end. */
-#ifndef COMPRESS_BITS_H
-#define COMPRESS_BITS_H
+#ifndef COMPRESS_BIT_STREAM_H
+#define COMPRESS_BIT_STREAM_H
 
 #include <stddef.h>
 #include <stdint.h>

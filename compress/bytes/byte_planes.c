@@ -1,4 +1,4 @@
-#include "compress/bytes/planes.h"
+#include "compress/bytes/byte_planes.h"
 
 #include <string.h>
 
