@@ -19,17 +19,17 @@ void cuda_op_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, con
     if (!block) return;
     size_t blocks = blocks_of(n, block);
     if (cuda_norm_fuses(c)) {
-        struct cuda_norm_fused_args args = {.n = n,
-                                            .c = c,
-                                            .block = block,
-                                            .bf16 = cuda->bf16,
-                                            .x = x,
-                                            .dy = dy,
-                                            .dres = dres,
-                                            .w = w,
-                                            .rstd = rstd,
-                                            .dx = dx,
-                                            .partials = cuda->partials};
+        struct cuda_fused_args args = {.n = n,
+                                       .c = c,
+                                       .block = block,
+                                       .bf16 = cuda->bf16,
+                                       .x = x,
+                                       .dy = dy,
+                                       .dres = dres,
+                                       .w = w,
+                                       .rstd = rstd,
+                                       .dx = dx,
+                                       .partials = cuda->partials};
         if (c <= CUDA_FUSED_SHORT)
             LAUNCH_ARGS(cuda, cuda_rms_fused_short, blocks, 1, &args);
         else

@@ -375,18 +375,18 @@ static void check_both(size_t c)
     SMALL_THEN_FAR
     {
         size_t n = before(FAR_ROWS) + ROWS;
-        struct cuda_norm_fused_args args = {.n = n,
-                                            .c = c,
-                                            .block = BLOCK,
-                                            .bf16 = bf16,
-                                            .x = behind(x, FAR_ROWS * c),
-                                            .dy = behind(dy, FAR_ROWS * c),
-                                            .dres = behind(dres, FAR_ROWS * c),
-                                            .w = behind(w, 0),
-                                            .mean = behind(mean, FAR_ROWS),
-                                            .rstd = behind(rstd, FAR_ROWS),
-                                            .dx = behind(dx, FAR_ROWS * c),
-                                            .partials = behind(sums, far_sums)};
+        struct cuda_fused_args args = {.n = n,
+                                       .c = c,
+                                       .block = BLOCK,
+                                       .bf16 = bf16,
+                                       .x = behind(x, FAR_ROWS * c),
+                                       .dy = behind(dy, FAR_ROWS * c),
+                                       .dres = behind(dres, FAR_ROWS * c),
+                                       .w = behind(w, 0),
+                                       .mean = behind(mean, FAR_ROWS),
+                                       .rstd = behind(rstd, FAR_ROWS),
+                                       .dx = behind(dx, FAR_ROWS * c),
+                                       .partials = behind(sums, far_sums)};
         struct cuda_grid grid = grid_of(blocks_of(n, BLOCK), 1, UINT32_MAX);
         if (is_long)
             cuda_norm_fused(&grid, &args);

@@ -117,7 +117,7 @@ enum {
     CUDA_FUSED_SHORT = CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* rows that half the threads take with one load each */
 };
 
-struct cuda_norm_fused_args {
+struct cuda_fused_args {
     size_t n, c, block; /* block: rows of one partial sum */
     int bf16;
     const void *x, *dy, *dres;
@@ -125,10 +125,10 @@ struct cuda_norm_fused_args {
     void *dx;
     float *partials; /* [blocks][2][c], dw then db; of RMS norm [blocks][c] */
 };
-void cuda_norm_fused(const struct cuda_grid *grid, const struct cuda_norm_fused_args *a);
-void cuda_norm_fused_short(const struct cuda_grid *grid, const struct cuda_norm_fused_args *a);
-void cuda_rms_fused(const struct cuda_grid *grid, const struct cuda_norm_fused_args *a);
-void cuda_rms_fused_short(const struct cuda_grid *grid, const struct cuda_norm_fused_args *a);
+void cuda_norm_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_norm_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_rms_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_rms_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
 
 struct cuda_columns_args {
     size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */

@@ -40,7 +40,8 @@ static struct matrix matrix_of(cublasLtMatrixLayout_t layout)
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &m.cols, sizeof m.cols, NULL);
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_LD, &m.ld, sizeof m.ld, NULL);
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, &m.type, sizeof m.type, NULL);
-    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &m.several, sizeof m.several, NULL);
+    (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &m.several, sizeof m.several,
+                                           NULL);
     (void)cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &m.step, sizeof m.step,
                                            NULL);
     return m;
