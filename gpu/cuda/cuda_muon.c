@@ -240,10 +240,10 @@ static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, 
 void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                   const struct muon_hyper *h, const float *scale)
 {
-    assert(h->steps >= 1 && (!h->bf16_moments || h->count));
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_MUON);
     if (!p) return;
+    assert(h->steps >= 1 && (!h->bf16_moments || h->count));
     cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
     for (size_t i = 0; i < p->as.muon.n_batches; i++) {
         const struct cuda_muon_batch *b = &p->as.muon.batches[i];
