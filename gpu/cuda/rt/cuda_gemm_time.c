@@ -27,8 +27,8 @@ static void key_of(const struct cuda_gemm_shape *s, const char *kind, char key[A
     char batch[24] = "";
     const char *end = s->bias ? "+bias" : s->dgelu ? "+dgelu" : s->bias_grad ? "+bias_grad" : "";
     if (s->batch) snprintf(batch, sizeof batch, ",%zu", s->batch); /* their steps follow from the rest */
-    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, batch, s->lda,
-             s->ldb, s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
+    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, batch, s->lda, s->ldb,
+             s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
              s->bf16_out ? "bf16" : "fp32", end, kind);
 }
 
