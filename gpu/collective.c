@@ -1,5 +1,6 @@
 #include "gpu/collective.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
@@ -26,6 +27,7 @@ static enum status cpu_barrier(struct collective *coll)
 {
     struct cpu_group *group = coll->group;
     pthread_mutex_lock(&group->lock);
+    assert(group->waiting < group->n_ranks);
     unsigned turn = group->turn;
     if (!group->aborted && ++group->waiting == group->n_ranks) {
         group->waiting = 0;
@@ -36,13 +38,6 @@ static enum status cpu_barrier(struct collective *coll)
     enum status status = group->aborted ? STATUS_CLOSED : STATUS_OK;
     pthread_mutex_unlock(&group->lock);
     return status;
-}
-
-/* What computes ends: nothing to look after. */
-static void cpu_at_work(struct collective *coll, bool begins)
-{
-    (void)coll;
-    (void)begins;
 }
 
 static void cpu_abort(struct collective *coll, const struct err *why)
@@ -79,6 +74,7 @@ static enum status give_up(struct collective *coll, enum status status, const ch
 static enum status exchange(struct collective *coll, float *buf, size_t n)
 {
     struct cpu_group *group = coll->group;
+    assert(coll->rank >= 0 && coll->rank < group->n_ranks);
     enum status status = coll->dev->ops->sync(coll->dev, NULL);
     if (status != STATUS_OK) return give_up(coll, status, "its device");
     group->posted[coll->rank].buf = buf;
@@ -176,13 +172,6 @@ static enum status cpu_start_all_reduce(struct collective *coll, float *buf, siz
     return cpu_all_reduce_sum(coll, buf, n);
 }
 
-/* All was done at once. */
-static void cpu_wait(struct collective *coll, unsigned ticket)
-{
-    (void)coll;
-    (void)ticket;
-}
-
 static void cpu_close(struct collective *coll)
 {
     struct cpu_group *group = coll->group;
@@ -198,8 +187,6 @@ static const struct collective_ops cpu_collective = {
     .start_reduce = cpu_start_reduce,
     .start_broadcast = cpu_start_broadcast,
     .start_all_reduce = cpu_start_all_reduce,
-    .wait = cpu_wait,
-    .at_work = cpu_at_work,
     .abort = cpu_abort,
     .failure = cpu_failure,
     .close = cpu_close,

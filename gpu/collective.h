@@ -8,6 +8,8 @@
 #ifndef GPU_COLLECTIVE_H
 #define GPU_COLLECTIVE_H
 
+#include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/status.h"
@@ -33,7 +35,9 @@ struct collective {
     void *group;        /* shared by the ranks */
 };
 
-/* Calls are ordered after what was submitted to the rank's device, and later operations see their result. */
+/* A slot marked (optional) may be NULL; callers use collective_wait and collective_at_work.
+ *
+ * Calls are ordered after what was submitted to the rank's device, and later operations see their result. */
 struct collective_ops {
     /* buf[n] becomes the sum over ranks, on every rank. */
     enum status (*all_reduce_sum)(struct collective *coll, float *buf, size_t n) MUST_CHECK;
@@ -53,9 +57,10 @@ struct collective_ops {
                                    size_t n_parts, unsigned ticket) MUST_CHECK;
     /* buf[n] becomes the sum over ranks. */
     enum status (*start_all_reduce)(struct collective *coll, float *buf, size_t n, unsigned ticket) MUST_CHECK;
+    /* (optional) NULL: the start_ calls have done all. */
     void (*wait)(struct collective *coll, unsigned ticket);
-    /* This rank begins a piece of work that needs the others, or has ended it: in between the watchdog expects it to
-     * get on. */
+    /* (optional) This rank begins a piece of work that needs the others, or has ended it: in between the watchdog
+     * expects progress. NULL: there is no watchdog. */
     void (*at_work)(struct collective *coll, bool begins);
     /* This rank gives up, because of *why (NULL, CLOSED: of no failure of its own); any thread may call it, more than
      * once. */
@@ -74,5 +79,17 @@ struct collective_ops {
 enum status collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                             struct collective *out, struct err *err) MUST_CHECK;
 void collective_close(struct collective *ranks);
+
+/* The optional operations. */
+static inline void collective_wait(struct collective *coll, unsigned ticket)
+{
+    assert(ticket < COLLECTIVE_TICKETS);
+    if (coll->ops->wait) coll->ops->wait(coll, ticket);
+}
+
+static inline void collective_at_work(struct collective *coll, bool begins)
+{
+    if (coll->ops->at_work) coll->ops->at_work(coll, begins);
+}
 
 #endif

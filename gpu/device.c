@@ -6,7 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/number.h"
 #include "common/config/gpu_share.h"
-#include "gpu/cpu/cpu_impl.h"
+#include "gpu/cpu/cpu.h"
 #include "gpu/plugin.h"
 
 /* The best there is. That there is no GPU is nothing to speak of; that there is one which cannot be used is. */

@@ -24,6 +24,7 @@
 #ifndef GPU_DEVICE_H
 #define GPU_DEVICE_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,10 +120,13 @@ enum { DEVICE_MARKS = 4 };
 /* Pinned buffers that send and fetch go through in turn. */
 enum { DEVICE_STAGES = 2 };
 
+/* Callers use a slot as dev->ops->copy(dev, ...). A slot marked (optional) may be NULL: callers use the function of the
+ * same name at the end of this file, device_mark(dev, ...), and the comment says what it does then. */
 struct device_ops {
     void (*close)(struct device *dev);
 
-    /* Collectives between devices of this kind, see gpu/collective.h; NULL: their memory is the host's. */
+    /* (optional) Collectives between devices of this kind, see gpu/collective.h, which takes care of NULL: the ranks
+     * read each other's memory. */
     enum status (*collective)(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                               struct collective *out, struct err *err);
 
@@ -137,21 +141,24 @@ struct device_ops {
     void (*fill)(struct device *dev, float *p, size_t n, float value);
     /* Wait for everything submitted; the first error since open, or OK. err may be NULL. */
     enum status (*sync)(struct device *dev, struct err *err) MUST_CHECK;
-    /* Memory of the host that upload and download reach without waiting (pinned, where there is a GPU); zeroed. NULL
-     * when there is none. host_release: NULL is allowed. */
+    /* (optional, both or none) Memory of the host that upload and download reach without waiting (pinned, where there
+     * is a GPU); zeroed. NULL when there is none. host_release: NULL is allowed. NULL slots: alloc and release. */
     void *(*host_alloc)(struct device *dev, size_t bytes);
     void (*host_release)(struct device *dev, void *p);
-    /* Room for send and fetch, taken once: DEVICE_STAGES pinned buffers of so many bytes. The threads of `pool` copy
-     * from and to them; it is the caller's, who lends it as long as the device lives and uses it in the thread that
-     * calls send and fetch only. NULL: that thread copies alone. NOMEM: they go without buffers, and wait. */
+    /* (optional) Room for send and fetch, taken once: DEVICE_STAGES pinned buffers of so many bytes. The threads of
+     * `pool` copy from and to them; it is the caller's, who lends it as long as the device lives and uses it in the
+     * thread that calls send and fetch only. pool NULL: that thread copies alone. NOMEM: they go without buffers, and
+     * wait. NULL slot: nothing to do. */
     enum status (*stage_plan)(struct device *dev, size_t bytes, struct pool *pool) MUST_CHECK;
-    /* As upload, but host_src may change as soon as the call returns. The host waits for buffers only: the last pieces
-     * may be on their way still. */
+    /* (optional) As upload, but host_src may change as soon as the call returns. The host waits for buffers only: the
+     * last pieces may be on their way still. NULL: upload, for devices that copy at once. */
     void (*send)(struct device *dev, void *dst, const void *host_src, size_t bytes);
-    /* As download, but host_dst is there when the call returns; errors as sync. */
+    /* (optional) As download, but host_dst is there when the call returns; errors as sync. NULL: download, then sync.
+     */
     enum status (*fetch)(struct device *dev, void *host_dst, const void *src, size_t bytes, struct err *err) MUST_CHECK;
-    /* Mark this place in the queue, slot < DEVICE_MARKS; `reached` waits until all submitted before the slot's last
-     * mark is done, and no longer: what came later goes on. Its result is sync's. */
+    /* (optional, both or none) Mark this place in the queue, slot < DEVICE_MARKS; `reached` waits until all submitted
+     * before the slot's last mark is done, and no longer: what came later goes on. Its result is sync's. NULL: mark
+     * does nothing, reached is sync. */
     void (*mark)(struct device *dev, int slot);
     enum status (*reached)(struct device *dev, int slot, struct err *err) MUST_CHECK;
 
@@ -172,10 +179,11 @@ struct device_ops {
     size_t (*muon_bytes)(struct device *dev, const struct muon_matrix *matrices, size_t n);
     void (*plan_free)(struct device *dev, void *plan); /* any of the five; NULL is allowed */
 
-    /* Activations and the factors of matrix products in bf16 from now on, sums in fp32; act_bytes becomes 2. Before the
-     * first plan. UNSUPPORTED: this device computes in fp32 only, and goes on so. */
+    /* (optional) Activations and the factors of matrix products in bf16 from now on, sums in fp32; act_bytes becomes 2.
+     * Before the first plan. UNSUPPORTED: this device computes in fp32 only, and goes on so. NULL: UNSUPPORTED. */
     enum status (*use_bf16)(struct device *dev, struct err *err) MUST_CHECK;
-    /* Make room for what the device keeps of n parameters in a form of its own (with bf16 their image). NOMEM. */
+    /* (optional, all three or none) Make room for a copy of n parameters in a form of the device's own (bf16). NOMEM.
+     * NULL: the device has no such copy; OK, 0 bytes, and params does nothing. */
     enum status (*params_plan)(struct device *dev, size_t n) MUST_CHECK;
     size_t (*params_bytes)(struct device *dev, size_t n); /* bytes of the device's memory that the first one takes */
     /* Parameters [offset, offset + count) of theta[n] are about to be read: every w, b and wte of the operations below
@@ -304,5 +312,75 @@ const char *device_of_rank(const char *devices, int rank, int ranks, char out[DE
 const char *device_names(struct device *const *devices, int n, char out[DEVICE_NAME_BYTES]);
 /* NULL is allowed. */
 void device_close(struct device *dev);
+
+/* --- optional operations: the slot, or what its comment says for NULL --------------------------------------------- */
+
+static inline void *device_host_alloc(struct device *dev, size_t bytes)
+{
+    return dev->ops->host_alloc ? dev->ops->host_alloc(dev, bytes) : dev->ops->alloc(dev, bytes);
+}
+
+static inline void device_host_release(struct device *dev, void *p)
+{
+    if (dev->ops->host_release)
+        dev->ops->host_release(dev, p);
+    else
+        dev->ops->release(dev, p);
+}
+
+MUST_CHECK static inline enum status device_stage_plan(struct device *dev, size_t bytes, struct pool *pool)
+{
+    return dev->ops->stage_plan ? dev->ops->stage_plan(dev, bytes, pool) : STATUS_OK;
+}
+
+static inline void device_send(struct device *dev, void *dst, const void *host_src, size_t bytes)
+{
+    if (dev->ops->send)
+        dev->ops->send(dev, dst, host_src, bytes);
+    else
+        dev->ops->upload(dev, dst, host_src, bytes);
+}
+
+MUST_CHECK static inline enum status device_fetch(struct device *dev, void *host_dst, const void *src, size_t bytes,
+                                                  struct err *err)
+{
+    if (dev->ops->fetch) return dev->ops->fetch(dev, host_dst, src, bytes, err);
+    dev->ops->download(dev, host_dst, src, bytes);
+    return dev->ops->sync(dev, err);
+}
+
+static inline void device_mark(struct device *dev, int slot)
+{
+    assert(slot >= 0 && slot < DEVICE_MARKS);
+    if (dev->ops->mark) dev->ops->mark(dev, slot);
+}
+
+MUST_CHECK static inline enum status device_reached(struct device *dev, int slot, struct err *err)
+{
+    assert(slot >= 0 && slot < DEVICE_MARKS);
+    return dev->ops->reached ? dev->ops->reached(dev, slot, err) : dev->ops->sync(dev, err);
+}
+
+MUST_CHECK static inline enum status device_use_bf16(struct device *dev, struct err *err)
+{
+    if (dev->ops->use_bf16) return dev->ops->use_bf16(dev, err);
+    return err_set(err, STATUS_UNSUPPORTED, "device %s computes in fp32", dev->name);
+}
+
+MUST_CHECK static inline enum status device_params_plan(struct device *dev, size_t n)
+{
+    return dev->ops->params_plan ? dev->ops->params_plan(dev, n) : STATUS_OK;
+}
+
+static inline size_t device_params_bytes(struct device *dev, size_t n)
+{
+    return dev->ops->params_bytes ? dev->ops->params_bytes(dev, n) : 0;
+}
+
+static inline void device_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
+{
+    assert(offset <= n && count <= n - offset);
+    if (dev->ops->params) dev->ops->params(dev, theta, n, offset, count);
+}
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 
 enum { PATH_BYTES = 4096 };
 

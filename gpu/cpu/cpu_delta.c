@@ -2,7 +2,9 @@
  * (not the pool's: its threads take denormals for zero). A worker whose parameters are in host memory lets its codec do
  * the same, faster. */
 #include "gpu/cpu/cpu_impl.h"
+
 #include "gpu/delta_rules.h"
+#include <assert.h>
 
 static size_t count_reaching(const float *x, size_t n, uint32_t least)
 {
@@ -19,6 +21,7 @@ static size_t choose(const float *x, size_t n, size_t k, uint16_t *index)
         if (count_reaching(x, n, least | bit) >= k) least |= bit;
     if (!least) least = 1;
     size_t above = count_reaching(x, n, least + 1), ties = above < k ? k - above : 0, chosen = 0;
+    assert(k > 0 && k <= n && n <= UINT16_MAX + 1u);
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = rule_magnitude(x[i]);
         bool tie = bits == least && ties;
@@ -151,6 +154,8 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
     delta_format_lay_out(shape, numbers, &out);
     for (size_t i = 0; i < shape->n_pieces; i++) {
         const struct piece_range *piece = &p->as.delta.pieces[i];
+        assert(piece->length <= (shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX));
+        assert(piece->k <= piece->length);
         struct piece_head head = {0};
         uint32_t most = 0;
         for (size_t j = 0; j < piece->length; j++) {
@@ -181,6 +186,7 @@ static void add_piece(enum piece_kind kind, const struct piece_range *piece, con
     if (!piece->k) {
         for (size_t i = 0; i < piece->length; i++) theta[i] = theta[i] + rule_bf16_value(in->plain[piece->out + i]);
     } else if (kind <= PIECE_HALF) {
+        assert(head->n <= piece->length);
         float scale = rule_scale(mantissa, head->scale[0]), scale1 = rule_scale(mantissa, head->scale[1]);
         for (size_t i = 0; i < head->n; i++) {
             float *to = &theta[in->index[piece->out + i]];

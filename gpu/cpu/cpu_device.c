@@ -1,5 +1,6 @@
 #include "gpu/cpu/cpu_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
 {
+    assert(code != STATUS_OK);
     if (cpu->error.code == STATUS_OK) err_set(&cpu->error, code, "device %s: %s", cpu->base.name, what);
 }
 
@@ -37,6 +39,7 @@ const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enu
 
 static void plan_destroy(struct cpu_plan *plan)
 {
+    assert(plan->kind <= CPU_PLAN_MUON);
     if (plan->kind == CPU_PLAN_DELTA) {
         mem_free(plan->as.delta.pieces);
         mem_free(plan->as.delta.x);
@@ -97,34 +100,9 @@ static enum status cpu_sync(struct device *dev, struct err *err)
     return err_set(err, cpu->error.code, "%s", cpu->error.msg);
 }
 
-static enum status cpu_stage_plan(struct device *dev, size_t bytes, struct pool *pool)
-{
-    (void)dev;
-    (void)bytes;
-    (void)pool;
-    return STATUS_OK;
-}
-
-static enum status cpu_fetch(struct device *dev, void *dst, const void *src, size_t bytes, struct err *err)
-{
-    cpu_copy(dev, dst, src, bytes);
-    return cpu_sync(dev, err);
-}
-
-static void cpu_mark(struct device *dev, int slot)
-{
-    (void)dev;
-    (void)slot;
-}
-
-static enum status cpu_reached(struct device *dev, int slot, struct err *err)
-{
-    (void)slot;
-    return cpu_sync(dev, err);
-}
-
 static enum status plan_new(struct cpu_device *cpu, enum cpu_plan_kind kind, struct cpu_plan **out)
 {
+    assert(kind <= CPU_PLAN_MUON);
     struct cpu_plan *plan = mem_alloc(1, sizeof *plan);
     if (!plan) return STATUS_NOMEM;
     plan->kind = kind;
@@ -190,6 +168,7 @@ static size_t head_rows(const struct head_shape *shape, size_t *ld)
 {
     *ld = (shape->v + 15) / 16 * 16;
     size_t rows = HEAD_BYTES / sizeof(float) / *ld;
+    assert(shape->n > 0 && *ld >= shape->v);
     if (rows < 1) rows = 1;
     return rows > shape->n ? shape->n : rows;
 }
@@ -253,34 +232,6 @@ static enum status cpu_muon_plan(struct device *dev, const struct muon_matrix *m
     return status;
 }
 
-static enum status cpu_use_bf16(struct device *dev, struct err *err)
-{
-    return err_set(err, STATUS_UNSUPPORTED, "device %s computes in fp32", dev->name);
-}
-
-static enum status cpu_params_plan(struct device *dev, size_t n)
-{
-    (void)dev;
-    (void)n;
-    return STATUS_OK;
-}
-
-static size_t cpu_params_bytes(struct device *dev, size_t n)
-{
-    (void)dev;
-    (void)n;
-    return 0;
-}
-
-static void cpu_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
-{
-    (void)dev;
-    (void)theta;
-    (void)n;
-    (void)offset;
-    (void)count;
-}
-
 static const struct device_ops cpu_ops = {
     .close = cpu_close,
     .memory = cpu_memory_of,
@@ -291,13 +242,6 @@ static const struct device_ops cpu_ops = {
     .copy = cpu_copy,
     .fill = cpu_fill,
     .sync = cpu_sync,
-    .host_alloc = cpu_alloc,
-    .host_release = cpu_release,
-    .stage_plan = cpu_stage_plan,
-    .send = cpu_copy,
-    .fetch = cpu_fetch,
-    .mark = cpu_mark,
-    .reached = cpu_reached,
     .lin_plan = cpu_lin_plan,
     .attn_plan = cpu_attn_plan,
     .head_plan = cpu_head_plan,
@@ -307,10 +251,6 @@ static const struct device_ops cpu_ops = {
     .head_bytes = cpu_head_bytes,
     .muon_bytes = cpu_muon_bytes,
     .plan_free = cpu_plan_free,
-    .use_bf16 = cpu_use_bf16,
-    .params_plan = cpu_params_plan,
-    .params_bytes = cpu_params_bytes,
-    .params = cpu_params,
     .embed_fwd = cpu_embed_fwd,
     .embed_bwd = cpu_embed_bwd,
     .norm_fwd = cpu_norm_fwd,

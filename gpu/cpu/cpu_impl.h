@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "common/base/pool.h"
+#include "gpu/cpu/cpu.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 
@@ -66,8 +67,6 @@ static inline struct cpu_device *cpu_of(struct device *dev)
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what);
 /* `plan`, or NULL where it is of another kind, which is an error of the device's. */
 const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind);
-
-enum status cpu_open(int threads, struct device **out, struct err *err) MUST_CHECK;
 
 /* cpu_muon.c: fill a plan of kind CPU_PLAN_MUON, free what it holds. */
 enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n) MUST_CHECK;

@@ -14,7 +14,7 @@ struct gemm_tile {
     const float *add, *bias; /* NULL: none; leading dimension of add, aux_* is ldc */
     bool gelu;
     float *aux_out;      /* what goes into the GELU */
-    const float *aux_in; /* the same, of the layer before: its slope there is multiplied in */
+    const float *aux_in; /* the same, of the layer before: the derivative of the GELU there is multiplied in */
     const float *next;   /* of the next panel of A: what to fetch meanwhile, laid out like A; NULL: nothing */
 };
 
@@ -64,7 +64,7 @@ struct cpu_kernels {
     void (*xent_rows)(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
                       float *loss, bool loss_only);
 
-    /* glu_body.h: n_rows rows each; rope_rows takes rows first .. first + n_rows of the batch, x at its beginning. */
+    /* llama_body.h: n_rows rows each; rope_rows takes rows first .. first + n_rows of the batch, x at its beginning. */
     void (*rms_fwd)(size_t n_rows, size_t c, float eps, const float *x, const float *w, float *y, float *rstd);
     void (*rms_bwd)(size_t n_rows, size_t c, const float *dy, const float *x, const float *w, const float *rstd,
                     const float *dres, float *dx, float *dw);
@@ -86,13 +86,13 @@ struct cpu_kernels {
     double (*sumsq_run)(size_t n, const float *x);
     void (*adamw_run)(size_t n, float *theta, const float *grad, float *m, float *v, const struct adamw_step *step);
     /* m = mu m + (1 - mu) scale g; x = mu m + (1 - mu) scale g, and theta = theta keep + step x. */
-    void (*muon_mix)(size_t n, const float *grad, float *m, float *x, float mu, float scale);
+    void (*muon_momentum)(size_t n, const float *grad, float *m, float *x, float mu, float scale);
     /* The same with moments in bf16; index: of the first element in theta. The same bits on every level. */
     void (*adamw_bf16)(size_t n, uint64_t index, float *theta, const float *grad, uint16_t *m, uint16_t *v,
                        const struct adamw_step *step);
-    void (*muon_mix_bf16)(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu, float scale,
-                          const uint32_t noise[2]);
-    void (*muon_move)(size_t n, float *theta, const float *x, float keep, float step);
+    void (*muon_momentum_bf16)(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu,
+                               float scale, const uint32_t noise[2]);
+    void (*muon_apply)(size_t n, float *theta, const float *x, float keep, float step);
     void (*axpy_run)(size_t n, float a, const float *x, float *y);
     void (*scale_run)(size_t n, float a, float *x);
     void (*gelu_run)(size_t n, const float *z, float *y);

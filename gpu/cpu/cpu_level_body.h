@@ -5,7 +5,7 @@
 #include "gpu/cpu/attn_body.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/cpu/gemm_body.h"
-#include "gpu/cpu/glu_body.h"
+#include "gpu/cpu/llama_body.h"
 #include "gpu/cpu/optim_body.h"
 #include "gpu/cpu/rows_body.h"
 
@@ -39,10 +39,10 @@ static const struct cpu_kernels level_kernels __attribute__((unused)) = {
     .sum_run = sum_run,
     .sumsq_run = sumsq_run,
     .adamw_run = adamw_run,
-    .muon_mix = muon_mix,
+    .muon_momentum = muon_momentum,
     .adamw_bf16 = adamw_bf16,
-    .muon_mix_bf16 = muon_mix_bf16,
-    .muon_move = muon_move,
+    .muon_momentum_bf16 = muon_momentum_bf16,
+    .muon_apply = muon_apply,
     .axpy_run = axpy_run,
     .scale_run = scale_run,
     .gelu_run = gelu_run,

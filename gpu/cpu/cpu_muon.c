@@ -1,4 +1,5 @@
 /* Muon on the CPU device: one matrix after the other, each with all threads. */
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -35,6 +36,7 @@ enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matri
 {
     size_t area, square;
     if (!n) return STATUS_INVALID;
+    assert(plan->kind == CPU_PLAN_MUON && !plan->as.muon.matrices);
     for (size_t i = 0; i < n; i++)
         if (!matrices[i].rows || !matrices[i].cols || matrices[i].ld < matrices[i].cols) return STATUS_INVALID;
     largest(matrices, n, &area, &square);
@@ -85,10 +87,11 @@ static void mix_thread(void *ctx, int thread, int threads)
         size_t at = t->offset + r * t->ld;
         float *x = j->x + r * t->cols;
         if (j->noise)
-            j->kernels->muon_mix_bf16(t->cols, at, j->grad + at, (uint16_t *)j->momentum + (at - t->skipped), x, j->mu,
-                                      j->scale, j->noise);
+            j->kernels->muon_momentum_bf16(t->cols, at, j->grad + at, (uint16_t *)j->momentum + (at - t->skipped), x,
+                                           j->mu, j->scale, j->noise);
         else
-            j->kernels->muon_mix(t->cols, j->grad + at, (float *)j->momentum + (at - t->skipped), x, j->mu, j->scale);
+            j->kernels->muon_momentum(t->cols, j->grad + at, (float *)j->momentum + (at - t->skipped), x, j->mu,
+                                      j->scale);
     }
 }
 
@@ -99,7 +102,7 @@ static void move_thread(void *ctx, int thread, int threads)
     size_t begin, end;
     pool_share(t->rows, 1, thread, threads, &begin, &end);
     for (size_t r = begin; r < end; r++)
-        j->kernels->muon_move(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
+        j->kernels->muon_apply(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
 }
 
 /* G becomes that of X / norm; poly = (b I + c G) / norm and mult = a I / norm, so that G poly + mult is what X itself
@@ -185,8 +188,10 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
     struct cpu_device *cpu = cpu_of(dev);
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_MUON);
     if (!p || (scale && *scale == 0)) return;
+    assert(hyper->steps >= 1 && (!hyper->bf16_moments || hyper->count));
     for (size_t i = 0; i < p->as.muon.n; i++) {
         const struct muon_matrix *t = &p->as.muon.matrices[i];
+        assert(t->skipped <= t->offset);
         struct muon_job job = {.kernels = cpu->kernels,
                                .matrix = t,
                                .side = muon_side(t->rows, t->cols),

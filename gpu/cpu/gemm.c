@@ -3,6 +3,7 @@
 #include "common/base/pool.h"
 #include "gpu/cpu/cpu_kernels.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum {
@@ -170,7 +171,9 @@ static void choose_grid(struct gemm_job *job, int threads)
 
 void gemm_run(const struct gemm *g, const struct cpu_kernels *kernels, struct pool *pool, void *const *scratch)
 {
+    assert(!g->gelu || !g->aux_in);
     struct gemm_job job = {.g = g, .kernels = kernels, .scratch = scratch};
     choose_grid(&job, pool_threads(pool));
+    assert(job.rows_split * job.cols_split == pool_threads(pool));
     pool_run(pool, gemm_thread, &job);
 }

@@ -34,7 +34,7 @@ struct gemm {
     const float *add;  /* may equal c */
     bool gelu;
     float *aux_out;      /* what goes into the GELU */
-    const float *aux_in; /* the GELU's slope there is multiplied in last; excludes gelu */
+    const float *aux_in; /* the derivative of the GELU there is multiplied in last; excludes gelu */
     float *colsum;       /* n: column sums of B, added to when colsum_add, else overwritten */
     bool colsum_add;
 };

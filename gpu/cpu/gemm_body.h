@@ -115,12 +115,12 @@ INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t
 {
     if (t->bias) v = v + v_part(t->bias + col, n);
     if (t->add) v = v + v_part(t->add + at, n);
-    vf slope;
+    vf dgelu;
     if (t->aux_out) v_put(t->aux_out + at, v, n);
-    if (t->gelu) v = v_gelu(v, &slope);
+    if (t->gelu) v = v_gelu(v, &dgelu);
     if (t->aux_in) {
-        (void)v_gelu(v_part(t->aux_in + at, n), &slope);
-        v = v * slope;
+        (void)v_gelu(v_part(t->aux_in + at, n), &dgelu);
+        v = v * dgelu;
     }
     v_put(t->c + at, v, n);
 }
@@ -139,14 +139,14 @@ static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
  * the caches, which saves fetching its lines first. */
 static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
 {
-    vf bias[2] = {v_zero(), v_zero()}, slope;
+    vf bias[2] = {v_zero(), v_zero()}, dgelu;
     bool stream = (uintptr_t)t->aux_out % sizeof(vf) == 0 && t->ldc % VL == 0;
     for (int h = 0; t->bias && h < 2; h++) bias[h] = v_load(t->bias + h * VL);
     for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
             vf z = v_load(sums + i * NR + h * VL) + bias[h];
-            v_store(t->c + at + h * VL, v_gelu(z, &slope));
+            v_store(t->c + at + h * VL, v_gelu(z, &dgelu));
             if (!t->aux_out) continue;
             if (stream) {
                 v_stream(t->aux_out + at + h * VL, z);
@@ -157,15 +157,15 @@ static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
     }
 }
 
-/* The slope of the GELU before, times whole rows of NR. */
-static void tile_finish_slope(const struct gemm_tile *t, const float *sums)
+/* The derivative of the GELU before, times whole rows of NR. */
+static void tile_finish_dgelu(const struct gemm_tile *t, const float *sums)
 {
-    vf slope;
+    vf dgelu;
     for (size_t i = 0, at = 0; i < t->rows; i++, at += t->ldc) {
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
-            (void)v_gelu(v_load(t->aux_in + at + h * VL), &slope);
-            v_store(t->c + at + h * VL, v_load(sums + i * NR + h * VL) * slope);
+            (void)v_gelu(v_load(t->aux_in + at + h * VL), &dgelu);
+            v_store(t->c + at + h * VL, v_load(sums + i * NR + h * VL) * dgelu);
         }
     }
 }
@@ -186,7 +186,7 @@ INLINE void tile_store(int R, vf acc[][2], const struct gemm_tile *t)
         } else if (t->gelu) {
             tile_finish_gelu(t, sums);
         } else {
-            tile_finish_slope(t, sums);
+            tile_finish_dgelu(t, sums);
         }
         return;
     }

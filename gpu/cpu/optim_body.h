@@ -53,7 +53,7 @@ static void adamw_run(size_t n, float *theta, const float *grad, float *m, float
     }
 }
 
-static void muon_mix(size_t n, const float *grad, float *m, float *x, float mu, float scale)
+static void muon_momentum(size_t n, const float *grad, float *m, float *x, float mu, float scale)
 {
     vf keep = v_set1(mu), take = v_set1(1 - mu);
     FOR_VECTORS(i, lanes, n)
@@ -121,8 +121,8 @@ static void adamw_bf16(size_t n, uint64_t index, float *theta, const float *grad
     }
 }
 
-static void muon_mix_bf16(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu, float scale,
-                          const uint32_t noise[2])
+static void muon_momentum_bf16(size_t n, uint64_t index, const float *grad, uint16_t *m, float *x, float mu,
+                               float scale, const uint32_t noise[2])
 {
     vf keep = v_set1(mu), take = v_set1(1 - mu);
     FOR_VECTORS(i, lanes, n)
@@ -136,7 +136,7 @@ static void muon_mix_bf16(size_t n, uint64_t index, const float *grad, uint16_t 
 
 /* --- vectors ------------------------------------------------------------------------------------------------------ */
 
-static void muon_move(size_t n, float *theta, const float *x, float keep, float step)
+static void muon_apply(size_t n, float *theta, const float *x, float keep, float step)
 {
     FOR_VECTORS(i, lanes, n)
     v_put(theta + i, v_fma(v_set1(step), v_part(x + i, lanes), v_part(theta + i, lanes) * v_set1(keep)), lanes);
@@ -155,8 +155,8 @@ static void scale_run(size_t n, float a, float *x)
 
 static void gelu_run(size_t n, const float *z, float *y)
 {
-    vf slope;
-    FOR_VECTORS(i, lanes, n) v_put(y + i, v_gelu(v_part(z + i, lanes), &slope), lanes);
+    vf dgelu;
+    FOR_VECTORS(i, lanes, n) v_put(y + i, v_gelu(v_part(z + i, lanes), &dgelu), lanes);
 }
 
 #endif

@@ -76,15 +76,15 @@ INLINE vf v_exp(vf x)
 }
 
 /* GELU in its tanh form, written with the logistic function: 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)),
- * u = sqrt(2/pi) (z + 0.044715 z^3). *slope is the derivative. */
-INLINE vf v_gelu(vf z, vf *slope)
+ * u = sqrt(2/pi) (z + 0.044715 z^3). *dgelu is the derivative. */
+INLINE vf v_gelu(vf z, vf *dgelu)
 {
     const float c1 = 1.5957691216f, c3 = 0.0713548162726f; /* 2 sqrt(2/pi) and that times 0.044715 */
     vf zz = z * z;
     vf e = v_exp(-z * v_fma(zz, v_set1(c3), v_set1(c1)));
     vf s = v_set1(1.0f) / (v_set1(1.0f) + e);
     vf y = z * s;
-    *slope = v_fma(y * (v_set1(1.0f) - s), v_fma(zz, v_set1(3.0f * c3), v_set1(c1)), s);
+    *dgelu = v_fma(y * (v_set1(1.0f) - s), v_fma(zz, v_set1(3.0f * c3), v_set1(c1)), s);
     return y;
 }
 

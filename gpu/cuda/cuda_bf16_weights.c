@@ -3,6 +3,7 @@
  * that it is about to be read. */
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <string.h>
 
 size_t cuda_params_bytes(struct device *dev, size_t n)
@@ -25,6 +26,7 @@ enum status cuda_op_params_plan(struct device *dev, size_t n)
 static void stale_insert(struct cuda_bf16_weights *image, size_t at, size_t begin, size_t end)
 {
     size_t room = sizeof image->stale / sizeof *image->stale;
+    assert(begin <= end && end <= image->n && image->n_stale <= room && at <= image->n_stale);
     if (image->n_stale == room) {
         image->stale[room - 2].end = image->stale[room - 1].end;
         image->n_stale--;
@@ -44,6 +46,7 @@ static void stale_insert(struct cuda_bf16_weights *image, size_t at, size_t begi
 static void stale_add(struct cuda_bf16_weights *image, size_t begin, size_t end)
 {
     size_t first = 0, last;
+    assert(begin <= end && end <= image->n);
     while (first < image->n_stale && image->stale[first].end < begin) first++;
     for (last = first; last < image->n_stale && image->stale[last].begin <= end; last++) { /* what it touches */
         if (image->stale[last].begin < begin) begin = image->stale[last].begin;
@@ -65,6 +68,7 @@ void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes)
 
 static void round_range(struct cuda_device *cuda, size_t begin, size_t end)
 {
+    assert(begin < end && end <= cuda->image.n && cuda->image.n <= cuda->image.size);
     size_t n = end - begin, width = (begin | n) % CUDA_WIDE ? 1 : CUDA_WIDE;
     LAUNCH(cuda, cuda_round, blocks_of(n / width, CUDA_BLOCK), 1, cuda_round_args, .n = n, .width = width,
            .x = cuda->image.theta + begin, .y = cuda->image.values + begin);

@@ -1,12 +1,13 @@
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "gpu/cuda/comm/cuda_comm.h"
-#include "gpu/cuda/cuda_plugin.h"
 #include "gpu/cuda/rt/cuda_peak.h"
+#include "gpu/cuda_plugin.h"
 
 static void cuda_close(struct device *dev)
 {
@@ -111,6 +112,7 @@ static enum status open_attention(struct cuda_device *cuda, struct err *err)
 static enum status cuda_use_bf16(struct device *dev, struct err *err)
 {
     struct cuda_device *cuda = cuda_of(dev);
+    assert(dev->act_bytes == gemm_number_bytes(cuda->bf16));
     if (cuda->plans) return err_set(err, STATUS_STATE, "device %s: bf16 comes before the first plan", dev->name);
     if (cuda->bf16) return STATUS_OK;
     TRY(cuda_epilogue_wish(&cuda->epilogue, err));

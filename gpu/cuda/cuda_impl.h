@@ -38,7 +38,7 @@ struct cuda_plan {
         struct {
             struct lin_shape shape;
             struct cuda_gemm *fwd, *bwd_x, *bwd_w;
-            struct cuda_gemm *bwd_x_slope, *bwd_w_sums; /* end in what else takes a kernel; NULL: that is as fast */
+            struct cuda_gemm *bwd_x_dgelu, *bwd_w_bias_grad; /* with a fused epilogue; NULL: not faster */
         } lin;
         struct {
             struct attn_shape shape;
@@ -122,8 +122,6 @@ void cuda_slow_attention(struct cuda_device *cuda, const char *why);
 /* See device.h; cuda_collective.c. */
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                                  struct collective *out, struct err *err);
-/* For one rank: it is looked after, and no more; cuda_alone.c. */
-enum status cuda_alone_open(struct device *dev, void (*end)(const char *line), struct collective *out, struct err *err);
 
 static inline size_t blocks_of(size_t n, size_t each)
 {
@@ -195,8 +193,8 @@ void cuda_stage_finish(struct cuda_device *cuda);
 
 /* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide, noted. */
 size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats);
-/* Whether cuda_norm_both and cuda_rms_both take rows of c columns. */
-bool cuda_takes_both(size_t c);
+/* Whether cuda_norm_fused and cuda_rms_fused take rows of c columns. */
+bool cuda_norm_fuses(size_t c);
 /* out[c] = or += the sum over `blocks` partial sums, `stride` floats apart. */
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate);
@@ -216,7 +214,8 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
                        float *db, bool accumulate);
 
-/* --- cuda_glu_ops.c: see device.h --------------------------------------------------------------------------------- */
+/* --- cuda_llama_ops.c: see device.h ---------------------------------------------------------------------------------
+ */
 
 void cuda_op_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
                      float *rstd);

@@ -1,21 +1,22 @@
 /* Linear layers of the CUDA device: their matrix products, and the kernels that go with them. In bf16 two of those may
- * go into a product (cuda_rt_gemm_fuse): the slope of the GELU before a layer, and the gradient of its bias. GELU
+ * go into a product (cuda_rt_gemm_fuse): the derivative of the GELU before a layer, and the gradient of its bias. GELU
  * itself does not: y has to be made of the rounded z (device.h), which a product that ends in it does not do. */
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum status cuda_epilogue_wish(enum cuda_epilogue *out, struct err *err)
 {
-    static const char *const words[] = {"timed", "fused", "apart"};
+    static const char *const words[] = {"timed", "fused", "separate"};
     const char *set = getenv("ATOLL_EPILOGUE");
     for (int i = 0; i < 3; i++) {
         if (strcmp(set && *set ? set : "timed", words[i]) != 0) continue;
         *out = (enum cuda_epilogue)i;
         return STATUS_OK;
     }
-    return err_set(err, STATUS_INVALID, "ATOLL_EPILOGUE is \"%.40s\": timed, fused or apart are allowed", set);
+    return err_set(err, STATUS_INVALID, "ATOLL_EPILOGUE is \"%.40s\": timed, fused or separate are allowed", set);
 }
 
 /* --- both ways of going back -------------------------------------------------------------------------------------- */
@@ -25,20 +26,21 @@ struct lin_user {
     const struct cuda_plan *plan;
 };
 
-/* dx, times the slope where there is an aux. */
+/* dx, times the derivative of the GELU if there is an aux. */
 static void run_x(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
 {
     const struct lin_user *user = ctx;
     struct cuda_device *cuda = user->cuda;
     size_t n = user->plan->as.lin.shape.n * user->plan->as.lin.shape.k;
+    assert(!call->aux || !call->c);
     cuda_rt_gemm(cuda->rt, gemm, call);
     if (call->aux && gemm == user->plan->as.lin.bwd_x)
         LAUNCH(cuda, cuda_gelu_bwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
                .z = call->aux, .y = call->out);
 }
 
-/* Sums of dy's columns, added to or in the place of db. */
-static void column_sums(struct cuda_device *cuda, const struct lin_shape *s, const void *dy, float *db, bool accumulate)
+/* db = or += the column sums of dy. */
+static void bias_grad(struct cuda_device *cuda, const struct lin_shape *s, const void *dy, float *db, bool accumulate)
 {
     size_t block = cuda_row_block(cuda, s->n, s->m);
     if (!block) return;
@@ -56,14 +58,15 @@ static void run_w(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gem
     struct cuda_device *cuda = user->cuda;
     const struct lin_shape *s = &user->plan->as.lin.shape;
     bool fused = gemm != user->plan->as.lin.bwd_w, accumulate = call->c != NULL;
+    assert(!fused || (call->bias_grad && s->m <= CUDA_PARTIAL_FLOATS));
     struct cuda_gemm_call product = *call;
-    if (fused && accumulate) product.sums = cuda->partials;
+    if (fused && accumulate) product.bias_grad = cuda->partials;
     cuda_rt_gemm(cuda->rt, gemm, &product);
-    if (!call->sums) return;
+    if (!call->bias_grad) return;
     if (!fused)
-        column_sums(cuda, s, s->out_in ? call->a : call->b, call->sums, accumulate);
+        bias_grad(cuda, s, s->out_in ? call->a : call->b, call->bias_grad, accumulate);
     else if (accumulate)
-        cuda_columns_sum(cuda, s->m, 1, s->m, cuda->partials, call->sums, true);
+        cuda_columns_sum(cuda, s->m, 1, s->m, cuda->partials, call->bias_grad, true);
 }
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
@@ -74,15 +77,16 @@ static enum status lin_fuse(struct cuda_device *cuda, struct cuda_plan *plan, st
 {
     const struct lin_shape *s = &plan->as.lin.shape;
     struct lin_user user = {cuda, plan};
+    assert(plan->as.lin.bwd_x && plan->as.lin.bwd_w);
     if (!cuda->bf16) return STATUS_OK;
-    bwd_x.slope = true;
+    bwd_x.dgelu = true;
     if (s->after_act)
         TRY(cuda_rt_gemm_fuse(cuda->rt, &bwd_x, cuda->epilogue, plan->as.lin.bwd_x,
-                              &(struct cuda_gemm_user){run_x, &user}, &plan->as.lin.bwd_x_slope));
-    bwd_w.sums = true; /* of B, which is x where weights are [out,in] */
+                              &(struct cuda_gemm_user){run_x, &user}, &plan->as.lin.bwd_x_dgelu));
+    bwd_w.bias_grad = true; /* of B, which is x where weights are [out,in] */
     if (!s->bias || s->out_in || s->m > CUDA_PARTIAL_FLOATS) return STATUS_OK;
     return cuda_rt_gemm_fuse(cuda->rt, &bwd_w, cuda->epilogue, plan->as.lin.bwd_w,
-                             &(struct cuda_gemm_user){run_w, &user}, &plan->as.lin.bwd_w_sums);
+                             &(struct cuda_gemm_user){run_w, &user}, &plan->as.lin.bwd_w_bias_grad);
 }
 
 enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
@@ -91,6 +95,7 @@ enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
     struct cuda_rt *rt = cuda->rt;
     bool bf16 = cuda->bf16;
     size_t ldw = s->out_in ? s->k : s->m;
+    assert(plan->kind == CUDA_PLAN_LIN && !plan->as.lin.fwd);
     struct cuda_gemm_shape fwd = {.m = s->n,
                                   .n = s->m,
                                   .k = s->k,
@@ -127,8 +132,8 @@ void cuda_lin_free(struct cuda_plan *plan)
     cuda_rt_gemm_free(plan->as.lin.fwd);
     cuda_rt_gemm_free(plan->as.lin.bwd_x);
     cuda_rt_gemm_free(plan->as.lin.bwd_w);
-    cuda_rt_gemm_free(plan->as.lin.bwd_x_slope);
-    cuda_rt_gemm_free(plan->as.lin.bwd_w_sums);
+    cuda_rt_gemm_free(plan->as.lin.bwd_x_dgelu);
+    cuda_rt_gemm_free(plan->as.lin.bwd_w_bias_grad);
 }
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
@@ -187,8 +192,8 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
     if (!may_go_back(cuda, p)) return;
     struct cuda_gemm_call call = {
         .a = dy, .b = cuda_weights(cuda, w), .c = accumulate ? dx : NULL, .out = dx, .aux = aux};
-    bool fused = aux && !accumulate && cuda_rt_gemm_takes(p->as.lin.bwd_x_slope, &call);
-    run_x(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_x_slope : p->as.lin.bwd_x, &call);
+    bool fused = aux && !accumulate && cuda_rt_gemm_takes(p->as.lin.bwd_x_dgelu, &call);
+    run_x(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_x_dgelu : p->as.lin.bwd_x, &call);
 }
 
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
@@ -200,7 +205,7 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     const struct lin_shape *s = &p->as.lin.shape;
     if (!may_go_back(cuda, p)) return;
     struct cuda_gemm_call call = {
-        .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw, .sums = db};
-    bool fused = db && cuda_rt_gemm_takes(p->as.lin.bwd_w_sums, &call);
-    run_w(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_w_sums : p->as.lin.bwd_w, &call);
+        .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw, .bias_grad = db};
+    bool fused = db && cuda_rt_gemm_takes(p->as.lin.bwd_w_bias_grad, &call);
+    run_w(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_w_bias_grad : p->as.lin.bwd_w, &call);
 }

@@ -1,5 +1,6 @@
 /* Muon on the CUDA device: matrices of one shape are taken together, a batch at a time, so that a step is a few
  * launches for many matrices. */
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -52,6 +53,7 @@ struct largest {
 
 static struct largest largest_of(const struct muon_matrix *matrices, size_t n, size_t floats)
 {
+    assert(n > 0);
     struct largest l = {0};
     for (size_t i = 0; i < n; i++) {
         size_t same = 0, area = matrices[i].rows * matrices[i].cols, room = floats / area ? floats / area : 1;
@@ -93,7 +95,7 @@ static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *
                                    .a_trans = tall,
                                    .b_trans = !tall,
                                    .bf16 = bf16,
-                                   .several = b->n,
+                                   .batch = b->n,
                                    .step_a = area,
                                    .step_b = area,
                                    .step_c = square};
@@ -105,7 +107,7 @@ static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *
                                    .ldc = side,
                                    .bf16 = bf16,
                                    .bf16_out = bf16,
-                                   .several = b->n,
+                                   .batch = b->n,
                                    .step_a = square,
                                    .step_b = square,
                                    .step_c = square};
@@ -117,7 +119,7 @@ static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *
                                    .ldc = cols,
                                    .bf16 = bf16,
                                    .bf16_out = bf16,
-                                   .several = b->n,
+                                   .batch = b->n,
                                    .step_a = tall ? area : square,
                                    .step_b = tall ? square : area,
                                    .step_c = area};
@@ -151,6 +153,7 @@ static enum status upload_places(struct cuda_device *cuda, struct cuda_plan *pla
 static void written_range(struct cuda_plan *plan, const struct muon_matrix *matrices, size_t n)
 {
     plan->as.muon.begin = matrices[0].offset;
+    assert(n > 0 && plan->as.muon.end == 0);
     for (size_t i = 0; i < n; i++) {
         size_t begin = matrices[i].offset, end = begin + (matrices[i].rows - 1) * matrices[i].ld + matrices[i].cols;
         if (begin < plan->as.muon.begin) plan->as.muon.begin = begin;
@@ -162,8 +165,10 @@ enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, con
                            size_t n)
 {
     TRY(check(matrices, n));
+    assert(plan->kind == CUDA_PLAN_MUON && !plan->as.muon.batches);
     written_range(plan, matrices, n);
     plan->as.muon.n_batches = make_batches(matrices, n, cuda->muon_floats, NULL, NULL);
+    assert(plan->as.muon.n_batches >= 1 && plan->as.muon.n_batches <= n);
     plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
     if (!plan->as.muon.batches) return STATUS_NOMEM;
     TRY(upload_places(cuda, plan, matrices, n));
@@ -209,6 +214,7 @@ static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, 
     size_t side = muon_side(b->rows, b->cols);
     bool tall = b->rows > b->cols;
     void *x = p->as.muon.x, *y = p->as.muon.y, *mult = p->as.muon.mult;
+    assert(b->gram && b->mult && b->next && b->n > 0);
     for (uint32_t round = 0; round < rounds; round++) {
         struct cuda_muon_poly_args args = {.side = side,
                                            .first = round == 0,
@@ -237,6 +243,7 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_MUON);
     if (!p) return;
+    assert(h->steps >= 1 && (!h->bf16_moments || h->count));
     cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
     for (size_t i = 0; i < p->as.muon.n_batches; i++) {
         const struct cuda_muon_batch *b = &p->as.muon.batches[i];
@@ -254,8 +261,8 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
                                       .count = h->bf16_moments ? h->count : NULL,
                                       .bf16 = cuda->bf16};
         size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
-        LAUNCH_ARGS(cuda, cuda_muon_mix, blocks, b->n, &args);
+        LAUNCH_ARGS(cuda, cuda_muon_momentum, blocks, b->n, &args);
         args.x = orthogonalize(cuda, p, b, h->steps);
-        LAUNCH_ARGS(cuda, cuda_muon_move, blocks, b->n, &args);
+        LAUNCH_ARGS(cuda, cuda_muon_apply, blocks, b->n, &args);
     }
 }

@@ -1,6 +1,7 @@
 /* Operations of the CUDA device: each is one or a few launches; no host synchronisation, no allocation. */
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "gpu/moment_rules.h"
@@ -35,6 +36,7 @@ static void reduce(struct cuda_device *cuda, size_t n, const float *x, bool squa
     bool wide = (uintptr_t)x % 16 == 0;
     size_t segment = blocks_of(blocks_of(n, CUDA_SEGMENTS), CUDA_BLOCK * CUDA_WIDE) * CUDA_BLOCK * CUDA_WIDE;
     size_t segments = n ? blocks_of(n, segment) : 0;
+    assert(segments <= CUDA_SEGMENTS);
     if (segments)
         LAUNCH(cuda, cuda_reduce, segments, 1, cuda_reduce_args, .n = n, .segment = segment, .square = square,
                .wide = wide, .x = x, .sums = cuda->sums);
@@ -66,10 +68,12 @@ void cuda_op_count_step(struct device *dev, const float *scale, float beta1, flo
 /* Lay the spans out in blocks, and upload them unless the device has just these. Returns the number of blocks. */
 static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *spans, size_t n)
 {
+    assert(n <= CUDA_SPANS && cuda->n_spans <= CUDA_SPANS);
     size_t blocks = 0, kept = 0;
     bool same = true;
     for (size_t i = 0; i < n; i++) {
         if (!spans[i].count) continue;
+        assert(spans[i].skipped <= spans[i].offset && kept < CUDA_SPANS);
         struct cuda_adamw_span *had = &cuda->spans[kept];
         struct cuda_adamw_span span = {.offset = spans[i].offset,
                                        .count = spans[i].count,
@@ -95,6 +99,7 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    void *m, void *v, const struct adamw_hyper *h, const float *scale)
 {
+    assert(!h->bf16_moments || h->count);
     struct cuda_device *cuda = cuda_of(dev);
     float correct1 = h->count ? 0 : moment_correct(h->beta1, h->step);
     float correct2 = h->count ? 0 : moment_correct(h->beta2, h->step);
@@ -126,6 +131,7 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
 {
     struct cuda_device *cuda = cuda_of(dev);
     size_t places = n < seq ? n : seq;
+    assert(cuda->embed_rows > 0 && 2 * cuda->embed_rows <= CUDA_PARTIAL_FLOATS);
     if (dwpe)
         LAUNCH(cuda, cuda_embed_place, wide_blocks(places * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
                .c = c, .bf16 = cuda->bf16, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
@@ -148,6 +154,7 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
 
 size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats)
 {
+    assert(n > 0 && floats > 0);
     size_t blocks = CUDA_PARTIAL_FLOATS / floats < CUDA_ROW_BLOCKS ? CUDA_PARTIAL_FLOATS / floats : CUDA_ROW_BLOCKS;
     if (!blocks) cuda_rt_fail(cuda->rt, STATUS_LIMIT, "rows too long for sums of columns");
     return blocks ? blocks_of(n, blocks) : 0;
@@ -156,6 +163,7 @@ size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats)
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate)
 {
+    assert(c <= stride && (blocks - 1) * stride + c <= CUDA_PARTIAL_FLOATS);
     LAUNCH(cuda, cuda_columns_end, blocks_of(c, 32), 1, cuda_columns_args, .c = c, .blocks = blocks, .stride = stride,
            .partials = partials, .out = out, .accumulate = accumulate);
 }
@@ -168,9 +176,9 @@ void cuda_op_norm_fwd(struct device *dev, size_t n, size_t c, const void *x, con
            .x = x, .w = w, .b = b, .y = y, .mean_out = mean, .rstd_out = rstd);
 }
 
-bool cuda_takes_both(size_t c)
+bool cuda_norm_fuses(size_t c)
 {
-    return c % CUDA_WIDE == 0 && c <= CUDA_BOTH_COLUMNS;
+    return c % CUDA_WIDE == 0 && c <= CUDA_FUSED_COLUMNS;
 }
 
 void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
@@ -181,23 +189,23 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
     size_t block = cuda_row_block(cuda, n, 2 * c);
     if (!block) return;
     size_t blocks = blocks_of(n, block);
-    if (cuda_takes_both(c)) {
-        struct cuda_both_args args = {.n = n,
-                                      .c = c,
-                                      .block = block,
-                                      .bf16 = cuda->bf16,
-                                      .x = x,
-                                      .dy = dy,
-                                      .dres = dres,
-                                      .w = w,
-                                      .mean = mean,
-                                      .rstd = rstd,
-                                      .dx = dx,
-                                      .partials = cuda->partials};
-        if (c <= CUDA_BOTH_SHORT)
-            LAUNCH_ARGS(cuda, cuda_norm_both_short, blocks, 1, &args);
+    if (cuda_norm_fuses(c)) {
+        struct cuda_fused_args args = {.n = n,
+                                       .c = c,
+                                       .block = block,
+                                       .bf16 = cuda->bf16,
+                                       .x = x,
+                                       .dy = dy,
+                                       .dres = dres,
+                                       .w = w,
+                                       .mean = mean,
+                                       .rstd = rstd,
+                                       .dx = dx,
+                                       .partials = cuda->partials};
+        if (c <= CUDA_FUSED_SHORT)
+            LAUNCH_ARGS(cuda, cuda_norm_fused_short, blocks, 1, &args);
         else
-            LAUNCH_ARGS(cuda, cuda_norm_both, blocks, 1, &args);
+            LAUNCH_ARGS(cuda, cuda_norm_fused, blocks, 1, &args);
     } else {
         LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
                .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
@@ -237,9 +245,12 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
     const struct head_shape *s = &p->as.head.shape;
     const void *weights = cuda_weights(cuda, wte);
     size_t row_bytes = s->c * dev->act_bytes;
+    assert(p->as.head.whole.rows > 0 && p->as.head.whole.rows * p->as.head.ld * dev->act_bytes <= cuda->logits_bytes);
+    assert(s->inference == (dx == NULL) && s->inference == (dwte == NULL));
     for (size_t row = 0; row < s->n; row += p->as.head.whole.rows) {
         bool whole = s->n - row >= p->as.head.whole.rows;
         const struct cuda_head_gemms *g = whole ? &p->as.head.whole : &p->as.head.rest;
+        assert(g->rows <= s->n - row);
         const void *in = (const char *)x + row * row_bytes;
         cuda_rt_gemm(cuda->rt, g->logits, &(struct cuda_gemm_call){.a = in, .b = weights, .out = cuda->logits});
         LAUNCH(cuda, cuda_xent, g->rows, 1, cuda_xent_args, .v = s->v, .ld = p->as.head.ld, .dscale = dscale,
@@ -343,6 +354,7 @@ void cuda_op_delta(struct device *dev, const struct delta_plan *plan, const floa
     const struct delta_format *s = &p->as.delta.shape;
     struct quantized_delta out;
     delta_format_lay_out(s, numbers, &out);
+    assert(p->as.delta.pieces && s->n_pieces > 0);
     struct cuda_delta_args args = {.kind = s->kind,
                                    .decay = decay,
                                    .n_pieces = s->n_pieces,
@@ -366,6 +378,7 @@ void cuda_op_delta_add(struct device *dev, const struct delta_plan *plan, void *
     const struct delta_format *s = &p->as.delta.shape;
     struct quantized_delta in;
     delta_format_lay_out(s, numbers, &in);
+    assert(p->as.delta.pieces && s->n_pieces > 0);
     cuda_written(cuda, theta, s->n_values * sizeof *theta);
     LAUNCH(cuda, cuda_delta_add, blocks_of(s->n_pieces, CUDA_ROW_WARPS), 1, cuda_add_args, .kind = s->kind,
            .n_pieces = s->n_pieces, .pieces = p->as.delta.pieces, .in = in, .theta = theta);

@@ -1,6 +1,7 @@
 /* The CUDA device's plans: what operations need to know once a shape is. */
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "common/base/mem.h"
@@ -42,6 +43,7 @@ static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
 /* Takes the plan, filled with `status`: into the device's list, or away. */
 static enum status plan_keep(struct cuda_device *cuda, struct cuda_plan *plan, enum status status)
 {
+    assert(!plan->next && plan->kind <= CUDA_PLAN_MUON);
     if (status == STATUS_UNSUPPORTED && plan->kind != CUDA_PLAN_ATTN) /* attn_fill says it itself */
         snprintf(cuda->base.note, sizeof cuda->base.note, "cuBLASLt has no matrix product for it: %.100s",
                  cuda_rt_gemm_refusal(cuda->rt));
@@ -122,6 +124,7 @@ static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
 
 static enum status attn_fill(struct cuda_device *cuda, struct cuda_plan *plan)
 {
+    assert(plan->kind == CUDA_PLAN_ATTN && plan->as.attn.shape.kv_heads > 0);
     struct err err = {.code = STATUS_OK};
     if (!cuda->cudnn) return attn_own(cuda, plan);
     enum status status = cuda_cudnn_attn_create(cuda->cudnn, &plan->as.attn.shape, &plan->as.attn.cudnn, &err);
@@ -164,6 +167,7 @@ static enum status head_gemms(struct cuda_device *cuda, const struct head_shape 
 {
     bool bf16 = cuda->bf16;
     size_t words = head_words(cuda, s), rest = words > s->v && s->v > CUDA_WIDE ? s->v % CUDA_WIDE : 0;
+    assert(words >= s->v && words <= ld && rest < s->v);
     struct cuda_gemm_shape logits = {.m = rows,
                                      .n = words,
                                      .k = s->c,
@@ -197,6 +201,7 @@ static size_t head_rows(const struct cuda_device *cuda, const struct head_shape 
     size_t most = cuda->head_bytes / *row_bytes ? cuda->head_bytes / *row_bytes : 1;
     size_t rows = blocks_of(s->n, blocks_of(s->n, most));
     size_t whole = blocks_of(rows, CUDA_HEAD_ROWS) * CUDA_HEAD_ROWS;
+    assert(rows > 0 && rows <= s->n);
     return whole <= most && whole < s->n ? whole : rows;
 }
 
@@ -211,6 +216,7 @@ static enum status head_fill(struct cuda_device *cuda, struct cuda_plan *plan)
     const struct head_shape *s = &plan->as.head.shape;
     size_t ld, row_bytes, rows = head_rows(cuda, s, &ld, &row_bytes);
     plan->as.head.ld = ld;
+    assert(plan->kind == CUDA_PLAN_HEAD && ld >= s->v);
     if (rows * row_bytes > cuda->logits_bytes) {
         void *logits = cuda_rt_alloc(cuda->rt, rows * row_bytes);
         if (!logits) return STATUS_NOMEM;
@@ -237,6 +243,7 @@ enum status cuda_op_head_plan(struct device *dev, const struct head_shape *shape
 static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct piece_range *pieces)
 {
     size_t bytes = plan->as.delta.shape.n_pieces * sizeof *pieces;
+    assert(plan->kind == CUDA_PLAN_DELTA && bytes > 0);
     plan->as.delta.pieces = cuda_rt_alloc(cuda->rt, bytes);
     if (!plan->as.delta.pieces) return STATUS_NOMEM;
     cuda_rt_copy(cuda->rt, plan->as.delta.pieces, pieces, bytes, CUDA_UPLOAD);

@@ -2,6 +2,7 @@
  * while one is on its way the host fills, or empties, the other. */
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "common/base/pool.h"
@@ -21,6 +22,7 @@ void cuda_stage_finish(struct cuda_device *cuda)
 static enum status make(struct cuda_device *cuda, size_t bytes, struct pool *pool)
 {
     struct cuda_stage *s = &cuda->stage;
+    assert(bytes > 0 && s->bytes == 0 && !s->enter);
     TRY(cuda_rt_event_create(cuda->rt, &s->enter));
     TRY(cuda_rt_event_create(cuda->rt, &s->leave));
     for (int i = 0; i < DEVICE_STAGES; i++) {
@@ -45,8 +47,9 @@ enum status cuda_op_stage_plan(struct device *dev, size_t bytes, struct pool *po
 /* COPY comes behind what MAIN was given so far. */
 static void enter(struct cuda_device *cuda)
 {
-    cuda_rt_record(cuda->rt, CUDA_MAIN, cuda->stage.enter);
-    cuda_rt_wait(cuda->rt, CUDA_COPY, cuda->stage.enter);
+    assert(cuda->stage.enter && cuda->stage.leave);
+    cuda_rt_event_record(cuda->rt, CUDA_MAIN, cuda->stage.enter);
+    cuda_rt_queue_wait(cuda->rt, CUDA_COPY, cuda->stage.enter);
 }
 
 /* The next buffer, when nothing goes through it any more; -1: the device failed. */
@@ -54,12 +57,14 @@ static int take(struct cuda_device *cuda)
 {
     struct cuda_stage *s = &cuda->stage;
     int i = s->turn;
+    assert(i >= 0 && i < DEVICE_STAGES && s->buffer[i]);
     s->turn = (i + 1) % DEVICE_STAGES;
-    return cuda_rt_await(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;
+    return cuda_rt_event_wait(cuda->rt, s->through[i], NULL) == STATUS_OK ? i : -1;
 }
 
 static size_t piece(const struct cuda_stage *s, size_t bytes, size_t at)
 {
+    assert(at < bytes && s->bytes > 0);
     return bytes - at < s->bytes ? bytes - at : s->bytes;
 }
 
@@ -82,10 +87,10 @@ void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes)
         if (i < 0) return;
         pool_copy(s->pool, s->buffer[i], (const char *)src + at, n);
         cuda_rt_copy_on(cuda->rt, CUDA_COPY, (char *)dst + at, s->buffer[i], n, CUDA_UPLOAD);
-        cuda_rt_record(cuda->rt, CUDA_COPY, s->through[i]);
+        cuda_rt_event_record(cuda->rt, CUDA_COPY, s->through[i]);
     }
-    cuda_rt_record(cuda->rt, CUDA_COPY, s->leave);
-    cuda_rt_wait(cuda->rt, CUDA_MAIN, s->leave);
+    cuda_rt_event_record(cuda->rt, CUDA_COPY, s->leave);
+    cuda_rt_queue_wait(cuda->rt, CUDA_MAIN, s->leave);
 }
 
 /* The piece at `at` on its way to a buffer, whose number it returns; -1: the device failed. */
@@ -95,7 +100,7 @@ static int submit(struct cuda_device *cuda, const void *src, size_t bytes, size_
     int i = take(cuda);
     if (i < 0) return i;
     cuda_rt_copy_on(cuda->rt, CUDA_COPY, s->buffer[i], (const char *)src + at, piece(s, bytes, at), CUDA_DOWNLOAD);
-    cuda_rt_record(cuda->rt, CUDA_COPY, s->through[i]);
+    cuda_rt_event_record(cuda->rt, CUDA_COPY, s->through[i]);
     return i;
 }
 
@@ -113,8 +118,8 @@ enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t
     for (size_t at = 0; at < bytes && now >= 0; at += s->bytes, now = next) {
         size_t n = piece(s, bytes, at);
         next = at + n < bytes ? submit(cuda, src, bytes, at + n) : -1;
-        TRY(cuda_rt_await(cuda->rt, s->through[now], err));
+        TRY(cuda_rt_event_wait(cuda->rt, s->through[now], err));
         pool_copy(s->pool, (char *)dst + at, s->buffer[now], n);
     }
-    return cuda_rt_await(cuda->rt, s->enter, err); /* the error of a piece that was not submitted */
+    return cuda_rt_event_wait(cuda->rt, s->enter, err); /* the error of a piece that was not submitted */
 }

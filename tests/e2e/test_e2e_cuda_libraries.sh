@@ -39,7 +39,7 @@ ATOLL_STUB_FAIL=0:400 refused failing \
     --train.devices=cuda:0
 
 ATOLL_STUB_HANG=0:400 ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3 refused hanging-alone \
-    'device cuda:0 Stub 0: did not get on for 3 s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it; this worker did not end by itself within 3 s' \
+    'device cuda:0 Stub 0: no progress for 3 s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it; this worker did not end by itself within 3 s' \
     --train.devices=cuda:0
 
 if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # a build without NCCL's header has none
@@ -60,7 +60,7 @@ if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # a build without NCCL's header has none
     ATOLL_STUB_FAIL=2:400 refused failing-one "device cuda:2 Stub 2: a kernel failed: an illegal memory access" "${all[@]}"
     export ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3
     ATOLL_STUB_NCCL_JOIN=never refused unanswered 'do not join each other, without an answer for 3 s' "${all[@]}"
-    ATOLL_STUB_NCCL_STALL=1:10 refused stalled "device cuda:1 Stub 1: does not end what others have ended; no GPU of this worker got on for 3 s" "${all[@]}"
+    ATOLL_STUB_NCCL_STALL=1:10 refused stalled "device cuda:1 Stub 1: does not end what others have ended; no GPU of this worker made progress for 3 s" "${all[@]}"
     ATOLL_STUB_HANG=1:400 refused hanging 'device cuda:1 Stub 1: does not come to collective' "${all[@]}"
     ATOLL_STUB_NCCL_DESTROY=2 refused unclosed 'device cuda:2 Stub 2: communication with the other GPUs of this worker, which is over, does not close, without an answer for 3 s' "${all[@]}"
 fi

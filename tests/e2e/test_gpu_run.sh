@@ -36,10 +36,10 @@ assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and abs
 assert toy["step_tokens"] == 16 * 2 * 2, toy # sequence, batch, parts
 assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["attention"][0]["bwd_tflops"] > 0
 ends = sections["ceilings"]["ends"][0]
-for name in ("slope", "sums"):
-    assert ends[name]["apart_ms"] > 0 and ends[name]["fused_ms"] > 0 and ends[name]["repeats"] is True, ends
-    assert ends[name]["faster"] in ("apart", "fused") and ends[name]["chosen"] in ("apart", "either"), ends
-assert ends["slope"]["chosen"] == "apart" # the emulation times nothing, and the slope of the sum rounds otherwise
+for name in ("dgelu", "bias_grad"):
+    assert ends[name]["separate_ms"] > 0 and ends[name]["fused_ms"] > 0 and ends[name]["repeats"] is True, ends
+    assert ends[name]["faster"] in ("separate", "fused") and ends[name]["chosen"] in ("separate", "either"), ends
+assert ends["dgelu"]["chosen"] == "separate" # the emulation times nothing, and dgelu of the sum rounds otherwise
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert list(sections["launch"]["losses"]) == ["cpu", "fp32", "bf16"], sections["launch"]

@@ -2,7 +2,7 @@
  *   bench_gpu info  DEVICE PRECISION
  *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w and both gradients
  *   bench_gpu ends  DEVICE SECONDS N K M                  the way back through y[N,M] = gelu(z) w + b in bf16: product
- *       and kernels apart, fused, and what the device chooses
+ *       and kernels separate, fused, and what the device chooses
  *   bench_gpu head  DEVICE PRECISION SECONDS N C V        losses of N rows and their gradients
  *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
  *   bench_gpu copy  DEVICE SECONDS MB
@@ -34,7 +34,7 @@ enum status bench_device(const char *name, const char *precision, struct device 
     if (!bf16 && strcmp(precision, "fp32") != 0)
         return err_set(err, STATUS_INVALID, "precision %s: fp32 or bf16", precision);
     TRY(device_open(name, 1, out, err));
-    return bf16 ? (*out)->ops->use_bf16(*out, err) : STATUS_OK;
+    return bf16 ? device_use_bf16(*out, err) : STATUS_OK;
 }
 
 void *bench_random(struct device *dev, size_t n, bool activation, float sigma)
@@ -137,8 +137,8 @@ static enum status gemm(struct device *dev, double seconds, char **v, struct err
                      .dw = bench_random(dev, s.k * s.m, false, 1)};
     double each[3], flops = 2.0 * (double)s.n * (double)s.k * (double)s.m * 1e-12;
     if (!g.x || !g.y || !g.w || !g.dw) return err_set(err, STATUS_NOMEM, "no memory for the matrices");
-    TRY(dev->ops->params_plan(dev, s.k * s.m));
-    dev->ops->params(dev, g.w, s.k * s.m, 0, s.k * s.m);
+    TRY(device_params_plan(dev, s.k * s.m));
+    device_params(dev, g.w, s.k * s.m, 0, s.k * s.m);
     TRY(dev->ops->lin_plan(dev, &s, &g.plan));
     TRY(bench_time(dev, gemm_fwd, &g, seconds, &each[0], err));
     TRY(bench_time(dev, gemm_bwd_w, &g, seconds, &each[1], err));
@@ -176,8 +176,8 @@ static enum status head(struct device *dev, double seconds, char **v, struct err
     double each, flops = 6.0 * (double)s.n * (double)s.c * (double)s.v * 1e-12;
     if (!h.x || !h.dx || !h.wte || !h.dwte || !h.loss || !h.targets)
         return err_set(err, STATUS_NOMEM, "no memory for the head");
-    TRY(dev->ops->params_plan(dev, s.v * s.c));
-    dev->ops->params(dev, h.wte, s.v * s.c, 0, s.v * s.c);
+    TRY(device_params_plan(dev, s.v * s.c));
+    device_params(dev, h.wte, s.v * s.c, 0, s.v * s.c);
     TRY(dev->ops->head_plan(dev, &s, &h.plan));
     TRY(bench_time(dev, head_once, &h, seconds, &each, err));
     printf("{\"n\": %zu, \"c\": %zu, \"v\": %zu, \"ms\": %.6g, \"tflops\": %.6g}\n", s.n, s.c, s.v, each * 1e3,
@@ -268,7 +268,7 @@ static enum status copies(struct device *dev, double seconds, char **v, struct e
 {
     struct copies c = {.n = strtoul(v[0], NULL, 10) * 1000000 / sizeof(float)};
     double in, out, inside, adding, bytes = (double)c.n * sizeof(float) * 1e-9;
-    c.host = dev->ops->host_alloc(dev, c.n * sizeof *c.host); /* pinned: what the bus takes, not what a thread copies */
+    c.host = device_host_alloc(dev, c.n * sizeof *c.host); /* pinned: what the bus takes, not what a thread copies */
     c.a = bench_random(dev, c.n, false, 1);
     c.b = bench_random(dev, c.n, false, 1);
     if (!c.host || !c.a || !c.b) return err_set(err, STATUS_NOMEM, "no memory to copy");
@@ -278,7 +278,7 @@ static enum status copies(struct device *dev, double seconds, char **v, struct e
     TRY(bench_time(dev, add, &c, seconds, &adding, err));
     printf("{\"mb\": %s, \"upload_gb_s\": %.6g, \"download_gb_s\": %.6g, \"inside_gb_s\": %.6g, \"axpy_gb_s\": %.6g}\n",
            v[0], bytes / in, bytes / out, 2 * bytes / inside, 3 * bytes / adding);
-    dev->ops->host_release(dev, c.host);
+    device_host_release(dev, c.host);
     return STATUS_OK;
 }
 

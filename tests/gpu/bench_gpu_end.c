@@ -10,8 +10,8 @@
 enum { LOOK = 1 << 16 }; /* numbers of a result that are looked at, at most */
 
 enum { SLOPE, SUMS, OPS };
-enum { APART, FUSED, TIMED, FORMS };
-static const char *const forms[FORMS] = {"apart", "fused", "timed"};
+enum { SEPARATE, FUSED, TIMED, FORMS };
+static const char *const forms[FORMS] = {"separate", "fused", "timed"};
 
 struct layer {
     struct device *dev;
@@ -52,8 +52,8 @@ static enum status prepare(struct layer *l, struct err *err)
     l->db = bench_random(dev, m, false, 1);
     if (!l->x || !l->dx || !l->dy || !l->aux || !l->w || !l->dw || !l->db)
         return err_set(err, STATUS_NOMEM, "no memory for the layer");
-    TRY(dev->ops->params_plan(dev, k * m));
-    dev->ops->params(dev, l->w, k * m, 0, k * m);
+    TRY(device_params_plan(dev, k * m));
+    device_params(dev, l->w, k * m, 0, k * m);
     return dev->ops->lin_plan(dev, &l->shape, &l->plan);
 }
 
@@ -104,14 +104,14 @@ static enum status measure(const char *device, const struct lin_shape *shape, do
 /* Which one the device chose shows in the bits; "either": the library has no such product, or rounds as ours do. */
 static const char *chosen(const struct form all[FORMS], int op)
 {
-    bool apart = !memcmp(all[TIMED].bits[op], all[APART].bits[op], sizeof all->bits[op]);
+    bool separate = !memcmp(all[TIMED].bits[op], all[SEPARATE].bits[op], sizeof all->bits[op]);
     bool fused = !memcmp(all[TIMED].bits[op], all[FUSED].bits[op], sizeof all->bits[op]);
-    return apart && fused ? "either" : apart ? "apart" : fused ? "fused" : "unknown";
+    return separate && fused ? "either" : separate ? "separate" : fused ? "fused" : "unknown";
 }
 
 enum status bench_ends(const char *device, double seconds, char **v, struct err *err)
 {
-    static const char *const names[OPS] = {"slope", "sums"};
+    static const char *const names[OPS] = {"dgelu", "bias_grad"};
     struct lin_shape s = {.n = strtoul(v[0], NULL, 10),
                           .k = strtoul(v[1], NULL, 10),
                           .m = strtoul(v[2], NULL, 10),
@@ -123,10 +123,10 @@ enum status bench_ends(const char *device, double seconds, char **v, struct err 
     if (status == STATUS_OK) {
         printf("{\"n\": %zu, \"k\": %zu, \"m\": %zu", s.n, s.k, s.m);
         for (int op = 0; op < OPS; op++)
-            printf(", \"%s\": {\"apart_ms\": %.6g, \"fused_ms\": %.6g, \"timed_ms\": %.6g, \"chosen\": \"%s\", "
+            printf(", \"%s\": {\"separate_ms\": %.6g, \"fused_ms\": %.6g, \"timed_ms\": %.6g, \"chosen\": \"%s\", "
                    "\"repeats\": %s}",
-                   names[op], all[APART].ms[op], all[FUSED].ms[op], all[TIMED].ms[op], chosen(all, op),
-                   all[APART].repeats[op] && all[FUSED].repeats[op] ? "true" : "false");
+                   names[op], all[SEPARATE].ms[op], all[FUSED].ms[op], all[TIMED].ms[op], chosen(all, op),
+                   all[SEPARATE].repeats[op] && all[FUSED].repeats[op] ? "true" : "false");
         printf("}\n");
     }
     mem_free(all);

@@ -37,13 +37,13 @@ static void delta_and_download(struct device *dev, void *ctx)
 static void send(struct device *dev, void *ctx)
 {
     struct outer *o = ctx;
-    dev->ops->send(dev, o->anchor, o->floats, o->n * sizeof *o->floats);
+    device_send(dev, o->anchor, o->floats, o->n * sizeof *o->floats);
 }
 
 static void fetch(struct device *dev, void *ctx)
 {
     struct outer *o = ctx;
-    enum status ignored = dev->ops->fetch(dev, o->floats, o->theta, o->n * sizeof *o->floats, NULL);
+    enum status ignored = device_fetch(dev, o->floats, o->theta, o->n * sizeof *o->floats, NULL);
     (void)ignored; /* bench_time's sync has it, too */
 }
 
@@ -56,7 +56,7 @@ static void place(struct device *dev, void *ctx)
 static void add(struct device *dev, void *ctx)
 {
     struct outer *o = ctx;
-    dev->ops->send(dev, o->numbers, o->host, o->bytes);
+    device_send(dev, o->numbers, o->host, o->bytes);
     dev->ops->delta_add(dev, o->plan, o->numbers, o->anchor);
 }
 
@@ -83,7 +83,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
     o.bytes = delta_format_lay_out(&shape, NULL, &laid);
     o.numbers = dev->ops->alloc(dev, o.bytes);
-    o.host = dev->ops->host_alloc(dev, o.bytes); /* as worker/outer/delta_device.c has it */
+    o.host = device_host_alloc(dev, o.bytes); /* as worker/outer/delta_device.c has it */
     if (!o.floats || !o.theta || !o.anchor || !o.residual || !o.rest || !pieces || !o.numbers || !o.host)
         return err_set(err, STATUS_NOMEM, "no memory for %zu parameters", n);
     (void)codec_delta_format(codec, &shape, pieces);
@@ -91,7 +91,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     TRY(bench_time(dev, delta, &o, seconds, &alone, err));
     TRY(bench_time(dev, delta_and_download, &o, seconds, &whole, err));
     TRY(pool_create(pool_cores(THREADS), POOL_FLOATS_EXACT, &pool));
-    TRY(dev->ops->stage_plan(dev, STAGE_BYTES, pool));
+    TRY(device_stage_plan(dev, STAGE_BYTES, pool));
     TRY(bench_time(dev, add, &o, seconds, &added, err)); /* of the numbers that came */
     TRY(bench_time(dev, send, &o, seconds, &sent, err));
     TRY(bench_time(dev, place, &o, seconds, &placed, err));
@@ -111,7 +111,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     pool_destroy(pool);
     mem_free(o.floats);
     mem_free(pieces);
-    dev->ops->host_release(dev, o.host);
+    device_host_release(dev, o.host);
     codec_destroy(codec);
     return STATUS_OK;
 }

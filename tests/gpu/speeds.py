@@ -52,10 +52,10 @@ def ceilings(run, entry):
     run.each(entry, "ends", [(16, 8, 24)] if run.emulated else ENDS,
               lambda s: run.bench("ends", run.device, half / 2, *s))
     for row in entry["ends"]:
-        for name in ("slope", "sums"):
+        for name in ("dgelu", "bias_grad"):
             end = row[name]
-            end["faster"] = "fused" if end["fused_ms"] < end["apart_ms"] else "apart"
-            print(f"    {row['n']} x {row['k']} x {row['m']}, {name}: apart {end['apart_ms']:.3f} ms, fused "
+            end["faster"] = "fused" if end["fused_ms"] < end["separate_ms"] else "separate"
+            print(f"    {row['n']} x {row['k']} x {row['m']}, {name}: separate {end['separate_ms']:.3f} ms, fused "
                   f"{end['fused_ms']:.3f}, chosen {end['chosen']}{'' if end['repeats'] else ', NOT THE SAME TWICE'}",
                   flush=True)
     entry["gemm_tflops"] = max((g["tflops"] for g in entry["gemm"]), default=None)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "gpu/plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 

@@ -3,7 +3,8 @@
 # shellcheck shell=bash
 set -euo pipefail
 
-compiler=("${CC:-cc}" -std=c11 -D_GNU_SOURCE -DATOLL_VERSION='"0"' -Wall -Wextra -Werror -I. -fsyntax-only -x c -)
+compiler=("${CC:-cc}" -std=c11 -D_GNU_SOURCE -DATOLL_VERSION='"0"'
+    -DKERNEL_EMULATION='"tests/cuda/emulator/emulate_kernel.h"' -Wall -Wextra -Werror -I. -fsyntax-only -x c -)
 bad=0
 cuda=yes
 echo '#include <cublasLt.h>' | "${compiler[@]}" 2>/dev/null || cuda=

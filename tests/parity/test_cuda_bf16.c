@@ -12,9 +12,9 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/cuda_plugin.h"
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/rt/cuda_peak.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/lib/rigs/device_case.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
@@ -53,7 +53,7 @@ static struct side side_open(bool cuda)
     int32_t tokens[ROWS], targets[ROWS];
     enum status status = cuda ? atoll_cuda_plugin.open(0, &s.dev, &err) : device_open("cpu", 1, &s.dev, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    if (cuda) assert_int_equal(s.dev->ops->use_bf16(s.dev, &err), STATUS_OK);
+    if (cuda) assert_int_equal(device_use_bf16(s.dev, &err), STATUS_OK);
     assert_int_equal(s.dev->act_bytes, cuda ? 2 : 4);
     status = decoder_create(&gpt2_family, &shape, s.dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &s.model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
@@ -138,7 +138,7 @@ static void check_model(const char *epilogue)
 static void test_model(void **state)
 {
     (void)state;
-    check_model("apart");
+    check_model("separate");
 }
 
 static void test_model_fused(void **state)
@@ -181,7 +181,7 @@ static void test_writers(void **state)
     ops->upload(s.dev, s.theta + 101, values, 64 * sizeof *values);
     assert_int_equal(cuda_of(s.dev)->image.n_stale, 1);
     image_is_true(&s, "upload");
-    ops->send(s.dev, s.theta + 31, values, 64 * sizeof *values);
+    device_send(s.dev, s.theta + 31, values, 64 * sizeof *values);
     image_is_true(&s, "send");
     ops->copy(s.dev, s.theta + 7, s.grad + 7, 1000 * sizeof *values);
     image_is_true(&s, "copy");
@@ -208,7 +208,7 @@ static void test_ranges(void **state)
     float *x = place(&s, NULL, N * sizeof *x), now[N] = {0};
     uint16_t half[N];
     bool fresh[N] = {false};
-    s.dev->ops->params(s.dev, x, N, 0, 0);
+    device_params(s.dev, x, N, 0, 0);
     for (uint64_t round = 0; round < 6000; round++) {
         uint32_t bits[4];
         rng_block(9, RNG_TEST, round, bits);
@@ -220,7 +220,7 @@ static void test_ranges(void **state)
             for (size_t i = begin; i < begin + n; i++) fresh[i] = false;
             continue;
         }
-        s.dev->ops->params(s.dev, x, N, begin, n);
+        device_params(s.dev, x, N, begin, n);
         for (size_t i = begin; i < begin + n; i++) fresh[i] = true;
         s.dev->ops->download(s.dev, half, cuda_of(s.dev)->image.values, sizeof half);
         assert_int_equal(s.dev->ops->sync(s.dev, NULL), STATUS_OK);
@@ -236,26 +236,26 @@ static void test_refusals(void **state)
     (void)state;
     struct side s = side_open(true);
     struct err err = {0};
-    s.dev->ops->params(s.dev, s.theta, s.n + 1, 0, 1);
+    device_params(s.dev, s.theta, s.n + 1, 0, 1);
     assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "more parameters"));
     side_close(&s);
     s = side_open(true);
     run(&s, false);
     assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_OK);
-    s.dev->ops->params(s.dev, s.grad, s.n, 0, s.n); /* theta is no longer what was named */
+    device_params(s.dev, s.grad, s.n, 0, s.n); /* theta is no longer what was named */
     assert_null(cuda_weights(cuda_of(s.dev), s.theta));
     assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_INVALID);
     side_close(&s);
     struct device *cpu, *cuda;
     setenv("ATOLL_EPILOGUE", "perhaps", 1);
     assert_int_equal(atoll_cuda_plugin.open(0, &cuda, &err), STATUS_OK);
-    assert_int_equal(cuda->ops->use_bf16(cuda, &err), STATUS_INVALID);
+    assert_int_equal(device_use_bf16(cuda, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "ATOLL_EPILOGUE is \"perhaps\""));
     unsetenv("ATOLL_EPILOGUE");
     device_close(cuda);
     assert_int_equal(device_open("cpu", 1, &cpu, &err), STATUS_OK);
-    assert_int_equal(cpu->ops->use_bf16(cpu, &err), STATUS_UNSUPPORTED);
+    assert_int_equal(device_use_bf16(cpu, &err), STATUS_UNSUPPORTED);
     assert_int_equal(cpu->act_bytes, sizeof(float));
     device_close(cpu);
     assert_int_equal(mem_live_bytes(), 0);
@@ -330,7 +330,7 @@ static void test_peaks(void **state)
     struct device *dev;
     struct err err;
     assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
-    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_OK);
+    assert_int_equal(device_use_bf16(dev, &err), STATUS_OK);
     assert_true(dev->peak_flops == 0); /* what is emulated has none */
     device_close(dev);
 }

@@ -12,7 +12,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { RANKS = 4, SHARE = 37, SEEDS = 6 };
@@ -94,9 +94,9 @@ static enum status owners(struct rank *k)
     k->dev->ops->upload(k->dev, k->y, k->host, bytes);
     TRY(ops->start_reduce(k->coll, k->y, parts, 3, 5));
     k->dev->ops->upload(k->dev, k->x, k->host, bytes);
-    ops->wait(k->coll, 5);
+    collective_wait(k->coll, 5);
     TRY(ops->start_broadcast(k->coll, k->y, parts, 3, 5));
-    ops->wait(k->coll, 5);
+    collective_wait(k->coll, 5);
     float out[RANKS * SHARE];
     k->dev->ops->download(k->dev, out, k->y, bytes);
     TRY(k->dev->ops->sync(k->dev, &k->err));
@@ -113,15 +113,15 @@ static enum status shards(struct rank *k)
     k->dev->ops->upload(k->dev, k->x, k->host, bytes);
     TRY(ops->start_reduce_scatter(k->coll, k->x, SHARE, 3));
     k->dev->ops->upload(k->dev, k->y, k->host, bytes);
-    ops->wait(k->coll, 3);
+    collective_wait(k->coll, 3);
     TRY(ops->start_all_gather(k->coll, k->x, SHARE, 3));
     TRY(ops->start_all_reduce(k->coll, k->y, (size_t)rig.n * SHARE, 4));
-    ops->wait(k->coll, 3);
+    collective_wait(k->coll, 3);
     k->dev->ops->download(k->dev, k->back, k->x, bytes);
     TRY(k->dev->ops->sync(k->dev, &k->err));
     for (int i = 0; i < rig.n * SHARE; i++)
         if (k->back[i] != total(i)) return STATUS_MISMATCH;
-    ops->wait(k->coll, 4);
+    collective_wait(k->coll, 4);
     k->dev->ops->download(k->dev, k->back, k->y, bytes);
     TRY(owners(k));
     TRY(k->dev->ops->sync(k->dev, &k->err));

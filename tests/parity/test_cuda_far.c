@@ -13,8 +13,8 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/cuda_plugin.h"
 #include "gpu/cuda/kernels/cuda_act.h"
+#include "gpu/cuda_plugin.h"
 #include "gpu/delta_rules.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/device_case.h"
@@ -271,8 +271,8 @@ static void check_muon(size_t c)
                                             .count = bf16 ? behind(count_at, 0) : NULL,
                                             .x = behind(x, 0)};
         struct cuda_grid grid = grid_of(blocks_of(ROWS * c, CUDA_BLOCK), 1, UINT32_MAX);
-        cuda_muon_mix(&grid, &args);
-        cuda_muon_move(&grid, &args);
+        cuda_muon_momentum(&grid, &args);
+        cuda_muon_apply(&grid, &args);
         launched("cuda_muon");
     }
     compare("muon");
@@ -367,7 +367,7 @@ static void check_both(size_t c)
 {
     enum { BLOCK = 1024 };
     bool is_long = c % CUDA_WIDE; /* takes no others */
-    c = is_long ? CUDA_BOTH_SHORT + CUDA_WIDE : c;
+    c = is_long ? CUDA_FUSED_SHORT + CUDA_WIDE : c;
     size_t far_sums = FAR_ROWS / BLOCK * 2 * c, far_rms_sums = FAR_ROWS / BLOCK * c;
     struct array *x = activations(ROWS * c), *dy = activations(ROWS * c), *dres = activations(ROWS * c);
     struct array *dx = activations(ROWS * c), *rms_dx = activations(ROWS * c), *w = floats(c);
@@ -375,29 +375,29 @@ static void check_both(size_t c)
     SMALL_THEN_FAR
     {
         size_t n = before(FAR_ROWS) + ROWS;
-        struct cuda_both_args args = {.n = n,
-                                      .c = c,
-                                      .block = BLOCK,
-                                      .bf16 = bf16,
-                                      .x = behind(x, FAR_ROWS * c),
-                                      .dy = behind(dy, FAR_ROWS * c),
-                                      .dres = behind(dres, FAR_ROWS * c),
-                                      .w = behind(w, 0),
-                                      .mean = behind(mean, FAR_ROWS),
-                                      .rstd = behind(rstd, FAR_ROWS),
-                                      .dx = behind(dx, FAR_ROWS * c),
-                                      .partials = behind(sums, far_sums)};
+        struct cuda_fused_args args = {.n = n,
+                                       .c = c,
+                                       .block = BLOCK,
+                                       .bf16 = bf16,
+                                       .x = behind(x, FAR_ROWS * c),
+                                       .dy = behind(dy, FAR_ROWS * c),
+                                       .dres = behind(dres, FAR_ROWS * c),
+                                       .w = behind(w, 0),
+                                       .mean = behind(mean, FAR_ROWS),
+                                       .rstd = behind(rstd, FAR_ROWS),
+                                       .dx = behind(dx, FAR_ROWS * c),
+                                       .partials = behind(sums, far_sums)};
         struct cuda_grid grid = grid_of(blocks_of(n, BLOCK), 1, UINT32_MAX);
         if (is_long)
-            cuda_norm_both(&grid, &args);
+            cuda_norm_fused(&grid, &args);
         else
-            cuda_norm_both_short(&grid, &args);
+            cuda_norm_fused_short(&grid, &args);
         args.dx = behind(rms_dx, FAR_ROWS * c);
         args.partials = behind(rms_sums, far_rms_sums);
         if (is_long)
-            cuda_rms_both(&grid, &args);
+            cuda_rms_fused(&grid, &args);
         else
-            cuda_rms_both_short(&grid, &args);
+            cuda_rms_fused_short(&grid, &args);
         launched("both");
     }
     compare("both");

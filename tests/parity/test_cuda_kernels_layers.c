@@ -13,35 +13,35 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/lib/rigs/device_case.h"
 #include "tests/lib/rigs/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* The slope of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back through it
- * from a layer of ones, in the first of eight columns. */
-static struct vec slope_of(const struct vec *aux, size_t n, size_t m)
+/* The derivative of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back
+ * through it from a layer of ones, in the first of eight columns. */
+static struct vec dgelu_of(const struct vec *aux, size_t n, size_t m)
 {
     struct lin_shape probe = {.n = n, .k = m, .m = 8};
     size_t most = (n > m ? n : m) * probe.m;
     float *ones = mem_alloc(most, sizeof *ones);
     assert_non_null(ones);
     for (size_t i = 0; i < most; i += probe.m) ones[i] = 1;
-    struct vec dy = vec_of(n * probe.m, ones, true), w = vec_of(m * probe.m, ones, false), slope = act_poisoned(n * m);
+    struct vec dy = vec_of(n * probe.m, ones, true), w = vec_of(m * probe.m, ones, false), dgelu = act_poisoned(n * m);
     for (int d = 0; d < 2; d++) {
         struct lin_plan *plan;
-        assert_int_equal(ON(d, params_plan, m * probe.m), STATUS_OK);
-        ON(d, params, w.at[d], m * probe.m, 0, m * probe.m);
+        assert_int_equal(device_params_plan(pair.devs[d], m * probe.m), STATUS_OK);
+        device_params(pair.devs[d], w.at[d], m * probe.m, 0, m * probe.m);
         assert_int_equal(ON(d, lin_plan, &probe, &plan), STATUS_OK);
-        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], aux->at[d], slope.at[d], false);
+        ON(d, lin_bwd_x, plan, dy.at[d], w.at[d], aux->at[d], dgelu.at[d], false);
         assert_int_equal(ON(d, sync, NULL), STATUS_OK);
         ON(d, plan_free, plan);
     }
     vec_free(&dy);
     vec_free(&w);
     mem_free(ones);
-    return slope;
+    return dgelu;
 }
 
 static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
@@ -89,8 +89,8 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     else
         vec_same("lin db", &db, 3e-6);
     if (act) {
-        struct vec slope = slope_of(&aux, n, m);
-        vec_same("gelu slope", &slope, tol(3e-6, 8e-3));
+        struct vec dgelu = dgelu_of(&aux, n, m);
+        vec_same("dgelu", &dgelu, tol(3e-6, 8e-3));
     }
     struct vec *rest[] = {&x, &w, &dy, &aux, &again, &z};
     for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
@@ -271,8 +271,8 @@ static void test_refusals(void **state)
     dev->ops->attn_fwd(dev, (struct attn_plan *)lin, NULL, NULL, NULL);
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "plan"));
-    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_STATE); /* too late */
-    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false);  /* refused, and the first error stays */
+    assert_int_equal(device_use_bf16(dev, &err), STATUS_STATE);   /* too late */
+    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused, and the first error stays */
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     device_close(dev);
     assert_int_equal(mem_live_bytes(), 0);
@@ -298,7 +298,7 @@ static void test_emulated_plans_without_memory(void **state)
     int failed = 0;
     setenv("ATOLL_EPILOGUE", "fused", 1);
     assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
-    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_OK);
+    assert_int_equal(device_use_bf16(dev, &err), STATUS_OK);
     for (long nth = 1; nth <= 20; nth++) {
         mem_fail_after(nth);
         enum status status = dev->ops->lin_plan(dev, &s, &plan);

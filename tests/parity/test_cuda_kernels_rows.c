@@ -13,7 +13,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* Around what each form of cuda_norm_both takes; several turns of a block; and the first rows that are too long. */
+/* Around what each form of cuda_norm_fused takes; several turns of a block; and the first rows that are too long. */
 static const size_t both_sizes[][2] = {{1300, 8}, {5, 1024}, {3, 1032}, {2, 2056}, {1, 4096}, {1, 4104}};
 
 /* weight: where it lies in theta, from 16 bytes. */

@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/lib/rigs/large_case.h"
 
 static struct device *dev;

@@ -12,7 +12,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/muon_case.h"
 
@@ -29,7 +29,7 @@ static void on_device(unsigned order, void (*check)(struct device *dev))
     emulate_order(order);
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     ((struct cuda_device *)dev)->muon_floats = floats[batches];
-    if (bf16) assert_int_equal(dev->ops->use_bf16(dev, NULL), STATUS_OK);
+    if (bf16) assert_int_equal(device_use_bf16(dev, NULL), STATUS_OK);
     check(dev);
     if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     device_close(dev);

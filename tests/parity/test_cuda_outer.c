@@ -11,7 +11,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/lib/rigs/delta_case.h"
 #include "worker/outer/delta_device.h"
 
@@ -57,7 +57,7 @@ static void open_rig(bool cuda, const char *spec, bool feedback)
     struct err err = {0};
     enum status status = cuda ? atoll_cuda_plugin.open(0, &rig.dev, &err) : device_open("cpu", 1, &rig.dev, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, 1000, NULL), STATUS_OK);
+    assert_int_equal(device_stage_plan(rig.dev, 1000, NULL), STATUS_OK);
     rig.theta = rig.dev->ops->alloc(rig.dev, sizeof rig.values);
     assert_non_null(rig.theta);
     for (uint32_t i = 0; i < FRAGMENTS; i++)

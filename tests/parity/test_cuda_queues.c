@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { N = 1024, SEEDS = 12 };
@@ -84,11 +84,11 @@ static void test_late(void **state)
 static void chain(bool first_event, bool second_event)
 {
     copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
-    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event);
-    if (first_event) cuda_rt_wait(rig.rt, CUDA_COPY, rig.event);
+    cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event);
+    if (first_event) cuda_rt_queue_wait(rig.rt, CUDA_COPY, rig.event);
     copy(CUDA_COPY, rig.y, rig.x, CUDA_INSIDE);
-    cuda_rt_record(rig.rt, CUDA_COPY, rig.other);
-    if (second_event) cuda_rt_wait(rig.rt, CUDA_MAIN, rig.other);
+    cuda_rt_event_record(rig.rt, CUDA_COPY, rig.other);
+    if (second_event) cuda_rt_queue_wait(rig.rt, CUDA_MAIN, rig.other);
     copy(CUDA_MAIN, rig.back, rig.y, CUDA_DOWNLOAD);
 }
 
@@ -121,11 +121,11 @@ static void test_recordings(void **state)
 {
     (void)state;
     open_rig(1);
-    cuda_rt_wait(rig.rt, CUDA_COPY, rig.event); /* never recorded */
-    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event);
-    cuda_rt_wait(rig.rt, CUDA_COPY, rig.event);
+    cuda_rt_queue_wait(rig.rt, CUDA_COPY, rig.event); /* never recorded */
+    cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event);
+    cuda_rt_queue_wait(rig.rt, CUDA_COPY, rig.event);
     copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
-    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event); /* COPY waits for the first */
+    cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event); /* COPY waits for the first */
     copy(CUDA_COPY, rig.back, rig.x, CUDA_DOWNLOAD);
     want_clash("upload on MAIN writes grad+0..4096, which download on COPY reads, without an event between");
     close_rig();
@@ -138,13 +138,13 @@ static void test_await(void **state)
     (void)state;
     open_rig(0);
     copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
-    cuda_rt_record(rig.rt, CUDA_MAIN, rig.event);
-    cuda_rt_wait(rig.rt, CUDA_COPY, rig.event);
+    cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event);
+    cuda_rt_queue_wait(rig.rt, CUDA_COPY, rig.event);
     copy(CUDA_COPY, rig.back, rig.x, CUDA_DOWNLOAD);
-    cuda_rt_record(rig.rt, CUDA_COPY, rig.other);
-    assert_int_equal(cuda_rt_await(rig.rt, rig.event, NULL), STATUS_OK);
+    cuda_rt_event_record(rig.rt, CUDA_COPY, rig.other);
+    assert_int_equal(cuda_rt_event_wait(rig.rt, rig.event, NULL), STATUS_OK);
     assert_true(rig.back[1] == 0);
-    assert_int_equal(cuda_rt_await(rig.rt, rig.other, NULL), STATUS_OK);
+    assert_int_equal(cuda_rt_event_wait(rig.rt, rig.other, NULL), STATUS_OK);
     assert_true(rig.back[1] == 1);
     copy(CUDA_COMM, rig.x, rig.host, CUDA_UPLOAD); /* after a wait of the host: no event is needed */
     want_ok();

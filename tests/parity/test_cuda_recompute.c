@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/recompute_case.h"
 #include "worker/model/gpt2.h"
@@ -33,9 +33,9 @@ static void test_same_bits(void **state)
     struct err err = {0};
     for (unsigned order = 0; order < 3; order++) { /* in fp32, in bf16, and with products that end in more */
         emulate_order(order);
-        setenv("ATOLL_EPILOGUE", order == 2 ? "fused" : "apart", 1);
+        setenv("ATOLL_EPILOGUE", order == 2 ? "fused" : "separate", 1);
         if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-        if (order && dev->ops->use_bf16(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (order && device_use_bf16(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
         recompute_case(dev, &gpt2_family, &small, 2, 9);
         if (order < 2) recompute_case(dev, &llama_family, &rope, 2, 9);
         device_close(dev);

@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -35,7 +35,7 @@ static void open_rig(unsigned seed, size_t stage)
     struct err err = {0};
     emulate_queue_order(seed);
     if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, stage, NULL), STATUS_OK);
+    assert_int_equal(device_stage_plan(rig.dev, stage, NULL), STATUS_OK);
     rig.x = rig.dev->ops->alloc(rig.dev, sizeof rig.want_x);
     rig.y = rig.dev->ops->alloc(rig.dev, sizeof rig.want_y);
     assert_true(rig.x && rig.y);
@@ -62,7 +62,7 @@ static uint64_t draw(uint64_t below)
 static void send_range(float *device, float *want, size_t from, size_t n)
 {
     for (size_t i = 0; i < n; i++) want[from + i] = rig.host[i] = (float)draw(1000);
-    rig.dev->ops->send(rig.dev, device + from, rig.host, n * sizeof *device);
+    device_send(rig.dev, device + from, rig.host, n * sizeof *device);
     memset(rig.host, 0xff, sizeof rig.host);
 }
 
@@ -70,8 +70,7 @@ static void fetch_range(const float *device, const float *want, size_t from, siz
 {
     struct err err = {0};
     memset(rig.host, 0xff, sizeof rig.host);
-    if (rig.dev->ops->fetch(rig.dev, rig.host, device + from, n * sizeof *device, &err) != STATUS_OK)
-        fail_msg("%s", err.msg);
+    if (device_fetch(rig.dev, rig.host, device + from, n * sizeof *device, &err) != STATUS_OK) fail_msg("%s", err.msg);
     for (size_t i = 0; i < n; i++)
         if (rig.host[i] != want[from + i])
             fail_msg("element %zu is off by something: %g, want %g", from + i, (double)rig.host[i],
@@ -145,16 +144,16 @@ static void test_emulated_memory(void **state)
     long nth = 0;
     while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once; then it goes without */
         mem_fail_after(++nth);
-        status = rig.dev->ops->stage_plan(rig.dev, 400, NULL);
+        status = device_stage_plan(rig.dev, 400, NULL);
         mem_fail_after(0);
         send_range(rig.x, rig.want_x, 0, N);
         fetch_range(rig.x, rig.want_x, 0, N);
     }
     assert_int_equal(status, STATUS_OK);
     assert_true(nth > 6);
-    assert_int_equal(rig.dev->ops->stage_plan(rig.dev, 1 << 20, NULL), STATUS_OK); /* stays as it is */
-    assert_int_equal(rig.dev->ops->fetch(rig.dev, rig.host, rig.x, 0, &err), STATUS_OK);
-    rig.dev->ops->send(rig.dev, rig.x, rig.host, 0);
+    assert_int_equal(device_stage_plan(rig.dev, 1 << 20, NULL), STATUS_OK); /* stays as it is */
+    assert_int_equal(device_fetch(rig.dev, rig.host, rig.x, 0, &err), STATUS_OK);
+    device_send(rig.dev, rig.x, rig.host, 0);
     fetch_range(rig.x, rig.want_x, 0, N);
     close_rig();
 }
@@ -173,15 +172,15 @@ static void test_emulated_threads(void **state)
         emulate_queue_order(seed);
         if (atoll_cuda_plugin.open(0, &rig.dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
         size_t stage = 2 * POOL_COPY_BYTES + 20 * (seed % 2);
-        assert_int_equal(rig.dev->ops->stage_plan(rig.dev, stage, seed < SEEDS / 2 ? pool : NULL), STATUS_OK);
+        assert_int_equal(device_stage_plan(rig.dev, stage, seed < SEEDS / 2 ? pool : NULL), STATUS_OK);
         float *device = rig.dev->ops->alloc(rig.dev, LONG * sizeof *device);
         assert_non_null(device);
         for (size_t i = 0; i < LONG; i++) host[i] = (float)(i % 65521) + (float)seed;
-        rig.dev->ops->send(rig.dev, device, host, LONG * sizeof *host);
+        device_send(rig.dev, device, host, LONG * sizeof *host);
         memset(host, 0xff, LONG * sizeof *host);
         multiply(device, LONG, 2);
         host[LONG] = -1;
-        if (rig.dev->ops->fetch(rig.dev, host, device, LONG * sizeof *host, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (device_fetch(rig.dev, host, device, LONG * sizeof *host, &err) != STATUS_OK) fail_msg("%s", err.msg);
         for (size_t i = 0; i < LONG; i++)
             if (host[i] != 2 * ((float)(i % 65521) + (float)seed))
                 fail_msg("seed %u, element %zu of %d: %g", seed, i, LONG, (double)host[i]);
@@ -207,7 +206,7 @@ static void test_emulated_failure(void **state)
         unsetenv("ATOLL_EMULATED_FAIL");
         send_range(rig.x, rig.want_x, 0, N);
         send_range(rig.y, rig.want_y, 0, N);
-        enum status fetched = rig.dev->ops->fetch(rig.dev, rig.host, rig.x, sizeof rig.want_x, &err);
+        enum status fetched = device_fetch(rig.dev, rig.host, rig.x, sizeof rig.want_x, &err);
         assert_true(fetched == STATUS_IO || nth > 18);
         if (fetched == STATUS_IO) assert_non_null(strstr(err.msg, "as the test wanted"));
         close_rig();

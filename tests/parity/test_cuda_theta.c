@@ -12,7 +12,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/scripted.h"
 
@@ -28,7 +28,7 @@ static void begin_with(void (*start)(const char *, const char *, struct device *
     emulate_queue_order(seed);
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     if (seed) /* else it goes without */
-        assert_int_equal(dev->ops->stage_plan(dev, 4 * SCRIPTED_N / 5, NULL), STATUS_OK);
+        assert_int_equal(device_stage_plan(dev, 4 * SCRIPTED_N / 5, NULL), STATUS_OK);
     start(up, down, dev);
 }
 

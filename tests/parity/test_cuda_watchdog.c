@@ -14,7 +14,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 
 enum { RANKS = 3, FLOATS = 60 };
@@ -106,7 +106,7 @@ static enum status step(struct rank *k)
     upload(k);
     for (unsigned ticket = 0; ticket < 2; ticket++) {
         TRY(ops->start_all_reduce(k->coll, k->x, FLOATS, ticket));
-        ops->wait(k->coll, ticket);
+        collective_wait(k->coll, ticket);
         for (int i = 0; i < 5; i++) upload(k);
     }
     return k->dev->ops->sync(k->dev, &k->err);
@@ -116,9 +116,9 @@ static enum status step(struct rank *k)
 static void work(struct rank *k, enum status (*body)(struct rank *k))
 {
     const struct collective_ops *ops = k->coll->ops;
-    ops->at_work(k->coll, true);
+    collective_at_work(k->coll, true);
     k->status = body(k);
-    ops->at_work(k->coll, false);
+    collective_at_work(k->coll, false);
     if (k->status != STATUS_OK) ops->abort(k->coll, &k->err);
 }
 
@@ -316,8 +316,8 @@ static void test_only_gpu_hangs(void **state)
     pthread_create(&unhang, NULL, unhang_main, NULL);
     work(&ranks[0], alone);
     pthread_join(unhang, NULL);
-    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: did not get on for 1 s");
-    said(last_line, "device cuda:0 emulated on the CPU: did not get on for 1 s (ATOLL_GPU_TIMEOUT)");
+    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
+    said(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
     said(last_line, "this worker did not end by itself within 1 s");
     assert_int_equal(colls[0].ops->start_all_reduce(&colls[0], ranks[0].x, FLOATS, 0), STATUS_CLOSED);
     close_ranks(1);

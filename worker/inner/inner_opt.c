@@ -276,7 +276,7 @@ void inner_opt_set_worker(struct inner_opt *opt, uint32_t worker)
     opt->noise = noise;
     for (int r = 0; r < opt->n_slices; r++) {
         struct device *dev = opt->slices[r].dev;
-        dev->ops->send(dev, &inner_step_count(opt->slices[r].scalars)->seed, &noise, sizeof noise);
+        device_send(dev, &inner_step_count(opt->slices[r].scalars)->seed, &noise, sizeof noise);
     }
 }
 
@@ -353,8 +353,8 @@ enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void *
     }
     if (opt->host && opt->m) {
         size_t bytes = opt->n_params * opt->moment;
-        TRY(dev->ops->fetch(dev, opt->host, opt->m, bytes, err));
-        TRY(dev->ops->fetch(dev, host_v(opt), opt->v, bytes, err));
+        TRY(device_fetch(dev, opt->host, opt->m, bytes, err));
+        TRY(device_fetch(dev, host_v(opt), opt->v, bytes, err));
     }
     TRY(opt->slices[0].shard ? read_sharded(opt, err) : dev->ops->sync(dev, err));
     *m_p = m;
@@ -365,7 +365,7 @@ enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void *
 static void write_one(const struct inner_opt *opt, void *to, const void *from)
 {
     struct device *dev = opt->slices[0].dev;
-    if (to && from) dev->ops->send(dev, to, from, opt->n_params * opt->moment);
+    if (to && from) device_send(dev, to, from, opt->n_params * opt->moment);
     if (to && !from)
         dev->ops->fill(dev, to, inner_shard_vector_bytes(opt->n_params, opt->moment) / sizeof(float), 0.0f);
 }

@@ -171,7 +171,7 @@ enum status inner_shard_measure(struct inner_shard *s, float *scalars, const flo
     float *own = s->sums + (size_t)s->coll->rank * s->slots;
     for (size_t i = 0; i < s->n_parts; i++) ops->sumsq(s->dev, s->parts[i].count, grad + s->parts[i].offset, own + i);
     TRY(s->coll->ops->start_all_gather(s->coll, s->sums, s->slots, COLLECTIVE_TICKETS - 1));
-    s->coll->ops->wait(s->coll, COLLECTIVE_TICKETS - 1);
+    collective_wait(s->coll, COLLECTIVE_TICKETS - 1);
     ops->sum(s->dev, (size_t)s->map->ranks * s->slots, s->sums, scalars + SCALAR_SUMSQ);
     return STATUS_OK;
 }
@@ -194,15 +194,14 @@ void inner_shard_apply(struct inner_shard *s, const struct inner_opt_config *con
 
 enum status inner_shard_read(struct inner_shard *s, void *m, void *v, struct err *err)
 {
-    const struct device_ops *ops = s->dev->ops;
     for (size_t i = 0; i < s->n_parts; i++) {
         const struct shard_part *p = &s->parts[i];
         const uint8_t *from = i < s->n_plain ? s->m : s->momentum, *from_v = s->v;
         size_t bytes = p->count * s->moment, at = p->offset * s->moment, state = p->state * s->moment;
         if (!bytes) continue;
         assert(from && m && v);
-        TRY(ops->fetch(s->dev, (uint8_t *)m + at, from + state, bytes, err));
-        if (i < s->n_plain) TRY(ops->fetch(s->dev, (uint8_t *)v + at, from_v + state, bytes, err));
+        TRY(device_fetch(s->dev, (uint8_t *)m + at, from + state, bytes, err));
+        if (i < s->n_plain) TRY(device_fetch(s->dev, (uint8_t *)v + at, from_v + state, bytes, err));
     }
     return STATUS_OK;
 }
@@ -212,8 +211,8 @@ static void write_part(struct inner_shard *s, const struct shard_part *p, void *
 {
     if (!p->count) return;
     assert(to && s->moment);
-    s->dev->ops->send(s->dev, (uint8_t *)to + p->state * s->moment, (const uint8_t *)from + p->offset * s->moment,
-                      p->count * s->moment);
+    device_send(s->dev, (uint8_t *)to + p->state * s->moment, (const uint8_t *)from + p->offset * s->moment,
+                p->count * s->moment);
 }
 
 static void zero(struct inner_shard *s, void *p, uint64_t n)

@@ -207,7 +207,7 @@ static enum status fill_model(struct model *m, struct err *err)
     m->blocks = mem_alloc(m->config.n_layer, sizeof *m->blocks);
     m->host_logits = mem_alloc(m->config.vocab_size, m->dev->act_bytes);
     if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
-    enum status status = m->dev->ops->params_plan(m->dev, m->kind.n_params);
+    enum status status = device_params_plan(m->dev, m->kind.n_params);
     if (status != STATUS_OK)
         return err_set(err, status, "no memory for %llu parameters in bf16 on %s", (unsigned long long)m->kind.n_params,
                        m->dev->name);

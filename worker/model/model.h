@@ -82,7 +82,7 @@ static inline void model_needs(struct device *dev, const float *theta, uint64_t 
                                uint64_t offset, uint64_t count)
 {
     if (hooks && hooks->needs) hooks->needs(hooks->ctx, offset, count);
-    dev->ops->params(dev, theta, n, offset, count);
+    device_params(dev, theta, n, offset, count);
 }
 
 static inline void model_ready(const struct model_hooks *hooks, uint64_t offset, uint64_t count)

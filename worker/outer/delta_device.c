@@ -89,7 +89,7 @@ static enum status make_fragment(struct delta_device *m, struct delta_device_fra
     f->bytes = delta_format_lay_out(&f->shape, NULL, &f->made);
     size_t room = f->bytes > f->down_bytes ? f->bytes : f->down_bytes;
     f->numbers = m->dev->ops->alloc(m->dev, room);
-    f->host_numbers = m->dev->ops->host_alloc(m->dev, room);
+    f->host_numbers = device_host_alloc(m->dev, room);
     f->newest = NEWEST_HOST;
     if (f->numbers && f->host_numbers) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the numbers of a delta (%.1f MB)", (double)f->bytes * 1e-6);
@@ -139,7 +139,7 @@ void delta_device_destroy(struct delta_device *m)
         if (m->f[i].down != m->f[i].plan) ops->plan_free(m->dev, m->f[i].down);
         ops->plan_free(m->dev, m->f[i].plan);
         ops->release(m->dev, m->f[i].numbers);
-        ops->host_release(m->dev, m->f[i].host_numbers);
+        device_host_release(m->dev, m->f[i].host_numbers);
     }
     ops->release(m->dev, m->anchor);
     ops->release(m->dev, m->residual);
@@ -155,7 +155,7 @@ void delta_device_anchor(struct delta_device *m, uint32_t i, const float *values
     struct delta_device_fragment *f = &m->f[i];
     assert(i < m->n);
     if (f->anchored && f->hash == hash) return;
-    m->dev->ops->send(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
+    device_send(m->dev, m->anchor + f->source.offset, values, f->source.count * sizeof *values);
     f->anchored = true; /* where that fails, so will delta_device_make */
     f->hash = hash;
 }
@@ -168,7 +168,7 @@ bool delta_device_add(struct delta_device *m, uint32_t i, const uint8_t *payload
     assert(i < m->n);
     if (!f->down || !f->anchored || f->hash != before) return false;
     if (codec_decode_quantized(f->source.down, payload, size, f->host_numbers) != STATUS_OK) return false;
-    ops->send(m->dev, f->numbers, f->host_numbers, f->down_bytes);
+    device_send(m->dev, f->numbers, f->host_numbers, f->down_bytes);
     ops->delta_add(m->dev, f->down, f->numbers, m->anchor + f->source.offset);
     f->hash = after;
     return true;
@@ -186,7 +186,7 @@ static void start_fragment(struct delta_device *m, struct delta_device_fragment 
     assert(at + f->source.count <= m->n_params);
     const struct feedback *fb = f->source.feedback;
     if (fb->residual && f->newest == NEWEST_HOST) {
-        ops->send(m->dev, m->residual + at, fb->residual, f->source.count * sizeof *fb->residual);
+        device_send(m->dev, m->residual + at, fb->residual, f->source.count * sizeof *fb->residual);
         f->newest = NEWEST_BOTH;
     }
     ops->delta(m->dev, f->plan, m->theta + at, m->anchor + at, fb->decay, fb->residual ? m->residual + at : NULL,
@@ -232,8 +232,8 @@ enum status delta_device_read_residual(struct delta_device *m, uint32_t i, struc
     assert(i < m->n);
     if (f->newest != NEWEST_DEVICE) return STATUS_OK;
     assert(f->source.feedback->residual && m->residual);
-    TRY(m->dev->ops->fetch(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
-                           f->source.count * sizeof *m->residual, err));
+    TRY(device_fetch(m->dev, f->source.feedback->residual, m->residual + f->source.offset,
+                     f->source.count * sizeof *m->residual, err));
     f->newest = NEWEST_BOTH;
     return STATUS_OK;
 }

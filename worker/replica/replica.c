@@ -38,7 +38,7 @@ static enum status in_host_memory(struct replica *r, const float *values, const 
     if (!r->host_values) r->host_values = mem_alloc(r->layout->n_params, sizeof *r->host_values);
     if (!r->host_values) return err_set(err, STATUS_NOMEM, "no memory for the parameters beside %s", dev->name);
     *out = r->host_values;
-    return dev->ops->fetch(dev, r->host_values, values, r->layout->n_params * sizeof *values, err);
+    return device_fetch(dev, r->host_values, values, r->layout->n_params * sizeof *values, err);
 }
 
 /* Wait for a flight and read what it left. */
@@ -148,7 +148,7 @@ enum status replica_set_params_at(struct replica *r, const float *values, const 
     if (first)
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
     else
-        k->dev->ops->send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
+        device_send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
     /* From GPU to GPU: over the bus it would be once more for each. */
     return r->sharded ? ranks_broadcast(r, err) : STATUS_OK;
 }

@@ -30,8 +30,8 @@ static enum status rank_open(struct replica *r, int index, struct err *err)
     k->index = index;
     (void)device_of_rank(c->device, index, r->n_ranks, device);
     TRY(device_advise(device_open(device, threads ? (int)threads : 1, &k->dev, err), device, c->on_cpu, err));
-    if (c->bf16 && !k->dev->host_memory) TRY(k->dev->ops->use_bf16(k->dev, err));
-    if (c->bf16 && k->dev->host_memory && k->dev->ops->use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
+    if (c->bf16 && !k->dev->host_memory) TRY(device_use_bf16(k->dev, err));
+    if (c->bf16 && k->dev->host_memory && device_use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
         log_warn("train.precision: bf16 is computed in fp32 on %s", k->dev->name);
     return STATUS_OK;
 }
@@ -92,7 +92,7 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
 static void plan_stage(const struct rank *k)
 {
     size_t bytes = replica_stage_bytes(k->replica->layout->n_params);
-    if (k->dev->ops->stage_plan(k->dev, bytes, k->replica->config.pool) != STATUS_OK)
+    if (device_stage_plan(k->dev, bytes, k->replica->config.pool) != STATUS_OK)
         log_warn("%s: no pinned memory for transfers: they are slower", k->dev->name);
 }
 

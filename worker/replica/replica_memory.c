@@ -38,7 +38,7 @@ static enum status add_vectors(struct memory_ask *ask, const struct replica_conf
     struct shard_map map = shard_map_make(layout->n_params, sharded ? config->ranks : 1, config->bucket);
     uint64_t theta = (sharded ? map.padded : layout->n_params) * sizeof(float);
     fixed[MEMORY_PARAMS] = sharded ? here * theta : theta;
-    fixed[MEMORY_IMAGE] = dev->ops->params_bytes(dev, layout->n_params);
+    fixed[MEMORY_IMAGE] = device_params_bytes(dev, layout->n_params);
     if (config->eval_only) return STATUS_OK;
     fixed[MEMORY_GRADIENT] = here * theta;
     struct inner_opt_config opt = config->opt;

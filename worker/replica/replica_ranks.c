@@ -69,7 +69,7 @@ static enum status execute_order(struct rank *k)
 {
     struct replica *r = k->replica;
     switch (r->order) {
-    case ORDER_WAIT_SLOT: return k->dev->ops->reached(k->dev, r->slot, &k->err);
+    case ORDER_WAIT_SLOT: return device_reached(k->dev, r->slot, &k->err);
     case ORDER_SYNCHRONIZE:
         if (r->sharded && k->exchange.map) shard_exchange_wait(&k->exchange);
         return k->dev->ops->sync(k->dev, &k->err);
@@ -85,7 +85,7 @@ static enum status execute_order(struct rank *k)
     case ORDER_APPLY: TRY(apply_of_order(k)); break;
     default: return STATUS_OK;
     }
-    k->dev->ops->mark(k->dev, r->slot);
+    device_mark(k->dev, r->slot);
     /* What is over already may have failed: here the others are told. */
     return k->dev->host_memory ? k->dev->ops->sync(k->dev, &k->err) : STATUS_OK;
 }
@@ -94,9 +94,9 @@ static void work(struct rank *k)
 {
     const struct collective_ops *ops = k->coll.ops;
     k->err = (struct err){0};
-    ops->at_work(&k->coll, true);
+    collective_at_work(&k->coll, true);
     k->status = execute_order(k);
-    ops->at_work(&k->coll, false);
+    collective_at_work(&k->coll, false);
     if (k->status == STATUS_OK && ops->failure(&k->coll)) k->status = STATUS_CLOSED;
     if (k->status == STATUS_OK) return;
     if (!k->err.msg[0]) err_set(&k->err, k->status, "rank %d: %s", k->index, status_text(k->status));
@@ -193,7 +193,7 @@ enum status ranks_wait_slot(struct replica *r, int slot, struct err *err)
     }
     for (int i = 0; i < r->n_ranks; i++) {
         struct device *dev = r->ranks[i].dev;
-        TRY(dev->ops->reached(dev, slot, err));
+        TRY(device_reached(dev, slot, err));
     }
     return STATUS_OK;
 }

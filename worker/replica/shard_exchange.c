@@ -67,7 +67,7 @@ static void on_needs(void *ctx, uint64_t offset, uint64_t count)
     assert(offset + count <= map->n_params);
     for (uint32_t b = (uint32_t)(offset / map->bucket); b < map->n_buckets && b * map->bucket < offset + count; b++) {
         if (!x->gathering[b]) continue;
-        x->coll->ops->wait(x->coll, THETA_TICKETS + b);
+        collective_wait(x->coll, THETA_TICKETS + b);
         x->gathering[b] = false;
     }
 }
@@ -93,7 +93,7 @@ enum status shard_exchange_finish(struct shard_exchange *x, struct err *err)
     if (x->n_started != map->n_buckets)
         return err_set(err, STATUS_STATE, "%u of %u buckets of gradients were never final",
                        map->n_buckets - x->n_started, map->n_buckets);
-    for (uint32_t b = 0; b < map->n_buckets; b++) x->coll->ops->wait(x->coll, b);
+    for (uint32_t b = 0; b < map->n_buckets; b++) collective_wait(x->coll, b);
     TRY(alone(x, err));
     x->warm = x->warm || x->whole; /* no parameters follow */
     return STATUS_OK;
@@ -149,13 +149,13 @@ enum status shard_exchange_warmup(const struct shard_map *map, struct collective
     TRY(dev->ops->sync(dev, err));
     start_gradients(&x, 0);
     TRY(x.status);
-    coll->ops->wait(coll, 0);
+    collective_wait(coll, 0);
     for (int kind = 0; kind < KINDS && !whole; kind++) {
         TRY(dev->ops->sync(dev, err));
         TRY(kind == COPY   ? start_copy(&x, 0)
             : kind == SUMS ? coll->ops->start_all_gather(coll, buf, 1, THETA_TICKETS)
                            : start_parameters(&x, 0));
-        coll->ops->wait(coll, THETA_TICKETS);
+        collective_wait(coll, THETA_TICKETS);
     }
     return dev->ops->sync(dev, err);
 }

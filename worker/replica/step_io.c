@@ -27,7 +27,7 @@ enum status step_io_open(struct step_io *io, struct device *dev, size_t micro_to
     assert(n > 0 && io->n_slots <= STEP_SLOTS_MAX);
     for (int i = 0; i < io->n_slots; i++) {
         struct step_slot *slot = &io->slots[i];
-        slot->tokens = dev->ops->host_alloc(dev, slot_bytes(micro_tokens, micro_steps));
+        slot->tokens = device_host_alloc(dev, slot_bytes(micro_tokens, micro_steps));
         if (!slot->tokens) return STATUS_NOMEM;
         slot->targets = slot->tokens + n;
         slot->loss = (float *)(void *)(slot->targets + n);
@@ -38,7 +38,7 @@ enum status step_io_open(struct step_io *io, struct device *dev, size_t micro_to
 
 void step_io_close(struct step_io *io)
 {
-    for (int i = 0; i < io->n_slots; i++) io->dev->ops->host_release(io->dev, io->slots[i].tokens);
+    for (int i = 0; i < io->n_slots; i++) device_host_release(io->dev, io->slots[i].tokens);
     *io = (struct step_io){0};
 }
 

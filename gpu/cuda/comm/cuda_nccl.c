@@ -11,6 +11,7 @@
  * lock, and others ask when it is in none. */
 #include "gpu/cuda/comm/cuda_comm.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -123,6 +124,7 @@ static enum status load_once(struct err *err)
 /* Under its lock: one that is being aborted is not asked. */
 static void broke(struct cuda_comm *c, ncclResult_t result)
 {
+    assert(result != ncclSuccess && result != ncclInProgress);
     const char *more = c->ended ? NULL : library.f.GetLastError(c->comm);
     snprintf(c->why, sizeof c->why, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
              more ? more : "");
@@ -203,6 +205,7 @@ enum status cuda_comm_check(struct err *err)
 
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
+    assert(n >= 1 && n <= COLLECTIVE_RANKS_MAX);
     TRY(load_once(err));
     for (int r = 0; r < n; r++) {
         out[r] = mem_alloc(1, sizeof *out[r]);
@@ -228,6 +231,7 @@ static bool begin(struct cuda_comm *c)
 {
     pthread_mutex_lock(&c->lock);
     bool may = !c->ended && !c->broken && c->comm;
+    assert(!c->inside);
     c->inside = may;
     pthread_mutex_unlock(&c->lock);
     return may;
@@ -275,6 +279,7 @@ static int one_outside(struct cuda_comm *const *comms, int n)
 /* The last one frees all, so the others get time to come out before it. */
 void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 {
+    assert(n > 0);
     for (int r = 0; r < n; r++) {
         pthread_mutex_lock(&comms[r]->lock);
         comms[r]->ended = true;

@@ -1,5 +1,6 @@
 #include "gpu/cuda/comm/cuda_watchdog.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,13 +22,15 @@ struct cuda_watchdog {
     atomic_bool failed; /* `why` is whole then */
     struct err why, answer;
     bool answered, aborted, closing;
+    unsigned idle;    /* looks in a row without progress */
+    unsigned turns;   /* calls of cuda_watchdog_turn */
     int helpers;      /* threads that may block */
-    bool left, ended; /* stop is over, the thread that looks is */
+    bool left, ended; /* stop has returned; the thread that looks has ended */
 };
 
 /* --- waiting, the lock held --------------------------------------------------------------------------------------- */
 
-/* Until the next look, or until somebody says something. */
+/* Wait for the next look (true), or until the state changes. */
 static bool look_due(struct cuda_watchdog *w)
 {
     struct timespec until;
@@ -43,6 +46,7 @@ static bool look_due(struct cuda_watchdog *w)
 static void note_failure(struct cuda_watchdog *w, const struct err *why)
 {
     if (atomic_load(&w->failed)) return;
+    assert(why->code != STATUS_OK);
     w->why = *why;
     atomic_store(&w->failed, true);
     pthread_cond_broadcast(&w->turned);
@@ -76,7 +80,7 @@ static void *ask_main(void *arg)
     return NULL;
 }
 
-/* In a thread of its own, or, if there is none to be had, here. */
+/* Run body in a thread of its own, or here if no thread can be started. */
 static void help(struct cuda_watchdog *w, void *(*body)(void *arg))
 {
     pthread_t thread;
@@ -91,30 +95,31 @@ static void help(struct cuda_watchdog *w, void *(*body)(void *arg))
 
 /* --- looking ------------------------------------------------------------------------------------------------------ */
 
-/* Nobody gets on. The GPUs are asked why, but a driver that does not answer must not keep the worker. */
+/* No rank makes progress. The GPUs are asked why, but a driver that does not answer must not keep the worker. */
 static void stalled(struct cuda_watchdog *w)
 {
     struct err why = {0};
+    unsigned turn = w->turns, looks = 0;
+    w->answered = false;
     w->watch.blame(w->watch.ctx, w->timeout, false, &why);
     help(w, ask_main);
-    for (unsigned looks = 0; !w->answered && !w->closing && looks < ANSWER_SECONDS * LOOKS;) looks += look_due(w);
-    if (!w->closing) note_failure(w, w->answered ? &w->answer : &why);
+    while (!w->answered && !w->closing && turn == w->turns && looks < ANSWER_SECONDS * LOOKS) looks += look_due(w);
+    if (!w->closing && turn == w->turns) note_failure(w, w->answered ? &w->answer : &why);
 }
 
 static void look(struct cuda_watchdog *w)
 {
     uint64_t moves = 0;
-    unsigned idle = 0;
     while (!w->closing && !atomic_load(&w->failed)) {
         struct err why = {0};
         if (!look_due(w) || w->closing) continue;
         uint64_t now = w->watch.moves(w->watch.ctx);
         bool busy = !w->watch.busy || w->watch.busy(w->watch.ctx);
-        idle = now == moves && busy ? idle + 1 : 0;
+        w->idle = now == moves && busy ? w->idle + 1 : 0;
         moves = now;
         if (w->watch.failed && w->watch.failed(w->watch.ctx, &why))
             note_failure(w, &why);
-        else if (w->timeout && idle >= w->timeout * LOOKS)
+        else if (w->timeout && w->idle >= w->timeout * LOOKS)
             stalled(w);
     }
 }
@@ -123,9 +128,11 @@ static void last_resort(struct cuda_watchdog *w)
 {
     char line[sizeof w->why.msg + 160];
     for (unsigned looks = 0; looks < w->grace * LOOKS;) looks += look_due(w);
+    assert(w->why.code != STATUS_OK);
     snprintf(line, sizeof line, "%s; this worker did not end by itself within %u s", w->why.msg, w->grace);
+    void (*end)(const char *line) = w->watch.end;
     pthread_mutex_unlock(&w->lock);
-    w->watch.end(line);
+    end(line);
     pthread_mutex_lock(&w->lock);
 }
 
@@ -158,6 +165,7 @@ enum status cuda_watchdog_start(const struct cuda_watch *watch, struct cuda_watc
 {
     uint64_t timeout, grace;
     pthread_condattr_t attr;
+    assert(watch->moves && watch->blame);
     TRY(environment_number("ATOLL_GPU_TIMEOUT", "seconds", TIMEOUT, SECONDS_MAX, &timeout, err));
     TRY(environment_number("ATOLL_GPU_GRACE", "seconds", GRACE, SECONDS_MAX, &grace, err));
     struct cuda_watchdog *w = mem_alloc(1, sizeof *w);
@@ -178,13 +186,35 @@ enum status cuda_watchdog_start(const struct cuda_watch *watch, struct cuda_watc
     return STATUS_OK;
 }
 
+/* Until no helper runs and, after a failure, the abort has ended. The lock is held. */
+static void helpers_wait(struct cuda_watchdog *w)
+{
+    while (w->helpers || (atomic_load(&w->failed) && !w->aborted)) pthread_cond_wait(&w->turned, &w->lock);
+    assert(w->helpers == 0);
+}
+
+void cuda_watchdog_turn(struct cuda_watchdog *w, const struct cuda_watch *watch)
+{
+    if (!w) return;
+    assert(watch->moves && watch->blame);
+    pthread_mutex_lock(&w->lock);
+    assert(!w->closing);
+    w->turns++; /* a stall of the old watch no longer counts */
+    pthread_cond_broadcast(&w->turned);
+    helpers_wait(w);
+    w->watch = *watch;
+    w->idle = 0;
+    pthread_mutex_unlock(&w->lock);
+}
+
 void cuda_watchdog_stop(struct cuda_watchdog *w)
 {
     if (!w) return;
     pthread_mutex_lock(&w->lock);
+    assert(!w->closing);
     w->closing = true;
     pthread_cond_broadcast(&w->turned);
-    while (w->helpers || (atomic_load(&w->failed) && !w->aborted)) pthread_cond_wait(&w->turned, &w->lock);
+    helpers_wait(w);
     pthread_t thread = w->thread;
     bool stays = atomic_load(&w->failed) && w->watch.end && !w->ended;
     w->left = stays;

@@ -1,5 +1,6 @@
 #include "gpu/cuda/cudnn/cuda_cudnn.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ struct cuda_cudnn {
     struct cuda_rt *rt;
     struct cudnn_rt *dnn;
     bool exact;
-    size_t scratch_max, alone_max; /* alone_max: of one sequence */
+    size_t scratch_max, single_max; /* single_max: of one sequence */
 };
 
 /* One of the scratch buffers, in bytes from the start of the plan's memory. */
@@ -43,7 +44,7 @@ enum status cuda_attention_wish(enum cuda_attention *out, struct err *err)
     return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": own, cudnn or exact are allowed", set);
 }
 
-static size_t alone_room(struct cuda_rt *rt)
+static size_t single_room(struct cuda_rt *rt)
 {
     uint64_t left, total;
     cuda_rt_memory(rt, &left, &total);
@@ -56,7 +57,7 @@ enum status cuda_cudnn_open(struct cuda_rt *rt, bool exact, size_t scratch_max, 
     struct cuda_cudnn *dnn = mem_alloc(1, sizeof *dnn);
     if (!dnn) return err_set(err, STATUS_NOMEM, "no memory for cuDNN");
     *dnn = (struct cuda_cudnn){.rt = rt, .exact = exact, .scratch_max = scratch_max ? scratch_max : SCRATCH_MAX};
-    dnn->alone_max = scratch_max ? scratch_max : alone_room(rt);
+    dnn->single_max = scratch_max ? scratch_max : single_room(rt);
     enum status status = cudnn_rt_open(rt, &dnn->dnn, name, name_size, err);
     if (status == STATUS_OK)
         *out = dnn;
@@ -92,7 +93,7 @@ static size_t guess(const struct attn_graph_shape *s, bool inference, size_t bat
 
 static size_t room(const struct cuda_cudnn *dnn, size_t batch)
 {
-    return batch == 1 ? dnn->alone_max : dnn->scratch_max;
+    return batch == 1 ? dnn->single_max : dnn->scratch_max;
 }
 
 /* The least number of equal parts, `parts` or more, whose scratch memory there is room for; more than the batch: none.
@@ -170,12 +171,13 @@ static enum status build_parts(struct cuda_cudnn_attn *p, struct err *err)
     for (size_t parts = 1; (parts = parts_from(dnn, &whole, p->inference, parts)) <= whole.batch; parts++) {
         p->parts = parts;
         p->each.batch = whole.batch / parts;
+        assert(whole.batch % parts == 0);
         enum status status = build(p, err);
         if (status != STATUS_LIMIT) return status;
         kernels_free(p);
     }
     return err_set(err, STATUS_UNSUPPORTED, "attention of one sequence wants more scratch memory than %zu bytes",
-                   dnn->alone_max);
+                   dnn->single_max);
 }
 
 enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,
@@ -226,6 +228,7 @@ static void *of_part(const struct cuda_cudnn_attn *p, const void *base, size_t p
                      size_t size)
 {
     size_t rows = part * p->each.batch * p->each.seq;
+    assert(part < p->parts);
     return (unsigned char *)(uintptr_t)base + (rows * row + column) * size;
 }
 
@@ -236,6 +239,8 @@ static size_t row_of(const struct cuda_cudnn_attn *p)
 
 void cuda_cudnn_attn_fwd(struct cuda_cudnn_attn *p, const void *qkv, void *o, float *lse)
 {
+    assert(p->forward && p->parts > 0);
+    assert(lse || p->inference);
     static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V};
     size_t row = row_of(p), c = p->each.heads * p->each.head_dim;
     for (size_t part = 0; part < p->parts; part++) {
@@ -252,6 +257,7 @@ void cuda_cudnn_attn_bwd(struct cuda_cudnn_attn *p, const void *qkv, const void 
                          void *dqkv)
 {
     static const enum attn_graph_role roles[] = {ATTN_Q, ATTN_K, ATTN_V, ATTN_DQ, ATTN_DK, ATTN_DV};
+    assert(p->backward && !p->inference && lse);
     size_t row = row_of(p), c = p->each.heads * p->each.head_dim;
     for (size_t part = 0; part < p->parts; part++) {
         void *memory[ATTN_ROLES] = {NULL};

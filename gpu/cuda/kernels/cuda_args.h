@@ -19,8 +19,8 @@ enum {
     CUDA_BLOCK = 256,          /* threads of an elementwise block */
     CUDA_WIDE = 8,             /* numbers that a thread loads at a time: 16 bytes of bf16 */
     CUDA_COLUMN_THREADS = 128, /* of a block that sums columns over rows */
-    CUDA_BOTH_THREADS = 256,   /* of a block of cuda_norm_both; of the short one half */
-    CUDA_BOTH_WIDE = 2,        /* wide loads of a row that each of them has at most */
+    CUDA_FUSED_THREADS = 256,  /* of a block of cuda_norm_fused; of the short one half */
+    CUDA_FUSED_WIDE = 2,       /* wide loads of a row that each of them has at most */
     CUDA_COLUMN_GROUPS = 16,   /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
     CUDA_EMBED_ROWS = 8192,    /* cuda_embed_sort compares each of so many tokens, at most, with all of them */
     CUDA_ADAMW_EACH = 4,       /* elements of a thread of cuda_adamw */
@@ -109,14 +109,15 @@ void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a)
 /* wide blocks of CUDA_COLUMN_THREADS over c, blocks of rows */
 void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a);
 
-/* --- cuda_norm_both.cu: blocks of rows; c a multiple of CUDA_WIDE, <= CUDA_BOTH_COLUMNS --------------------------- */
+/* --- cuda_norm_fused.cu: blocks of rows; c a multiple of CUDA_WIDE, <= CUDA_FUSED_COLUMNS ---------------------------
+ */
 
 enum {
-    CUDA_BOTH_COLUMNS = CUDA_BOTH_THREADS * CUDA_BOTH_WIDE * CUDA_WIDE,
-    CUDA_BOTH_SHORT = CUDA_BOTH_THREADS / 2 * CUDA_WIDE /* rows that half the threads take with one load each */
+    CUDA_FUSED_COLUMNS = CUDA_FUSED_THREADS * CUDA_FUSED_WIDE * CUDA_WIDE,
+    CUDA_FUSED_SHORT = CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* rows that half the threads take with one load each */
 };
 
-struct cuda_both_args {
+struct cuda_fused_args {
     size_t n, c, block; /* block: rows of one partial sum */
     int bf16;
     const void *x, *dy, *dres;
@@ -124,10 +125,10 @@ struct cuda_both_args {
     void *dx;
     float *partials; /* [blocks][2][c], dw then db; of RMS norm [blocks][c] */
 };
-void cuda_norm_both(const struct cuda_grid *grid, const struct cuda_both_args *a);
-void cuda_norm_both_short(const struct cuda_grid *grid, const struct cuda_both_args *a);
-void cuda_rms_both(const struct cuda_grid *grid, const struct cuda_both_args *a);
-void cuda_rms_both_short(const struct cuda_grid *grid, const struct cuda_both_args *a);
+void cuda_norm_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_norm_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_rms_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_rms_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
 
 struct cuda_columns_args {
     size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */
@@ -257,8 +258,8 @@ struct cuda_muon_args {
     void *x;                        /* [batch][rows * cols] */
     int bf16;                       /* x is bf16 */
 };
-void cuda_muon_mix(const struct cuda_grid *grid, const struct cuda_muon_args *a);
-void cuda_muon_move(const struct cuda_grid *grid, const struct cuda_muon_args *a);
+void cuda_muon_momentum(const struct cuda_grid *grid, const struct cuda_muon_args *a);
+void cuda_muon_apply(const struct cuda_grid *grid, const struct cuda_muon_args *a);
 
 struct cuda_muon_poly_args {
     size_t side;

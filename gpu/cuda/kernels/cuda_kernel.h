@@ -1,6 +1,6 @@
-/* What a kernel source (gpu/cuda_*.cu) is written in: the part of CUDA that is also C11. nvcc compiles it for GPUs;
- * any C compiler compiles the same lines for tests/cuda/emulator/emulate.c, which runs blocks thread by thread and
- * checks barriers.
+/* The language of a kernel source (gpu/cuda/kernels/cuda_*.cu): the part of CUDA that is also C11. nvcc compiles it for
+ * GPUs. A C compiler compiles the same lines with the header that KERNEL_EMULATION names; tests/cuda/emulator then runs
+ * them on the CPU.
  *
  * A kernel takes one struct by value and has a fixed number of threads a block:
  *
@@ -78,73 +78,11 @@ static inline void kernel_launch(const void *kernel, const struct cuda_grid *gri
 
 #else
 
-#include <math.h>
-
-struct emulated_index {
-    unsigned x, y, z;
-};
-extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-
-/* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or
- * reach at different lines, ends the process with a message. */
-void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
-                  unsigned y, unsigned threads);
-/* The same later, when the host waits for the grid's queue; or what nvcc made of the kernel of that name
- * (tests/cuda/ptx/ptx.h). */
-void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
-                          size_t a_bytes, unsigned threads);
-void cuda_emulated_barrier(const char *file, int line);
-void cuda_emulated_warp_barrier(const char *file, int line);
-float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
-double cuda_emulated_xor_f64(double value, unsigned lanes, int line);
-unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line);
-unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line);
-unsigned cuda_emulated_add_u32(unsigned value, int line);
-unsigned cuda_emulated_max_u32(unsigned value, int line);
-unsigned cuda_emulated_ballot(int vote, int line);
-/* p is read or written 16 bytes at a time: a GPU takes no other place for that. */
-void cuda_emulated_wide(const void *p);
-
-#define DEVICE static inline
-#define UNROLL
-#define UNROLL_4
-/* A section of its own: the emulation fills it with NaN before every block, as nothing initialises shared memory. */
-#if defined(__SANITIZE_ADDRESS__)
-#define __shared__ static
-#else
-#define __shared__ static __attribute__((section("cuda_shared")))
+/* The seam: whoever compiles kernels as C names a header that defines the words above for C. */
+#ifndef KERNEL_EMULATION
+#error "compile with -DKERNEL_EMULATION=\"tests/cuda/emulator/emulate_kernel.h\""
 #endif
-#define __syncthreads() cuda_emulated_barrier(__FILE__, __LINE__)
-#define __syncwarp() cuda_emulated_warp_barrier(__FILE__, __LINE__)
-#define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
-#define __shfl_xor_sync(mask, value, lanes)                                                                            \
-    _Generic((value), float                                                                                            \
-             : cuda_emulated_xor_f32, double                                                                           \
-             : cuda_emulated_xor_f64, unsigned                                                                         \
-             : cuda_emulated_xor_u32)((value), (lanes), __LINE__)
-#define __shfl_up_sync(mask, value, lanes) cuda_emulated_up_u32((value), (lanes), __LINE__)
-#define __reduce_add_sync(mask, value) cuda_emulated_add_u32((value), __LINE__)
-#define __reduce_max_sync(mask, value) cuda_emulated_max_u32((value), __LINE__)
-#define __popc(word) ((unsigned)__builtin_popcount(word))
-#define KERNEL(name, args, threads) KERNEL_CALLED(#name, name, args, threads)
-#define KERNEL_CALLED(text, name, args, threads)                                                                       \
-    static void name##_kernel(const struct args a);                                                                    \
-    static void name##_thread(const void *a)                                                                           \
-    {                                                                                                                  \
-        name##_kernel(*(const struct args *)a);                                                                        \
-    }                                                                                                                  \
-    void name(const struct cuda_grid *grid, const struct args *a)                                                      \
-    {                                                                                                                  \
-        cuda_emulated_launch(grid, (text), name##_thread, a, sizeof *a, (threads));                                    \
-    }                                                                                                                  \
-    static void name##_kernel(const struct args a)
-#define ACT_KERNEL(name, args, threads)                                                                                \
-    DEVICE void name##_body(const struct args a, const int bf16);                                                      \
-    KERNEL_CALLED(a->bf16 ? #name "_bf16" : #name "_fp32", name, args, threads)                                        \
-    {                                                                                                                  \
-        name##_body(a, a.bf16);                                                                                        \
-    }                                                                                                                  \
-    DEVICE void name##_body(const struct args a, const int bf16)
+#include KERNEL_EMULATION
 
 #endif
 

@@ -74,7 +74,7 @@ DEVICE float xent_look(const struct cuda_xent_args *a, size_t base, const int bf
 }
 
 /* In place: (softmax - onehot) dscale, zero behind the last logit. What is seldom is asked of all WIDE together. */
-DEVICE void xent_slope(const struct cuda_xent_args *a, size_t i, size_t target, float lse, const int bf16, float *x)
+DEVICE void xent_grad(const struct cuda_xent_args *a, size_t i, size_t target, float lse, const int bf16, float *x)
 {
     UNROLL for (int k = 0; k < WIDE; k++) x[k] = power(x[k], lse, bf16) * a->dscale;
     if (i + WIDE > a->v) UNROLL for (int k = 0; k < WIDE; k++) x[k] = i + k < a->v ? x[k] : 0.0f;
@@ -91,10 +91,10 @@ DEVICE void xent_write(const struct cuda_xent_args *a, size_t base, size_t targe
         if (i >= a->ld) continue;
         act_load(a->logits, base + i, bf16, WIDE, x);
         if (j < a->ld) act_load(a->logits, base + j, bf16, WIDE, y);
-        xent_slope(a, i, target, lse, bf16, x);
+        xent_grad(a, i, target, lse, bf16, x);
         act_store(a->logits, base + i, bf16, WIDE, x);
         if (j >= a->ld) continue;
-        xent_slope(a, j, target, lse, bf16, y);
+        xent_grad(a, j, target, lse, bf16, y);
         act_store(a->logits, base + j, bf16, WIDE, y);
     }
 }

@@ -1,8 +1,8 @@
 /* Instructions that 32 lanes of a warp carry out together, for kernels on tensor cores (compute capability 8.0): copies
  * from device to shared memory that run beside the thread, matrices of 8 by 8 bf16 from shared memory to registers, and
  * their products. Named and laid out as in the PTX ISA, sections "cp.async", "ldmatrix" and "Matrix Fragments for
- * mma.m16n8k16 with floating point type"; tests/cuda/emulator/emulate_mma.c does the same lane by lane, and
- * tests/parity/ test_cuda_mma.c holds that against the plain product of matrices.
+ * mma.m16n8k16 with floating point type"; where kernels are compiled as C, KERNEL_EMULATION
+ * (gpu/cuda/kernels/cuda_kernel.h) defines them.
  *
  * Shared memory of these kernels is what the launch asks for (MMA_KERNEL), so that it may be more than 48 KB, and is
  * addressed in bytes from its begin. All lanes of a warp call together, but for copies. */
@@ -130,117 +130,6 @@ DEVICE uint32_t bf16_pair(float low, float high)
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
-}
-
-#else
-
-#include <stdbool.h>
-
-struct shared {
-    unsigned bytes;
-};
-
-/* --- tests/cuda/emulator/emulate_mma.c: a block's shared memory is full of NaN when it begins
- * ------------------------------ */
-
-/* The place of `bytes` bytes; outside of the block's memory or not aligned to its size ends the process. */
-unsigned char *cuda_emulated_shared(struct shared s, unsigned at, unsigned bytes, int line);
-/* A copy of the calling thread's is noted: it is done when the thread waits for it. One that is never waited for ends
- * the process when the block does. */
-void cuda_emulated_copy(unsigned char *to, const void *from, unsigned bytes, unsigned filled, int line);
-void cuda_emulated_commit(void);
-struct emulated_copy {
-    unsigned char *to;
-    const unsigned char *from;
-    unsigned bytes, filled, group;
-};
-/* The next copy that has to be done so that `but` groups are left; false: there is none. */
-bool cuda_emulated_arrival(int but, struct emulated_copy *copy);
-/* Rows in device order; the rows that one matrix is read from must lie in different banks, else the process ends. */
-void cuda_emulated_matrices(const uint16_t *row, unsigned at, bool columns, uint32_t *out, int line);
-void cuda_emulated_mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, int line);
-
-#define MMA_KERNEL(name, args, threads, size)                                                                          \
-    _Static_assert((int)(size) <= (int)MMA_SHARED_MAX, "fits no multiprocessor of 8.6");                               \
-    DEVICE void name##_body(const struct args a, const struct shared s);                                               \
-    KERNEL(name, args, threads)                                                                                        \
-    {                                                                                                                  \
-        name##_body(a, (struct shared){.bytes = (size)});                                                              \
-    }                                                                                                                  \
-    DEVICE void name##_body(const struct args a, const struct shared s)
-
-/* What arrives is rubbish until the thread waits. The bytes are touched here, in the kernel's own code, which is what
- * the checker looks at (tests/cuda/races/races.h). */
-DEVICE void emulated_copy(struct shared s, unsigned at, const void *from, unsigned bytes, unsigned filled, int line)
-{
-    unsigned char *to = cuda_emulated_shared(s, at, bytes, line);
-    for (unsigned i = 0; i < bytes; i++) to[i] = 0xff;
-    cuda_emulated_copy(to, from, bytes, filled, line);
-}
-
-DEVICE void copy_16(struct shared s, unsigned at, const void *from, unsigned filled)
-{
-    emulated_copy(s, at, from, 16, filled, __LINE__);
-}
-
-DEVICE void copy_4(struct shared s, unsigned at, const void *from, unsigned filled)
-{
-    emulated_copy(s, at, from, 4, filled, __LINE__);
-}
-
-DEVICE void copy_commit(void)
-{
-    cuda_emulated_commit();
-}
-
-DEVICE void copy_wait(const int but)
-{
-    struct emulated_copy copy;
-    while (cuda_emulated_arrival(but, &copy))
-        for (unsigned i = 0; i < copy.bytes; i++) copy.to[i] = i < copy.filled ? copy.from[i] : 0;
-}
-
-DEVICE void emulated_matrices(struct shared s, unsigned at, bool columns, uint32_t *out, int line)
-{
-    uint16_t row[8];
-    memcpy(row, cuda_emulated_shared(s, at, sizeof row, line), sizeof row);
-    cuda_emulated_matrices(row, at, columns, out, line);
-}
-
-DEVICE void rows_load(struct shared s, unsigned at, uint32_t *out)
-{
-    emulated_matrices(s, at, false, out, __LINE__);
-}
-
-DEVICE void columns_load(struct shared s, unsigned at, uint32_t *out)
-{
-    emulated_matrices(s, at, true, out, __LINE__);
-}
-
-DEVICE void mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1)
-{
-    cuda_emulated_mma(sum, a, b0, b1, __LINE__);
-}
-
-DEVICE void shared_floats(struct shared s, unsigned at, float *out)
-{
-    memcpy(out, cuda_emulated_shared(s, at, 2 * sizeof *out, __LINE__), 2 * sizeof *out);
-}
-
-DEVICE void shared_put(struct shared s, unsigned at, uint32_t x)
-{
-    memcpy(cuda_emulated_shared(s, at, sizeof x, __LINE__), &x, sizeof x);
-}
-
-DEVICE void shared_to_device(struct shared s, unsigned at, void *to)
-{
-    cuda_emulated_wide(to);
-    memcpy(to, cuda_emulated_shared(s, at, 16, __LINE__), 16);
-}
-
-DEVICE uint32_t bf16_pair(float low, float high)
-{
-    return bf16_of(low) | (uint32_t)bf16_of(high) << 16;
 }
 
 #endif

@@ -4,7 +4,7 @@
 #include "gpu/muon_rules.h"
 
 /* Momentum, and X from it. A refused step leaves the momentum and makes an X of zeros. */
-ACT_KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
+ACT_KERNEL(cuda_muon_momentum, cuda_muon_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.rows * a.cols;
     if (i >= n) return;
@@ -14,7 +14,7 @@ ACT_KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
     if (scale != 0) {
         size_t j = at - place->skipped;
         float g = (1 - a.mu) * (a.grad[at] * scale);
-        if (a.count) { /* as the CPU's muon_mix_bf16 */
+        if (a.count) { /* as the CPU's muon_momentum_bf16 */
             uint16_t *momentum = (uint16_t *)a.momentum + j;
             g = moment_drop(g);
             float m = moment_drop(a.mu * bf16_value(*momentum) + g);
@@ -29,7 +29,7 @@ ACT_KERNEL(cuda_muon_mix, cuda_muon_args, CUDA_BLOCK)
     act_store(a.x, blockIdx.y * n + i, bf16, 1, &x);
 }
 
-ACT_KERNEL(cuda_muon_move, cuda_muon_args, CUDA_BLOCK)
+ACT_KERNEL(cuda_muon_apply, cuda_muon_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.rows * a.cols;
     if (i >= n || (a.scale && *a.scale == 0)) return;

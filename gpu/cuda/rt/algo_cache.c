@@ -1,5 +1,6 @@
 #include "gpu/cuda/rt/algo_cache.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -171,7 +172,7 @@ static int open_locked(const char *path, int tries)
     return fd;
 }
 
-void algo_cache_enter(struct algo_cache *cache)
+void algo_cache_lock(struct algo_cache *cache)
 {
     struct stat st;
     if (cache->path && stat(cache->path, &st) == 0 && !S_ISREG(st.st_mode)) return; /* /dev/null: of no use to others */
@@ -179,7 +180,7 @@ void algo_cache_enter(struct algo_cache *cache)
     if (cache->held >= 0) (void)!read_locked(cache); /* without memory for it all is measured again */
 }
 
-void algo_cache_leave(struct algo_cache *cache)
+void algo_cache_unlock(struct algo_cache *cache)
 {
     if (cache->held >= 0) close(cache->held);
     cache->held = -1;

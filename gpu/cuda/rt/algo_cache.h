@@ -40,8 +40,8 @@ void algo_cache_close(struct algo_cache *cache);
 bool algo_cache_find(const struct algo_cache *cache, const char *key, uint64_t words[ALGO_WORDS]);
 /* Whoever measures is alone: waits, for some seconds at most, until nobody else who shares the file measures, and finds
  * what they chose. Who has no file does not wait. */
-void algo_cache_enter(struct algo_cache *cache);
-void algo_cache_leave(struct algo_cache *cache);
+void algo_cache_lock(struct algo_cache *cache);
+void algo_cache_unlock(struct algo_cache *cache);
 /* Keep a choice, and add it to the file. LIMIT: key too long; NOMEM, IO: the choice holds for this process anyway. */
 enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],
                            struct err *err) MUST_CHECK;

@@ -2,6 +2,7 @@
  * (gpu/cuda/rt/cuda_gemm_time.c). */
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "common/base/mem.h"
@@ -30,26 +31,26 @@ static bool repeat(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const stru
 {
     int32_t n = (int32_t)gemm_products(s);
     int64_t elements = (int64_t)step;
-    return !s->several ||
+    return !s->batch ||
            (accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n)) &&
             accepted(rt, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
                                                           &elements, sizeof elements)));
 }
 
 /* What the product ends in. Our rows are cuBLASLt's columns, with the same distance from one to the next, and our B is
- * its A: sums over B's columns are BGRADA. */
+ * its A: bias_grad is BGRADA. */
 static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
-    cublasLtEpilogue_t epilogue = s->bias    ? CUBLASLT_EPILOGUE_BIAS
-                                  : s->slope ? CUBLASLT_EPILOGUE_DGELU
-                                  : s->sums  ? CUBLASLT_EPILOGUE_BGRADA
-                                             : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = s->bias        ? CUBLASLT_EPILOGUE_BIAS
+                                  : s->dgelu     ? CUBLASLT_EPILOGUE_DGELU
+                                  : s->bias_grad ? CUBLASLT_EPILOGUE_BGRADA
+                                                 : CUBLASLT_EPILOGUE_DEFAULT;
     cudaDataType_t out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
     int64_t ld = (int64_t)s->ldc; /* of aux, whose type is the output's if not said otherwise */
     return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) &&
-           (!(s->bias || s->sums) || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
-           (!s->slope || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
+           (!(s->bias || s->bias_grad) || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
+           (!s->dgelu || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
 }
 
 /* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already.
@@ -116,6 +117,7 @@ int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_a
 static const void *bias_of(struct cuda_rt *rt, const struct cuda_gemm *g, const void *bias)
 {
     size_t bytes = g->shape.n * gemm_number_bytes(g->shape.bf16_out);
+    assert(bias);
     char *place = (char *)rt->workspace + CUDA_WORKSPACE_BYTES;
     if ((uintptr_t)bias % GEMM_VECTOR_BYTES == 0) return bias;
     if (bytes > CUDA_BIAS_BYTES) return NULL;
@@ -126,11 +128,13 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
                                   const struct cuda_gemm_call *call)
 {
     const float one = 1, zero = 0;
+    assert(!g->shape.dgelu || (call->aux && !call->c));
+    assert(!g->shape.bias_grad || call->bias_grad);
     const void *bias = g->shape.bias ? bias_of(rt, g, call->bias) : NULL;
     cublasStatus_t blas = g->shape.bias && !bias ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
     if (bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (g->shape.sums) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->sums);
-    if (g->shape.slope) blas = SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);
+    if (g->shape.bias_grad) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias_grad);
+    if (g->shape.dgelu) blas = SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);
     if (blas != CUBLAS_STATUS_SUCCESS) return blas;
     return cublasLtMatmul(rt->blas, g->op, &one, call->b, g->first, call->a, g->second, call->c ? &one : &zero,
                           call->c ? call->c : call->out, g->out, call->out, g->out, algo, rt->workspace,
@@ -140,13 +144,16 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
 /* Where operands lie anyhow there is a product and a kernel: nothing is asked of the library that it need not do. */
 static bool ends_in_more(const struct cuda_gemm_shape *s)
 {
-    return s->slope || s->sums;
+    return s->dgelu || s->bias_grad;
 }
 
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
+    assert(shape->m && shape->n && shape->k);
+    assert(shape->bias + shape->dgelu + shape->bias_grad <= 1);
+    assert(!shape->batch || !(shape->bias || shape->dgelu || shape->bias_grad));
     g->shape = *shape;
     rt->refusal = CUBLAS_STATUS_NOT_SUPPORTED; /* no algorithm */
     cuda_rt_use(rt);
@@ -180,8 +187,8 @@ void cuda_rt_gemm_free(struct cuda_gemm *g)
 static bool call_aligned(const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
     uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
-    if (g->shape.slope) all |= (uintptr_t)call->aux;
-    if (g->shape.sums) all |= (uintptr_t)call->sums;
+    if (g->shape.dgelu) all |= (uintptr_t)call->aux;
+    if (g->shape.bias_grad) all |= (uintptr_t)call->bias_grad;
     return all % GEMM_VECTOR_BYTES == 0;
 }
 

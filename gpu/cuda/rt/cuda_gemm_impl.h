@@ -30,7 +30,7 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
 
 /* --- cuda_gemm_time.c --------------------------------------------------------------------------------------------- */
 
-/* ATOLL_ALGO_TIMING=off takes the library's guess and leaves products and kernels apart. INVALID, with one line, for
+/* ATOLL_ALGO_TIMING=off takes the library's guess and keeps products and kernels separate. INVALID, with one line, for
  * another word than on and off. */
 enum status cuda_gemm_timing(bool *out, struct err *err) MUST_CHECK;
 /* Fills algo[alignment]: what the cache has, the fastest, or the library's guess. False: there is none. */

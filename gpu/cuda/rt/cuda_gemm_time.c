@@ -2,6 +2,7 @@
  * plain one and a kernel. Found out once, kept in the cache. */
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +24,11 @@ enum {
 /* What a product is called in the cache: all that the choice depends on. `kind`: of which choice. */
 static void key_of(const struct cuda_gemm_shape *s, const char *kind, char key[ALGO_KEY_BYTES])
 {
-    char several[24] = "";
-    const char *end = s->bias ? "+bias" : s->slope ? "+slope" : s->sums ? "+sums" : "";
-    if (s->several) snprintf(several, sizeof several, ",%zu", s->several); /* their steps follow from the rest */
-    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, several, s->lda,
-             s->ldb, s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
+    char batch[24] = "";
+    const char *end = s->bias ? "+bias" : s->dgelu ? "+dgelu" : s->bias_grad ? "+bias_grad" : "";
+    if (s->batch) snprintf(batch, sizeof batch, ",%zu", s->batch); /* their steps follow from the rest */
+    snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, batch, s->lda, s->ldb,
+             s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
              s->bf16_out ? "bf16" : "fp32", end, kind);
 }
 
@@ -96,8 +97,8 @@ static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, st
     size_t before = gemm_products(s) - 1, in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     size_t bytes[OPERANDS] = {(before * s->step_a + (s->a_trans ? s->k : s->m) * s->lda) * in,
                               (before * s->step_b + (s->b_trans ? s->n : s->k) * s->ldb) * in,
-                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* a row more: bias, sums */
-                              s->slope ? s->m * s->ldc * out : 0};
+                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* a row more: bias, bias_grad */
+                              s->dgelu ? s->m * s->ldc * out : 0};
     bool ok = true;
     *t = (struct timing){0};
     for (int i = 0; i < OPERANDS; i++) { /* in the products' own stream, which waits for no other */
@@ -112,7 +113,7 @@ static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, st
                                       .c = s->bf16_out ? NULL : t->operands[2], /* gradients are added to */
                                       .bias = s->bias ? row : NULL,
                                       .aux = t->operands[3],
-                                      .sums = s->sums ? row : NULL};
+                                      .bias_grad = s->bias_grad ? row : NULL};
     ok = ok && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
     if (!ok) timing_finish(rt, t);
     return ok;
@@ -180,8 +181,8 @@ static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
-    return (!(s->bias || s->sums) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
-           (!s->slope || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
+    return (!(s->bias || s->bias_grad) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
+           (!s->dgelu || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
 
 /* What another chose meanwhile is not measured. */
@@ -213,9 +214,9 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
         timed && n > 1 && (alignment == GEMM_VECTOR || !cuda_gemm_rows_aligned(&g->shape)) && worth_timing(&g->shape);
     g->algo[alignment] = found[0].algo;
     if (timed) {
-        algo_cache_enter(&rt->algos);
+        algo_cache_lock(&rt->algos);
         choose_fastest(rt, g, key, alignment, found, n);
-        algo_cache_leave(&rt->algos);
+        algo_cache_unlock(&rt->algos);
     }
     return g->has[alignment] = true;
 }
@@ -223,7 +224,7 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
 /* --- one product or a product and kernels ------------------------------------------------------------------------- */
 
 /* What the cache keeps of it: the first word. */
-enum { FORM_APART = 1, FORM_FUSED = 2 };
+enum { FORM_SEPARATE = 1, FORM_FUSED = 2 };
 
 static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, const struct cuda_gemm *g,
                        const struct timing *t)
@@ -235,55 +236,58 @@ static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, co
 }
 
 /* FORM_..., or 0 where nothing can be measured. */
-static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *apart, const struct cuda_gemm *fused,
+static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *separate, const struct cuda_gemm *fused,
                        const struct cuda_gemm_user *user)
 {
     struct timing t;
     float least[2] = {-1, -1};
+    assert(fused->has[GEMM_VECTOR]);
     if (!timing_begin(rt, &fused->shape, &t)) return 0;
     /* A product that is refused only now is none; `user` would make it the device's error. */
     cublasStatus_t first = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call);
     bool runs = first == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; runs && i < 2 * ROUNDS; i++) {
-        float ms = time_user(rt, user, i % 2 ? fused : apart, &t);
+        float ms = time_user(rt, user, i % 2 ? fused : separate, &t);
         if (ms >= 0 && (least[i % 2] < 0 || ms < least[i % 2])) least[i % 2] = ms;
     }
     timing_finish(rt, &t);
-    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_APART; /* other failures may pass */
+    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_SEPARATE; /* other failures may pass */
     if (least[0] < 0 || least[1] < 0) return 0;
-    return least[1] < least[0] ? FORM_FUSED : FORM_APART;
+    return least[1] < least[0] ? FORM_FUSED : FORM_SEPARATE;
 }
 
 /* The form that the cache keeps, or that is measured and kept. */
-static int form_of(struct cuda_rt *rt, const char *key, const struct cuda_gemm *apart, const struct cuda_gemm *fused,
+static int form_of(struct cuda_rt *rt, const char *key, const struct cuda_gemm *separate, const struct cuda_gemm *fused,
                    const struct cuda_gemm_user *user)
 {
     uint64_t words[ALGO_WORDS] = {0};
     if (algo_cache_find(&rt->algos, key, words)) return (int)words[0];
     if (!fused) return 0;
-    algo_cache_enter(&rt->algos);
+    algo_cache_lock(&rt->algos);
     if (!algo_cache_find(&rt->algos, key, words)) {
-        words[0] = (uint64_t)faster_form(rt, apart, fused, user);
+        words[0] = (uint64_t)faster_form(rt, separate, fused, user);
         if (words[0]) (void)!algo_cache_put(&rt->algos, key, words, NULL);
     }
-    algo_cache_leave(&rt->algos);
+    algo_cache_unlock(&rt->algos);
     return (int)words[0];
 }
 
 enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
-                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user, struct cuda_gemm **out)
+                              const struct cuda_gemm *separate, const struct cuda_gemm_user *user,
+                              struct cuda_gemm **out)
 {
     char key[ALGO_KEY_BYTES];
     struct cuda_gemm *fused = NULL;
+    assert(shape->dgelu != shape->bias_grad && separate && user->run);
     bool timed = wish == CUDA_EPILOGUE_TIMED;
-    if (wish == CUDA_EPILOGUE_APART || !cuda_gemm_rows_aligned(shape)) return STATUS_OK;
+    if (wish == CUDA_EPILOGUE_SEPARATE || !cuda_gemm_rows_aligned(shape)) return STATUS_OK;
     if (timed && (!may_time() || !worth_timing(shape))) return STATUS_OK;
     key_of(shape, "form", key);
-    if (timed && form_of(rt, key, apart, NULL, user) == FORM_APART) return STATUS_OK;
+    if (timed && form_of(rt, key, separate, NULL, user) == FORM_SEPARATE) return STATUS_OK;
     enum status status = cuda_rt_gemm_create(rt, shape, &fused);
     if (status == STATUS_UNSUPPORTED) return STATUS_OK; /* the library has none */
     if (status != STATUS_OK) return status;
-    if (timed && form_of(rt, key, apart, fused, user) != FORM_FUSED) {
+    if (timed && form_of(rt, key, separate, fused, user) != FORM_FUSED) {
         cuda_rt_gemm_free(fused);
         return STATUS_OK;
     }

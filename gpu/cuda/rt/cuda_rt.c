@@ -1,5 +1,6 @@
 #include "gpu/cuda/rt/cuda_rt_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -33,6 +34,7 @@ const char *cuda_rt_name(const struct cuda_rt *rt)
 
 void cuda_rt_fail(struct cuda_rt *rt, enum status code, const char *what)
 {
+    assert(code != STATUS_OK);
     if (rt->error.code == STATUS_OK) err_set(&rt->error, code, "%s: %s", rt->name, what);
 }
 
@@ -171,12 +173,13 @@ void cuda_rt_close(struct cuda_rt *rt)
 
 void cuda_rt_use(struct cuda_rt *rt)
 {
-    atomic_fetch_add_explicit(&rt->pulse.moves, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&rt->progress.moves, 1, memory_order_relaxed);
     check(rt, cudaSetDevice(rt->index), "cannot be used");
 }
 
 static cudaStream_t stream_of(struct cuda_rt *rt, enum cuda_queue queue)
 {
+    assert(queue < CUDA_QUEUES);
     cuda_rt_use(rt);
     if (queue == CUDA_MAIN) return rt->stream;
     if (!rt->beside[queue])
@@ -209,7 +212,8 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
 {
     static const char what[] = "a kernel failed";
     cudaError_t code = cudaErrorNotReady;
-    atomic_fetch_add(&rt->pulse.waits, 1);
+    assert(stream || event);
+    atomic_fetch_add(&rt->progress.waits, 1);
     if (!rt->stopped) code = event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream);
     for (int polls = 0; code == cudaErrorNotReady; polls++) {
         code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
@@ -218,8 +222,9 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
         if (cuda_rt_stopped(rt)) break;
         pause_briefly(polls);
     }
-    atomic_fetch_sub(&rt->pulse.waits, 1);
-    atomic_fetch_add(&rt->pulse.moves, 1);
+    atomic_fetch_sub(&rt->progress.waits, 1);
+    assert(atomic_load(&rt->progress.waits) >= 0);
+    atomic_fetch_add(&rt->progress.moves, 1);
     if (code == cudaSuccess) (void)cuda_rt_stopped(rt); /* an aborted collective ends well, too, and left nothing */
     if (code != cudaErrorNotReady) check(rt, code, what);
 }
@@ -275,6 +280,8 @@ void cuda_rt_copy_on(struct cuda_rt *rt, enum cuda_queue queue, void *dst, const
 {
     static const enum cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                                 cudaMemcpyDeviceToDevice};
+    assert(direction <= CUDA_INSIDE);
+    assert(!bytes || (dst && src));
     if (bytes) check(rt, cudaMemcpyAsync(dst, src, bytes, kinds[direction], stream_of(rt, queue)), "copying");
 }
 
@@ -299,12 +306,14 @@ void cuda_rt_host_release(struct cuda_rt *rt, void *p)
 
 void cuda_rt_mark(struct cuda_rt *rt, int slot)
 {
+    assert(slot >= 0 && slot < DEVICE_MARKS && rt->marks[slot]);
     cuda_rt_use(rt);
     check(rt, cudaEventRecord(rt->marks[slot], rt->stream), "marking a place");
 }
 
 enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
 {
+    assert(slot >= 0 && slot < DEVICE_MARKS && rt->marks[slot]);
     cuda_rt_use(rt);
     wait_here(rt, NULL, rt->marks[slot]);
     if (rt->error.code == STATUS_OK) return STATUS_OK;
@@ -333,17 +342,19 @@ void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *e)
     mem_free(e);
 }
 
-void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+void cuda_rt_event_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
 {
+    assert(e);
     check(rt, cudaEventRecord(e->event, stream_of(rt, queue)), "recording an event");
 }
 
-void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+void cuda_rt_queue_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
 {
+    assert(e);
     check(rt, cudaStreamWaitEvent(stream_of(rt, queue), e->event, 0), "waiting for an event");
 }
 
-enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
+enum status cuda_rt_event_wait(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
 {
     cuda_rt_use(rt);
     wait_here(rt, NULL, e->event);
@@ -351,7 +362,7 @@ enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *
     return err_set(err, rt->error.code, "%s", rt->error.msg);
 }
 
-bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *e)
+bool cuda_rt_event_done(struct cuda_rt *rt, const struct cuda_event *e)
 {
     if (cudaSetDevice(rt->index) != cudaSuccess) return false;
     cudaError_t code = cudaEventQuery(e->event);
@@ -361,13 +372,14 @@ bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *e)
 
 void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), void *ctx)
 {
+    assert(stopped || !ctx);
     rt->stopped = stopped;
     rt->stopped_ctx = ctx;
 }
 
-struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt)
+struct cuda_progress *cuda_rt_progress(struct cuda_rt *rt)
 {
-    return &rt->pulse;
+    return &rt->progress;
 }
 
 struct cuda_grid cuda_rt_grid(struct cuda_rt *rt, size_t x, size_t y)

@@ -24,11 +24,11 @@ struct cuda_gemm_shape {
     size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT */
     bool a_trans, b_trans;         /* stored [k,m], [n,k] */
     bool bf16, bf16_out;           /* A and B; OUT, C and bias. Not so: fp32 */
-    /* What the product ends in, at most one of them, and then it is not one of several: */
-    bool bias;  /* bias[n] is added */
-    bool slope; /* OUT is multiplied by the slope of the tanh GELU at aux[m,n], whose rows and type are OUT's; no C */
-    bool sums;  /* sums[n] become those of B's columns; fp32, as OUT is */
-    size_t several;                /* products; 0: one */
+    /* The epilogue: at most one of these three, and only with batch 0. */
+    bool bias;                     /* bias[n] is added */
+    bool dgelu;                    /* OUT is multiplied by gelu'(aux[m,n]), tanh form; aux is laid out as OUT; no C */
+    bool bias_grad;                /* bias_grad[n] becomes the column sums of B; fp32, as OUT is */
+    size_t batch;                  /* number of products of one call; 0: one */
     size_t step_a, step_b, step_c; /* step_c: of C and OUT */
 };
 
@@ -39,7 +39,7 @@ static inline size_t gemm_number_bytes(bool bf16)
 
 static inline size_t gemm_products(const struct cuda_gemm_shape *s)
 {
-    return s->several ? s->several : 1;
+    return s->batch ? s->batch : 1;
 }
 
 struct cuda_gemm_call {
@@ -47,7 +47,7 @@ struct cuda_gemm_call {
     const void *c; /* NULL: zero; may be out */
     void *out;
     const void *bias, *aux;
-    float *sums;
+    float *bias_grad;
 };
 
 /* An operation, done on what `call` names by a product and whatever kernels that leaves to be done. */
@@ -56,11 +56,11 @@ struct cuda_gemm_user {
     void *ctx;
 };
 
-/* Products that end in a slope or in sums, in the place of a product and kernels (ATOLL_EPILOGUE). */
+/* Whether dgelu and bias_grad go into a product or into kernels of their own (ATOLL_EPILOGUE). */
 enum cuda_epilogue {
-    CUDA_EPILOGUE_TIMED, /* not set, "timed": where that was faster */
-    CUDA_EPILOGUE_FUSED, /* "fused": where the library has such a product */
-    CUDA_EPILOGUE_APART  /* "apart": never */
+    CUDA_EPILOGUE_TIMED,   /* unset or "timed": the faster of the two */
+    CUDA_EPILOGUE_FUSED,   /* "fused": into the product where the library can */
+    CUDA_EPILOGUE_SEPARATE /* "separate": kernels */
 };
 
 enum cuda_direction { CUDA_UPLOAD, CUDA_DOWNLOAD, CUDA_INSIDE };
@@ -100,13 +100,13 @@ enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err) MUST_
 /* NOMEM, or IO. Freed before the runtime is closed, when no wait for it is open; NULL is allowed. */
 enum status cuda_rt_event_create(struct cuda_rt *rt, struct cuda_event **out) MUST_CHECK;
 void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *event);
-void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
+void cuda_rt_event_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
 /* What is submitted to the queue from now on runs after the event. */
-void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
+void cuda_rt_queue_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *event);
 /* The host waits for the event alone; the first error since open, or OK. */
-enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *event, struct err *err) MUST_CHECK;
+enum status cuda_rt_event_wait(struct cuda_rt *rt, struct cuda_event *event, struct err *err) MUST_CHECK;
 /* By any thread: the host would not wait for the event now. */
-bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *event);
+bool cuda_rt_event_done(struct cuda_rt *rt, const struct cuda_event *event);
 /* Waits of the host ask `stopped` again and again and end when it says why (CLOSED sticks then): the GPU waits for
  * another one that will never come. NULL: they wait for the GPU alone. Other calls may block in the library below
  * (a full queue, memory that is not pinned) and do not ask. */
@@ -115,11 +115,11 @@ void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), 
 bool cuda_rt_stopped(struct cuda_rt *rt);
 
 /* What other threads may look at: */
-struct cuda_pulse {
+struct cuda_progress {
     atomic_ulong moves; /* calls that were begun, waits that are over */
     atomic_int waits;   /* the host waits */
 };
-struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt);
+struct cuda_progress *cuda_rt_progress(struct cuda_rt *rt);
 
 /* The queue as the runtime below knows it (cudaStream_t), for libraries that launch by themselves; the device is the
  * calling thread's after it. */
@@ -138,16 +138,16 @@ int cuda_rt_capability(const struct cuda_rt *rt);
 /* Waits for all queues; the first error since open, or OK. */
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 
-/* UNSUPPORTED: no algorithm for the shape, or what cuda_rt_gemm_refusal says; NOMEM. One that ends in a slope or in
- * sums wants rows that begin at 16 bytes when matrices do. */
+/* UNSUPPORTED: no algorithm for the shape, or what cuda_rt_gemm_refusal says; NOMEM. A shape with dgelu or
+ * bias_grad needs rows that begin at multiples of 16 bytes. */
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape,
                                 struct cuda_gemm **out) MUST_CHECK;
 /* Of the last product that was not made: the library's word for it. */
 const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt);
-/* The product of `shape`, which ends in a slope or in sums, if it is to be used in the place of `apart`, the same
- * without: TIMED, `user` was faster with it. *out stays NULL: it is not. NOMEM. */
+/* Make the product of `shape`, which has dgelu or bias_grad, if the caller should use it in place of `separate`, the
+ * same product without. With TIMED the faster one for `user` wins. *out stays NULL: use `separate`. NOMEM. */
 enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
-                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user,
+                              const struct cuda_gemm *separate, const struct cuda_gemm_user *user,
                               struct cuda_gemm **out) MUST_CHECK;
 /* Whether that product takes these operands: they begin at 16 bytes. NULL takes none. */
 bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call);

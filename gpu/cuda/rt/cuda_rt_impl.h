@@ -21,7 +21,7 @@ struct cuda_rt {
     cudaStream_t beside[CUDA_QUEUES]; /* the others, made on first use */
     const struct err *(*stopped)(void *ctx);
     void *stopped_ctx;
-    struct cuda_pulse pulse;
+    struct cuda_progress progress;
     cudaEvent_t marks[DEVICE_MARKS];
     cublasLtHandle_t blas;
     cublasStatus_t refusal; /* of the last product that was not made */

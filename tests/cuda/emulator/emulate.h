@@ -1,4 +1,4 @@
-/* The CPU in place of a GPU: gpu/cuda_*.cu compiled as C run here block by block, every thread a fiber.
+/* The CPU in place of a GPU: gpu/cuda/kernels/cuda_*.cu compiled as C run here block by block, every thread a fiber.
  *
  * What it sees: writes and reads outside of device memory (guard pages), host code that touches device memory (closed
  * while no operation runs) or looks before it waited (nothing runs earlier), queues that touch the same bytes without

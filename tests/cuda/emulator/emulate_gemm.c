@@ -22,7 +22,7 @@ static bool rows_aligned(const struct cuda_gemm_shape *s)
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {
     (void)rt;
-    if ((shape->slope || shape->sums) && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
+    if ((shape->dgelu || shape->bias_grad) && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
     g->shape = *shape;
@@ -42,7 +42,7 @@ static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const 
 {
     size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     size_t bytes[] = {(s->a_trans ? s->k : s->m) * s->lda * in, (s->b_trans ? s->n : s->k) * s->ldb * in,
-                      s->m * s->ldc * out, s->slope ? s->m * s->ldc * out : s->n * sizeof(float)};
+                      s->m * s->ldc * out, s->dgelu ? s->m * s->ldc * out : s->n * sizeof(float)};
     void *p[4];
     bool ok = true;
     for (int i = 0; i < 4; i++) {
@@ -53,8 +53,8 @@ static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const 
                                   .b = p[1],
                                   .c = s->bf16_out ? NULL : p[2],
                                   .out = p[2],
-                                  .aux = s->slope ? p[3] : NULL,
-                                  .sums = s->sums ? p[3] : NULL};
+                                  .aux = s->dgelu ? p[3] : NULL,
+                                  .bias_grad = s->bias_grad ? p[3] : NULL};
     if (ok) user->run(user->ctx, apart, &call);
     if (ok) user->run(user->ctx, fused, &call);
     for (int i = 0; i < 4; i++) cuda_rt_release(rt, p[i]);
@@ -74,7 +74,7 @@ bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_ca
 {
     if (!fused) return false;
     uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
-    all |= fused->shape.slope ? (uintptr_t)call->aux : (uintptr_t)call->sums;
+    all |= fused->shape.dgelu ? (uintptr_t)call->aux : (uintptr_t)call->bias_grad;
     return all % 16 == 0;
 }
 
@@ -117,7 +117,7 @@ static const void *step(const void *p, size_t elements, bool bf16)
 }
 
 /* Of the tanh GELU, as the library has it. */
-static double slope(double z)
+static double dgelu(double z)
 {
     const double root = 0.7978845608028654, cube = 0.044715;
     double t = tanh(root * (z + cube * z * z * z));
@@ -125,14 +125,14 @@ static double slope(double z)
 }
 
 /* Of B's columns; what was there is overwritten. */
-static void column_sums(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
+static void bias_grad(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
-    touch(rt, call->sums, 1, s->n, s->n, false, true);
+    touch(rt, call->bias_grad, 1, s->n, s->n, false, true);
     for (size_t j = 0; j < s->n; j++) {
         double sum = 0;
         for (size_t k = 0; k < s->k; k++)
             sum += element(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
-        call->sums[j] = (float)sum;
+        call->bias_grad[j] = (float)sum;
     }
 }
 
@@ -153,7 +153,7 @@ static void finish(const struct cuda_gemm_shape *s, const struct cuda_gemm_call 
 {
     if (call->c) sum += element(call->c, at, s->bf16_out);
     if (s->bias) sum += element(call->bias, column, s->bf16_out);
-    if (s->slope) sum *= slope(element(call->aux, at, s->bf16_out));
+    if (s->dgelu) sum *= dgelu(element(call->aux, at, s->bf16_out));
     if (s->bf16_out)
         ((uint16_t *)call->out)[at] = bf16_of((float)sum);
     else
@@ -166,8 +166,8 @@ static void run_one(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const s
     read_operand(rt, s, call, call->b, s->b_trans ? s->n : s->k, s->b_trans ? s->k : s->n, s->ldb);
     if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
     if (s->bias) touch(rt, call->bias, 1, s->n, s->n, s->bf16_out, false);
-    if (s->slope) touch(rt, call->aux, s->m, s->n, s->ldc, s->bf16_out, false);
-    if (s->sums) column_sums(rt, s, call);
+    if (s->dgelu) touch(rt, call->aux, s->m, s->n, s->ldc, s->bf16_out, false);
+    if (s->bias_grad) bias_grad(rt, s, call);
     touch(rt, call->out, s->m, s->n, s->ldc, s->bf16_out, true);
     double *a = widened(call->a, s->m, s->k, s->lda, s->a_trans, s->bf16, s->n);
     double *b = widened(call->b, s->k, s->n, s->ldb, s->b_trans, s->bf16, 0), *row = a + s->m * s->k;
@@ -198,7 +198,7 @@ static void run_gemm(struct cuda_rt *rt, const void *args)
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
     struct product product = {.shape = g->shape, .call = *call};
-    if ((g->shape.slope || g->shape.sums) && !cuda_rt_gemm_takes(g, call))
+    if ((g->shape.dgelu || g->shape.bias_grad) && !cuda_rt_gemm_takes(g, call))
         cuda_rt_fail(rt, STATUS_INVALID, "a product that ends in more, of operands that it does not take");
     emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
 }

@@ -95,7 +95,7 @@ struct cuda_rt {
         char *p;
         size_t bytes;
     } * pinned;
-    struct cuda_pulse pulse;
+    struct cuda_progress progress;
     const struct err *(*stopped)(void *ctx);
     void *stopped_ctx;
     bool looks, left; /* this wait asks `stopped`; it was left before it was over */

@@ -84,7 +84,7 @@ static struct emulated_op *append(struct cuda_rt *rt, enum cuda_queue queue, con
     *q->last = op;
     q->last = &op->next;
     rt->n_queued++;
-    atomic_fetch_add(&rt->pulse.moves, 1);
+    atomic_fetch_add(&rt->progress.moves, 1);
     return op;
 }
 
@@ -117,7 +117,7 @@ void cuda_rt_event_free(struct cuda_rt *rt, struct cuda_event *e)
     mem_free(e);
 }
 
-void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+void cuda_rt_event_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
 {
     struct emulated_op *op = append(rt, queue, "event", 0);
     op->record = e;
@@ -125,7 +125,7 @@ void cuda_rt_record(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event
     e->clock = op->clock;
 }
 
-void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
+void cuda_rt_queue_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *e)
 {
     if (!e->recorded) return;
     struct emulated_op *op = append(rt, queue, "wait", 0);
@@ -134,7 +134,7 @@ void cuda_rt_wait(struct cuda_rt *rt, enum cuda_queue queue, struct cuda_event *
     emulate_clock_join(&rt->queues[queue].clock, &e->clock);
 }
 
-bool cuda_rt_passed(struct cuda_rt *rt, const struct cuda_event *e)
+bool cuda_rt_event_done(struct cuda_rt *rt, const struct cuda_event *e)
 {
     (void)rt;
     return atomic_load(&e->done) >= atomic_load(&e->recorded);
@@ -146,9 +146,9 @@ void cuda_rt_watch(struct cuda_rt *rt, const struct err *(*stopped)(void *ctx), 
     rt->stopped_ctx = ctx;
 }
 
-struct cuda_pulse *cuda_rt_pulse(struct cuda_rt *rt)
+struct cuda_progress *cuda_rt_progress(struct cuda_rt *rt)
 {
-    return &rt->pulse;
+    return &rt->progress;
 }
 
 void emulate_hangs_end(void)
@@ -255,15 +255,15 @@ void emulate_block(struct cuda_rt *rt)
 
 static void wait_begins(struct cuda_rt *rt)
 {
-    atomic_fetch_add(&rt->pulse.waits, 1);
+    atomic_fetch_add(&rt->progress.waits, 1);
 }
 
 /* An aborted collective ends well, too, and left nothing. */
 static void wait_ends(struct cuda_rt *rt)
 {
     if (!rt->left) (void)stopped(rt);
-    atomic_fetch_sub(&rt->pulse.waits, 1);
-    atomic_fetch_add(&rt->pulse.moves, 1);
+    atomic_fetch_sub(&rt->progress.waits, 1);
+    atomic_fetch_add(&rt->progress.moves, 1);
 }
 
 void emulate_drain(struct cuda_rt *rt)
@@ -300,7 +300,7 @@ static void run_until(struct cuda_rt *rt, const struct cuda_event *e, uint64_t p
     }
 }
 
-enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
+enum status cuda_rt_event_wait(struct cuda_rt *rt, struct cuda_event *e, struct err *err)
 {
     bool had = e->done < e->recorded;
     rt->looks = true;
@@ -320,12 +320,12 @@ enum status cuda_rt_await(struct cuda_rt *rt, struct cuda_event *e, struct err *
 
 void cuda_rt_mark(struct cuda_rt *rt, int slot)
 {
-    cuda_rt_record(rt, CUDA_MAIN, &rt->marks[slot]);
+    cuda_rt_event_record(rt, CUDA_MAIN, &rt->marks[slot]);
 }
 
 enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
 {
-    return cuda_rt_await(rt, &rt->marks[slot], err);
+    return cuda_rt_event_wait(rt, &rt->marks[slot], err);
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */

@@ -1,15 +1,16 @@
-# The CUDA back end with its kernels compiled as C and run on the CPU: for parity/test_cuda_*, and as a plugin that loads
-# like the true one.
+# The CUDA back end with its kernels compiled as C, to run on the CPU: a library for parity/test_cuda_*, and a plugin that
+# is loaded like the real one.
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE C)
+add_compile_definitions(KERNEL_EMULATION="tests/cuda/emulator/emulate_kernel.h")
 file(GLOB cuda_emulation CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/emulate*.c)
-set(cuda_true ${cuda_host}) # what needs CUDA's headers: cuda/stubs/stubs.cmake
+set(cuda_true ${cuda_host}) # sources that need CUDA's headers: cuda/stubs/stubs.cmake
 list(FILTER cuda_true INCLUDE REGEX "/cuda_(rt|nccl|gemm|cudnn_)[a-z_]*\\.c$")
 list(REMOVE_ITEM cuda_host ${cuda_true})
 list(APPEND cuda_host ${cuda_emulation} cuda/emulator/graph_run.c cuda/ptx/ptx_read.c cuda/ptx/ptx_run.c
      cuda/ptx/ptx_text.c)
 add_library(cuda_kernels OBJECT ${cuda_kernels})
 add_library(cuda_host OBJECT ${cuda_host})
-if(ATOLL_SANITIZE) # builds that have no PTX
+if(ATOLL_SANITIZE) # such a build has no PTX
     set_source_files_properties(cuda/ptx/ptx_run.c PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
 endif()
 add_library(cuda_common OBJECT ${cuda_common})

@@ -1,8 +1,7 @@
-# The kernels as nvcc compiles them (README.md): their PTX, which the build keeps in cuda/ptx/*.ptx, interpreted and searched;
-# the registers that ptxas gave them. All of it runs in --all.
+# Tests of what nvcc makes of the kernels (../README.md). The build keeps the PTX in cuda/ptx/*.ptx. All tests are long.
 list(GET ATOLL_CUDA_ARCHS -1 newest)
 
-# The comparisons of tests/parity once more, each kernel from its PTX (ptx.h).
+# The tests of tests/parity again; the interpreter runs each kernel from its PTX (ptx.h).
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon far outer theta bf16 recompute)
     add_test(NAME test_cuda_${name}_ptx COMMAND test_cuda_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(test_cuda_${name}_ptx PROPERTIES LABELS "parity;long" TIMEOUT 240
@@ -15,7 +14,8 @@ function(atoll_ptx_script name timeout)
     set_tests_properties(test_cuda_${name} PROPERTIES LABELS "lint;long" TIMEOUT ${timeout} SKIP_RETURN_CODE 77
                          ENVIRONMENT ATOLL_NVCC=${ATOLL_NVCC})
 endfunction()
-atoll_ptx_script(resources 60 ${CMAKE_BINARY_DIR}/cuda "${ATOLL_CUDA_ARCHS}" $<TARGET_FILE:atoll_cuda>)
+list(JOIN ATOLL_CUDA_ARCHS " " archs)
+atoll_ptx_script(resources 60 ${CMAKE_BINARY_DIR}/cuda ${archs} $<TARGET_FILE:atoll_cuda>)
 atoll_ptx_script(rounding 120 ${cuda_ptx_folder} ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags})
 atoll_ptx_script(speed 120 ${cuda_ptx_folder} ${ATOLL_NVCC} -arch=compute_${newest} ${cuda_flags})
 atoll_ptx_script(archs 1500)

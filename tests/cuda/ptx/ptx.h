@@ -1,7 +1,7 @@
-/* The PTX that nvcc makes of gpu/cuda_*.cu, carried out by the threads of the emulation in place of the same kernels
- * compiled as C: what stands behind #ifdef __CUDACC__ (instructions of tensor cores, copies, conversions, wide loads
- * and stores) and what the compiler makes of the rest. As PTX ISA 8.7 describes it; that approximate instructions are
- * exact here is the one liberty. Not seen: what ptxas makes of it.
+/* The PTX that nvcc makes of gpu/cuda/kernels/cuda_*.cu, carried out by the threads of the emulation in place of the
+ * same kernels compiled as C: what stands behind #ifdef __CUDACC__ (instructions of tensor cores, copies, conversions,
+ * wide loads and stores) and what the compiler makes of the rest. As PTX ISA 8.7 describes it; that approximate
+ * instructions are exact here is the one liberty. Not seen: what ptxas makes of it.
  *
  * ATOLL_EMULATED_PTX=folder of the build's *.ptx (target cuda_ptx) turns it on. An instruction that is not known ends
  * the process; tests/cuda/ptx/ptx_body.h is where it goes. */

@@ -48,12 +48,12 @@ while read -r file kernel wanted; do
     n=$(most "$kernel" <"$ptx/cuda_$file.ptx")
     ((n >= wanted)) || { echo "$kernel: $n loads under way together, not $wanted"; status=1; }
 done <<'END'
-norm_both cuda_norm_both_bf16 6
-norm_both cuda_norm_both_short_bf16 6
-norm_both cuda_rms_both_bf16 6
-norm_both cuda_rms_both_short_bf16 6
-norm_both cuda_norm_both_fp32 8
-norm_both cuda_norm_both_short_fp32 8
+norm_fused cuda_norm_fused_bf16 6
+norm_fused cuda_norm_fused_short_bf16 6
+norm_fused cuda_rms_fused_bf16 6
+norm_fused cuda_rms_fused_short_bf16 6
+norm_fused cuda_norm_fused_fp32 8
+norm_fused cuda_norm_fused_short_fp32 8
 loss cuda_xent_bf16 2
 embed cuda_embed_word_bf16 8
 END
@@ -71,8 +71,8 @@ glu cuda_glu_bwd
 END
 
 # That it would be seen: a conversion beside the loads.
-sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda/kernels/cuda_norm_both.cu >"$folder/changed.cu"
+sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda/kernels/cuda_norm_fused.cu >"$folder/changed.cu"
 "${nvcc[@]}" -ptx "$folder/changed.cu" -o "$folder/changed"
-(($(most cuda_norm_both_bf16 <"$folder/changed") < 6)) || { echo "a conversion beside loads goes unnoticed"; status=1; }
+(($(most cuda_norm_fused_bf16 <"$folder/changed") < 6)) || { echo "a conversion beside loads goes unnoticed"; status=1; }
 ((status)) || echo "as many loads under way as kernels are written for, exponentials by one instruction"
 exit $status

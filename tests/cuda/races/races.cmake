@@ -1,5 +1,5 @@
-# What --all looks for in kernels beyond their numbers: data races, barriers that are not needed or not tested, bytes moved
-# (README.md). Kernels are compiled once more with -fsanitize=thread, for calls that races_calls.c answers in libtsan's place.
+# Data races, unnecessary or untested barriers, and bytes moved (../README.md). All tests are long. The kernels are
+# compiled again with -fsanitize=thread; races_calls.c defines the functions that libtsan would.
 set(checked_flags -O1 -g -fsanitize=thread)
 if(CMAKE_C_COMPILER_ID MATCHES "Clang")
     list(APPEND checked_flags -mllvm -tsan-instrument-read-before-write)
@@ -12,7 +12,7 @@ add_library(cuda_checked STATIC $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_
 target_link_libraries(cuda_checked PUBLIC atoll_gpu)
 target_link_options(cuda_checked INTERFACE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
 
-# As a plugin that knows which bytes each kernel touches, for several queues and GPUs.
+# A plugin that records which bytes each kernel touches, for tests with several queues and GPUs.
 add_library(cuda_recorded OBJECT cuda/races/queue_record.c cuda/races/races_calls.c)
 target_link_libraries(cuda_recorded PRIVATE atoll_gpu)
 set_target_properties(cuda_recorded cuda_checked_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -22,7 +22,7 @@ target_link_libraries(atoll_cuda_checked PRIVATE m Threads::Threads)
 target_link_options(atoll_cuda_checked PRIVATE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
 set_target_properties(atoll_cuda_checked PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 
-# NAME_checked: a test of the emulated kernels again, every access to memory checked.
+# NAME_checked: a test of the emulated kernels with every memory access checked.
 foreach(name IN LISTS cuda_emulated_tests)
     add_executable(${name}_checked $<TARGET_OBJECTS:${name}>)
     target_link_libraries(${name}_checked PRIVATE ${test_lib} cuda_checked ${all_libraries} PkgConfig::CMOCKA)
@@ -34,7 +34,7 @@ add_test(NAME test_ranks_recorded COMMAND test_ranks test_gpus WORKING_DIRECTORY
 set_tests_properties(test_ranks_recorded PROPERTIES LABELS "parity;long" TIMEOUT 240
                      ENVIRONMENT ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_checked.so)
 
-# Each barrier left out once, with the tests of kernels by themselves, which reach every barrier.
+# Each barrier is left out once. The tests of single kernels reach every barrier.
 set(barrier_tests ${cuda_emulated_tests})
 list(FILTER barrier_tests INCLUDE REGEX "_(kernels|delta|muon)")
 list(TRANSFORM barrier_tests APPEND _checked)
@@ -43,7 +43,7 @@ add_test(NAME test_cuda_barriers
          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(test_cuda_barriers PROPERTIES LABELS "parity;long" TIMEOUT 600)
 
-# What the kernels of a layer move through memory (traffic.h in place of races.h).
+# The bytes that the kernels of a layer move (traffic.h in place of races.h).
 add_executable(test_cuda_traffic cuda/races/test_cuda_traffic.c cuda/races/traffic.c cuda/races/races_calls.c
                $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_OBJECTS:cuda_host>)
 target_link_libraries(test_cuda_traffic PRIVATE ${all_libraries} PkgConfig::CMOCKA)

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_plugin.h"
+#include "gpu/cuda_plugin.h"
 #include "gpu/moment_rules.h"
 #include "tests/cuda/races/traffic.h"
 #include "worker/model/decoder.h"
@@ -29,18 +29,18 @@ struct budget {
 static const double SMALL = 0.6; /* more than statistics of rows and gradients of a layer take */
 
 static const struct budget gpt2_budget[] = {
-    {"cuda_norm_fwd_bf16", 4, 4, 0, 0},         /* two norms: x; y */
-    {"cuda_norm_both_short_bf16", 12, 4, 0, 4}, /* x, dy, dres; dx */
-    {"cuda_gelu_fwd_bf16", 8, 8, 0, 0},         /* 4C: z; y */
-    {"cuda_gelu_bwd_bf16", 16, 8, 0, 0},        /* z, dy; dz */
-    {"cuda_columns_bf16", 18, 0, 0, 9},         /* gradients of four biases, 9C */
-    {"cuda_columns_end", 0, 0, 13, 0},          {NULL, 0, 0, 0, 0},
+    {"cuda_norm_fwd_bf16", 4, 4, 0, 0},          /* two norms: x; y */
+    {"cuda_norm_fused_short_bf16", 12, 4, 0, 4}, /* x, dy, dres; dx */
+    {"cuda_gelu_fwd_bf16", 8, 8, 0, 0},          /* 4C: z; y */
+    {"cuda_gelu_bwd_bf16", 16, 8, 0, 0},         /* z, dy; dz */
+    {"cuda_columns_bf16", 18, 0, 0, 9},          /* gradients of four biases, 9C */
+    {"cuda_columns_end", 0, 0, 13, 0},           {NULL, 0, 0, 0, 0},
 };
 
-/* Where products end in the slope and in sums (gpu/cuda/cuda_lin.c): they read z, 8 C, for it. */
+/* Products with dgelu and bias_grad fused (gpu/cuda/cuda_lin.c): they read z, 8 C, for it. */
 static const struct budget fused_budget[] = {
     {"cuda_norm_fwd_bf16", 4, 4, 0, 0},
-    {"cuda_norm_both_short_bf16", 12, 4, 0, 4},
+    {"cuda_norm_fused_short_bf16", 12, 4, 0, 4},
     {"cuda_gelu_fwd_bf16", 8, 8, 0, 0},
     {"cuda_columns_end", 0, 0, 4, 0},
     {NULL, 0, 0, 0, 0},
@@ -48,7 +48,7 @@ static const struct budget fused_budget[] = {
 
 static const struct budget llama_budget[] = {
     {"cuda_rms_fwd_bf16", 4, 4, 0, 0},
-    {"cuda_rms_both_short_bf16", 12, 4, 0, 2},
+    {"cuda_rms_fused_short_bf16", 12, 4, 0, 2},
     {"cuda_rope_bf16", 8, 8, 0, 0},                        /* queries and keys, forward and back, in place */
     {"cuda_glu_fwd_bf16", 4.0 * F / C, 2.0 * F / C, 0, 0}, /* gate, up; h */
     {"cuda_glu_bwd_bf16", 6.0 * F / C, 4.0 * F / C, 0, 0}, /* gate, up, dh; both */
@@ -61,7 +61,7 @@ static struct device *open_device(void)
     struct device *dev;
     struct err err = {0};
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_int_equal(dev->ops->use_bf16(dev, &err), STATUS_OK);
+    assert_int_equal(device_use_bf16(dev, &err), STATUS_OK);
     return dev;
 }
 
@@ -90,7 +90,7 @@ static size_t count(const struct model_family *family, uint32_t layers, struct t
     float *loss = dev->ops->alloc(dev, ROWS * sizeof *loss);
     int32_t *tokens = dev->ops->alloc(dev, ROWS * sizeof *tokens); /* zeros do: nothing depends on them here */
     assert_true(theta && grad && loss && tokens);
-    assert_int_equal(dev->ops->params_plan(dev, n), STATUS_OK);
+    assert_int_equal(device_params_plan(dev, n), STATUS_OK);
     assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
     traffic_reset();
     decoder_run(model, theta, tokens, tokens, 1, loss, grad, false, NULL);
@@ -183,8 +183,8 @@ static void test_adamw(void **state)
         void *m = dev->ops->alloc(dev, moments), *v = dev->ops->alloc(dev, moments);
         struct step_count *count = dev->ops->alloc(dev, sizeof *count);
         assert_true(theta && grad && m && v && count);
-        assert_int_equal(dev->ops->params_plan(dev, N), STATUS_OK);
-        dev->ops->params(dev, theta, N, 0, N);
+        assert_int_equal(device_params_plan(dev, N), STATUS_OK);
+        device_params(dev, theta, N, 0, N);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
         traffic_reset();
         struct adamw_hyper hyper = {.lr = 1e-3f,

@@ -211,7 +211,7 @@ static void put(void *p, size_t i, int32_t type, double value)
         ((float *)p)[i] = (float)value;
 }
 
-static double slope(double z)
+static double dgelu(double z)
 {
     const double root = 0.7978845608028654, cube = 0.044715;
     double t = tanh(root * (z + cube * z * z * z));
@@ -257,7 +257,7 @@ static void multiply(const struct product *p, size_t nth)
             if (p->beta != 0) sum += (double)p->beta * element(c, &p->c_is, false, i, j);
             if (t->epilogue == CUBLASLT_EPILOGUE_BIAS) sum += number(t->bias, i, D->type);
             if (t->epilogue == CUBLASLT_EPILOGUE_DGELU)
-                sum *= slope(number(t->aux, j * (size_t)t->aux_ld + i, D->type));
+                sum *= dgelu(number(t->aux, j * (size_t)t->aux_ld + i, D->type));
             put(d, j * (size_t)D->ld + i, D->type, sum);
         }
     }

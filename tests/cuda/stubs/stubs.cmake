@@ -1,7 +1,6 @@
-# What of gpu/ calls the libraries of NVIDIA itself, and so is no part of the emulation: run here with stubs of those
-# libraries in their place (cudart_stub.h, cublaslt_stub.h, nccl_stub.c, cudnn_stub.c). Only where the toolkit is, whose
-# headers and whose cuBLASLt's descriptors they are.
-#   test_cublaslt, test_cuda_rt, _nccl, _cudnn_rt   what these files promise, and ask of the libraries
+# The sources of gpu/ that call NVIDIA's libraries, linked with stubs of these libraries (cudart_stub.h, cublaslt_stub.h,
+# nccl_stub.c, cudnn_stub.c). Needs the toolkit: its headers and cuBLASLt's descriptors.
+#   test_cublaslt, test_cuda_rt, _nccl, _cudnn_rt   contracts of these sources, and their calls
 #   atoll_cuda_stubbed.so                           the whole plugin: for test_stubbed_*, and for programs
 
 add_library(cuda_true STATIC ${cuda_true})
@@ -78,7 +77,7 @@ foreach(name IN ITEMS test_cuda_failures test_library_failures)
     set_tests_properties(${name} PROPERTIES LABELS parity TIMEOUT 240)
 endforeach()
 
-# What tests/CMakeLists.txt compares on a GPU, compared on that plugin.
+# The comparisons that tests/CMakeLists.txt makes on a GPU, made on that plugin.
 set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so ATOLL_ALGO_CACHE=/dev/null)
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage theta recompute)
     add_test(NAME test_stubbed_${name} COMMAND gpu_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})

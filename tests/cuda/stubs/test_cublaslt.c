@@ -81,7 +81,7 @@ static double at(const void *p, size_t i, bool bf16)
     return bf16 ? (double)stub_bf16_value(((const uint16_t *)p)[i]) : (double)((const float *)p)[i];
 }
 
-static double slope_at(double z)
+static double dgelu_at(double z)
 {
     double h = 1e-5, y[2];
     for (int i = 0; i < 2; i++) {
@@ -114,7 +114,7 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     const char *bias = (const char *)biases + later * gemm_number_bytes(s.bf16_out);
     float *sums = numbers(s.n, false, 6);
     struct cuda_gemm_call call = {
-        .a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux, .sums = sums};
+        .a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux, .bias_grad = sums};
     assert_int_equal(cuda_rt_gemm_create(rt, &s, &g), STATUS_OK);
     cuda_rt_gemm(rt, g, &call);
     settle();
@@ -123,7 +123,7 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
             double want = j < s.n ? sum_of(&s, &call, i, j) : at(had, i * s.ldc + j, s.bf16_out);
             if (j < s.n && accumulate) want += at(had, i * s.ldc + j, s.bf16_out);
             if (j < s.n && s.bias) want += at(bias, j, s.bf16_out);
-            if (j < s.n && s.slope) want *= slope_at(at(aux, i * s.ldc + j, s.bf16_out));
+            if (j < s.n && s.dgelu) want *= dgelu_at(at(aux, i * s.ldc + j, s.bf16_out));
             double got = at(out, i * s.ldc + j, s.bf16_out);
             if (!(fabs(got - want) <= (s.bf16_out ? 4e-3 : 1e-5) * (1 + fabs(want))))
                 fail_msg("%zu,%zu is %g, want %g", i, j, got, want);
@@ -132,7 +132,7 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     if (s.bf16_out && rounds) fail_msg("parts of a sum may be put together in bf16");
     if (stub.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) fail_msg("parts of a sum may be added in any order");
     if (!(stub.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) fail_msg("no sum may be cut into parts");
-    for (size_t j = 0; s.sums && j < s.n; j++) {
+    for (size_t j = 0; s.bias_grad && j < s.n; j++) {
         double want = 0;
         for (size_t k = 0; k < s.k; k++) want += at(b, s.b_trans ? j * s.ldb + k : k * s.ldb + j, s.bf16);
         if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, want %g", j, (double)sums[j], want);
@@ -148,7 +148,7 @@ static void test_products(void **state)
     for (int trans = 0; trans < 4; trans++) {
         struct cuda_gemm_shape s = {.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true};
         product_one(s, true, 0);
-        s.sums = true;
+        s.bias_grad = true;
         product_one(s, true, 0);
         product_one(s, false, 0);
         s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true, .bf16_out = true};
@@ -158,7 +158,7 @@ static void test_products(void **state)
         product_one(s, false, 1);
         product_one(s, false, 8); /* at 16 bytes and no more */
         s.bias = false;
-        s.slope = true;
+        s.dgelu = true;
         product_one(s, false, 0);
         s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bias = true};
         product_one(s, true, 0);
@@ -169,21 +169,28 @@ static void test_products(void **state)
 
 /* --- which way ---------------------------------------------------------------------------------------------------- */
 
-static const struct cuda_gemm_shape ends_in_slope = {.m = 1024,
-                                                     .n = 512,
-                                                     .k = 128,
-                                                     .lda = 128,
-                                                     .ldb = 128,
-                                                     .b_trans = true,
-                                                     .ldc = 512,
-                                                     .bf16 = true,
-                                                     .bf16_out = true,
-                                                     .slope = true};
-static const struct cuda_gemm_shape ends_in_sums = {
-    .m = 512, .n = 128, .k = 1024, .lda = 512, .a_trans = true, .ldb = 128, .ldc = 128, .bf16 = true, .sums = true};
+static const struct cuda_gemm_shape with_dgelu = {.m = 1024,
+                                                  .n = 512,
+                                                  .k = 128,
+                                                  .lda = 128,
+                                                  .ldb = 128,
+                                                  .b_trans = true,
+                                                  .ldc = 512,
+                                                  .bf16 = true,
+                                                  .bf16_out = true,
+                                                  .dgelu = true};
+static const struct cuda_gemm_shape with_bias_grad = {.m = 512,
+                                                      .n = 128,
+                                                      .k = 1024,
+                                                      .lda = 512,
+                                                      .a_trans = true,
+                                                      .ldb = 128,
+                                                      .ldc = 128,
+                                                      .bf16 = true,
+                                                      .bias_grad = true};
 
 struct kernel {
-    const struct cuda_gemm *apart;
+    const struct cuda_gemm *separate;
     float ms; /* of what follows a plain product */
 };
 
@@ -197,25 +204,25 @@ static void run(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_
 {
     const struct kernel *kernel = ctx;
     cuda_rt_gemm(rt, gemm, call);
-    if (gemm == kernel->apart) rt->stream->submit(rt->stream, take_time, &kernel->ms, sizeof kernel->ms);
+    if (gemm == kernel->separate) rt->stream->submit(rt->stream, take_time, &kernel->ms, sizeof kernel->ms);
 }
 
 /* Whether the product that ends in more is taken where a kernel would take so long; *timed: products were run. */
 static bool fuse(const struct cuda_gemm_shape *shape, enum cuda_epilogue wish, float ms, bool *timed)
 {
     struct cuda_gemm_shape plain = *shape;
-    struct cuda_gemm *apart = NULL, *fused = NULL;
-    plain.slope = plain.sums = false;
-    assert_int_equal(cuda_rt_gemm_create(rt, &plain, &apart), STATUS_OK);
-    struct kernel kernel = {apart, ms};
+    struct cuda_gemm *separate = NULL, *fused = NULL;
+    plain.dgelu = plain.bias_grad = false;
+    assert_int_equal(cuda_rt_gemm_create(rt, &plain, &separate), STATUS_OK);
+    struct kernel kernel = {separate, ms};
     size_t before = stub.products;
-    assert_int_equal(cuda_rt_gemm_fuse(rt, shape, wish, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
+    assert_int_equal(cuda_rt_gemm_fuse(rt, shape, wish, separate, &(struct cuda_gemm_user){run, &kernel}, &fused),
                      STATUS_OK);
     *timed = stub.products > before;
     settle();
     bool taken = fused;
     cuda_rt_gemm_free(fused);
-    cuda_rt_gemm_free(apart);
+    cuda_rt_gemm_free(separate);
     return taken;
 }
 
@@ -252,8 +259,8 @@ static void check_faster(const struct cuda_gemm_shape *shape)
 static void test_faster(void **state)
 {
     (void)state;
-    check_faster(&ends_in_slope);
-    check_faster(&ends_in_sums);
+    check_faster(&with_dgelu);
+    check_faster(&with_bias_grad);
 }
 
 static void test_asked_for(void **state)
@@ -261,14 +268,14 @@ static void test_asked_for(void **state)
     (void)state;
     bool timed;
     forget();
-    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_APART, 100, &timed));
+    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_SEPARATE, 100, &timed));
     assert_false(timed);
-    assert_true(fuse(&ends_in_slope, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only its algorithm is chosen by time */
+    assert_true(fuse(&with_dgelu, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only its algorithm is chosen by time */
     forget();
     (void)setenv("ATOLL_ALGO_TIMING", "off", 1);
-    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
     assert_false(timed);
-    assert_true(fuse(&ends_in_slope, CUDA_EPILOGUE_FUSED, 0, &timed));
+    assert_true(fuse(&with_dgelu, CUDA_EPILOGUE_FUSED, 0, &timed));
     assert_false(timed);
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
@@ -297,28 +304,28 @@ static void test_apart(void **state)
 {
     (void)state;
     bool timed;
-    struct cuda_gemm_shape odd = ends_in_slope;
+    struct cuda_gemm_shape odd = with_dgelu;
     odd.ldc = 516;
     struct cuda_gemm_shape biased = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .bias = true};
     struct cuda_gemm *none = NULL;
     const unsigned ends = CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_BGRADA;
     forget();
     stub.unknown = ends;
-    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
-    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_FUSED, 100, &timed));
+    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_FUSED, 100, &timed));
     stub.unknown = CUBLASLT_EPILOGUE_BIAS;
     assert_int_equal(cuda_rt_gemm_create(rt, &biased, &none), STATUS_UNSUPPORTED);
     assert_null(none);
     forget();
     stub.refused = ends;
-    assert_false(fuse(&ends_in_slope, CUDA_EPILOGUE_TIMED, 100, &timed));
-    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
     forget();
     size_t memory = cudart_stub.memory;
     cudart_stub.memory = 0;
-    assert_false(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
     cudart_stub.memory = memory; /* that is not remembered */
-    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
     assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
 }
 
@@ -332,11 +339,11 @@ static void test_shared(void **state)
     bool timed;
     forget();
     if (cuda_rt_open(0, &other, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
     struct cuda_rt *first = rt;
     size_t before = stub.products;
     rt = other;
-    assert_true(fuse(&ends_in_sums, CUDA_EPILOGUE_TIMED, 0, &timed)); /* not what it would measure */
+    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 0, &timed)); /* not what it would measure */
     assert_int_equal(stub.products, before);
     cuda_rt_close(rt);
     rt = first;
@@ -349,7 +356,7 @@ static void test_takes(void **state)
     struct cuda_gemm *g = NULL;
     forget();
     char *p = cuda_rt_alloc(rt, 64);
-    assert_int_equal(cuda_rt_gemm_create(rt, &ends_in_slope, &g), STATUS_OK);
+    assert_int_equal(cuda_rt_gemm_create(rt, &with_dgelu, &g), STATUS_OK);
     struct cuda_gemm_call call = {.a = p, .b = p + 16, .out = p, .aux = p + 32};
     assert_true(cuda_rt_gemm_takes(g, &call));
     assert_false(cuda_rt_gemm_takes(NULL, &call));
@@ -367,30 +374,30 @@ static void test_takes(void **state)
 /* --- one call fails ----------------------------------------------------------------------------------------------- */
 
 /* Small, and worth to be timed. */
-static const struct cuda_gemm_shape small_slope = {
-    .m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256, .bf16 = true, .bf16_out = true, .slope = true};
-static const struct cuda_gemm_shape small_sums = {
-    .m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true, .ldb = 256, .ldc = 256, .bf16 = true, .sums = true};
+static const struct cuda_gemm_shape small_dgelu = {
+    .m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256, .bf16 = true, .bf16_out = true, .dgelu = true};
+static const struct cuda_gemm_shape small_bias_grad = {
+    .m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true, .ldb = 256, .ldc = 256, .bf16 = true, .bias_grad = true};
 
 /* Made, timed, used, with one call that fails. Whether there was such a call; *ended: the device has an error. */
 static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, int status, bool *ended)
 {
     struct cuda_gemm_shape plain = *shape;
-    struct cuda_gemm *apart = NULL, *fused = NULL;
+    struct cuda_gemm *separate = NULL, *fused = NULL;
     struct kernel kernel = {.ms = 2.5f};
     char *p = cuda_rt_alloc(rt, 1 << 18);
-    struct cuda_gemm_call call = {.a = p, .b = p, .out = p, .aux = p, .sums = (float *)(void *)p};
-    plain.slope = plain.sums = false;
+    struct cuda_gemm_call call = {.a = p, .b = p, .out = p, .aux = p, .bias_grad = (float *)(void *)p};
+    plain.dgelu = plain.bias_grad = false;
     settle();
     cublaslt_faults.status = status;
     cublaslt_faults.after = nth;
-    if (cuda_rt_gemm_create(rt, &plain, &apart) == STATUS_OK) {
-        kernel.apart = apart;
+    if (cuda_rt_gemm_create(rt, &plain, &separate) == STATUS_OK) {
+        kernel.separate = separate;
         assert_int_equal(
-            cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, apart, &(struct cuda_gemm_user){run, &kernel}, &fused),
+            cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, separate, &(struct cuda_gemm_user){run, &kernel}, &fused),
             STATUS_OK);
-        cuda_rt_gemm(rt, fused ? fused : apart, &call);
-    } else if (apart) {
+        cuda_rt_gemm(rt, fused ? fused : separate, &call);
+    } else if (separate) {
         fail_msg("there is a product that was not made");
     }
     bool reached = !cublaslt_faults.after;
@@ -399,7 +406,7 @@ static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, i
         fail_msg("%s", rt->error.msg);
     cublaslt_faults.after = 0;
     cuda_rt_gemm_free(fused);
-    cuda_rt_gemm_free(apart);
+    cuda_rt_gemm_free(separate);
     cuda_rt_release(rt, p);
     assert_int_equal(cublaslt_faults.left, 1); /* the handle */
     return reached;
@@ -428,8 +435,8 @@ static void each_fails(const struct cuda_gemm_shape *shape, int status, unsigned
 static void test_each_fails(void **state)
 {
     (void)state;
-    each_fails(&small_slope, CUBLAS_STATUS_NOT_SUPPORTED, 3);
-    each_fails(&small_sums, CUBLAS_STATUS_EXECUTION_FAILED, 1);
+    each_fails(&small_dgelu, CUBLAS_STATUS_NOT_SUPPORTED, 3);
+    each_fails(&small_bias_grad, CUBLAS_STATUS_EXECUTION_FAILED, 1);
 }
 
 int main(int argc, char **argv)

@@ -303,7 +303,7 @@ static void test_collectives(void **state)
 /* On its device, as far as the host can say. */
 static void until_it_waits(const struct rank *rank)
 {
-    while (!atomic_load(&cuda_rt_pulse(rank->rt)->waits)) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    while (!atomic_load(&cuda_rt_progress(rank->rt)->waits)) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
 static void goes_wrong(const char *name, const char *how)

@@ -320,18 +320,18 @@ static void test_order(void **state)
         memset(pinned, round, N);
         stop(rt, CUDA_COPY);
         cuda_rt_copy_on(rt, CUDA_COPY, p, pinned, N, CUDA_UPLOAD);
-        cuda_rt_record(rt, CUDA_COPY, uploaded);
-        cuda_rt_wait(rt, CUDA_MAIN, uploaded);
+        cuda_rt_event_record(rt, CUDA_COPY, uploaded);
+        cuda_rt_queue_wait(rt, CUDA_MAIN, uploaded);
         cuda_rt_copy(rt, other, p, N, CUDA_DOWNLOAD);
-        cuda_rt_record(rt, CUDA_MAIN, gone);
+        cuda_rt_event_record(rt, CUDA_MAIN, gone);
         for (int look = 0; look < (round == 1 ? 10 : 1); look++) { /* MAIN has time to run ahead */
-            assert_false(cuda_rt_passed(rt, uploaded) || cuda_rt_passed(rt, gone));
+            assert_false(cuda_rt_event_done(rt, uploaded) || cuda_rt_event_done(rt, gone));
             wait_a_little(NULL, false);
         }
-        assert_false(cuda_rt_passed(rt, gone));
+        assert_false(cuda_rt_event_done(rt, gone));
         atomic_store(&open_now, true);
-        assert_int_equal(cuda_rt_await(rt, gone, &err), STATUS_OK);
-        assert_true(cuda_rt_passed(rt, uploaded) && cuda_rt_passed(rt, gone));
+        assert_int_equal(cuda_rt_event_wait(rt, gone, &err), STATUS_OK);
+        assert_true(cuda_rt_event_done(rt, uploaded) && cuda_rt_event_done(rt, gone));
         assert_int_equal(other[0], round);
     }
     for (int slot = 0; slot < DEVICE_MARKS; slot++) {
@@ -348,8 +348,8 @@ static void test_order(void **state)
     memset(pinned, 98, N);
     stop(rt, CUDA_MAIN); /* the others go on */
     cuda_rt_copy_on(rt, CUDA_COPY, p, pinned, N, CUDA_UPLOAD);
-    cuda_rt_record(rt, CUDA_COPY, uploaded);
-    assert_int_equal(cuda_rt_await(rt, uploaded, &err), STATUS_OK);
+    cuda_rt_event_record(rt, CUDA_COPY, uploaded);
+    assert_int_equal(cuda_rt_event_wait(rt, uploaded, &err), STATUS_OK);
     assert_int_equal(p[0], 98);
     atomic_store(&open_now, true);
     memset(pinned, 99, N);
@@ -382,12 +382,12 @@ static void *use_both(void *args)
     for (int i = 0; i < 2; i++)
         if (cuda_rt_event_create(rt[i], &event[i]) != STATUS_OK) return "no event";
     for (int i = 0; i < 2; i++) cuda_rt_copy(rt[i], p[i], &byte[i], 1, CUDA_UPLOAD);
-    for (int i = 0; i < 2; i++) cuda_rt_record(rt[i], CUDA_MAIN, event[i]);
-    for (int i = 0; i < 2; i++) cuda_rt_wait(rt[i], CUDA_COPY, event[i]);
+    for (int i = 0; i < 2; i++) cuda_rt_event_record(rt[i], CUDA_MAIN, event[i]);
+    for (int i = 0; i < 2; i++) cuda_rt_queue_wait(rt[i], CUDA_COPY, event[i]);
     for (int i = 0; i < 2; i++) cuda_rt_copy_on(rt[i], CUDA_COPY, &back[i], p[i], 1, CUDA_DOWNLOAD);
     for (int i = 0; i < 2; i++) cuda_rt_mark(rt[i], 0);
     for (int i = 0; i < 2; i++)
-        if (cuda_rt_reached(rt[i], 0, &err) != STATUS_OK || cuda_rt_await(rt[i], event[i], &err) != STATUS_OK)
+        if (cuda_rt_reached(rt[i], 0, &err) != STATUS_OK || cuda_rt_event_wait(rt[i], event[i], &err) != STATUS_OK)
             return "failed";
     for (int i = 0; i < 2; i++) cuda_rt_event_free(rt[i], event[i]);
     for (int i = 0; i < 2; i++) cuda_rt_release(rt[i], p[i]);
@@ -432,15 +432,15 @@ static void test_watched(void **state)
     struct watch w = {0};
     struct err err = {.code = STATUS_OK};
     struct cuda_rt *rt = open_one(0);
-    struct cuda_pulse *pulse = cuda_rt_pulse(rt);
+    struct cuda_progress *progress = cuda_rt_progress(rt);
     err_set(&w.why, STATUS_CLOSED, "another GPU is gone");
     cuda_rt_watch(rt, stopped, &w);
-    unsigned long moves = atomic_load(&pulse->moves);
+    unsigned long moves = atomic_load(&progress->moves);
     stop(rt, CUDA_MAIN);
     settled(rt);
     assert_true(w.asked > 5);
-    assert_true(atomic_load(&pulse->moves) > moves);
-    assert_int_equal(atomic_load(&pulse->waits), 0);
+    assert_true(atomic_load(&progress->moves) > moves);
+    assert_int_equal(atomic_load(&progress->waits), 0);
     cuda_rt_launched(rt, "a launch after a wait"); /* "not ready" is not its error */
     settled(rt);
 
@@ -449,10 +449,10 @@ static void test_watched(void **state)
     w.asked = 0;
     w.ends_at = 3;
     stop(rt, CUDA_MAIN);
-    cuda_rt_record(rt, CUDA_MAIN, event);
-    assert_int_equal(cuda_rt_await(rt, event, &err), STATUS_CLOSED);
+    cuda_rt_event_record(rt, CUDA_MAIN, event);
+    assert_int_equal(cuda_rt_event_wait(rt, event, &err), STATUS_CLOSED);
     assert_string_equal(err.msg, "device cuda:0 Stub 0: stopped: another GPU is gone");
-    assert_false(cuda_rt_passed(rt, event));
+    assert_false(cuda_rt_event_done(rt, event));
     assert_true(cuda_rt_stopped(rt));
     failed(rt, STATUS_CLOSED, "device cuda:0 Stub 0: stopped: another GPU is gone");
     atomic_store(&open_now, true);

@@ -131,7 +131,7 @@ static void test_products(void **state)
     each_fails(&f);
     f.life.bf16 = true;
     f.near = 2e-3; /* by the roundings between a product and a kernel */
-    setenv("ATOLL_EPILOGUE", "apart", 1);
+    setenv("ATOLL_EPILOGUE", "separate", 1);
     undisturbed(&f.life, &without);
     setenv("ATOLL_EPILOGUE", "fused", 1);
     undisturbed(&f.life, &calm);

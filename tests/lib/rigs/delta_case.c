@@ -221,7 +221,7 @@ static void add_on_device(struct device *dev, const struct codec *codec, const v
     ops->upload(dev, numbers, room, bytes);
     float *there = upload(dev, theta, n);
     ops->delta_add(dev, plan, numbers, there);
-    if (ops->fetch(dev, theta, there, n * sizeof *theta, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (device_fetch(dev, theta, there, n * sizeof *theta, &err) != STATUS_OK) fail_msg("%s", err.msg);
     ops->release(dev, there - LEAD);
     ops->release(dev, numbers);
     ops->plan_free(dev, plan);

@@ -6,8 +6,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_plugin.h"
 #include "gpu/cuda/kernels/cuda_act.h"
+#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/rigs/device_case.h"
 
@@ -56,8 +56,8 @@ struct vec vec_params(size_t n, uint64_t stream, float sigma)
     struct vec v = vec_of(n, values, false);
     mem_free(values);
     for (int d = 0; d < 2; d++) {
-        assert_int_equal(ON(d, params_plan, n), STATUS_OK);
-        ON(d, params, v.at[d], n, 0, n);
+        assert_int_equal(device_params_plan(pair.devs[d], n), STATUS_OK);
+        device_params(pair.devs[d], v.at[d], n, 0, n);
     }
     return v;
 }
@@ -100,7 +100,7 @@ void pair_each(void (*check)(void))
         pair.bf16 = order == 3;
         if (device_open("cpu", 1, &pair.devs[0], &err) != STATUS_OK) fail_msg("%s", err.msg);
         if (atoll_cuda_plugin.open(0, &pair.devs[1], &err) != STATUS_OK) fail_msg("%s", err.msg);
-        if (pair.bf16) assert_int_equal(ON(1, use_bf16, &err), STATUS_OK);
+        if (pair.bf16) assert_int_equal(device_use_bf16(pair.devs[1], &err), STATUS_OK);
         check();
         for (int d = 0; d < 2; d++) {
             if (ON(d, sync, &err) != STATUS_OK) fail_msg("%s", err.msg);

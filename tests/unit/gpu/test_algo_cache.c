@@ -262,10 +262,10 @@ static atomic_bool entered;
 static void *enter_and_look(void *ctx)
 {
     struct algo_cache *cache = ctx;
-    algo_cache_enter(cache);
+    algo_cache_lock(cache);
     atomic_store(&entered, true);
     put(cache, "later", 2);
-    algo_cache_leave(cache);
+    algo_cache_unlock(cache);
     return NULL;
 }
 
@@ -277,24 +277,24 @@ static void test_enter(void **state)
     struct algo_cache first, second;
     assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
     assert_int_equal(algo_cache_open(&second, "g", 1), STATUS_OK);
-    algo_cache_enter(&first);
+    algo_cache_lock(&first);
     assert_int_equal(pthread_create(&thread, NULL, enter_and_look, &second), 0);
     usleep(100000);
     assert_false(atomic_load(&entered));
     put(&first, "chosen", 1);
-    algo_cache_leave(&first);
+    algo_cache_unlock(&first);
     pthread_join(thread, NULL);
     assert_true(atomic_load(&entered) && has(&second, "chosen", 1));
-    algo_cache_enter(&first);
+    algo_cache_lock(&first);
     assert_true(has(&first, "later", 2));
-    algo_cache_leave(&first);
+    algo_cache_unlock(&first);
     algo_cache_close(&first);
     algo_cache_close(&second);
     assert_int_equal(setenv("ATOLL_ALGO_CACHE", "/dev/null", 1), 0); /* nobody is waited for */
     assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
-    algo_cache_enter(&first);
+    algo_cache_lock(&first);
     assert_int_equal(first.held, -1);
-    algo_cache_leave(&first);
+    algo_cache_unlock(&first);
     algo_cache_close(&first);
 }
 

@@ -39,11 +39,11 @@ static enum status owners(struct rank *r, int round)
                                             {.offset = N / 2, .n = N - N / 2, .root = last}};
     for (size_t i = 0; i < N; i++) r->buf[i] = value(coll->rank, round, i);
     TRY(coll->ops->start_reduce(coll, r->buf, parts, 3, 7));
-    coll->ops->wait(coll, 7);
+    collective_wait(coll, 7);
     for (int p = 0; p < 3; p++) /* what is not theirs they may forget */
         if (parts[p].root != coll->rank) memset(r->buf + parts[p].offset, 0xff, parts[p].n * sizeof *r->buf);
     TRY(coll->ops->start_broadcast(coll, r->buf, parts, 3, 7));
-    coll->ops->wait(coll, 7);
+    collective_wait(coll, 7);
     for (size_t i = 0; i < N; i++) {
         bool in = i > 0 && (i < 18 + N / 3 || i >= N / 2);
         float want = value(in ? 0 : coll->rank, round, i);
@@ -76,7 +76,7 @@ static void *rank_sums(void *arg)
         }
         int root = round % coll->n_ranks;
         r->status = coll->ops->start_broadcast(coll, r->buf, &(struct collective_part){.n = N, .root = root}, 1, 0);
-        coll->ops->wait(coll, 0);
+        collective_wait(coll, 0);
         if (r->status != STATUS_OK) return NULL;
         r->status = owners(r, round);
         if (r->status != STATUS_OK) return NULL;

@@ -1,7 +1,11 @@
 /* gpu/collective.h over the GPUs of one worker: events order the COMM queue and the device's own. Ranks only submit and
- * wait; the watchdog ends what will never end (gpu/cuda/comm/cuda_watchdog.h). */
+ * wait; the watchdog ends what will never end (gpu/cuda/comm/cuda_watchdog.h).
+ *
+ * A group of one GPU has no communicator and no events: its collectives do nothing, but the same watchdog watches it.
+ * Waits of its host stay calls that block, so only the last resort ends a hang there. */
 #include "gpu/collective.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "common/base/mem.h"
@@ -25,8 +29,8 @@ struct cuda_rank {
 struct cuda_group {
     struct cuda_watchdog *watchdog;
     void (*end)(const char *line); /* see struct cuda_watch */
-    atomic_bool joined;            /* comms can be looked at */
-    atomic_int closed;             /* comms that are */
+    atomic_bool joined;            /* all comms are open */
+    atomic_int closed;             /* how many comms are closed */
     int n_ranks;
     struct cuda_comm *comms[COLLECTIVE_RANKS_MAX];
     struct cuda_rank members[];
@@ -35,13 +39,21 @@ struct cuda_group {
 static struct cuda_rank *member_of(struct collective *coll)
 {
     struct cuda_group *group = coll->group;
+    assert(coll->rank >= 0 && coll->rank < group->n_ranks);
     return &group->members[coll->rank];
 }
 
 static struct cuda_comm *comm_of(struct collective *coll)
 {
     struct cuda_group *group = coll->group;
+    assert(group->comms[coll->rank]);
     return group->comms[coll->rank];
+}
+
+/* A group of one GPU: nothing to sum or to copy. */
+static bool is_single(const struct collective *coll)
+{
+    return coll->n_ranks == 1;
 }
 
 /* What the host asks while it waits for the device (cuda_rt_watch). */
@@ -71,7 +83,7 @@ static void cuda_at_work(struct collective *coll, bool begins)
 
 static bool member_busy(struct cuda_rank *m)
 {
-    return atomic_load(&m->at_work) || atomic_load(&cuda_rt_pulse(m->rt)->waits) > 0;
+    return atomic_load(&m->at_work) || atomic_load(&cuda_rt_progress(m->rt)->waits) > 0;
 }
 
 static bool group_busy(void *ctx)
@@ -86,7 +98,7 @@ static uint64_t group_moves(void *ctx)
 {
     struct cuda_group *group = ctx;
     uint64_t moves = 0;
-    for (int r = 0; r < group->n_ranks; r++) moves += atomic_load(&cuda_rt_pulse(group->members[r].rt)->moves);
+    for (int r = 0; r < group->n_ranks; r++) moves += atomic_load(&cuda_rt_progress(group->members[r].rt)->moves);
     return moves;
 }
 
@@ -104,7 +116,7 @@ static unsigned long member_came(struct cuda_rank *m, bool ask)
 {
     unsigned long asked = atomic_load(&m->asked), at = asked > ARRIVALS ? asked - ARRIVALS : 0;
     if (!ask) return asked;
-    while (at < asked && cuda_rt_passed(m->rt, m->arrive[at % ARRIVALS])) at++;
+    while (at < asked && cuda_rt_event_done(m->rt, m->arrive[at % ARRIVALS])) at++;
     return at;
 }
 
@@ -127,7 +139,10 @@ static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
         busy++;
     }
     const char *name = cuda_rt_name(missed->rt);
-    if (!atomic_load(&group->joined))
+    if (group->n_ranks == 1)
+        err_set(why, STATUS_IO, "%s: no progress for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
+                name, seconds);
+    else if (!atomic_load(&group->joined))
         err_set(why, STATUS_IO,
                 "NCCL: the %d GPUs of this worker do not join each other, without an answer for %u s "
                 "(ATOLL_GPU_TIMEOUT): see NCCL_DEBUG=INFO, or start a worker for each",
@@ -135,16 +150,16 @@ static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
     else if (least < most)
         err_set(why, STATUS_IO,
                 "%s: does not come to collective %lu, where others wait for it; no GPU of this worker "
-                "got on for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
+                "made progress for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
                 name, least, seconds);
     else if (busy < group->n_ranks)
         err_set(why, STATUS_IO,
-                "%s: does not end what others have ended; no GPU of this worker got on for %u s "
+                "%s: does not end what others have ended; no GPU of this worker made progress for %u s "
                 "(ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
                 name, seconds);
     else
         err_set(why, STATUS_IO,
-                "%s and the other GPUs of this worker: none got on for %u s (ATOLL_GPU_TIMEOUT), all "
+                "%s and the other GPUs of this worker: none made progress for %u s (ATOLL_GPU_TIMEOUT), all "
                 "have come to collective %lu: NCCL_DEBUG=INFO may say why",
                 name, seconds, least - (least > 0));
 }
@@ -165,17 +180,24 @@ static void group_abort(void *ctx)
 static enum status enter(struct collective *coll, struct cuda_rank *m, float *buf, size_t n)
 {
     if (cuda_failure(coll)) return STATUS_CLOSED;
-    cuda_rt_record(m->rt, CUDA_MAIN, m->enter);
-    cuda_rt_wait(m->rt, CUDA_COMM, m->enter);
-    cuda_rt_record(m->rt, CUDA_COMM, m->arrive[atomic_load(&m->asked) % ARRIVALS]);
+    assert(m->enter);
+    cuda_rt_event_record(m->rt, CUDA_MAIN, m->enter);
+    cuda_rt_queue_wait(m->rt, CUDA_COMM, m->enter);
+    cuda_rt_event_record(m->rt, CUDA_COMM, m->arrive[atomic_load(&m->asked) % ARRIVALS]);
     atomic_fetch_add(&m->asked, 1);
     cuda_written(m->cuda, buf, n * sizeof *buf);
     return STATUS_OK;
 }
 
+static enum status single_status(struct collective *coll)
+{
+    return cuda_failure(coll) ? STATUS_CLOSED : STATUS_OK;
+}
+
 static void leave(struct cuda_rank *m, unsigned ticket)
 {
-    cuda_rt_record(m->rt, CUDA_COMM, m->done[ticket]);
+    assert(ticket < EVENTS);
+    cuda_rt_event_record(m->rt, CUDA_COMM, m->done[ticket]);
 }
 
 /* buf holds that many shares. */
@@ -183,6 +205,7 @@ static enum status start(struct collective *coll, void (*run)(struct cuda_comm *
                          size_t share, size_t shares, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
+    if (is_single(coll)) return single_status(coll);
     TRY(enter(coll, m, buf, share * shares));
     run(comm_of(coll), buf, share);
     leave(m, ticket);
@@ -204,6 +227,7 @@ static enum status enter_parts(struct collective *coll, struct cuda_rank *m, flo
                                const struct collective_part *parts, size_t n_parts)
 {
     TRY(enter(coll, m, buf, 0));
+    for (size_t i = 0; i < n_parts; i++) assert(parts[i].root >= 0 && parts[i].root < coll->n_ranks);
     for (size_t i = 0; i < n_parts; i++) cuda_written(m->cuda, buf + parts[i].offset, parts[i].n * sizeof *buf);
     return STATUS_OK;
 }
@@ -212,6 +236,7 @@ static enum status cuda_start_reduce(struct collective *coll, float *buf, const 
                                      size_t n_parts, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
+    if (is_single(coll)) return single_status(coll);
     TRY(enter_parts(coll, m, buf, parts, n_parts));
     cuda_comm_reduce(comm_of(coll), buf, parts, n_parts);
     leave(m, ticket);
@@ -222,6 +247,7 @@ static enum status cuda_start_broadcast(struct collective *coll, float *buf, con
                                         size_t n_parts, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
+    if (is_single(coll)) return single_status(coll);
     TRY(enter_parts(coll, m, buf, parts, n_parts));
     cuda_comm_broadcast(comm_of(coll), buf, parts, n_parts);
     leave(m, ticket);
@@ -236,7 +262,8 @@ static enum status cuda_start_all_reduce(struct collective *coll, float *buf, si
 static void cuda_wait(struct collective *coll, unsigned ticket)
 {
     struct cuda_rank *m = member_of(coll);
-    cuda_rt_wait(m->rt, CUDA_MAIN, m->done[ticket]);
+    assert(ticket < EVENTS);
+    if (!is_single(coll)) cuda_rt_queue_wait(m->rt, CUDA_MAIN, m->done[ticket]);
 }
 
 static enum status cuda_all_reduce_sum(struct collective *coll, float *buf, size_t n)
@@ -266,27 +293,23 @@ static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why
             cuda_rt_name(rt), seconds);
 }
 
-/* With a watchdog of its own, as a GPU that hangs may keep this for ever, too; after a failure the last resort of the
- * group's stays. One that cannot be started is done without. */
-static void comms_close(struct cuda_group *group, bool watched)
+static const struct cuda_watch *closing_watch(struct cuda_group *group, struct cuda_watch *watch)
 {
-    const struct cuda_watch watch = {.ctx = group, .moves = closing_moves, .blame = closing_blame, .end = group->end};
-    struct cuda_watchdog *watchdog = NULL;
-    struct err ignored = {0};
-    if (watched && group->end && cuda_watchdog_start(&watch, &watchdog, &ignored) != STATUS_OK) watchdog = NULL;
+    *watch = (struct cuda_watch){.ctx = group, .moves = closing_moves, .blame = closing_blame, .end = group->end};
+    return watch;
+}
+
+/* A GPU that hangs may keep a communicator from closing, too, so the watchdog now watches that. */
+static void group_free(struct cuda_group *group)
+{
+    struct cuda_watch watch;
+    cuda_watchdog_turn(group->watchdog, closing_watch(group, &watch));
+    for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, NULL, NULL);
     for (int r = 0; r < group->n_ranks; r++) {
         cuda_comm_close(group->comms[r]);
         atomic_store(&group->closed, r + 1);
     }
-    cuda_watchdog_stop(watchdog);
-}
-
-static void group_free(struct cuda_group *group)
-{
-    bool watched = group->watchdog && !cuda_watchdog_failure(group->watchdog);
     cuda_watchdog_stop(group->watchdog);
-    for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, NULL, NULL);
-    comms_close(group, watched);
     for (int r = 0; r < group->n_ranks; r++) {
         struct cuda_rank *m = &group->members[r];
         for (int e = 0; e < EVENTS; e++) cuda_rt_event_free(m->rt, m->done[e]);
@@ -324,6 +347,23 @@ static enum status member_fill(struct cuda_rank *m, struct err *err)
     return STATUS_OK;
 }
 
+/* Opens the communicators; the watchdog expects progress meanwhile. */
+static enum status group_join(struct cuda_group *group, struct err *err)
+{
+    struct cuda_rt *ranks[COLLECTIVE_RANKS_MAX];
+    struct err why = {0};
+    assert(group->watchdog && !atomic_load(&group->joined));
+    for (int r = 0; r < group->n_ranks; r++) ranks[r] = group->members[r].rt;
+    atomic_store(&group->members[0].at_work, true);
+    enum status status = cuda_comm_open(ranks, group->n_ranks, group->comms, &why);
+    atomic_store(&group->members[0].at_work, false);
+    atomic_store(&group->joined, status == STATUS_OK);
+    if (status == STATUS_OK) return status;
+    if (group->comms[0]) cuda_watchdog_fail(group->watchdog, &why); /* aborts the ones that are open */
+    const struct err *first = cuda_watchdog_failure(group->watchdog);
+    return err_set(err, status, "%s", first ? first->msg : why.msg);
+}
+
 static enum status group_fill(struct cuda_group *group, struct err *err)
 {
     const struct cuda_watch watch = {.ctx = group,
@@ -333,26 +373,17 @@ static enum status group_fill(struct cuda_group *group, struct err *err)
                                      .blame = group_blame,
                                      .abort = group_abort,
                                      .end = group->end};
-    struct cuda_rt *ranks[COLLECTIVE_RANKS_MAX];
-    struct err why = {0};
-    for (int r = 0; r < group->n_ranks; r++) ranks[r] = group->members[r].rt;
+    if (group->n_ranks == 1) return cuda_watchdog_start(&watch, &group->watchdog, err);
     for (int r = 0; r < group->n_ranks; r++) TRY(member_fill(&group->members[r], err));
     TRY(cuda_watchdog_start(&watch, &group->watchdog, err));
-    for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(ranks[r], group_stopped, group);
-    atomic_store(&group->members[0].at_work, true);
-    enum status status = cuda_comm_open(ranks, group->n_ranks, group->comms, &why);
-    atomic_store(&group->members[0].at_work, false);
-    atomic_store(&group->joined, status == STATUS_OK);
-    if (status == STATUS_OK) return status;
-    if (group->comms[0]) cuda_watchdog_fail(group->watchdog, &why); /* aborts those that there are */
-    const struct err *first = cuda_watchdog_failure(group->watchdog);
-    return err_set(err, status, "%s", first ? first->msg : why.msg);
+    for (int r = 0; r < group->n_ranks; r++) cuda_rt_watch(group->members[r].rt, group_stopped, group);
+    return group_join(group, err);
 }
 
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                                  struct collective *out, struct err *err)
 {
-    if (n_ranks == 1) return cuda_alone_open(devices[0], end, out, err);
+    assert(n_ranks >= 1 && n_ranks <= COLLECTIVE_RANKS_MAX);
     struct cuda_group *group = mem_alloc(1, sizeof *group + (size_t)n_ranks * sizeof *group->members);
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;

@@ -6,8 +6,8 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum {
-    HELD = CUDA_BOTH_WIDE, /* wide loads that a thread holds of x, and of dy: rows times loads of one */
-    WARPS_MOST = CUDA_BOTH_THREADS / 32
+    HELD = CUDA_FUSED_WIDE, /* wide loads that a thread holds of x, and of dy: rows times loads of one */
+    WARPS_MOST = CUDA_FUSED_THREADS / 32
 };
 
 /* One for the rows of now, one for those before: a single barrier each time. */
@@ -19,7 +19,7 @@ struct both_held {
 };
 
 /* A thread's columns of one row as they were held: hat = (x - mean) rstd and g = dy w; the columns' sums grow. */
-DEVICE void both_look(const struct cuda_both_args *a, const int bf16, const int rms, size_t row, size_t column,
+DEVICE void both_look(const struct cuda_fused_args *a, const int bf16, const int rms, size_t row, size_t column,
                       const struct both_held *held, float *x, float *dy, float *dw, float *db, float *sum, float *dot)
 {
     float w[WIDE], mean = rms ? 0.0f : a->mean[row], rstd = a->rstd[row];
@@ -39,7 +39,7 @@ DEVICE void both_look(const struct cuda_both_args *a, const int bf16, const int 
 
 /* dx = dres + rstd (g - mean(g) - hat mean(g hat)), RMS norm has no mean(g). dres: bf16 as it was held; for fp32 there
  * are no registers that long. */
-DEVICE void both_write(const struct cuda_both_args *a, const int bf16, size_t row, size_t column, const float *hat,
+DEVICE void both_write(const struct cuda_fused_args *a, const int bf16, size_t row, size_t column, const float *hat,
                        const float *g, const uint32_t *dres, float mean_g, float mean_gh)
 {
     float dx[WIDE] = {0}, rstd = a->rstd[row];
@@ -70,8 +70,8 @@ DEVICE void both_sums(row_sums sums, unsigned turn, const int threads, int r, si
 }
 
 /* `threads` of the block and `loads` of a row are constants. */
-DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int rms, const int threads, const int loads,
-                      row_sums sums)
+DEVICE void both_rows(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads,
+                      const int loads, row_sums sums)
 {
     const int rows = HELD / loads;
     const size_t across = (size_t)threads * WIDE;
@@ -124,7 +124,7 @@ DEVICE void both_rows(const struct cuda_both_args *a, const int bf16, const int 
     }
 }
 
-DEVICE void both(const struct cuda_both_args *a, const int bf16, const int rms, const int threads, row_sums sums)
+DEVICE void both(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads, row_sums sums)
 {
     if (a->c <= (size_t)threads * WIDE)
         both_rows(a, bf16, rms, threads, 1, sums);
@@ -132,27 +132,27 @@ DEVICE void both(const struct cuda_both_args *a, const int bf16, const int rms, 
         both_rows(a, bf16, rms, threads, HELD, sums);
 }
 
-ACT_KERNEL(cuda_norm_both, cuda_both_args, CUDA_BOTH_THREADS)
+ACT_KERNEL(cuda_norm_fused, cuda_fused_args, CUDA_FUSED_THREADS)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 0, CUDA_BOTH_THREADS, sums);
+    both(&a, bf16, 0, CUDA_FUSED_THREADS, sums);
 }
 
 /* Half the threads, for short rows. */
-ACT_KERNEL(cuda_norm_both_short, cuda_both_args, CUDA_BOTH_THREADS / 2)
+ACT_KERNEL(cuda_norm_fused_short, cuda_fused_args, CUDA_FUSED_THREADS / 2)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 0, CUDA_BOTH_THREADS / 2, sums);
+    both(&a, bf16, 0, CUDA_FUSED_THREADS / 2, sums);
 }
 
-ACT_KERNEL(cuda_rms_both, cuda_both_args, CUDA_BOTH_THREADS)
+ACT_KERNEL(cuda_rms_fused, cuda_fused_args, CUDA_FUSED_THREADS)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 1, CUDA_BOTH_THREADS, sums);
+    both(&a, bf16, 1, CUDA_FUSED_THREADS, sums);
 }
 
-ACT_KERNEL(cuda_rms_both_short, cuda_both_args, CUDA_BOTH_THREADS / 2)
+ACT_KERNEL(cuda_rms_fused_short, cuda_fused_args, CUDA_FUSED_THREADS / 2)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 1, CUDA_BOTH_THREADS / 2, sums);
+    both(&a, bf16, 1, CUDA_FUSED_THREADS / 2, sums);
 }

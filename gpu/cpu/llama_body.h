@@ -1,6 +1,6 @@
 /* Row kernels of one instruction-set level that Llama's blocks are made of: RMS norm, rotary positions, gated units. */
-#ifndef GPU_GLU_BODY_H
-#define GPU_GLU_BODY_H
+#ifndef GPU_LLAMA_BODY_H
+#define GPU_LLAMA_BODY_H
 
 #include <math.h>
 

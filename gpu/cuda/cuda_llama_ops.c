@@ -1,6 +1,8 @@
 /* RMS norm, rotary positions and gated units of the CUDA device. */
 #include "gpu/cuda/cuda_impl.h"
 
+#include <assert.h>
+
 void cuda_op_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
                      float *rstd)
 {
@@ -16,22 +18,22 @@ void cuda_op_rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, con
     size_t block = cuda_row_block(cuda, n, c);
     if (!block) return;
     size_t blocks = blocks_of(n, block);
-    if (cuda_takes_both(c)) {
-        struct cuda_both_args args = {.n = n,
-                                      .c = c,
-                                      .block = block,
-                                      .bf16 = cuda->bf16,
-                                      .x = x,
-                                      .dy = dy,
-                                      .dres = dres,
-                                      .w = w,
-                                      .rstd = rstd,
-                                      .dx = dx,
-                                      .partials = cuda->partials};
-        if (c <= CUDA_BOTH_SHORT)
-            LAUNCH_ARGS(cuda, cuda_rms_both_short, blocks, 1, &args);
+    if (cuda_norm_fuses(c)) {
+        struct cuda_fused_args args = {.n = n,
+                                       .c = c,
+                                       .block = block,
+                                       .bf16 = cuda->bf16,
+                                       .x = x,
+                                       .dy = dy,
+                                       .dres = dres,
+                                       .w = w,
+                                       .rstd = rstd,
+                                       .dx = dx,
+                                       .partials = cuda->partials};
+        if (c <= CUDA_FUSED_SHORT)
+            LAUNCH_ARGS(cuda, cuda_rms_fused_short, blocks, 1, &args);
         else
-            LAUNCH_ARGS(cuda, cuda_rms_both, blocks, 1, &args);
+            LAUNCH_ARGS(cuda, cuda_rms_fused, blocks, 1, &args);
     } else {
         LAUNCH(cuda, cuda_rms_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_rms_args, .n = n, .c = c,
                .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .rstd = rstd, .partials = cuda->partials);
@@ -45,6 +47,7 @@ void cuda_op_rope(struct device *dev, const struct rope_shape *s, const float *t
 {
     struct cuda_device *cuda = cuda_of(dev);
     size_t half = s->head_dim / 2, pairs = s->n * s->heads * half;
+    assert(s->seq > 0);
     bool wide = half % CUDA_WIDE == 0 && s->ld % CUDA_WIDE == 0;
     if (s->head_dim % 2 || s->heads * s->head_dim > s->ld) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "rope: heads of an odd size, or wider than their rows");
