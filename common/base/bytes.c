@@ -35,7 +35,7 @@ bool reader_done(const struct reader *r)
 
 const uint8_t *get_bytes(struct reader *r, size_t n)
 {
-    assert(r->pos <= r->size && (!r->bad || r->pos == r->size)); /* a failed reader has nothing left */
+    assert(r->pos <= r->size && (!r->bad || r->pos == r->size)); /* reader_fail moves to the end */
     if (r->bad || n > r->size - r->pos) {
         reader_fail(r);
         return NULL;
@@ -107,7 +107,8 @@ void put_bytes(struct writer *w, const void *data, size_t n)
         w->bad = true;
         return;
     }
-    if (n && data != w->data + w->pos) memcpy(w->data + w->pos, data, n); /* bytes may lie in their place already */
+    if (n && data != w->data + w->pos)
+        memcpy(w->data + w->pos, data, n); /* the caller may have built the bytes in place */
     w->pos += n;
 }
 

@@ -1,7 +1,6 @@
-/* Bounded little-endian cursors: the only way bytes of a message or file become numbers and back.
- *
- * Errors latch: after the first access out of bounds every get returns 0 and every put does nothing, so a decoder reads
- * all its fields and asks once. No function allocates. */
+/* Bounded little-endian cursors: all code that reads or writes numbers of a message or file uses them.
+ * Errors latch: after the first access out of bounds every get returns 0 and every put does nothing. So a decoder reads
+ * all fields and checks once. No function allocates. */
 #ifndef COMMON_BYTES_H
 #define COMMON_BYTES_H
 
@@ -18,7 +17,7 @@ struct reader {
 struct writer {
     uint8_t *data;
     size_t cap, pos;
-    bool bad; /* something did not fit */
+    bool bad; /* a value did not fit */
 };
 
 struct reader reader_of(const void *data, size_t size);
@@ -28,13 +27,13 @@ uint32_t get_u32(struct reader *r);
 uint64_t get_u64(struct reader *r);
 float get_f32(struct reader *r);
 double get_f64(struct reader *r);
-/* `n` bytes in place (borrowed from the reader's data), or NULL past the end. */
+/* Pointer to the next `n` bytes, borrowed from the reader's data; NULL past the end. */
 const uint8_t *get_bytes(struct reader *r, size_t n);
-/* u16 length + bytes, copied and terminated; fails when it does not fit `cap` or holds a NUL. */
+/* Read u16 length + bytes into out[cap], terminated; fails when they do not fit or hold a NUL. */
 void get_str(struct reader *r, char *out, size_t cap);
 void reader_fail(struct reader *r);
 size_t reader_left(const struct reader *r);
-/* True when nothing failed and nothing is left over. */
+/* True when no access failed and all bytes were read. */
 bool reader_done(const struct reader *r);
 
 struct writer writer_of(void *data, size_t cap);
@@ -45,7 +44,7 @@ void put_u64(struct writer *w, uint64_t v);
 void put_f32(struct writer *w, float v);
 void put_f64(struct writer *w, double v);
 void put_bytes(struct writer *w, const void *data, size_t n);
-/* u16 length + bytes without the terminator; longer than 65535 bytes sets bad. */
+/* Write u16 length + bytes without the terminator; more than 65535 bytes set bad. */
 void put_str(struct writer *w, const char *text);
 
 #endif

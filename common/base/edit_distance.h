@@ -1,4 +1,4 @@
-/* How different two names are: for "did you mean". */
+/* Distance of two names, for "did you mean". */
 #ifndef COMMON_EDIT_DISTANCE_H
 #define COMMON_EDIT_DISTANCE_H
 

@@ -1,4 +1,4 @@
-/* The bits of a float, and back. */
+/* Conversion between a float and its 32 bits. */
 #ifndef COMMON_FLOAT_BITS_H
 #define COMMON_FLOAT_BITS_H
 

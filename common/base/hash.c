@@ -9,9 +9,9 @@
 
 #include "common/base/pool.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats and hashes are hashed as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats and hashes are hashed as stored in memory");
 
-/* Bit-at-a-time table built on first use would need a lock; a nibble table is small enough to be constant-folded. */
+/* A 256-entry table filled on first use would need a lock; this nibble table is a small constant. */
 static uint32_t crc_portable(uint32_t crc, const unsigned char *p, size_t n)
 {
     static const uint32_t table[16] = {0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
@@ -39,13 +39,14 @@ __attribute__((target("sse4.2"))) static uint32_t crc_sse42(uint32_t crc, const 
     return crc;
 }
 
-/* The instruction takes three cycles, but one can begin in each: three stretches side by side (Gopal and others, "Fast
- * CRC computation for iSCSI polynomial using CRC32 instruction", Intel 2011). */
+/* The CRC32 instruction has a latency of three cycles and a throughput of one per cycle. So three stretches are
+ * computed side by side (Gopal et al., "Fast CRC computation for iSCSI polynomial using CRC32 instruction", Intel
+ * 2011). */
 enum { STRETCH = 8192 };
-#define PAST_ONE 0x54a86326u /* x^(8 STRETCH - 33) mod P, reflected; the product and the instruction have x^33 more */
+#define PAST_ONE 0x54a86326u /* x^(8 STRETCH - 33) mod P, reflected; product and instruction add x^33 */
 #define PAST_TWO 0x1dc403ccu /* x^(16 STRETCH - 33) */
 
-/* crc, and as many zeros behind it as `past` stands for. */
+/* Extends `crc` by zero bytes, whose number the constant `past` encodes. */
 __attribute__((target("sse4.2,pclmul"))) static uint32_t crc_past(uint64_t crc, uint32_t past)
 {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi32_si128((int)past), 0);
@@ -94,7 +95,7 @@ uint64_t hash_mix(uint64_t acc, uint64_t member)
     return XXH3_64bits(pair, sizeof pair);
 }
 
-enum { LEAVES = 1024 }; /* made at a time, 64 MiB of floats: any number of floats needs no memory of its own */
+enum { LEAVES = 1024 }; /* hashed at a time, 64 MiB of floats: fixed memory for any n */
 
 struct leaves {
     const float *x;

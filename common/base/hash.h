@@ -1,5 +1,9 @@
-/* Checksums and fingerprints. CRC32C (Castagnoli, RFC 3720 appendix B.4) guards bytes in transit and on disk; 64-bit
- * XXH3 fingerprints parameters, layouts and configs. Neither resists an adversary; CURVE does that on the wire. */
+/* Checksums and fingerprints.
+ *
+ * - CRC32C (Castagnoli, RFC 3720 appendix B.4) detects damaged bytes in transit and on disk.
+ * - 64-bit XXH3 fingerprints parameters, layouts and configurations.
+ * - Neither resists an adversary; CURVE does that on the wire.
+ * - All functions are thread-safe and never fail. */
 #ifndef COMMON_HASH_H
 #define COMMON_HASH_H
 
@@ -8,20 +12,23 @@
 
 struct pool;
 
-/* CRC32C of data, continuing from `crc` (0 at the start). Uses the instruction of SSE4.2 (and PCLMUL) when the CPU
- * has it. */
+/* CRC32C of data[size], continued from `crc` (0 at the start). Uses the instructions of SSE4.2 and PCLMUL when the CPU
+ * has both. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t size);
-/* The same by table, what CPUs without the instruction use; public so that tests compare the two. */
+/* The same by table, for CPUs without these instructions; public so that tests compare the two. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t size);
 uint64_t hash64(const void *data, size_t size);
-/* Combine fingerprints in order: hash of a list is hash_mix over its members, starting from 0. */
+/* Combine fingerprints in order: the hash of a list is hash_mix over its members, starting from 0. */
 uint64_t hash_mix(uint64_t acc, uint64_t member);
 
-/* The hash of a fragment of theta: of every block of HASH_BLOCK floats, the last one as long as it is, hash64 of its
- * little-endian bytes; hash_mix over these in order, starting from n. A Merkle tree of depth one (Merkle, "A digital
- * signature based on a conventional encryption function", CRYPTO '87): its leaves can be made by any number of threads,
- * and what comes out is the same with all of them. Blocks of 64 KiB cost what the whole in one piece does, and the
- * smallest fragments that are worth sharing out have hundreds. pool NULL: the caller alone. Not from inside a job. */
+/* Hash of x[n], a fragment of theta.
+ *
+ * - Each block of HASH_BLOCK floats (the last one may be shorter) is hashed by hash64 of its little-endian bytes;
+ *   hash_mix combines these in order, starting from n. This is a Merkle tree of depth one (Merkle, "A digital signature
+ *   based on a conventional encryption function", CRYPTO '87).
+ * - The result is the same for any number of threads. Hashing blocks of 64 KiB costs as much as hashing the whole at
+ *   once, and the smallest fragments worth sharing have hundreds of blocks.
+ * - pool NULL: only the calling thread works. Do not call it inside a job of the pool. */
 enum { HASH_BLOCK = 1 << 14 };
 uint64_t hash_floats(struct pool *pool, const float *x, size_t n);
 

@@ -44,7 +44,7 @@ void log_set_name(const char *name)
     pthread_mutex_unlock(&log_lock);
 }
 
-/* "12:34:56.789 worker-0 warn: text": one write(2), so lines of several processes on one terminal do not mix. */
+/* "12:34:56.789 worker-0 warn: text". One write(2) a line keeps lines of several processes on one terminal apart. */
 static void write_stderr(enum log_level level, const char *text)
 {
     struct timespec now;

@@ -1,24 +1,26 @@
-/* Log lines with a level, to stderr by default or to a sink of the caller.
+/* Log lines with a level, written to stderr or to a sink of the caller.
  *
- * error: something was lost or the program cannot go on. warn: it goes on, somebody should look. info: a few lines a
- * round at most. debug: a few lines a step. trace: every message. Messages are lower case and name what they speak of.
- * Thread-safe: one line is one write. */
+ * - error: data was lost or the program cannot continue. warn: the program continues, but the user should act. info: at
+ *   most a few lines a round. debug: a few lines a step. trace: every message.
+ * - Messages are lower case: event first, then values with units.
+ * - Thread-safe: one line is one write. */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 
-/* `line` has no newline and is valid only during the call. Called under the log's lock. */
+/* Receives one line. `line` has no newline and is valid only during the call. Called under the log's lock. */
 typedef void (*log_sink_fn)(void *ctx, enum log_level level, const char *line);
 
 void log_set_level(enum log_level level);
-/* Replace the sink; NULL restores the default one (stderr). `name` ("coordinator", "worker-0") starts every line of the
- * default sink; it is copied. */
+/* Replace the sink; NULL restores the default one (stderr). */
 void log_set_sink(log_sink_fn sink, void *ctx);
+/* Name at the start of every line of the default sink ("coordinator", "worker-0"); copied. */
 void log_set_name(const char *name);
 /* "info" -> LOG_INFO; returns -1 when the name is unknown. */
 int log_level_parse(const char *name);
 
+/* Write a printf-formatted line, cut at 1023 bytes, if `level` is enabled. */
 void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* The block's size sits in a MEM_ALIGN-sized header before it. */
+/* Header of MEM_ALIGN bytes before each block: mem_free needs the size. */
 struct mem_header {
     size_t bytes;
 };
@@ -18,7 +18,7 @@ static struct mem_header *header_of(void *block)
     return (struct mem_header *)(void *)((unsigned char *)block - MEM_ALIGN);
 }
 
-enum { HUGE_FROM = 2 << 20 }; /* blocks from here on ask for transparent huge pages */
+enum { HUGE_FROM = 2 << 20 }; /* blocks of at least this size use transparent huge pages */
 
 static atomic_long fail_countdown;
 static atomic_size_t live_bytes;

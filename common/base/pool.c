@@ -18,9 +18,12 @@
 #include <xmmintrin.h>
 #endif
 
-/* With a core for every thread the word changes within the first spins. With fewer, whoever is waited for may be
- * waiting for this very core: then giving it away is what helps, and pauses only cost time. */
-enum { SPINS = 50, YIELDS = 80 }; /* a spin is a pause, 10 to 40 ns; a yield that nobody takes up about 0.3 us */
+/* With a core for every thread the word changes within the first spins. With fewer cores, the awaited thread may need
+ * this thread's core: then a yield helps and pauses only cost time. */
+enum {
+    SPINS = 50,
+    YIELDS = 80
+}; /* a spin is one pause, 10 to 40 ns; a yield without another runnable thread takes about 0.3 us */
 
 struct worker {
     struct pool *pool;
@@ -33,7 +36,7 @@ struct pool {
     enum pool_floats floats;
     pool_fn fn;
     void *ctx;
-    atomic_uint job;     /* counts jobs; workers wait for it to change */
+    atomic_uint job;     /* number of jobs so far; workers wait for it to change */
     atomic_uint pending; /* workers that have not finished the current job */
     atomic_bool stop;
     struct worker workers[];
@@ -46,7 +49,7 @@ static void cpu_relax(void)
 #endif
 }
 
-/* Streaming stores of a job are visible before the job counts as done. */
+/* Makes the streaming stores of a job visible before the job counts as done. */
 static void store_fence(void)
 {
 #if defined(__x86_64__)
@@ -63,7 +66,7 @@ static bool changes_soon(const atomic_uint *word, unsigned seen)
     return false;
 }
 
-/* Wait until *word differs from `seen`: spin, let others run in between, then sleep. */
+/* Wait until *word differs from `seen`: spin with yields, then sleep. */
 static void wait_change(atomic_uint *word, unsigned seen)
 {
     for (int i = 0; i < YIELDS; i++) {
@@ -110,7 +113,8 @@ static void *worker_main(void *arg)
     for (;;) {
         wait_change(&pool->job, seen);
         seen++;
-        assert(atomic_load(&pool->job) == seen); /* no job begins before all threads have done the one before */
+        assert(atomic_load(&pool->job) ==
+               seen); /* pool_run starts a job only after all threads finished the previous one */
         if (atomic_load(&pool->stop)) return NULL;
         pool->fn(pool->ctx, worker->index, pool->threads);
         store_fence();

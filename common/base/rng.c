@@ -54,7 +54,7 @@ void rng_normal_fill(uint64_t seed, uint32_t stream, uint64_t counter0, float si
 uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t k, uint64_t n)
 {
     if (n < 2) return 0;
-    unsigned half = (65u - (unsigned)__builtin_clzll(n - 1)) / 2; /* two halves of this many bits hold n - 1 */
+    unsigned half = (65u - (unsigned)__builtin_clzll(n - 1)) / 2; /* bits of one half; both together hold n - 1 */
     assert(half >= 1 && half <= 32);
     uint64_t mask = ((uint64_t)1 << half) - 1, x = k;
     uint64_t key = rng_u64(seed, RNG_ORDER, epoch);

@@ -49,7 +49,7 @@ enum status err_prefix(struct err *err, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, args);
     va_end(args);
-    if (n >= 0 && (size_t)n < sizeof err->msg) { /* the old message's end goes when both do not fit */
+    if (n >= 0 && (size_t)n < sizeof err->msg) { /* cut the old message when both do not fit */
         size_t room = sizeof err->msg - 1 - (size_t)n, keep = tail_len < room ? tail_len : room;
         memcpy(err->msg + n, tail, keep);
         err->msg[(size_t)n + keep] = 0;

@@ -1,8 +1,9 @@
-/* Status codes: every fallible function returns one, or forwards the one it was given.
+/* Status codes: every fallible function returns one.
  *
- * 0 is success, negative values are errors, positive values mean "not yet" and are not errors. Functions at an edge
- * (configuration, files, protocol, command line) also fill a struct err with one line for the user: what was wrong,
- * where, and what to do. Whoever sees an error first fills or logs it; callers only forward it. */
+ * - 0 is success, negative values are errors, positive values mean "not yet" and are not errors.
+ * - Functions at an edge (configuration, files, protocol, command line) also fill a struct err with one line for the
+ *   user: what is wrong, where, and what to do.
+ * - The function that detects an error fills err or logs it; its callers only forward it. */
 #ifndef COMMON_STATUS_H
 #define COMMON_STATUS_H
 
@@ -46,8 +47,8 @@ struct err {
 /* Static text of a code, never NULL. */
 const char *status_text(enum status code);
 
-/* The same program, started again the same way on the same machine, would fail the same way: wrong settings, what this
- * machine or build has not, damaged files, a refusal. Others (memory, disks, networks, GPUs that fail) may pass. */
+/* True when the same command on the same machine would fail again: wrong settings, a feature that machine or build
+ * lacks, damaged files, a refusal. Failures of memory, disks, networks and GPUs may be temporary. */
 bool status_is_permanent(enum status code);
 
 /* Exit codes of every program. EXIT_PERMANENT is used only between `atoll launch` and its children: starting the
@@ -60,14 +61,14 @@ enum status err_set(struct err *err, enum status code, const char *fmt, ...) __a
 /* Put "prefix: " before the message already recorded (err may be NULL); returns err->code. */
 enum status err_prefix(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Forward a failure. Positive codes are failures here too: use it only where "not yet" cannot be answered. */
+/* Forward a failure. Positive codes are forwarded, too: use it only where the caller handles "not yet" alike. */
 #define TRY(expr)                                                                                                      \
     do {                                                                                                               \
         enum status try_status_ = (expr);                                                                              \
         if (try_status_ != STATUS_OK) return try_status_;                                                              \
     } while (0)
 
-/* Same, leaving the code in `status` and jumping to a label that undoes what was done. */
+/* The same, with the code in `status` and a jump to the label that cleans up. */
 #define TRY_GOTO(expr, label)                                                                                          \
     do {                                                                                                               \
         status = (expr);                                                                                               \

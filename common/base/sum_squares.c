@@ -12,10 +12,10 @@ double sum_lanes(const double lane[SUM_LANES])
 }
 
 struct sums {
-    sum_block_fn of_block;
+    sum_block_fn sum_block;
     void *ctx;
     size_t from, n;
-    double of[SUM_BLOCKS];
+    double block[SUM_BLOCKS];
 };
 
 static void sum_share(void *ctx, int thread, int threads)
@@ -27,19 +27,19 @@ static void sum_share(void *ctx, int thread, int threads)
     assert(end <= (size_t)SUM_BLOCK * SUM_BLOCKS);
     for (; at < end; at += SUM_BLOCK) {
         size_t n = end - at < SUM_BLOCK ? end - at : SUM_BLOCK;
-        sums->of[at / SUM_BLOCK] = sums->of_block(sums->ctx, sums->from + at, n);
+        sums->block[at / SUM_BLOCK] = sums->sum_block(sums->ctx, sums->from + at, n);
     }
 }
 
-double sum_by_blocks(struct pool *pool, size_t n, sum_block_fn of_block, void *ctx)
+double sum_by_blocks(struct pool *pool, size_t n, sum_block_fn sum_block, void *ctx)
 {
-    const size_t most = (size_t)SUM_BLOCK * SUM_BLOCKS;
-    struct sums sums = {.of_block = of_block, .ctx = ctx};
+    const size_t batch = (size_t)SUM_BLOCK * SUM_BLOCKS;
+    struct sums sums = {.sum_block = sum_block, .ctx = ctx};
     double sum = 0;
-    for (sums.from = 0; sums.from < n; sums.from += most) {
-        sums.n = n - sums.from < most ? n - sums.from : most;
+    for (sums.from = 0; sums.from < n; sums.from += batch) {
+        sums.n = n - sums.from < batch ? n - sums.from : batch;
         pool_run_if(pool, sums.n > SUM_BLOCK, sum_share, &sums);
-        for (size_t i = 0; i * SUM_BLOCK < sums.n; i++) sum += sums.of[i];
+        for (size_t i = 0; i * SUM_BLOCK < sums.n; i++) sum += sums.block[i];
     }
     return sum;
 }

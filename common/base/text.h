@@ -1,5 +1,5 @@
-/* Text that can be printed on a terminal and put into JSON: UTF-8 without surrogates, control characters or overlong
- * forms. */
+/* Clean text: UTF-8 without surrogates, control characters or overlong forms. It can be printed on a terminal and
+ * stored in JSON. */
 #ifndef COMMON_TEXT_H
 #define COMMON_TEXT_H
 
@@ -9,14 +9,13 @@
 
 enum { TEXT_SHOWN = 64 };
 
-/* Length of the clean character at `text`, which has n > 0 bytes, and in *code which one it is; 0: there is none. */
+/* Length of the clean character at the start of text[n], n > 0, and its code point in *code; 0: there is none. */
 size_t text_character(const char *text, size_t n, uint32_t *code);
-/* Whether n bytes are clean; `lines` lets tab, newline and return pass. */
+/* True when text[n] is clean; `lines` also allows tab, newline and carriage return. */
 bool text_is_clean(const char *text, size_t n, bool lines);
-/* Make a line clean: each byte that belongs to no such character becomes '?', half a character at the end, too. */
+/* Make a line clean: replace each byte outside a clean character by '?', including a cut character at the end. */
 void text_make_clean(char *line);
-/* What a line about `text`, n bytes long, shows of it: clean, and where it is long its beginning and "...". Returns
- * out. */
+/* Write text[n] to out for use in a message: clean, and if it is too long its beginning and "...". Returns out. */
 const char *text_shown(const char *text, size_t n, char out[TEXT_SHOWN]);
 
 #endif
