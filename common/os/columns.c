@@ -15,8 +15,8 @@ unsigned columns_of(int fd)
     struct winsize size = {0};
     const char *text = getenv("COLUMNS");
     if (!isatty(fd)) return 0;
-    uint64_t said;
-    if (text && number_whole(text, &said) && said && said < COLUMNS_LIMIT) return (unsigned)said;
+    uint64_t width;
+    if (text && number_whole(text, &width) && width && width < COLUMNS_LIMIT) return (unsigned)width;
     return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 

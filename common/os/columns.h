@@ -1,15 +1,17 @@
-/* Lines of fields on terminals of any width. A field begins with a letter and ends at two spaces; spaces inside are
- * for alignment. A line that is too long loses its last fields, whole: it says less instead of wrapping. */
+/* Fit lines of fields to the width of a terminal.
+ *
+ * A field begins with a letter and ends at two spaces; other runs of spaces align columns. A line that is too long
+ * loses whole fields at its end instead of wrapping. */
 #ifndef COMMON_COLUMNS_H
 #define COMMON_COLUMNS_H
 
 #include <stddef.h>
 
-/* Columns of the terminal at this descriptor; the environment's COLUMNS says otherwise when it is a number. 0: there is
- * no terminal, or nobody knows. */
+/* Width of the terminal at descriptor fd in columns; the environment variable COLUMNS overrides it if it is a number.
+ * 0: not a terminal, or the width is unknown. */
 unsigned columns_of(int fd);
-/* How much of line[size] to show in `width` columns (0: all of it). The first field stays whatever its length. Counts
- * bytes: what people may have written in more than one goes last. */
+/* Number of bytes of line[size] to print in `width` columns (0: no limit). The first field is always kept. It counts
+ * bytes, so the caller puts fields that may hold multi-byte characters last. */
 size_t columns_fit(const char *line, size_t size, unsigned width);
 
 #endif

@@ -13,7 +13,7 @@ enum status environment_number(const char *name, const char *what, uint64_t norm
     uint64_t number = normal;
     assert(normal <= most);
     if (text && *text && (!number_whole(text, &number) || number > most))
-        return err_set(err, STATUS_INVALID, "%s=%.40s: want %s, 0 to %" PRIu64, name, text, what, most);
+        return err_set(err, STATUS_INVALID, "%s=%.40s: expected %s, 0 to %" PRIu64, name, text, what, most);
     *value = number;
     return STATUS_OK;
 }

@@ -31,7 +31,7 @@ static int open_retry(const char *path, int flags)
     return fd;
 }
 
-/* Open for reading and learn the size; only plain files have one that means anything. */
+/* Open for reading and get the size. Only plain files are accepted: st_size is undefined for others. */
 static enum status open_plain(const char *path, int *fd_out, size_t *size, struct err *err)
 {
     int fd = open_retry(path, O_RDONLY);
@@ -57,7 +57,7 @@ static enum status read_all(int fd, uint8_t *out, size_t size, const char *path,
         ssize_t n = read(fd, out + got, size - got);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fail(err, "read", path);
-        if (n == 0) return err_set(err, STATUS_IO, "%s became shorter while it was read", path);
+        if (n == 0) return err_set(err, STATUS_IO, "%s was truncated while it was read", path);
         got += (size_t)n;
     }
     return STATUS_OK;
@@ -127,7 +127,7 @@ static void file_out_release(struct file_out *out)
     *out = (struct file_out){.fd = -1};
 }
 
-/* spare: NULL for a name of its own. */
+/* spare NULL: a new temporary name. */
 static enum status open_as(struct file_out *out, const char *path, const char *spare, struct err *err)
 {
     char own[FILEIO_PATH_MAX];
@@ -208,14 +208,14 @@ static enum status sync_parent(const char *path, struct err *err)
     if (!slash)
         memcpy(dir, ".", 2);
     else {
-        n = n ? n : 1; /* the root itself */
+        n = n ? n : 1; /* the root folder */
         memcpy(dir, path, n);
         dir[n] = 0;
     }
     return dir_sync(dir, err);
 }
 
-/* Cut off what an older, longer content left, and keep some room behind the end: contents differ a little in length. */
+/* Cut the rest of a longer old content and reserve some room after the end: lengths differ a little between writes. */
 static enum status trim(struct file_out *out, struct err *err)
 {
     struct stat st;
@@ -223,7 +223,7 @@ static enum status trim(struct file_out *out, struct err *err)
     if (fstat(out->fd, &st) != 0 || ((uint64_t)st.st_size > out->size && ftruncate(out->fd, (off_t)out->size) != 0))
         return fail(err, "write", out->tmp);
     int reserved = fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)(out->size + out->size / SPARE_SHARE));
-    (void)reserved; /* not every file system can, and the disk may be full: what matters is written */
+    (void)reserved; /* best effort: some file systems cannot, the disk may be full, and all bytes are already written */
     return STATUS_OK;
 }
 
@@ -240,7 +240,7 @@ enum status file_out_sync(struct file_out *out, struct err *err)
 enum status file_out_commit(struct file_out *out, struct err *err)
 {
     TRY(file_out_sync(out, err));
-    assert(out->synced && !out->used); /* the bytes are durable before the name is */
+    assert(out->synced && !out->used); /* the bytes must be durable before the name */
     if (rename(out->tmp, out->path) != 0) return fail(err, "rename into place", out->path);
     enum status status = sync_parent(out->path, err);
     file_out_release(out);
@@ -283,7 +283,7 @@ void file_map_close(struct file_map *map)
     *map = (struct file_map){0};
 }
 
-/* A new name in a folder; one that may be written and not read cannot be fsynced. */
+/* Sync the folder that got a new name. A folder that is writable but not readable cannot be fsynced. */
 static enum status sync_name(const char *path, struct err *err)
 {
     enum status status = sync_parent(path, err);
@@ -337,7 +337,7 @@ void dir_remove_made(const char *path, size_t there)
     for (; n > there; n--) {
         if (part[n] && part[n] != '/') continue;
         part[n] = 0;
-        (void)rmdir(part); /* one that is not empty keeps those above it */
+        (void)rmdir(part); /* fails for a folder that is not empty, and then for those above it */
     }
 }
 
@@ -345,7 +345,7 @@ enum status dir_sync(const char *path, struct err *err)
 {
     int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return fail(err, "open folder", path);
-    /* Some file systems cannot fsync a folder; that is their promise to break, not an error of the write. */
+    /* Some file systems cannot fsync a folder; the write itself succeeded, so this is not an error. */
     bool failed = fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
     enum status status = failed ? fail(err, "fsync folder", path) : STATUS_OK;
     close(fd);
@@ -358,10 +358,9 @@ enum status dir_lock(const char *path, int *fd_p, struct err *err)
     if (fd < 0) return fail(err, "open folder", path);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(fd);
-        return err_set(err, STATUS_EXISTS, "another program is writing into %s: wait for it, or name another folder",
-                       path);
+        return err_set(err, STATUS_EXISTS, "another program is writing to %s: wait for it or use another folder", path);
     }
-    *fd_p = fd; /* a file system that has no locks is used without one */
+    *fd_p = fd; /* also on a file system without locks: then without protection */
     return STATUS_OK;
 }
 

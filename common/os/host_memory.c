@@ -10,8 +10,8 @@
 
 enum { LINE_BYTES = 256, GROUP_BYTES = 1024, PATH_BYTES = GROUP_BYTES + 256 };
 
-/* "MemAvailable:   12345 kB": what could be given without swapping, caches included. */
-static void of_machine(const char *root, uint64_t *free_p, uint64_t *total_p)
+/* "MemAvailable:   12345 kB": memory that is available without swapping, including caches that can be dropped. */
+static void machine_memory(const char *root, uint64_t *free_p, uint64_t *total_p)
 {
     char line[LINE_BYTES], path[PATH_BYTES];
     unsigned long long kib;
@@ -25,8 +25,8 @@ static void of_machine(const char *root, uint64_t *free_p, uint64_t *total_p)
     (void)fclose(f);
 }
 
-/* 0: there is no such file, or no number in it ("max"). */
-static uint64_t number_in(const char *path)
+/* 0: the file is missing or holds no number ("max"). */
+static uint64_t read_number(const char *path)
 {
     unsigned long long value = 0;
     FILE *f = fopen(path, "re");
@@ -36,9 +36,9 @@ static uint64_t number_in(const char *path)
     return (uint64_t)value;
 }
 
-/* Bytes of a group's memory.stat that hold files and can be dropped: its usage counts them, and after a while of
- * reading shards they fill it. */
-static uint64_t files_in(const char *path)
+/* Page cache of a group, from its memory.stat. The group's usage includes it, and reading shards fills it, but the
+ * kernel drops it on demand. */
+static uint64_t read_page_cache(const char *path)
 {
     char line[LINE_BYTES];
     unsigned long long bytes;
@@ -52,49 +52,49 @@ static uint64_t files_in(const char *path)
     return sum;
 }
 
-/* Where a version of control groups is mounted, and what its files are called. */
-struct kind {
+/* Mount point and file names of a version of control groups. */
+struct cgroup_version {
     const char *mount, *limit, *used;
 };
 
-/* One group: its limit counts where it is less than the `machine` has, and what is left of it also where a group
- * inside has a smaller one. */
-static void of_group(const struct kind *kind, const char *root, const char *group, uint64_t machine, uint64_t *free_p,
-                     uint64_t *total_p)
+/* Apply the limits of one group. A limit below the memory of the machine bounds the total. The remainder of an outer
+ * group bounds the free memory even if an inner group has a smaller limit. */
+static void apply_group(const struct cgroup_version *version, const char *root, const char *group, uint64_t machine,
+                        uint64_t *free_p, uint64_t *total_p)
 {
     char folder[PATH_BYTES], path[PATH_BYTES + 64];
-    snprintf(folder, sizeof folder, "%s%s%s", root, kind->mount, group);
-    snprintf(path, sizeof path, "%s/%s", folder, kind->limit);
-    uint64_t limit = number_in(path);
+    snprintf(folder, sizeof folder, "%s%s%s", root, version->mount, group);
+    snprintf(path, sizeof path, "%s/%s", folder, version->limit);
+    uint64_t limit = read_number(path);
     if (!limit || limit >= machine) return;
-    snprintf(path, sizeof path, "%s/%s", folder, kind->used);
-    uint64_t used = number_in(path);
+    snprintf(path, sizeof path, "%s/%s", folder, version->used);
+    uint64_t used = read_number(path);
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    uint64_t files = files_in(path);
-    used -= files < used ? files : used;
+    uint64_t cache = read_page_cache(path);
+    used -= cache < used ? cache : used;
     uint64_t left = limit > used ? limit - used : 0;
     assert(left <= limit);
     if (limit < *total_p) *total_p = limit;
     if (left < *free_p) *free_p = left;
 }
 
-/* Of the group and of all that it lies in: each has a limit of its own. In a container the path may be that of the
- * host, of which only the last part is to be seen, at the root. */
-static void of_groups(const struct kind *kind, const char *root, char *group, uint64_t machine, uint64_t *free_p,
-                      uint64_t *total_p)
+/* Apply the limits of the group and of all groups around it. A container may show the path of the host, of which only
+ * the root is visible inside: paths that do not exist are skipped. */
+static void apply_groups(const struct cgroup_version *version, const char *root, char *group, uint64_t machine,
+                         uint64_t *free_p, uint64_t *total_p)
 {
     for (;;) {
         size_t length = strlen(group);
         while (length && group[length - 1] == '/') group[--length] = '\0';
-        of_group(kind, root, group, machine, free_p, total_p);
+        apply_group(version, root, group, machine, free_p, total_p);
         char *slash = strrchr(group, '/');
         if (!slash) return;
         *slash = '\0';
     }
 }
 
-/* This process's group of version 2 ("0::/PATH"), or of the memory controller of version 1 ("4:memory:/PATH", perhaps
- * "4:cpu,memory:/PATH"); "": the root, also where nothing is known. */
+/* This process's group: of version 2 ("0::/PATH") if `second`, else of the memory controller of version 1
+ * ("4:memory:/PATH" or "4:cpu,memory:/PATH"). "": the root, or unknown. */
 static void group_of(const char *root, bool second, char group[GROUP_BYTES])
 {
     char line[GROUP_BYTES], path[PATH_BYTES];
@@ -115,7 +115,7 @@ static void group_of(const char *root, bool second, char group[GROUP_BYTES])
     (void)fclose(f);
 }
 
-static enum status told_bytes(uint64_t *bytes, struct err *err)
+static enum status override_bytes(uint64_t *bytes, struct err *err)
 {
     return environment_number(HOST_MEMORY_ENV, "bytes", 0, UINT64_MAX, bytes, err);
 }
@@ -123,32 +123,33 @@ static enum status told_bytes(uint64_t *bytes, struct err *err)
 enum status host_memory_check_env(struct err *err)
 {
     uint64_t bytes;
-    return told_bytes(&bytes, err);
+    return override_bytes(&bytes, err);
 }
 
-/* What is in use stays so. At least a byte is free: 0 is "not known". */
-static void as_told(uint64_t *free_p, uint64_t *total_p)
+/* The override changes the total; the used bytes stay. At least one byte is free, because 0 means "unknown". */
+static void apply_override(uint64_t *free_p, uint64_t *total_p)
 {
-    uint64_t told = 0, used = *total_p - *free_p;
-    if (told_bytes(&told, NULL) != STATUS_OK || !told) return;
-    *free_p = told > used ? told - used : 1;
-    *total_p = told;
+    uint64_t total = 0, used = *total_p - *free_p;
+    if (override_bytes(&total, NULL) != STATUS_OK || !total) return;
+    *free_p = total > used ? total - used : 1;
+    *total_p = total;
 }
 
 void host_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p)
 {
-    static const struct kind kinds[] = {{"/sys/fs/cgroup", "memory.max", "memory.current"},
-                                        {"/sys/fs/cgroup/unified", "memory.max", "memory.current"},
-                                        {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}};
+    static const struct cgroup_version versions[] = {
+        {"/sys/fs/cgroup", "memory.max", "memory.current"},
+        {"/sys/fs/cgroup/unified", "memory.max", "memory.current"},
+        {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}};
     char group[GROUP_BYTES];
     *free_p = *total_p = 0;
-    of_machine(root, free_p, total_p);
+    machine_memory(root, free_p, total_p);
     const uint64_t machine = *total_p;
     for (int i = 0; i < 3; i++) {
         group_of(root, i < 2, group);
-        of_groups(&kinds[i], root, group, machine, free_p, total_p);
+        apply_groups(&versions[i], root, group, machine, free_p, total_p);
     }
-    as_told(free_p, total_p);
+    apply_override(free_p, total_p);
 }
 
 void host_memory(uint64_t *free_p, uint64_t *total_p)

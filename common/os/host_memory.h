@@ -1,4 +1,4 @@
-/* How much memory this process can still get. */
+/* Host memory that this process can still allocate. */
 #ifndef COMMON_HOST_MEMORY_H
 #define COMMON_HOST_MEMORY_H
 
@@ -6,21 +6,20 @@
 
 #include "common/base/status.h"
 
-/* Says how many bytes there are where the system tells of others: some virtual machines get more as they use what they
- * have. What is no number is taken for nothing: host_memory_check_env refuses it. */
+/* Environment variable that overrides the total memory in bytes, for example on virtual machines whose memory grows on
+ * demand. host_memory ignores a value that is not a number; host_memory_check_env reports it. */
 #define HOST_MEMORY_ENV "ATOLL_HOST_MEMORY"
 
-/* INVALID, with one line, where HOST_MEMORY_ENV holds no number: programs ask when they start. */
+/* Check HOST_MEMORY_ENV at the start of a program. INVALID, with one line, when it is not a number. */
 enum status host_memory_check_env(struct err *err) MUST_CHECK;
 
-/* *free_p of *total_p bytes: of the machine, or of the control groups (version 2, or 1) that this process is in, from
- * its own up to the root of what it sees: whichever has least left, and the least limit. What cannot be read is 0, both
- * of them when nothing can. */
+/* Free and total bytes: the minimum over the machine and the control groups (version 2 or 1) around this process, up to
+ * the visible root. A value that cannot be read is 0; both are 0 when none can. */
 void host_memory(uint64_t *free_p, uint64_t *total_p);
-/* The same with /proc and /sys under `root` (tests): at most 200 bytes. */
+/* The same with /proc and /sys under `root`, at most 200 bytes long (for tests). */
 void host_memory_in(const char *root, uint64_t *free_p, uint64_t *total_p);
 
-/* "2.00 GiB", "61.3 MiB", "1000 bytes" */
+/* Format as "2.00 GiB", "61.3 MiB" or "1000 bytes". Returns out. */
 enum { MEMORY_TEXT_MAX = 32 };
 const char *memory_text(uint64_t bytes, char out[MEMORY_TEXT_MAX]);
 

@@ -1,5 +1,5 @@
-/* Ctrl-C in a program that writes files and has nothing of its own to do then: what is under construction
- * (file_out_put) fails with INTERRUPTED, and the program cleans up as after any other failure. */
+/* Signals in programs that write files: after SIGINT, SIGTERM or SIGHUP the next file_out_put fails with INTERRUPTED,
+ * and the program cleans up as after any other failure. */
 #ifndef COMMON_INTERRUPT_H
 #define COMMON_INTERRUPT_H
 
@@ -7,19 +7,19 @@
 
 #include "common/base/status.h"
 
-/* A signal that follows the first one sooner is the same request: timeout(1) and service managers signal a process and
- * its group, and whoever leads that hands it on. */
+/* A signal within this time after the first one counts as the same request. timeout(1) and service managers signal a
+ * process and its group, and the leader of the group may forward the signal. */
 enum { INTERRUPT_SAME_US = 1000000 };
 
-/* A handler for SIGINT, SIGTERM and SIGHUP, which calls interrupt_on_signal first; for sigaction. */
+/* Argument of sigaction for a handler of SIGINT, SIGTERM and SIGHUP. The handler calls interrupt_on_signal first. */
 struct sigaction interrupt_action(void (*handler)(int number));
-/* In it: returns for the first signal and for what belongs to it. A later one kills, as if nobody had caught it. */
+/* Called by the handler: returns for the first request. A later request ends the process by the default action. */
 void interrupt_on_signal(int number);
 
-/* From now on the first SIGINT, SIGTERM or SIGHUP is only noted; a second one, later, kills. Those that are ignored
- * (nohup, a shell's background) stay so. */
+/* Install the handler: the first SIGINT, SIGTERM or SIGHUP is recorded, a second request ends the process. Signals that
+ * are ignored (nohup, a shell's background) stay ignored. */
 void interrupt_catch(void);
-/* INTERRUPTED once a signal was noted. OK always where nobody called interrupt_catch. */
+/* INTERRUPTED after a signal was recorded. Always OK without interrupt_catch. */
 enum status interrupt_check(struct err *err) MUST_CHECK;
 
 #endif

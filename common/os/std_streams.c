@@ -12,7 +12,7 @@
 
 void std_streams_open(void)
 {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* the lowest number that is free is taken */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* open returns the lowest free number */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) break;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
@@ -33,13 +33,13 @@ static bool reader_gone(void)
 int std_streams_close(int code)
 {
     bool failed = ferror(stdout) != 0;
-    if (failed) putchar('\n'); /* the errno of that write is gone: one more says it again */
+    if (failed) putchar('\n'); /* errno of the failed write is lost: another write sets it again */
     errno = 0;
     if (fflush(stdout) == 0 && !failed) return code;
     int error = errno;
     if (code != EXIT_DONE || reader_gone()) return code;
     fprintf(stderr, "atoll: cannot write the output: %s\n",
-            error == EBADF ? "it is closed"
+            error == EBADF ? "standard output is closed"
             : error        ? strerror(error)
                            : "a write failed");
     return EXIT_FAILED;

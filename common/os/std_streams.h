@@ -1,18 +1,20 @@
-/* Standard input, output and error as a program that writes files needs them. */
+/* Standard input, output and error of a program: safe start, reported write errors. */
 #ifndef COMMON_STD_STREAMS_H
 #define COMMON_STD_STREAMS_H
 
 #include <stdbool.h>
 
-/* First thing in a main. A descriptor of 0 to 2 that whoever started the program had closed becomes /dev/null: the next
- * file opened would get its number, and every line printed would land in that file. Nothing can be written to
- * such a standard output, so a result that is lost is no success. And SIGPIPE is ignored: who reads along (`| head`)
- * may end before the program does; and SIGXFSZ: a file larger than `ulimit -f` allows is a write that fails. */
+/* Call it first in main.
+ *
+ * - A closed descriptor of 0 to 2 is opened on /dev/null. Otherwise the next opened file would get its number, and
+ *   printed lines would go into that file. Writes to such a standard output fail, so that a lost result is an error.
+ * - SIGPIPE is ignored: a reader (`| head`) may end before the program.
+ * - SIGXFSZ is ignored: a file beyond `ulimit -f` is a failed write. */
 void std_streams_open(void);
-/* SIGHUP is to end this program: the terminal was closed, and nobody said nohup. */
+/* True when SIGHUP (a closed terminal) should end this program, that is when it does not run under nohup. */
 bool std_streams_hang_up(void);
-/* Last thing in a main whose output is its result: `code`, or EXIT_FAILED with one line on stderr when it was to be
- * EXIT_DONE and not all of the output could be written. A reader that ended is no failure. */
+/* Call it last in a main whose standard output is its result. Returns `code`; or EXIT_FAILED with one line on stderr
+ * when `code` is EXIT_DONE and a write to the output failed. A reader that ended is not a failure. */
 int std_streams_close(int code);
 
 #endif

@@ -14,7 +14,7 @@
 static const char mark[] = ".tmp-";
 enum { PID_DIGITS_MAX = 9 };
 
-/* `entry` is NAME.tmp-PID of a process that is no more. */
+/* True for an entry NAME.tmp-PID whose process has ended. */
 static bool left_behind(const char *entry, const char *name)
 {
     size_t n = strlen(name);
@@ -29,14 +29,15 @@ void temporary_sweep(const char *path)
 {
     char at[FILEIO_PATH_MAX];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    int folder = (int)(name - path); /* with its slash; nothing for the current one */
+    int folder = (int)(name - path); /* length with its slash; 0: the current folder */
     snprintf(at, sizeof at, "%.*s.", folder, path);
     DIR *dir = opendir(at);
-    if (!dir) return; /* then nothing can be made there either, and whoever tries says why */
+    if (!dir) return; /* the caller's open then fails with the cause */
     for (const struct dirent *e; (e = readdir(dir));) {
         if (!left_behind(e->d_name, name)) continue;
         snprintf(at, sizeof at, "%.*s%s", folder, path, e->d_name);
-        if (unlink(at) != 0 && dir_remove_flat(at, NULL) != STATUS_OK) continue; /* it stays; nothing needs its room */
+        if (unlink(at) != 0 && dir_remove_flat(at, NULL) != STATUS_OK)
+            continue; /* it stays, which only costs disk space */
     }
     closedir(dir);
 }

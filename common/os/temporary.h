@@ -1,5 +1,7 @@
-/* Temporary names. What becomes PATH, a file or a folder of plain files, is made as PATH.tmp-PID beside it and renamed.
- * Who is killed meanwhile leaves that behind: the next one that makes PATH removes it. */
+/* Temporary names: a new PATH, a file or a folder of plain files, is created as PATH.tmp-PID beside its place and
+ * renamed.
+ *
+ * A killed process leaves its temporary behind; the next process that creates PATH removes it. */
 #ifndef COMMON_TEMPORARY_H
 #define COMMON_TEMPORARY_H
 
@@ -7,9 +9,9 @@
 
 #include "common/base/status.h"
 
-/* The name for this process, after temporary_sweep. LIMIT when it does not fit. */
+/* Write the temporary name of this process to out[cap], after temporary_sweep. LIMIT when it does not fit. */
 enum status temporary_name(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
-/* Remove what processes that are no more left of PATH. What cannot be removed stays. */
+/* Remove the temporaries of PATH whose processes have ended. Failures to remove one are ignored. */
 void temporary_sweep(const char *path);
 
 #endif

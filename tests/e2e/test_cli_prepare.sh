@@ -98,13 +98,13 @@ writing() { compgen -G 'deep/alone/*.bin.tmp-*' >/dev/null; }
 pid=$!
 wait_until 60 writing
 kill -STOP $pid
-expect_failure 1 'atoll: another program is writing into deep/alone: wait for it*' "$atoll" prepare deep/alone many.jsonl
+expect_failure 1 'atoll: another program is writing to deep/alone: wait for it*' "$atoll" prepare deep/alone many.jsonl
 kill -TERM $pid
 kill -CONT $pid
 code=0
 wait $pid || code=$?
 expect_equal "a stopped prepare's code" "$code" 75
-[[ $(<stopped.err) == 'atoll: stopped by a signal, and what was written is removed: '* ]] || fail "$(<stopped.err)"
+[[ $(<stopped.err) == 'atoll: stopped by a signal; the unfinished output is removed: '* ]] || fail "$(<stopped.err)"
 [[ ! -e deep ]] || fail "left by a stopped prepare: $(find deep)"
 "$atoll" prepare deep/alone "${long[@]}" &
 pid=$!

@@ -89,7 +89,7 @@ for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --ver
     code=0
     # shellcheck disable=SC2086 # words
     "$BIN"/$words >&- 2>full.txt || code=$?
-    [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: it is closed' ]] ||
+    [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: standard output is closed' ]] ||
         fail "$words to an output that is closed: $code $(<full.txt)"
 done
 "$BIN/atoll" config print run.yaml | one_line || fail "config print to a reader that ends: ${PIPESTATUS[0]}"
@@ -112,7 +112,7 @@ if unshare -rn true 2>/dev/null; then
     if ! grep -q 'not found' host.txt; then
         start early.log unshare -rn "$BIN/atoll-worker" --join "tcp://no-such-host.invalid:29600/$key/$key" \
             --name early --data.train="$WORK/data/train_*.bin"
-        until_true 60 "the worker's line" grep -q 'invalid: the name service does not answer, trying on' early.log
+        until_true 60 "the worker's line" grep -q 'invalid: retrying host .*: DNS does not answer' early.log
         kill -TERM "$pid"
         finish "$pid" 60 75 "a worker that waits for a name service"
         [[ ! -e atoll-worker-early ]] || fail "it leaves a folder"

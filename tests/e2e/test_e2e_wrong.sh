@@ -130,7 +130,7 @@ wrong 'a join line without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-wo
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
 wrong 'a file for a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
-wrong 'memory in words' 2 'ATOLL_HOST_MEMORY=1T: want bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
+wrong 'memory in words' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
 wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
 [[ ! -e atoll-worker-w ]] || fail "a worker without an address that can be dialled leaves a folder"

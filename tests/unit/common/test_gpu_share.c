@@ -151,13 +151,13 @@ static void test_environment(void **state)
         {"3", "", NULL, 3, 0},
         {"", "7", NULL, 0, 0},
         {"4294967295", "4294967294", NULL, UINT32_MAX, UINT32_MAX - 1},
-        {"3", "3", "ATOLL_WORKER_INDEX=3: want the number of a worker, 0 to 2", 7, 7},
-        {"x", "1", "ATOLL_WORKERS_HERE=x: want a number of workers, 0 to 4294967295", 7, 7},
-        {"3x", "1", "ATOLL_WORKERS_HERE=3x: want", 7, 7},
-        {"-3", "1", "ATOLL_WORKERS_HERE=-3: want", 7, 7},
-        {" 3", "1", "ATOLL_WORKERS_HERE= 3: want", 7, 7},
-        {"4294967296", "1", "ATOLL_WORKERS_HERE=4294967296: want", 7, 7},
-        {"18446744073709551617", "1", "ATOLL_WORKERS_HERE=18446744073709551617: want", 7, 7}, /* 2^64 + 1 */
+        {"3", "3", "ATOLL_WORKER_INDEX=3: expected the number of a worker, 0 to 2", 7, 7},
+        {"x", "1", "ATOLL_WORKERS_HERE=x: expected a number of workers, 0 to 4294967295", 7, 7},
+        {"3x", "1", "ATOLL_WORKERS_HERE=3x: expected", 7, 7},
+        {"-3", "1", "ATOLL_WORKERS_HERE=-3: expected", 7, 7},
+        {" 3", "1", "ATOLL_WORKERS_HERE= 3: expected", 7, 7},
+        {"4294967296", "1", "ATOLL_WORKERS_HERE=4294967296: expected", 7, 7},
+        {"18446744073709551617", "1", "ATOLL_WORKERS_HERE=18446744073709551617: expected", 7, 7}, /* 2^64 + 1 */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct gpu_share s = {.workers = 7, .index = 7};

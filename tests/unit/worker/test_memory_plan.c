@@ -201,7 +201,7 @@ static void test_host_short(void **state)
     setenv(HOST_MEMORY_ENV, "1T", 1);
     struct err err = {0};
     assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "ATOLL_HOST_MEMORY=1T: want bytes, 0 to"));
+    assert_non_null(strstr(err.msg, "ATOLL_HOST_MEMORY=1T: expected bytes, 0 to"));
     unsetenv(HOST_MEMORY_ENV);
 }
 
@@ -377,7 +377,7 @@ static void test_share(void **state)
     }
     setenv(MEMORY_HOST_ENV, "18446744073709551616", 1);                      /* 2^64 */
     assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask stays */
-    assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: want bytes, 0 to 18446744073709551615"));
+    assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: expected bytes, 0 to 18446744073709551615"));
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 100 bytes of the coordinator: "));
     device_close(ask.dev);
