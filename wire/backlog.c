@@ -20,8 +20,8 @@ static bool admits(const struct backlog *b, unsigned slot, size_t size)
     return !queued || queued + size <= room;
 }
 
-/* Called by ZeroMQ in any of its threads. */
-static void take_back(void *data, void *hint)
+/* ZeroMQ calls this from any of its threads. */
+static void release(void *data, void *hint)
 {
     struct block *block = hint;
     (void)data;
@@ -41,7 +41,7 @@ enum status backlog_message(struct backlog *b, unsigned slot, const uint8_t *dat
     block->slot = slot;
     block->size = size;
     memcpy(block->data, data, size);
-    if (zmq_msg_init_data(msg, block->data, size, take_back, block)) {
+    if (zmq_msg_init_data(msg, block->data, size, release, block)) {
         mem_free(block);
         return STATUS_NOMEM;
     }

@@ -1,10 +1,13 @@
-/* What ZeroMQ still has to send, in bytes: its own limits count messages, and a chunk is as large as a thousand
- * heartbeats. Messages are copied into blocks that ZeroMQ hands back once they are on the socket or their connection
- * is gone; until then they count.
+/* Limits the bytes that ZeroMQ has queued for sending, per connection and in total.
  *
- * A connection may queue a quarter of what all together leave free. So one reader that is slow gets a long queue, many
- * get short ones (n that fill together, about BACKLOG_BYTES / (n + 4) each), and one message may always be queued where
- * none is: those that stall never stop the others. All together: BACKLOG_BYTES and one message a connection. */
+ * ZeroMQ's own limits count messages, and a chunk is as large as a thousand heartbeats. The backlog copies each message
+ * into a block. ZeroMQ returns the block when it is written to the socket or the connection is gone; until then it
+ * counts.
+ *
+ * - A connection may queue a quarter of the bytes that are free in total. One slow reader gets a long queue; n readers
+ *   that fill together get about BACKLOG_BYTES / (n + 4) each.
+ * - A connection with an empty queue may always queue one message: stalled readers never stop the others.
+ * - Total: at most BACKLOG_BYTES and one message per connection. */
 #ifndef WIRE_BACKLOG_H
 #define WIRE_BACKLOG_H
 
@@ -18,14 +21,14 @@
 
 enum { BACKLOG_BYTES = 64 << 20 };
 
-/* Zeroed: empty. Must outlive the ZeroMQ context: that hands blocks back in threads of its own. */
+/* Zeroed: empty. Must outlive the ZeroMQ context, which returns blocks from its own threads. */
 struct backlog {
     atomic_size_t total;
-    atomic_size_t queued[PEERS_MAX]; /* by slot of the connection, as peers_slot counts them */
+    atomic_size_t queued[PEERS_MAX]; /* by the connection's slot (peers_slot) */
 };
 
-/* A message with a copy of data[size], counted until ZeroMQ lets go of it (zmq_msg_close lets go of it, too). AGAIN:
- * this connection has enough queued; NOMEM. */
+/* Make *msg with a copy of data[size], counted until ZeroMQ or zmq_msg_close releases it. AGAIN: the connection's queue
+ * is full; NOMEM. */
 enum status backlog_message(struct backlog *b, unsigned slot, const uint8_t *data, size_t size,
                             zmq_msg_t *msg) MUST_CHECK;
 

@@ -33,7 +33,7 @@ enum status endpoint_parse(struct endpoint *e, const char *text, bool listening,
         return err_set(err, STATUS_INVALID, "address %s: write an IPv6 host in brackets, tcp://[HOST]:PORT", text);
     }
     if (!n || n >= sizeof e->host || strcspn(host, "/ \t\r\n;@") < n || (!listening && n == 1 && *host == '*'))
-        return err_set(err, STATUS_INVALID, "address %s: the host is missing or not a host name", text);
+        return err_set(err, STATUS_INVALID, "address %s: the host is missing or is not a host name", text);
     if (!port_is_good(colon + 1, listening))
         return err_set(err, STATUS_INVALID, "address %s: the port must be a number from 1 to 65535", text);
     memcpy(e->host, host, n);
@@ -49,7 +49,7 @@ enum status endpoint_advertised(char *out, size_t cap, const char *text, const c
     const char *host = strncmp(text, scheme, strlen(scheme)) ? text : text + strlen(scheme);
     const char *behind = *host == '[' ? strchr(host, ']') : host, *colon = behind ? strchr(behind, ':') : NULL;
     if (strchr(host, '/')) return err_set(err, STATUS_INVALID, "address %s: expected HOST or HOST:PORT", text);
-    bool bare = *host != '[' && colon && strchr(colon + 1, ':'); /* IPv6: a colon in front of a port would be unclear */
+    bool bare = *host != '[' && colon && strchr(colon + 1, ':'); /* an IPv6 host without brackets cannot carry a port */
     snprintf(out, cap, bare ? "%s[%s]%s" : "%s%s%s", scheme, host, colon && !bare ? "" : strrchr(own, ':'));
     return endpoint_parse(&parsed, out, false, err);
 }
@@ -75,11 +75,11 @@ enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e
     int rc = getaddrinfo(e->host, NULL, &hints, &list);
     if (rc)
         return err_set(err, rc == EAI_AGAIN ? STATUS_AGAIN : STATUS_NOTFOUND, "host %s: %s", e->host,
-                       rc == EAI_AGAIN ? "the name service does not answer" : "not found (check the spelling)");
+                       rc == EAI_AGAIN ? "DNS does not answer" : "not found (check the spelling)");
     found->loopback = true;
     for (const struct addrinfo *i = list; i; i = i->ai_next)
         if (!address_is_loopback(i->ai_addr)) found->loopback = false;
-    /* The first one is the best one by RFC 6724. */
+    /* getaddrinfo sorts by RFC 6724: the first address is preferred. */
     char text[sizeof found->numeric - 2];
     found->ipv6 = list->ai_family == AF_INET6;
     rc = getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST);
@@ -92,11 +92,12 @@ enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e
 enum status endpoint_bind_failed(const char *endpoint, int code, const char *text, struct err *err)
 {
     enum status status = code == EADDRINUSE ? STATUS_EXISTS : STATUS_IO;
-    if (code == EADDRINUSE) text = "address already in use: another coordinator? choose coordinator.listen or stop it";
+    if (code == EADDRINUSE)
+        text = "address already in use, perhaps by another coordinator: stop it or set coordinator.listen";
     if (code == EACCES || code == EADDRNOTAVAIL || code == ENODEV) status = STATUS_INVALID;
-    if (code == EACCES) text = "no permission: choose a port above 1023";
+    if (code == EACCES) text = "no permission: set a port above 1023";
     if (code == EADDRNOTAVAIL || code == ENODEV)
-        text = "this machine does not have that address: choose another coordinator.listen, * listens on all";
+        text = "this machine does not have that address: set another coordinator.listen (* listens on all)";
     return err_set(err, status, "cannot listen on %s: %s", endpoint, text);
 }
 

@@ -1,4 +1,4 @@
-/* "tcp://HOST:PORT" taken apart and looked up. */
+/* Endpoints "tcp://HOST:PORT": parse, resolve, check that a coordinator can listen on one. Nothing is allocated. */
 #ifndef WIRE_ENDPOINT_H
 #define WIRE_ENDPOINT_H
 
@@ -18,18 +18,20 @@ struct endpoint_found {
     bool loopback; /* every address of the host is on this machine */
 };
 
-/* INVALID with what is wrong in err. `listening` allows * as host and port. */
+/* INVALID with the reason in err. `listening` allows * as host and port. */
 enum status endpoint_parse(struct endpoint *e, const char *text, bool listening, struct err *err) MUST_CHECK;
-/* What workers elsewhere dial: `text` is HOST, HOST:PORT or tcp://HOST:PORT, an IPv6 host alone or in brackets; a port
- * that is not there is that of `own`, tcp://HOST:PORT. INVALID with what is wrong in err. */
+/* Write the endpoint that remote workers dial to out[cap]. `text` is HOST, HOST:PORT or tcp://HOST:PORT; an IPv6 host
+ * may stand alone or in brackets. Without a port in `text`, the port of `own` (tcp://HOST:PORT) is used. INVALID with
+ * the reason in err. */
 enum status endpoint_advertised(char *out, size_t cap, const char *text, const char *own, struct err *err) MUST_CHECK;
-/* Look the host up; takes as long as the name service does. NOTFOUND when there is no such host, AGAIN when the name
- * service does not answer (err is filled in both cases). */
+/* Resolve the host; blocks as long as DNS takes. NOTFOUND: no such host; AGAIN: DNS does not answer. err is filled in
+ * both cases. On AGAIN *found is a usable default: host "*", IPv6. */
 enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e, struct err *err) MUST_CHECK;
-/* Why a socket could not be bound, from errno and its text: EXISTS when the port is taken, INVALID where the settings
- * are to blame, else IO. */
+/* Fill err for a failed bind from errno (`code`) and its text. EXISTS: the port is taken; INVALID: the settings are
+ * wrong; otherwise IO. Returns the status. */
 enum status endpoint_bind_failed(const char *endpoint, int code, const char *text, struct err *err);
-/* Could a coordinator listen there? A look ahead; a port that is taken may be free again until then. */
+/* Check early whether a coordinator can listen on `endpoint`. A taken port is OK here: it may be free again when the
+ * coordinator starts. */
 enum status endpoint_check_own(const char *endpoint, struct err *err) MUST_CHECK;
 
 #endif

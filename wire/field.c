@@ -7,7 +7,7 @@
 #include "common/base/text.h"
 #include "wire/msg.h"
 
-/* Objects are plain structs of known layout: each access copies through the type the table names. */
+/* memcpy through the type of the table avoids unaligned and aliased access. */
 #define LOAD(type, object, offset)                                                                                     \
     __extension__({                                                                                                    \
         type load_value_;                                                                                              \
@@ -118,7 +118,7 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
 {
     for (const struct field *f = table; f->kind != FIELD_END; f++) {
         const char *p = (const char *)object + f->at;
-        assert(field_ok(f, object)); /* the caller has checked the whole table */
+        assert(field_ok(f, object)); /* the caller ran fields_check */
         switch (f->kind) {
         case FIELD_U8: put_u8(w, LOAD(uint8_t, p, 0)); break;
         case FIELD_BOOL: put_u8(w, LOAD(bool, p, 0)); break;

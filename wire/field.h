@@ -1,6 +1,7 @@
-/* A message body is a table of fields. One table per message (wire/msg_table.c) drives size, encode, decode and every
- * check, so limits are stated once and both sides agree by construction. The order of the table is the order of the
- * bytes. */
+/* Message bodies as tables of fields: encode, decode and check a struct by its table.
+ *
+ * One table per message (wire/msg_table.c) drives size, encode, decode and every check. Each limit is stated once and
+ * both sides agree by construction. The order of the table is the order of the bytes. */
 #ifndef WIRE_FIELD_H
 #define WIRE_FIELD_H
 
@@ -19,33 +20,34 @@ enum field_kind {
     FIELD_BOOL,    /* u8, 0 or 1 */
     FIELD_F32,     /* finite */
     FIELD_F64,     /* finite */
-    FIELD_F32_ANY, /* NaN and infinity allowed: a report for people */
+    FIELD_F32_ANY, /* NaN and infinity allowed: only shown to people */
     FIELD_F64_ANY,
     FIELD_UUID,   /* WIRE_UUID bytes */
     FIELD_LINE,   /* char[]: u16 length, UTF-8 without control characters */
-    FIELD_REMARK, /* the same, for people, in char[WIRE_TEXT_MAX] at most: what is not clean is sent as '?' */
-    FIELD_TEXT,   /* const char *: u32 length, UTF-8 lines, then a zero byte so that it can be borrowed */
+    FIELD_REMARK, /* the same, at most char[WIRE_TEXT_MAX]; the encoder replaces unclean bytes by '?' */
+    FIELD_TEXT,   /* const char *: u32 length, UTF-8 lines, zero byte, so that the decoder can borrow it */
     FIELD_BLOB,   /* const uint8_t * and size_t: u32 length, bytes */
-    FIELD_LIST, /* struct[] and uint32_t count, which is a field of its own before this one: the elements, no length */
+    FIELD_LIST,   /* struct[]: the elements without a length; their uint32_t count is an earlier field */
 };
 
 struct field {
     const char *name;
     enum field_kind kind;
-    size_t at;         /* offset in the struct */
-    size_t count_at;   /* BLOB: offset of its size_t; LIST: offset of its uint32_t */
-    uint64_t min, max; /* bounds: of an integer's value, of the length of a line, text or blob, of a list's count */
+    size_t at;                 /* offset in the struct */
+    size_t count_at;           /* BLOB: offset of its size_t; LIST: offset of its uint32_t */
+    uint64_t min, max;         /* bounds of an integer's value, a line's, text's or blob's length, a list's count */
     const struct field *items; /* LIST: the fields of one element */
     size_t stride;             /* LIST: size of one element */
 };
 
 /* First field of `object` that breaks its bounds, or NULL. Counts are checked before the lists they count. */
 const struct field *fields_check(const struct field *table, const void *object);
-/* Bytes fields_put writes for an object that fields_check accepts. */
+/* Bytes that fields_put writes. The object must pass fields_check. */
 size_t fields_size(const struct field *table, const void *object);
+/* Append the object to `w`. The object must pass fields_check; a full writer sets w->bad. */
 void fields_put(const struct field *table, const void *object, struct writer *w);
-/* Reads into `object`; pointers borrow from the reader. A count or length that does not fit its place fails the reader;
- * all other checks are fields_check's. */
+/* Read into `object`; pointers borrow from the reader. A count or length that exceeds its member fails the reader; the
+ * caller runs fields_check for all other bounds. */
 void fields_get(const struct field *table, void *object, struct reader *r);
 
 #endif

@@ -36,11 +36,13 @@ enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct 
     uint32_t body = get_u32(&r), crc = get_u32(&r);
     if (r.bad) return err_set(err, STATUS_CORRUPT, "message of %zu bytes: shorter than its header", size);
     if (magic != FRAME_MAGIC)
-        return err_set(err, STATUS_CORRUPT, "message with magic %08x: not of this protocol", magic);
+        return err_set(err, STATUS_CORRUPT, "message with magic %08x: not Atoll's protocol", magic);
     if (zero) return err_set(err, STATUS_CORRUPT, "message header: reserved bytes are not zero");
-    if (body > WIRE_BODY_MAX) return err_set(err, STATUS_CORRUPT, "message body of %u bytes: over the limit", body);
+    if (body > WIRE_BODY_MAX)
+        return err_set(err, STATUS_CORRUPT, "message body of %u bytes: the limit is %d", body, WIRE_BODY_MAX);
     if (body != reader_left(&r))
-        return err_set(err, STATUS_CORRUPT, "message body of %u bytes announced, %zu came", body, reader_left(&r));
+        return err_set(err, STATUS_CORRUPT, "message header announces a body of %u bytes, received %zu", body,
+                       reader_left(&r));
     if (crc != frame_crc(src, body)) return err_set(err, STATUS_CORRUPT, "message checksum is wrong");
     assert(r.pos == WIRE_HEADER && size == WIRE_HEADER + (size_t)body);
     *f = (struct frame){.version = version, .type = type, .body = src + WIRE_HEADER, .size = body};

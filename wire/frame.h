@@ -1,5 +1,5 @@
-/* The 16 bytes before every message body. This layout never changes, in any protocol version, so that two programs of
- * different versions can still tell each other why they cannot talk.
+/* The 16-byte header before every message body. Its layout is the same in every protocol version, so that two programs
+ * of different versions can still exchange REFUSE.
  *
  *      0  u32  magic "ATL1" (bytes 41 54 4c 31)
  *      4  u8   protocol version
@@ -25,8 +25,8 @@ struct frame {
 
 /* Write the header before a body of `size` bytes that is already in place at dst + WIRE_HEADER. */
 void frame_seal(uint8_t *dst, uint8_t version, uint8_t type, size_t size);
-/* Check everything but version and type, which are the caller's to judge. CORRUPT, with the reason in err, when the
- * bytes are not exactly one frame with a good checksum and a body of at most WIRE_BODY_MAX bytes. */
+/* Check everything except version and type, which the caller checks. CORRUPT, with the reason in err, unless src[size]
+ * is exactly one frame with a correct checksum and a body of at most WIRE_BODY_MAX bytes. */
 enum status frame_open(struct frame *f, const uint8_t *src, size_t size, struct err *err) MUST_CHECK;
 
 #endif

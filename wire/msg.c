@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-/* Every body lies at the start of the union. */
+/* Every body starts at the address of the union. */
 static const void *body_of(const struct msg *m)
 {
     return &m->hello;
@@ -33,7 +33,7 @@ enum wire_lane msg_lane(enum msg_type type)
     return WIRE_CONTROL;
 }
 
-/* NULL when the body is fine; otherwise the field at fault in *field_p, or only the reason. */
+/* The reason why the body is invalid and in *field_p the name of the field (or "body"); NULL when it is valid. */
 static const char *body_fault(const struct msg_spec *spec, const void *body, const char **field_p)
 {
     const struct field *field = fields_check(spec->fields, body);
@@ -59,7 +59,7 @@ enum status msg_encode(const struct msg *m, uint8_t *dst, size_t cap, size_t *si
     if (cap < WIRE_HEADER || cap - WIRE_HEADER < body) return STATUS_LIMIT;
     struct writer w = writer_of(dst + WIRE_HEADER, body);
     fields_put(spec->fields, body_of(m), &w);
-    assert(!w.bad && w.pos == body); /* fields_size and fields_put agree */
+    assert(!w.bad && w.pos == body);
     frame_seal(dst, WIRE_VERSION, (uint8_t)m->type, body);
     *size_p = WIRE_HEADER + body;
     return STATUS_OK;
@@ -69,10 +69,10 @@ enum status msg_decode(struct msg *m, const uint8_t *src, size_t size, struct er
 {
     struct frame frame;
     TRY(frame_open(&frame, src, size, err));
-    /* REFUSE keeps its body in every version: it is how the other side says that versions differ. */
+    /* REFUSE has the same body in every version: the other side reports with it that versions differ. */
     if (frame.version != WIRE_VERSION && frame.type != MSG_REFUSE)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "the other side speaks protocol version %u, this program %d: use the same release on both sides",
+                       "the other side uses protocol version %u, this program %d: use the same release on both sides",
                        frame.version, WIRE_VERSION);
     const struct msg_spec *spec = msg_spec_of(frame.type);
     if (!spec) return err_set(err, STATUS_CORRUPT, "message type %u is unknown", frame.type);

@@ -1,8 +1,10 @@
-/* The messages of protocol version 1: structs <-> bytes. What each message means, who sends it when, and what the other
- * side does with it is in docs/protocol.md; this header is the vocabulary.
+/* The messages of protocol version 1: structs, encode and decode.
  *
- * A worker dials two connections to the coordinator: *control* (small messages, never behind data) and *bulk* (chunks).
- * Everything is idempotent: any message may be lost, repeated or late, and sending it again is always safe. */
+ * docs/protocol.md says what each message means, when it is sent and how the receiver acts.
+ *
+ * - A worker dials two connections to the coordinator: *control* (small messages, never behind data) and *bulk*
+ *   (chunks).
+ * - Everything is idempotent: any message may be lost, repeated or late, and sending it again is always safe. */
 #ifndef WIRE_MSG_H
 #define WIRE_MSG_H
 
@@ -25,7 +27,7 @@ enum {
     WIRE_STATUS_MAX = 1 << 18, /* status JSON, terminator included */
     WIRE_RANGES_MAX = 64,      /* ranges of one assignment */
     WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
-    WIRE_NAMED_MAX = 4096,     /* deltas named by one update */
+    WIRE_NAMED_MAX = 4096,     /* deltas that one update acknowledges */
     WIRE_UUID = 16,
 };
 
@@ -70,9 +72,9 @@ enum refuse_code {
     REFUSE_DATASET,         /* training or validation tokens differ */
     REFUSE_FULL,            /* max_workers reached */
     REFUSE_NAME,            /* another live worker has this name */
-    REFUSE_UNKNOWN_SESSION, /* not joined, or the coordinator restarted: say HELLO again */
-    REFUSE_GONE,            /* the object asked for no longer exists: join again */
-    REFUSE_MALFORMED,       /* the message could not be understood */
+    REFUSE_UNKNOWN_SESSION, /* not joined, or the coordinator restarted: send HELLO again */
+    REFUSE_GONE,            /* the requested object no longer exists: join again */
+    REFUSE_MALFORMED,       /* the message does not decode */
 };
 enum reject_code {
     REJECT_LATE = 1,  /* the round closed without it */
@@ -83,18 +85,18 @@ enum reject_code {
     REJECT_UNASSIGNED /* this worker holds no assignment for this round */
 };
 
-/* What a delta holds. PARAMETERS: theta_now itself (lossless codec and base = current version only), from which the
- * coordinator subtracts in double precision: the form that makes one worker equal plain training bit for bit. */
+/* Content of a delta. PARAMETERS: theta_now itself; requires a lossless codec and base = current version. The
+ * coordinator subtracts in double precision, so one worker alone equals plain training bit for bit. */
 enum delta_form { DELTA_PSEUDO_GRADIENT, DELTA_PARAMETERS, DELTA_GRADIENT };
-/* What an update holds: an increment to add, or the new parameters themselves (lossless codec). */
+/* Content of an update: an increment to add, or the new parameters themselves (lossless codec). */
 enum update_form { UPDATE_INCREMENT, UPDATE_PARAMETERS };
 
 enum worker_state {
     WORKER_CATCHING_UP, /* loading a snapshot or replaying updates */
     WORKER_READY,       /* nothing to do */
     WORKER_TRAINING,
-    WORKER_SENDING, /* its delta is on the way */
-    WORKER_WAITING, /* its delta is delivered, the update that names it is not here */
+    WORKER_SENDING, /* uploading its delta */
+    WORKER_WAITING, /* its delta is delivered; waiting for the update that names it */
     WORKER_EVALUATING,
     WORKER_FINISHED,
 };
@@ -134,21 +136,21 @@ struct msg_join {
     const uint8_t *layout; /* layout_encode bytes; borrowed */
     size_t layout_size;
     const char *model_config; /* config.json text; borrowed, terminated */
-    /* what it holds already: n_held = number of fragments, or 0 for nothing */
+    /* versions in the worker's saved state: n_held = number of fragments, or 0 without one */
     uint32_t n_held;
     struct wire_version held[LAYOUT_FRAGMENTS_MAX];
-    uint64_t round; /* round it is working on or has a finished delta of; UINT64_MAX: none */
+    uint64_t round; /* round in progress or with a finished delta; UINT64_MAX: none */
 };
 
 struct msg_welcome {
     uint64_t session;
-    uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens: ASSIGN says it then */
+    uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens: ASSIGN gives it then */
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
-    bool resume; /* what JOIN said it holds is on this run's log: continue from it */
+    bool resume; /* the versions in JOIN are on this run's log: continue from them */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
-    struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot to load otherwise; version 0 may be made
-                                                           from the layout and run.seed when the hash agrees */
+    struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot, to load otherwise; the worker may compute
+                                                           version 0 from the layout and run.seed if the hash agrees */
 };
 
 struct msg_refuse {
@@ -167,19 +169,19 @@ struct msg_heartbeat {
     uint32_t step, steps; /* of this round */
     uint8_t state;        /* enum worker_state */
     double step_s;        /* compute seconds of one inner step, smoothed; 0 = not known */
-    uint64_t eval_id;     /* evaluation it is working on or finished last; 0 = none */
+    uint64_t eval_id;     /* evaluation in progress or finished last; 0 = none */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
 };
 
 struct msg_heartbeat_ack {
     uint64_t sent_us;
-    char waiting_for[WIRE_TEXT_MAX]; /* what the run waits for, for people; may be empty */
+    char waiting_for[WIRE_TEXT_MAX]; /* what the run waits for, as text; may be empty */
 };
 
 struct msg_assign {
     uint64_t round;     /* barrier: of the run; async: of this worker. Unique and increasing per worker */
-    uint32_t worker_id; /* of the receiver: WELCOME may have come before ids were given; updates name deltas by it */
+    uint32_t worker_id; /* of the receiver: WELCOME may precede the ids; updates name deltas by it */
     uint32_t steps;     /* inner steps to take (H) */
     double step0;       /* schedule position of the first of them */
     double step_rate;   /* schedule steps per inner step (1 with a fixed set of workers) */

@@ -2,7 +2,7 @@
 
 #include "common/base/hash.h"
 
-/* Rows name the struct and the member: U32(msg_offer, steps). Bounds follow where not every value makes sense. */
+/* A row names the struct and the member, then the bounds where not every value is valid: U32(msg_offer, steps). */
 #define ROW(what, type, member, low, high)                                                                             \
     {                                                                                                                  \
         .name = #member, .kind = (what), .at = offsetof(struct type, member), .min = (low), .max = (high)              \
@@ -19,7 +19,7 @@
 #define F64(type, member) ROW(FIELD_F64, type, member, 0, 0)
 #define F64_ANY(type, member) ROW(FIELD_F64_ANY, type, member, 0, 0)
 #define UUID(type, member) ROW(FIELD_UUID, type, member, 0, 0)
-/* `low` is the least length; the terminator takes one byte of the member. */
+/* `low` is the minimum length; the terminator takes one byte of the member. */
 #define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
 #define REMARK(type, member) ROW(FIELD_REMARK, type, member, 0, sizeof(((struct type *)0)->member) - 1)
 #define TEXT(type, member, high) ROW(FIELD_TEXT, type, member, 0, high)
@@ -87,7 +87,7 @@ static const struct field welcome[] = {
     LIST(msg_welcome, snapshot, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
     END,
 };
-/* REFUSE is read in every version: unknown codes must pass, the text speaks for them. */
+/* REFUSE is decoded in every protocol version: unknown codes must pass, because the text explains them. */
 static const struct field refuse[] = {U16(msg_refuse, code, 1, UINT16_MAX), REMARK(msg_refuse, text), END};
 static const struct field bind[] = {U64(msg_bind, session), END};
 static const struct field heartbeat[] = {

@@ -1,4 +1,4 @@
-/* The fields of every message, in the order of their bytes; docs/protocol.md explains them. */
+/* Tables of the fields of every message, in the order of their bytes; docs/protocol.md explains them. */
 #ifndef WIRE_MSG_TABLE_H
 #define WIRE_MSG_TABLE_H
 
@@ -7,7 +7,7 @@
 
 struct msg_spec {
     const struct field *fields;
-    /* What one field alone cannot tell (NULL: nothing): the reason why the body makes no sense, or NULL. */
+    /* Check across fields (NULL: there is none). Returns the reason why the body is invalid, or NULL. */
     const char *(*check)(const void *body);
 };
 

@@ -7,14 +7,14 @@
 #include "common/base/hash.h"
 #include "common/base/text.h"
 
-/* Update: magic, object format, form, 0, fields, payload, crc32c of everything before it. Snapshot head: see
- * docs/protocol.md. */
+/* Update: magic, object format, form, 0, fields, payload, crc32c of everything before the checksum. docs/protocol.md
+ * has both formats byte by byte. */
 #define UPDATE_MAGIC 0x50555441u   /* bytes "ATUP" */
 #define SNAPSHOT_MAGIC 0x4e535441u /* bytes "ATSN" */
 
 enum {
     OBJECT_FORMAT = 1,
-    UPDATE_FIXED = 8 + 4 + 3 * 8 + 2 + 4 + 8 + 4, /* all but codec name, named deltas and payload */
+    UPDATE_FIXED = 8 + 4 + 3 * 8 + 2 + 4 + 8 + 4, /* without codec name, named deltas and payload */
     UPDATE_NAMED = 20,
 };
 
@@ -64,7 +64,7 @@ enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size
     return STATUS_OK;
 }
 
-/* The last four bytes guard all others; they are checked first, so nothing below is read from damaged bytes. */
+/* The last four bytes are the checksum of all others. Checking it first keeps damaged bytes from the parser. */
 static bool crc_matches(const uint8_t *src, size_t size)
 {
     if (size < sizeof(uint32_t)) return false;
@@ -72,7 +72,7 @@ static bool crc_matches(const uint8_t *src, size_t size)
     return get_u32(&r) == crc32c(0, src, size - sizeof(uint32_t));
 }
 
-/* Everything before the payload. AGAIN: r ended first. */
+/* Decodes everything before the payload. AGAIN: the bytes end before the payload begins. */
 static enum status decode_head(struct update *u, struct update_named *named, size_t named_cap, struct reader *r)
 {
     uint32_t magic = get_u32(r);
@@ -118,7 +118,8 @@ enum status update_peek(struct update *u, struct update_named *named, size_t nam
     TRY(decode_head(u, named, named_cap, &r));
     if (!update_valid(u)) return STATUS_CORRUPT;
     u->payload = NULL;
-    assert(r.pos + u->payload_size + sizeof(uint32_t) == update_encoded_size(u)); /* may wrap, both in the same way */
+    assert(r.pos + u->payload_size + sizeof(uint32_t) ==
+           update_encoded_size(u)); /* a forged payload_size wraps both sides alike */
     *payload_at = r.pos;
     return STATUS_OK;
 }

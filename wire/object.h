@@ -1,8 +1,7 @@
-/* The objects that travel in chunks and lie in the journal: updates and snapshots, header and payload in one run of
- * bytes.
+/* Updates and snapshots: the objects sent in chunks and stored in the journal, a header followed by the payload.
  *
- * An update is one outer step of one fragment: theta_f,version = theta_f,version-1 + decode(payload) (or = the decoded
- * payload, by form). It names the deltas that went into it: that is their acknowledgement. */
+ * An update is one outer step of one fragment f: theta_f,version = theta_f,version-1 + decode(payload), or =
+ * decode(payload), by form. It names the deltas that were merged into it, which acknowledges them. */
 #ifndef WIRE_OBJECT_H
 #define WIRE_OBJECT_H
 
@@ -26,19 +25,21 @@ struct update {
     uint64_t theta_hash; /* hash_floats of the fragment after this update */
     char codec[64];      /* spec of the payload */
     uint32_t n_named;
-    const struct update_named *named; /* encode: caller's; decode: the caller's buffer given below */
+    const struct update_named *named; /* encode: borrowed; decode: the `named` buffer of the call */
     const uint8_t *payload;           /* decode: borrowed from src */
     size_t payload_size;
 };
 
+/* Bytes that update_encode writes. */
 size_t update_encoded_size(const struct update *u);
+/* LIMIT when cap is too small; INVALID for a field over its limit. */
 enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size_t *size_p) MUST_CHECK;
-/* named: room for named_cap entries. CORRUPT for anything malformed, LIMIT when named_cap is too small. */
+/* named[named_cap]: buffer of the caller. CORRUPT for anything malformed, LIMIT when named_cap is too small. */
 enum status update_decode(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src,
                           size_t size) MUST_CHECK;
-/* The beginning of an update, as far as src[size] goes: all of it but the payload's bytes, which begin at *payload_at.
- * AGAIN: too short for that. Nothing vouches for these bytes yet: good for deciding what to ask for, not for
- * applying. */
+/* Decode the header of an update whose first bytes are src[size]. The payload begins at *payload_at; u->payload is
+ * NULL. AGAIN: src is too short. The checksum is not verified: the caller may plan requests with the header but must
+ * not apply it. */
 enum status update_peek(struct update *u, struct update_named *named, size_t named_cap, const uint8_t *src, size_t size,
                         size_t *payload_at) MUST_CHECK;
 
@@ -51,7 +52,7 @@ struct snapshot_head {
 enum { SNAPSHOT_HEAD_BYTES = 40 };
 
 void snapshot_head_encode(const struct snapshot_head *h, uint8_t dst[SNAPSHOT_HEAD_BYTES]);
-/* CORRUPT when magic or CRC of the head is wrong. */
+/* CORRUPT when the head is short, its magic or CRC is wrong, or a field is over its limit. */
 enum status snapshot_head_decode(struct snapshot_head *h, const uint8_t *src, size_t size) MUST_CHECK;
 
 #endif

@@ -9,7 +9,7 @@
 #include "wire/frame.h"
 
 _Static_assert(2 * CONFIG_WORKERS_MAX <= PEERS_MAX, "two connections of each worker");
-_Static_assert(2 * CONFIG_WORKERS_MAX <= WIRE_NAMED_MAX, "deltas of all workers, and of as many that left meanwhile");
+_Static_assert(2 * CONFIG_WORKERS_MAX <= WIRE_NAMED_MAX, "deltas of all workers, and of as many workers that left");
 
 static uint16_t *bucket_of(struct peers *peers, const uint8_t id[PEER_ID_BYTES])
 {
@@ -56,7 +56,7 @@ void peers_forget(struct peers *peers, struct peer *peer)
     peers->free = index;
 }
 
-static struct peer *longest_unheard(struct peers *peers)
+static struct peer *least_recently_heard(struct peers *peers)
 {
     struct peer *oldest = &peers->table[0];
     for (struct peer *p = peers->table; p < peers->table + PEERS_MAX; p++)
@@ -73,7 +73,7 @@ struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
     uint16_t *bucket = bucket_of(peers, id), i = *bucket;
     while (i != PEERS_MAX && memcmp(peers->table[i].id.bytes, id, PEER_ID_BYTES)) i = peers->table[i].next;
     if (i == PEERS_MAX) {
-        if (peers->free == PEERS_MAX) peers_forget(peers, longest_unheard(peers));
+        if (peers->free == PEERS_MAX) peers_forget(peers, least_recently_heard(peers));
         i = peers->free;
         assert(i < PEERS_MAX && !peers->table[i].number);
         struct peer *p = &peers->table[i];

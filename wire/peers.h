@@ -1,5 +1,7 @@
-/* Who is connected to a listener: ZeroMQ routing ids <-> peer numbers. Fixed size; numbers are never reused. When the
- * table is full the peer unheard for longest is forgotten, so strangers that come and go cost nothing. */
+/* Connections of a listener: a table of ZeroMQ routing ids and peer numbers.
+ *
+ * The size is fixed and numbers are never reused. When the table is full, the least recently heard peer is forgotten,
+ * so unknown clients that come and go use no memory. One thread owns a table. */
 #ifndef WIRE_PEERS_H
 #define WIRE_PEERS_H
 
@@ -33,11 +35,12 @@ struct peers {
 void peer_id_make(struct peer_id *id, enum wire_lane lane, const uint8_t uuid[WIRE_UUID], uint64_t nonce);
 
 void peers_init(struct peers *peers);
-/* The peer with this routing id, new or known; marks it heard. NULL when the bytes are not an id of peer_id_make. */
+/* The peer with this routing id, added if it is new, marked as heard now. NULL when the bytes are not an id of
+ * peer_id_make. */
 struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size);
-/* NULL when forgotten or never there. */
+/* NULL when the peer was forgotten or never existed. */
 struct peer *peers_find(struct peers *peers, uint64_t number);
-/* Its place in the table, below PEERS_MAX: nobody else has it until this one is forgotten. */
+/* Index in the table, below PEERS_MAX; unique until this peer is forgotten. */
 unsigned peers_slot(const struct peers *peers, const struct peer *peer);
 void peers_forget(struct peers *peers, struct peer *peer);
 

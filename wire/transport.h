@@ -1,7 +1,9 @@
-/* Transport: moves whole encoded messages between peers on two lanes. The vtable has a ZeroMQ implementation
- * (wire/transport_zmq.c: DEALER to ROUTER over TCP, CURVE) and one in virtual time for the simulation (tests/lib).
+/* Transport: moves whole encoded messages between peers on two lanes.
  *
- * One thread owns a transport. Delivery is at most once, in order per peer and lane while a connection lasts. */
+ * - The vtable has two implementations: ZeroMQ (wire/transport_zmq.c: DEALER to ROUTER over TCP, CURVE) and virtual
+ *   time for the simulation (tests/lib).
+ * - One thread owns a transport; only `wake`, `ending` and `connected` may be used from other threads.
+ * - Delivery is at most once, in order per peer and lane while a connection lasts. */
 #ifndef WIRE_TRANSPORT_H
 #define WIRE_TRANSPORT_H
 
@@ -16,62 +18,74 @@
 struct transport;
 
 struct transport_ops {
-    /* Queue one message of `size` bytes (copied). AGAIN: the lane's queue is full, try later; CLOSED: unknown peer.
-     * A dialler has one peer, 0. A listener's peer ids are its own, never reused, one per connection (so one worker has
-     * two: control and bulk). */
+    /* Queue one message of `size` bytes (copied). AGAIN: the lane's queue is full, try later; CLOSED: unknown peer. A
+     * dialler has one peer, 0. A listener numbers its peers itself: one id per connection, never reused. One worker has
+     * two connections, control and bulk. */
     enum status (*send)(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size);
-    /* Wait up to timeout_us for a message (0: only look). AGAIN: nothing came (timeout, wake or signal). On OK *data_p
-     * is valid until the next call. */
+    /* Wait up to timeout_us for a message (0: return at once). AGAIN: no message (timeout, wake or signal). On OK
+     * *data_p is borrowed and valid until the next call. */
     enum status (*recv)(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
                         const uint8_t **data_p, size_t *size_p);
     /* Make a concurrent recv return; the only function another thread or a signal handler may call. */
     void (*wake)(struct transport *t);
-    /* Bytes on the socket so far, frame headers of the transport included. */
+    /* Bytes sent and received on the sockets so far, including the transport's frame headers. */
     void (*bytes)(const struct transport *t, uint64_t *sent_p, uint64_t *received_p);
     void (*close)(struct transport *t);
 };
 
 struct transport {
     const struct transport_ops *ops;
-    /* Set by any thread or signal handler when the end is near: from then on a connection that is lost is no news. */
+    /* Set by any thread or signal handler when the program is about to end. From then on the transport does not log
+     * lost connections. */
     atomic_bool ending;
-    /* How often a dialler's control lane came to be connected: at each time, messages sent before may be lost. Any
-     * thread may read it; it counts a connection before anything that this one brings is received. */
+    /* Number of times a dialler's control lane connected. Messages sent before a new connection may be lost. Any thread
+     * may read it; it is incremented before the first message of the new connection is received. */
     atomic_uint connected;
 };
 
-/* Where and as whom: "tcp://HOST:PORT" or "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each): the join line.
- * Without keys the connection is plain, allowed on loopback addresses only. */
+/* Address of the coordinator and keys of the worker, parsed from the join line: "tcp://HOST:PORT" or
+ * "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each). Without keys the connection is plain, allowed on loopback
+ * addresses only. */
 struct transport_address {
     char endpoint[256];     /* tcp://HOST:PORT */
     uint8_t server_key[32]; /* CURVE public key of the coordinator */
     uint8_t secret[32];     /* CURVE secret key all enrolled workers of the run share */
     int curve;              /* 0 or 1 */
-    bool hurried;           /* a name service that does not answer is AGAIN, and not left to ZeroMQ to try on */
+    bool hurried;           /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
 };
 
-/* How much of what was given for an address may be repeated on a screen or in a log: not what looks like keys. */
+/* Number of leading bytes of `text` that may be printed or logged. It stops before the first part that looks like a key
+ * (16 or more hex digits). */
 int transport_address_shown(const char *text);
+/* INVALID, with the reason in err, when `text` is neither form. */
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err) MUST_CHECK;
+/* Write the join line to out[cap], terminated. */
 void transport_address_format(const struct transport_address *a, char *out, size_t cap);
 
-/* Keys of a run: made once, kept by the coordinator (run folder, mode 0600). */
+/* CURVE keys of a run. The coordinator makes them once and stores them in the run folder with mode 0600. */
 struct transport_keys {
     uint8_t server_public[32], server_secret[32], worker_public[32], worker_secret[32];
 };
 
 enum status transport_keys_make(struct transport_keys *keys, struct err *err) MUST_CHECK;
 
-/* Listen on `endpoint` (port * = any free one); control and bulk arrive on the same port. keys NULL: plain, refused
- * (INVALID) off loopback. *bound (cap bytes) gets the endpoint with its real port. EXISTS: the port is taken; NOTFOUND:
- * no such host. close waits up to a second for what is queued. */
+/* Listen on `endpoint` (port * = any free port). Control and bulk arrive on the same port.
+ *
+ * - keys NULL: plain connections, refused (INVALID) off loopback.
+ * - bound[cap] gets the endpoint with its real port.
+ * - Errors: EXISTS: the port is taken; NOTFOUND: no such host; INVALID, IO, NOMEM, UNSUPPORTED (no CURVE).
+ * - close waits up to 1 s for queued messages to be sent. */
 enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
                                  char *bound, size_t cap, struct err *err) MUST_CHECK;
-/* What dial does first: look the host up, and refuse what it refuses. For those who make something before they dial. */
+/* The first step of transport_zmq_dial: resolve the host and check the address, with the same errors. A caller that
+ * creates files before it dials calls this first. */
 enum status transport_zmq_look_up(const struct transport_address *address, bool *ipv6_p, struct err *err) MUST_CHECK;
-/* Dial; connects and reconnects in the background, for as long as recv is called now and then, and logs why it cannot.
- * NOTFOUND when there is no such host (looking it up may take a while), AGAIN when a hurried one cannot know, INVALID
- * for a plain address off loopback. uuid makes both connections recognisable across reconnects. */
+/* Dial the coordinator. The transport connects and reconnects in the background and logs failures, as long as the
+ * caller keeps calling recv.
+ *
+ * - uuid identifies both connections of a worker across reconnects.
+ * - NOTFOUND: no such host (DNS may take a while); AGAIN: `hurried` is set and DNS does not answer; INVALID: a plain
+ *   address off loopback. */
 enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
                                const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;
 

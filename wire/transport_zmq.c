@@ -6,8 +6,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* TCP's own clock (unacknowledged data, keep-alive) finds a dead path on both lanes and lets a slow one be that still
- * moves. What finds a dead program behind a live relay is ZMTP's ping, the worker's affair (wire/zmq_dial.c). */
+/* TCP's timers (unacknowledged data, keep-alive) detect a dead path on both lanes and tolerate a slow one. A dead
+ * program behind a live relay is detected by ZMTP's heartbeats, which the worker sends (wire/zmq_dial.c). */
 static const struct zmq_option common_options[] = {
     {ZMQ_TCP_MAXRT, 30000},        {ZMQ_TCP_KEEPALIVE, 1},     {ZMQ_TCP_KEEPALIVE_IDLE, 15},
     {ZMQ_TCP_KEEPALIVE_INTVL, 5},  {ZMQ_TCP_KEEPALIVE_CNT, 3}, {ZMQ_RECONNECT_IVL, 100},
@@ -90,9 +90,9 @@ void zmq_parts_drop(zmq_msg_t *part, void *socket)
 void zmq_base_wake(struct transport *t)
 {
     uint64_t one = 1;
-    int saved = errno; /* a signal handler must leave errno alone */
+    int saved = errno; /* a signal handler must not change errno */
     ssize_t n = write(((struct zmq_base *)t)->wake_fd, &one, sizeof one);
-    (void)n; /* full means that a wake-up is pending already */
+    (void)n; /* a full eventfd means that a wake-up is already pending */
     errno = saved;
 }
 

@@ -1,5 +1,7 @@
-/* What the ZeroMQ listener and dialler have in common. Each transport owns a ZeroMQ context, so that each listener has
- * its own key check (ZAP is per context) and closing one never waits for another. */
+/* Common base of the ZeroMQ listener and dialler.
+ *
+ * Each transport owns a ZeroMQ context. So each listener has its own key check (ZAP is per context) and closing one
+ * transport never waits for another. */
 #ifndef WIRE_TRANSPORT_ZMQ_H
 #define WIRE_TRANSPORT_ZMQ_H
 
@@ -27,16 +29,16 @@ struct zmq_option {
 };
 
 enum status zmq_base_init(struct zmq_base *base, const struct transport_ops *ops, struct err *err) MUST_CHECK;
-/* All sockets are closed before; waits until what they still may send is sent (their linger). */
+/* The caller has closed all sockets. Waits until their queued messages are sent, at most their linger time. */
 void zmq_base_finish(struct zmq_base *base);
-/* A socket with the options every connection has and those of `more` (ended by {0, 0}). NULL with err filled. */
+/* A socket with the common options and those of `more` (ended by {0, 0}); the caller closes it. NULL: err is filled. */
 void *zmq_base_socket(struct zmq_base *base, int type, const struct zmq_option *more, struct err *err) MUST_CHECK;
-/* Bytes of a message on the TCP connection, ZMTP's framing and CURVE's box included. */
+/* Bytes of a message of `size` bytes on the TCP connection, including ZMTP's framing and CURVE's box. */
 uint64_t zmq_base_wire_bytes(const struct zmq_base *base, size_t size);
-/* Wait for one of `n` sockets, the wake-up or the time-out; a signal ends the wait, too. False when the wait ended for
- * another reason than a socket. n <= ZMQ_BASE_SOCKETS. */
+/* Wait until a socket of sockets[n] is readable, a wake-up, a signal or the timeout. True when a socket is readable. n
+ * <= ZMQ_BASE_SOCKETS. */
 bool zmq_base_wait(struct zmq_base *base, void *const *sockets, int n, uint64_t timeout_us);
-/* Receive one part without waiting into an initialised message. AGAIN: nothing there. */
+/* Receive one part into an initialised message, without waiting. AGAIN: there is none; IO. */
 enum status zmq_part_recv(zmq_msg_t *part, void *socket) MUST_CHECK;
 /* Read and drop the remaining parts of a message. */
 void zmq_parts_drop(zmq_msg_t *part, void *socket);

@@ -12,7 +12,7 @@
 
 enum { KEY_BYTES = 32, KEY_Z85 = 41, ZAP_PARTS = 7, ZAP_PART_MAX = 255 };
 
-/* One part; its length, or -1 when the context was shut down or the part does not fit. */
+/* Receives one part. Returns its length, which may exceed ZAP_PART_MAX (then it is cut), or -1 on shutdown. */
 static int part_recv(void *socket, uint8_t part[ZAP_PART_MAX], int *more_p)
 {
     size_t size = sizeof *more_p;
@@ -23,7 +23,7 @@ static int part_recv(void *socket, uint8_t part[ZAP_PART_MAX], int *more_p)
     return n;
 }
 
-/* Request: version, request id, domain, address, identity, mechanism, then CURVE's public key. Answer: version, request
+/* ZAP request: version, request id, domain, address, identity, mechanism, CURVE public key. Answer: version, request
  * id, code, text, user, metadata. */
 static bool answer_one(struct zmq_auth *auth)
 {
@@ -43,7 +43,7 @@ static bool answer_one(struct zmq_auth *auth)
     }
     assert(n_request >= 0 && n_request <= ZAP_PART_MAX);
     admitted = admitted && i == ZAP_PARTS;
-    if (!admitted) log_debug("refused a connection from %s: its key is not enrolled", address);
+    if (!admitted) log_debug("refused connection from %s: unknown key", address);
     void *s = auth->socket;
     return zmq_send(s, "1.0", 3, ZMQ_SNDMORE) >= 0 && zmq_send(s, request, (size_t)n_request, ZMQ_SNDMORE) >= 0 &&
            zmq_send(s, codes[admitted], 3, ZMQ_SNDMORE) >= 0 && zmq_send(s, "", 0, ZMQ_SNDMORE) >= 0 &&

@@ -1,4 +1,5 @@
-/* Who may connect: a ZAP 1.0 handler (ZeroMQ RFC 27) that admits one CURVE public key, and the keys themselves. */
+/* Authentication: a ZAP 1.0 handler (ZeroMQ RFC 27) that admits one CURVE public key, and the sockets' CURVE options.
+ */
 #ifndef WIRE_ZMQ_AUTH_H
 #define WIRE_ZMQ_AUTH_H
 
@@ -8,18 +9,18 @@
 #include "common/base/status.h"
 
 struct zmq_auth {
-    void *socket; /* owned by the thread once it runs */
+    void *socket; /* owned by the thread after zmq_auth_start */
     pthread_t thread;
     uint8_t admitted[32];
 };
 
-/* Answer the key checks of every socket in `context`; call it before the first bind. */
+/* Start the thread that answers the key checks of every socket in `context`. Call it before the first bind. IO. */
 enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32],
                            struct err *err) MUST_CHECK;
-/* After zmq_ctx_shutdown, which ends the thread. */
+/* Wait for the thread to end. Call it after zmq_ctx_shutdown, which ends the thread. */
 void zmq_auth_join(struct zmq_auth *auth);
 
-/* Set CURVE keys on a socket. */
+/* Set the CURVE keys of a socket. UNSUPPORTED: libzmq without CURVE; INVALID: bad keys. */
 enum status zmq_auth_server(void *socket, const uint8_t secret[32], struct err *err) MUST_CHECK;
 enum status zmq_auth_client(void *socket, const uint8_t server_key[32], const uint8_t secret[32],
                             struct err *err) MUST_CHECK;

@@ -1,7 +1,9 @@
-/* The worker's end: two DEALER sockets, one a lane. ZeroMQ connects and reconnects on its own, with two exceptions:
- * after some failed handshakes (wrong keys, another program at the port) it gives up for good, after others it tries
- * again ten times a second. A monitor on each socket sees that and tells people what is wrong; the socket is closed and
- * made anew after a while. The protocol above never needs to know. */
+/* The worker's side of the transport: two DEALER sockets, one per lane.
+ *
+ * ZeroMQ connects and reconnects on its own, with two exceptions. After some failed handshakes (wrong keys, another
+ * program at the port) it stops for good. After others it retries ten times a second. A monitor on each socket detects
+ * both; the dialler logs the cause, closes the socket and opens a new one after REOPEN_US. The layers above see only
+ * lost messages. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -19,33 +21,32 @@
 enum {
     LANES = 2,
     REOPEN_US = 3 * 1000 * 1000,
-    HANG_UPS_MAX = 5,
+    FAILED_HANDSHAKES_MAX = 5,
     LOST_US = 2000 * 1000,
-    COMPLAIN_US = 60 * 1000 * 1000,
+    WARN_AGAIN_US = 60 * 1000 * 1000,
 };
 
 struct dialler_lane {
     void *socket, *monitor;
     struct peer_id id;
     bool connected;
-    unsigned hung_up;     /* handshakes in a row that ended without a reason */
-    uint64_t given_up_us; /* when this connection was given up; 0: it was not */
+    unsigned failed_handshakes; /* in a row, closed by the other side without a reason */
+    uint64_t dead_us;           /* when ZeroMQ stopped retrying this connection; 0: it did not */
 };
 
 struct dialler {
     struct zmq_base base;
     struct transport_address address;
     bool ipv6;
-    /* That control is not connected: since when it is complained of (0: it is not), and when the next time. Not one
-     * line an attempt. */
-    uint64_t complained_us, complain_us;
-    uint64_t lost_us; /* when its connection ended, and nothing is said about it yet; 0: it did not */
+    /* First warning of the present outage of control (0: none yet) and time of the next: not one line an attempt. */
+    uint64_t warned_us, warn_again_us;
+    uint64_t lost_us; /* when control was lost, until that is logged; 0: it was not */
     struct dialler_lane lanes[LANES];
     zmq_msg_t held;
 };
 
-/* The monitor ends first: a socket with something queued lives on for as long as it lingers, and ZeroMQ's thread would
- * wait for ever for somebody to take its next event. */
+/* The monitor is closed first. A socket with queued messages lives on while it lingers, and ZeroMQ's thread would block
+ * for ever on an event that no reader takes. */
 static void lane_close(struct dialler_lane *lane)
 {
     if (lane->socket) {
@@ -56,7 +57,7 @@ static void lane_close(struct dialler_lane *lane)
     lane->socket = lane->monitor = NULL;
 }
 
-/* What is queued has nowhere to go. */
+/* Without linger: the connection is gone, so queued messages cannot be sent. */
 static void lane_drop(struct dialler_lane *lane)
 {
     int zero = 0;
@@ -66,12 +67,15 @@ static void lane_drop(struct dialler_lane *lane)
 
 static enum status lane_configure(struct dialler *d, enum wire_lane which, struct err *err)
 {
-    /* Pings: on bulk the answer waits behind what is queued already, up to a message of 1 MiB and the kernel's buffers,
-     * hence the patience: at 1 Mbit/s those take most of a minute. The coordinator sends none, but ends a connection
-     * whose pings stop for as long as they say. libzmq up to 4.3.5 ends the process if a ping of its own falls due on a
-     * connection that broke while a full queue kept it from being read (zeromq/libzmq issue 4841): a coordinator that
-     * is busy has such queues. Here they hold more than a coordinator may send unasked (SYNC_WINDOW in chunks).
-     * To send, chunks are queued sparingly: what is queued can no longer be reordered, taken back or measured. */
+    /* Heartbeats of ZMTP:
+     * - On bulk the answer waits behind queued data: a message of up to 1 MiB and the kernel's buffers. At 1 Mbit/s
+     *   these take most of a minute, hence the long timeout.
+     * - The coordinator sends no heartbeats. It closes a connection whose heartbeats stop for longer than their TTL.
+     * - libzmq up to 4.3.5 aborts the process if its own heartbeat falls due on a broken connection that a full queue
+     *   kept it from reading (zeromq/libzmq issue 4841). A busy coordinator has such queues. The receive queues here
+     *   hold more than a coordinator may send unasked (SYNC_WINDOW in chunks).
+     *
+     * The send queue of bulk is short: queued chunks can no longer be reordered, withdrawn or measured. */
     static const struct zmq_option options[LANES][7] = {
         {{ZMQ_SNDHWM, 64},
          {ZMQ_RCVHWM, 256},
@@ -92,9 +96,9 @@ static enum status lane_configure(struct dialler *d, enum wire_lane which, struc
     lane->socket = zmq_base_socket(&d->base, ZMQ_DEALER, options[which], err);
     if (!lane->socket) return STATUS_IO;
     if (d->address.curve) TRY(zmq_auth_client(lane->socket, d->address.server_key, d->address.secret, err));
-    int six = d->ipv6;
+    int ipv6 = d->ipv6;
     if (zmq_setsockopt(lane->socket, ZMQ_ROUTING_ID, lane->id.bytes, PEER_ID_BYTES) ||
-        zmq_setsockopt(lane->socket, ZMQ_IPV6, &six, sizeof six))
+        zmq_setsockopt(lane->socket, ZMQ_IPV6, &ipv6, sizeof ipv6))
         return err_set(err, STATUS_IO, "ZeroMQ socket: %s", zmq_strerror(errno));
     return STATUS_OK;
 }
@@ -106,62 +110,62 @@ static enum status lane_open(struct dialler *d, enum wire_lane which, struct err
                               ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
     struct dialler_lane *lane = &d->lanes[which];
     TRY(lane_configure(d, which, err));
-    char watch[64]; /* a name of its own, an old socket may not be gone yet */
+    char watch[64]; /* unique: the monitor of an old socket may still exist */
     snprintf(watch, sizeof watch, "inproc://monitor-%p-%llu", lane->socket, (unsigned long long)clock_monotonic_us());
     lane->monitor = zmq_socket(d->base.context, ZMQ_PAIR);
     if (!lane->monitor || zmq_socket_monitor(lane->socket, watch, events) || zmq_connect(lane->monitor, watch) ||
         zmq_connect(lane->socket, d->address.endpoint))
         return err_set(err, STATUS_IO, "cannot connect to %s: %s", d->address.endpoint, zmq_strerror(errno));
-    lane->given_up_us = 0;
+    lane->dead_us = 0;
     lane->connected = false;
     return STATUS_OK;
 }
 
-/* Whether it is time to complain: at first, then when it has lasted a minute, and twice as long each time. */
-static bool complaint_due(struct dialler *d)
+/* An outage is logged at its start, after one minute, and then each time its duration has doubled. */
+static bool warning_due(struct dialler *d)
 {
     uint64_t now = clock_monotonic_us();
-    if (d->complained_us && now < d->complain_us) return false;
-    d->complain_us = now + (d->complained_us ? now - d->complained_us : COMPLAIN_US);
-    if (!d->complained_us) d->complained_us = now;
+    if (d->warned_us && now < d->warn_again_us) return false;
+    d->warn_again_us = now + (d->warned_us ? now - d->warned_us : WARN_AGAIN_US);
+    if (!d->warned_us) d->warned_us = now;
     return true;
 }
 
-/* What a user should know about the control connection. */
-static void tell(struct dialler *d, unsigned event, bool was_connected)
+/* Log the state of the control connection: connected, or why it cannot connect. */
+static void report_event(struct dialler *d, unsigned event, bool was_connected)
 {
     const char *where = d->address.endpoint;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-        log_write(d->complained_us ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
-        d->complained_us = 0;
+        log_write(d->warned_us ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
+        d->warned_us = 0;
         d->lost_us = 0;
         return;
     }
     if (was_connected) d->lost_us = clock_monotonic_us();
-    if (d->lost_us || atomic_load(&d->base.transport.ending) || !complaint_due(d)) return;
+    if (d->lost_us || atomic_load(&d->base.transport.ending) || !warning_due(d)) return;
     if (event == ZMQ_EVENT_CONNECT_RETRIED)
-        log_warn("nobody answers at %s, trying again: is its coordinator running, and its port open in the firewall?",
-                 where);
+        log_warn("retrying %s: no answer; check that the coordinator runs and that the firewall opens its port", where);
     else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-        log_warn("%s refuses the key of this join line: take the one that its coordinator printed", where);
+        log_warn("%s refused the key of this join line: use the join line that the coordinator printed", where);
     else
-        log_warn("%s hangs up%s, trying again: is its coordinator running, and is this its whole join line?", where,
-                 d->address.curve ? "" : " on a connection without keys");
+        log_warn("retrying %s: it closed the connection%s; check that the coordinator runs and that the join line is "
+                 "complete",
+                 where, d->address.curve ? "" : ", which has no keys");
 }
 
-/* Not at once: when all of a run is stopped, the coordinator may be gone a moment before this program hears of it. */
-static void tell_lost(struct dialler *d)
+/* Delayed by LOST_US: when a whole run stops, the coordinator may end a moment before this program's own signal. */
+static void report_lost(struct dialler *d)
 {
     if (!d->lost_us || clock_monotonic_us() - d->lost_us < LOST_US) return;
     d->lost_us = 0;
-    if (!atomic_load(&d->base.transport.ending) && complaint_due(d))
-        log_warn("connection to %s lost, connecting again", d->address.endpoint);
+    if (!atomic_load(&d->base.transport.ending) && warning_due(d))
+        log_warn("lost the connection to %s: reconnecting", d->address.endpoint);
 }
 
 static void read_monitor(struct dialler *d, enum wire_lane which)
 {
     struct dialler_lane *lane = &d->lanes[which];
-    zmq_msg_t part; /* an event: number and value, then the address */
+    zmq_msg_t part; /* first part: u16 event, u32 value; second part: address */
     zmq_msg_init(&part);
     while (zmq_part_recv(&part, lane->monitor) == STATUS_OK) {
         uint16_t event = 0;
@@ -169,33 +173,33 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
         zmq_parts_drop(&part, lane->monitor);
         bool was_connected = lane->connected;
         lane->connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-        if (lane->connected) lane->hung_up = 0;
+        if (lane->connected) lane->failed_handshakes = 0;
         if (lane->connected && which == WIRE_CONTROL) atomic_fetch_add(&d->base.transport.connected, 1);
-        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) lane->hung_up++;
-        /* A retry follows at once whatever ZeroMQ means to retry. */
-        bool up = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
-        lane->given_up_us = up ? 0 : clock_monotonic_us();
-        if (which == WIRE_CONTROL) tell(d, event, was_connected);
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) lane->failed_handshakes++;
+        /* ZeroMQ reports CONNECT_RETRIED at once for each connection that it retries by itself. */
+        bool alive = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
+        lane->dead_us = alive ? 0 : clock_monotonic_us();
+        if (which == WIRE_CONTROL) report_event(d, event, was_connected);
     }
     zmq_msg_close(&part);
 }
 
-static void care_for_lanes(struct dialler *d)
+static void maintain_lanes(struct dialler *d)
 {
-    tell_lost(d);
+    report_lost(d);
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);
-        if (lane->hung_up >= HANG_UPS_MAX) {
+        if (lane->failed_handshakes >= FAILED_HANDSHAKES_MAX) {
             lane_drop(lane);
-            lane->hung_up = 0;
-            lane->given_up_us = clock_monotonic_us();
+            lane->failed_handshakes = 0;
+            lane->dead_us = clock_monotonic_us();
         }
-        if (!lane->given_up_us || clock_monotonic_us() - lane->given_up_us < REOPEN_US) continue;
+        if (!lane->dead_us || clock_monotonic_us() - lane->dead_us < REOPEN_US) continue;
         lane_drop(lane);
         if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
-        lane_drop(lane); /* out of descriptors, perhaps: later */
-        lane->given_up_us = clock_monotonic_us();
+        lane_drop(lane); /* for example out of descriptors: retried after REOPEN_US */
+        lane->dead_us = clock_monotonic_us();
     }
 }
 
@@ -214,14 +218,14 @@ static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_la
     return STATUS_OK;
 }
 
-static bool take(struct dialler *d, enum wire_lane lane)
+static bool receive(struct dialler *d, enum wire_lane lane)
 {
     void *socket = d->lanes[lane].socket;
     if (!socket || zmq_part_recv(&d->held, socket) != STATUS_OK) return false;
     d->base.received += zmq_base_wire_bytes(&d->base, zmq_msg_size(&d->held));
-    bool whole = !zmq_msg_more(&d->held); /* a coordinator sends one part */
+    bool single = !zmq_msg_more(&d->held); /* a coordinator sends messages of one part */
     zmq_parts_drop(&d->held, socket);
-    return whole;
+    return single;
 }
 
 static bool wait(struct dialler *d, uint64_t timeout_us)
@@ -244,16 +248,16 @@ static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64
     for (;;) {
         if (d->lanes[WIRE_CONTROL].monitor) read_monitor(d, WIRE_CONTROL);
         for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
-            if (!take(d, (enum wire_lane)lane)) continue;
+            if (!receive(d, (enum wire_lane)lane)) continue;
             *peer_p = 0;
             *lane_p = (enum wire_lane)lane;
             *data_p = zmq_msg_data(&d->held);
             *size_p = zmq_msg_size(&d->held);
             return STATUS_OK;
         }
-        care_for_lanes(d);
+        maintain_lanes(d);
         if (!timeout_us || !wait(d, timeout_us)) return STATUS_AGAIN;
-        timeout_us = 0; /* if it was only a monitor's event, the caller waits again */
+        timeout_us = 0; /* a monitor's event also ends the wait: the caller then calls again */
     }
 }
 
@@ -281,11 +285,10 @@ enum status transport_zmq_look_up(const struct transport_address *address, bool 
     if (status < 0) return status;
     if (!address->curve && !found.loopback)
         return err_set(err, STATUS_INVALID,
-                       "address %s has no keys, only loopback addresses go without: use the whole join line of the "
-                       "coordinator",
+                       "address %s has no keys, which only loopback addresses may omit: use the whole join line",
                        address->endpoint);
     if (status == STATUS_AGAIN && address->hurried) return status;
-    if (status == STATUS_AGAIN) log_warn("host %s: the name service does not answer, trying on", e.host);
+    if (status == STATUS_AGAIN) log_warn("retrying host %s: DNS does not answer", e.host);
     *ipv6_p = found.ipv6;
     return STATUS_OK;
 }
@@ -295,7 +298,7 @@ static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID]
     uint64_t nonce;
     TRY(transport_zmq_look_up(&d->address, &d->ipv6, err));
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
-        return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
+        return err_set(err, STATUS_IO, "cannot read random numbers: %s", strerror(errno));
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         peer_id_make(&d->lanes[i].id, (enum wire_lane)i, uuid, nonce);
         TRY(lane_open(d, (enum wire_lane)i, err));

@@ -1,6 +1,8 @@
-/* The coordinator's end: one ROUTER on one port. A peer's routing id tells its lane, so both lanes of all workers
- * arrive here. Messages are read ahead into two small queues and control leaves first; ROUTER takes turns among
- * connections, so even with all bulk connections full a control message waits for one chunk of each worker at most. */
+/* The coordinator's side of the transport: one ROUTER socket on one port.
+ *
+ * A peer's routing id contains its lane, so both lanes of all workers arrive on this socket. The listener reads
+ * messages ahead into two small queues and returns control first. ROUTER takes turns among connections. So a control
+ * message waits for at most one chunk of each worker, even when all bulk connections are full. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -14,8 +16,8 @@
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 
-/* HANDSHAKE_MS: who has not shown a key by then is cut off, for a connection that says nothing costs a descriptor. Two
- * round trips, even behind the full buffers of a slow link, take less. */
+/* HANDSHAKE_MS: a connection without a finished handshake is closed after this time, because an idle one costs a
+ * descriptor. Two round trips take less, even behind the full buffers of a slow link. */
 enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 10000 };
 
 struct ahead {
@@ -33,10 +35,10 @@ struct listener {
     struct peers peers;
     struct backlog backlog;
     struct ahead lanes[2];
-    zmq_msg_t held; /* what the last recv returned */
+    zmq_msg_t held; /* the message that the last recv returned */
 };
 
-/* On OK the message is ZeroMQ's. */
+/* On OK ZeroMQ owns the message; otherwise the caller closes it. */
 static enum status send_parts(struct listener *l, struct peer *peer, zmq_msg_t *msg)
 {
     int n;
@@ -70,7 +72,7 @@ static enum status listener_send(struct transport *t, uint64_t number, enum wire
     return STATUS_OK;
 }
 
-/* Read one message into its lane's queue. AGAIN when there is none; messages of strangers are dropped. */
+/* Read one message into its lane's queue. AGAIN: there is none. A message with a foreign routing id is dropped. */
 static enum status read_ahead(struct listener *l)
 {
     zmq_msg_t part;
@@ -95,7 +97,7 @@ close_part:
     return status;
 }
 
-static bool take(struct listener *l, enum wire_lane lane, uint64_t *peer_p)
+static bool pop(struct listener *l, enum wire_lane lane, uint64_t *peer_p)
 {
     struct ahead *a = &l->lanes[lane];
     if (!a->count) return false;
@@ -112,8 +114,8 @@ static enum status listener_recv(struct transport *t, uint64_t timeout_us, uint6
 {
     struct listener *l = (struct listener *)t;
     for (;;) {
-        /* Asking for events makes ZeroMQ notice connections that have become readable. Left alone it looks only after a
-         * hundred parts while there is anything to read: a hundred chunks before a heartbeat. */
+        /* Reading ZMQ_EVENTS makes ZeroMQ notice newly readable connections. Otherwise, while data is queued, it checks
+         * only after a hundred parts: a hundred chunks before a heartbeat. */
         int events;
         size_t events_size = sizeof events;
         zmq_getsockopt(l->router, ZMQ_EVENTS, &events, &events_size);
@@ -124,15 +126,15 @@ static enum status listener_recv(struct transport *t, uint64_t timeout_us, uint6
         }
         if (status < 0) return status;
         for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
-            if (!take(l, (enum wire_lane)lane, peer_p)) continue;
-            assert(lane == WIRE_CONTROL || !l->lanes[WIRE_CONTROL].count); /* control leaves first */
+            if (!pop(l, (enum wire_lane)lane, peer_p)) continue;
+            assert(lane == WIRE_CONTROL || !l->lanes[WIRE_CONTROL].count); /* control first */
             *lane_p = (enum wire_lane)lane;
             *data_p = zmq_msg_data(&l->held);
             *size_p = zmq_msg_size(&l->held);
             return STATUS_OK;
         }
         if (!timeout_us || !zmq_base_wait(&l->base, &l->router, 1, timeout_us)) return STATUS_AGAIN;
-        timeout_us = 0; /* something came; if it was a stranger's, the caller waits again */
+        timeout_us = 0; /* a dropped message also ends the wait: the caller then calls again */
     }
 }
 
@@ -141,7 +143,7 @@ static void listener_close(struct transport *t)
     struct listener *l = (struct listener *)t;
     for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
         uint64_t peer;
-        while (take(l, (enum wire_lane)lane, &peer)) continue;
+        while (pop(l, (enum wire_lane)lane, &peer)) continue;
     }
     zmq_msg_close(&l->held);
     if (l->router) zmq_close(l->router);
@@ -165,7 +167,7 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
     if (status != STATUS_OK) return status == STATUS_AGAIN ? STATUS_NOTFOUND : status;
     if (!keys && !found.loopback)
         return err_set(err, STATUS_INVALID,
-                       "cannot listen on %s without keys: anybody could join; only loopback addresses go without",
+                       "cannot listen on %s without keys, which only a loopback address may omit: any host could join",
                        endpoint);
     l->router = zmq_base_socket(&l->base, ZMQ_ROUTER, options, err);
     if (!l->router) return STATUS_IO;

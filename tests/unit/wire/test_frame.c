@@ -57,8 +57,8 @@ static void test_refusals(void **state)
     frame_seal(f, 1, 20, 3);
     refused(f, 0, "shorter");
     refused(f, WIRE_HEADER - 1, "shorter");
-    refused(f, sizeof example - 1, "announced");
-    refused(f, sizeof example + 1, "announced");
+    refused(f, sizeof example - 1, "announces");
+    refused(f, sizeof example + 1, "announces");
     f[8] = 2;
     refused(f, sizeof example - 1, "checksum");
     f[8] = 3;

@@ -261,7 +261,7 @@ static void test_versions(void **state)
     size_t size = encode();
     frame_seal(buffer, WIRE_VERSION + 1, MSG_HELLO, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, "the other side speaks protocol version 2, this program 1: use the same release on "
+    assert_string_equal(err.msg, "the other side uses protocol version 2, this program 1: use the same release on "
                                  "both sides");
     msg_sample(&m, MSG_REFUSE, 1, 30);
     m.refuse.code = 777; /* a reason this version does not know */

@@ -405,7 +405,8 @@ static void test_keys(void **state)
         uint64_t end = clock_monotonic_us() + PATIENCE;
         while (!last_warning[0] && clock_monotonic_us() < end)
             assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN);
-        static const char *const words[] = {[1] = "refuses the key", "hangs up, trying", "without keys"};
+        static const char *const words[] = {
+            [1] = "refused the key", "it closed the connection; check", "which has no keys"};
         if (!strstr(last_warning, words[i])) fail_msg("said: \"%s\"", last_warning);
     }
     log_set_sink(NULL, NULL);
@@ -438,7 +439,7 @@ static void test_orderly_end(void **state)
     assert_string_equal(last_warning, "");
     for (int i = 0; i < 50 && !last_warning[0]; i++)
         assert_int_equal(recv_for(p.diallers[0], SECOND / 10, &a), STATUS_AGAIN);
-    assert_non_null(strstr(last_warning, "lost, connecting again"));
+    assert_non_null(strstr(last_warning, "lost the connection to tcp://127.0.0.1:"));
     log_set_sink(NULL, NULL);
     log_set_level(LOG_ERROR);
     close_all(&p);
@@ -461,8 +462,9 @@ static void test_nobody_there(void **state)
         assert_int_equal(recv_for(p.diallers[0], SECOND / 10, &a), STATUS_AGAIN);
     log_set_sink(NULL, NULL);
     log_set_level(LOG_ERROR);
-    assert_non_null(strstr(last_warning, "nobody answers at tcp://127.0.0.1:"));
-    assert_non_null(strstr(last_warning, "its port open in the firewall"));
+    assert_non_null(strstr(last_warning, "retrying tcp://127.0.0.1:"));
+    assert_non_null(
+        strstr(last_warning, "no answer; check that the coordinator runs and that the firewall opens its port"));
     close_all(&p);
 }
 
