@@ -201,7 +201,7 @@ struct msg_eval {
 struct msg_eval_result {
     uint64_t session, eval_id, start, count;
     double loss_sum; /* nats, summed over tokens; NaN or infinite: the parameters give no finite loss */
-    uint64_t tokens; /* 0: not evaluated, give it to somebody else */
+    uint64_t tokens; /* 0: not evaluated, another worker must do it */
 };
 
 struct msg_offer {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Parse `text`, digits only, below 2^64, into *value. False: not such a number; *value is unchanged. */
+/* Parse `text`, digits only, below 2^64, into *value. False for other text; *value is unchanged. */
 bool number_whole(const char *text, uint64_t *value);
 
 enum { NUMBER_REAL = 32 };

@@ -78,8 +78,8 @@ static void apply_group(const struct cgroup_version *version, const char *root, 
     if (left < *free_p) *free_p = left;
 }
 
-/* Apply the limits of the group and of all groups around it. A container may show the path of the host, of which only
- * the root is visible inside: paths that do not exist are skipped. */
+/* Apply the limits of the group and of all groups around it. A container may show the path of the host although only
+ * its own root is visible: paths that do not exist are skipped. */
 static void apply_groups(const struct cgroup_version *version, const char *root, char *group, uint64_t machine,
                          uint64_t *free_p, uint64_t *total_p)
 {

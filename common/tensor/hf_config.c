@@ -13,12 +13,12 @@ static enum status read_number(const json_t *root, const char *key, uint32_t *ou
     const json_t *value = json_object_get(root, key);
     json_int_t n = json_integer_value(value);
     if (!json_is_integer(value) || n < 1 || n > INT32_MAX)
-        return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is missing or not a positive number", where, key);
+        return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is missing or not a positive integer", where, key);
     *out = (uint32_t)n;
     return STATUS_OK;
 }
 
-/* The same, or `otherwise` where the key is missing or null. */
+/* The same, with `otherwise` as the default for a missing key or null. */
 static enum status read_optional(const json_t *root, const char *key, uint32_t otherwise, uint32_t *out,
                                  const char *where, struct err *err)
 {
@@ -55,28 +55,30 @@ static enum status read_gpt2(struct hf_config *config, const json_t *root, const
     TRY(read_number(root, "vocab_size", &config->vocab_size, where, err));
     const char *activation = json_string_value(json_object_get(root, "activation_function"));
     if (activation && strcmp(activation, "gelu_new") != 0)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: activation_function '%.31s', only gelu_new is built", where,
-                       activation);
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: activation_function '%.31s' is not supported, only gelu_new",
+                       where, activation);
     const json_t *eps = json_object_get(root, "layer_norm_epsilon"), *inner = json_object_get(root, "n_inner");
     if (eps && fabs(json_number_value(eps) - 1e-5) > 1e-9)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: layer_norm_epsilon is not 1e-5", where);
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: layer_norm_epsilon other than 1e-5 is not supported", where);
     if (json_is_integer(inner) && json_integer_value(inner) != 4 * (json_int_t)config->n_embd)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: n_inner is not 4 * n_embd", where);
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: n_inner other than 4 * n_embd is not supported", where);
     if (json_is_false(json_object_get(root, "scale_attn_weights")) ||
         json_is_true(json_object_get(root, "scale_attn_by_inverse_layer_idx")))
         return err_set(err, STATUS_UNSUPPORTED,
-                       "%.200s: attention scaled in another way (scale_attn_weights, scale_attn_by_inverse_layer_idx)",
+                       "%.200s: this scaling of attention is not supported (scale_attn_weights, "
+                       "scale_attn_by_inverse_layer_idx)",
                        where);
     if (json_is_true(json_object_get(root, "add_cross_attention")))
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: attention to another model (add_cross_attention)", where);
-    if (json_is_false(json_object_get(root, "tie_word_embeddings")))
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: an output layer of its own (tie_word_embeddings false)",
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: cross attention is not supported (add_cross_attention)",
                        where);
+    if (json_is_false(json_object_get(root, "tie_word_embeddings")))
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "%.200s: an untied output layer is not supported for gpt2 (tie_word_embeddings false)", where);
     config->tied = true;
     return check_heads(config, where, err);
 }
 
-/* One object that may say how positions are scaled. */
+/* Reads the scaling from one object, if it has one. */
 static enum status read_scaling(struct rope_scaling *out, const json_t *object, const char *where, struct err *err)
 {
     struct rope_scaling s = {0};
@@ -85,20 +87,21 @@ static enum status read_scaling(struct rope_scaling *out, const json_t *object, 
     if (type ? !strcmp(type, "default") : !json_object_get(object, "factor")) return STATUS_OK;
     if (!type || strcmp(type, "llama3") != 0)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "%.200s: rotary positions scaled by '%.31s', only plain ones and llama3 are built", where,
+                       "%.200s: scaling of rotary positions '%.31s' is not supported, only default and llama3", where,
                        type ? type : "factor");
     TRY(read_real(object, "factor", &s.factor, where, err));
     TRY(read_real(object, "low_freq_factor", &s.low, where, err));
     TRY(read_real(object, "high_freq_factor", &s.high, where, err));
     TRY(read_real(object, "original_max_position_embeddings", &s.original, where, err));
     if (s.factor == 0 || !rope_scaling_ok(&s))
-        return err_set(err, STATUS_CORRUPT, "%.200s: rotary positions scaled by %g, low %g, high %g, original %g",
-                       where, s.factor, s.low, s.high, s.original);
+        return err_set(err, STATUS_CORRUPT,
+                       "%.200s: invalid scaling of rotary positions: factor %g, low %g, high %g, original %g", where,
+                       s.factor, s.low, s.high, s.original);
     *out = s;
     return STATUS_OK;
 }
 
-/* `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`. */
+/* Older files have `rope_theta` and `rope_scaling`; since transformers 5 both are in `rope_parameters`. */
 static enum status read_rope(struct hf_config *config, const json_t *root, const char *where, struct err *err)
 {
     const json_t *all = json_object_get(root, "rope_parameters");
@@ -120,7 +123,7 @@ static enum status read_llama(struct hf_config *config, const json_t *root, cons
     TRY(read_number(root, "vocab_size", &config->vocab_size, where, err));
     TRY(read_optional(root, "num_key_value_heads", config->n_head, &config->n_kv_head, where, err));
     TRY(read_optional(root, "head_dim", config->n_embd / config->n_head, &head_dim, where, err));
-    config->norm_eps = 1e-6; /* what transformers takes where these are missing */
+    config->norm_eps = 1e-6; /* the default of transformers */
     TRY(read_real(root, "rms_norm_eps", &config->norm_eps, where, err));
     config->tied = json_is_true(json_object_get(root, "tie_word_embeddings"));
     TRY(read_rope(config, root, where, err));
@@ -130,13 +133,14 @@ static enum status read_llama(struct hf_config *config, const json_t *root, cons
                        where, config->n_kv_head, config->n_head);
     if ((uint64_t)head_dim * config->n_head != config->n_embd || head_dim % 2)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "%.200s: heads of %u columns, only an even hidden_size / num_attention_heads is built", where,
-                       head_dim);
+                       "%.200s: heads of %u columns are not supported, only an even hidden_size / num_attention_heads",
+                       where, head_dim);
     const char *act = json_string_value(json_object_get(root, "hidden_act"));
     if (act && strcmp(act, "silu") != 0)
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: hidden_act '%.31s', only silu is built", where, act);
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: hidden_act '%.31s' is not supported, only silu", where, act);
     if (json_is_true(json_object_get(root, "attention_bias")) || json_is_true(json_object_get(root, "mlp_bias")))
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: linear layers with biases (attention_bias, mlp_bias)", where);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "%.200s: biases of linear layers are not supported (attention_bias, mlp_bias)", where);
     return STATUS_OK;
 }
 
@@ -145,8 +149,8 @@ static enum status read_config(struct hf_config *config, const json_t *root, con
     const char *type = json_string_value(json_object_get(root, "model_type"));
     bool gpt2 = type && !strcmp(type, "gpt2");
     if (!gpt2 && !(type && !strcmp(type, "llama")))
-        return err_set(err, STATUS_UNSUPPORTED, "%.200s: model_type is '%.31s', only gpt2 and llama can be read", where,
-                       type ? type : "missing");
+        return err_set(err, STATUS_UNSUPPORTED, "%.200s: model_type '%.31s' is not supported, only gpt2 and llama",
+                       where, type ? type : "missing");
     memcpy(config->model_type, type, strlen(type) + 1);
     TRY((gpt2 ? read_gpt2 : read_llama)(config, root, where, err));
     const json_t *end = json_object_get(root, "eos_token_id");

@@ -1,5 +1,5 @@
-/* config.json of a Hugging Face model folder, read (common/tensor/hf_config.c) and changed
- * (common/tensor/hf_config_edit.c). Written by the model family that knows its keys. */
+/* config.json of a Hugging Face model folder: read (common/tensor/hf_config.c) and edited
+ * (common/tensor/hf_config_edit.c). The model families write it. */
 #ifndef COMMON_HF_CONFIG_H
 #define COMMON_HF_CONFIG_H
 
@@ -12,32 +12,33 @@
 
 enum {
     HF_CONFIG_MAX = 1 << 20,
-    HF_BYTES_VOCAB_MAX = 512, /* 256 and some padding: a larger vocabulary is not one of bytes */
+    HF_BYTES_VOCAB_MAX = 512, /* a vocabulary of bytes has 256 entries and some padding */
 };
 
-/* What config.json says of a GPT-2 or a Llama, under our names. */
+/* The settings of a GPT-2 or Llama in config.json, under the names of this project. */
 struct hf_config {
     char model_type[32];
     uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
-    uint32_t n_kv_head, ffn; /* these and the next three: llama; 0 for a gpt2 */
+    uint32_t n_kv_head, ffn; /* up to rope_scaling: llama only; 0 for gpt2 */
     double rope_theta, norm_eps;
     struct rope_scaling rope_scaling;
     bool tied;
-    bool bytes; /* tokens are bytes: token 0 ends a text of a small vocabulary */
+    bool bytes; /* tokens are bytes: the vocabulary is small and token 0 ends a text */
 };
 
-/* Parse the text of a config.json. CORRUPT, or UNSUPPORTED when it describes something our models are not (another
- * activation, biases, rotary positions scaled in another way, for GPT-2 another epsilon, attention scaled in another
- * way or an untied head). */
+/* Parse the text[size] of a config.json; `where` names it in errors. CORRUPT; UNSUPPORTED when it describes a model
+ * that is not implemented: another activation, biases, another scaling of rotary positions; for GPT-2 another epsilon,
+ * another scaling of attention or an untied head. */
 enum status hf_config_parse(struct hf_config *config, const char *text, size_t size, const char *where,
                             struct err *err) MUST_CHECK;
+/* Parse FOLDER/config.json. The same errors, and those of file_read. */
 enum status hf_config_load(struct hf_config *config, const char *folder, struct err *err) MUST_CHECK;
 
-/* Texts of a config.json made from another, mem_alloc'd; the caller frees. */
-/* With the numbers of the tokens that begin, end and pad a text as the folder's config.json has them, each a number, a
- * list, null or missing. NULL: that folder has no config.json, or `text` is none. */
+/* The functions below write an edited config.json to *out, in memory of mem_alloc; the caller frees it. */
+/* `text` with the ids of the begin, end and padding tokens from the folder's config.json; each is a number, a list,
+ * null or missing. *out is NULL when that folder has no config.json or one of the two is not a JSON object. */
 enum status hf_config_with_ids(const char *text, const char *folder, char **out, struct err *err) MUST_CHECK;
-/* Where it says of what type the tensors are, that is float32. */
+/* `text` with the type of the tensors (dtype, torch_dtype), where present, set to float32. */
 enum status hf_config_in_float32(const char *text, size_t size, char **out, struct err *err) MUST_CHECK;
 
 #endif

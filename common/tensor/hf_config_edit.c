@@ -6,7 +6,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/hf_config.h"
 
-enum { IDS_MAX = 64 }; /* of a list */
+enum { IDS_MAX = 64 }; /* ids in one list */
 
 static enum status print(const json_t *root, char **out, struct err *err)
 {
@@ -26,7 +26,7 @@ static bool is_id(const json_t *value)
     return json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) <= INT32_MAX;
 }
 
-/* A number, a list of them, null, or no such key. */
+/* True for an id, a list of ids, null or a missing key. */
 static bool are_ids(const json_t *value)
 {
     if (!json_is_array(value)) return !value || json_is_null(value) || is_id(value);
@@ -35,15 +35,15 @@ static bool are_ids(const json_t *value)
     return good;
 }
 
-/* A key that `from` has not is none in `to`, either: what then holds is the same there. */
-static enum status take_ids(json_t *to, const json_t *from, const char *where, struct err *err)
+/* A key missing in `from` is deleted in `to`, so that the same default applies to both. */
+static enum status copy_ids(json_t *to, const json_t *from, const char *where, struct err *err)
 {
     static const char *const keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         json_t *value = json_object_get(from, keys[i]);
         if (!are_ids(value))
-            return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is neither a token's number nor a list of up to %d",
-                           where, keys[i], IDS_MAX);
+            return err_set(err, STATUS_CORRUPT, "%.200s: '%s' is neither a token id nor a list of up to %d ids", where,
+                           keys[i], IDS_MAX);
         if (!value)
             json_object_del(to, keys[i]);
         else if (json_object_set(to, keys[i], value))
@@ -64,7 +64,7 @@ enum status hf_config_with_ids(const char *text, const char *folder, char **out,
     json_t *from = json_loadb(source, size, 0, NULL), *to = json_loads(text, 0, NULL);
     enum status status = STATUS_OK;
     if (json_is_object(from) && json_is_object(to)) {
-        status = take_ids(to, from, path, err);
+        status = copy_ids(to, from, path, err);
         if (status == STATUS_OK) status = print(to, out, err);
     }
     json_decref(from);

@@ -11,7 +11,7 @@ enum { FILE_MAX = 64 << 20 };
 static const struct {
     const char *name;
     enum hf_files kind;
-    bool whole; /* a tokenizer by itself */
+    bool whole; /* this file alone is a tokenizer */
 } files[] = {
     {"tokenizer.json", HF_FILES_TOKENIZER, true},
     {"tokenizer.model", HF_FILES_TOKENIZER, true},
@@ -30,7 +30,7 @@ const char *hf_files_name(int i)
     return i < N_FILES ? files[i].name : NULL;
 }
 
-/* False: there is none. */
+/* Writes the path of file i; false when it does not exist. */
 static bool find(const char *folder, int i, char path[FILEIO_PATH_MAX])
 {
     snprintf(path, FILEIO_PATH_MAX, "%s/%s", folder, files[i].name);
@@ -59,9 +59,7 @@ enum status hf_files_check_config(const char *folder, struct err *err)
     snprintf(path, sizeof path, "%s/" HF_FILES_CONFIG, folder);
     if (file_exists(path)) return STATUS_OK;
     return err_set(err, STATUS_NOTFOUND,
-                   "%.300s was removed while it was read, as a run does with older checkpoints: "
-                   "try again",
-                   folder);
+                   "%.300s was removed while it was read (a run removes its older checkpoints): try again", folder);
 }
 
 bool hf_files_has_tokenizer(const char *folder)
@@ -86,7 +84,7 @@ enum status hf_tokenizer_read(const char *path, void **text_p, size_t *size_p, s
     } else {
         mem_free(text);
         err_set(err, STATUS_CORRUPT, "%.300s is not a tokenizer.json: %.100s", path,
-                root ? "there is no \"model\" in it" : why.text);
+                root ? "it has no key \"model\"" : why.text);
     }
     json_decref(root);
     return good ? STATUS_OK : STATUS_CORRUPT;

@@ -1,5 +1,5 @@
-/* What lies beside a model in a Hugging Face folder and is copied as it is: its tokenizer, and how text is made with
- * it. A tokenizer is its file tokenizer.json, or, for some, what it was made from. */
+/* Tokenizer and generation settings of a Hugging Face folder: files beside the model that are copied unchanged. A
+ * tokenizer is tokenizer.json, or the source files of older tokenizers. */
 #ifndef COMMON_HF_FILES_H
 #define COMMON_HF_FILES_H
 
@@ -10,20 +10,21 @@
 
 enum hf_files { HF_FILES_TOKENIZER = 1, HF_FILES_GENERATION = 2, HF_FILES_ALL = 3 };
 
-/* Name i of those files, from 0; NULL behind the last. */
+/* Name of file i, from 0; NULL after the last one. */
 const char *hf_files_name(int i);
-/* Those of `kinds` (enum hf_files, or-ed) that are in `from`, into the folder `to`. LIMIT: one is too long. */
+/* Copy the files of `kinds` (enum hf_files, or-ed) that exist in the folder `from` to the folder `to`. LIMIT: a file is
+ * too long; otherwise as file_read and file_write. */
 enum status hf_files_copy(const char *from, const char *to, unsigned kinds, struct err *err) MUST_CHECK;
-/* Every model's folder has it. Who removes such a folder removes it before the files above: if it is there when they
- * have been copied, none of them was removed meanwhile. */
+/* Every model folder has this file. Code that removes a model folder removes it before the files above. So if it exists
+ * after a copy of these files, the copy is complete. */
 #define HF_FILES_CONFIG "config.json"
-/* NOTFOUND: it is not there. */
+/* NOTFOUND when FOLDER/config.json does not exist: the folder was removed during a copy. */
 enum status hf_files_check_config(const char *folder, struct err *err) MUST_CHECK;
-/* Whether a tokenizer is in the folder. */
+/* True when the folder holds a tokenizer. */
 bool hf_files_has_tokenizer(const char *folder);
 
-/* A tokenizer.json in mem_alloc'd memory, which the caller frees. CORRUPT when it is not the file of a tokenizer: an
- * object with a "model" in it. */
+/* Read a tokenizer.json into memory of mem_alloc; the caller frees it. CORRUPT when it is not a JSON object with the
+ * key "model"; otherwise as file_read. */
 enum status hf_tokenizer_read(const char *path, void **text, size_t *size, struct err *err) MUST_CHECK;
 
 #endif

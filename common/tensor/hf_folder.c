@@ -17,7 +17,7 @@
 static const char prefix[] = "transformer.", model_file[] = "model.safetensors";
 static const char index_file[] = "model.safetensors.index.json";
 
-/* --- tensors in --------------------------------------------------------------------------------------------------- */
+/* --- loading ------------------------------------------------------------------------------------------------------ */
 
 static bool is_ignored(const char *name)
 {
@@ -33,12 +33,12 @@ static bool is_head(const char *name)
     return !strcmp(name, "lm_head.weight");
 }
 
-/* A model that is being filled. */
-struct filling {
+/* State of a load. */
+struct loading {
     const struct layout *layout;
     float *theta;
-    bool *seen;                 /* which tensors of the layout are there */
-    char head[FILEIO_PATH_MAX]; /* where an lm_head lies that the layout has not; "": nowhere */
+    bool *seen;                 /* [n_tensors] tensors of the layout that were found */
+    char head[FILEIO_PATH_MAX]; /* file with an lm_head that the layout lacks; "": none */
 };
 
 static bool same_shape(const struct tensor *t, const struct safetensors_entry *e)
@@ -65,8 +65,8 @@ static enum status other_shape(const char *path, const struct tensor *t, const s
 {
     char theirs[64], ours[64];
     return err_set(err, STATUS_MISMATCH,
-                   "%.240s: tensor '%.96s' is %s, and this model's is %s: compare its "
-                   "config.json with the model section",
+                   "%.240s: tensor '%.96s' has shape %s, the model has %s: compare config.json with the "
+                   "model section",
                    path, t->name, shape_text(e->shape, e->ndim, theirs), shape_text(t->shape, t->ndim, ours));
 }
 
@@ -83,8 +83,7 @@ static enum status read_tensor(const struct safetensors_entry *e, float *out, co
     return STATUS_OK;
 }
 
-/* Copy every tensor of one file. */
-static enum status load_file(const char *path, struct filling *f, struct err *err)
+static enum status load_file(const char *path, struct loading *f, struct err *err)
 {
     const struct layout *layout = f->layout;
     struct safetensors st;
@@ -100,13 +99,13 @@ static enum status load_file(const char *path, struct filling *f, struct err *er
             continue;
         }
         if (at < 0)
-            status = err_set(err, STATUS_MISMATCH, "%.300s: tensor '%.96s' has no place in this model", path, name);
+            status = err_set(err, STATUS_MISMATCH, "%.300s: the model has no tensor '%.96s'", path, name);
         else if (!same_shape(&layout->tensors[at], e))
             status = other_shape(path, &layout->tensors[at], e, err);
         else if (f->seen[at])
             status = err_set(err, STATUS_CORRUPT, "%.300s: tensor '%.96s' appears twice", path, name);
         else {
-            assert(layout->tensors[at].count == e->count); /* shapes are the same */
+            assert(layout->tensors[at].count == e->count);
             f->seen[at] = true;
             status = read_tensor(e, f->theta + layout->tensors[at].offset, path, err);
         }
@@ -115,8 +114,8 @@ static enum status load_file(const char *path, struct filling *f, struct err *er
     return status;
 }
 
-/* Each distinct file of the index's weight_map once, in order of first mention. */
-static enum status load_sharded(const char *folder, const json_t *map, struct filling *f, struct err *err)
+/* Loads each distinct file of the index's weight_map once, in order of first mention. */
+static enum status load_sharded(const char *folder, const json_t *map, struct loading *f, struct err *err)
 {
     json_t *done = json_object();
     const char *tensor;
@@ -139,7 +138,7 @@ static enum status load_sharded(const char *folder, const json_t *map, struct fi
     return status;
 }
 
-static enum status load_index(const char *folder, const char *path, struct filling *f, struct err *err)
+static enum status load_index(const char *folder, const char *path, struct loading *f, struct err *err)
 {
     void *text;
     size_t size;
@@ -148,14 +147,14 @@ static enum status load_index(const char *folder, const char *path, struct filli
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
     const json_t *map = json_object_get(root, "weight_map");
     enum status status = json_is_object(map) ? load_sharded(folder, map, f, err)
-                                             : err_set(err, STATUS_CORRUPT, "%s: no weight_map in it", path);
+                                             : err_set(err, STATUS_CORRUPT, "%s: weight_map is missing", path);
     json_decref(root);
     mem_free(text);
     return status;
 }
 
-/* Whether an lm_head has the numbers of the embedding, which takes its place in a tied model. */
-static bool same_numbers(const struct safetensors_entry *head, const struct filling *f)
+/* True when an lm_head equals the embedding, which a tied model uses as its head. */
+static bool equals_embedding(const struct safetensors_entry *head, const struct loading *f)
 {
     int at = layout_find(f->layout, "wte.weight");
     if (at < 0) at = layout_find(f->layout, "model.embed_tokens.weight");
@@ -164,19 +163,19 @@ static bool same_numbers(const struct safetensors_entry *head, const struct fill
     const float *words = f->theta + f->layout->tensors[at].offset;
     for (uint64_t i = 0, n; i < head->count; i += n) {
         n = head->count - i < 64 ? head->count - i : 64;
-        struct safetensors_entry some = *head;
-        some.count = n;
-        some.bytes = head->bytes / head->count * n;
-        some.data = head->data + head->bytes / head->count * i;
-        if (safetensors_read_f32(&some, part, NULL) != STATUS_OK || memcmp(part, words + i, n * sizeof *part) != 0)
+        struct safetensors_entry slice = *head;
+        slice.count = n;
+        slice.bytes = head->bytes / head->count * n;
+        slice.data = head->data + head->bytes / head->count * i;
+        if (safetensors_read_f32(&slice, part, NULL) != STATUS_OK || memcmp(part, words + i, n * sizeof *part) != 0)
             return false;
     }
     return true;
 }
 
-/* A head that this model has no place for must be its embedding, whatever config.json says: an output layer that was
- * trained is not dropped. */
-static enum status check_head(const struct filling *f, struct err *err)
+/* An lm_head that the layout lacks must equal the embedding, whatever config.json says: dropping a trained output layer
+ * would change the model. */
+static enum status check_head(const struct loading *f, struct err *err)
 {
     struct safetensors st;
     if (!f->head[0]) return STATUS_OK;
@@ -185,18 +184,18 @@ static enum status check_head(const struct filling *f, struct err *err)
     for (uint32_t i = 0; i < st.n; i++) {
         const char *name = st.entries[i].name;
         if (!strncmp(name, prefix, sizeof prefix - 1)) name += sizeof prefix - 1;
-        if (is_head(name)) same = same_numbers(&st.entries[i], f);
+        if (is_head(name)) same = equals_embedding(&st.entries[i], f);
     }
     safetensors_close(&st);
     if (same) return STATUS_OK;
     return err_set(err, STATUS_MISMATCH,
-                   "%.300s: lm_head.weight is not the embedding, and this model's head is: untie "
-                   "it (tie_word_embeddings false in config.json, model.tie_embeddings=off; Llama alone), or take it "
-                   "out of the file",
+                   "%.300s: lm_head.weight differs from the embedding, but the model ties them: untie them "
+                   "(tie_word_embeddings false in config.json, model.tie_embeddings=off; only Llama) or remove "
+                   "lm_head.weight from the file",
                    f->head);
 }
 
-/* The newest checkpoint of a run's folder, as its file checkpoints/latest has it; "": that is no run's folder. */
+/* The name in checkpoints/latest, the newest checkpoint of a run folder; "": not a run folder. */
 static void find_latest(const char *folder, char name[64])
 {
     char path[FILEIO_PATH_MAX];
@@ -222,8 +221,8 @@ enum status hf_folder_check(const char *folder, struct err *err)
     char latest[64];
     if (holds(folder, model_file) || holds(folder, index_file)) return STATUS_OK;
     if (stat(folder, &st))
-        return errno == ENOENT ? err_set(err, STATUS_INVALID, "there is no folder %.300s", folder)
-                               : err_set(err, STATUS_INVALID, "cannot look at %.300s: %s", folder, strerror(errno));
+        return errno == ENOENT ? err_set(err, STATUS_INVALID, "folder %.300s does not exist", folder)
+                               : err_set(err, STATUS_INVALID, "cannot examine %.300s: %s", folder, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_INVALID, "%.300s is a file: give the folder of a model", folder);
     find_latest(folder, latest);
@@ -231,16 +230,15 @@ enum status hf_folder_check(const char *folder, struct err *err)
     while (n > 1 && folder[n - 1] == '/') n--;
     if (latest[0] && n <= 180)
         return err_set(err, STATUS_INVALID,
-                       "%.*s is a run's folder: give a checkpoint in it, as "
-                       "%.*s/checkpoints/%s",
-                       n, folder, n, folder, latest);
+                       "%.*s is a run folder: give one of its checkpoints, for example %.*s/checkpoints/%s", n, folder,
+                       n, folder, latest);
     return err_set(err, STATUS_INVALID, "%.300s holds no %s: give the folder of a model", folder, model_file);
 }
 
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
 {
     char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
-    struct filling f = {.layout = layout, .theta = theta};
+    struct loading f = {.layout = layout, .theta = theta};
     snprintf(whole, sizeof whole, "%s/%s", folder, model_file);
     snprintf(index, sizeof index, "%s/%s", folder, index_file);
     f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
@@ -258,7 +256,7 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
     return status;
 }
 
-/* --- folder out --------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
                                const char *config_json, const char *files, struct err *err)
@@ -289,7 +287,7 @@ enum status hf_folder_write(const char *folder, const struct layout *layout, con
     if (status == STATUS_OK && rename(tmp, folder) != 0)
         status = err_set(err, STATUS_IO, "cannot rename %s into place: %s", tmp, strerror(errno));
     if (status != STATUS_OK) {
-        if (dir_remove_flat(tmp, NULL) != STATUS_OK) { /* the first error is the one to report */
+        if (dir_remove_flat(tmp, NULL) != STATUS_OK) { /* err keeps the first error */
         }
         return status;
     }

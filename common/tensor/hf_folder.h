@@ -1,7 +1,9 @@
-/* A Hugging Face model folder: config.json, model.safetensors (or model.safetensors.index.json and its shards), and
- * the files of its tokenizer where there are any (common/tensor/hf_files.h). A checkpoint of ours is such a folder;
- * tensors are named as the model's files on the hub name them: GPT-2's without the "transformer." prefix that
- * save_pretrained puts before them (both are read), Llama's with their "model.". */
+/* Hugging Face model folders: check, load, write.
+ *
+ * - A folder holds config.json, model.safetensors (or model.safetensors.index.json and its shards), and the files of
+ *   its tokenizer if it has one (common/tensor/hf_files.h). A checkpoint of a run is such a folder.
+ * - Tensors have the names of the model's files on the hub. GPT-2 has no "transformer." prefix, which save_pretrained
+ *   adds; both forms are read. Llama has the prefix "model.". */
 #ifndef COMMON_HF_FOLDER_H
 #define COMMON_HF_FOLDER_H
 
@@ -9,15 +11,19 @@
 #include "common/tensor/hf_config.h"
 #include "common/tensor/layout.h"
 
-/* OK: the folder has a model.safetensors, or the index of its shards. INVALID says what it is otherwise: not there, a
- * file, a run's folder (with the name of its newest checkpoint), or one without a model. */
+/* OK when the folder has a model.safetensors or the index of its shards. Otherwise INVALID, and err says what it is:
+ * missing, a file, a run folder (with the name of its newest checkpoint), or a folder without a model. */
 enum status hf_folder_check(const char *folder, struct err *err) MUST_CHECK;
-/* Fill theta[layout->n_params] from the folder's tensors. Each tensor of the layout must be there with its shape; of
- * others only buffers (attention masks, rotary frequencies) are ignored, and a tied lm_head, whose numbers must be
- * those of the embedding. MISMATCH names the tensor; NONFINITE. */
+/* Fill theta[layout->n_params] from the folder's tensors.
+ *
+ * - Each tensor of the layout must exist with its shape; MISMATCH names the tensor.
+ * - Buffers (attention masks, rotary frequencies) are ignored. So is the lm_head of a tied model, which must equal the
+ *   embedding. Any other tensor is a MISMATCH.
+ * - NONFINITE: a tensor holds NaN or infinity. Also CORRUPT, UNSUPPORTED, NOTFOUND, IO, NOMEM. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and the files of common/tensor/hf_files.h that the folder `files`
- * has (NULL: none). It appears whole (made beside its place, renamed); an existing one is replaced. */
+ * has (NULL: none). The folder is written beside its place and renamed, so it is never incomplete; an existing one is
+ * replaced. */
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
                             const char *config_json, const char *files, struct err *err) MUST_CHECK;
 

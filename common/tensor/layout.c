@@ -30,7 +30,7 @@ int layout_find(const struct layout *layout, const char *name)
     return -1;
 }
 
-/* Tensors and fragments lie end to end, without gaps, from the first parameter to the last one. */
+/* True when tensors and fragments are contiguous and cover all parameters. */
 static bool is_whole(const struct layout *layout)
 {
     uint64_t at = 0;
@@ -47,7 +47,7 @@ static bool is_whole(const struct layout *layout)
     return tensor == layout->n_tensors && at == layout->n_params;
 }
 
-/* What safetensors can carry: printable ASCII, and not what it reserves ("__metadata__"). */
+/* A name that safetensors can store: printable ASCII, except for its reserved prefix ("__metadata__"). */
 static bool name_ok(const char *name)
 {
     size_t n = strlen(name);
@@ -56,7 +56,7 @@ static bool name_ok(const char *name)
     return n && n < LAYOUT_NAME_MAX && strncmp(name, "__", 2) != 0;
 }
 
-/* Whether the name is a new one is the caller's to see. */
+/* The caller checks that the name is new. */
 static enum status append(struct layout *layout, const char *name, int ndim, const uint64_t *shape,
                           enum layout_init init, float sigma, bool decay)
 {
@@ -72,7 +72,7 @@ static enum status append(struct layout *layout, const char *name, int ndim, con
     t.offset = layout->n_params;
     uint64_t total;
     if (__builtin_add_overflow(t.offset, t.count, &total) || total > LAYOUT_PARAMS_MAX) return STATUS_INVALID;
-    if ((layout->n_tensors & (layout->n_tensors - 1)) == 0) { /* powers of two: room doubles */
+    if ((layout->n_tensors & (layout->n_tensors - 1)) == 0) { /* at powers of two the capacity doubles */
         size_t old = layout->n_tensors * sizeof t, room = layout->n_tensors ? 2 * old : sizeof t;
         struct tensor *grown = mem_resize(layout->tensors, old, room);
         if (!grown) return STATUS_NOMEM;
@@ -91,8 +91,8 @@ enum status layout_add(struct layout *layout, const char *name, int ndim, const 
     return append(layout, name, ndim, shape, init, sigma, decay);
 }
 
-/* While one fragment is sent another is merged and a third comes back, so a few make an outer step shorter; each costs
- * a sync of the journal and some messages. */
+/* Several fragments shorten an outer step: one is uploaded while another is merged and a third is downloaded. Each
+ * fragment costs an fsync of the journal and some messages. */
 static uint32_t fragments_by_size(uint64_t n_params)
 {
     uint64_t small = (n_params + FRAGMENT_SMALL - 1) / FRAGMENT_SMALL;
@@ -113,7 +113,7 @@ enum status layout_split(struct layout *layout, uint32_t n)
         f.n_tensors++;
         f.count += t->count;
         assert(layout->n_fragments < n);
-        uint32_t left = n - layout->n_fragments; /* fragments still to be closed, this one included */
+        uint32_t left = n - layout->n_fragments; /* remaining fragments, including this one */
         uint64_t share = (layout->n_params - f.offset + left - 1) / left;
         if (i + 1 < layout->n_tensors && (left == 1 || f.count < share)) continue;
         layout->fragments[layout->n_fragments++] = f;
@@ -157,7 +157,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A layout comes from a stranger, so names are not compared each with each. */
+/* Checks names for repetitions by sorting their hashes: comparing all pairs would let a peer waste quadratic time. */
 static enum status check_names(const struct layout *layout)
 {
     uint32_t n = layout->n_tensors;
@@ -222,9 +222,9 @@ uint64_t layout_hash(const struct layout *layout)
 }
 
 enum {
-    FILL_SHARED = 1 << 22, /* numbers that more than one thread is worth starting for; a normal one takes 20 ns */
+    FILL_SHARED = 1 << 22, /* from this many values on, threads pay off; a normal value takes 20 ns */
     FILL_THREADS = 32,
-    FILL_GRAIN = 4096 /* of one tensor; whole blocks of random numbers */
+    FILL_GRAIN = 4096 /* values of one tensor; a multiple of RNG_NORMALS */
 };
 
 struct fill {
@@ -234,7 +234,7 @@ struct fill {
     float *theta;
 };
 
-/* A share of every tensor. */
+/* Each thread fills a share of every tensor. */
 static void fill_share(void *ctx, int thread, int threads)
 {
     const struct fill *fill = ctx;
@@ -262,7 +262,7 @@ void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, 
     if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &pool) == STATUS_OK)
         pool_run(pool, fill_share, &fill);
     else
-        fill_share(&fill, 0, 1); /* without threads it only takes longer */
+        fill_share(&fill, 0, 1); /* without threads the result is the same */
     pool_destroy(pool);
 }
 

@@ -1,9 +1,10 @@
-/* What the shared parameter vector looks like: named tensors laid end to end in one flat fp32 vector theta, grouped
- * into contiguous fragments, the unit of synchronization.
+/* Layout of the parameter vector theta: named tensors laid end to end in one flat fp32 vector, grouped into contiguous
+ * fragments, the unit of synchronization.
  *
- * A worker makes the layout from its model and sends it when it joins; the coordinator keeps the first one and refuses
- * others. The coordinator knows tensors only through it: (name, shape, offset, decay, init). Names are the Hugging Face
- * names, shapes the Hugging Face shapes, so a checkpoint is theta with a safetensors header before it. */
+ * - A worker makes the layout from its model and sends it when it joins. The coordinator keeps the first one and
+ *   refuses others.
+ * - The coordinator knows tensors only through the layout: (name, shape, offset, decay, init).
+ * - Names and shapes are those of Hugging Face, so a checkpoint is theta after a safetensors header. */
 #ifndef COMMON_LAYOUT_H
 #define COMMON_LAYOUT_H
 
@@ -43,29 +44,31 @@ struct layout {
 
 void layout_init(struct layout *layout);
 void layout_finish(struct layout *layout);
-/* Append a tensor; offset follows from those before it. INVALID for a repeated name or one that no checkpoint carries
- * (printable ASCII, not empty, not beginning with "__"), a zero or overflowing shape. */
+/* Append a tensor of shape[ndim]; its offset follows from the tensors before it. INVALID for a zero or overflowing
+ * shape, a repeated name, or a name that a checkpoint cannot store: it must be printable ASCII, not empty, without the
+ * prefix "__". NOMEM. */
 enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
                        float sigma, bool decay) MUST_CHECK;
-/* Cut into at most `n` fragments of whole tensors and near-equal size. 0: by size, one per 4 Mi parameters begun up to
- * 8, then 8 until they would be larger than 32 Mi. */
+/* Cut into at most `n` fragments of whole tensors and near-equal size. n 0: by size; one fragment per started 4 Mi
+ * parameters up to 8, then 8 until a fragment would exceed 32 Mi. */
 enum status layout_split(struct layout *layout, uint32_t n) MUST_CHECK;
 /* Index of the tensor called `name`, or -1. */
 int layout_find(const struct layout *layout, const char *name);
-/* Fingerprint of everything above. */
+/* Fingerprint of all tensors and fragments. */
 uint64_t layout_hash(const struct layout *layout);
 
+/* Bytes that layout_encode writes. */
 size_t layout_encoded_size(const struct layout *layout);
 void layout_encode(const struct layout *layout, struct writer *w);
-/* Fills an initialised layout; checks every limit before it allocates. */
+/* Fill an initialised layout; checks every limit before it allocates. CORRUPT, NOMEM; call layout_finish then, too. */
 enum status layout_decode(struct layout *layout, struct reader *r) MUST_CHECK;
 
-/* theta_0 of fragment f: theta is the fragment's `count` floats. Depends on (seed, tensor index, element) only; a large
- * one is made on all cores that the process may use. */
+/* Write theta_0 of a fragment to theta[count]. The values depend only on (seed, tensor index, element). Large fragments
+ * use all cores that the process may use. */
 void layout_fill(const struct layout *layout, uint32_t fragment, uint64_t seed, float *theta);
 
-/* The run's theta_hash: that of hash_floats over all tensors end to end in order of their names, which is how a
- * checkpoint's model.safetensors has them. However theta is cut into fragments, the same. */
+/* The run's theta_hash: hash_floats over all tensors end to end in the order of their names, as in a checkpoint's
+ * model.safetensors. It does not depend on the fragments. theta[n_params]. */
 uint64_t layout_theta_hash(const struct layout *layout, const float *theta);
 
 #endif

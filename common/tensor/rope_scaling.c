@@ -22,8 +22,8 @@ enum status rope_scaling_parse(struct rope_scaling *s, const char *text, struct 
         return STATUS_OK;
     *s = (struct rope_scaling){0};
     return err_set(err, STATUS_INVALID,
-                   "model.rope_scaling: \"%.60s\" is not understood; allowed: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL "
-                   "such as llama3:32:1:4:8192",
+                   "model.rope_scaling: \"%.60s\" is not valid; expected none or llama3:FACTOR:LOW:HIGH:ORIGINAL, "
+                   "for example llama3:32:1:4:8192",
                    text);
 }
 

@@ -9,7 +9,7 @@
 #include "common/base/mem.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "fp32 tensors are copied as they lie in memory: this needs a little-endian machine"
+#error "fp32 tensors are copied without conversion: this needs a little-endian machine"
 #endif
 
 static const struct {
@@ -34,7 +34,7 @@ static bool json_u64(const json_t *value, uint64_t *out)
     return true;
 }
 
-/* One entry of the header. data still holds only the begin offset; the caller turns it into a pointer. */
+/* Parses one entry of the header. The caller computes e->data from *begin. */
 static enum status parse_entry(struct safetensors_entry *e, const json_t *value, uint64_t *begin, uint64_t *end,
                                const char *where, struct err *err)
 {
@@ -42,7 +42,7 @@ static enum status parse_entry(struct safetensors_entry *e, const json_t *value,
     const json_t *shape = json_object_get(value, "shape"), *offsets = json_object_get(value, "data_offsets");
     if (!json_is_object(value) || json_object_size(value) != 3 || !dtype || !json_is_array(shape) ||
         !json_is_array(offsets) || json_array_size(offsets) != 2)
-        return bad(err, where, e->name, "wants exactly dtype, shape and data_offsets");
+        return bad(err, where, e->name, "expected exactly dtype, shape and data_offsets");
     uint64_t bits = 0;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (!strcmp(dtypes[i].name, dtype)) {
@@ -56,7 +56,7 @@ static enum status parse_entry(struct safetensors_entry *e, const json_t *value,
     for (uint32_t d = 0; d < e->ndim; d++)
         if (!json_u64(json_array_get(shape, d), &e->shape[d]) ||
             __builtin_mul_overflow(e->count, e->shape[d], &e->count))
-            return bad(err, where, e->name, "shape is not made of numbers that multiply within 64 bits");
+            return bad(err, where, e->name, "the shape is not a list of numbers whose product fits 64 bits");
     if (!json_u64(json_array_get(offsets, 0), begin) || !json_u64(json_array_get(offsets, 1), end) || *end < *begin)
         return bad(err, where, e->name, "data_offsets are not two ascending numbers");
     uint64_t total;
@@ -73,7 +73,7 @@ static int by_place(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Sorted by place, tensors follow each other without hole or overlap from the first byte to the last. */
+/* Checks that the tensors, sorted by position, cover the buffer without hole or overlap. */
 static enum status check_tiling(struct safetensors *st, const uint8_t *data, uint64_t size, const char *where,
                                 struct err *err)
 {
@@ -81,15 +81,14 @@ static enum status check_tiling(struct safetensors *st, const uint8_t *data, uin
     uint64_t at = 0;
     for (uint32_t i = 0; i < st->n; i++) {
         if (st->entries[i].data != data + at)
-            return bad(err, where, st->entries[i].name, "leaves a hole or overlaps the tensor before it");
+            return bad(err, where, st->entries[i].name, "hole or overlap before this tensor");
         at += st->entries[i].bytes;
-        assert(at <= size); /* each entry ends inside the file */
+        assert(at <= size); /* parse_entries checked that each entry ends inside the file */
     }
     if (at != size)
         return err_set(err, STATUS_CORRUPT,
-                       "%.200s: %llu bytes of tensors where the header says %llu: damaged, copy "
-                       "it again",
-                       where, (unsigned long long)size, (unsigned long long)at);
+                       "%.200s: damaged: %llu bytes of tensors, but the header requires %llu: copy it again", where,
+                       (unsigned long long)size, (unsigned long long)at);
     return STATUS_OK;
 }
 
@@ -99,7 +98,7 @@ static enum status check_metadata(const json_t *metadata, const char *where, str
     json_t *value;
     bool ok = json_is_object(metadata);
     if (ok) json_object_foreach((json_t *)(uintptr_t)metadata, key, value) ok = ok && json_is_string(value);
-    return ok ? STATUS_OK : bad(err, where, "__metadata__", "wants text values only");
+    return ok ? STATUS_OK : bad(err, where, "__metadata__", "expected only text values");
 }
 
 static enum status parse_entries(struct safetensors *st, const uint8_t *data, uint64_t size, const char *where,
@@ -107,7 +106,9 @@ static enum status parse_entries(struct safetensors *st, const uint8_t *data, ui
 {
     json_t *root = st->json;
     size_t n = json_object_size(root);
-    if (n > SAFETENSORS_TENSORS_MAX) return err_set(err, STATUS_LIMIT, "%.200s: %zu tensors are too many", where, n);
+    if (n > SAFETENSORS_TENSORS_MAX)
+        return err_set(err, STATUS_LIMIT, "%.200s: %zu tensors exceed the limit of %d", where, n,
+                       SAFETENSORS_TENSORS_MAX);
     st->entries = mem_alloc(n, sizeof *st->entries);
     if (!st->entries) return err_set(err, STATUS_NOMEM, "no memory for the header of %.200s", where);
     const char *name;
@@ -123,7 +124,7 @@ static enum status parse_entries(struct safetensors *st, const uint8_t *data, ui
         uint64_t begin = 0, end = 0;
         e->name = name;
         TRY(parse_entry(e, value, &begin, &end, where, err));
-        if (end > size) return bad(err, where, name, "reaches past the end of the file: cut short, copy it again");
+        if (end > size) return bad(err, where, name, "ends beyond the end of the file: truncated, copy it again");
         e->data = data + begin;
         st->n++;
     }
@@ -144,7 +145,7 @@ enum status safetensors_parse(struct safetensors *st, const void *data, size_t s
     if (text[0] == '{') st->json = json_loadb(text, (size_t)header, JSON_REJECT_DUPLICATES, &why);
     if (!st->json)
         return err_set(err, STATUS_CORRUPT, "%.200s: not a safetensors file: header is not JSON: %.100s", where,
-                       text[0] == '{' ? why.text : "does not start with '{'");
+                       text[0] == '{' ? why.text : "it does not start with '{'");
     enum status status = parse_entries(st, r.data + r.pos, reader_left(&r), where, err);
     if (status != STATUS_OK) safetensors_close(st);
     return status;
@@ -207,8 +208,8 @@ enum status safetensors_read_f32(const struct safetensors_entry *entry, float *o
         }
         assert(reader_done(&r));
     } else {
-        return err_set(err, STATUS_UNSUPPORTED, "tensor '%s' has type %s: only F32, F16 and BF16 can be read",
-                       entry->name, entry->dtype);
+        return err_set(err, STATUS_UNSUPPORTED, "tensor '%s' has type %s, expected F32, F16 or BF16", entry->name,
+                       entry->dtype);
     }
     return STATUS_OK;
 }
@@ -253,7 +254,8 @@ enum status safetensors_write(const char *path, struct safetensors_tensor *tenso
 {
     if (n) qsort(tensors, n, sizeof *tensors, by_name);
     char *text = header_text(tensors, n);
-    if (!text) return err_set(err, STATUS_INVALID, "cannot make the header of %s: bad or repeated tensor names", path);
+    if (!text)
+        return err_set(err, STATUS_INVALID, "cannot write the header of %s: invalid or repeated tensor names", path);
     size_t length = strlen(text), pad = -length & 7u;
     uint8_t prefix[8];
     struct writer w = writer_of(prefix, sizeof prefix);

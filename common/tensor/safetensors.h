@@ -1,9 +1,10 @@
-/* safetensors: u64 header length, JSON header, then the tensors' bytes, all little-endian
- * (https://github.com/huggingface/safetensors, the format's own description and reader's rules).
+/* safetensors files: read and write.
  *
- * Reading checks everything before it is used: header at most 100 MB and starting with '{', no duplicate keys, shapes
- * and offsets that do not overflow, tensors that tile the buffer exactly, and a file of exactly that length. Any
- * element type may be present; F32, F16 and BF16 can be read as fp32. */
+ * - Format: u64 header length, JSON header, then the tensors' bytes, all little-endian
+ *   (https://github.com/huggingface/safetensors has the description and the rules for readers).
+ * - The reader checks everything before use: a header of at most 100 MB that starts with '{', no duplicate keys, shapes
+ *   and offsets without overflow, tensors that tile the buffer exactly, and a file of exactly that length.
+ * - Any element type may be present; F32, F16 and BF16 can be read as fp32. */
 #ifndef COMMON_SAFETENSORS_H
 #define COMMON_SAFETENSORS_H
 
@@ -26,21 +27,22 @@ struct safetensors_entry {
 };
 
 struct safetensors {
-    struct safetensors_entry *entries; /* sorted by place in the buffer */
+    struct safetensors_entry *entries; /* [n] sorted by position in the buffer */
     uint32_t n;
     void *json;          /* owner of the names */
-    struct file_map map; /* of safetensors_open */
+    struct file_map map; /* set by safetensors_open */
 };
 
-/* Decode a whole file lying in memory; `where` names it in errors. `data` must outlive `st`. */
+/* Parse a whole file in memory; `where` names it in errors. data[size] must outlive `st`. CORRUPT, LIMIT, NOMEM. */
 enum status safetensors_parse(struct safetensors *st, const void *data, size_t size, const char *where,
                               struct err *err) MUST_CHECK;
+/* Map and parse a file. The same errors, and those of file_map_open. */
 enum status safetensors_open(struct safetensors *st, const char *path, struct err *err) MUST_CHECK;
 /* Accepts a zeroed struct. */
 void safetensors_close(struct safetensors *st);
-/* NULL when there is none. */
+/* NULL when there is no tensor of this name. */
 const struct safetensors_entry *safetensors_find(const struct safetensors *st, const char *name);
-/* Convert to out[count]. UNSUPPORTED for other types than F32, F16, BF16. */
+/* Convert a tensor to out[count]. UNSUPPORTED for other types than F32, F16, BF16. */
 enum status safetensors_read_f32(const struct safetensors_entry *entry, float *out, struct err *err) MUST_CHECK;
 
 /* One fp32 tensor to be written; data has the product of shape elements. */
@@ -51,12 +53,12 @@ struct safetensors_tensor {
     const float *data;
 };
 
-/* Write atomically: tensors in order of name, `__metadata__` {"format":"pt"}, header padded with spaces to a multiple
- * of
- * 8. `tensors` is sorted in place. INVALID for a repeated or non-UTF-8 name. */
+/* Write tensors[n] atomically: in order of name, `__metadata__` {"format":"pt"}, the header padded with spaces to a
+ * multiple of 8 bytes. `tensors` is sorted in place. INVALID for a repeated or non-UTF-8 name; otherwise as
+ * file_write. */
 enum status safetensors_write(const char *path, struct safetensors_tensor *tensors, uint32_t n,
                               struct err *err) MUST_CHECK;
-/* The flat vector theta, cut by its layout. */
+/* Write theta[layout->n_params] as the tensors of its layout. */
 enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta,
                                     struct err *err) MUST_CHECK;
 

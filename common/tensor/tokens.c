@@ -19,8 +19,8 @@ enum {
     MAGIC_U32 = 20240801,
     VERSION_U32 = 7,
     SHARD_TOKENS_MAX = 0x7fffffff, /* the count is an int32 */
-    HASH_PIECES = 64,              /* places of a shard that go into the data set's hash, ... */
-    HASH_PIECE_BYTES = 4096,       /* ... and bytes read at each */
+    HASH_PIECES = 64,              /* samples of a shard that enter its hash */
+    HASH_PIECE_BYTES = 4096,       /* bytes of each */
     PUT_TOKENS = 4096,
 };
 
@@ -32,7 +32,7 @@ enum status token_shard_parse(struct token_shard *shard, const void *data, size_
     struct reader r = reader_of(data, size);
     uint32_t magic = get_u32(&r), version = get_u32(&r), count = get_u32(&r);
     if (size < TOKENS_HEADER_BYTES)
-        return err_set(err, STATUS_CORRUPT, "%s: not a token shard: %zu bytes is less than its header of %d", where,
+        return err_set(err, STATUS_CORRUPT, "%s: not a token shard: %zu bytes are less than its header of %d", where,
                        size, TOKENS_HEADER_BYTES);
     if (magic != MAGIC_U16 && magic != MAGIC_U32)
         return err_set(err, STATUS_CORRUPT,
@@ -45,8 +45,8 @@ enum status token_shard_parse(struct token_shard *shard, const void *data, size_
     if (count > SHARD_TOKENS_MAX) return err_set(err, STATUS_CORRUPT, "%s: negative token count in the header", where);
     uint64_t whole = TOKENS_HEADER_BYTES + (uint64_t)count * width;
     if (size != whole)
-        return err_set(err, STATUS_CORRUPT, "%s: %zu bytes long, its header (%u tokens) says %llu: %s", where, size,
-                       count, (unsigned long long)whole, size < whole ? "cut short, copy it again" : "damaged");
+        return err_set(err, STATUS_CORRUPT, "%s: %zu bytes, but its header (%u tokens) requires %llu: %s", where, size,
+                       count, (unsigned long long)whole, size < whole ? "truncated, copy it again" : "damaged");
     *shard =
         (struct token_shard){.tokens = (const uint8_t *)data + TOKENS_HEADER_BYTES, .n_tokens = count, .width = width};
     return STATUS_OK;
@@ -70,15 +70,16 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
     if (!tokens->shards || !tokens->maps) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
     for (size_t i = 0; i < n; i++) {
         if (paths[i][strlen(paths[i]) - 1] == '/')
-            return err_set(err, STATUS_INVALID, "%s is a folder: name the shards in it, as %strain_*.bin", paths[i],
+            return err_set(err, STATUS_INVALID, "%s is a folder: name its shards, for example %strain_*.bin", paths[i],
                            paths[i]);
         TRY(file_map_open(&tokens->maps[i], paths[i], err));
         tokens->n_shards++;
         struct token_shard *shard = &tokens->shards[i];
         TRY(token_shard_parse(shard, tokens->maps[i].data, tokens->maps[i].size, paths[i], err));
         if (shard->width != tokens->shards[0].width)
-            return err_set(err, STATUS_MISMATCH, "%s has %u-byte tokens, %s has %u-byte tokens: not one data set",
-                           paths[i], shard->width, paths[0], tokens->shards[0].width);
+            return err_set(err, STATUS_MISMATCH,
+                           "%s has %u-byte tokens, %s has %u-byte tokens: a data set has one width", paths[i],
+                           shard->width, paths[0], tokens->shards[0].width);
         shard->path = mem_strdup(paths[i]);
         if (!shard->path) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
         tokens->n_tokens += shard->n_tokens;
@@ -88,7 +89,7 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, str
     return STATUS_OK;
 }
 
-/* glob has no argument for what it calls. */
+/* glob passes no context to its error function. */
 static _Thread_local char unreadable[400];
 
 static int note_unreadable(const char *path, int error)
@@ -103,12 +104,13 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
     *tokens = (struct tokens){0};
     glob_t found;
     unreadable[0] = '\0';
-    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_MARK, note_unreadable, &found); /* folders end with a slash */
+    int rc = glob(pattern, GLOB_BRACE | GLOB_TILDE | GLOB_MARK, note_unreadable,
+                  &found); /* GLOB_MARK: folders end with a slash */
     if (rc == GLOB_NOMATCH && unreadable[0])
         return err_set(err, STATUS_IO, "no token shards match '%s': cannot read the folder %s", pattern, unreadable);
     if (rc == GLOB_NOMATCH)
         return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
-    if (rc != 0) return err_set(err, STATUS_IO, "cannot look for '%s'", pattern);
+    if (rc != 0) return err_set(err, STATUS_IO, "cannot list '%s': out of memory or a read error", pattern);
     enum status status = found.gl_pathc > TOKENS_SHARDS_MAX
                              ? err_set(err, STATUS_UNSUPPORTED,
                                        "'%s' matches %zu files, more than %d: make larger "
@@ -154,13 +156,13 @@ uint64_t tokens_samples(const struct tokens *tokens, uint32_t t)
     return n;
 }
 
-/* The shard that holds window *index of all, which becomes the window of that shard. */
+/* The shard of window *index; *index becomes the window's index in that shard. */
 static const struct token_shard *shard_of(const struct tokens *tokens, uint32_t t, uint64_t *index)
 {
     const struct token_shard *shard = tokens->shards;
     for (uint64_t n; *index >= (n = shard_samples(shard, t)); shard++) {
         *index -= n;
-        assert(shard + 1 < tokens->shards + tokens->n_shards); /* the caller asks for a window that exists */
+        assert(shard + 1 < tokens->shards + tokens->n_shards); /* index < tokens_samples */
     }
     return shard;
 }
@@ -189,7 +191,7 @@ static uint32_t token_at(const struct token_shard *shard, uint64_t i)
     return shard->width == 2 ? low : low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Of tokens of 2 bytes, and of 4: loops that compilers make vectors of. */
+/* Two loops by width, so that compilers vectorize them. */
 static uint32_t largest_u16(const uint8_t *p, uint64_t n)
 {
     uint16_t largest = 0;
@@ -220,8 +222,7 @@ static enum status check_part(const struct token_shard *shard, uint64_t from, ui
     if (!n || largest < vocab_size) return STATUS_OK;
     while (token_at(shard, from) < vocab_size) from++;
     return err_set(err, STATUS_INVALID,
-                   "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data "
-                   "set or wrong model",
+                   "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data set or wrong model",
                    shard->path ? shard->path : "the data set", token_at(shard, from), (unsigned long long)from,
                    vocab_size);
 }
@@ -256,13 +257,13 @@ static void shard_path(const struct token_writer *w, uint32_t index, char out[FI
     snprintf(out, FILEIO_PATH_MAX, "%s/%s_%06u.bin", w->dir, w->name, index);
 }
 
-/* From the last one down, so that those left when this is interrupted are found the next time. */
+/* Removes shards from the last to the first: after an interruption the next call still finds the rest. */
 static enum status remove_shards(const struct token_writer *w, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     uint32_t n = 0;
     for (shard_path(w, 0, path); file_exists(path);) shard_path(w, ++n, path);
-    temporary_sweep(path); /* the shard that was being written */
+    temporary_sweep(path); /* the temporary of an unfinished shard */
     while (n) {
         shard_path(w, --n, path);
         if (unlink(path)) return err_set(err, STATUS_IO, "cannot remove old shard %s: %s", path, strerror(errno));
@@ -275,9 +276,9 @@ enum status token_writer_open(struct token_writer *w, const char *dir, const cha
 {
     *w = (struct token_writer){.out.fd = -1, .width = width, .shard_tokens = shard_tokens};
     if (!shard_tokens || shard_tokens > SHARD_TOKENS_MAX) w->shard_tokens = SHARD_TOKENS_MAX;
-    if (width != 2 && width != 4) return err_set(err, STATUS_INVALID, "token width %u: 2 or 4", width);
+    if (width != 2 && width != 4) return err_set(err, STATUS_INVALID, "token width %u: expected 2 or 4 bytes", width);
     if (strlen(dir) >= sizeof w->dir || strlen(name) >= sizeof w->name)
-        return err_set(err, STATUS_LIMIT, "name of the token folder too long: %s", dir);
+        return err_set(err, STATUS_LIMIT, "the name of the token folder is too long: %s", dir);
     memcpy(w->dir, dir, strlen(dir) + 1);
     memcpy(w->name, name, strlen(name) + 1);
     return remove_shards(w, err);
@@ -318,7 +319,7 @@ enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, siz
         struct writer b = writer_of(piece, sizeof piece);
         for (size_t i = 0; i < take; i++) {
             if (w->width == 2 && tokens[i] > 0xffff)
-                return err_set(err, STATUS_INVALID, "token %u does not fit 16 bits", tokens[i]);
+                return err_set(err, STATUS_INVALID, "token %u does not fit into 16 bits", tokens[i]);
             if (w->width == 2)
                 put_u16(&b, (uint16_t)tokens[i]);
             else
@@ -344,5 +345,6 @@ enum status token_writer_close(struct token_writer *w, struct err *err)
 void token_writer_abort(struct token_writer *w)
 {
     file_out_abort(&w->out);
-    if (remove_shards(w, NULL) != STATUS_OK) log_warn("shards of %s/%s are left behind", w->dir, w->name);
+    if (remove_shards(w, NULL) != STATUS_OK)
+        log_warn("cannot remove all shards %s/%s_*.bin: remove them by hand", w->dir, w->name);
 }

@@ -73,7 +73,7 @@ wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
 wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
-wrong 'start from a run' 2 '^atoll: model.init_from: good is a run.*give a checkpoint in it, as good/checkpoints/round_0' launch --model.init_from=good/
+wrong 'start from a run' 2 '^atoll: model.init_from: good is a run folder: give one of its checkpoints, for example good/checkpoints/round_0' launch --model.init_from=good/
 wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run.*, as good/checkpoints/round_0' \
     "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
 wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
@@ -223,7 +223,7 @@ half_a_run gone 4
 cp -r gone cut
 latest=$(<cut/checkpoints/latest)
 truncate -s 3000 "cut/checkpoints/$latest/model.safetensors"
-wrong 'checkpoint cut short' 1 "^atoll: checkpoint $latest: cut/.*model.safetensors: .*cut short.* restore the folder checkpoints/$latest .*remove it to go back to round_0" \
+wrong 'checkpoint cut short' 1 "^atoll: checkpoint $latest: cut/.*model.safetensors: .*truncated.* restore the folder checkpoints/$latest .*remove it to go back to round_0" \
     "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
 rm -r "cut/checkpoints/$latest"
 start cut.log "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
@@ -257,7 +257,7 @@ wrong 'export to a name too long' 1 'new/sub/0*.* File name too long' "$BIN/atol
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
-wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' is 48, and this model's is 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"
