@@ -6,7 +6,7 @@
 
 #include "common/config/codec_spec.h"
 
-/* "union", or "union+VALUES": the values, or NULL. */
+/* The value stage of "union" (the default, "+sign") or "union+VALUES"; NULL for other specs. */
 static const char *union_values(const char *spec)
 {
     if (strncmp(spec, "union", 5)) return NULL;
@@ -32,7 +32,7 @@ void config_down_spec(const struct config *config, char out[CODEC_SPEC_MAX])
     switch (config_down(config)) {
     case CONFIG_DOWN_CODEC: snprintf(out, CODEC_SPEC_MAX, "%s", config->codec.down); break;
     case CONFIG_DOWN_RELAY: out[0] = 0; break;
-    /* It sends every value of a chunk that is not 0, but the smallest one where all 4096 are there. */
+    /* topk:4095/4096 sends every nonzero value of a chunk, except for the smallest one if all 4096 are nonzero. */
     case CONFIG_DOWN_UNION:
         assert(union_values(config->codec.down));
         snprintf(out, CODEC_SPEC_MAX, "topk:4095/4096%.40s", union_values(config->codec.down));

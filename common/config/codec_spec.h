@@ -1,6 +1,7 @@
-/* What the names in a codec spec say, for those who have to know before there is a codec (configurations). A spec is a
- * chain joined by '+': a value stage with its parameters, its modifiers, byte stages. compress/codec.h makes codecs of
- * specs, checks them, and has a table for each stage that is listed here. */
+/* Properties of a codec spec by the names of its stages, for the configuration, which cannot include compress/.
+ *
+ * A spec is a chain joined by '+': a value stage with its parameters, its modifiers, byte stages. compress/codec.h
+ * creates and checks codecs, and has a table for each stage listed here. */
 #ifndef COMMON_CODEC_SPEC_H
 #define COMMON_CODEC_SPEC_H
 
@@ -22,9 +23,9 @@ enum { CODEC_SPEC_MAX = 64 }; /* bytes of a spec with its NUL */
 
 #define CODEC_BYTE_STAGES(X) X(huff) X(lz4)
 
-/* Of a spec that codec_spec_check would take; of another one anything. */
+/* The spec must pass codec_spec_check; otherwise the result is unspecified. */
 bool codec_spec_lossless(const char *spec); /* decode(encode(x)) == x bit for bit */
-bool codec_spec_sparse(const char *spec);   /* a payload may leave out coordinates */
+bool codec_spec_sparse(const char *spec);   /* a payload may omit coordinates */
 bool codec_spec_staged(const char *spec);   /* byte stages follow the values */
 
 #endif

@@ -16,10 +16,11 @@ void config_defaults(struct config *config, struct config_sources *sources)
     memset(sources, 0, sizeof *sources);
     for (int i = 0; i < config_keys_count; i++)
         if (config_value_set(config, i, config_keys[i].preset, NULL) != STATUS_OK)
-            log_error("default of %s.%s breaks its own range", config_keys[i].section, config_keys[i].key);
+            log_error("the default of %s.%s is outside its range", config_keys[i].section, config_keys[i].key);
 }
 
-/* "--train.max_steps=10" -> index of train.max_steps, *value_p -> "10". -1 when it is no known key: err is filled. */
+/* "--train.max_steps=10": returns the index of train.max_steps, *value_p = "10". -1: unknown key or no value, err is
+ * set. */
 static int split_assignment(const char *assignment, const char **value_p, struct err *err)
 {
     const char *name = assignment + (strncmp(assignment, "--", 2) ? 0 : 2);
@@ -60,7 +61,7 @@ enum status config_set(struct config *config, struct config_sources *sources, co
     return STATUS_OK;
 }
 
-/* Where a value was given; "" for one that nobody gave. */
+/* The source of a value; "" for a default or derived value. */
 static const char *place_of(const struct config_sources *sources, int index, char out[256])
 {
     char name[128];
@@ -83,14 +84,14 @@ void config_prefix_sources(const struct config_sources *sources, const int *keys
     for (int i = 0; keys[i] >= 0; i++) {
         assert(keys[i] < config_keys_count);
         size_t len = strlen(place_of(sources, keys[i], place));
-        bool told = !len || n + len + 5 >= sizeof places;
-        for (int k = 0; k < i && !told; k++) told = !strcmp(place_of(sources, keys[k], other), place);
-        if (!told) n += (size_t)snprintf(places + n, sizeof places - n, "%s%s", n ? " and " : "", place);
+        bool skip = !len || n + len + 5 >= sizeof places;
+        for (int k = 0; k < i && !skip; k++) skip = !strcmp(place_of(sources, keys[k], other), place);
+        if (!skip) n += (size_t)snprintf(places + n, sizeof places - n, "%s%s", n ? " and " : "", place);
     }
     if (n) err_prefix(err, "%s", places);
 }
 
-/* "key: value" without indentation or newline, the value quoted where YAML could read something else into it. */
+/* "key: value" without indentation or newline; text values are quoted, because YAML could read them as another type. */
 static size_t key_line(const struct config *config, int index, char *out, size_t cap)
 {
     char value[CONFIG_VALUE_MAX];
@@ -121,7 +122,7 @@ static bool first_of_section(int index)
     return index == 0 || strcmp(config_keys[index].section, config_keys[index - 1].section) != 0;
 }
 
-/* What a value follows from that nobody gave. */
+/* The reason for a derived value. */
 static void derived_text(const struct config *config, int index, char out[96])
 {
     const char *section = config_keys[index].section;
@@ -174,8 +175,8 @@ void config_print(const struct config *config, const struct config_sources *sour
 void config_help(FILE *out)
 {
     fprintf(out,
-            "Each key is set by --section.key=VALUE, by ATOLL_SECTION_KEY=VALUE, or in the configuration file; the\n"
-            "first of these wins. (local) keys belong to one machine, the others come from the coordinator.\n");
+            "Set a key with --section.key=VALUE, ATOLL_SECTION_KEY=VALUE, or in the configuration file; the first\n"
+            "of these wins. (local) keys belong to one machine, the others come from the coordinator.\n");
     for (int i = 0; i < config_keys_count; i++) {
         const struct config_key *k = &config_keys[i];
         char range[160], name[64], preset[64];
@@ -250,7 +251,7 @@ const char *config_method_name(enum train_method method)
     return "?";
 }
 
-/* An outer step that averages goes no farther than its workers went. */
+/* Plain averaging (sgd, lr <= 1) stays within the workers' parameters; other outer steps can overshoot. */
 static bool outer_overshoots(const struct config *c)
 {
     if (c->train.method == METHOD_DDP) return false;

@@ -1,4 +1,4 @@
-/* Configuration from the environment, and what in it looks as if it were some. */
+/* Configuration from environment variables, and warnings about unknown ATOLL_ variables. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,13 @@
 static const char prefix[] = "ATOLL_";
 enum { PREFIX = sizeof prefix - 1 };
 
-/* Variables that are no keys, without the prefix and in small letters: what docs/gpu.md tells of
- * (tests/lint/check_environment.sh compares them), ... */
+/* Variables that are not keys, without the prefix and in lower case: those of docs/gpu.md
+ * (tests/lint/check_environment.sh compares the lists), ... */
 static const char *const programs[] = {
     "algo_cache",   "algo_timing", "attention",    "bin_dir",          "cpu",       "cuda_plugin", "cudnn_library",
     "epilogue",     "gpu_grace",   "gpu_timeout",  "host_coordinator", "host_free", "host_memory", "nccl_library",
     "progress_bar", "supervised",  "worker_index", "workers_here"};
-/* ... and what ./run and the tests read; a star stands for any end. */
+/* ... and those of ./run and the tests; a star matches any ending. */
 static const char *const tools[] = {"bin",    "build", "case_log",   "emulate*", "fuzz_spec",    "golden",
                                     "hf_out", "long",  "no_install", "stub_*",   "test_presets", "torch_python"};
 enum { PROGRAMS = sizeof programs / sizeof *programs, TOOLS = sizeof tools / sizeof *tools };
@@ -30,7 +30,7 @@ const char *config_env_name(int index, char out[128])
     return out;
 }
 
-/* A variable ATOLL_REST=VALUE that is neither a key nor one of those above. rest: in small letters, cut to fit. */
+/* True for a variable ATOLL_REST=VALUE that is neither a key nor in the lists above. rest: lower case, cut to fit. */
 static bool unknown(const char *variable, char rest[128])
 {
     char name[128];
@@ -44,13 +44,14 @@ static bool unknown(const char *variable, char rest[128])
         if (!strcmp(rest, programs[i])) return false;
     for (int i = 0; i < TOOLS; i++) {
         size_t len = strcspn(tools[i], "*");
-        if (!strncmp(rest, tools[i], len + !tools[i][len])) return false; /* without a star the end counts */
+        if (!strncmp(rest, tools[i], len + !tools[i][len]))
+            return false; /* without a star, compare the terminator, too */
     }
     return true;
 }
 
-/* ATOLL_SECTION_ with what is nearly a key of that section: the key; -1: none. What is further away may be somebody
- * else's (ATOLL_COORDINATOR_SERVICE_HOST is what Kubernetes makes of a service's name). */
+/* The key that ATOLL_SECTION_REST misspells, or -1. A name farther from every key may belong to other software:
+ * Kubernetes sets ATOLL_COORDINATOR_SERVICE_HOST for a service named atoll-coordinator. */
 static int misspelt(const char *rest)
 {
     for (int i = 0; i < config_keys_count; i++) {
@@ -62,14 +63,14 @@ static int misspelt(const char *rest)
     return -1;
 }
 
-/* As a flag, or a line of a file: a value that somebody gave and nobody takes would be missed after hours. */
+/* A misspelt variable is an error, like a misspelt flag or key: an ignored value would be noticed only after hours. */
 static enum status refuse_misspelt(struct err *err)
 {
     for (char **e = environ; *e; e++) {
         char rest[128], name[128];
         if (!unknown(*e, rest) || misspelt(rest) < 0) continue;
-        return err_set(err, STATUS_INVALID, "environment, %.*s: there is no such key; the nearest is %s",
-                       (int)strcspn(*e, "="), *e, config_env_name(misspelt(rest), name));
+        return err_set(err, STATUS_INVALID, "environment, %.*s: unknown key; the nearest is %s", (int)strcspn(*e, "="),
+                       *e, config_env_name(misspelt(rest), name));
     }
     return STATUS_OK;
 }
@@ -90,8 +91,8 @@ enum status config_env(struct config *config, struct config_sources *sources, st
     return refuse_misspelt(err);
 }
 
-/* What may have been meant: a key without its section, or a name much like this one; "": nothing. */
-static const char *meant(const char *rest, char out[128])
+/* The variable that the user probably meant: a key without its section, or a similar name; "": none. */
+static const char *suggestion(const char *rest, char out[128])
 {
     char names[CONFIG_KEYS_MAX][64];
     const char *near[CONFIG_KEYS_MAX];
@@ -112,8 +113,8 @@ void config_env_warn(void)
     for (char **e = environ; *e; e++) {
         char rest[128], name[128];
         if (!unknown(*e, rest) || misspelt(rest) >= 0) continue;
-        bool near = meant(rest, name)[0];
-        log_warn("environment: %.*s names nothing here and is ignored%s%s%s", (int)strcspn(*e, "="), *e,
+        bool near = suggestion(rest, name)[0];
+        log_warn("environment: ignored unknown variable %.*s%s%s%s", (int)strcspn(*e, "="), *e,
                  near ? "; did you mean " : "", name, near ? "?" : "");
     }
 }

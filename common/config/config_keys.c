@@ -26,7 +26,7 @@ static const struct config_choice choices_schedule[] = {{"constant", SCHEDULE_CO
                                                         {"cosine", SCHEDULE_COSINE},
                                                         {"wsd", SCHEDULE_WSD},
                                                         {NULL, 0}};
-/* The first name of a value is the one that is printed. */
+/* Of several names for one value, the first one is printed. */
 static const struct config_choice choices_auto[] = {{"auto", CHOICE_AUTO}, {"on", CHOICE_ON},     {"off", CHOICE_OFF},
                                                     {"true", CHOICE_ON},   {"false", CHOICE_OFF}, {NULL, 0}};
 static const struct config_choice choices_switch[] = {
@@ -62,109 +62,118 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 
 const struct config_key config_keys[] = {
     TEXT(run, name, "run", "name of the run: letters, digits, '.', '_' and '-'"),
-    U64(run, seed, "1", 0, UINT64_MAX, "", "seed of the initial parameters and of the sample order"),
+    U64(run, seed, "1", 0, UINT64_MAX, "", "seed of the initial parameters and the sample order"),
 
-    LOCAL_TEXT(data, train, "", "token shards to train on, a path or glob"),
-    LOCAL_TEXT(data, val, "", "token shards to evaluate on, a path or glob"),
-    TEXT(data, tokenizer, "bytes", "bytes, none (tokens made elsewhere), or a tokenizer.json"),
+    LOCAL_TEXT(data, train, "", "training token shards: a path or glob"),
+    LOCAL_TEXT(data, val, "", "validation token shards: a path or glob"),
+    TEXT(data, tokenizer, "bytes", "bytes, none (tokens prepared elsewhere), or a tokenizer.json"),
 
     WORD(model, family, "gpt2", choices_family, "model family"),
     TEXT(model, preset, "",
-         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b or llama-8b; keys set by hand win"),
+         "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b or llama-8b; explicit keys win"),
     U32(model, n_layer, "4", 1, 1024, "layers", "transformer blocks"),
-    U32(model, n_head, "4", 1, 1024, "heads", "attention heads; divides n_embd"),
+    U32(model, n_head, "4", 1, 1024, "heads", "attention heads; must divide n_embd"),
     U32(model, n_embd, "128", 1, 65536, "", "width of the residual stream"),
     U32(model, block_size, "128", 1, 1048576, "tokens", "context length"),
-    U32(model, vocab_size, "256", 2, 16777216, "tokens", "size of the vocabulary"),
+    U32(model, vocab_size, "256", 2, 16777216, "tokens", "vocabulary size"),
     U32(model, n_kv_head, "0", 0, 1024, "heads",
-        "llama: heads that have keys and values, the others share them; divides n_head; 0: n_head"),
-    U32(model, ffn, "0", 0, 1048576, "", "llama: gated units of a block; 0: 8/3 n_embd, up to a multiple of 64"),
+        "llama: key and value heads (grouped-query attention); must divide n_head; 0: n_head"),
+    U32(model, ffn, "0", 0, 1048576, "",
+        "llama: width of the gated MLP; 0: 8/3 n_embd, rounded up to a multiple of 64"),
     REAL(model, rope_theta, "1e+04", 1, 1e12, "", "llama: base of the rotary positions"),
-    TEXT(model, rope_scaling, "none", "llama: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL as Llama 3.1 and later have it"),
-    REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: added to the mean square that a norm divides by"),
-    CHOICE(model, tie_embeddings, "on", choices_switch, "llama: the output layer is the token embedding"),
+    TEXT(model, rope_scaling, "none", "llama: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (Llama 3.1 and later)"),
+    REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: epsilon of RMSNorm, added to the mean square"),
+    CHOICE(model, tie_embeddings, "on", choices_switch, "llama: use the token embedding as the output layer"),
     TEXT(model, init_from, "scratch", "scratch, or a Hugging Face folder on the coordinator's machine"),
 
     CHOICE(train, method, "diloco", choices_method,
-           "what is synchronized; its outer.* and codec.* defaults win over values set by a weaker source"),
+           "synchronization method; its outer.* and codec.* defaults replace values from weaker sources"),
     U32(train, max_steps, "720", 1, U32_MAX, "steps", "inner optimizer steps of one worker"),
     U32(train, sync_every, "30", 1, 1000000, "steps", "H: inner steps between synchronizations; ddp: always 1"),
-    U32(train, batch_size, "16", 1, 1048576, "sequences", "sequences of a micro-step, per worker"),
-    U32(train, grad_accum, "1", 1, 65536, "micro-steps", "micro-steps of an optimizer step"),
-    CHOICE(train, precision, "fp32", choices_precision, "of the forward and backward pass; parameters stay fp32"),
-    LOCAL_CHOICE(train, recompute, "auto", choices_recompute,
-                 "what backward makes again to save memory: activations, norms, blocks; auto: the least that fits"),
-    LOCAL_U32(train, threads, "1", 1, 1024, "threads",
-              "compute threads of one worker (CPU), up to 256 for each of its ranks"),
+    U32(train, batch_size, "16", 1, 1048576, "sequences", "sequences per micro-step and worker"),
+    U32(train, grad_accum, "1", 1, 65536, "micro-steps", "micro-steps per optimizer step"),
+    CHOICE(train, precision, "fp32", choices_precision,
+           "precision of the forward and backward pass; parameters stay fp32"),
+    LOCAL_CHOICE(
+        train, recompute, "auto", choices_recompute,
+        "what the backward pass recomputes to save memory: activations, norms, blocks; auto: the least that fits"),
+    LOCAL_U32(train, threads, "1", 1, 1024, "threads", "compute threads of one worker (CPU); at most 256 per rank"),
     LOCAL_U32(train, ranks, "1", 1, 1024, "ranks",
-              "data-parallel ranks of one worker: a GPU each, or some threads; divides batch_size"),
-    LOCAL_TEXT(train, devices, "auto",
-               "auto, cpu, cuda (the first train.ranks GPUs), or a list: cuda:0,1; atoll launch deals them to workers"),
+              "data-parallel ranks of one worker: one GPU each, or groups of threads; must divide batch_size"),
+    LOCAL_TEXT(
+        train, devices, "auto",
+        "auto, cpu, cuda (the first train.ranks GPUs), or a list: cuda:0,1; atoll launch assigns them to workers"),
     U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
-    U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens", "tokens of an evaluation on the way; the last takes all"),
-    U32(train, fragments, "0", 0, 256, "fragments", "parts that synchronize on their own; 0: by size"),
-    CHOICE(train, dynamic_steps, "auto", choices_auto, "H of a worker follows its speed; auto: on with async"),
+    U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens",
+        "validation tokens of a periodic evaluation; the final one uses all"),
+    U32(train, fragments, "0", 0, 256, "fragments", "fragments of theta, each synchronized separately; 0: by size"),
+    CHOICE(train, dynamic_steps, "auto", choices_auto, "adapt H of each worker to its speed; auto: on with async"),
 
     CHOICE(inner, optimizer, "adamw", choices_inner,
-           "optimizer of each worker; muon: of the hidden matrices, AdamW of the rest"),
+           "optimizer of each worker; muon: Muon for hidden matrices, AdamW for other tensors"),
     CHOICE(inner, moments, "fp32", choices_precision,
-           "what AdamW and Muon keep their moments in; bf16: half the memory, rounded at random"),
+           "type of AdamW's and Muon's moments; bf16: half the memory, stochastic rounding"),
     REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
     REAL(inner, beta1, "0.9", 0, 0.999999, "", "AdamW: decay of the first moment"),
     REAL(inner, beta2, "0.95", 0, 0.999999, "", "AdamW: decay of the second moment"),
     REAL(inner, eps, "1e-8", 1e-30, 1, "", "AdamW: added to the denominator"),
-    REAL(inner, weight_decay, "0.1", 0, 100, "", "every optimizer: of tensors with two or more dimensions"),
+    REAL(inner, weight_decay, "0.1", 0, 100, "",
+         "weight decay of tensors with two or more dimensions (all optimizers)"),
     REAL(inner, muon_momentum, "0.95", 0, 0.999999, "", "Muon: decay of the momentum"),
-    U32(inner, muon_steps, "5", 1, 32, "steps", "Muon: steps of its Newton-Schulz iteration"),
-    REAL(inner, grad_clip, "1.0", 0, 1e9, "", "largest global gradient norm; 0: off"),
-    CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate after the warmup"),
-    U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "steps of linear warmup"),
-    REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "where the schedule ends, as a fraction of learning_rate"),
+    U32(inner, muon_steps, "5", 1, 32, "steps", "Muon: iterations of Newton-Schulz"),
+    REAL(inner, grad_clip, "1.0", 0, 1e9, "", "maximum global gradient norm; 0: off"),
+    CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate schedule after the warmup"),
+    U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "linear warmup"),
+    REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "final learning rate as a fraction of learning_rate"),
 
-    CHOICE(outer, optimizer, "nesterov", choices_outer,
-           "optimizer of the coordinator; default follows train.method; adamw: ddp only"),
-    REAL(outer, learning_rate, "0.7", 0, 1000, "", "default follows the optimizer: sgd 1, nesterov 0.7"),
-    REAL(outer, momentum, "0.9", 0, 0.999999, "", "default follows the optimizer: sgd 0, nesterov 0.9"),
+    CHOICE(outer, optimizer, "nesterov", choices_outer, "outer optimizer; default by train.method; adamw: ddp only"),
+    REAL(outer, learning_rate, "0.7", 0, 1000, "",
+         "default by optimizer: sgd 1, nesterov 0.7; ddp: inner.learning_rate"),
+    REAL(outer, momentum, "0.9", 0, 0.999999, "", "default by optimizer: sgd 0, nesterov 0.9"),
     U32(outer, max_staleness, "4", 0, 1000000, "rounds",
-        "async: largest staleness: versions behind / active workers, rounded down"),
-    REAL(outer, staleness_power, "0.5", 0, 10, "", "async: a delta weighs (1 + staleness)^-power"),
-    U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: the number of workers"),
+        "async: maximum staleness (versions behind / active workers, rounded down)"),
+    REAL(outer, staleness_power, "0.5", 0, 10, "", "async: weight of a delta is (1 + staleness)^-power"),
+    U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: number of workers"),
 
-    TEXT(codec, up, "int8:256", "codec of deltas, see `atoll codec list`; ddp: fp32"),
-    TEXT(codec, down, "int8:256", "codec of updates; or relay, union, auto; ddp: fp32"),
-    CHOICE(codec, error_feedback, "auto", choices_auto, "keep what a codec lost and send it later; auto: if lossy"),
+    TEXT(codec, up, "int8:256", "codec of deltas (`atoll codec list`); ddp: fp32"),
+    TEXT(codec, down, "int8:256", "codec of updates, or relay, union, auto; ddp: fp32"),
+    CHOICE(codec, error_feedback, "auto", choices_auto,
+           "add the residual of a lossy codec to the next delta; auto: on if lossy"),
 
     CHOICE(merge, rule, "mean", choices_rule,
-           "each value: over all workers, or over those that sent it; default follows codec.up: topk contributors"),
-    CHOICE(merge, weights, "tokens", choices_weights, "of the workers in the mean: their tokens, or all equal"),
-    CHOICE(merge, clip, "off", choices_clip, "median: no tensor's norm exceeds the median over the workers"),
+           "average each value over all workers or over its senders; default by codec.up: topk contributors"),
+    CHOICE(merge, weights, "tokens", choices_weights, "weight of each worker in the mean: its tokens, or equal"),
+    CHOICE(merge, clip, "off", choices_clip, "median: clip each tensor's norm to the median over the workers"),
 
-    /* All local: a run that is continued may be given more workers, or another quorum. */
-    LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address; port * takes a free one"),
+    /* All local: a continued run may have more workers or another quorum. */
+    LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address to listen on; port *: any free port"),
     LOCAL_TEXT(coordinator, advertise, "auto",
-               "HOST or HOST:PORT for the join line, where NAT or a container hides this machine's own"),
+               "HOST or HOST:PORT in the join line, if NAT or a container hides this machine's address"),
     LOCAL_TEXT(coordinator, quorum, "all",
-               "all, a number of workers (all, where fewer are there), or a percentage such as 75%"),
+               "deltas that close a round: all, a number (all if fewer workers joined), or a percentage such as 75%"),
     LOCAL_U32(coordinator, min_workers, "1", 1, CONFIG_WORKERS_MAX, "workers",
-              "workers that must be there before the first round; async: the run takes max_steps for each of them"),
-    LOCAL_U32(coordinator, max_workers, "64", 1, CONFIG_WORKERS_MAX, "workers", "workers at one time"),
-    LOCAL_U32(coordinator, threads, "0", 0, 256, "threads", "of the outer step; 0: one a core; changes no result"),
+              "workers that must join before the first round; async: the run takes max_steps for each of them"),
+    LOCAL_U32(coordinator, max_workers, "64", 1, CONFIG_WORKERS_MAX, "workers",
+              "maximum number of workers at one time"),
+    LOCAL_U32(coordinator, threads, "0", 0, 256, "threads",
+              "threads of the outer step; 0: one per core; no effect on results"),
     LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
-               "silence after which a worker loses its place, 2 s or more; 0: as measured"),
+               "silence after which a worker is evicted, at least 2 s; 0: from measured rounds"),
 
     U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
-    U32(checkpoint, keep, "2", 0, U32_MAX, "", "checkpoints kept; 0: all"),
-    U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds", "rounds between saves of a worker's own state; 0: never"),
+    U32(checkpoint, keep, "2", 0, U32_MAX, "", "number of kept checkpoints; 0: all"),
+    U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds", "rounds between saves of a worker's state; 0: never"),
 
-    CHOICE(journal, sync, "auto", choices_journal, "when updates reach the disk; auto: update if sync_every > 1"),
+    CHOICE(journal, sync, "auto", choices_journal,
+           "when the journal is fsynced; auto: at each update if sync_every > 1, else at snapshots"),
 
-    LOCAL_WORD(log, level, "info", choices_level, "least severe level that is shown"),
+    LOCAL_WORD(log, level, "info", choices_level, "least severe level that is logged"),
     LOCAL_U32(log, every_steps, "10", 1, U32_MAX, "steps", "steps between step lines"),
 };
 
 const int config_keys_count = sizeof config_keys / sizeof *config_keys;
 
-_Static_assert(sizeof config_keys / sizeof *config_keys <= CONFIG_KEYS_MAX, "config_sources.of is too small");
+_Static_assert(sizeof config_keys / sizeof *config_keys <= CONFIG_KEYS_MAX, "config_sources has too few entries");
 
 static bool same(const char *name, const char *text, size_t len)
 {
@@ -199,7 +208,7 @@ bool config_section_exists(const char *section)
     return false;
 }
 
-/* "lr" for "learning_rate": the first letters of its words. */
+/* True when `text` is made of the first letters of the words of `name`: "lr" for "learning_rate". */
 static bool initials(const char *text, const char *name)
 {
     bool start = true;
@@ -210,7 +219,7 @@ static bool initials(const char *text, const char *name)
     return !*text;
 }
 
-/* 0 for equal names to 100 for names with nothing in common. */
+/* From 0 for equal names to 100 for names without a common letter. */
 static int unlikeness(const char *text, const char *name)
 {
     size_t a = strlen(text), b = strlen(name), longer = a > b ? a : b;
@@ -222,7 +231,7 @@ int config_key_nearest(const char *section, const char *key)
 {
     int nearest = 0, least = 1 << 20;
     for (int i = 0; i < config_keys_count; i++) {
-        /* The key's own name says more than its section: a wrong section costs a quarter of a wrong key. */
+        /* The key identifies more than its section: a wrong section costs a quarter of a wrong key. */
         int distance = 4 * unlikeness(key, config_keys[i].key) + unlikeness(section, config_keys[i].section);
         if (distance < least) {
             least = distance;

@@ -1,6 +1,6 @@
-/* The table of configuration keys and the two functions that turn one key's value into text and back. Everything else
- * about configuration (YAML, environment, flags, help, printing, comparison) walks this table: a new key is one line.
- */
+/* The table of configuration keys, and conversion of one key's value from and to text.
+ *
+ * YAML, environment, flags, help, printing and comparison all use this table: a new key is one line. */
 #ifndef COMMON_CONFIG_KEYS_H
 #define COMMON_CONFIG_KEYS_H
 
@@ -28,7 +28,7 @@ struct config_choice {
 struct config_key {
     const char *section, *key;
     enum config_type type;
-    bool local; /* belongs to one machine: never travels, not covered by the hash */
+    bool local; /* belongs to one machine: never sent, not part of the hash */
     size_t offset, size;
     const char *preset;                  /* default, as text */
     uint64_t lo, hi;                     /* CONFIG_TYPE_U32 and U64: inclusive range */
@@ -42,24 +42,25 @@ enum { CONFIG_VALUE_MAX = CONFIG_PATH_MAX + 8, CONFIG_KEYS_MAX = sizeof((struct 
 extern const struct config_key config_keys[];
 extern const int config_keys_count;
 
-/* Index of section.key in the table, -1 when there is none. Lengths are given: the names need not be terminated. */
+/* Index of section.key in the table, or -1. The names need not be terminated. */
 int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len);
-/* ATOLL_SECTION_KEY. Returns out. */
+/* Write the variable name ATOLL_SECTION_KEY of a key. Returns out. */
 const char *config_env_name(int index, char out[128]);
-/* Index of the key named like field `offset` of struct config (offsetof), never -1 for a field of the table. */
+/* Index of the key stored at `offset` of struct config (offsetof). The key must exist. */
 int config_key_at(size_t offset);
-/* A worker's own: local, and not the coordinator's. */
+/* True for a local key that a worker reads: every local key outside the section coordinator. */
 bool config_key_of_worker(int index);
-/* The key most like section.key by edit distance; an equal key in another section counts as near. section may be "". */
+/* Index of the key nearest to section.key by edit distance; the section weighs a quarter of the key. section may be "".
+ */
 int config_key_nearest(const char *section, const char *key);
 bool config_section_exists(const char *section);
 const char *config_section_nearest(const char *section);
 
-/* Set one key from text. INVALID leaves it as it was; the line says the key, the value and what is allowed. */
+/* Set one key from text. INVALID: the value is unchanged; err names the key, the text and the allowed values. */
 enum status config_value_set(struct config *config, int index, const char *text, struct err *err) MUST_CHECK;
-/* The value as text that config_value_set takes back to the same bits. Returns out. */
+/* Write the value as text that config_value_set converts back to the same bits. Returns out. */
 const char *config_value_text(const struct config *config, int index, char out[CONFIG_VALUE_MAX]);
-/* What a key takes: "1 to 4096", "ddp | local-sgd | diloco | async", "text up to 63 bytes". Returns out. */
+/* Write the allowed values: "1 to 4096", "ddp | local-sgd | diloco | async", "text up to 63 bytes". Returns out. */
 const char *config_value_range(int index, char *out, size_t cap);
 
 #endif

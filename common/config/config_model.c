@@ -1,4 +1,4 @@
-/* The model section: presets, what belongs to which family, and sizes that go together. */
+/* The model section: presets, keys of each family, checks of sizes. */
 #include "common/config/config_resolve.h"
 
 #include <assert.h>
@@ -42,11 +42,11 @@ const char *config_multiples(uint32_t value, uint32_t of, char out[48])
 
 /* --- presets ------------------------------------------------------------------------------------------------------ */
 
-/* Published models; block_size is what such models are trained with, not the most they were stretched to. */
+/* Published models; block_size is the usual training length, not the longest supported context. */
 struct preset {
     const char *name, *family;
     uint32_t n_layer, n_head, n_embd, block_size, vocab_size, n_kv_head, ffn;
-    const char *rope_theta, *tie_embeddings; /* NULL: as by default */
+    const char *rope_theta, *tie_embeddings; /* NULL: the default */
 };
 
 static const struct preset presets[] = {
@@ -85,7 +85,7 @@ static enum status resolve_preset(const struct config_resolve *r)
         depth = (uint32_t)atol(preset + 1);
     if (depth < 2 || depth > 48)
         return config_refuse(r, KEYS(AT(model.preset)),
-                             "\"%.40s\" is not known; allowed: d2 to d48, gpt2, llama-1b, llama-8b", preset);
+                             "\"%.40s\" is unknown; allowed: d2 to d48, gpt2, llama-1b, llama-8b", preset);
     TRY(config_derive_u32(r, AT(model.n_layer), depth));
     TRY(config_derive_u32(r, AT(model.n_head), depth));
     return config_derive_u32(r, AT(model.n_embd), 64 * depth);
@@ -93,7 +93,7 @@ static enum status resolve_preset(const struct config_resolve *r)
 
 /* --- families ----------------------------------------------------------------------------------------------------- */
 
-/* A key that another family has is refused rather than ignored, unless it says nothing. */
+/* A key of another family is refused, not ignored, unless it has its default. */
 static enum status check_gpt2(const struct config_resolve *r)
 {
     const int foreign[] = {AT(model.n_kv_head),    AT(model.ffn),      AT(model.rope_theta),
@@ -103,12 +103,12 @@ static enum status check_gpt2(const struct config_resolve *r)
         const struct config_key *key = &config_keys[foreign[i]];
         if (strcmp(config_value_text(r->config, foreign[i], value), key->preset) != 0)
             return config_refuse(r, KEYS(foreign[i], AT(model.family)),
-                                 "%.40s is for model.family llama; leave it out with gpt2", value);
+                                 "%.40s is for model.family llama: remove it for gpt2", value);
     }
     return STATUS_OK;
 }
 
-/* A key whose 0 stands for what follows from others. */
+/* Sets a key whose 0 means a value derived from other keys. */
 static enum status fill_zero(const struct config_resolve *r, int index, uint32_t now, uint64_t value)
 {
     char text[24];
@@ -121,7 +121,7 @@ static enum status fill_zero(const struct config_resolve *r, int index, uint32_t
 static enum status resolve_llama(const struct config_resolve *r)
 {
     const struct config *c = r->config;
-    uint64_t units = (8 * (uint64_t)c->model.n_embd + 2) / 3; /* as many weights as an MLP of 4 n_embd without gates */
+    uint64_t units = (8 * (uint64_t)c->model.n_embd + 2) / 3; /* as many weights as an ungated MLP of width 4 n_embd */
     TRY(fill_zero(r, AT(model.n_kv_head), c->model.n_kv_head, c->model.n_head));
     TRY(fill_zero(r, AT(model.ffn), c->model.ffn, (units + 63) / 64 * 64));
     struct rope_scaling scaling;
@@ -130,13 +130,12 @@ static enum status resolve_llama(const struct config_resolve *r)
         return STATUS_INVALID;
     }
     if (c->model.n_head % c->model.n_kv_head)
-        return config_refuse(r, KEYS(AT(model.n_kv_head), AT(model.n_head)),
-                             "%u does not divide model.n_head = %u: each has to serve as many heads",
+        return config_refuse(r, KEYS(AT(model.n_kv_head), AT(model.n_head)), "%u does not divide model.n_head = %u",
                              c->model.n_kv_head, c->model.n_head);
     if (c->model.n_embd / c->model.n_head % 2)
         return config_refuse(r, KEYS(AT(model.n_head), AT(model.n_embd)),
-                             "%u makes heads of %u columns out of model.n_embd = %u, and rotary positions turn "
-                             "pairs: an even number is needed",
+                             "%u makes heads of %u columns from model.n_embd = %u, but rotary positions turn pairs: "
+                             "an even number is needed",
                              c->model.n_head, c->model.n_embd / c->model.n_head, c->model.n_embd);
     return STATUS_OK;
 }
@@ -147,14 +146,13 @@ static enum status check_sizes(const struct config_resolve *r)
     char nearest[48];
     if (c->model.n_embd % c->model.n_head)
         return config_refuse(r, KEYS(AT(model.n_embd), AT(model.n_head)),
-                             "%u cannot be divided among model.n_head = %u heads; nearest: %s", c->model.n_embd,
-                             c->model.n_head, config_multiples(c->model.n_embd, c->model.n_head, nearest));
+                             "%u is not divisible by model.n_head = %u; nearest: %s", c->model.n_embd, c->model.n_head,
+                             config_multiples(c->model.n_embd, c->model.n_head, nearest));
     if (!c->data.tokenizer[0])
         return config_refuse(r, KEYS(AT(data.tokenizer)), "is empty; allowed: bytes, none, or a tokenizer.json");
     if (!strcmp(c->data.tokenizer, "bytes") && c->model.vocab_size < 256)
         return config_refuse(r, KEYS(AT(model.vocab_size), AT(data.tokenizer)),
-                             "%u is too small for data.tokenizer bytes; nearest: 256 (or data.tokenizer none: tokens "
-                             "made elsewhere)",
+                             "%u is too small for data.tokenizer bytes; nearest: 256 (or set data.tokenizer none)",
                              c->model.vocab_size);
     if (!c->model.init_from[0])
         return config_refuse(r, KEYS(AT(model.init_from)), "is empty; allowed: scratch, or a folder");
@@ -166,10 +164,10 @@ static enum status check_total(const struct config_resolve *r)
     const struct config *c = r->config;
     double weights = model_weights(c), most = (double)LAYOUT_PARAMS_MAX;
     if (weights <= most) return STATUS_OK;
-    return config_refuse(r, KEYS(AT(model.n_layer), AT(model.n_embd), AT(model.ffn), AT(model.vocab_size)),
-                         "%u layers of model.n_embd = %u and a vocabulary of %u make %.3g parameters, more than the "
-                         "%.3g that a model may have",
-                         c->model.n_layer, c->model.n_embd, c->model.vocab_size, weights, most);
+    return config_refuse(
+        r, KEYS(AT(model.n_layer), AT(model.n_embd), AT(model.ffn), AT(model.vocab_size)),
+        "%u layers of model.n_embd = %u and a vocabulary of %u make %.3g parameters; the maximum is %.3g",
+        c->model.n_layer, c->model.n_embd, c->model.vocab_size, weights, most);
 }
 
 enum status config_model_resolve(const struct config_resolve *r)

@@ -1,4 +1,4 @@
-/* What follows from other keys (method defaults) and what one key alone cannot say (cross checks). */
+/* Derived keys (defaults of the method) and checks across keys. */
 #include "common/config/config_resolve.h"
 
 #include <assert.h>
@@ -26,14 +26,14 @@ enum status config_refuse(const struct config_resolve *r, const int *keys, const
     return STATUS_INVALID;
 }
 
-/* A method chosen on the command line must not be run with another method's outer optimizer from the file: keys that
- * the method governs and that come from a weaker source than train.method count as unset. */
+/* Keys that depend on the method count as unset if their source is weaker than that of train.method. Otherwise a method
+ * from the command line would run with the outer optimizer of another method from the file. */
 static void release(const struct config_resolve *r, int index)
 {
     uint8_t method_source = r->sources->of[AT(train.method)];
     if (config_unset(r, index) || r->sources->of[index] >= method_source) return;
     char value[CONFIG_VALUE_MAX];
-    log_info("%s.%s: %s is given up for the default of train.method %s, which was given by a stronger source",
+    log_info("%s.%s: replaced %s by the default of train.method %s, which has a stronger source",
              config_keys[index].section, config_keys[index].key, config_value_text(r->config, index, value),
              config_method_name(r->config->train.method));
     r->sources->of[index] = CONFIG_DEFAULT;
@@ -78,22 +78,23 @@ static enum status check_moments(const struct config_resolve *r)
     const struct config *c = r->config;
     if (c->inner.moments == PRECISION_FP32) return STATUS_OK;
     if (c->train.method == METHOD_DDP)
-        return config_refuse(r, KEYS(AT(inner.moments), AT(train.method)),
-                             "bf16 does not go with train.method ddp, whose step the coordinator takes, with "
-                             "moments in fp32; allowed: fp32");
+        return config_refuse(
+            r, KEYS(AT(inner.moments), AT(train.method)),
+            "bf16 does not go with train.method ddp: the coordinator takes the step with fp32 moments; "
+            "allowed: fp32");
     if (c->inner.optimizer != OPTIMIZER_SGD) return STATUS_OK;
     return config_refuse(r, KEYS(AT(inner.moments), AT(inner.optimizer)),
-                         "bf16 does not go with inner.optimizer sgd, which has none; allowed: fp32");
+                         "bf16 does not go with inner.optimizer sgd, which has no moments; allowed: fp32");
 }
 
 static enum status resolve_method(const struct config_resolve *r)
 {
     struct config *c = r->config;
     if (c->train.method == METHOD_DDP && c->inner.optimizer == OPTIMIZER_MUON)
-        return config_refuse(r, KEYS(AT(inner.optimizer), AT(train.method)),
-                             "muon does not go with train.method ddp, whose step the coordinator takes, "
-                             "without matrix products; allowed: adamw, sgd; nearest: train.method local-sgd, "
-                             "train.sync_every 1");
+        return config_refuse(
+            r, KEYS(AT(inner.optimizer), AT(train.method)),
+            "muon does not go with train.method ddp: the coordinator takes the step without matrix products; "
+            "allowed: adamw, sgd; nearest: train.method local-sgd, train.sync_every 1");
     TRY(check_moments(r));
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
@@ -112,14 +113,14 @@ static enum status resolve_method(const struct config_resolve *r)
     return STATUS_OK;
 }
 
-/* A sparse codec whose payload cannot be merged where it lies. */
+/* A sparse codec with byte stages: its payload cannot be merged in place. */
 static bool sparse_in_stages(const char *spec)
 {
     return codec_spec_sparse(spec) && codec_spec_staged(spec);
 }
 
-/* relay: workers merge and step themselves; union, auto: what no delta carried does not move. Both leave only plain
- * SGD. auto is decided round by round only where there is a choice. */
+/* relay: workers merge the deltas and take the outer step themselves. union, auto: values that no delta carries do not
+ * change. Both allow only plain SGD. auto decides each round where relay and union are both possible. */
 static enum status resolve_down(const struct config_resolve *r)
 {
     struct config *c = r->config;
@@ -127,20 +128,19 @@ static enum status resolve_down(const struct config_resolve *r)
     enum config_down down = config_down(c);
     if (down == CONFIG_DOWN_CODEC) return STATUS_OK;
     if (down == CONFIG_DOWN_AUTO && (!sparse || async)) {
-        log_info("codec.down: auto is %s here", sparse ? "union" : c->codec.up);
+        log_info("codec.down: auto selects %s", sparse ? "union" : c->codec.up);
         if (!sparse) memcpy(c->codec.down, c->codec.up, sizeof c->codec.down);
         return sparse ? config_value_set(c, AT(codec.down), "union", r->err) : STATUS_OK;
     }
     if (down == CONFIG_DOWN_UNION && !sparse)
         return config_refuse(r, KEYS(AT(codec.down), AT(codec.up)),
-                             "union is for sparse deltas, and codec.up is %.60s; allowed with it: a codec, "
-                             "relay, auto",
-                             c->codec.up);
+                             "union needs a sparse codec.up, not %.60s; allowed: a codec, relay, auto", c->codec.up);
     if (down == CONFIG_DOWN_RELAY && (async || c->train.method == METHOD_DDP))
-        return config_refuse(r, KEYS(AT(codec.down), AT(train.method)),
-                             "relay does not go with train.method %s, whose steps workers cannot repeat from the "
-                             "deltas; allowed: a codec%s, auto",
-                             config_method_name(c->train.method), sparse ? ", union" : "");
+        return config_refuse(
+            r, KEYS(AT(codec.down), AT(train.method)),
+            "relay does not go with train.method %s: workers cannot repeat its outer step from the deltas; "
+            "allowed: a codec%s, auto",
+            config_method_name(c->train.method), sparse ? ", union" : "");
     if (down != CONFIG_DOWN_UNION && sparse_in_stages(c->codec.up))
         return config_refuse(r, KEYS(AT(codec.down), AT(codec.up)),
                              "%.40s does not go with byte stages on a sparse codec.up, %.60s: leave them out "
@@ -150,20 +150,20 @@ static enum status resolve_down(const struct config_resolve *r)
     static const char *const optimizers[] = {
         [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
     return config_refuse(r, KEYS(AT(codec.down), AT(outer.optimizer), AT(train.method)),
-                         "%.40s needs outer.optimizer sgd (without momentum) and a method other than ddp; with "
-                         "the %s of train.method %s allowed: a codec such as int8:256%s%.40s",
+                         "%.40s needs outer.optimizer sgd (without momentum) and a train.method other than ddp; "
+                         "with outer.optimizer %s and train.method %s allowed: a codec such as int8:256%s%.40s",
                          c->codec.down, optimizers[c->outer.optimizer], config_method_name(c->train.method),
                          sparse ? " or " : "", sparse ? c->codec.up : "");
 }
 
-/* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it by their number. */
+/* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it. */
 static enum status resolve_merge(const struct config_resolve *r)
 {
     bool sparse = codec_spec_sparse(r->config->codec.up);
-    return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* dense deltas: the mean, either way */
+    return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* equal rules for dense deltas */
 }
 
-/* cuda:0,1 is a rank for each GPU of the list. */
+/* A list such as cuda:0,1 implies one rank per GPU. */
 static enum status resolve_ranks(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -173,8 +173,8 @@ static enum status resolve_ranks(const struct config_resolve *r)
     TRY(config_derive_u32(r, AT(train.ranks), n));
     if (c->train.ranks == n) return STATUS_OK;
     return config_refuse(r, KEYS(AT(train.ranks), AT(train.devices)),
-                         "%u does not go with the %u GPU%s of train.devices, \"%s\": leave it out, or take %u",
-                         c->train.ranks, n, n > 1 ? "s" : "", c->train.devices, n);
+                         "%u does not match the %u GPU%s of train.devices, \"%s\": remove it or set %u", c->train.ranks,
+                         n, n > 1 ? "s" : "", c->train.devices, n);
 }
 
 static enum status check_train(const struct config_resolve *r)
@@ -183,31 +183,29 @@ static enum status check_train(const struct config_resolve *r)
     char nearest[48];
     if (c->train.sync_every > c->train.max_steps)
         return config_refuse(r, KEYS(AT(train.sync_every), AT(train.max_steps)),
-                             "%u is more than train.max_steps = %u: no round would end; "
-                             "nearest: %u",
-                             c->train.sync_every, c->train.max_steps, c->train.max_steps);
+                             "%u exceeds train.max_steps = %u: no round would end; nearest: %u", c->train.sync_every,
+                             c->train.max_steps, c->train.max_steps);
     if (c->train.batch_size % c->train.ranks)
         return config_refuse(r, KEYS(AT(train.batch_size), AT(train.ranks), AT(train.devices)),
-                             "%u cannot be divided among train.ranks = %u; nearest: %s", c->train.batch_size,
+                             "%u is not divisible by train.ranks = %u; nearest: %s", c->train.batch_size,
                              c->train.ranks, config_multiples(c->train.batch_size, c->train.ranks, nearest));
     if (c->train.grad_accum > UINT32_MAX / c->train.batch_size)
         return config_refuse(r, KEYS(AT(train.grad_accum), AT(train.batch_size)),
-                             "%u micro-steps of train.batch_size = %u make a step of more than %u sequences; "
-                             "nearest: %u",
+                             "%u micro-steps of train.batch_size = %u exceed %u sequences per step; nearest: %u",
                              c->train.grad_accum, c->train.batch_size, UINT32_MAX, UINT32_MAX / c->train.batch_size);
     uint32_t threads = (c->train.threads + c->train.ranks - 1) / c->train.ranks;
     if (threads > POOL_THREADS_MAX)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
-                             "%u are %u for each of train.ranks = %u; nearest: %u", c->train.threads, threads,
-                             c->train.ranks, POOL_THREADS_MAX * c->train.ranks);
+                             "%u gives %u per rank (train.ranks = %u), more than %d; nearest: %u", c->train.threads,
+                             threads, c->train.ranks, POOL_THREADS_MAX, POOL_THREADS_MAX * c->train.ranks);
     if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
         return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
                              "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
                              c->model.block_size);
     if (c->train.method == METHOD_DDP && c->train.dynamic_steps == CHOICE_ON)
-        return config_refuse(r, KEYS(AT(train.dynamic_steps), AT(train.method)),
-                             "on does not go with ddp, whose workers take one step a "
-                             "round; allowed: auto, off");
+        return config_refuse(
+            r, KEYS(AT(train.dynamic_steps), AT(train.method)),
+            "on does not go with train.method ddp, where workers take one step per round; allowed: auto, off");
     return STATUS_OK;
 }
 
@@ -223,12 +221,11 @@ static enum status check_quorum(const struct config_resolve *r)
     uint32_t most = percent ? 100 : c->coordinator.max_workers;
     if (value >= 1 && value <= (long)most && (percent || !text[digits])) return STATUS_OK;
     return config_refuse(r, KEYS(AT(coordinator.quorum)),
-                         "\"%s\" is not understood; allowed: all, 1 to %u "
-                         "(coordinator.max_workers), or 1%% to 100%%",
-                         text, c->coordinator.max_workers);
+                         "\"%s\" is not valid; allowed: all, 1 to %u (coordinator.max_workers), or 1%% to 100%%", text,
+                         c->coordinator.max_workers);
 }
 
-/* tcp://HOST:PORT, port 1 to 65535 or *. Whether HOST exists is found out when it is used. */
+/* tcp://HOST:PORT, port 1 to 65535 or *. HOST is resolved only when the coordinator listens. */
 static bool listen_ok(const char *text)
 {
     if (strncmp(text, "tcp://", 6)) return false;
@@ -246,21 +243,18 @@ static enum status check_coordinator(const struct config_resolve *r)
     TRY(check_quorum(r));
     if (!listen_ok(c->coordinator.listen))
         return config_refuse(r, KEYS(AT(coordinator.listen)),
-                             "\"%.80s\" is not an address; write tcp://HOST:PORT, port 1 "
-                             "to 65535 or * for a free one",
+                             "\"%.80s\" is not an address; write tcp://HOST:PORT, port 1 to 65535 or * (any free port)",
                              c->coordinator.listen);
     if (c->coordinator.min_workers > c->coordinator.max_workers)
         return config_refuse(r, KEYS(AT(coordinator.min_workers), AT(coordinator.max_workers)),
-                             "%u is more than coordinator.max_workers = %u; "
-                             "nearest: %u",
-                             c->coordinator.min_workers, c->coordinator.max_workers, c->coordinator.max_workers);
+                             "%u exceeds coordinator.max_workers = %u; nearest: %u", c->coordinator.min_workers,
+                             c->coordinator.max_workers, c->coordinator.max_workers);
     size_t n = strlen(c->run.name);
     if (!n || c->run.name[0] == '.' ||
         strspn(c->run.name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                             "0123456789._-") != n)
         return config_refuse(r, KEYS(AT(run.name)),
-                             "\"%s\" is no name; allowed: letters, digits, '.', '_', '-', not "
-                             "starting with '.'",
+                             "\"%s\" is not valid; allowed: letters, digits, '.', '_', '-', not starting with '.'",
                              c->run.name);
     const int codecs[] = {AT(codec.up), AT(codec.down)};
     for (int i = 0; i < 2; i++)

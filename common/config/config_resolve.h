@@ -1,4 +1,4 @@
-/* What those share who fill in and check a configuration: the parts of config_resolve, and coordinator/settings.c. */
+/* Helpers to derive and check configuration keys, used by config_resolve and coordinator/settings.c. */
 #ifndef COMMON_CONFIG_RESOLVE_H
 #define COMMON_CONFIG_RESOLVE_H
 
@@ -8,7 +8,7 @@
 
 #include "common/config/config_keys.h"
 
-/* One key of struct config by name: field and source together. */
+/* AT: index of the key of a field of struct config. KEYS: list of indices, ended by -1. */
 #define AT(field) config_key_at(offsetof(struct config, field))
 #define KEYS(...) ((const int[]){__VA_ARGS__, -1})
 
@@ -18,19 +18,19 @@ struct config_resolve {
     struct err *err;
 };
 
-/* INVALID, "PLACE: section.key: " before the message: the key is the first of `keys`, PLACE where any of them were
- * given (config_prefix_sources), so that it names whoever caused a disagreement. */
+/* Fill err with "PLACE: section.key: MESSAGE" and return INVALID. section.key is the first of `keys`. PLACE names the
+ * sources of all of them (config_prefix_sources), so that it shows which source conflicts. */
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))) MUST_CHECK;
-/* Nobody chose the key's value. */
+/* True when the key has its default or a derived value. */
 bool config_unset(const struct config_resolve *r, int index);
-/* Give a key the value that follows from others, unless somebody chose one. */
+/* Set a key to a derived value if it is unset (config_unset). */
 enum status config_derive(const struct config_resolve *r, int index, const char *text) MUST_CHECK;
 enum status config_derive_u32(const struct config_resolve *r, int index, uint32_t value) MUST_CHECK;
-/* "64 or 96": the multiples of `of` around value (the upper one alone when there is no lower one). Returns out. */
+/* Write the multiples of `of` around value, "64 or 96"; only the upper one if there is no lower one. Returns out. */
 const char *config_multiples(uint32_t value, uint32_t of, char out[48]);
 
-/* The model section: preset, keys of the family, sizes that go together. */
+/* Resolve the model section: apply the preset, check the keys of the family and the sizes. INVALID. */
 enum status config_model_resolve(const struct config_resolve *r) MUST_CHECK;
 
 #endif

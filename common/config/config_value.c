@@ -1,4 +1,4 @@
-/* One key's value: text to struct field and back. */
+/* Conversion of one key's value between text and its field of struct config. */
 #include "common/config/config_keys.h"
 
 #include <assert.h>
@@ -12,8 +12,8 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 
-/* Length of the character at p if it is one that a value may hold and YAML carries unchanged inside double quotes: no
- * line separators, no byte order mark. Else 0. */
+/* Length of the character at p, or 0 if a value may not contain it. Line separators and byte order marks are excluded,
+ * because YAML changes them inside double quotes. */
 static size_t printable(const char *p)
 {
     uint32_t c;
@@ -55,10 +55,10 @@ static enum status set_text(void *field, int index, const char *text, struct err
     if (n >= config_keys[index].size) return refuse(index, text, "is too long", err);
     for (const char *p = text; *p;) {
         size_t len = printable(p);
-        if (!len) return refuse(index, text, "holds a control character or is not UTF-8", err);
+        if (!len) return refuse(index, text, "contains a control character or is not UTF-8", err);
         p += len;
     }
-    memset(field, 0, config_keys[index].size); /* no leftovers: equal values are equal bytes */
+    memset(field, 0, config_keys[index].size); /* equal values must be equal bytes */
     memcpy(field, text, n);
     return STATUS_OK;
 }
@@ -97,9 +97,9 @@ static enum status set_real(void *field, int index, const char *text, struct err
     errno = 0;
     double v = strtod(text, &end);
     if (*end) return refuse(index, text, "is not a number", err);
-    if (v == 0 && errno == ERANGE) return refuse(index, text, "is nearer to 0 than a number can be", err);
+    if (v == 0 && errno == ERANGE) return refuse(index, text, "is too close to 0", err);
     if (!isfinite(v) || v < k->min || v > k->max) return refuse(index, text, "is out of range", err);
-    if (v == 0) v = 0; /* -0 is printed and hashed as 0 */
+    if (v == 0) v = 0; /* -0 becomes 0, so that both print and hash alike */
     memcpy(field, &v, sizeof v);
     return STATUS_OK;
 }
@@ -134,7 +134,8 @@ const char *config_value_text(const struct config *config, int index, char out[C
     case CONFIG_TYPE_WORD: snprintf(out, CONFIG_VALUE_MAX, "%s", (const char *)field); break;
     case CONFIG_TYPE_CHOICE:
         memcpy(&choice, field, sizeof choice);
-        snprintf(out, CONFIG_VALUE_MAX, "%d", choice); /* a value outside the enum: only a broken caller */
+        snprintf(out, CONFIG_VALUE_MAX, "%d",
+                 choice); /* fallback for a value outside the enum, which is a caller's error */
         for (const struct config_choice *c = k->choices; c->name; c++)
             if (c->value == choice) {
                 snprintf(out, CONFIG_VALUE_MAX, "%s", c->name);

@@ -1,6 +1,6 @@
-/* Configuration files: a small subset of YAML, two levels of plain mappings with scalar values. Everything else YAML
- * can say (anchors, aliases, tags, sequences, several documents) is refused with its line: a configuration that needs
- * them is a mistake more often than a wish, and what is refused cannot surprise. */
+/* Parser of configuration files: a small subset of YAML, two levels of plain mappings with scalar values. Other
+ * features of YAML (anchors, aliases, tags, sequences, several documents) are refused with their line: in a
+ * configuration they are usually mistakes. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct yaml_reader {
     struct err *err;
 };
 
-/* Advance to the next event. CORRUPT when the text is not YAML: err says where and why. */
+/* Advance to the next event. INVALID when the text is not YAML; err has line and reason. */
 static enum status next(struct yaml_reader *y)
 {
     if (y->have_event) yaml_event_delete(&y->event);
@@ -28,7 +28,8 @@ static enum status next(struct yaml_reader *y)
         const yaml_parser_t *p = &y->parser;
         size_t line = p->problem_mark.line ? p->problem_mark.line : p->context_mark.line, at = p->problem_mark.index;
         if (at < y->size && y->text[at] == '\t')
-            return err_set(y->err, STATUS_INVALID, "%s:%zu: a tab cannot indent YAML; use spaces", y->where, line + 1);
+            return err_set(y->err, STATUS_INVALID, "%s:%zu: YAML does not allow tabs as indentation: use spaces",
+                           y->where, line + 1);
         return err_set(y->err, STATUS_INVALID, "%s:%zu: not valid YAML: %s%s%s", y->where, line + 1,
                        p->context ? p->context : "", p->context ? ": " : "",
                        p->problem ? p->problem : "unreadable text");
@@ -42,8 +43,8 @@ static size_t line_of(const struct yaml_reader *y)
     return y->event.start_mark.line + 1;
 }
 
-/* The event is a plain or quoted scalar without anchor or tag. `what` names what stands here. */
-static enum status want_scalar(struct yaml_reader *y, const char *what)
+/* Checks that the event is a plain or quoted scalar without anchor or tag. `what` names it in the error. */
+static enum status expect_scalar(struct yaml_reader *y, const char *what)
 {
     const yaml_event_t *e = &y->event;
     const char *found = NULL;
@@ -66,7 +67,7 @@ static enum status want_scalar(struct yaml_reader *y, const char *what)
                    found);
 }
 
-static enum status want_mapping(struct yaml_reader *y, const char *what)
+static enum status expect_mapping(struct yaml_reader *y, const char *what)
 {
     const yaml_event_t *e = &y->event;
     if (e->type == YAML_MAPPING_START_EVENT && !e->data.mapping_start.anchor && !e->data.mapping_start.tag)
@@ -81,7 +82,7 @@ static bool is_plain(const yaml_event_t *e)
            !e->data.scalar.tag;
 }
 
-/* YAML's words for nothing. */
+/* True for YAML's null values in words. */
 static bool is_null_word(const yaml_event_t *e)
 {
     static const char *const words[] = {"~", "null", "Null", "NULL"};
@@ -96,8 +97,8 @@ static bool is_null(const yaml_event_t *e)
     return is_null_word(e) || (is_plain(e) && !e->data.scalar.length);
 }
 
-/* The current scalar for error lines, and for look-ups that fail anyway when it is cut. */
-static void take_name(const struct yaml_reader *y, char out[TEXT_SHOWN])
+/* The current scalar, shortened for error messages; every section name fits without loss. */
+static void copy_name(const struct yaml_reader *y, char out[TEXT_SHOWN])
 {
     text_shown((const char *)y->event.data.scalar.value, y->event.data.scalar.length, out);
 }
@@ -106,14 +107,14 @@ struct parse_state {
     struct config *config;
     struct config_sources *sources;
     enum config_source source;
-    size_t seen_line[CONFIG_KEYS_MAX]; /* where a key was set in this text, 0 when not yet */
+    size_t seen_line[CONFIG_KEYS_MAX]; /* line that set each key; 0: not set */
 };
 
 static enum status set_key(struct yaml_reader *y, struct parse_state *s, int index)
 {
     const struct config_key *k = &config_keys[index];
     if (s->seen_line[index])
-        return err_set(y->err, STATUS_INVALID, "%s:%zu: %s.%s stands here again, first on line %zu; keep one", y->where,
+        return err_set(y->err, STATUS_INVALID, "%s:%zu: %s.%s is set twice, first on line %zu: keep one", y->where,
                        line_of(y), k->section, k->key, s->seen_line[index]);
     s->seen_line[index] = line_of(y);
     if (s->source == CONFIG_COORDINATOR && k->local)
@@ -123,13 +124,12 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
     TRY(next(y));
     char what[96];
     snprintf(what, sizeof what, "%s.%s", k->section, k->key);
-    TRY(want_scalar(y, what));
+    TRY(expect_scalar(y, what));
     size_t line = line_of(y);
     if (is_null_word(&y->event))
         return err_set(y->err, STATUS_INVALID,
-                       "%s:%zu: %s is %s, YAML's word for no value: leave the key out, or "
-                       "write it in quotes",
-                       y->where, line, what, (const char *)y->event.data.scalar.value);
+                       "%s:%zu: %s is %s, which means no value in YAML: remove the key or quote the value", y->where,
+                       line, what, (const char *)y->event.data.scalar.value);
     enum status status = config_value_set(s->config, index, (const char *)y->event.data.scalar.value, y->err);
     if (status != STATUS_OK) {
         err_prefix(y->err, "%s:%zu", y->where, line);
@@ -140,33 +140,32 @@ static enum status set_key(struct yaml_reader *y, struct parse_state *s, int ind
     return STATUS_OK;
 }
 
-/* The current event is a section's name. */
+/* Parses one section. The current event is its name. */
 static enum status parse_section(struct yaml_reader *y, struct parse_state *s)
 {
     char section[TEXT_SHOWN], key[TEXT_SHOWN];
-    TRY(want_scalar(y, "a section's name"));
-    take_name(y, section);
+    TRY(expect_scalar(y, "a section's name"));
+    copy_name(y, section);
     size_t line = line_of(y);
     if (!config_section_exists(section)) {
         int nearest = config_key_nearest("", section);
         TRY(next(y));
         if (y->event.type == YAML_SCALAR_EVENT) /* a key without its section */
-            return err_set(y->err, STATUS_INVALID,
-                           "%s:%zu: key \"%s\" stands outside a section; the nearest key is %s.%s", y->where, line,
-                           section, config_keys[nearest].section, config_keys[nearest].key);
+            return err_set(y->err, STATUS_INVALID, "%s:%zu: key \"%s\" is outside a section; the nearest key is %s.%s",
+                           y->where, line, section, config_keys[nearest].section, config_keys[nearest].key);
         return err_set(y->err, STATUS_INVALID, "%s:%zu: unknown section \"%s\"; the nearest is \"%s\"", y->where, line,
                        section, config_section_nearest(section));
     }
     TRY(next(y));
-    if (is_null(&y->event)) return STATUS_OK; /* "run:" with nothing below */
+    if (is_null(&y->event)) return STATUS_OK; /* an empty section */
     char what[96];
     snprintf(what, sizeof what, "section %s", section);
-    TRY(want_mapping(y, what));
+    TRY(expect_mapping(y, what));
     for (;;) {
         TRY(next(y));
         if (y->event.type == YAML_MAPPING_END_EVENT) break;
-        TRY(want_scalar(y, "a key"));
-        take_name(y, key);
+        TRY(expect_scalar(y, "a key"));
+        copy_name(y, key);
         const char *full = (const char *)y->event.data.scalar.value;
         int index = config_key_find(section, strlen(section), full, strlen(full));
         if (index < 0) {
@@ -186,7 +185,7 @@ static enum status parse_document(struct yaml_reader *y, struct parse_state *s)
     if (y->event.type == YAML_STREAM_END_EVENT) return STATUS_OK;
     TRY(next(y));
     if (!is_null(&y->event)) {
-        TRY(want_mapping(y, "the file"));
+        TRY(expect_mapping(y, "the file"));
         for (;;) {
             TRY(next(y));
             if (y->event.type == YAML_MAPPING_END_EVENT) break;
@@ -196,7 +195,8 @@ static enum status parse_document(struct yaml_reader *y, struct parse_state *s)
     TRY(next(y)); /* document end */
     TRY(next(y));
     if (y->event.type != YAML_STREAM_END_EVENT)
-        return err_set(y->err, STATUS_INVALID, "%s:%zu: a second document starts here; keep one", y->where, line_of(y));
+        return err_set(y->err, STATUS_INVALID, "%s:%zu: a second YAML document starts here: keep one", y->where,
+                       line_of(y));
     return STATUS_OK;
 }
 
@@ -207,11 +207,11 @@ enum status config_parse(struct config *config, struct config_sources *sources, 
         return err_set(err, STATUS_INVALID, "%s: larger than %d bytes: not a configuration file", where,
                        CONFIG_TEXT_MAX);
     if (size && memchr(text, 0, size))
-        return err_set(err, STATUS_INVALID, "%s: holds NUL bytes: not a text file", where);
+        return err_set(err, STATUS_INVALID, "%s: contains NUL bytes: not a text file", where);
     struct yaml_reader y = {.where = where, .text = text, .size = size, .err = err};
     if (!yaml_parser_initialize(&y.parser)) return err_set(err, STATUS_NOMEM, "%s: out of memory", where);
     yaml_parser_set_input_string(&y.parser, (const unsigned char *)(size ? text : ""), size);
-    /* Parse into copies: a refused text leaves nothing half set. */
+    /* Parse into copies: a refused text must not change *config. */
     struct config_sources sources_new = *sources;
     struct config config_new = *config;
     if (source == CONFIG_FILE) snprintf(sources_new.file, sizeof sources_new.file, "%s", where);
@@ -228,7 +228,7 @@ enum status config_parse(struct config *config, struct config_sources *sources, 
 enum status config_load(struct config *config, struct config_sources *sources, const char *path, struct err *err)
 {
     FILE *file = fopen(path, "re");
-    if (!file) return err_set(err, STATUS_NOTFOUND, "%s: cannot be opened: %m", path);
+    if (!file) return err_set(err, STATUS_NOTFOUND, "%s: cannot open the file: %m", path);
     enum status status = STATUS_OK;
     char *text = mem_alloc(1, CONFIG_TEXT_MAX + 1);
     if (!text) {
@@ -237,7 +237,7 @@ enum status config_load(struct config *config, struct config_sources *sources, c
     }
     size_t size = fread(text, 1, CONFIG_TEXT_MAX + 1, file);
     if (ferror(file))
-        status = err_set(err, STATUS_IO, "%s: cannot be read: %m", path);
+        status = err_set(err, STATUS_IO, "%s: cannot read the file: %m", path);
     else
         status = config_parse(config, sources, text, size, path, CONFIG_FILE, err);
     mem_free(text);

@@ -31,7 +31,7 @@ bool gpu_share_deal(struct gpu_share *s, uint32_t gpus, uint32_t ranks, uint32_t
     uint32_t parts = gpus / ranks, mine = s->index % parts, taken = s->workers < parts ? s->workers : parts;
     s->gpus = gpus;
     s->ranks = ranks;
-    /* Each begins where its equal part does, also where it takes less of it: neighbours have the faster links. */
+    /* Each worker starts at its equal part even if it uses fewer GPUs: adjacent GPUs have the faster links. */
     s->first = mine * (s->workers <= parts ? gpus / s->workers : ranks);
     s->sharers = (s->workers - 1 - mine) / parts + 1;
     s->idle = gpus - taken * ranks;
@@ -56,13 +56,13 @@ static bool devices_ok(const char *text)
 static enum status check_devices(const char *devices, struct err *err)
 {
     if (!devices_ok(devices))
-        return err_set(err, STATUS_INVALID,
-                       "train.devices: \"%s\" is not understood; allowed: auto, cpu, cuda, cuda:0,1", devices);
+        return err_set(err, STATUS_INVALID, "train.devices: \"%s\" is not valid; allowed: auto, cpu, cuda, cuda:0,1",
+                       devices);
     if (strncmp(devices, "cuda:", 5)) return STATUS_OK;
     for (const char *at = devices + 4; at; at = strchr(at + 1, ','))
         for (const char *other = strchr(at + 1, ','); other; other = strchr(other + 1, ','))
             if (strtoul(at + 1, NULL, 10) == strtoul(other + 1, NULL, 10))
-                return err_set(err, STATUS_INVALID, "train.devices: \"%s\" names cuda:%lu twice", devices,
+                return err_set(err, STATUS_INVALID, "train.devices: \"%s\" lists cuda:%lu twice", devices,
                                strtoul(at + 1, NULL, 10));
     return STATUS_OK;
 }
@@ -99,8 +99,8 @@ static enum status write_devices(const struct gpu_share *s, struct config *confi
                                i ? "," : "cuda:", gpu_share_device_number(config->train.devices, s->first + i));
     if (at >= sizeof text)
         return err_set(err, STATUS_INVALID,
-                       "train.devices: %" PRIu32 " GPUs are too many for one worker: start more "
-                       "workers, or set train.ranks",
+                       "train.devices: %" PRIu32
+                       " GPUs are too many for one worker: start more workers or set train.ranks",
                        s->ranks);
     memcpy(config->train.devices, text, at + 1);
     return STATUS_OK;

@@ -5,9 +5,9 @@
 double model_weights(const struct config *config)
 {
     double width = config->model.n_embd, layers = config->model.n_layer;
-    double weights = 12 * width * width; /* of a layer: 3 C C, C C, 4 C C, 4 C C */
+    double weights = 12 * width * width; /* of a layer: 3 C C, C C, 4 C C, 4 C C, C = width */
     assert(!config->model.ffn || config->model.n_head > 0);
-    if (config->model.ffn) { /* llama: q and o, k and v of fewer heads, three gated matrices */
+    if (config->model.ffn) { /* llama: q and o; k and v with fewer heads; three matrices of the gated MLP */
         double shared = (double)config->model.n_kv_head / config->model.n_head;
         weights = width * (2 * width + 2 * width * shared + 3.0 * config->model.ffn);
     }

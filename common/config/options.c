@@ -51,7 +51,7 @@ static bool same_key(const char *name, const char *key)
     return !*name && !*key;
 }
 
-/* --batch_size or --batch-size, as other programs have it: settings of that name with their sections. */
+/* Finds the settings with this key, for users who omit the section: --batch_size or --batch-size. */
 static bool find_settings(const char *name, char *out, size_t cap)
 {
     size_t n = 0;
@@ -91,12 +91,13 @@ static enum status store(const struct option_spec *spec, const char *value, stru
     return STATUS_OK;
 }
 
-/* "--section.key=value", or "--section.key value" made into that. */
-static enum status take_setting(struct options *o, int argc, char **argv, int *at, struct err *err)
+/* Stores "--section.key=value"; joins "--section.key value" to that form. */
+static enum status add_setting(struct options *o, int argc, char **argv, int *at, struct err *err)
 {
     char *word = argv[*at];
     if (o->n_settings == OPTIONS_SETTINGS_MAX)
-        return err_set(err, STATUS_INVALID, "more than %d settings on the command line: put them into the config",
+        return err_set(err, STATUS_INVALID,
+                       "more than %d settings on the command line: put them into the configuration file",
                        OPTIONS_SETTINGS_MAX);
     if (!strchr(word, '=')) {
         const char *value = *at + 1 < argc ? argv[*at + 1] : "--";
@@ -104,7 +105,8 @@ static enum status take_setting(struct options *o, int argc, char **argv, int *a
             return err_set(err, STATUS_INVALID, "%s has no value: write %s=VALUE", word, word);
         size_t size = strlen(word) + strlen(value) + 2, room = OPTIONS_JOINED_MAX - o->joined_used;
         if (size > room)
-            return err_set(err, STATUS_INVALID, "%s and its value are too long: put them into the config", word);
+            return err_set(err, STATUS_INVALID, "%s and its value are too long: put them into the configuration file",
+                           word);
         snprintf(o->joined + o->joined_used, room, "%s=%s", word, value);
         word = o->joined + o->joined_used;
         o->joined_used += size;
@@ -130,7 +132,7 @@ static void help(const struct options *o)
     printf("  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
 }
 
-/* One word that starts with "--"; *at moves on when the value is the next word. */
+/* Parses one word that starts with "--"; advances *at when the value is the next word. */
 static enum status parse_option(struct options *o, int argc, char **argv, int *at, struct err *err)
 {
     const char *word = argv[*at] + 2, *equals = strchr(word, '=');
@@ -144,15 +146,15 @@ static enum status parse_option(struct options *o, int argc, char **argv, int *a
         return STATUS_END;
     }
     const struct option_spec *spec = find(o, word, length);
-    if (!spec && o->settings_allowed && memchr(word, '.', length)) return take_setting(o, argc, argv, at, err);
+    if (!spec && o->settings_allowed && memchr(word, '.', length)) return add_setting(o, argc, argv, at, err);
     if (!spec) return unknown(o, word, length, err);
     if (spec->kind == OPTION_FLAG) {
-        if (equals) return err_set(err, STATUS_INVALID, "--%s takes no value: leave '%s' out", spec->name, equals);
+        if (equals) return err_set(err, STATUS_INVALID, "--%s takes no value: remove '%s'", spec->name, equals);
         *(bool *)spec->target = true;
         return STATUS_OK;
     }
     if (equals) return store(spec, equals + 1, err);
-    /* Taken for a value, the next option would be lost. */
+    /* The next option must not be read as a value. */
     if (*at + 1 >= argc || !strncmp(argv[*at + 1], "--", 2))
         return err_set(err, STATUS_INVALID, "--%s has no value: write --%s=%s", spec->name, spec->name, spec->value);
     return store(spec, argv[++*at], err);
@@ -176,7 +178,7 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
                            "unknown option %s: options start with two dashes, %s --help lists them", argv[i],
                            o->program);
         else
-            o->args[o->n_args++] = argv[i]; /* never ahead of i: the argument moves to the front */
+            o->args[o->n_args++] = argv[i]; /* n_args < i: arguments move to the front of argv */
     }
     if (o->n_args < o->args_min)
         return err_set(err, STATUS_INVALID, "too few arguments: usage is %s %s", o->program, o->usage);

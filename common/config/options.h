@@ -1,6 +1,9 @@
-/* Command lines: one table of options a program (or verb) parses its arguments, makes --help and refuses what it does
- * not know with the nearest name. `--name value` and `--name=value` are the same; `--section.key=value` is a setting of
- * the run's configuration and is handed on untouched, or made of two words; everything after `--` is an argument. */
+/* Command lines: one table of options per program or verb drives parsing, --help and errors with the nearest name.
+ *
+ * - `--name value` and `--name=value` are the same.
+ * - `--section.key=value` is a setting of the run's configuration and is passed on unchanged; two words are joined by
+ *   '='.
+ * - Everything after `--` is an argument. */
 #ifndef COMMON_OPTIONS_H
 #define COMMON_OPTIONS_H
 
@@ -12,7 +15,7 @@
 
 enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 
-/* Set by launch for its children: they may end with EXIT_PERMANENT then, and leave advice to launch. */
+/* Set by launch for its children: they may then exit with EXIT_PERMANENT, and they leave advice to launch. */
 #define EXIT_PERMANENT_ENV "ATOLL_SUPERVISED"
 
 enum option_kind {
@@ -25,15 +28,15 @@ enum option_kind {
 struct option_spec {
     const char *name; /* without the dashes */
     enum option_kind kind;
-    void *target;      /* untouched when the option is absent: put the default there */
-    const char *value; /* what the value is called in help: "N", "FILE"; NULL for flags */
+    void *target;      /* unchanged when the option is absent: initialise it with the default */
+    const char *value; /* name of the value in help: "N", "FILE"; NULL for flags */
     const char *help;
 };
 
 struct options {
     const char *program; /* "atoll launch" */
     const char *usage;   /* "CONFIG --workers N --dir RUN [options]" */
-    const char *about;   /* what it does: one line or more */
+    const char *about;   /* description: one line or more */
     const struct option_spec *specs;
     size_t n_specs;
     size_t args_min, args_max;
@@ -44,29 +47,30 @@ struct options {
     size_t n_args;
     const char *settings[OPTIONS_SETTINGS_MAX]; /* "--section.key=value", in order */
     size_t n_settings;
-    char joined[OPTIONS_JOINED_MAX]; /* settings that were two words, one after the other */
+    char joined[OPTIONS_JOINED_MAX]; /* storage of settings given as two words */
     size_t joined_used;
 
     enum exit_code code; /* the run function of options_main may set it; EXIT_DONE otherwise */
 };
 
-/* Parse argv[1 ..], whose order it changes. END: --help or --version was printed and the program is done. INVALID:
- * `err` holds one line (unknown option with the nearest one, missing or bad value, too few or too many arguments). */
+/* Parse argv[1 ..]; reorders argv. END: --help or --version was printed and the program should end. INVALID: `err` has
+ * one line (unknown option with the nearest one, missing or bad value, too few or too many arguments). */
 enum status options_parse(struct options *options, int argc, char **argv, struct err *err) MUST_CHECK;
 
-/* The name of names[n] nearest to `text` by edit distance, or NULL when none is near enough to be meant. */
+/* The name of names[n] nearest to `text` by edit distance, or NULL when none is near. */
 const char *options_nearest(const char *text, const char *const *names, size_t n);
 
-/* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED, else EXIT_FAILED, or EXIT_PERMANENT for
- * whoever asked for it. */
+/* EXIT_DONE for OK, EXIT_USAGE for INVALID, EXIT_RESUMABLE for INTERRUPTED. Otherwise EXIT_FAILED, or under
+ * EXIT_PERMANENT_ENV EXIT_PERMANENT for a permanent failure. */
 enum exit_code exit_code_of(enum status code);
-/* Print "program: message" to stderr as the one line a user sees, and return the exit code that belongs to it. */
+/* Print "program: message" to stderr and return the exit code of err->code. */
 int options_fail(const char *program, const struct err *err);
 
-/* What a program or a verb does with its parsed command line. A failure: one line in `err`. Where OK comes with another
- * options->code than EXIT_DONE, `err` may hold the line that says why: an error, or a log line for EXIT_RESUMABLE. */
+/* The body of a program or verb, called with the parsed command line. On failure it fills err with one line. It may
+ * return OK with another options->code than EXIT_DONE; err may then hold the reason, which is printed as an error, or
+ * logged for EXIT_RESUMABLE. */
 typedef enum status options_run_fn(struct options *options, void *ctx, struct err *err);
-/* A whole main or verb: parse, print --help and --version, run, print the error line, return the exit code. */
+/* A complete main or verb: parse, print --help and --version, run, print the error line, return the exit code. */
 int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx);
 
 #endif

@@ -3,9 +3,9 @@
 #include <assert.h>
 #include <math.h>
 
-static const double wsd_decay_share = 0.2; /* of all steps */
+static const double wsd_decay_share = 0.2; /* fraction of all steps */
 
-/* Where `step` lies between `from` and `to`, in [0, 1]. An empty interval is over. */
+/* Position of `step` between `from` and `to`, in [0, 1]; 1 for an empty interval. */
 static double progress(double step, double from, double to)
 {
     if (step >= to) return 1;

@@ -1,6 +1,7 @@
-/* Learning rate as a function of the position in the run. The position is a number of optimizer steps, but a real one:
- * workers of different speed share one schedule that follows the tokens all of them have seen, so a worker may stand at
- * step 12.5. Pure functions. */
+/* Learning rate as a function of the position in the run. Pure functions.
+ *
+ * The position counts optimizer steps as a real number. Workers of different speed share one schedule, which follows
+ * the tokens that all of them have processed: a worker may be at step 12.5. */
 #ifndef COMMON_SCHEDULE_H
 #define COMMON_SCHEDULE_H
 
@@ -9,7 +10,7 @@
 struct lr_schedule {
     enum schedule kind;
     double base;         /* peak learning rate */
-    double min_fraction; /* of base, reached at the end (constant: not used) */
+    double min_fraction; /* final learning rate / base (constant: unused) */
     double warmup_steps;
     double total_steps;
 };
@@ -19,7 +20,7 @@ struct lr_schedule {
  *   linear    straight from base to min;
  *   cosine    min + (base - min) (1 + cos(pi x)) / 2, x = progress after warmup (Loshchilov and Hutter, 1608.03983);
  *   wsd       base, then over the last 20 % min + (base - min) (1 - sqrt(x)) (Hägele et al., 2405.18392).
- * Past the end the last value holds. A negative step counts as 0. */
+ * After the end the last value holds. A negative step counts as 0. */
 double lr_schedule_at(const struct lr_schedule *schedule, double step);
 
 #endif

@@ -72,8 +72,8 @@ refused() { # line settings...
     ((status == 2)) || fail "$*: ended with $status, expected 2"
     grep -q -- "$line" wrong.log || fail "$*: no line \"$line\" in: $(<wrong.log)"
 }
-refused 'train.batch_size: 3 cannot be divided among train.ranks = 2' --train.devices=cuda:0,1,2,3 --train.batch_size=3
-refused 'names cuda:0 twice' --train.devices=cuda:0,1,0,2
+refused 'train.batch_size: 3 is not divisible by train.ranks = 2' --train.devices=cuda:0,1,2,3 --train.batch_size=3
+refused 'lists cuda:0 twice' --train.devices=cuda:0,1,0,2
 
 # What is left over has a line, once.
 idle() { # workers GPUs reason settings...

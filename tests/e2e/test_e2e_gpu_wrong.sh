@@ -28,13 +28,13 @@ refused() { # line settings...
 }
 wrong=0
 
-refused 'train.devices: "cuda:0,0" names cuda:0 twice' --train.devices=cuda:0,0
+refused 'train.devices: "cuda:0,0" lists cuda:0 twice' --train.devices=cuda:0,0
 for text in 'cuda:' 'cuda:0-1' 'cuda:0, 1' 'cuda:0,' 'cuda:-1' 'gpu' 'CUDA' ' cuda' 'cpu,cuda' ''; do
-    refused 'train.devices: .* is not understood; allowed: auto, cpu, cuda' --train.devices="$text"
+    refused 'train.devices: .* is not valid; allowed: auto, cpu, cuda' --train.devices="$text"
 done
 refused 'device "cuda:99999999999999999999" is unknown' --train.devices=cuda:99999999999999999999
 refused 'device cuda:9: ' --train.devices=cuda:9
-refused 'train.batch_size: 4 cannot be divided among train.ranks = 3; nearest: 3 or 6' --train.devices=cuda:0,1,2
+refused 'train.batch_size: 4 is not divisible by train.ranks = 3; nearest: 3 or 6' --train.devices=cuda:0,1,2
 refused 'train.ranks: 3 does not go with the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
 refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
 wide='--model.n_embd=256 --model.n_head=1'

@@ -121,7 +121,7 @@ static void test_families(void **state)
         char flag[64];
         snprintf(flag, sizeof flag, "model.%s", foreign[i]);
         assert_int_equal(RESOLVE(flag), STATUS_INVALID);
-        assert_message("is for model.family llama; leave it out with gpt2");
+        assert_message("is for model.family llama: remove it for gpt2");
     }
     assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_kv_head=3"), STATUS_INVALID);
     assert_message("model.n_kv_head: 3 does not divide model.n_head = 4");
@@ -238,20 +238,20 @@ static void test_cross_checks(void **state)
     static const struct {
         const char *flag, *message;
     } cases[] = {
-        {"model.n_embd=130", "model.n_embd: 130 cannot be divided among model.n_head = 4 heads; nearest: 128 or 132"},
+        {"model.n_embd=130", "model.n_embd: 130 is not divisible by model.n_head = 4; nearest: 128 or 132"},
         {"model.n_head=200", "nearest: 200"},
         {"model.vocab_size=255", "model.vocab_size: 255 is too small for data.tokenizer bytes; nearest: 256"},
-        {"train.ranks=3", "train.batch_size: 16 cannot be divided among train.ranks = 3; nearest: 15 or 18"},
-        {"train.threads=257", "train.threads: 257 are 257 for each of train.ranks = 1; nearest: 256"},
-        {"train.sync_every=1000", "train.sync_every: 1000 is more than train.max_steps = 720"},
+        {"train.ranks=3", "train.batch_size: 16 is not divisible by train.ranks = 3; nearest: 15 or 18"},
+        {"train.threads=257", "train.threads: 257 gives 257 per rank (train.ranks = 1), more than 256; nearest: 256"},
+        {"train.sync_every=1000", "train.sync_every: 1000 exceeds train.max_steps = 720"},
         {"train.eval_tokens=10", "train.eval_tokens: 10 is less than one block; nearest: 128"},
         {"train.devices=gpu", "train.devices"},
         {"train.devices=cuda:", "train.devices"},
         {"train.devices=cuda:0,", "train.devices"},
         {"train.devices=cuda:,1", "train.devices"},
-        {"train.devices=cuda:1,0,01", "train.devices: \"cuda:1,0,01\" names cuda:1 twice"},
-        {"train.devices=cuda:0,1,2", "train.batch_size: 16 cannot be divided among train.ranks = 3; nearest: 15 or 18"},
-        {"coordinator.quorum=0", "coordinator.quorum: \"0\" is not understood"},
+        {"train.devices=cuda:1,0,01", "train.devices: \"cuda:1,0,01\" lists cuda:1 twice"},
+        {"train.devices=cuda:0,1,2", "train.batch_size: 16 is not divisible by train.ranks = 3; nearest: 15 or 18"},
+        {"coordinator.quorum=0", "coordinator.quorum: \"0\" is not valid"},
         {"coordinator.quorum=65", "1 to 64"},
         {"coordinator.quorum=101%", "coordinator.quorum"},
         {"coordinator.quorum=0%", "coordinator.quorum"},
@@ -259,7 +259,7 @@ static void test_cross_checks(void **state)
         {"coordinator.quorum=5x", "coordinator.quorum"},
         {"coordinator.quorum=99999999999", "coordinator.quorum"},
         {"coordinator.quorum=", "coordinator.quorum"},
-        {"coordinator.min_workers=65", "coordinator.min_workers: 65 is more than coordinator.max_workers = 64"},
+        {"coordinator.min_workers=65", "coordinator.min_workers: 65 exceeds coordinator.max_workers = 64"},
         {"coordinator.listen=127.0.0.1:5", "tcp://HOST:PORT"},
         {"coordinator.listen=tcp://127.0.0.1", "tcp://HOST:PORT"},
         {"coordinator.listen=tcp://h:0", "tcp://HOST:PORT"},
@@ -267,7 +267,7 @@ static void test_cross_checks(void **state)
         {"coordinator.listen=tcp://:80", "tcp://HOST:PORT"},
         {"coordinator.listen=ipc://x", "tcp://HOST:PORT"},
         {"run.name=", "run.name"},
-        {"run.name=a/b", "run.name: \"a/b\" is no name"},
+        {"run.name=a/b", "run.name: \"a/b\" is not valid"},
         {"run.name=..", "run.name"},
         {"codec.up=", "codec.up: is empty"},
         {"codec.down=", "codec.down: is empty"},
@@ -303,7 +303,7 @@ static void test_cross_checks(void **state)
     assert_int_equal(RESOLVE("train.devices=cuda:4,2", "train.ranks=2"), STATUS_OK);
     assert_int_equal(RESOLVE("train.devices=cuda", "train.ranks=2"), STATUS_OK);
     assert_int_equal(RESOLVE("train.devices=cuda:4,2", "train.ranks=1"), STATUS_INVALID);
-    assert_message("train.ranks: 1 does not go with the 2 GPUs of train.devices, \"cuda:4,2\": leave it out, or take");
+    assert_message("train.ranks: 1 does not match the 2 GPUs of train.devices, \"cuda:4,2\": remove it or set");
 }
 
 /* Sequences of a step are counted in 32 bits. */
@@ -312,8 +312,8 @@ static void test_step_size(void **state)
     (void)state;
     assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65535"), STATUS_OK);
     assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65536"), STATUS_INVALID);
-    assert_message("train.grad_accum: 65536 micro-steps of train.batch_size = 65536 make a step of more than "
-                   "4294967295 sequences; nearest: 65535");
+    assert_message("train.grad_accum: 65536 micro-steps of train.batch_size = 65536 exceed 4294967295 "
+                   "sequences per step; nearest: 65535");
 }
 
 /* No more workers than the coordinator has connections for, and an update names. */
@@ -372,7 +372,7 @@ static void test_down(void **state)
         {"train.method=diloco", "topk:64/4096", "auto", "codec.down: auto needs outer.optimizer sgd"},
         {"train.method=async", "topk:64/4096", "relay", "relay does not go with train.method async"},
         {"train.method=ddp", "int8", "relay", "relay does not go with train.method ddp"},
-        {SGD, "int8", "union", "union is for sparse deltas"},
+        {SGD, "int8", "union", "union needs a sparse codec.up, not int8"},
         {SGD, "topk:64/4096+lz4", "relay", "does not go with byte stages"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -389,8 +389,8 @@ static void test_model_too_large(void **state)
     (void)state;
     assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=1024", "model.n_head=1024"), STATUS_INVALID);
     assert_message(
-        "model.n_layer: 1024 layers of model.n_embd = 65536 and a vocabulary of 256 make 5.28e+13 parameters, "
-        "more than the 1.1e+12 that a model may have");
+        "model.n_layer: 1024 layers of model.n_embd = 65536 and a vocabulary of 256 make 5.28e+13 parameters; "
+        "the maximum is 1.1e+12");
     assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=21", "model.n_head=1024"), STATUS_OK);
     assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=22", "model.n_head=1024"), STATUS_INVALID);
     assert_int_equal(RESOLVE("train.threads=1024", "train.ranks=4"), STATUS_OK);
@@ -405,8 +405,8 @@ static void test_places(void **state)
     } cases[] = {
         {"run: {seed: 1}\ncoordinator:\n  quorum: most\n", NULL, NULL, "a.yaml:3: coordinator.quorum: \"most\" is not"},
         {"model: {n_embd: 32}\n", NULL, "3",
-         "a.yaml:1 and environment, ATOLL_MODEL_N_HEAD: model.n_embd: 32 cannot be"},
-        {"run: {seed: 1}\n", NULL, "3", "environment, ATOLL_MODEL_N_HEAD: model.n_embd: 128 cannot be"},
+         "a.yaml:1 and environment, ATOLL_MODEL_N_HEAD: model.n_embd: 32 is not divisible"},
+        {"run: {seed: 1}\n", NULL, "3", "environment, ATOLL_MODEL_N_HEAD: model.n_embd: 128 is not divisible"},
         {"model:\n  n_embd: 32\n  n_head: 3\n", NULL, NULL, "a.yaml:2 and a.yaml:3: model.n_embd"},
         {"model: {n_embd: 32, n_head: 3}\n", NULL, NULL, "a.yaml:1: model.n_embd"},
         {"model: {n_embd: 32}\n", "--model.n_head=3", NULL, "a.yaml:1 and command line: model.n_embd"},
