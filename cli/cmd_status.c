@@ -90,7 +90,7 @@ static enum status status_of_address(const char *address, const struct question 
     struct transport *t;
     uint8_t uuid[WIRE_UUID];
     TRY(transport_address_parse(&parsed, address, err));
-    parsed.hurried = true; /* else closing waits for the name service, for a minute and longer */
+    parsed.fail_fast = true; /* else closing waits for the name service, for a minute and longer */
     if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) return err_set(err, STATUS_IO, "no random numbers to be had");
     TRY(transport_zmq_dial(&t, &parsed, uuid, err));
     enum status status = ask(t, parsed.endpoint, q, err);

@@ -51,12 +51,12 @@ struct transport_address {
     uint8_t server_key[32]; /* CURVE public key of the coordinator */
     uint8_t secret[32];     /* CURVE secret key all enrolled workers of the run share */
     int curve;              /* 0 or 1 */
-    bool hurried;           /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
+    bool fail_fast;         /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
 };
 
 /* Number of leading bytes of `text` that may be printed or logged. It stops before the first part that looks like a key
  * (16 or more hex digits). */
-int transport_address_shown(const char *text);
+int transport_address_shown_length(const char *text);
 /* INVALID, with the reason in err, when `text` is neither form. */
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err) MUST_CHECK;
 /* Write the join line to out[cap], terminated. */
@@ -79,12 +79,12 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
                                  char *bound, size_t cap, struct err *err) MUST_CHECK;
 /* The first step of transport_zmq_dial: resolve the host and check the address, with the same errors. A caller that
  * creates files before it dials calls this first. */
-enum status transport_zmq_look_up(const struct transport_address *address, bool *ipv6_p, struct err *err) MUST_CHECK;
+enum status transport_zmq_resolve(const struct transport_address *address, bool *ipv6_p, struct err *err) MUST_CHECK;
 /* Dial the coordinator. The transport connects and reconnects in the background and logs failures, as long as the
  * caller keeps calling recv.
  *
  * - uuid identifies both connections of a worker across reconnects.
- * - NOTFOUND: no such host (DNS may take a while); AGAIN: `hurried` is set and DNS does not answer; INVALID: a plain
+ * - NOTFOUND: no such host (DNS may take a while); AGAIN: `fail_fast` is set and DNS does not answer; INVALID: a plain
  *   address off loopback. */
 enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
                                const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;

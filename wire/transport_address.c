@@ -14,7 +14,7 @@ static enum status key_parse(uint8_t key[KEY_BYTES], const char *text, size_t n,
                    KEY_DIGITS);
 }
 
-int transport_address_shown(const char *text)
+int transport_address_shown_length(const char *text)
 {
     enum { LOOKS_LIKE_A_KEY = 16 };
     size_t n = strcspn(text, "/");
@@ -26,7 +26,7 @@ int transport_address_shown(const char *text)
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err)
 {
     *a = (struct transport_address){0};
-    int shown = transport_address_shown(text);
+    int shown = transport_address_shown_length(text);
     if (strncmp(text, "tcp://", 6) != 0)
         return err_set(err, STATUS_INVALID, "address %.*s: expected tcp://HOST:PORT", shown < 200 ? shown : 200, text);
     const char *keys = strchr(text + 6, '/');

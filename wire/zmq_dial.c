@@ -276,7 +276,7 @@ static void dialler_close(struct transport *t)
     mem_free(d);
 }
 
-enum status transport_zmq_look_up(const struct transport_address *address, bool *ipv6_p, struct err *err)
+enum status transport_zmq_resolve(const struct transport_address *address, bool *ipv6_p, struct err *err)
 {
     struct endpoint e;
     struct endpoint_found found = {.loopback = false};
@@ -287,7 +287,7 @@ enum status transport_zmq_look_up(const struct transport_address *address, bool 
         return err_set(err, STATUS_INVALID,
                        "address %s has no keys, which only loopback addresses may omit: use the whole join line",
                        address->endpoint);
-    if (status == STATUS_AGAIN && address->hurried) return status;
+    if (status == STATUS_AGAIN && address->fail_fast) return status;
     if (status == STATUS_AGAIN) log_warn("retrying host %s: DNS does not answer", e.host);
     *ipv6_p = found.ipv6;
     return STATUS_OK;
@@ -296,7 +296,7 @@ enum status transport_zmq_look_up(const struct transport_address *address, bool 
 static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID], struct err *err)
 {
     uint64_t nonce;
-    TRY(transport_zmq_look_up(&d->address, &d->ipv6, err));
+    TRY(transport_zmq_resolve(&d->address, &d->ipv6, err));
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
         return err_set(err, STATUS_IO, "cannot read random numbers: %s", strerror(errno));
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {

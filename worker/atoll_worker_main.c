@@ -121,7 +121,7 @@ static enum status check_join(const char *join, struct err *err)
     }
     if (!*join || port || strstr(join, "://"))
         return err_set(err, STATUS_INVALID, "--join %.*s is neither tcp://HOST:PORT[/KEYS] nor a run folder",
-                       transport_address_shown(join), join);
+                       transport_address_shown_length(join), join);
     return STATUS_OK;
 }
 
@@ -173,9 +173,9 @@ static enum status find_host(const struct train_options *o, struct err *err)
     bool ipv6, said = false;
     uint64_t since = clock_monotonic_us();
     TRY(transport_address_parse(&address, o->join, err));
-    address.hurried = true;
+    address.fail_fast = true;
     for (;;) {
-        enum status status = transport_zmq_look_up(&address, &ipv6, err);
+        enum status status = transport_zmq_resolve(&address, &ipv6, err);
         if (status != STATUS_AGAIN) return status;
         if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
         if (!said) log_warn("%s, trying on", err->msg);

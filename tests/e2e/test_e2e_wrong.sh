@@ -74,7 +74,7 @@ wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9'
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
 wrong 'start from a run' 2 '^atoll: model.init_from: good is a run folder: give one of its checkpoints, for example good/checkpoints/round_0' launch --model.init_from=good/
-wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run.*, as good/checkpoints/round_0' \
+wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run folder: .*, for example good/checkpoints/round_0' \
     "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
 wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
 wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
