@@ -27,8 +27,8 @@ enum { RNG_NORMALS = 4 }; /* normal values per block */
 /* Fill out[n] with N(0, sigma^2): Box-Muller on blocks counter0, counter0 + 1, ..., RNG_NORMALS values a block. */
 void rng_normal_fill(uint64_t seed, uint32_t stream, uint64_t counter0, float sigma, float *out, size_t n);
 /* Permutation of [0, n) keyed by (seed, epoch): the index of the k-th sample of that epoch. A Feistel network of four
- * rounds on the smallest even number of bits that holds n - 1, repeated until the result is below n (O(1) expected). k
- * < n, n >= 1. */
+ * rounds permutes the smallest even number of bits that holds n - 1. It is repeated until the result is below n (O(1)
+ * expected). k < n, n >= 1. */
 uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t k, uint64_t n);
 
 #endif

@@ -53,7 +53,7 @@ unsigned long gpu_share_device_number(const char *devices, uint32_t i);
 enum status gpu_share_apply(struct gpu_share *share, uint32_t gpus, uint32_t most, struct config *config,
                             struct config_sources *sources, struct err *err) MUST_CHECK;
 
-/* "2 workers on 4 GPUs: this one has cuda:2,3". `devices`: what this one opens. Returns out. */
+/* Write "2 workers on 4 GPUs: this one has cuda:2,3". `devices`: the devices that this worker opens. Returns out. */
 const char *gpu_share_text(const struct gpu_share *share, const char *devices, char *out, size_t cap);
 
 #endif
