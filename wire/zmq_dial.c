@@ -71,9 +71,9 @@ static enum status lane_configure(struct dialler *d, enum wire_lane which, struc
      * - On bulk the answer waits behind queued data: a message of up to 1 MiB and the kernel's buffers. At 1 Mbit/s
      *   these take most of a minute, hence the long timeout.
      * - The coordinator sends no heartbeats. It closes a connection whose heartbeats stop for longer than their TTL.
-     * - libzmq up to 4.3.5 can abort the process when a connection breaks while a full queue blocks reading
-     *   and its own heartbeat falls due (zeromq/libzmq issue 4841). A busy coordinator has such queues. The receive
-     * queues here hold more than a coordinator may send unasked (SYNC_WINDOW in chunks).
+     * - libzmq up to 4.3.5 can abort the process when a connection breaks while a full queue blocks reading and
+     *   its own heartbeat falls due (zeromq/libzmq issue 4841). A busy coordinator has such queues. The receive queues
+     *   here hold more than a coordinator may send unasked (SYNC_WINDOW in chunks).
      *
      * The send queue of bulk is short: queued chunks can no longer be reordered, withdrawn or measured. */
     static const struct zmq_option options[LANES][7] = {

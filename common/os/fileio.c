@@ -314,27 +314,27 @@ enum status dir_make(const char *path, struct err *err)
 size_t dir_existing_length(const char *path)
 {
     char part[FILEIO_PATH_MAX];
-    size_t n = strlen(path), there = 0;
+    size_t n = strlen(path), existing = 0;
     if (n >= sizeof part) return n;
     memcpy(part, path, n + 1);
     for (size_t i = 1; i <= n; i++) {
         if (path[i] != '/' && path[i]) continue;
         part[i] = 0;
         if (!file_exists(part)) break;
-        there = i;
+        existing = i;
         part[i] = path[i];
     }
-    return there;
+    return existing;
 }
 
-void dir_remove_made(const char *path, size_t there)
+void dir_remove_made(const char *path, size_t existing)
 {
     char part[FILEIO_PATH_MAX];
     size_t n = strlen(path);
     if (n >= sizeof part) return;
-    assert(there <= n);
+    assert(existing <= n);
     memcpy(part, path, n + 1);
-    for (; n > there; n--) {
+    for (; n > existing; n--) {
         if (part[n] && part[n] != '/') continue;
         part[n] = 0;
         (void)rmdir(part); /* fails for a folder that is not empty, and then for those above it */
