@@ -128,8 +128,8 @@ static bool in_step(const struct round *r, const struct member *m)
  * - A member in step takes part at once, connected or not. A worker killed between two rounds keeps its place until
  *   eviction, so the run does not depend on the moment of its death.
  * - Other members take part when they are ready.
- * - If no member is in step (at the start, or after all left), min_workers members must be ready. After 60 s of
- * waiting, fewer are enough. */
+ * - If no member is in step (at the start, or after all left), min_workers members must be ready.
+ *   After 60 s of waiting, fewer are enough. */
 static uint32_t count_participants(const struct round *r, uint64_t now_us)
 {
     uint32_t at_once = 0, ready = 0;

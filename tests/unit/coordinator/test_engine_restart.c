@@ -408,7 +408,7 @@ static void test_other_format(void **state)
     assert_non_null(bytes);
     bytes[6] = '2';
     snprintf(line, sizeof line,
-             "checkpoint round_%06d has format 2, this program reads 1: go on with the release that "
+             "checkpoint round_%06d has format 2, this program reads 1: continue with the release that "
              "began the run, or start a new run from the checkpoint (model.init_from)",
              (int)round);
     assert_int_equal(rig_start(&rig, &err), STATUS_UNSUPPORTED);
@@ -416,7 +416,7 @@ static void test_other_format(void **state)
     rig.engine = NULL;
     bytes[6] = 'x';
     assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "is not one of ours: restore the folder checkpoints/round_"));
+    assert_non_null(strstr(err.msg, "has an unknown format: restore the folder checkpoints/round_"));
     rig.engine = NULL;
     bytes[6] = '1';
     err = (struct err){0};
