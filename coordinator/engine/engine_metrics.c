@@ -32,7 +32,7 @@ static bool count_step(struct session *s, const struct metrics_step *step)
     return true;
 }
 
-void engine_tell_skips(struct engine *e, struct session *s)
+void engine_emit_skips(struct engine *e, struct session *s)
 {
     char text[256];
     if (!s->skips) return;
@@ -41,7 +41,7 @@ void engine_tell_skips(struct engine *e, struct session *s)
              "%s",
              s->step_round + 1, s->skips, config_divergence_advice(&e->config));
     s->skips = 0;
-    s->skips_said_us = e->now_us;
+    s->skips_logged_us = e->now_us;
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
 }
 
@@ -96,6 +96,6 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         s->skips += counted && !isfinite(m->steps[i].grad_norm);
         emit_step(e, s, m, i);
     }
-    bool due = !s->skips_said_us || e->now_us - s->skips_said_us >= SKIPS_LINE_US;
-    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_tell_skips(e, s);
+    bool due = !s->skips_logged_us || e->now_us - s->skips_logged_us >= SKIPS_LINE_US;
+    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_emit_skips(e, s);
 }
