@@ -29,7 +29,7 @@ enum status engine_kept_room(struct engine *e, struct err *err)
 }
 
 /* The version in the saved state of a worker that saves every checkpoint.worker_every rounds. With a barrier each round
- * is a version. ddp workers have no inner optimizer state to lose, so they can start from a snapshot at any time. */
+ * is a version. ddp workers have no inner optimizer state, so they can start from a snapshot at any time. */
 static uint64_t version_of_save(const struct engine *e, uint64_t base_version, uint64_t round)
 {
     uint32_t every = e->config.checkpoint.worker_every;

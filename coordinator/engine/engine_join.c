@@ -120,7 +120,7 @@ static bool can_resume(const struct engine *e, const struct msg_join *m)
 
 static void emit_joined(struct engine *e, const char *name, const struct msg_join *m, bool resume)
 {
-    char text[160];
+    char text[240];
     const char *what = resume ? "continues from its saved state" : "starts from a snapshot";
     uint64_t version = e->ledger.round.versions[0];
     if (!resume && m->n_held && m->held[0].version > version) {

@@ -8,8 +8,8 @@
 #include "coordinator/ledger/ledger.h"
 
 /* Sets l->outer.acc to the merge of the fragment's held parts, in order of worker ids. Payloads are read into
- * l->outer.payload from byte `at` on, concatenated: as many at a time as fit, or all at once (`together`) with four
- * free bytes after them. IO, CORRUPT, NOMEM, each with text. */
+ * l->outer.payload from byte `at` on, concatenated. `together` false: as many at a time as fit; true: all at once, with
+ * four free bytes after them. IO, CORRUPT, NOMEM, each with text. */
 enum status delta_read_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
                              struct err *err) MUST_CHECK;
 

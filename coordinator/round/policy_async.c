@@ -3,7 +3,7 @@
  * - Each member works on its own rounds.
  * - The run's budget is max_steps x min_workers inner steps. Refused or lost work returns to the budget, so all of it
  *   is merged in the end.
- * - The learning rate follows the work of all members: an assignment starts at step (steps handed out) / min_workers
+ * - The learning rate follows the work of all members. An assignment starts at step (steps handed out) / min_workers
  *   and advances by (active members) / min_workers per inner step. */
 #include <assert.h>
 

@@ -128,7 +128,8 @@ static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, s
 
 enum status rig_start(struct rig *r, struct err *err)
 {
-    struct engine_options options = {.config = &r->config, .entropy = r->entropy++, .rounds_reported = r->rounds_reported};
+    struct engine_options options = {
+        .config = &r->config, .entropy = r->entropy++, .rounds_reported = r->rounds_reported};
     struct engine_io io = {
         .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);

@@ -279,7 +279,8 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
     case ENGINE_EVENT_ROUND:
         sim_check_note(c, now_us, "round %llu is over", (unsigned long long)event->round.round);
         /* A power cut may take the record that ended it (async: of a dropped part) along: then it ends again. */
-        if (event->round.round != c->rounds_reported + 1 && !c->behind && !(c->cut && event->round.round <= c->rounds_reported))
+        if (event->round.round != c->rounds_reported + 1 && !c->behind &&
+            !(c->cut && event->round.round <= c->rounds_reported))
             sim_check_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round.round,
                            (unsigned long long)c->rounds_reported);
         c->rounds_reported = event->round.round;
