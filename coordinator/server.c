@@ -117,7 +117,7 @@ static enum status start_engine(struct server *s, struct err *err)
     const struct config *config = s->options->config;
     struct engine_io io = {
         .ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes, .recovering = io_recovering};
-    struct engine_options options = {.config = config, .rounds_reported = s->report.metrics.rounds_there};
+    struct engine_options options = {.config = config, .rounds_reported = s->report.metrics.rounds_in_file};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));

@@ -96,9 +96,9 @@ void download_sent(struct download *s, const struct download_item *sent, uint64_
 
 void download_full(struct download *s, uint64_t now_us)
 {
-    uint64_t longer = 2 * s->wait_us;
-    if (longer < DOWNLOAD_WAIT_US) longer = DOWNLOAD_WAIT_US;
-    s->wait_us = longer < DOWNLOAD_WAIT_MAX_US ? longer : DOWNLOAD_WAIT_MAX_US;
+    uint64_t wait_us = 2 * s->wait_us;
+    if (wait_us < DOWNLOAD_WAIT_US) wait_us = DOWNLOAD_WAIT_US;
+    s->wait_us = wait_us < DOWNLOAD_WAIT_MAX_US ? wait_us : DOWNLOAD_WAIT_MAX_US;
     assert(s->wait_us >= DOWNLOAD_WAIT_US && s->wait_us <= DOWNLOAD_WAIT_MAX_US);
     s->again_us = now_us + s->wait_us;
 }

@@ -175,7 +175,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     if (status == STATUS_NONFINITE)
         return refuse_part(e, s, &offer, REJECT_NONFINITE, "it contains NaN or infinity", err);
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
-    if (!outer_state_takes(&e->ledger.outer, &view))
+    if (!outer_state_accepts(&e->ledger.outer, &view))
         return refuse_part(e, s, &offer, REJECT_NONFINITE, "it contains values of 2^64 or more", err);
     TRY(write_delta(e, m, u, err));
     drop_upload(e, u);

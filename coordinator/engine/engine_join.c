@@ -71,18 +71,18 @@ static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join
 {
     struct layout other;
     struct reader r = reader_of(m->layout, m->layout_size);
-    const struct layout *mine = &e->ledger.layout;
+    const struct layout *run = &e->ledger.layout;
     char what[320] = "cannot read its layout";
     layout_init(&other);
     if (layout_decode(&other, &r) == STATUS_OK) {
-        uint32_t i = 0, n = other.n_tensors < mine->n_tensors ? other.n_tensors : mine->n_tensors;
-        while (i < n && same_tensor(&other.tensors[i], &mine->tensors[i])) i++;
+        uint32_t i = 0, n = other.n_tensors < run->n_tensors ? other.n_tensors : run->n_tensors;
+        while (i < n && same_tensor(&other.tensors[i], &run->tensors[i])) i++;
         if (i < n)
             snprintf(what, sizeof what, "its tensor %u is '%.80s', the run's is '%.80s' or has another shape", i,
-                     other.tensors[i].name, mine->tensors[i].name);
+                     other.tensors[i].name, run->tensors[i].name);
         else
             snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run has %u in %u", other.n_tensors,
-                     other.n_fragments, mine->n_tensors, mine->n_fragments);
+                     other.n_fragments, run->n_tensors, run->n_fragments);
     }
     layout_finish(&other);
     engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the model of '%s' differs from the run's: %s", m->name, what);

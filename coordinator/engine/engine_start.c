@@ -54,7 +54,7 @@ static enum status check_config(const struct engine *e, struct err *err)
 }
 
 /* Replaces the settings of a run that no worker has joined yet, for example after a try with a model that was too
- * large. Such a run has no state to lose. */
+ * large. The run has no state to lose yet. */
 static enum status change_settings(struct engine *e, struct err *err)
 {
     char names[300];

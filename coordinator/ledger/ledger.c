@@ -258,7 +258,7 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
                                  struct err *err)
 {
     struct update_named *named = mem_alloc(WIRE_NAMED_MAX, sizeof *named);
-    struct update u, mine;
+    struct update u, computed;
     struct round_close close = {0};
     struct reader r = reader_of(body, size);
     enum status status = named ? STATUS_OK : STATUS_NOMEM;
@@ -276,9 +276,9 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
             close.ids[close.n++] = named[i].worker_id;
         }
     }
-    if (status == STATUS_OK) status = update_compute(l, &close, &mine, err);
-    if (status == STATUS_OK && (mine.theta_hash != u.theta_hash || mine.payload_size != u.payload_size ||
-                                memcmp(mine.payload, u.payload, u.payload_size) != 0))
+    if (status == STATUS_OK) status = update_compute(l, &close, &computed, err);
+    if (status == STATUS_OK && (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
+                                memcmp(computed.payload, u.payload, u.payload_size) != 0))
         status = damaged(err, RECORD_UPDATE, at,
                          "the recomputed update differs from this one; continue with the program version "
                          "that wrote the run");

@@ -282,7 +282,7 @@ static void find_largest(void *ctx, int thread, int threads)
     job->largest[thread] = largest;
 }
 
-bool outer_state_takes(const struct outer_state *s, const struct codec_view *view)
+bool outer_state_accepts(const struct outer_state *s, const struct codec_view *view)
 {
     struct magnitude_job job = {.s = s, .view = view};
     bool takes = true;

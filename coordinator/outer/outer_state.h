@@ -101,6 +101,6 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
 double outer_state_lr(const struct outer_state *s, uint64_t round);
 /* True if all values of a delta are below 2^64. Larger values are damage, such as a flipped exponent bit: merging them
  * would destroy theta or end the run with an overflow. */
-bool outer_state_takes(const struct outer_state *s, const struct codec_view *view);
+bool outer_state_accepts(const struct outer_state *s, const struct codec_view *view);
 
 #endif

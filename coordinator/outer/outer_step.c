@@ -103,7 +103,7 @@ static void optimize(const struct outer_step_job *job, const struct outer_in *in
 /* Steps [from, to) of the fragment, within one tensor. False: a value is not finite. */
 static bool step_block(const struct outer_step_job *job, size_t from, size_t to, const struct tensor *tensor)
 {
-    struct outer_fragment *mine = &job->s->fragments[job->step->fragment];
+    struct outer_fragment *state = &job->s->fragments[job->step->fragment];
     struct outer_in in = job->in;
     in.theta += from;
     in.acc += from;
@@ -114,13 +114,13 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
-    float *residual = mine->residual.residual;
+    float *residual = state->residual.residual;
     if (job->relay) {
         float *theta = job->s->theta + job->frag->offset + from;
         apply_update(theta, !in.increment, in.acc, in.n);
         return outer_finite(theta, in.n);
     }
-    if (residual) publish_add_residual(in.acc, residual + from, mine->residual.decay, job->sparse ? skip : NULL, in.n);
+    if (residual) publish_add_residual(in.acc, residual + from, state->residual.decay, job->sparse ? skip : NULL, in.n);
     return true;
 }
 
@@ -151,7 +151,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     const struct config *c = s->config;
     assert(step->fragment < s->layout->n_fragments && step->version >= 1);
     const struct fragment *frag = &s->layout->fragments[step->fragment];
-    struct outer_fragment *mine = &s->fragments[step->fragment];
+    struct outer_fragment *state = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
     bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
     struct outer_step_job job = {.s = s,
@@ -169,16 +169,16 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     if (step->relay) {
-        mine->hash = hash_floats(s->pool, theta, frag->count);
+        state->hash = hash_floats(s->pool, theta, frag->count);
         return STATUS_OK;
     }
-    assert(mine->down && at < s->payload_cap);
-    struct publish publish = {.codec = mine->down,
+    assert(state->down && at < s->payload_cap);
+    struct publish publish = {.codec = state->down,
                               .replace = replace,
-                              .residual = mine->residual.residual,
+                              .residual = state->residual.residual,
                               .pool = s->pool,
                               .scratch = s->merger.scratch,
                               .scratch_part = s->merger.part_max};
     return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
-                        &mine->hash);
+                        &state->hash);
 }

@@ -52,7 +52,7 @@ enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struc
     m->file = fopen(path, "a+e");
     if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(m->file);
-    m->rounds_there = last_round(m->file);
+    m->rounds_in_file = last_round(m->file);
     fseek(m->file, 0, SEEK_END);
     return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 /* metrics.jsonl of a run: one object a line, written by one coordinator after the other.
  * - Every line is whole: opening the file drops the torn line that a crash or a full disk left.
- * - A round stands once: see rounds_there.
+ * - A round stands once: see rounds_in_file.
  * - A step may stand twice after a worker reconnects. Its (worker, round, step) is the key. */
 #ifndef COORDINATOR_METRICS_FILE_H
 #define COORDINATOR_METRICS_FILE_H
@@ -13,8 +13,8 @@
 
 struct metrics_file {
     FILE *file;
-    int failed;            /* errno of the first failed write, after which nothing is written; 0: none */
-    uint64_t rounds_there; /* the last round in the file when it was opened; 0: none */
+    int failed;              /* errno of the first failed write, after which nothing is written; 0: none */
+    uint64_t rounds_in_file; /* the last round in the file when it was opened; 0: none */
 };
 
 /* Opens RUN/metrics.jsonl for appending. IO; after an error there is nothing to close. */

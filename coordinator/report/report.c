@@ -22,13 +22,13 @@ enum { BAR_WIDTH = 30 };
  * repeats them. */
 static void report_repeated(struct report *r, uint64_t done)
 {
-    uint64_t there = r->metrics.rounds_there;
-    if (there <= done) return;
+    uint64_t last = r->metrics.rounds_in_file;
+    if (last <= done) return;
     char first[32] = "";
-    if (there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
+    if (last > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
     const char *it = first[0] ? "them" : "it";
     report_line(r, "repeating round%s %llu: the journal lost %s, and metrics.jsonl will contain %s twice", first,
-                (unsigned long long)there, it, it);
+                (unsigned long long)last, it, it);
 }
 
 enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out, struct err *err)
@@ -36,7 +36,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
     *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out))};
     r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
     TRY(metrics_file_open(&r->metrics, run_dir, err));
-    r->reported = r->metrics.rounds_there;
+    r->reported = r->metrics.rounds_in_file;
     return STATUS_OK;
 }
 
