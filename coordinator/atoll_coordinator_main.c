@@ -1,4 +1,4 @@
-/* atoll-coordinator: serves one training run. Its configuration is the run's; workers get theirs from it. */
+/* atoll-coordinator: serves one training run. Its configuration is the run's configuration; workers receive it. */
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -10,13 +10,13 @@
 #include "coordinator/server.h"
 #include "coordinator/settings.h"
 
-/* Every connection takes a descriptor, and anybody may open some: the journal needs the next one. */
+/* Raises the limit of open files: every connection takes a descriptor, and the journal must still get one. */
 static void allow_open_files(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;
     limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit)) log_debug("the limit of open files stays as it is");
+    if (setrlimit(RLIMIT_NOFILE, &limit)) log_debug("cannot raise the limit of open files");
 }
 
 static enum status run(struct options *options, void *ctx, struct err *err)
@@ -40,12 +40,12 @@ int main(int argc, char **argv)
 {
     const char *dir = NULL;
     const struct option_spec specs[] = {
-        {"dir", OPTION_TEXT, &dir, "RUN", "run folder; a run found there is continued"},
+        {"dir", OPTION_TEXT, &dir, "RUN", "run folder; continues the run in it, if any"},
     };
     struct options options = {
         .program = "atoll-coordinator",
         .usage = "CONFIG --dir RUN [--section.key=value ...]",
-        .about = "Serves one training run: workers join it, deltas are merged, updates are journaled and published.\n"
+        .about = "Serves one training run: accepts workers, merges their deltas, journals and publishes updates.\n"
                  "Settings: atoll config print CONFIG.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,

@@ -36,7 +36,7 @@ enum status run_dir_check_free(const char *dir, struct err *err)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         path_of(dir, others[i], path);
         if (file_exists(path))
-            return err_set(err, STATUS_INVALID, "%.300s holds %s and no run: name another --dir", dir, others[i]);
+            return err_set(err, STATUS_INVALID, "%.300s contains %s but no run: use another --dir", dir, others[i]);
     }
     return STATUS_OK;
 }
@@ -102,7 +102,7 @@ void run_dir_forget_summary(const char *dir)
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-/* file_write with nobody else allowed to read. */
+/* file_write with mode 0600. */
 static enum status write_private(const char *path, const char *text, struct err *err)
 {
     mode_t old = umask(0077);
@@ -141,7 +141,7 @@ enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct er
     mem_free(data);
     return good ? STATUS_OK
                 : err_set(err, STATUS_CORRUPT,
-                          "%.300s is not a file of keys: restore it, or remove it to make new keys "
+                          "%.300s is not a key file: restore it, or remove it to create new keys "
                           "(workers then need the new join line)",
                           path);
 }
@@ -165,15 +165,15 @@ void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_
     mem_free(data);
 }
 
-/* Of this machine, as others reach it: where packets to elsewhere leave from (none is sent, a route is looked up), or
- * an interface's where there is no way to elsewhere; loopback when it has neither. */
+/* The address of this machine for other machines. First choice: the source address of the default route (connect sends
+ * no packet). Then the first interface that is up, then loopback. */
 static void own_address(char out[INET_ADDRSTRLEN])
 {
     struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_port = htons(9)}, own = {0};
     socklen_t size = sizeof own;
     struct ifaddrs *list = NULL;
     snprintf(out, INET_ADDRSTRLEN, "127.0.0.1");
-    inet_pton(AF_INET, "192.0.2.1", &elsewhere.sin_addr); /* of RFC 5737: nobody's */
+    inet_pton(AF_INET, "192.0.2.1", &elsewhere.sin_addr); /* RFC 5737: reserved for documentation */
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     bool found = fd >= 0 && !connect(fd, (const struct sockaddr *)&elsewhere, sizeof elsewhere) &&
                  !getsockname(fd, (struct sockaddr *)&own, &size);

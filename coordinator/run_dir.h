@@ -1,5 +1,5 @@
-/* The coordinator's files in the run folder other than journal and checkpoints: lock, config.yaml, run_id, address,
- * keys. */
+/* The coordinator's small files in the run folder: lock, config.yaml, run_id, address, keys. Journal and checkpoints:
+ * coordinator/ledger/store.h. */
 #ifndef COORDINATOR_RUN_DIR_H
 #define COORDINATOR_RUN_DIR_H
 
@@ -11,24 +11,25 @@
 #include "wire/msg.h"
 #include "wire/transport.h"
 
-/* INVALID: a data set, a model or the state of a worker lies there, and no run: a slip. */
+/* INVALID: the folder contains a data set, a model or a worker's state, but no run: the path is probably a mistake. */
 enum status run_dir_check_free(const char *dir, struct err *err) MUST_CHECK;
-/* Make the folder, take its lock and remove files that a coordinator killed before left half written; *fd_p holds the
- * lock until closed. EXISTS when another coordinator has it, for two seconds; INVALID as above. */
+/* Creates the folder, takes its lock and removes half-written files of a killed coordinator. *fd_p holds the lock until
+ * the caller closes it. EXISTS: another coordinator has held the lock for 2 s. INVALID as above. */
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err) MUST_CHECK;
-/* config.yaml: resolved, with where each value came from. */
+/* Writes config.yaml: the resolved configuration with the source of each value. */
 enum status run_dir_write_config(const char *dir, const struct config *config, const struct config_sources *sources,
                                  struct err *err) MUST_CHECK;
-/* RUN/run_id, in hex: whoever finds RUN/address can tell whether this run still answers there. */
+/* Writes RUN/run_id in hex. A program that dials RUN/address compares it, to see if this run still answers there. */
 enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err) MUST_CHECK;
-/* Remove a summary of another run that was here: the one that begins or goes on would be taken for complete. */
+/* Removes an old summary.json: scripts would take the unfinished run for complete. */
 void run_dir_forget_summary(const char *dir);
-/* The keys of the run, made at the first call (RUN/keys, mode 0600). */
+/* Reads the keys of the run; the first call creates them (RUN/keys, mode 0600). */
 enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err) MUST_CHECK;
-/* Where to listen: `listen`, with the port of RUN/address in place of "*" if there is one. */
+/* Writes the endpoint to listen on into out: `listen`, with "*" replaced by the port of RUN/address if that exists. */
 void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap);
-/* Write RUN/address for what was bound: the join line with this machine's own address, which `atoll status RUN` dials,
- * and a second one where `advertise` (coordinator.advertise) is not auto. keys NULL: plain. line gets the last one. */
+/* Writes RUN/address for the bound endpoint. Its first line is the join line with this machine's own address, which
+ * `atoll status RUN` dials. If `advertise` (coordinator.advertise) is not auto, a second join line follows. keys NULL:
+ * no encryption. line[cap] gets the last join line. */
 enum status run_dir_write_address(const char *dir, const char *bound, const char *advertise,
                                   const struct transport_keys *keys, char *line, size_t cap,
                                   struct err *err) MUST_CHECK;

@@ -33,9 +33,9 @@ struct server {
     struct engine *engine;
     struct transport *transport;
     struct report report;
-    uint8_t *buffer;  /* one encoded message */
-    uint64_t said_us; /* of the recovery */
-    bool warned;
+    uint8_t *buffer;    /* one encoded message */
+    uint64_t logged_us; /* time of the last line about recovery; 0: none */
+    bool warned;        /* a malformed message was logged */
 };
 
 /* --- signals ------------------------------------------------------------------------------------------------------ */
@@ -95,18 +95,18 @@ static void io_event(void *ctx, const struct engine_event *event)
     report_event(&s->report, event);
 }
 
-/* A large run is silent for long: what it does is said at once, and again as time goes by. */
+/* Recovery of a large run takes long: log its start at once, and its progress every RECOVERING_LINE_US. */
 static enum status io_recovering(void *ctx, uint64_t round, uint64_t records, struct err *err)
 {
     struct server *s = ctx;
     uint64_t now = clock_monotonic_us();
     if (stop_signal) return stopped(err);
-    if (s->said_us && now - s->said_us < RECOVERING_LINE_US) return STATUS_OK;
-    if (!s->said_us)
-        log_info("recovering the run found in its folder: reads the checkpoint and the journal behind it");
+    if (s->logged_us && now - s->logged_us < RECOVERING_LINE_US) return STATUS_OK;
+    if (!s->logged_us)
+        log_info("recovering the run in this folder: reading the checkpoint and the journal after it");
     else
-        log_info("recovering: %" PRIu64 " records of the journal read, at round %" PRIu64, records, round);
-    s->said_us = now;
+        log_info("recovering: read %" PRIu64 " journal records, at round %" PRIu64, records, round);
+    s->logged_us = now;
     return STATUS_OK;
 }
 
@@ -117,14 +117,14 @@ static enum status start_engine(struct server *s, struct err *err)
     const struct config *config = s->options->config;
     struct engine_io io = {
         .ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes, .recovering = io_recovering};
-    struct engine_options options = {.config = config, .rounds_told = s->report.metrics.rounds_there};
+    struct engine_options options = {.config = config, .rounds_reported = s->report.metrics.rounds_in_file};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));
     return engine_create(&s->engine, &options, s->store, &io, clock_monotonic_us(), err);
 }
 
-/* A restarted coordinator takes the port it had, so that its workers find it. */
+/* Listens on the previous port if it can, so that workers find a restarted coordinator. */
 static enum status listen_on(struct server *s, struct err *err)
 {
     const char *listen = s->options->config->coordinator.listen, *dir = s->options->run_dir;
@@ -138,7 +138,8 @@ static enum status listen_on(struct server *s, struct err *err)
     if (!found.loopback) TRY(run_dir_keys(dir, &keys, err));
     if (found.loopback && strcmp(advertise, "auto") != 0)
         return err_set(err, STATUS_INVALID,
-                       "coordinator.advertise: nobody elsewhere reaches %s: listen on tcp://0.0.0.0:29600, say, too",
+                       "coordinator.advertise: other machines cannot reach %s: also set coordinator.listen, for "
+                       "example to tcp://0.0.0.0:29600",
                        listen);
     const struct transport_keys *use = found.loopback ? NULL : &keys;
     run_dir_last_endpoint(dir, listen, endpoint, sizeof endpoint);
@@ -187,9 +188,9 @@ static void on_bad_message(struct server *s, uint64_t peer, enum wire_lane lane,
     struct msg m = {.type = MSG_REFUSE, .refuse.code = REFUSE_MALFORMED};
     if (why->code == STATUS_UNSUPPORTED) m.refuse.code = REFUSE_VERSION;
     snprintf(m.refuse.text, sizeof m.refuse.text, "%s", why->msg);
-    if (!s->warned) log_warn("a message that is not understood came in (said once): %s", why->msg);
+    if (!s->warned) log_warn("refused a malformed message (logged once): %s", why->msg);
     s->warned = true;
-    if (lane == WIRE_CONTROL && io_send(s, peer, lane, &m) != STATUS_OK) log_debug("the refusal could not be sent");
+    if (lane == WIRE_CONTROL && io_send(s, peer, lane, &m) != STATUS_OK) log_debug("cannot send REFUSE");
 }
 
 static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size,
@@ -211,15 +212,15 @@ static uint64_t sleep_us(const struct server *s)
     return at - now < SLEEP_MAX_US ? at - now : SLEEP_MAX_US;
 }
 
-/* Wait for messages, hand over those that are there, let time pass in the engine. */
+/* One turn of the loop: waits for messages, handles up to BATCH of them, ticks the engine, flushes reports. */
 static enum status turn(struct server *s, struct err *err)
 {
     uint64_t peer, wait = sleep_us(s);
     enum wire_lane lane;
     const uint8_t *data;
     size_t size;
-    /* When all of a run is stopped, workers say LEAVE: after our own signal that must not cost them their places, or
-     * the run would not go on as if nothing had happened. The signal may also come while we wait for the message. */
+    /* If the operator stops the whole run, workers send LEAVE. After this process got its own signal, LEAVE must not
+     * take their places away, or the run could not continue unchanged. The signal may also arrive during recv. */
     for (int i = 0; i < BATCH; i++) {
         enum status status = s->transport->ops->recv(s->transport, i ? 0 : wait, &peer, &lane, &data, &size);
         if (status == STATUS_AGAIN || stop_signal) break;
@@ -234,7 +235,7 @@ static enum status turn(struct server *s, struct err *err)
 static enum status serve(struct server *s, struct err *err)
 {
     while (!engine_finished(s->engine)) {
-        if (stop_signal && engine_done(s->engine)) break; /* there is nothing to continue */
+        if (stop_signal && engine_done(s->engine)) break; /* a finished run needs no restart */
         if (stop_signal) {
             TRY(engine_sync(s->engine, err));
             return stopped(err);

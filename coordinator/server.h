@@ -1,4 +1,4 @@
-/* The coordinator as a process: run folder, socket, signals, event loop around the engine. */
+/* The coordinator's process around the engine: run folder, socket, signals, event loop. */
 #ifndef COORDINATOR_SERVER_H
 #define COORDINATOR_SERVER_H
 
@@ -11,8 +11,8 @@ struct server_options {
     const char *run_dir;
 };
 
-/* Serve the run in run_dir until it is done, a signal stops it (SIGINT, SIGTERM: EXIT_RESUMABLE) or something fails
- * (EXIT_FAILED, EXIT_USAGE; err holds one line). Installs handlers for the two signals. */
+/* Serves the run in run_dir. Returns when the run is done, when SIGINT or SIGTERM stops it (EXIT_RESUMABLE), or after a
+ * failure (EXIT_FAILED, EXIT_USAGE; err has one line). Installs handlers for the two signals. */
 enum exit_code server_run(const struct server_options *options, struct err *err);
 
 #endif

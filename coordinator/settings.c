@@ -9,10 +9,10 @@
 #include "compress/codec.h"
 #include "wire/endpoint.h"
 
-enum { EVICT_MIN_S = 2 }; /* heartbeats come once a second: with less, everybody is always out */
+enum { EVICT_MIN_S = 2 }; /* workers send a heartbeat every second; a shorter limit would evict all of them */
 
-/* As one of the workers of `atoll launch` will: a list of GPUs may be for several, and the batch size is one worker's.
- * What the configuration says stays as it was written. */
+/* Resolves the configuration for one worker of `atoll launch`: a list of GPUs may be for several workers, and the batch
+ * size is per worker. Restores train.devices as it was written. */
 static enum status resolve(struct config *config, struct config_sources *sources, struct err *err)
 {
     struct gpu_share share;
@@ -25,8 +25,8 @@ static enum status resolve(struct config *config, struct config_sources *sources
     return STATUS_OK;
 }
 
-/* The message in r->err is about this key's value. */
-static enum status blame(const struct config_resolve *r, int index)
+/* Prefixes r->err with this key and the source of its value. Returns INVALID. */
+static enum status prefix_key(const struct config_resolve *r, int index)
 {
     err_prefix(r->err, "%s.%s", config_keys[index].section, config_keys[index].key);
     config_prefix_sources(r->sources, KEYS(index), r->err);
@@ -43,20 +43,20 @@ static enum status read_all(struct config *config, struct config_sources *source
         TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
     TRY(resolve(config, sources, err));
     const struct config_resolve r = {config, sources, err};
-    if (codec_spec_check(config->codec.up, err) != STATUS_OK) return blame(&r, AT(codec.up));
+    if (codec_spec_check(config->codec.up, err) != STATUS_OK) return prefix_key(&r, AT(codec.up));
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, down);
-    if (down[0] && codec_spec_check(down, err) != STATUS_OK) return blame(&r, AT(codec.down));
+    if (down[0] && codec_spec_check(down, err) != STATUS_OK) return prefix_key(&r, AT(codec.down));
     double evict_s = config->coordinator.evict_after_s;
     if (evict_s > 0 && evict_s < EVICT_MIN_S)
         return config_refuse(&r, KEYS(AT(coordinator.evict_after_s)),
-                             "%g is less than two heartbeats of a worker; nearest: %d, or 0: as measured", evict_s,
+                             "%g is less than two heartbeats of a worker; use at least %d, or 0 (measured)", evict_s,
                              EVICT_MIN_S);
     char endpoint[sizeof config->coordinator.advertise + 16];
     const char *advertise = config->coordinator.advertise;
     if (strcmp(advertise, "auto") != 0 &&
         endpoint_advertised(endpoint, sizeof endpoint, advertise, "tcp://127.0.0.1:1", err) != STATUS_OK)
-        return blame(&r, AT(coordinator.advertise));
+        return prefix_key(&r, AT(coordinator.advertise));
     return STATUS_OK;
 }
 
@@ -71,7 +71,7 @@ static bool is_async(const struct config *c)
     return c->train.method == METHOD_ASYNC;
 }
 
-static bool no_async(const struct config *c)
+static bool is_barrier(const struct config *c)
 {
     return !is_async(c);
 }
@@ -106,7 +106,7 @@ static bool has_schedule(const struct config *c)
     return c->inner.schedule != SCHEDULE_CONSTANT;
 }
 
-/* When a key does anything. */
+/* Keys that have an effect only under a condition, and that condition in words. */
 static const struct effect {
     size_t offset;
     bool (*has)(const struct config *config);
@@ -116,9 +116,9 @@ static const struct effect {
     {                                                                                                                  \
         offsetof(struct config, key), has, needs                                                                       \
     }
-    EFFECT(coordinator.quorum, no_async, "a train.method whose rounds wait for workers, which async has not"),
+    EFFECT(coordinator.quorum, is_barrier, "a train.method with a barrier (not async)"),
     EFFECT(train.dynamic_steps, takes_steps_by_speed, "train.method async"),
-    EFFECT(outer.learning_rate, takes_outer_rate, "another train.method than ddp, which steps by inner.learning_rate"),
+    EFFECT(outer.learning_rate, takes_outer_rate, "another train.method than ddp (which uses inner.learning_rate)"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
     EFFECT(outer.max_staleness, is_async, "train.method async"),
     EFFECT(outer.staleness_power, is_async, "train.method async"),
@@ -132,7 +132,7 @@ static const struct effect {
 #undef EFFECT
 };
 
-/* A default that was written out says nothing: a run's config.yaml does that for every key. */
+/* Warns of keys without effect. A value equal to the default gives no warning: a run's config.yaml lists all keys. */
 static void warn_of_idle_keys(const struct config *c, const struct config_sources *sources)
 {
     struct config usual;
@@ -150,9 +150,8 @@ static void warn_of_idle_keys(const struct config *c, const struct config_source
 
 static void warn_of_no_steps(const struct config *c)
 {
-    if (c->inner.learning_rate == 0) log_warn("inner.learning_rate: 0: nothing is learned");
-    if (c->train.method != METHOD_DDP && c->outer.learning_rate == 0)
-        log_warn("outer.learning_rate: 0: nothing is learned");
+    if (c->inner.learning_rate == 0) log_warn("inner.learning_rate: 0 trains nothing");
+    if (c->train.method != METHOD_DDP && c->outer.learning_rate == 0) log_warn("outer.learning_rate: 0 trains nothing");
 }
 
 void settings_warn(const struct config *c, const struct config_sources *sources)
@@ -162,14 +161,14 @@ void settings_warn(const struct config *c, const struct config_sources *sources)
     warn_of_idle_keys(c, sources);
     warn_of_no_steps(c);
     if (c->inner.warmup_steps >= c->train.max_steps)
-        log_warn("inner.warmup_steps: %u reach past train.max_steps = %u: the learning rate never gets to its peak",
+        log_warn("inner.warmup_steps: %u exceeds train.max_steps = %u: the learning rate never reaches its peak",
                  c->inner.warmup_steps, c->train.max_steps);
     if (rounds < period)
-        log_warn("codec.up: %s sends a coordinate about once in %u rounds, and this run has %u: int4 or 1bit learn "
-                 "more from so few",
+        log_warn("codec.up: %s sends each coordinate about once in %u rounds, but this run has %u rounds: use int4 or "
+                 "1bit instead",
                  c->codec.up, period, rounds);
     if (period && c->outer.optimizer == OPTIMIZER_NESTEROV && c->outer.momentum > 0)
-        log_warn("outer.momentum: %g on top of %s overshoots, whose residual is a momentum already: outer.optimizer "
-                 "sgd with rate 1 is what goes with it",
+        log_warn("outer.momentum: %g overshoots with codec.up %s, whose residual acts as momentum: use outer.optimizer "
+                 "sgd with outer.learning_rate 1",
                  c->outer.momentum, c->codec.up);
 }

@@ -19,7 +19,7 @@ static struct download_item *unused(struct download *s)
     return NULL;
 }
 
-/* False when nothing is left to be sent. */
+/* False: nothing is left to send. */
 static bool set_total(struct download_item *item, uint64_t total)
 {
     item->total = total;
@@ -34,7 +34,7 @@ bool download_add(struct download *s, const struct msg_get *get, uint64_t total)
 {
     uint64_t end = get->length > UINT64_MAX - get->offset ? UINT64_MAX : get->offset + get->length;
     struct download_item *item = find(s, get->kind, get->fragment, get->version);
-    /* The next piece, asked for early. Between the two are bytes that the worker has and we did not leave out. */
+    /* The worker requests the next window early. It already has the bytes between the two windows. */
     if (item && !item->parked && get->length && get->offset >= item->end) {
         item->end = end;
         return set_total(item, total);
@@ -96,9 +96,9 @@ void download_sent(struct download *s, const struct download_item *sent, uint64_
 
 void download_full(struct download *s, uint64_t now_us)
 {
-    uint64_t longer = 2 * s->wait_us;
-    if (longer < DOWNLOAD_WAIT_US) longer = DOWNLOAD_WAIT_US;
-    s->wait_us = longer < DOWNLOAD_WAIT_MAX_US ? longer : DOWNLOAD_WAIT_MAX_US;
+    uint64_t wait_us = 2 * s->wait_us;
+    if (wait_us < DOWNLOAD_WAIT_US) wait_us = DOWNLOAD_WAIT_US;
+    s->wait_us = wait_us < DOWNLOAD_WAIT_MAX_US ? wait_us : DOWNLOAD_WAIT_MAX_US;
     assert(s->wait_us >= DOWNLOAD_WAIT_US && s->wait_us <= DOWNLOAD_WAIT_MAX_US);
     s->again_us = now_us + s->wait_us;
 }

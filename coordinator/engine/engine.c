@@ -7,13 +7,13 @@
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
-static void later(uint64_t *at_us, uint64_t gap_us)
+static void shift_time(uint64_t *at_us, uint64_t gap_us)
 {
     if (*at_us) *at_us += gap_us;
 }
 
-/* Ticks come every second. When this process was stopped meanwhile, its machine slept, or it was long at work, what
- * came in has not been looked at: that is nobody's silence and counts for no time limit. */
+/* Ticks arrive every second. A longer gap means that this process was stopped, its machine slept, or one call took
+ * long. Messages then wait unread, so the gap must not count as silence of the workers. */
 static void advance(struct engine *e, uint64_t now_us)
 {
     assert(now_us >= e->now_us); /* the caller's clock is monotonic */
@@ -21,25 +21,25 @@ static void advance(struct engine *e, uint64_t now_us)
     e->now_us = now_us;
     if (gap < ENGINE_PAUSE_US) return;
     if (gap >= ENGINE_NOTICE_US)
-        log_info("the coordinator listened to nobody for %.1f s: nobody is left out for that", (double)gap * 1e-6);
+        log_info("the coordinator paused for %.1f s: extending all time limits by the pause", (double)gap * 1e-6);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        later(&e->sessions.sessions[i].heard_us, gap);
-        later(&e->sessions.sessions[i].moved_us, gap);
+        shift_time(&e->sessions.sessions[i].heard_us, gap);
+        shift_time(&e->sessions.sessions[i].moved_us, gap);
     }
     round_note_pause(&e->ledger.round, gap);
-    later(&e->done_us, gap);
+    shift_time(&e->done_us, gap);
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
 
-/* Everything that follows from the state as it is: closing, evaluating, opening, ending, sending. */
+/* Takes all steps that the current state allows: close, evaluate, checkpoint, open, end, send. */
 static enum status pump(struct engine *e, struct err *err)
 {
     bool any = e->ledger.modelled;
     while (any) {
         bool closed = false, evaluated = false, opened = false, ended = false;
         TRY(engine_close_fragments(e, &closed, err));
-        if (closed) TRY(engine_serve(e, err)); /* workers wait for these bytes, people only for the line about them */
+        if (closed) TRY(engine_serve(e, err)); /* before events and checkpoints: workers wait for these bytes */
         TRY(engine_eval_step(e, &evaluated, err));
         TRY(engine_checkpoint_due(e, err));
         TRY(engine_open_work(e, &opened, err));
@@ -52,8 +52,8 @@ static enum status pump(struct engine *e, struct err *err)
     return engine_serve(e, err);
 }
 
-/* The session a message claims; refuses and gives NULL when there is none. */
-static struct session *claimed(struct engine *e, uint64_t peer, uint64_t id)
+/* The session that a message names. Unknown: refuses the message and returns NULL. */
+static struct session *claimed_session(struct engine *e, uint64_t peer, uint64_t id)
 {
     struct session *s = session_by_id(&e->sessions, id);
     if (!s) {
@@ -72,7 +72,7 @@ static void on_status(struct engine *e, uint64_t peer)
     if (!json) return;
     if (engine_status_json(e, json, WIRE_STATUS_MAX)) {
         struct msg m = {.type = MSG_STATUS_REPLY, .status_reply.json = json};
-        if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("a status reply could not be sent");
+        if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send a status reply");
     }
     mem_free(json);
 }
@@ -87,27 +87,27 @@ static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m
     case MSG_STATUS: on_status(e, peer); return STATUS_OK;
     case MSG_CHUNK: return engine_on_chunk(e, peer, &m->chunk, err);
     case MSG_HEARTBEAT:
-        s = claimed(e, peer, m->heartbeat.session);
+        s = claimed_session(e, peer, m->heartbeat.session);
         return s ? engine_on_heartbeat(e, s, &m->heartbeat, err) : STATUS_OK;
     case MSG_OFFER:
-        s = claimed(e, peer, m->offer.session);
+        s = claimed_session(e, peer, m->offer.session);
         return s ? engine_on_offer(e, s, &m->offer, err) : STATUS_OK;
     case MSG_GET:
-        s = claimed(e, peer, m->get.session);
+        s = claimed_session(e, peer, m->get.session);
         if (s) engine_on_get(e, s, &m->get);
         return STATUS_OK;
     case MSG_EVAL_RESULT:
-        s = claimed(e, peer, m->eval_result.session);
+        s = claimed_session(e, peer, m->eval_result.session);
         if (s) engine_on_eval_result(e, s, &m->eval_result);
         return STATUS_OK;
     case MSG_METRICS:
-        s = claimed(e, peer, m->metrics.session);
+        s = claimed_session(e, peer, m->metrics.session);
         if (s) engine_on_metrics(e, s, &m->metrics);
         return STATUS_OK;
     case MSG_LEAVE:
-        s = claimed(e, peer, m->leave.session);
+        s = claimed_session(e, peer, m->leave.session);
         return s ? engine_on_leave(e, s, &m->leave, err) : STATUS_OK;
-    default: return STATUS_OK; /* only coordinators send those */
+    default: return STATUS_OK; /* messages that only coordinators send */
     }
 }
 
@@ -120,13 +120,13 @@ enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane la
     return pump(e, err);
 }
 
-static void notice(struct engine *e)
+static void emit_waiting(struct engine *e)
 {
     char text[WIRE_TEXT_MAX];
     if (e->ledger.done || e->now_us < e->notice_us) return;
     assert(e->progress_us <= e->now_us);
     uint64_t waited = e->now_us - e->progress_us;
-    e->notice_us = e->now_us + waited; /* again when it has taken twice as long */
+    e->notice_us = e->now_us + waited; /* the next line comes after twice the time */
     if (*engine_waiting(e, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);
 }
 
@@ -136,16 +136,16 @@ static void mark_silent(struct engine *e)
         struct session *s = &e->sessions.sessions[i];
         if (!s->id || s->silent || !engine_is_silent(e, s)) continue;
         s->silent = true;
-        log_info("%s has been silent for %.1f s, %d heartbeats", s->name, (double)(e->now_us - s->heard_us) * 1e-6,
-                 ENGINE_SILENT_BEATS);
+        log_info("%s is silent: no message for %.1f s (%d heartbeats)", s->name,
+                 (double)(e->now_us - s->heard_us) * 1e-6, ENGINE_SILENT_BEATS);
     }
 }
 
-/* A member that gave its place up shortly before the end may be about to ask again, after NaN for one: it should hear
- * that the run is over. So should workers that are started with a run that was over, which may be others or more. */
-static bool everybody_left(const struct engine *e)
+/* All workers that may still ask know that the run is over. A member that left shortly before the end may join again
+ * (after a NaN, for example). Workers that start after the end, up to min_workers, must hear of it, too. */
+static bool all_left(const struct engine *e)
 {
-    if (e->found_done && e->told < e->config.coordinator.min_workers) return false;
+    if (e->found_done && e->n_finished < e->config.coordinator.min_workers) return false;
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
         bool expected = m->active || m->heard_us + ENGINE_EVICT_MIN_US / 2 > e->done_us;
@@ -162,8 +162,8 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
         TRY(engine_evict(e, err));
     }
     TRY(pump(e, err));
-    notice(e);
-    if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || everybody_left(e))) e->finished = true;
+    emit_waiting(e);
+    if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || all_left(e))) e->finished = true;
     return STATUS_OK;
 }
 
@@ -174,11 +174,11 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 static uint64_t next_deadline_us(const struct engine *e)
 {
-    if (e->ledger.done) return everybody_left(e) ? 0 : min_u64(e->retry_us, e->done_us + ENGINE_LINGER_US);
+    if (e->ledger.done) return all_left(e) ? 0 : min_u64(e->retry_us, e->done_us + ENGINE_LINGER_US);
     uint64_t at = min_u64(e->retry_us, e->notice_us);
     if (!e->ledger.modelled) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);
-    if (round > e->now_us) at = min_u64(at, round); /* what was due at the last event has been looked at */
+    if (round > e->now_us) at = min_u64(at, round); /* pump has handled earlier deadlines */
     uint64_t evict = engine_evict_after_us(e);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];

@@ -1,7 +1,7 @@
-/* When a checkpoint is written, and when the oldest one is removed.
+/* Writes checkpoints and removes old ones.
  *
- * A checkpoint and its journal segments go when every member holds a newer version, in memory and in its saved state.
- * A worker that restarts therefore finds the log it has to replay. */
+ * A checkpoint and its journal segments are removed when every member holds a newer version, in memory and in its saved
+ * state. A worker that restarts therefore finds the log it has to replay. */
 #include <assert.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "common/base/mem.h"
 #include "coordinator/engine/engine_impl.h"
 
-enum { BEHIND_MAX = 32 }; /* checkpoints beyond checkpoint.keep that are kept for members behind */
+enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
 
 const struct snapshot_info *engine_newest(const struct engine *e)
 {
@@ -29,7 +29,7 @@ enum status engine_kept_room(struct engine *e, struct err *err)
 }
 
 /* The version in the saved state of a worker that saves every checkpoint.worker_every rounds. With a barrier each round
- * is a version. ddp has no inner optimizer to lose: its workers may start from a snapshot at any time. */
+ * is a version. ddp workers have no inner optimizer state, so they can start from a snapshot at any time. */
 static uint64_t version_of_save(const struct engine *e, uint64_t base_version, uint64_t round)
 {
     uint32_t every = e->config.checkpoint.worker_every;
@@ -49,8 +49,8 @@ static uint64_t saved_version(const struct engine *e, const struct member *m, ui
     return version_of_save(e, m->merged_in[fragment] - 1, m->merged[fragment] - 1);
 }
 
-/* Every member holds at least the versions of this snapshot, in memory and in its saved state. A session that loads or
- * has sent no heartbeat counts as no, so the next update it needs stays. Eviction ends the wait for a lost member. */
+/* Every member holds at least the versions of this snapshot, in memory and in its saved state. False while a session is
+ * catching up or has sent no heartbeat: it needs the next update. Eviction ends the wait for a lost member. */
 static bool all_past(const struct engine *e, const struct snapshot_info *info)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
@@ -74,7 +74,7 @@ static bool all_past(const struct engine *e, const struct snapshot_info *info)
 static bool removed(struct engine *e, enum status status, const struct err *why)
 {
     if (status == STATUS_OK) return true;
-    if (!e->stuck) log_warn("%s: it stays, and the run goes on (said once)", why->msg);
+    if (!e->stuck) log_warn("%s; the run continues (logged once)", why->msg);
     e->stuck = true;
     return false;
 }
@@ -90,7 +90,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || all_past(e, &e->kept[1]))) {
         if (!removed(e, ops->snapshot_remove(e->store, e->kept[0].round, &why), &why)) {
-            e->collect_due = false; /* it stays a checkpoint; tried again after the next one */
+            e->collect_due = false; /* retry after the next checkpoint */
             break;
         }
         e->n_kept--;
@@ -110,8 +110,8 @@ enum status engine_collect(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-/* The new segment begins first and the snapshot names it. After a crash between the two, recovery finds the older
- * checkpoint and both segments. */
+/* Starts the new segment first, then writes the snapshot that names it. After a crash between the two, recovery finds
+ * the older checkpoint and both segments. */
 enum status engine_checkpoint(struct engine *e, struct err *err)
 {
     struct ledger *l = &e->ledger;
@@ -128,10 +128,11 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     struct engine_event event = {.kind = ENGINE_EVENT_CHECKPOINT,
                                  .checkpoint = {.round = round, .version = l->round.versions[0]}};
     engine_emit(e, &event);
+    log_debug("wrote checkpoint round_%06llu", (unsigned long long)round);
     return STATUS_OK;
 }
 
-static bool anything_held(const struct round *r)
+static bool any_part_held(const struct round *r)
 {
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct assignment *work = &r->members.members[i]->work;
@@ -144,7 +145,7 @@ static bool anything_held(const struct round *r)
 enum status engine_checkpoint_due(struct engine *e, struct err *err)
 {
     uint64_t every = e->config.checkpoint.every, done = round_done(&e->ledger.round);
-    assert(e->n_kept > 0); /* the model came with the first one */
+    assert(e->n_kept > 0); /* engine_define_model writes the first one */
     bool due = every && done / every > engine_newest(e)->round / every;
-    return due && !e->info.pending && !anything_held(&e->ledger.round) ? engine_checkpoint(e, err) : STATUS_OK;
+    return due && !e->info.pending && !any_part_held(&e->ledger.round) ? engine_checkpoint(e, err) : STATUS_OK;
 }

@@ -8,7 +8,7 @@
 #include "compress/relay.h"
 #include "coordinator/engine/engine_impl.h"
 
-/* --- deltas in ---------------------------------------------------------------------------------------------------- */
+/* --- incoming deltas ---------------------------------------------------------------------------------------------- */
 
 static void send_credit(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint64_t have,
                         uint64_t upto)
@@ -30,42 +30,43 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
     return STATUS_OK;
 }
 
-/* Refuse what was offered, and say so. */
+/* Refuses an offered delta and emits an event. */
 static enum status refuse(struct engine *e, const struct session *s, const struct msg_offer *offer, uint16_t code,
                           const char *reason, struct err *err)
 {
     char text[WIRE_TEXT_MAX];
     TRY(engine_reject(e, s, offer->round, offer->fragment, code, reason, err));
-    snprintf(text, sizeof text, "delta of round %llu, fragment %u refused: %s", (unsigned long long)offer->round + 1,
-             offer->fragment, reason);
+    snprintf(text, sizeof text, "refused the delta of round %llu, fragment %u: %s",
+             (unsigned long long)offer->round + 1, offer->fragment, reason);
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
     return STATUS_OK;
 }
 
-/* Where an upload's bytes lie in the spool. */
-static uint64_t spool_room(const struct engine *e, const struct upload *u)
+/* The offset of an upload's bytes in the spool. */
+static uint64_t spool_offset(const struct engine *e, const struct upload *u)
 {
     assert(u->active);
     return outer_state_spool_at(&e->ledger.outer, u->slot, u->offer.fragment, SPOOL_ALIGN);
 }
 
-/* The first slot where no upload of this fragment lies: the spool grows with the uploads at one time only. */
+/* The first slot without an upload of this fragment: the spool's size then follows the number of simultaneous uploads.
+ */
 static uint32_t free_slot(const struct engine *e, uint32_t fragment)
 {
     for (uint32_t slot = 0;; slot++) {
-        bool taken = false;
-        for (uint32_t i = 0; i < e->sessions.cap && !taken; i++) {
+        bool used = false;
+        for (uint32_t i = 0; i < e->sessions.cap && !used; i++) {
             const struct session *s = &e->sessions.sessions[i];
-            taken = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
+            used = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
         }
-        if (!taken) return slot;
+        if (!used) return slot;
         assert(slot < e->sessions.cap);
     }
 }
 
 static void drop_upload(struct engine *e, struct upload *u)
 {
-    if (u->active) e->store->ops->spool_forget(e->store, spool_room(e, u), u->have);
+    if (u->active) e->store->ops->spool_forget(e->store, spool_offset(e, u), u->have);
     upload_drop(u);
 }
 
@@ -80,7 +81,7 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
     return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
 }
 
-/* Refuse a delta that was waited for, and say so in the journal. */
+/* Refuses a delta that the round waits for: drops its part in the journal, then refuses. */
 static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
                                const char *reason, struct err *err)
 {
@@ -108,7 +109,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     const struct member *member = member_by_id(&e->ledger.round.members, s->member);
     struct round_offer offer = offer_of(m);
     uint16_t code = REJECT_UNASSIGNED;
-    const char *reason = "this worker holds no such assignment";
+    const char *reason = "this worker has no such assignment";
     if (m->fragment >= e->ledger.layout.n_fragments || !member) return refuse(e, s, m, code, reason, err);
     switch (round_judge(&e->ledger.round, member, &offer, &code, &reason)) {
     case ROUND_HAVE: send_credit(e, s, m->round, m->fragment, m->bytes, m->bytes); return STATUS_OK;
@@ -146,8 +147,8 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
     return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
-/* A whole payload: check it, put it into the journal, acknowledge it. The outer state's buffer is free between merges
- * and serves as the place to read to. */
+/* Takes a complete payload: checks it, journals it and acknowledges it. The outer state's payload buffer is free
+ * between merges, so the payload is read into it. */
 static enum status deliver(struct engine *e, struct session *s, struct upload *u, struct err *err)
 {
     const struct msg_offer offer = u->offer;
@@ -156,7 +157,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     struct round_offer o = offer_of(&offer);
     uint16_t code = 0;
     const char *reason = "";
-    /* Things may have changed while it travelled. */
+    /* The state may have changed during the upload. */
     enum round_verdict verdict = m ? round_judge(round, m, &o, &code, &reason) : ROUND_REJECT;
     if (verdict == ROUND_DROP) return refuse_part(e, s, &offer, code, reason, err);
     if (verdict != ROUND_ACCEPT) {
@@ -166,14 +167,16 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     }
     uint8_t *delta = e->ledger.outer.payload;
     assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
-    TRY(e->store->ops->spool_read(e->store, spool_room(e, u), delta, offer.bytes, err));
-    if (!upload_intact(u, delta)) return refuse_part(e, s, &offer, REJECT_CORRUPT, "its checksum does not match", err);
-    struct codec_view view; /* opening it checks everything that decoding will read */
+    TRY(e->store->ops->spool_read(e->store, spool_offset(e, u), delta, offer.bytes, err));
+    if (!upload_intact(u, delta))
+        return refuse_part(e, s, &offer, REJECT_CORRUPT, "its bytes differ from its checksum", err);
+    struct codec_view view; /* codec_open checks all bytes that decoding reads */
     enum status status = codec_open(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, NULL, &view);
-    if (status == STATUS_NONFINITE) return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds NaN or infinity", err);
+    if (status == STATUS_NONFINITE)
+        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it contains NaN or infinity", err);
     if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
-    if (!outer_state_takes(&e->ledger.outer, &view))
-        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it holds numbers of 2^64 or more", err);
+    if (!outer_state_accepts(&e->ledger.outer, &view))
+        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it contains values of 2^64 or more", err);
     TRY(write_delta(e, m, u, err));
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
@@ -191,18 +194,18 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     engine_hear(e, s);
     switch (upload_chunk(u, m)) {
     case STATUS_OK:
-        TRY(e->store->ops->spool_write(e->store, spool_room(e, u) + m->offset, m->data, m->size, err));
+        TRY(e->store->ops->spool_write(e->store, spool_offset(e, u) + m->offset, m->data, m->size, err));
         s->moved_us = e->now_us;
         break;
-    case STATUS_AGAIN: /* lost or repeated: the worker finds out by itself and offers again */ return STATUS_OK;
-    default: log_warn("a chunk of %s is damaged", s->name); return STATUS_OK;
+    case STATUS_AGAIN: /* a chunk was lost or repeated: the worker times out and offers again */ return STATUS_OK;
+    default: log_warn("ignored a damaged chunk of %s", s->name); return STATUS_OK;
     }
     if (upload_complete(u)) return deliver(e, s, u, err);
     if (upload_extend(u)) send_credit(e, s, u->offer.round, m->fragment, u->have, u->upto);
     return STATUS_OK;
 }
 
-/* --- objects out -------------------------------------------------------------------------------------------------- */
+/* --- outgoing objects --------------------------------------------------------------------------------------------- */
 
 /* The kept snapshot that has this version of a fragment. */
 static const struct snapshot_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)
@@ -212,7 +215,7 @@ static const struct snapshot_info *snapshot_of(const struct engine *e, uint32_t 
     return NULL;
 }
 
-/* Bytes of an object; 0: there is none. */
+/* Bytes of an object; 0: it does not exist. */
 static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version)
 {
     const struct ledger *l = &e->ledger;
@@ -224,14 +227,14 @@ static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragm
     return SNAPSHOT_HEAD_BYTES + l->layout.fragments[fragment].count * sizeof(float);
 }
 
-/* A worker has the bytes it sent itself. */
+/* Skips the bytes of the worker's own delta in an update: the worker still has them. */
 static void leave_out_own(struct session *s, uint32_t fragment, uint64_t version)
 {
     const struct session_own *own = &s->own[fragment];
     if (own->version == version) download_leave_out(&s->download, fragment, version, own->from, own->to);
 }
 
-/* Where the deltas of this close lie in the update that relays them; the ledger still has their sizes. */
+/* Notes for each session where its delta lies in the update that relays it. The ledger still has the sizes. */
 static void note_own(struct engine *e, const struct round_close *close)
 {
     const struct ledger *l = &e->ledger;
@@ -247,20 +250,20 @@ static void note_own(struct engine *e, const struct round_close *close)
         }
         at = end;
     }
-    assert(at + sizeof(uint32_t) == l->down_bytes); /* behind the last delta: the checksum */
+    assert(at + sizeof(uint32_t) == l->down_bytes); /* the checksum follows the last delta */
 }
 
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
 {
     bool update = m->kind == OBJECT_UPDATE;
     if (m->fragment >= e->ledger.layout.n_fragments || (!update && m->kind != OBJECT_SNAPSHOT)) {
-        engine_refuse(e, s->control, REFUSE_MALFORMED, "'%s' asks for an object that cannot exist", s->name);
+        engine_refuse(e, s->control, s->name, REFUSE_MALFORMED, "a request for an unknown kind of object or fragment");
         return;
     }
     uint64_t size = object_size(e, m->kind, m->fragment, m->version);
     bool later = update && m->version > e->ledger.round.versions[m->fragment];
     if (!size && !later) {
-        engine_refuse(e, s->control, REFUSE_GONE, "%s %llu of fragment %u is no longer kept: join again",
+        engine_refuse(e, s->control, s->name, REFUSE_GONE, "%s %llu of fragment %u was removed: join again",
                       update ? "update" : "snapshot", (unsigned long long)m->version, m->fragment);
         return;
     }
@@ -281,7 +284,7 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     }
 }
 
-/* Snapshot bytes: a head, then floats that lie in the checkpoint. `at` and `size` need not respect floats. */
+/* Reads snapshot bytes: a head, then floats of the checkpoint. The range may begin and end inside a float. */
 static enum status read_snapshot(struct engine *e, const struct download_item *item, uint64_t size, uint8_t *dst,
                                  struct err *err)
 {
@@ -326,17 +329,17 @@ static enum status read_object(struct engine *e, const struct download_item *ite
     return e->store->ops->segment_read(e->store, entry->at.segment, entry->at.offset + item->at, e->chunk, size, err);
 }
 
-/* Send what this worker asked for until its lane is full. */
+/* Sends requested objects until the worker's lane is full. */
 static enum status send_downloads(struct engine *e, struct session *s, struct err *err)
 {
     struct download_item item;
     uint64_t size;
     if (s->download.again_us > e->now_us) return STATUS_OK;
     while (s->bulk != SESSION_NO_PEER && download_next(&s->download, &item, &size)) {
-        /* Kept objects may have changed since it was asked for. */
+        /* The object may have been removed since the request. */
         if (object_size(e, item.kind, item.fragment, item.version) != item.total) {
             download_sent(&s->download, &item, 0);
-            engine_refuse(e, s->control, REFUSE_GONE, "version %llu of fragment %u is no longer kept: join again",
+            engine_refuse(e, s->control, s->name, REFUSE_GONE, "version %llu of fragment %u was removed: join again",
                           (unsigned long long)item.version, item.fragment);
             continue;
         }
@@ -356,7 +359,7 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
             return STATUS_OK;
         }
         if (status != STATUS_OK) {
-            s->bulk = SESSION_NO_PEER; /* it binds again, and asks again */
+            s->bulk = SESSION_NO_PEER; /* the worker sends BIND and its request again */
             return STATUS_OK;
         }
         download_sent(&s->download, &item, size);

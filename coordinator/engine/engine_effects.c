@@ -1,4 +1,4 @@
-/* Effects of the engine: draw, read the clock, send, refuse, emit an event. Every handler uses them; they call no other
+/* Effects of the engine: draw, read the clock, send, refuse, emit an event. All handlers use them; they call no other
  * part of the engine. */
 #include <assert.h>
 #include <stdarg.h>
@@ -41,35 +41,36 @@ enum status engine_send(struct engine *e, uint64_t peer, enum wire_lane lane, co
 void engine_send_control(struct engine *e, const struct session *s, const struct msg *m)
 {
     if (engine_send(e, s->control, WIRE_CONTROL, m) != STATUS_OK)
-        log_debug("%s to %s was not taken by the transport; it will be asked for again", msg_name(m->type), s->name);
+        log_debug("cannot send %s to %s: the worker will request it again", msg_name(m->type), s->name);
 }
 
-/* A refused worker retries: one line a minute for each text, at most ENGINE_REFUSALS a minute for all. */
-bool engine_was_said(struct engine *e, const char *text)
+/* A refused worker retries: log one line a minute for each text, and at most ENGINE_REFUSALS lines a minute in all. */
+bool engine_logged_recently(struct engine *e, const char *text)
 {
     uint64_t hash = hash64(text, strlen(text));
-    struct refusal *place = NULL;
+    struct logged_text *place = NULL;
     for (size_t i = 0; i < ENGINE_REFUSALS; i++) {
-        struct refusal *r = &e->refusals[i];
-        bool live = r->hash && e->now_us < r->said_us + ENGINE_REFUSAL_US;
+        struct logged_text *r = &e->logged[i];
+        bool live = r->hash && e->now_us < r->logged_us + ENGINE_REFUSAL_US;
         if (live && r->hash == hash) return true;
         if (!live) place = r;
     }
     if (!place) return true;
-    *place = (struct refusal){hash, e->now_us};
+    *place = (struct logged_text){hash, e->now_us};
     return false;
 }
 
-void engine_refuse(struct engine *e, uint64_t peer, enum refuse_code code, const char *fmt, ...)
+void engine_refuse(struct engine *e, uint64_t peer, const char *name, enum refuse_code code, const char *fmt, ...)
 {
     struct msg m = {.type = MSG_REFUSE, .refuse = {.code = (uint16_t)code}};
+    char line[WIRE_TEXT_MAX + WIRE_NAME_MAX + 16];
     va_list args;
     va_start(args, fmt);
     vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
     va_end(args);
-    if (code != REFUSE_UNKNOWN_SESSION && !engine_was_said(e, m.refuse.text))
-        log_info("refused a worker: %s", m.refuse.text);
-    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("the refusal could not be sent");
+    snprintf(line, sizeof line, "refused %s: %s", name ? name : "a worker", m.refuse.text);
+    if (code != REFUSE_UNKNOWN_SESSION && !engine_logged_recently(e, line)) log_info("%s", line);
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send REFUSE");
 }
 
 void engine_emit(struct engine *e, const struct engine_event *event)

@@ -1,10 +1,11 @@
-/* Evaluations: the coordinator cuts the validation windows into shares, workers add up their losses, it adds the
- * shares.
+/* Evaluations: the coordinator splits the validation windows into shares, workers sum their losses, and the coordinator
+ * sums the shares.
  *
- * A share is given to one worker at a time under an id of its own; a worker that falls silent, leaves, or has moved
- * past the version gives it back. Barrier: all workers share one evaluation between two rounds. Async: the worker whose
- * delta was merged last takes all of it while the others go on. At the end everybody shares the whole validation
- * set. */
+ * - One worker at a time holds a share, under a fresh id. A worker returns its share when it falls silent, leaves, or
+ *   has moved past the version.
+ * - Barrier: all workers share one evaluation between two rounds.
+ * - Async: the worker whose delta was merged last takes the whole evaluation while the others continue.
+ * - At the end of the run all workers share the whole validation set. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,18 +41,19 @@ static bool due(const struct engine *e, bool *final_p)
     return barrier(e) ? done % every == 0 && last != done : done / every > last / every;
 }
 
-/* May take a share: heard of, with the parameters, and nothing else to do than wait. */
-static bool able(const struct engine *e, const struct session *s)
+/* The worker can take a share: it is connected, has the parameters and is idle. */
+static bool can_evaluate(const struct engine *e, const struct session *s)
 {
     if (!s->id || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m || m->work.open) return false;
     if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
-    /* Who delivered all its work no longer trains, whatever its last heartbeat said; who was dropped still may. */
+    /* A member in step delivered all its work, so an older heartbeat may still say "training". A member whose work was
+     * dropped may really be training. */
     return m->in_step || s->last.state != WORKER_TRAINING;
 }
 
-/* What is evaluated, and what its loss is plotted against. */
+/* Sets the versions to evaluate, and the round and tokens of their loss. */
 static void take_newest(struct engine *e)
 {
     const struct round *r = &e->ledger.round;
@@ -67,11 +69,11 @@ static void start(struct engine *e, bool final)
     uint64_t windows = l->model.val_samples, part = e->config.train.eval_tokens / l->model.sample_tokens;
     uint32_t n = 0;
     if (!final && part < windows) windows = part ? part : 1;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) n += able(e, &e->sessions.sessions[i]);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) n += can_evaluate(e, &e->sessions.sessions[i]);
     if (!barrier(e) && !final) n = 1;
     if (n > windows) n = (uint32_t)windows;
     if (n > run->cap) n = run->cap;
-    if (!n) n = 1; /* whoever comes takes it */
+    if (!n) n = 1; /* the next worker takes the whole evaluation */
     assert(!run->open && n <= run->cap && n <= windows);
     run->open = true;
     run->final = final;
@@ -96,7 +98,7 @@ static void send_eval(struct engine *e, const struct session *s, const struct ev
 
 static void give(struct engine *e, struct eval_share *share, struct session *s)
 {
-    /* async: always of the newest version; a share begun by nobody may follow it */
+    /* async: the share has not started, so it moves to the newest version */
     if (!barrier(e) && !e->eval.final) take_newest(e);
     assert(e->eval.open && !share->done && !share->holder);
     share->id = ++e->eval_ids;
@@ -109,28 +111,28 @@ void engine_eval_prefer(struct engine *e, uint64_t session)
 {
     bool final;
     struct session *s = session_by_id(&e->sessions, session);
-    if (e->eval.open || !due(e, &final) || final || !s || !able(e, s)) return;
+    if (e->eval.open || !due(e, &final) || final || !s || !can_evaluate(e, s)) return;
     start(e, false);
     give(e, &e->eval.shares[0], s);
 }
 
-/* Who gets a share: not the worker that gave it back, which would do so again at once, where others are there who can,
- * or soon will. Async: the share it gets is of a newer version. */
-static struct session *taker(struct engine *e, const struct eval_share *share)
+/* Chooses the worker for a share. The worker that returned it would return it again, so it is the last choice: only if
+ * no other worker can take it now or soon. Async: the share moves to a newer version, so any worker is good. */
+static struct session *choose_holder(struct engine *e, const struct eval_share *share)
 {
     struct session *again = NULL;
     bool others = false;
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
         bool returned = s->id == share->returned && (barrier(e) || e->eval.final);
-        if (able(e, s) && !returned) return s;
-        if (able(e, s)) again = s;
+        if (can_evaluate(e, s) && !returned) return s;
+        if (can_evaluate(e, s)) again = s;
         others = others || (s->id && engine_eval_holds(e, s) && !engine_is_silent(e, s));
     }
     return others ? NULL : again;
 }
 
-/* Take shares back from workers that cannot finish them, and give out those that nobody holds. */
+/* Takes shares from workers that left or are silent, and assigns free shares. */
 static void distribute(struct engine *e)
 {
     for (uint32_t i = 0; i < e->eval.n; i++) {
@@ -138,11 +140,11 @@ static void distribute(struct engine *e)
         const struct session *holder = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
         if (share->holder && (!holder || engine_is_silent(e, holder))) {
-            log_info("evaluation: the share of %s is given to another worker",
+            log_info("evaluation: giving the share of %s to another worker",
                      holder ? holder->name : "a worker that left");
             share->holder = 0;
         }
-        struct session *s = share->holder ? NULL : taker(e, share);
+        struct session *s = share->holder ? NULL : choose_holder(e, share);
         if (s) give(e, share, s);
     }
 }
@@ -154,14 +156,14 @@ static enum status finish(struct engine *e, struct err *err)
     uint8_t body[RECORD_SMALL_MAX];
     struct writer w = writer_of(body, sizeof body);
     char text[WIRE_TEXT_MAX];
-    for (uint32_t i = 0; i < run->n; i++) { /* in order of windows */
+    for (uint32_t i = 0; i < run->n; i++) { /* in order of windows, so that the sum has the same bits every time */
         assert(run->shares[i].done && run->shares[i].tokens > 0);
         record.loss_sum += run->shares[i].loss_sum;
         record.tokens += run->shares[i].tokens;
     }
     if (!isfinite(record.loss_sum)) {
-        record.loss_sum = INFINITY; /* one value, whatever the workers' kind of NaN */
-        snprintf(text, sizeof text, "the validation loss after round %llu is not finite: training diverged; %s",
+        record.loss_sum = INFINITY; /* the journal gets one value for all kinds of NaN */
+        snprintf(text, sizeof text, "training diverged: the validation loss after round %llu is not finite; %s",
                  (unsigned long long)run->round, config_divergence_advice(&e->config));
         engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
     }
@@ -175,7 +177,7 @@ static enum status finish(struct engine *e, struct err *err)
                                           .tokens = run->tokens,
                                           .val_loss = record.loss_sum / (double)record.tokens}};
     engine_emit(e, &event);
-    engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the event: the round's line says it again */
+    engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
     return STATUS_OK;
@@ -205,7 +207,7 @@ void engine_on_eval_result(struct engine *e, struct session *s, const struct msg
             continue;
         share->holder = 0;
         share->returned = s->id;
-        if (m->tokens) { /* 0: it had moved past the version */
+        if (m->tokens) { /* 0: the worker has moved past the version */
             share->done = true;
             share->loss_sum = m->loss_sum;
             share->tokens = m->tokens;

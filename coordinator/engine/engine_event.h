@@ -1,19 +1,19 @@
-/* Events of a run, which the engine emits one at a time through engine_io.event, and its summary.
- * Plain types: coordinator/report includes this header and no other of the engine. */
+/* Events of a run, emitted one at a time through engine_io.event, and the summary of a run.
+ * Plain types: coordinator/report includes this header and no other header of the engine. */
 #ifndef COORDINATOR_ENGINE_EVENT_H
 #define COORDINATOR_ENGINE_EVENT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The comment names the member of the union. */
+/* Each comment names the member of the union. */
 enum engine_event_kind {
     ENGINE_EVENT_JOIN,       /* line */
     ENGINE_EVENT_LEAVE,      /* line */
     ENGINE_EVENT_EVICT,      /* line */
     ENGINE_EVENT_FAULT,      /* line */
     ENGINE_EVENT_WAITING,    /* line: the run waits longer than usual */
-    ENGINE_EVENT_RESTART,    /* restart: this engine continues a run found in the store */
+    ENGINE_EVENT_RESTART,    /* restart: this engine continues the run in the store */
     ENGINE_EVENT_STEP,       /* step: one inner step of one worker */
     ENGINE_EVENT_UPDATE,     /* update: one fragment took an outer step */
     ENGINE_EVENT_ROUND,      /* round: a round is over */
@@ -24,13 +24,13 @@ enum engine_event_kind {
 
 struct engine_event_line {
     const char *worker; /* name; NULL: the event concerns no single worker */
-    const char *text;
+    const char *text;   /* may be "" */
 };
 
 struct engine_event_restart {
     const char *text;
     bool modelled;          /* a worker has joined: `rounds` is known */
-    uint64_t round, rounds; /* done; of the run */
+    uint64_t round, rounds; /* rounds done; rounds of the run */
 };
 
 /* step and round count from 1. */
@@ -38,12 +38,12 @@ struct engine_event_step {
     const char *worker;
     uint64_t step, round, tokens; /* tokens: of the run so far */
     double loss, lr, grad_norm;
-    bool skipped; /* the gradient was not finite: the step was not taken */
-    bool timed;   /* the worker measured the step: */
+    bool skipped; /* the gradient was not finite: the worker skipped the step */
+    bool timed;   /* the worker measured the step: the next two are set */
     double tokens_per_s, tflops;
-    bool counted; /* the last step of a batch: bytes on the worker's socket so far: */
+    bool counted; /* the last step of a batch: the next two are set, bytes on the worker's socket so far */
     uint64_t bytes_up, bytes_down;
-    bool measured; /* a round ended with this batch: seconds of its phases: */
+    bool measured; /* a round ended with this batch: the next five are set, seconds of its phases */
     double compute_s, compress_s, send_s, wait_s, apply_s;
 };
 
@@ -51,24 +51,24 @@ struct engine_event_update {
     uint64_t fragment, version, round, tokens; /* round: rounds done */
     double lr;                                 /* of the outer step */
     const char *codec;                         /* "relay" or the downlink codec */
-    uint64_t update_bytes;                     /* of the object that workers get */
-    bool compared;                             /* codec.down auto: bytes for all workers, either way: */
+    uint64_t update_bytes;                     /* size of the update object */
+    bool compared;                             /* codec.down auto: the next two are set, bytes to all workers */
     uint64_t relay_bytes, union_bytes;
 };
 
-/* NaN: there is no number. loss, compute_s, wait_s: no delta was merged. val_loss: this version was not evaluated. */
+/* NaN: unknown. loss, compute_s, wait_s: no delta was merged. val_loss: this version was not evaluated. */
 struct engine_event_round {
     uint64_t round, rounds, version, tokens;
     double loss, val_loss;
     double round_s, compute_s, wait_s;
     uint64_t bytes_up, bytes_down; /* of the run so far */
-    uint32_t workers, delivered;   /* assigned, merged */
-    const char *codec;             /* of the last update, or NULL */
+    uint32_t workers, delivered;   /* workers assigned; deltas merged */
+    const char *codec;             /* codec of the last update, or NULL */
     const char *slowest;           /* the worker that delivered last, or NULL */
 };
 
 struct engine_event_eval {
-    uint64_t round, version, tokens; /* what was evaluated */
+    uint64_t round, version, tokens; /* of the evaluated parameters */
     double val_loss;
 };
 
@@ -105,13 +105,13 @@ static inline bool engine_event_is_line(const struct engine_event *event)
 struct engine_summary {
     bool done;
     uint64_t params, tokens, steps, rounds, restarts;
-    uint64_t worker_steps; /* inner steps merged, of all workers */
-    uint32_t workers;      /* that ever delivered */
+    uint64_t worker_steps; /* merged inner steps of all workers */
+    uint32_t workers;      /* workers with at least one merged delta */
     double final_val_loss; /* NaN: none */
     uint64_t val_tokens;
-    double wall_s, compute_s; /* compute_s: of all merged deltas */
+    double wall_s, compute_s; /* compute_s: sum over all merged deltas */
     uint64_t bytes_up, bytes_down;
-    uint64_t theta_hash; /* layout_theta_hash of theta now; 0 before the first join */
+    uint64_t theta_hash; /* layout_theta_hash of the current theta; 0 before the first join */
 };
 
 #endif

@@ -8,19 +8,19 @@
 #include "coordinator/engine/engine_impl.h"
 
 enum {
-    SHORT_LIFE_US = 3000000, /* of a session that was replaced */
-    COPY_TIMES = 2           /* so often in a row: whoever was replaced comes back, so two processes live */
+    SHORT_LIFE_US = 3000000, /* a session that is replaced sooner is short-lived */
+    COPY_TIMES = 2           /* short-lived sessions in a row that prove two processes with one identity */
 };
 
 /* --- HELLO -------------------------------------------------------------------------------------------------------- */
 
-static bool another_is_called(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+static bool name_is_taken(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
 {
     const struct session *s = session_by_name(&e->sessions, name);
     return s && memcmp(s->uuid, uuid, WIRE_UUID) != 0 && !engine_is_silent(e, s);
 }
 
-/* The worker that this one is a copy of: the same state under another name, in two processes that both live. */
+/* The connected worker with the same uuid and another name: both use copies of one folder. NULL: none. */
 static const struct session *original_of(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
 {
     const struct session *s = session_by_uuid(&e->sessions, uuid);
@@ -29,16 +29,16 @@ static const struct session *original_of(const struct engine *e, const uint8_t u
 
 static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
 {
-    if (another_is_called(e, uuid, name)) {
-        engine_refuse(e, peer, REFUSE_NAME, "another worker called '%s' is connected: give this one another --name",
-                      name);
+    if (name_is_taken(e, uuid, name)) {
+        engine_refuse(e, peer, name, REFUSE_NAME,
+                      "another worker with the name '%s' is connected: choose another --name", name);
         return true;
     }
     const struct session *original = original_of(e, uuid, name);
     if (original) {
-        engine_refuse(e, peer, REFUSE_NAME,
-                      "the folder of '%s' is a copy of the one of '%s', which is connected: give it a --dir of its own",
-                      name, original->name);
+        engine_refuse(e, peer, name, REFUSE_NAME,
+                      "the folder of '%s' is a copy of the folder of '%s', which is connected: use another --dir", name,
+                      original->name);
         return true;
     }
     return false;
@@ -49,16 +49,15 @@ void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
     static const uint8_t none[WIRE_UUID];
     if (refuse_early(e, peer, m->uuid, m->name)) return;
     if (memcmp(m->run_id, none, WIRE_UUID) != 0 && memcmp(m->run_id, e->ledger.run_id, WIRE_UUID) != 0) {
-        engine_refuse(e, peer, REFUSE_RUN,
-                      "the saved state of worker '%s' belongs to another run: give it another --dir, or remove that "
-                      "one",
+        engine_refuse(e, peer, m->name, REFUSE_RUN,
+                      "the saved state of worker '%s' belongs to another run: use another --dir, or remove that folder",
                       m->name);
         return;
     }
     struct msg reply = {.type = MSG_CONFIG, .config = {.config_hash = e->config_hash, .text = e->config_text}};
     memcpy(reply.config.run_id, e->ledger.run_id, WIRE_UUID);
     if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK)
-        log_debug("CONFIG could not be sent; HELLO comes again");
+        log_debug("cannot send CONFIG: the worker will repeat HELLO");
 }
 
 /* --- JOIN --------------------------------------------------------------------------------------------------------- */
@@ -72,21 +71,21 @@ static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join
 {
     struct layout other;
     struct reader r = reader_of(m->layout, m->layout_size);
-    const struct layout *mine = &e->ledger.layout;
-    char what[320] = "its layout cannot be read";
+    const struct layout *run = &e->ledger.layout;
+    char what[320] = "cannot read its layout";
     layout_init(&other);
     if (layout_decode(&other, &r) == STATUS_OK) {
-        uint32_t i = 0, n = other.n_tensors < mine->n_tensors ? other.n_tensors : mine->n_tensors;
-        while (i < n && same_tensor(&other.tensors[i], &mine->tensors[i])) i++;
+        uint32_t i = 0, n = other.n_tensors < run->n_tensors ? other.n_tensors : run->n_tensors;
+        while (i < n && same_tensor(&other.tensors[i], &run->tensors[i])) i++;
         if (i < n)
-            snprintf(what, sizeof what, "its tensor %u is '%.80s', the run's '%.80s', or of another shape", i,
-                     other.tensors[i].name, mine->tensors[i].name);
+            snprintf(what, sizeof what, "its tensor %u is '%.80s', the run's is '%.80s' or has another shape", i,
+                     other.tensors[i].name, run->tensors[i].name);
         else
-            snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run %u in %u", other.n_tensors,
-                     other.n_fragments, mine->n_tensors, mine->n_fragments);
+            snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run has %u in %u", other.n_tensors,
+                     other.n_fragments, run->n_tensors, run->n_fragments);
     }
     layout_finish(&other);
-    engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' is another one: %s", m->name, what);
+    engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the model of '%s' differs from the run's: %s", m->name, what);
 }
 
 static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
@@ -97,9 +96,9 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
     if (m->layout_hash != layout_hash(&e->ledger.layout))
         refuse_layout(e, peer, m);
     else if (!train || !val || m->sample_tokens != model->sample_tokens)
-        engine_refuse(e, peer, REFUSE_DATASET,
-                      "the %s data of '%s' differs from the run's (it has %llu samples, the run %llu): use the same "
-                      "shards as the others",
+        engine_refuse(e, peer, m->name, REFUSE_DATASET,
+                      "the %s data of '%s' differs from the run's (%llu samples instead of %llu): use the same shards "
+                      "as the other workers",
                       train ? "validation" : "training", m->name,
                       (unsigned long long)(train ? m->val_samples : m->train_samples),
                       (unsigned long long)(train ? model->val_samples : model->train_samples));
@@ -108,7 +107,7 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
     return false;
 }
 
-/* What it holds lies on this run's log. */
+/* The worker's versions are in the update log, so it can continue from its saved state. */
 static bool can_resume(const struct engine *e, const struct msg_join *m)
 {
     if (m->n_held != e->ledger.layout.n_fragments) return false;
@@ -121,17 +120,17 @@ static bool can_resume(const struct engine *e, const struct msg_join *m)
 
 static void emit_joined(struct engine *e, const char *name, const struct msg_join *m, bool resume)
 {
-    char text[160];
-    const char *what = resume ? "continues with what it holds" : "starts from a snapshot";
+    char text[240];
+    const char *what = resume ? "continues from its saved state" : "starts from a snapshot";
     uint64_t version = e->ledger.round.versions[0];
     if (!resume && m->n_held && m->held[0].version > version) {
         snprintf(text, sizeof text,
-                 "it holds version %llu and the run's log ends at %llu (a power cut, or an older copy of the folder): "
-                 "starts from a snapshot",
+                 "starts from a snapshot: its version %llu is newer than the run's version %llu (after a power cut, or "
+                 "in an older copy of the run folder)",
                  (unsigned long long)m->held[0].version, (unsigned long long)version);
         what = text;
     } else if (!resume && !version) {
-        what = "begins";
+        what = "";
     }
     engine_emit_text(e, ENGINE_EVENT_JOIN, name, what);
 }
@@ -149,7 +148,7 @@ enum status engine_write_member(struct engine *e, enum record_member_what what, 
     return engine_write(e, RECORD_MEMBER, body, w.pos, NULL, err);
 }
 
-/* Its place: the one it had, a new one once the first round has opened, none before. */
+/* Gives the session a place: the previous one of its uuid, or a new one. Before the first round it gets none. */
 static enum status seat(struct engine *e, struct session *s, struct err *err)
 {
     struct round *round = &e->ledger.round;
@@ -211,11 +210,11 @@ static void send_welcome(struct engine *e, const struct session *s, bool resume)
     engine_send_control(e, s, &m);
 }
 
-/* A new session for this worker. Uploads of the one before go on where they were. NULL: no room. */
+/* Opens a session for this worker; uploads of its previous session continue. NULL: no free slot, or no memory. */
 static struct session *open_session(struct engine *e, uint64_t peer, const struct msg_join *m)
 {
     struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
-    if (!old) old = session_by_name(&e->sessions, m->name); /* silent, or HELLO would have been refused */
+    if (!old) old = session_by_name(&e->sessions, m->name); /* silent: otherwise refuse_early has refused */
     struct upload *uploads = NULL;
     uint64_t before = 0;
     uint32_t times = 0;
@@ -251,19 +250,19 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
 static void refuse_place(struct engine *e, uint64_t peer, const char *name)
 {
     if (session_table_full(&e->sessions))
-        engine_refuse(e, peer, REFUSE_FULL,
-                      "the run has its coordinator.max_workers of %u workers: '%s' is one too many",
+        engine_refuse(e, peer, name, REFUSE_FULL,
+                      "the run is full: coordinator.max_workers of %u workers are connected, '%s' has to wait",
                       e->config.coordinator.max_workers, name);
     else
-        engine_refuse(e, peer, REFUSE_FULL, "the coordinator has no memory left for '%s'", name);
+        engine_refuse(e, peer, name, REFUSE_FULL, "the coordinator has no memory for worker '%s'", name);
 }
 
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
     if (m->config_hash != e->config_hash) {
-        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' joins with other settings than this run's: say HELLO again",
-                      m->name);
+        engine_refuse(e, peer, m->name, REFUSE_CONFIG,
+                      "the settings of '%s' differ from the run's: repeat HELLO to get them", m->name);
         return STATUS_OK;
     }
     if (!e->ledger.modelled) {
@@ -285,22 +284,22 @@ void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
 {
     const struct session *next = session_after(&e->sessions, id);
     if (!next || next->times < COPY_TIMES) {
-        engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "it was started again, or had left this worker out");
+        engine_refuse(e, peer, NULL, REFUSE_UNKNOWN_SESSION, "it was restarted, or has evicted this worker");
         return;
     }
     char text[WIRE_TEXT_MAX];
     snprintf(text, sizeof text,
-             "two processes take turns as '%s', with copies of one folder: give one of them a --dir and a --name of "
-             "its own",
+             "two processes join in turn as '%s', with copies of one folder: start one of them with another --dir and "
+             "--name",
              next->name);
-    if (!engine_was_said(e, text)) log_warn("%s", text);
-    engine_refuse(e, peer, REFUSE_UNKNOWN_SESSION, "%s", text);
+    if (!engine_logged_recently(e, text)) log_warn("%s", text);
+    engine_refuse(e, peer, NULL, REFUSE_UNKNOWN_SESSION, "%s", text);
 }
 
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
 {
     struct session *s = session_by_id(&e->sessions, m->session);
-    if (!s) return; /* refusals are for the control lane: its next heartbeat gets one */
+    if (!s) return; /* refusals go to the control lane: the next heartbeat is refused */
     if (s->bulk != peer) download_resume(&s->download);
     s->bulk = peer;
     engine_hear(e, s);

@@ -8,7 +8,7 @@
 
 enum { SKIPS_LINE_US = 30000000 };
 
-/* Merged ones, and those of steps reported since by members whose rounds are not merged yet. */
+/* Merged tokens, plus the tokens of reported steps whose rounds are not merged yet. */
 static uint64_t tokens_so_far(const struct engine *e)
 {
     uint64_t tokens = e->ledger.round.tokens;
@@ -32,27 +32,26 @@ static bool count_step(struct session *s, const struct metrics_step *step)
     return true;
 }
 
-void engine_tell_skips(struct engine *e, struct session *s)
+void engine_emit_skips(struct engine *e, struct session *s)
 {
     char text[256];
     if (!s->skips) return;
     snprintf(text, sizeof text,
-             "inner steps skipped up to round %" PRIu64 ": %" PRIu64 ", the gradient is not finite; "
-             "%s",
-             s->step_round + 1, s->skips, config_divergence_advice(&e->config));
+             "skipped %" PRIu64 " inner steps up to round %" PRIu64 ": the gradient is not finite; %s", s->skips,
+             s->step_round + 1, config_divergence_advice(&e->config));
     s->skips = 0;
-    s->skips_said_us = e->now_us;
+    s->skips_logged_us = e->now_us;
     engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
 }
 
-/* The round it reports steps of is trained, as far as can be seen. */
+/* The worker has reported the last step of its round. */
 static bool trained(const struct engine *e, const struct session *s, const struct metrics_step *last)
 {
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     return !m || m->work.round != last->round || last->step + 1 >= m->work.steps;
 }
 
-/* Steps and rounds count from 1 where people see them. */
+/* Emits a STEP event. Events count steps and rounds from 1. */
 static void emit_step(struct engine *e, const struct session *s, const struct msg_metrics *m, uint32_t i)
 {
     assert(i < m->n_steps);
@@ -96,6 +95,6 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         s->skips += counted && !isfinite(m->steps[i].grad_norm);
         emit_step(e, s, m, i);
     }
-    bool due = !s->skips_said_us || e->now_us - s->skips_said_us >= SKIPS_LINE_US;
-    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_tell_skips(e, s);
+    bool due = !s->skips_logged_us || e->now_us - s->skips_logged_us >= SKIPS_LINE_US;
+    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_emit_skips(e, s);
 }

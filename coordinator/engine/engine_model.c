@@ -1,4 +1,4 @@
-/* The first JOIN defines the model: its layout, its data and theta_0 become the run's. */
+/* The first JOIN defines the run: layout, data set and theta_0. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #include "common/tensor/hf_folder.h"
 #include "coordinator/engine/engine_impl.h"
 
-/* What the shapes of its tensors do not show of a model, but its outputs do. A folder without config.json says nothing
- * of it. */
+/* Compares the settings in init_dir's config.json that change a model's outputs but not its shapes. A folder without
+ * config.json passes. */
 static enum status init_fits(const struct engine *e, struct err *err)
 {
     const struct config *c = &e->config;
@@ -23,15 +23,15 @@ static enum status init_fits(const struct engine *e, struct err *err)
     if (!file_exists(path)) return STATUS_OK;
     TRY(hf_config_load(&hf, e->init_dir, err));
     if (strcmp(hf.model_type, c->model.family) != 0)
-        return err_set(err, STATUS_MISMATCH, "%.300s is a %s, and model.family is %s", path, hf.model_type,
+        return err_set(err, STATUS_MISMATCH, "%.300s has model_type %s, but model.family is %s", path, hf.model_type,
                        c->model.family);
     if (hf.n_head != c->model.n_head)
-        return err_set(err, STATUS_MISMATCH, "%.300s has %u heads, and model.n_head is %u", path, hf.n_head,
+        return err_set(err, STATUS_MISMATCH, "%.300s has %u heads, but model.n_head is %u", path, hf.n_head,
                        c->model.n_head);
     if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
-        return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, and model.rope_theta is %g", path,
+        return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, but model.rope_theta is %g", path,
                        hf.rope_theta, c->model.rope_theta);
-    if (hf.tied != (c->model.tie_embeddings == CHOICE_ON)) /* its lm_head would be left out, or is missing */
+    if (hf.tied != (c->model.tie_embeddings == CHOICE_ON)) /* its lm_head would be ignored, or is missing */
         return err_set(err, STATUS_MISMATCH, "%.300s has tie_word_embeddings %s: set model.tie_embeddings=%s", path,
                        hf.tied ? "true" : "false", hf.tied ? "on" : "off");
     struct rope_scaling ours;
@@ -39,15 +39,15 @@ static enum status init_fits(const struct engine *e, struct err *err)
     TRY(rope_scaling_parse(&ours, c->model.rope_scaling, err));
     rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
     if (hf.rope_theta > 0 && strcmp(theirs, rope_scaling_text(&ours, text, sizeof text)) != 0)
-        return err_set(err, STATUS_MISMATCH, "%.300s has positions for model.rope_scaling: %s, which is %s", path,
+        return err_set(err, STATUS_MISMATCH, "%.300s has rope scaling '%s', but model.rope_scaling is '%s'", path,
                        theirs, c->model.rope_scaling);
     if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
-        return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, and model.norm_eps is %g", path, hf.norm_eps,
+        return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, but model.norm_eps is %g", path, hf.norm_eps,
                        c->model.norm_eps);
     return STATUS_OK;
 }
 
-/* Hashes of theta_0, made in a buffer of its own. */
+/* Computes the hashes of theta_0, in a temporary buffer. */
 static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
                                   struct err *err)
 {
@@ -56,7 +56,7 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
     enum status status = e->init_dir ? init_fits(e, err) : STATUS_OK;
     if (e->init_dir && status == STATUS_OK) status = hf_folder_load(e->init_dir, layout, theta, err);
-    if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: starting again would not help */
+    if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: a restart would not help */
         err_prefix(err, "model.init_from");
         status = err->code = STATUS_INVALID;
     }
@@ -70,7 +70,7 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     return status;
 }
 
-/* The file that data.tokenizer names; NULL: none. */
+/* The file of data.tokenizer; NULL: "bytes" or "none". */
 static const char *tokenizer_file(const struct engine *e)
 {
     const char *name = e->config.data.tokenizer;
@@ -101,18 +101,17 @@ enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
     enum status status = e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), anew, &why);
     if (status == STATUS_OK) return STATUS_OK;
     if (anew) return err_set(err, status, "%s", why.msg);
-    log_warn("checkpoints go on without a tokenizer: %s", why.msg);
+    log_warn("writing checkpoints without a tokenizer: %s", why.msg);
     return STATUS_OK;
 }
 
-/* The config.json of checkpoints: the worker's, with the tokens' numbers of the folder that the run starts from. NULL:
- * as it is. */
+/* The config.json of checkpoints: the worker's text with the special token ids of init_dir. *out NULL: unchanged. */
 static enum status model_text(const struct engine *e, const char *given, char **out, struct err *err)
 {
     *out = NULL;
     if (!e->init_dir) return STATUS_OK;
     enum status status = hf_config_with_ids(given, e->init_dir, out, err);
-    if (*out && strlen(*out) >= WIRE_CONFIG_MAX) { /* no worker of ours brings so much */
+    if (*out && strlen(*out) >= WIRE_CONFIG_MAX) { /* only a hostile worker sends so long a text */
         mem_free(*out);
         *out = NULL;
     }
@@ -149,27 +148,28 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
     return status;
 }
 
-/* Bytes that this process could have at most; where nobody knows, any number. */
-static uint64_t memory_of_all(void)
+/* The memory of this machine in bytes; UINT64_MAX: unknown. */
+static uint64_t memory_total(void)
 {
     uint64_t left, total;
     host_memory(&left, &total);
     return total ? total : UINT64_MAX;
 }
 
-/* False, with the worker refused, when such a model does not fit this machine, or its fragments their codecs. A model
- * whose theta alone is too large is looked at no further. */
+/* Refuses the worker and returns false if the model does not fit this machine, or a fragment does not fit its codec. If
+ * theta alone is too large, the codecs are not checked. */
 static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
-    uint64_t need = layout->n_params * sizeof(float), all = memory_of_all();
+    uint64_t need = layout->n_params * sizeof(float), all = memory_total();
     char wants[MEMORY_TEXT_MAX], has[MEMORY_TEXT_MAX];
     struct err why = {0};
     enum status status = STATUS_OK;
     if (need < all) status = outer_state_bytes(&need, &e->config, layout, e->config.coordinator.min_workers, &why);
     if (status_is_permanent(status))
-        engine_refuse(e, peer, REFUSE_LAYOUT, "the model of '%s' cannot be served: %s", m->name, why.msg);
+        engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the coordinator cannot serve the model of '%s': %s", m->name,
+                      why.msg);
     else if (need > all)
-        engine_refuse(e, peer, REFUSE_LAYOUT,
+        engine_refuse(e, peer, m->name, REFUSE_LAYOUT,
                       "the model of '%s' has %llu parameters: the coordinator would need at "
                       "least %s of memory and has %s",
                       m->name, (unsigned long long)layout->n_params, memory_text(need, wants), memory_text(all, has));
@@ -178,16 +178,16 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
     return false;
 }
 
-/* False, with the worker refused, when what it brings cannot start a run. */
+/* Refuses the worker and returns false if its JOIN cannot start a run. */
 static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
     if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
-        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+        engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
     else if (m->sample_tokens != e->config.model.block_size)
-        engine_refuse(e, peer, REFUSE_CONFIG, "'%s' cuts samples of %u tokens, model.block_size is %u", m->name,
-                      m->sample_tokens, e->config.model.block_size);
+        engine_refuse(e, peer, m->name, REFUSE_CONFIG, "samples of '%s' have %u tokens, but model.block_size is %u",
+                      m->name, m->sample_tokens, e->config.model.block_size);
     else if (!m->train_samples)
-        engine_refuse(e, peer, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
+        engine_refuse(e, peer, m->name, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
                       m->sample_tokens);
     else
         return memory_suffices(e, peer, m, layout);
@@ -205,7 +205,7 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
     if (status == STATUS_NOMEM) {
         err_set(err, status, "no memory for the layout");
     } else if (status != STATUS_OK) {
-        engine_refuse(e, peer, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+        engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
         status = STATUS_OK;
     } else if (first_join_fits(e, peer, m, &layout)) {
         status = engine_keep_files(e, true, err);

@@ -7,7 +7,7 @@
 
 /* --- while joined ------------------------------------------------------------------------------------------------- */
 
-/* A worker with nothing to do although it should have something has lost a message, or its state. */
+/* Repeats DONE, EVAL or ASSIGN to an idle worker that should be busy: it has lost the message, or its state. */
 static enum status remind(struct engine *e, struct session *s, struct err *err)
 {
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
@@ -23,7 +23,7 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
         past = past || (f < s->last.n_fragments && s->last.versions[f] > m->work.versions[f]);
     }
     if (!waited) return STATUS_OK;
-    /* It lost its delta and has moved past the version it would have to train from again. */
+    /* The worker lost its delta and has moved past its base version, so it cannot recompute the delta. */
     if (barrier && past) return engine_drop(e, m, UINT32_MAX, REJECT_BASE, err);
     engine_send_assign(e, s, m);
     return STATUS_OK;
@@ -55,10 +55,10 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     struct member *member = member_by_id(&e->ledger.round.members, s->member);
     char name[WIRE_NAME_MAX];
     memcpy(name, s->name, sizeof name);
-    if (m->finished) e->told++;
+    if (m->finished) e->n_finished++;
     if (m->finished && member) member->left = true;
     if (!m->finished) TRY(lose_place(e, RECORD_MEMBER_LEAVE, member, err));
-    engine_tell_skips(e, s);
+    engine_emit_skips(e, s);
     session_remove(&e->sessions, s);
     engine_progress(e);
     engine_emit_text(e, ENGINE_EVENT_LEAVE, name, m->text);
@@ -77,14 +77,14 @@ enum status engine_evict(struct engine *e, struct err *err)
     for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
         const struct member *m = e->ledger.round.members.members[i];
         if (!m->active || e->now_us - m->heard_us < limit) continue;
-        snprintf(text, sizeof text, "not heard of for %.1f s (limit %.1f s, %s): its work is given to others",
+        snprintf(text, sizeof text, "no message for %.1f s (limit %.1f s, %s); other workers get its samples",
                  (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6, engine_evict_rule(e));
         TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
         assert(!m->active);
         engine_progress(e);
         engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
         struct session *s = session_by_member(&e->sessions, m->id);
-        if (s) session_remove(&e->sessions, s); /* a sign of life now makes it join again and take its place back */
+        if (s) session_remove(&e->sessions, s); /* a later message makes the worker join again and get its place back */
     }
     return STATUS_OK;
 }

@@ -9,7 +9,7 @@
 #include "common/base/text.h"
 #include "coordinator/engine/engine_impl.h"
 
-/* --- what the run waits for --------------------------------------------------------------------------------------- */
+/* --- waiting line ------------------------------------------------------------------------------------------------- */
 
 struct line {
     char *out;
@@ -30,15 +30,16 @@ static void add(struct line *line, const char *fmt, ...)
     if (line->used >= line->cap) line->used = line->cap - 1;
 }
 
-/* How long the run waits for a member that is not there. */
-static void add_patience(const struct engine *e, struct line *line, const struct member *m)
+/* Adds the time until an absent member is evicted. */
+static void add_eviction(const struct engine *e, struct line *line, const struct member *m)
 {
     uint64_t at = m ? m->heard_us + engine_evict_after_us(e) : 0;
-    if (m && m->active) add(line, ", left out in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
+    if (m && m->active) add(line, ", evicted in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
     add(line, ")");
 }
 
-/* Heartbeats go on while a disk or a device hangs. Only people can tell that from a step that takes long. */
+/* Adds the time without progress. Heartbeats continue while a disk or device hangs, and only the operator can tell that
+ * from a long step. */
 static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
 {
     uint64_t still = e->now_us - s->moved_us;
@@ -46,17 +47,17 @@ static void add_standstill(const struct engine *e, struct line *line, const stru
     add(line, ")");
 }
 
-/* "worker-1 (training, step 12/30)"; m may be NULL: it has no place yet */
+/* Adds "worker-1 (training, step 12/30)". m NULL: it has no place yet. */
 static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s,
                        const struct member *m)
 {
     add(line, "%s%s (", line->n++ ? ", " : "", name);
     if (!s) {
         add(line, "not connected");
-        add_patience(e, line, m);
+        add_eviction(e, line, m);
     } else if (engine_is_silent(e, s)) {
         add(line, "silent for %.0f s", (double)(e->now_us - s->heard_us) * 1e-6);
-        add_patience(e, line, m);
+        add_eviction(e, line, m);
     } else if (s->last.state == WORKER_TRAINING) {
         add(line, "training, step %u/%u", s->last.step, s->last.steps);
         add_standstill(e, line, s);
@@ -70,7 +71,7 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
 
 static void waiting_eval(const struct engine *e, struct line *line)
 {
-    add(line, "evaluation: ");
+    add(line, "the evaluation: ");
     for (uint32_t i = 0; i < e->eval.n; i++) {
         const struct eval_share *share = &e->eval.shares[i];
         const struct session *s = session_by_id(&e->sessions, share->holder);
@@ -78,23 +79,33 @@ static void waiting_eval(const struct engine *e, struct line *line)
         if (s)
             add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
         else
-            add(line, "%sany worker", line->n++ ? ", " : "");
+            add(line, "%sa free worker", line->n++ ? ", " : "");
     }
+}
+
+static bool has_waited_part(const struct round *r, const struct member *m)
+{
+    for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
+        if (m->work.parts[f].state == PART_WAITED) return true;
+    return false;
 }
 
 static void waiting_work(const struct engine *e, struct line *line)
 {
     const struct round *r = &e->ledger.round;
-    if (e->config.train.method == METHOD_ASYNC)
-        add(line, "deltas: ");
-    else
-        add(line, "round %llu: ", (unsigned long long)r->round + 1);
+    bool async = e->config.train.method == METHOD_ASYNC;
+    uint32_t missing = 0, all = 0;
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
-        bool waited = false;
-        for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
-            waited = waited || m->work.parts[f].state == PART_WAITED;
-        if (waited) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
+        missing += has_waited_part(r, m);
+        all += m->active && (async || m->next_round == r->round + 1);
+    }
+    add(line, "%u of %u workers", missing, all);
+    if (!async) add(line, " in round %llu", (unsigned long long)r->round + 1);
+    add(line, ": ");
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (has_waited_part(r, m)) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
     }
 }
 
@@ -103,11 +114,11 @@ static void waiting_ready(const struct engine *e, struct line *line)
     uint32_t ready = 0, need = e->config.coordinator.min_workers;
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
-    add(line, "workers: %u of %u ready", ready, need);
+    add(line, "%u of %u workers", need > ready ? need - ready : 0, need);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
         if (!s->id || s->ready_us) continue;
-        add(line, "%s", line->n ? "" : "; ");
+        add(line, "%s", line->n ? "" : ": ");
         add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
     }
 }
@@ -125,7 +136,7 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
         waiting_work(e, &line);
     else
         waiting_ready(e, &line);
-    text_make_clean(out); /* cut within a name, perhaps */
+    text_make_clean(out); /* the text may end inside a UTF-8 character */
     return out;
 }
 
@@ -134,14 +145,13 @@ void engine_emit_restart(struct engine *e)
     char text[WIRE_TEXT_MAX];
     const struct round *r = &e->ledger.round;
     struct line line = {.out = text, .cap = sizeof text};
-    add(&line, "continuing the run found in its folder");
+    add(&line, "continuing the run in this folder");
     for (uint32_t i = 0; i < r->members.n && e->config.train.method != METHOD_ASYNC && !e->ledger.done; i++) {
         const struct member *m = r->members.members[i];
         if (!m->active || (!m->in_step && !m->work.open)) continue;
         if (!line.n)
-            add(&line, " at round %llu of %llu; whoever is not back within %.0f s (%s) is left out: ",
-                (unsigned long long)r->round + 1, (unsigned long long)round_total(r),
-                (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
+            add(&line, " at round %llu of %llu; waiting up to %.0f s (%s) for ", (unsigned long long)r->round + 1,
+                (unsigned long long)round_total(r), (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
     text_make_clean(text);
@@ -150,7 +160,7 @@ void engine_emit_restart(struct engine *e)
     engine_emit(e, &event);
 }
 
-/* All of the summary but theta_hash, which takes a pass over theta. */
+/* Fills the summary except theta_hash, which needs a pass over theta. */
 static void totals(const struct engine *e, struct engine_summary *out)
 {
     const struct ledger *l = &e->ledger;
@@ -181,7 +191,8 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* What a status has room for: all of everybody, those who are not gone, no more than their names and states, nobody. */
+/* Details of a status, from most to least; the largest one that fits is sent:
+ * - ALL: all workers; HERE: only workers that are not gone; STATES: only their names and states; NONE: no worker. */
 enum detail { DETAIL_ALL, DETAIL_HERE, DETAIL_STATES, DETAIL_NONE };
 
 static bool is_gone(const struct member *m, const struct session *s)
@@ -218,7 +229,7 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     return o;
 }
 
-/* "workers", and how many are not in it: "workers_gone", "workers_not_listed". */
+/* Adds "workers", and the numbers of omitted workers: "workers_gone", "workers_not_listed". */
 static void add_workers(json_t *o, const struct engine *e, enum detail detail)
 {
     json_t *list = json_array();
@@ -253,7 +264,7 @@ static const char *state_name(const struct engine *e)
     return e->ledger.modelled && round_busy(&e->ledger.round) ? "training" : "waiting";
 }
 
-/* "deltas_refused": how many, and "refused_for": how many for each reason there was. */
+/* Adds "deltas_refused", the number of refused deltas, and "refused_for", the number for each reason. */
 static void add_refusals(json_t *o, const struct engine *e)
 {
     static const char *const reasons[] = {
@@ -318,7 +329,7 @@ size_t engine_status_json(const struct engine *e, char *out, size_t cap)
     return n;
 }
 
-/* --- summary -------------------------------------------------------------------------------------------------- */
+/* --- summary ------------------------------------------------------------------------------------------------------ */
 
 void engine_summary(const struct engine *e, struct engine_summary *out)
 {

@@ -1,12 +1,13 @@
-/* The line of a round: what the ledger knew when the round was over, told of when its evaluation is in.
+/* The round event: the ledger's numbers at the end of the round, emitted when its evaluation has finished.
  *
- * It follows the journal record by record, live and in recovery alike. So a process that ends in between loses none:
- * the next one finds the round in the journal and tells of it, if nobody has (engine_options.rounds_told). No
- * checkpoint is made meanwhile (engine_checkpoint_due), so what follows the newest one is enough for that. (One that
- * falls into a later round, of async, or where a crash was in its way, has that round's sums of what follows it only.)
- *
- * async: nothing stops for an evaluation, and when its loss is in there are newer versions. It is told of by itself,
- * and rounds as soon as they are over; but the last one, after which there is only the evaluation of its version. */
+ * - It follows the journal record by record, live and in recovery. If the process ends before the event, the next
+ *   process finds the round in the journal and emits it (unless engine_options.rounds_reported includes it).
+ * - No checkpoint is written while an event is pending (engine_checkpoint_due), so the records after the newest
+ *   checkpoint are enough.
+ * - Exception: a checkpoint inside a later round (async, or after a crash). The sums of that round cover only the
+ *   records after the checkpoint.
+ * - async: training continues during an evaluation, and newer versions exist when it ends. Rounds are therefore
+ *   reported at once, and the evaluation by its own event. Only the last round waits for its evaluation. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static void begin(struct engine *e)
     e->slowest[0] = 0;
 }
 
-/* barrier: round `round` opened, or more of it */
+/* barrier: round `round` opened, or more members were assigned to it */
 static void opened(struct engine *e, uint64_t round)
 {
     if (e->config.train.method == METHOD_ASYNC || e->rounds_begun > round) return;
@@ -59,10 +60,10 @@ static void note(struct engine *e, uint64_t round)
         event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
     memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
     memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
-    e->info.pending = event->round > e->rounds_told;
+    e->info.pending = event->round > e->rounds_reported;
 }
 
-/* async: the work of one delta may end two rounds, of which the first one has all of it. */
+/* async: one delta may end two rounds; its work counts for the first of them. */
 static void closed(struct engine *e)
 {
     uint64_t done = round_done(&e->ledger.round);
@@ -87,7 +88,7 @@ void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, s
     case RECORD_OPEN: opened(e, e->ledger.round.round); break;
     case RECORD_DELTA: delivered(e, body, size); break;
     case RECORD_EVAL: evaluated(e); break;
-    case RECORD_MEMBER: /* async: what was merged of a delta counts when the rest of it is dropped */
+    case RECORD_MEMBER: /* async: the merged part of a delta counts when the rest is dropped */
     case RECORD_DROP:
     case RECORD_UPDATE: closed(e); break;
     default: break;

@@ -1,4 +1,4 @@
-/* The state of one session: heard, silent, ready for work; and how long a member may be silent before its eviction. */
+/* The state of one session (heard, silent, ready for work), and the time limit of eviction. */
 #include <assert.h>
 
 #include "common/base/log.h"
@@ -19,7 +19,7 @@ void engine_hear(struct engine *e, struct session *s)
     if (m) m->heard_us = e->now_us;
     if (!s->silent) return;
     s->silent = false;
-    log_info("%s is heard of again", s->name);
+    log_info("%s is back: its messages arrive again", s->name);
 }
 
 bool engine_is_silent(const struct engine *e, const struct session *s)

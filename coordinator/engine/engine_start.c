@@ -26,7 +26,7 @@ static enum status begin_run(struct engine *e, struct err *err)
     return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
 }
 
-/* Which settings differ from those of the folder. */
+/* Lists the settings that differ from those of the run in the store. */
 static enum status name_differences(const struct engine *e, char *names, size_t cap, struct err *err)
 {
     struct config *then = mem_alloc(1, sizeof *then);
@@ -38,7 +38,7 @@ static enum status name_differences(const struct engine *e, char *names, size_t 
                                       "the run's configuration", CONFIG_FILE, NULL);
     if (status == STATUS_OK) config_shared_diff(&e->config, then, names, cap);
     mem_free(then);
-    if (!names[0]) snprintf(names, cap, "its configuration cannot be read by this version");
+    if (!names[0]) snprintf(names, cap, "this program cannot read its configuration");
     return STATUS_OK;
 }
 
@@ -48,30 +48,30 @@ static enum status check_config(const struct engine *e, struct err *err)
     if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
     TRY(name_differences(e, names, sizeof names, err));
     return err_set(err, STATUS_INVALID,
-                   "the run folder holds a run with other settings: %s: use those there, or another --dir (where "
-                   "model.init_from begins a new run from a checkpoint of this one)",
+                   "the run folder contains a run with other settings: %s: use the settings of that run, or another "
+                   "--dir (model.init_from starts a new run from a checkpoint of this one)",
                    names);
 }
 
-/* The folder of a run that no worker has joined, as after a first try with a model that did not fit: nothing is lost
- * when other settings take the place of those. */
+/* Replaces the settings of a run that no worker has joined yet, for example after a try with a model that was too
+ * large. The run has no state to lose yet. */
 static enum status change_settings(struct engine *e, struct err *err)
 {
     char names[300];
     if (e->ledger.modelled || e->ledger.config_hash == e->config_hash) return STATUS_OK;
     TRY(name_differences(e, names, sizeof names, err));
-    log_info("nobody had joined the run in this folder: it takes the new settings (%s)", names);
+    log_info("replaced the settings of the run in this folder, which no worker had joined (%s)", names);
     return begin_run(e, err);
 }
 
-static enum status tell_recovering(const struct engine *e, struct err *err)
+static enum status report_recovering(const struct engine *e, struct err *err)
 {
     if (!e->io.recovering) return STATUS_OK;
     return e->io.recovering(e->io.ctx, e->ledger.modelled ? round_done(&e->ledger.round) : 0, e->recovered, err);
 }
 
-/* Running totals go on from those of the last record. */
-static void clock_go_on(struct engine *e)
+/* Running totals continue from the last record. */
+static void continue_clock(struct engine *e)
 {
     e->elapsed_base_us = e->ledger.clock.elapsed_us;
     e->bytes_up_base = e->ledger.clock.bytes_up;
@@ -83,24 +83,24 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
 {
     struct engine *e = ctx;
     const struct snapshot_info *newest = engine_newest(e);
-    TRY(tell_recovering(e, err));
+    TRY(report_recovering(e, err));
     e->recovered++;
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
-    if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before steps are recomputed */
+    if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before replay recomputes steps */
     TRY(ledger_replay(&e->ledger, type, at, body, size, err));
-    clock_go_on(e);
+    continue_clock(e);
     engine_round_follow(e, type, body, size);
     return STATUS_OK;
 }
 
-/* A checkpoint that is damaged, and what becomes of the run without it: those before it are read already. */
+/* Adds advice to the error of a damaged checkpoint. The older checkpoints are already loaded. */
 static enum status advise(const struct engine *e, uint64_t round, bool newest, struct err *err)
 {
-    char what[360], instead[80] = "start a new run from its model, if that is whole (model.init_from)";
+    char what[360], instead[80] = "start a new run from its model, if undamaged (model.init_from)";
     if (!err) return STATUS_CORRUPT;
     snprintf(what, sizeof what, "%.350s", err->msg);
     if (!newest)
-        snprintf(instead, sizeof instead, "remove it: there is a newer one");
+        snprintf(instead, sizeof instead, "remove it: a newer checkpoint exists");
     else if (e->n_kept)
         snprintf(instead, sizeof instead, "remove it to go back to round_%06llu",
                  (unsigned long long)engine_newest(e)->round);
@@ -110,7 +110,7 @@ static enum status advise(const struct engine *e, uint64_t round, bool newest, s
 
 static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, struct err *err)
 {
-    TRY(tell_recovering(e, err));
+    TRY(report_recovering(e, err));
     TRY(engine_kept_room(e, err));
     struct snapshot_info *info = &e->kept[e->n_kept];
     enum status status =
@@ -123,7 +123,7 @@ static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, 
     return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
 }
 
-/* The newest snapshot is the state; the log of updates reaches back to the oldest. */
+/* Loads the newest snapshot as the state, and starts the update log at the oldest one. */
 static enum status load_snapshots(struct engine *e, struct err *err)
 {
     uint64_t *rounds;
@@ -142,21 +142,21 @@ static enum status load_snapshots(struct engine *e, struct err *err)
 static enum status recover(struct engine *e, struct err *err)
 {
     TRY(load_snapshots(e, err));
-    clock_go_on(e);
+    continue_clock(e);
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
     enum status status =
         journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err);
     if (status == STATUS_CORRUPT && !e->n_kept)
-        err_prefix(err, "checkpoints/ holds none, so the whole journal is needed");
+        err_prefix(err, "checkpoints/ is empty, so recovery needs the whole journal");
     TRY(status);
     const struct snapshot_info *newest = engine_newest(e);
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)
             return err_set(err, STATUS_CORRUPT,
-                           "journal/ lacks updates that checkpoints are made of: restore it from a copy, or start a "
-                           "new run from a checkpoint, the newest is round_%06llu (model.init_from)",
+                           "updates of the run are missing in journal/: restore it from a copy, or start a new run "
+                           "from a checkpoint, the newest is round_%06llu (model.init_from)",
                            (unsigned long long)(newest ? newest->round : 0));
     }
     if (!e->ledger.journal.open && newest) TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
@@ -168,12 +168,12 @@ static enum status recover(struct engine *e, struct err *err)
     return journal_sync(&e->ledger.journal, err);
 }
 
-/* The shell's part of a recovered run: clocks and tables start anew. */
-static enum status revive(struct engine *e, struct err *err)
+/* Sets up the volatile state of a recovered run: session table and clocks. */
+static enum status init_volatile(struct engine *e, struct err *err)
 {
     struct ledger *l = &e->ledger;
-    e->eval_ids = l->starts << 32; /* larger than any of an earlier process */
-    e->rounds_told = 0;            /* what is done again is told again */
+    e->eval_ids = l->starts << 32; /* larger than all ids of earlier processes */
+    e->rounds_reported = 0;        /* repeated rounds are reported again */
     if (!l->modelled) return STATUS_OK;
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
@@ -197,7 +197,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->store = store;
     e->init_dir = options->init_dir;
     e->entropy = options->entropy;
-    e->rounds_told = options->rounds_told;
+    e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = now_us;
     e->retry_us = UINT64_MAX;
     e->config_hash = config_shared_hash(&e->config);
@@ -206,10 +206,10 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
     enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
     if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
-        status = err_set(err, STATUS_LIMIT, "the configuration is too long to be sent to workers");
+        status = err_set(err, STATUS_LIMIT, "the configuration is too long to send to workers");
     if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
     if (status == STATUS_OK) status = recover(e, err);
-    if (status == STATUS_OK) status = revive(e, err);
+    if (status == STATUS_OK) status = init_volatile(e, err);
     if (status != STATUS_OK) {
         engine_destroy(e);
         return status;

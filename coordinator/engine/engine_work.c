@@ -10,8 +10,8 @@
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
 
-/* Who is being left behind, for the line that says a time limit fired. */
-static void say_late(struct engine *e, const struct round_close *close)
+/* Emits the event of a time limit, with the names of the late workers. */
+static void emit_late(struct engine *e, const struct round_close *close)
 {
     char limit[160], names[300] = "", text[WIRE_TEXT_MAX];
     const struct round *r = &e->ledger.round;
@@ -21,12 +21,12 @@ static void say_late(struct engine *e, const struct round_close *close)
         size_t n = strlen(names);
         snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->name);
     }
-    snprintf(text, sizeof text, "round %llu closes without %s: a quorum is in, and the time limit of %s has passed",
+    snprintf(text, sizeof text, "closing round %llu without %s: the quorum has delivered, time limit %s",
              (unsigned long long)r->round + 1, names, deadline_text(&close->limit, limit, sizeof limit));
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
 }
 
-/* Workers that are still sending what can no longer be merged stop at once. */
+/* Rejects running uploads of dropped parts, so that their workers stop sending. */
 static enum status reject_dropped(struct engine *e, uint32_t fragment, struct err *err)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
@@ -34,7 +34,7 @@ static enum status reject_dropped(struct engine *e, uint32_t fragment, struct er
         const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
         if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
         upload_drop(&s->uploads[fragment]);
-        TRY(engine_reject(e, s, m->work.round, fragment, REJECT_LATE, "the round closed without it", err));
+        TRY(engine_reject(e, s, m->work.round, fragment, REJECT_LATE, "too late: its round closed without it", err));
     }
     return STATUS_OK;
 }
@@ -66,7 +66,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     uint64_t version = l->round.versions[close->fragment];
     uint32_t last = close->ids[close->n - 1];
     const struct session *s = session_by_member(&e->sessions, last);
-    if (close->late) say_late(e, close);
+    if (close->late) emit_late(e, close);
     TRY(ledger_close(l, close, &clock, err));
     assert(l->round.versions[close->fragment] == version + 1);
     if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));
@@ -127,11 +127,11 @@ static enum status write_open(struct engine *e, const struct round_open *open, s
     assert(!w.bad && w.pos == size);
     enum status status = engine_write(e, RECORD_OPEN, body, size, NULL, err);
     mem_free(body);
-    /* Ranges must not be handed out twice: a worker sees its assignment when it is safe. */
+    /* Sync before the worker sees its assignment: after a power cut the same ranges must not be handed out again. */
     return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;
 }
 
-/* Before the first round nobody has a place: enough ready workers make it open. */
+/* Gives places to all sessions when min_workers are ready for the first round. */
 static enum status seat_first(struct engine *e, struct err *err)
 {
     uint32_t ready = 0;
@@ -150,7 +150,7 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
     if (ledger_room(l) != STATUS_OK) return err_set(err, STATUS_NOMEM, "no memory for assignments");
     open.grants = l->grants;
     enum status status = round_plan(&l->round, e->now_us, &open);
-    if (status != STATUS_OK) return err_set(err, status, "the order of samples is used up");
+    if (status != STATUS_OK) return err_set(err, status, "all positions of the sample order are used");
     if (!open.n) return STATUS_OK;
     uint32_t ids[WIRE_NAMED_MAX], n = open.n < WIRE_NAMED_MAX ? open.n : WIRE_NAMED_MAX;
     for (uint32_t i = 0; i < n; i++) ids[i] = open.grants[i].id;
@@ -161,7 +161,7 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
         struct session *s = session_by_member(&e->sessions, ids[i]);
         if (!s) continue;
         engine_send_assign(e, s, member_by_id(&l->round.members, ids[i]));
-        if (s->last.state == WORKER_READY) s->last.state = WORKER_TRAINING; /* until it says something newer */
+        if (s->last.state == WORKER_READY) s->last.state = WORKER_TRAINING; /* until its next heartbeat */
         engine_refresh_ready(e, s);
     }
     *any_p = true;
@@ -186,7 +186,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     struct ledger *l = &e->ledger;
     uint8_t body[RECORD_SMALL_MAX];
     if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
-    engine_flush_round(e, NAN); /* no data to evaluate on */
+    engine_flush_round(e, NAN); /* pending only if the run has no validation data */
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
     struct writer w = writer_of(body, sizeof body);

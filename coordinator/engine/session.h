@@ -1,5 +1,5 @@
-/* Connections of workers that have joined, and what each last said. Sessions are not part of the run: they end with the
- * process, with silence, or when the same worker joins again. */
+/* Sessions: connections of workers that have joined, with their last reports. Sessions are not part of the run's state.
+ * A session ends with the process, after a silence, or when the same worker joins again. */
 #ifndef COORDINATOR_SESSION_H
 #define COORDINATOR_SESSION_H
 
@@ -15,30 +15,31 @@
 #define SESSION_NO_MEMBER UINT32_MAX
 #define SESSION_NO_PEER UINT64_MAX
 
-/* The last delta of a fragment that came whole in this session. Its worker keeps the bytes until an update names it. */
+/* The last delta of a fragment that this session delivered completely. Its worker keeps the bytes until an update names
+ * the delta. */
 struct session_own {
-    uint64_t round;             /* + 1; 0: none */
-    uint64_t version, from, to; /* where it lies in the update that relays it; version 0: in none */
+    uint64_t round;             /* round + 1; 0: none */
+    uint64_t version, from, to; /* bytes [from, to) of update `version` relay it; version 0: no update does */
 };
 
 struct session {
     uint64_t id; /* random; 0: slot is free */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
-    char devices[WIRE_NAME_MAX]; /* what it computes on, as it said */
-    uint32_t member;             /* id of its place, SESSION_NO_MEMBER before the first round */
+    char devices[WIRE_NAME_MAX]; /* its devices, from JOIN */
+    uint32_t member;             /* member id; SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;
-    uint64_t moved_us;                /* when its work last went on: another state or step, or bytes of a delta */
+    uint64_t moved_us;                /* time of its last progress: a new state, a new step, or bytes of a delta */
     uint64_t before;                  /* id of the session it replaced; 0: none */
-    uint32_t times;                   /* sessions in a row that were replaced soon after they began, up to this one */
-    struct msg_heartbeat last;        /* zeros before the first one */
-    bool beating;                     /* a heartbeat has come */
-    bool silent;                      /* said so in the log */
-    uint64_t ready_us;                /* since when it may be given work; 0: it may not */
-    uint64_t step_round, step_tokens; /* tokens of the steps reported of the round it trains */
-    uint32_t last_step;               /* of these */
-    uint64_t skips, skips_said_us;    /* steps it skipped that were not told of yet; when some were: 0: never */
+    uint32_t times;                   /* number of short-lived sessions in a row before this one */
+    struct msg_heartbeat last;        /* zeros before the first heartbeat */
+    bool beating;                     /* a heartbeat has arrived */
+    bool silent;                      /* its silence was logged */
+    uint64_t ready_us;                /* ready for work since then; 0: not ready */
+    uint64_t step_round, step_tokens; /* the round of its reported steps, and their tokens */
+    uint32_t last_step;               /* the last reported step of that round */
+    uint64_t skips, skips_logged_us;  /* skipped steps not logged yet; time of the last log line, 0: never */
     struct download download;
     struct upload *uploads;  /* [n_fragments], owned */
     struct session_own *own; /* [n_fragments], owned */
@@ -51,15 +52,15 @@ struct session_table {
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments) MUST_CHECK;
 void session_table_finish(struct session_table *t);
-/* All slots are taken. */
+/* True: no slot is free. */
 bool session_table_full(const struct session_table *t);
-/* A free slot made a session; NULL when all are taken or memory is short. */
+/* Makes a free slot a session. NULL: no free slot, or no memory. */
 struct session *session_add(struct session_table *t, uint64_t id);
 void session_remove(struct session_table *t, struct session *s);
-/* NULL when there is none. */
+/* NULL: not found; the same below. */
 struct session *session_by_id(const struct session_table *t, uint64_t id);
 struct session *session_by_uuid(const struct session_table *t, const uint8_t uuid[WIRE_UUID]);
-/* The one that replaced `id`. */
+/* The session that replaced `id`. */
 struct session *session_after(const struct session_table *t, uint64_t id);
 struct session *session_by_name(const struct session_table *t, const char *name);
 struct session *session_by_member(const struct session_table *t, uint32_t member);

@@ -5,7 +5,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 
-/* Deltas first .. first + count of a close, in memory and opened. */
+/* Deltas [first, first + count) of a close, in memory and opened. */
 struct group {
     uint32_t first, count;
 };
@@ -15,7 +15,7 @@ static size_t aligned(size_t bytes)
     return (bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
-/* Bytes in s->payload for the first `count` deltas of a group. */
+/* The bytes of s->payload that the first `count` deltas of a group need. */
 static size_t room_for(const struct ledger *l, const struct round_close *close, uint32_t first, uint32_t count,
                        size_t at)
 {
@@ -37,11 +37,11 @@ static enum status read_one(struct ledger *l, const struct round_close *close, u
     delta->tokens = part->tokens;
     if (status == STATUS_OK) status = merge_open(l->outer.fragments[close->fragment].up, delta);
     if (status == STATUS_OK) return status;
-    return err_set(err, status, "the delta of worker '%s' cannot be read back from the journal",
+    return err_set(err, status, "cannot read the delta of worker '%s' from the journal",
                    member_by_id(&l->round.members, close->ids[i])->name);
 }
 
-/* Read the deltas that follow g, as many as fit; all of them when `all`. */
+/* Reads the deltas after g: as many as fit, or all of them if `all`. */
 static enum status read_group(struct ledger *l, const struct round_close *close, size_t at, bool all, struct group *g,
                               struct err *err)
 {
@@ -82,7 +82,7 @@ enum status delta_read_merge(struct ledger *l, const struct round_close *close, 
             TRY(read_group(l, close, at, all, &g, err));
             merge_compute_norms(&merge, o->deltas, g.count);
         }
-        if (g.first) g = (struct group){0}; /* they did not fit together: once more from the start */
+        if (g.first) g = (struct group){0}; /* the deltas needed several groups: start again at the first */
     }
     if (g.count) merge_add(&merge, o->deltas, g.count);
     while (g.first + g.count < close->n) {

@@ -1,4 +1,4 @@
-/* The deltas of one fragment, read back from the journal and merged into the outer state's accumulator. */
+/* Reads the deltas of one fragment from the journal and merges them into the outer state's accumulator. */
 #ifndef COORDINATOR_DELTA_READ_H
 #define COORDINATOR_DELTA_READ_H
 
@@ -7,9 +7,9 @@
 #include "common/base/status.h"
 #include "coordinator/ledger/ledger.h"
 
-/* l->outer.acc = the merge of the fragment's held parts, in worker order. The payloads are read to l->outer.payload
- * from byte `at` on, end to end, as many at a time as there is room for; or all at once (`together`), four bytes behind
- * them free. IO, CORRUPT, NOMEM with a line. */
+/* Sets l->outer.acc to the merge of the fragment's held parts, in order of worker ids. Payloads are read into
+ * l->outer.payload from byte `at` on, concatenated. `together` false: as many at a time as fit; true: all at once, with
+ * four free bytes after them. IO, CORRUPT, NOMEM, each with text. */
 enum status delta_read_merge(struct ledger *l, const struct round_close *close, size_t at, bool together,
                              struct err *err) MUST_CHECK;
 

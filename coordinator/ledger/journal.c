@@ -19,7 +19,7 @@ struct header {
     uint32_t crc;
 };
 
-/* False when these are not the first bytes of a record. */
+/* False: the bytes are not a valid record header. */
 static bool header_decode(struct header *h, const uint8_t data[JOURNAL_RECORD_HEADER])
 {
     struct reader r = reader_of(data, JOURNAL_RECORD_HEADER);
@@ -42,7 +42,7 @@ static void segment_header(uint8_t out[JOURNAL_SEGMENT_HEADER], uint64_t segment
     put_u32(&w, 0);
 }
 
-/* A whole header of another format is no damage. */
+/* A valid header of another format is reported as UNSUPPORTED, not as damage. */
 static enum status check_format(const uint8_t head[JOURNAL_SEGMENT_HEADER], uint64_t segment, struct err *err)
 {
     uint8_t other[JOURNAL_SEGMENT_HEADER], format = head[FORMAT_AT];
@@ -50,13 +50,13 @@ static enum status check_format(const uint8_t head[JOURNAL_SEGMENT_HEADER], uint
     if (format == JOURNAL_FORMAT || format < '0' || format > '9' || memcmp(head, other, sizeof other) != 0)
         return STATUS_OK;
     return err_set(err, STATUS_UNSUPPORTED,
-                   "journal/%08llu.log has format %c, this program reads %c: go on with the release that began the "
+                   "journal/%08llu.log has format %c, this program reads %c: continue with the release that began the "
                    "run, or start a new run from a checkpoint (model.init_from)",
                    (unsigned long long)segment, format, JOURNAL_FORMAT);
 }
 
-/* Does any record behind `at` know the byte at `at` to be durable? Headers carry their own checksum, so a header is
- * enough; read through a window. */
+/* Searches the bytes after `at` for a record that calls the byte at `at` durable. A header has its own checksum, so a
+ * header is enough. */
 static enum status was_durable(const struct journal_source *source, uint64_t at, bool *yes_p, struct err *err)
 {
     uint8_t *window = mem_alloc(1, SCAN_WINDOW);
@@ -83,7 +83,7 @@ struct scan {
     struct header header;
 };
 
-/* Read the record at `at` into scan->body. OK, END when it is not whole, or a failure. */
+/* Reads the record at `at` into scan->body. OK, END if the record is incomplete or damaged, or a failure. */
 static enum status scan_record(struct scan *scan, uint64_t at, struct err *err)
 {
     const struct journal_source *source = scan->source;
@@ -131,7 +131,7 @@ enum status journal_scan(const struct journal_source *source, uint64_t *good_p, 
     if (!bad) TRY_GOTO(was_durable(source, at, &bad, err), done);
     if (bad)
         status = err_set(err, STATUS_CORRUPT,
-                         "journal/%08llu.log is damaged at byte %llu, in front of records that were safe: restore "
+                         "journal/%08llu.log is damaged at byte %llu, before records that were synced: restore "
                          "it from a copy, or start a new run from a checkpoint (model.init_from)",
                          (unsigned long long)source->segment, (unsigned long long)at);
 done:
@@ -173,12 +173,11 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
     assert(good <= source.size);
     if (!last) return STATUS_OK;
     if (good < source.size)
-        log_warn("journal/%08llu.log: the %llu bytes behind byte %llu were not written completely before the crash; "
-                 "they are dropped",
+        log_warn("journal/%08llu.log: removed the last %llu bytes after byte %llu: the crash left an incomplete record",
                  (unsigned long long)segment, (unsigned long long)(source.size - good), (unsigned long long)good);
     TRY(j->store->ops->segment_continue(j->store, segment, good, err));
     *j = (struct journal){.store = j->store, .segment = segment, .size = good, .durable = good, .open = true};
-    return good ? STATUS_OK : begin_header(j, err); /* 0: not even its header had reached the disk */
+    return good ? STATUS_OK : begin_header(j, err); /* 0: the crash lost the segment's header, too */
 }
 
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
@@ -205,7 +204,7 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
 
 enum status journal_begin(struct journal *journal, struct store *store, uint64_t segment, struct err *err)
 {
-    /* No mark behind this sync: an older segment must be durable to its last byte. */
+    /* This sync writes no mark after it: an older segment must be durable to its last byte. */
     assert(!journal->open || (journal->store == store && journal->durable <= journal->size));
     if (journal->open) TRY(store->ops->sync(store, err));
     TRY(store->ops->segment_begin(store, segment, err));
@@ -250,6 +249,6 @@ enum status journal_sync(struct journal *journal, struct err *err)
     journal->durable = journal->size;
     TRY(journal_append(journal, JOURNAL_MARK, NULL, 0, NULL, err));
     assert(journal->size == journal->durable + JOURNAL_RECORD_HEADER);
-    journal->dirty = false; /* the mark itself needs no sync */
+    journal->dirty = false; /* losing the mark is harmless, so it needs no sync */
     return STATUS_OK;
 }

@@ -99,7 +99,7 @@ static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size)
 static enum status fold_start(struct ledger *l, size_t size)
 {
     if (size || !l->begun) return STATUS_CORRUPT;
-    if (!l->done) l->starts++; /* there is nothing to go on with */
+    if (!l->done) l->starts++; /* a start after the end of the run continues nothing */
     return STATUS_OK;
 }
 
@@ -109,8 +109,8 @@ static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size
     TRY(outer_state_fill(&l->outer, l->init_dir, err));
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         if (l->outer.fragments[f].hash != l->model.hashes[f])
-            return err_set(err, STATUS_MISMATCH, "the initial parameters are not those this run started with%s%s",
-                           l->init_dir ? ": something changed in " : "", l->init_dir ? l->init_dir : "");
+            return err_set(err, STATUS_MISMATCH, "the initial parameters differ from those this run started with%s%s",
+                           l->init_dir ? ": restore the files in " : "", l->init_dir ? l->init_dir : "");
         TRY(update_log_start(&l->log, f, 0, l->outer.fragments[f].hash));
     }
     return STATUS_OK;
@@ -205,7 +205,7 @@ enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t 
     TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &at, err));
     enum status status = fold(l, type, at, body, size, err);
     if (status == STATUS_OK || (err && err->code == status)) return status;
-    return err_set(err, status, "internal: a %s record does not fit the state (%s)", names[type], status_text(status));
+    return err_set(err, status, "internal: a %s record contradicts the state (%s)", names[type], status_text(status));
 }
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
@@ -242,7 +242,7 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
     assert(clock->elapsed_us >= l->clock.elapsed_us);
     l->clock = *clock;
     enum status status = fold_update(l, &u, at, size);
-    return status == STATUS_OK ? status : err_set(err, status, "internal: an update does not fit the state");
+    return status == STATUS_OK ? status : err_set(err, status, "internal: an update contradicts the state");
 }
 
 /* --- replay ------------------------------------------------------------------------------------------------------- */
@@ -258,7 +258,7 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
                                  struct err *err)
 {
     struct update_named *named = mem_alloc(WIRE_NAMED_MAX, sizeof *named);
-    struct update u, mine;
+    struct update u, computed;
     struct round_close close = {0};
     struct reader r = reader_of(body, size);
     enum status status = named ? STATUS_OK : STATUS_NOMEM;
@@ -276,12 +276,12 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
             close.ids[close.n++] = named[i].worker_id;
         }
     }
-    if (status == STATUS_OK) status = update_compute(l, &close, &mine, err);
-    if (status == STATUS_OK && (mine.theta_hash != u.theta_hash || mine.payload_size != u.payload_size ||
-                                memcmp(mine.payload, u.payload, u.payload_size) != 0))
+    if (status == STATUS_OK) status = update_compute(l, &close, &computed, err);
+    if (status == STATUS_OK && (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
+                                memcmp(computed.payload, u.payload, u.payload_size) != 0))
         status = damaged(err, RECORD_UPDATE, at,
-                         "recomputing this update gives other bytes: was the run made by "
-                         "another version of this program?");
+                         "the recomputed update differs from this one; continue with the program version "
+                         "that wrote the run");
     if (status == STATUS_OK) status = fold_update(l, &u, at, size - RECORD_CLOCK_BYTES);
     mem_free(named);
     return status;
@@ -296,7 +296,7 @@ enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at
     else
         status = fold(l, type, at, body, size, err);
     if (status == STATUS_OK || (err && err->code == status)) return status;
-    return damaged(err, type, at, "does not fit what came before it");
+    return damaged(err, type, at, "contradicts the records before it");
 }
 
 enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
@@ -309,6 +309,6 @@ enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at,
         return damaged(err, type, at, "is malformed");
     struct update_entry entry = {u.theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size - RECORD_CLOCK_BYTES};
     if (u.fragment >= l->layout.n_fragments || update_log_add(&l->log, u.fragment, u.version, &entry) != STATUS_OK)
-        return damaged(err, type, at, "does not follow the one before it");
+        return damaged(err, type, at, "does not follow the update before it");
     return STATUS_OK;
 }

@@ -1,7 +1,9 @@
-/* The state of the run: everything that survives a restart, and nothing else. It is the fold of a snapshot and the
- * journal records after it: ledger_write appends a record and folds it in, ledger_replay folds in one that recovery
- * read, through the same functions. An outer step is recomputed in replay and compared with the update that was
- * published. */
+/* The ledger: the state of the run that survives a restart. It is the fold of a snapshot and the journal records after
+ * it.
+ *
+ * - ledger_write appends a record and folds it in; ledger_replay folds in a record that recovery read. Both use the
+ *   same functions.
+ * - Replay recomputes each outer step and compares it with the published update. */
 #ifndef COORDINATOR_LEDGER_H
 #define COORDINATOR_LEDGER_H
 
@@ -24,12 +26,12 @@ struct ledger {
     const char *init_dir;        /* borrowed, or NULL */
     struct journal journal;
 
-    bool begun; /* there is a RUN record */
+    bool begun; /* the RUN record exists */
     uint8_t run_id[WIRE_UUID];
     uint64_t config_hash;
     char *config_text;
 
-    bool modelled; /* the first worker has joined: all below is there */
+    bool modelled; /* the MODEL record exists: the members below are set */
     struct layout layout;
     uint8_t *model_record; /* body of the MODEL record */
     size_t model_record_size;
@@ -39,21 +41,21 @@ struct ledger {
     struct outer_state outer;
     struct update_log log;
 
-    char down[64];       /* how the last update travels: relay, or its codec; "" before the first */
-    uint64_t down_bytes; /* of its object */
-    uint64_t down_relay; /* where its payload begins there, when that is relayed deltas; else 0 */
+    char down[64];       /* the last update's encoding: "relay" or its codec; "" before the first update */
+    uint64_t down_bytes; /* bytes of its object */
+    uint64_t down_relay; /* relayed: offset of the payload in that object; otherwise 0 */
 
-    uint64_t down_ways[2]; /* codec.down auto: what all workers get of it, relayed, or as a union; else 0 */
+    uint64_t down_ways[2]; /* codec.down auto: bytes to all workers, as relay and as union; otherwise 0 */
 
-    uint64_t starts;            /* coordinator processes that took over */
-    struct record_clock clock;  /* as of the last record that holds one */
+    uint64_t starts;            /* number of coordinator processes so far */
+    struct record_clock clock;  /* from the last record with a clock */
     uint64_t eval_round;        /* rounds done at the last evaluation */
-    bool evaluated, eval_final; /* there was one; it was the final one */
+    bool evaluated, eval_final; /* an evaluation finished; it was the final one */
     double eval_loss_sum;
     uint64_t eval_tokens;
     bool done;
 
-    struct round_grant *grants; /* room for a grant to every member */
+    struct round_grant *grants; /* [cap_grants], one for each member */
     uint32_t cap_grants;
     struct update_named *named; /* [WIRE_NAMED_MAX] */
 };
@@ -62,22 +64,23 @@ enum status ledger_init(struct ledger *l, const struct config *config, const cha
                         struct err *err) MUST_CHECK;
 void ledger_finish(struct ledger *l);
 
-/* Append a record and fold it in. Payload: of RECORD_DELTA, behind its head. Not for RECORD_UPDATE. */
+/* Appends a record and folds it in. payload: for RECORD_DELTA, after its head. RECORD_UPDATE: use ledger_close. */
 enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t *body, size_t size,
                          const struct store_part *payload, struct err *err) MUST_CHECK;
-/* Merge a fragment, take the outer step, append the update and fold it in. clock goes into the record. */
+/* Merges a fragment, takes the outer step, appends the update with `clock` and folds it in. */
 enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
                          struct err *err) MUST_CHECK;
-/* Fold in a record that recovery found. CORRUPT with a line when it does not fit or an update comes out differently. */
+/* Folds in a record that recovery read. CORRUPT with text: it contradicts the state, or the recomputed update differs
+ * from the published one. */
 enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                           struct err *err) MUST_CHECK;
-/* Note where an update lies without applying it (it is older than the snapshot). */
+/* Adds the position of an update to the log without applying it; the update is older than the snapshot. */
 enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                          struct err *err) MUST_CHECK;
-/* Make layout, round and outer state from a MODEL record's body; theta stays zero. */
+/* Creates layout, round and outer state from a MODEL record's body; theta stays zero. */
 enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err) MUST_CHECK;
 enum status ledger_set_run(struct ledger *l, const struct record_run *run) MUST_CHECK;
-/* Room in l->grants for every member. */
+/* Grows l->grants to the number of members. NOMEM. */
 enum status ledger_room(struct ledger *l) MUST_CHECK;
 
 #endif

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* An encoder wrote what its size function says, or ran out of room. */
+/* Asserts that an encoder wrote as many bytes as its size function returned, unless the buffer was too small. */
 static void check_size(const struct writer *w, size_t start, size_t size)
 {
     assert(w->bad || w->pos - start == size);

@@ -1,5 +1,5 @@
-/* Bodies of journal records, as bytes. Everything that changes the run's state is one of these; the state is their fold
- * (coordinator/ledger/ledger.h). All little-endian; strings are u16 length + bytes. */
+/* Journal records: encoding and decoding of their bodies. Every change of the run's state is a record, and the state is
+ * the fold of all records (coordinator/ledger/ledger.h). Little-endian; strings are u16 length + bytes. */
 #ifndef COORDINATOR_RECORD_H
 #define COORDINATOR_RECORD_H
 
@@ -12,21 +12,21 @@
 #include "coordinator/round/round.h"
 
 enum record_type {
-    RECORD_RUN = 1, /* first of all: run id, configuration; again where that changed before there was a model */
-    RECORD_START,   /* a coordinator process took over */
+    RECORD_RUN = 1, /* the first record: run id, configuration; repeated if the configuration changes before MODEL */
+    RECORD_START,   /* a coordinator process started */
     RECORD_MODEL,   /* the first JOIN: layout, data set, config.json, hashes of theta_0 */
-    RECORD_MEMBER,  /* a worker got, took again or lost its place */
+    RECORD_MEMBER,  /* a worker joined, left or was evicted */
     RECORD_OPEN,    /* assignments */
-    RECORD_DELTA,   /* a delivered delta, payload included */
-    RECORD_DROP,    /* work that will not be merged */
-    RECORD_UPDATE,  /* an outer step: clock, then the object that workers get (wire/object.h) */
+    RECORD_DELTA,   /* a delivered delta with its payload */
+    RECORD_DROP,    /* parts that will not be merged */
+    RECORD_UPDATE,  /* an outer step: clock, then the object that workers download (wire/object.h) */
     RECORD_EVAL,    /* a finished evaluation */
     RECORD_DONE,
 };
 
-/* Running totals that have no other home. */
+/* Running totals over all coordinator processes of the run. */
 struct record_clock {
-    uint64_t elapsed_us; /* this run has been served, over all processes */
+    uint64_t elapsed_us; /* time that coordinators have served this run */
     uint64_t bytes_up, bytes_down;
 };
 
@@ -44,7 +44,7 @@ struct record_model {
     size_t layout_size;
     const char *model_config; /* not terminated when decoded */
     size_t model_config_size;
-    uint32_t n_hashes; /* = fragments */
+    uint32_t n_hashes; /* the number of fragments */
     uint64_t hashes[LAYOUT_FRAGMENTS_MAX];
 };
 
@@ -60,14 +60,14 @@ struct record_member {
 struct record_delta {
     uint32_t id, fragment;
     uint64_t round;
-    struct part part; /* state, code and at are not stored */
-    /* followed by part.bytes of payload */
+    struct part part; /* without state, code and at */
+    /* part.bytes of payload follow */
 };
 
 enum { RECORD_DELTA_HEAD = 68 };
 
 struct record_drop {
-    uint32_t id, fragment; /* fragment UINT32_MAX: all that is waited for */
+    uint32_t id, fragment; /* fragment UINT32_MAX: all parts that have not arrived */
     uint64_t round;
     uint16_t code; /* enum reject_code */
 };
@@ -85,7 +85,7 @@ enum { RECORD_CLOCK_BYTES = 24, RECORD_SMALL_MAX = 256 };
 void record_clock_encode(const struct record_clock *c, struct writer *w);
 void record_clock_decode(struct record_clock *c, struct reader *r);
 
-/* Encoders set w->bad when the room does not suffice. Decoders give CORRUPT for anything malformed. */
+/* Encoders set w->bad when the buffer is too small. Decoders return CORRUPT for malformed bodies. */
 size_t record_run_size(const struct record_run *m);
 void record_run_encode(const struct record_run *m, struct writer *w);
 enum status record_run_decode(struct record_run *m, const uint8_t *body, size_t size) MUST_CHECK;
@@ -97,10 +97,10 @@ enum status record_member_decode(struct record_member *m, const uint8_t *body, s
 size_t record_open_size(const struct round_open *open, uint32_t n_fragments);
 void record_open_encode(const struct round_open *open, uint32_t n_fragments, const struct record_clock *clock,
                         struct writer *w);
-/* open->grants has room for `cap`. */
+/* open->grants: [cap]. */
 enum status record_open_decode(struct round_open *open, uint32_t cap, uint32_t n_fragments, struct record_clock *clock,
                                const uint8_t *body, size_t size) MUST_CHECK;
-/* The head; the payload follows. decode: body may be the head alone. */
+/* The head only; the caller appends the payload. Decoding accepts a body with or without payload. */
 void record_delta_encode(const struct record_delta *m, struct writer *w);
 enum status record_delta_decode(struct record_delta *m, const uint8_t *body, size_t size) MUST_CHECK;
 void record_drop_encode(const struct record_drop *m, struct writer *w);

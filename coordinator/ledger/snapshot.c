@@ -6,7 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
 static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '1', '\n'}; /* the digit is the format */
 
@@ -262,7 +262,7 @@ static enum status head_decode(struct ledger *l, struct snapshot_info *info, uin
     return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
 }
 
-/* --- whole -------------------------------------------------------------------------------------------------------- */
+/* --- save and load ------------------------------------------------------------------------------------------------ */
 
 enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                           struct err *err)
@@ -307,14 +307,14 @@ static enum status check_magic(const uint8_t prefix[PREFIX], uint64_t round, str
     memcpy(other, magic, sizeof magic);
     other[FORMAT_AT] = format;
     if (format < '0' || format > '9' || memcmp(prefix, other, sizeof other) != 0)
-        return bad(err, round, "is not one of ours");
+        return bad(err, round, "has an unknown format");
     return err_set(err, STATUS_UNSUPPORTED,
-                   "checkpoint round_%06llu has format %c, this program reads %c: go on with the release that began "
+                   "checkpoint round_%06llu has format %c, this program reads %c: continue with the release that began "
                    "the run, or start a new run from the checkpoint (model.init_from)",
                    (unsigned long long)round, format, magic[FORMAT_AT]);
 }
 
-/* The checked head in mem_alloc'd memory. */
+/* Reads and checks the head. The caller owns *head_p (mem_free). */
 static enum status read_head(struct store *store, uint64_t round, uint8_t **head_p, size_t *size_p, uint64_t *total_p,
                              struct err *err)
 {
@@ -326,7 +326,7 @@ static enum status read_head(struct store *store, uint64_t round, uint8_t **head
     uint64_t size = get_u64(&r);
     uint32_t crc = get_u32(&r);
     TRY(check_magic(prefix, round, err));
-    if (get_u32(&r)) return bad(err, round, "is not one of ours");
+    if (get_u32(&r)) return bad(err, round, "has an unknown format");
     if (size > HEAD_MAX || size > *total_p - PREFIX) return bad(err, round, "is too short");
     uint8_t *head = mem_alloc(1, size);
     if (!head) return err_set(err, STATUS_NOMEM, "no memory to read a checkpoint");
@@ -367,7 +367,7 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
             return bad(err, round, "is damaged");
         at += bytes;
     }
-    return at == total ? STATUS_OK : bad(err, round, "has more bytes than it should");
+    return at == total ? STATUS_OK : bad(err, round, "is too long");
 }
 
 enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round, struct snapshot_info *info,
@@ -393,7 +393,8 @@ enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round,
     outer_state_rehash(&l->outer);
     for (uint32_t f = 0; f < l->layout.n_fragments; f++)
         if (l->outer.fragments[f].hash != info->hashes[f])
-            return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: model.safetensors is not what was written",
+            return err_set(err, STATUS_CORRUPT,
+                           "checkpoint round_%06llu: model.safetensors was changed after it was written",
                            (unsigned long long)round);
     return STATUS_OK;
 }

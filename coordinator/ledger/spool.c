@@ -14,7 +14,8 @@ static enum status spool_make(struct spool *spool, const char *folder, struct er
     char path[FILEIO_PATH_MAX];
     snprintf(path, sizeof path, "%s/spool", folder);
     spool->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (spool->fd < 0 || unlink(path)) return err_set(err, STATUS_IO, "cannot make %.300s: %s", path, strerror(errno));
+    if (spool->fd < 0 || unlink(path))
+        return err_set(err, STATUS_IO, "cannot create %.300s: %s", path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -28,7 +29,7 @@ enum status spool_write(struct spool *spool, const char *folder, uint64_t offset
         ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
-            return err_set(err, STATUS_IO, "cannot keep a delta that is arriving in %.300s: %s", folder,
+            return err_set(err, STATUS_IO, "cannot write an incoming delta to the spool in %.300s: %s", folder,
                            strerror(errno));
         assert(n > 0 && (size_t)n <= size - done);
         done += (size_t)n;
@@ -41,8 +42,8 @@ enum status spool_read(struct spool *spool, uint64_t offset, void *dst, size_t s
     for (size_t done = 0; done < size;) {
         ssize_t n = spool->fd < 0 ? 0 : pread(spool->fd, (char *)dst + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return err_set(err, STATUS_IO, "cannot read a delta that arrived: %s", strerror(errno));
-        if (n == 0) return err_set(err, STATUS_CORRUPT, "a delta that arrived is shorter than it was");
+        if (n < 0) return err_set(err, STATUS_IO, "cannot read a delta from the spool: %s", strerror(errno));
+        if (n == 0) return err_set(err, STATUS_CORRUPT, "a delta in the spool is shorter than written");
         assert((size_t)n <= size - done);
         done += (size_t)n;
     }
@@ -52,7 +53,7 @@ enum status spool_read(struct spool *spool, uint64_t offset, void *dst, size_t s
 void spool_forget(struct spool *spool, uint64_t offset, uint64_t size)
 {
     if (spool->fd < 0 || !size) return;
-    /* A failure only means that the blocks stay until the room is used again. */
+    /* After a failure the blocks stay allocated until the next delta overwrites them. */
     if (fallocate(spool->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size)) return;
 }
 

@@ -73,7 +73,7 @@ static enum status write_all(int fd, struct iovec *iov, int n)
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return STATUS_IO;
         for (; n > 0 && (size_t)done >= iov->iov_len; iov++, n--) done -= (ssize_t)iov->iov_len;
-        assert(done >= 0 && (n > 0 || done == 0)); /* no more was written than asked for */
+        assert(done >= 0 && (n > 0 || done == 0)); /* writev wrote at most the requested bytes */
         if (n > 0) {
             iov->iov_base = (char *)iov->iov_base + done;
             iov->iov_len -= (size_t)done;
@@ -96,7 +96,7 @@ static enum status append(struct store *s, const struct store_part *parts, size_
         char path[FILEIO_PATH_MAX];
         int cause = errno;
         segment_path(d, d->segment, path);
-        /* Nothing half-written stays; if this fails too, recovery drops the torn record. */
+        /* Remove the torn record. If this fails, too, recovery removes it. */
         if (ftruncate(d->fd, (off_t)d->size)) {
         }
         errno = cause;
@@ -197,7 +197,7 @@ static enum status segment_remove(struct store *s, uint64_t segment, struct err 
     return unlink(path) && errno != ENOENT ? store_disk_fail(err, "remove", path) : STATUS_OK;
 }
 
-/* --- what is arriving --------------------------------------------------------------------------------------------- */
+/* --- spool -------------------------------------------------------------------------------------------------------- */
 
 static enum status store_spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
 {
@@ -255,7 +255,7 @@ enum status store_disk_open(struct store **store_p, const char *run_dir, struct 
 {
     char path[FILEIO_PATH_MAX];
     if (strlen(run_dir) > FILEIO_PATH_MAX - 128)
-        return err_set(err, STATUS_INVALID, "the name of the run folder is too long");
+        return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
     *d =

@@ -14,7 +14,7 @@ void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]
     snprintf(out, FILEIO_PATH_MAX, "%s/tokenizer", d->dir);
 }
 
-/* Whether the folder's tokenizer is this one: then all that is beside it there belongs to it. */
+/* Whether the folder's tokenizer.json equals `text`. If so, the other files there belong to this tokenizer. */
 static bool is_of_folder(const char *folder, const void *text, size_t size)
 {
     char path[FILEIO_PATH_MAX];
@@ -27,7 +27,7 @@ static bool is_of_folder(const char *folder, const void *text, size_t size)
     return same;
 }
 
-/* A model without a config.json: no run's checkpoint, and nobody removes it. */
+/* A folder with a model but no config.json is not a checkpoint of a run, so no run removes it. */
 static bool is_bare(const char *folder)
 {
     return hf_files_check_config(folder, NULL) != STATUS_OK && hf_folder_check(folder, NULL) == STATUS_OK;
@@ -57,13 +57,13 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
     store_disk_files_path(d, path);
     if (!anew && file_exists(path)) return STATUS_OK;
     if (!init_dir && !tokenizer) return store_disk_make_way(path, err);
-    if (init_dir && !file_exists(init_dir)) return err_set(err, STATUS_NOTFOUND, "there is no folder %s", init_dir);
+    if (init_dir && !file_exists(init_dir)) return err_set(err, STATUS_NOTFOUND, "folder not found: %s", init_dir);
     TRY(temporary_name(path, made, sizeof made, err));
     TRY(dir_remove_flat(made, err));
     if (tokenizer) TRY(hf_tokenizer_read(tokenizer, &text, &size, err));
     enum status status = fill(made, init_dir, text, size, err);
     mem_free(text);
-    if (status == STATUS_OK) status = store_disk_make_way(path, err); /* no run was here: it is somebody else's */
+    if (status == STATUS_OK) status = store_disk_make_way(path, err); /* a new run: an existing file is foreign */
     if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);
     return status == STATUS_OK ? dir_sync(d->dir, err) : status;
 }

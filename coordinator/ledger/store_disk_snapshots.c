@@ -39,14 +39,14 @@ static enum status write_state(const char *path, const struct store_snapshot *in
     return status;
 }
 
-/* --- what is ours ------------------------------------------------------------------------------------------------- */
+/* --- names that Atoll writes -------------------------------------------------------------------------------------- */
 
 static const char *digits_end(const char *text)
 {
     return text + strspn(text, "0123456789");
 }
 
-/* "", or what file_write and hf_folder_write add to a name while they are at it. */
+/* "", or the temporary suffix of file_write and hf_folder_write. */
 static bool is_tail(const char *text)
 {
     static const char tmp[] = ".tmp-";
@@ -84,7 +84,7 @@ static bool is_dots(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* A folder that is one itself, not a link to one elsewhere. */
+/* Opens a folder; a symbolic link to a folder fails. */
 static DIR *folder_open(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -102,7 +102,7 @@ static bool holds_only_ours(const char *path)
     return only;
 }
 
-/* Removes the files we write, and the folder when nothing else is in it. False, with errno: something stayed. */
+/* Removes the files that Atoll writes, then the folder if it is empty. False with errno: a file or the folder stays. */
 static bool folder_remove(const char *path)
 {
     DIR *dir = folder_open(path);
@@ -119,13 +119,13 @@ static bool folder_remove(const char *path)
 
 /* --- writing and removing ----------------------------------------------------------------------------------------- */
 
-/* *whole_p: nothing of it stayed, else errno says why. */
+/* *whole_p: the folder is gone; if false, errno is the cause. */
 static enum status snapshot_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     if (d->map_round == round) store_disk_unmap(d);
-    /* The state goes first: what remains of a half-removed folder is no snapshot. It is gone for good before the
-     * journal behind it is. */
+    /* Remove the state first, durably: a folder without state is not a snapshot. This must happen before the journal
+     * after it is removed. */
     snapshot_path(d, round, "coordinator_state.bin", path);
     bool gone = !unlink(path);
     if (!gone && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
@@ -144,8 +144,7 @@ enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct e
     TRY(snapshot_remove(d, round, &whole, err));
     if (whole || d->warned) return STATUS_OK;
     d->warned = true;
-    log_warn("an old checkpoint, %.300s, cannot be removed whole, and the rest of it stays (said once): %s", path,
-             strerror(errno));
+    log_warn("cannot remove all files of the old checkpoint %.300s (logged once): %s", path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -160,13 +159,13 @@ enum status store_disk_make_way(const char *path, struct err *err)
             break;
         if (!lstat(aside, &st)) continue;
         if (rename(path, aside)) break;
-        log_warn("%.300s is a name that the run needs: what was there is %.300s now", path, aside);
+        log_warn("renamed %.300s to %.300s: the run needs the old name", path, aside);
         return STATUS_OK;
     }
-    return store_disk_fail(err, "move out of the way", path);
+    return store_disk_fail(err, "rename", path);
 }
 
-/* Unless it is named already. */
+/* Makes `latest` name the snapshot. Writes only if the content changes. */
 static enum status name_latest(const struct store_disk *d, uint64_t round, struct err *err)
 {
     char path[FILEIO_PATH_MAX], name[64];
@@ -189,7 +188,7 @@ enum status store_disk_snapshot_write(struct store *s, const struct store_snapsh
     bool whole = false;
     TRY(snapshot_remove(d, in->round, &whole, err));
     snapshot_path(d, in->round, "", path);
-    TRY(store_disk_make_way(path, err)); /* what stayed */
+    TRY(store_disk_make_way(path, err)); /* foreign files that snapshot_remove left */
     store_disk_files_path(d, files);
     enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
     if (status == STATUS_OK) {
@@ -197,7 +196,7 @@ enum status store_disk_snapshot_write(struct store *s, const struct store_snapsh
         status = write_state(path, in, err);
     }
     if (status != STATUS_OK) {
-        if (store_disk_snapshot_remove(s, in->round, NULL) != STATUS_OK) { /* the first error is the one to report */
+        if (store_disk_snapshot_remove(s, in->round, NULL) != STATUS_OK) { /* report the first error only */
         }
         return status;
     }
@@ -241,7 +240,7 @@ enum status store_disk_snapshot_state_read(struct store *s, uint64_t round, uint
     return status;
 }
 
-/* The part of [first, first + count) that lies in one tensor. */
+/* Copies the part of [first, first + count) that lies in one tensor. */
 static enum status copy_tensor(const struct safetensors *st, const struct tensor *t, uint64_t first, float *dst,
                                uint64_t count, struct err *err)
 {
@@ -250,7 +249,7 @@ static enum status copy_tensor(const struct safetensors *st, const struct tensor
     if (from >= to) return STATUS_OK;
     const struct safetensors_entry *e = safetensors_find(st, t->name);
     if (!e || strcmp(e->dtype, "F32") != 0 || e->count != t->count)
-        return err_set(err, STATUS_CORRUPT, "a checkpoint's tensor '%s' is missing or has another shape", t->name);
+        return err_set(err, STATUS_CORRUPT, "tensor '%s' is missing in the checkpoint or has another shape", t->name);
     memcpy(dst + (from - first), e->data + (from - t->offset) * sizeof *dst, (to - from) * sizeof *dst);
     return STATUS_OK;
 }
@@ -281,7 +280,7 @@ enum status store_disk_sweep(struct store_disk *d, struct err *err)
     char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
     TRY(store_list(&d->base, d->base.ops->segment_list, &segments, &n, err));
     mem_free(segments);
-    if (!n) return STATUS_OK; /* no run was here: nothing is ours */
+    if (!n) return STATUS_OK; /* the folder has no run yet, so all files are foreign */
     snprintf(path, sizeof path, "%s/checkpoints", d->dir);
     DIR *dir = opendir(path);
     if (!dir) return store_disk_fail(err, "list", path);
@@ -291,11 +290,12 @@ enum status store_disk_sweep(struct store_disk *d, struct err *err)
         bool whole = file_exists(sub) && !strstr(e->d_name, ".tmp");
         sub[strlen(sub) - strlen("/coordinator_state.bin")] = 0;
         if (!whole && holds_only_ours(sub) && !folder_remove(sub))
-            log_warn("%.300s is half a checkpoint and cannot be removed: %s", sub, strerror(errno));
+            log_warn("cannot remove the incomplete checkpoint %.300s: %s", sub, strerror(errno));
     }
     closedir(dir);
     TRY(store_list(&d->base, d->base.ops->snapshot_list, &rounds, &n, err));
-    enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK; /* somebody may have removed a newer one */
+    /* The user may have removed the snapshot that `latest` names. */
+    enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK;
     mem_free(rounds);
     return status;
 }

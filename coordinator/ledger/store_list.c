@@ -7,7 +7,7 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
 {
     for (size_t cap = LIST_FIRST;; cap *= 2) {
         uint64_t *out = mem_alloc(cap, sizeof *out);
-        if (!out) return err_set(err, STATUS_NOMEM, "no memory for the list of the run's files");
+        if (!out) return err_set(err, STATUS_NOMEM, "no memory to list the run's files");
         enum status status = list(s, out, cap, n_p, err);
         if (status == STATUS_OK)
             *list_p = out;

@@ -11,8 +11,8 @@
 #include "coordinator/ledger/delta_read.h"
 #include "coordinator/outer/outer_form.h"
 
-/* ddp: the norm of the merged gradient over all fragments, before the first of them takes its step. Leaves the
- * accumulator at the last fragment. */
+/* ddp: computes the norm of the merged gradient over all fragments, before the first fragment takes its step. The
+ * accumulator then holds the last fragment. */
 static enum status gradient_norm(struct ledger *l, struct err *err)
 {
     struct outer_state *o = &l->outer;
@@ -35,7 +35,7 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
     return STATUS_OK;
 }
 
-/* Merge; *head_p: where the payload begins in l->outer.payload; when the deltas are to be relayed, they lie there. */
+/* Merges the deltas. *head_p: offset of the payload in l->outer.payload; relayed deltas are already there. */
 static enum status merge_deltas(struct ledger *l, const struct round_close *close, struct update *u, size_t *head_p,
                                 bool *relay_p, struct err *err)
 {
@@ -94,7 +94,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
         const struct member *who = member_by_id(&l->round.members, close->ids[i]);
         l->named[i] = (struct update_named){who->id, who->work.round, round_close_part(&l->round, close, i)->tokens};
     }
-    /* The payload is made where the object will want it: behind its head. */
+    /* Encode the payload at its final place, after the object head: this saves a copy. */
     size_t head;
     TRY(merge_deltas(l, close, u, &head, &step.relay, err));
     enum status status = outer_state_step(&l->outer, &step, head, &u->payload_size);

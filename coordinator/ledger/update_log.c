@@ -53,7 +53,7 @@ void update_log_trim(struct update_log *log, uint32_t fragment, uint64_t version
     uint64_t base = log->f[fragment].base;
     if (version <= base || version - base >= log->f[fragment].n) return;
     size_t drop = version - base;
-    assert(drop > 0 && drop < log->f[fragment].n); /* one entry stays at least */
+    assert(drop > 0 && drop < log->f[fragment].n); /* at least one entry stays */
     struct update_entry *entries = log->f[fragment].entries;
     memmove(entries, entries + drop, (log->f[fragment].n - drop) * sizeof *entries);
     log->f[fragment].n -= drop;

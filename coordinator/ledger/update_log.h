@@ -1,4 +1,5 @@
-/* Where the updates of each fragment lie and what theta hashed to after each: from the oldest kept snapshot to now. */
+/* The update log: journal position of each fragment's updates and the hash of theta after each, from the oldest kept
+ * snapshot to the current version. */
 #ifndef COORDINATOR_UPDATE_LOG_H
 #define COORDINATOR_UPDATE_LOG_H
 
@@ -11,8 +12,8 @@
 
 struct update_entry {
     uint64_t hash;         /* hash_floats of theta_f at this version */
-    struct journal_ref at; /* of the update object that made it */
-    uint64_t size;         /* 0: no object, the log starts here */
+    struct journal_ref at; /* position of the update object that produced this version */
+    uint64_t size;         /* bytes of that object; 0: the log starts here, without an object */
 };
 
 struct update_log {
@@ -24,14 +25,14 @@ struct update_log {
 };
 
 void update_log_finish(struct update_log *log);
-/* Forget what was there: the log of this fragment starts at `version`. */
+/* Clears the log of this fragment and starts it at `version`. NOMEM. */
 enum status update_log_start(struct update_log *log, uint32_t fragment, uint64_t version, uint64_t hash) MUST_CHECK;
-/* STATE unless `version` is the next one. */
+/* Appends an entry. STATE: `version` is not the next version. NOMEM. */
 enum status update_log_add(struct update_log *log, uint32_t fragment, uint64_t version,
                            const struct update_entry *entry) MUST_CHECK;
-/* NULL when the log does not reach there. */
+/* NULL: the version is outside the log. */
 const struct update_entry *update_log_find(const struct update_log *log, uint32_t fragment, uint64_t version);
-/* Drop everything below `version`, whose hash stays known. */
+/* Removes all entries before `version`; the entry of `version` stays. */
 void update_log_trim(struct update_log *log, uint32_t fragment, uint64_t version);
 
 #endif

@@ -1,5 +1,5 @@
-/* What deltas and updates of a run contain, decided by its configuration alone. Pure: the round machine checks offers
- * with it, the outer state merges and publishes with it. */
+/* The forms of deltas and updates, which follow from the configuration alone. Pure. The round machine checks offers
+ * with them; the outer state merges and publishes with them. */
 #ifndef COORDINATOR_OUTER_FORM_H
 #define COORDINATOR_OUTER_FORM_H
 

@@ -11,7 +11,7 @@ static inline double gradient(const struct outer_in *in, size_t i)
     return in->parameters ? (double)in->theta[i] - (double)in->acc[i] : (double)in->acc[i];
 }
 
-/* step: what is subtracted from theta. */
+/* step: the value to subtract from theta. */
 static inline float result(const struct outer_in *in, size_t i, double step)
 {
     return in->increment ? (float)-step : (float)((double)in->theta[i] - step);
@@ -67,7 +67,7 @@ double outer_clip_scale(double norm, double clip)
 
 bool outer_finite(const float *x, size_t n)
 {
-    /* All exponent bits set: NaN or infinity. Integer compare, so the loop vectorises. */
+    /* NaN and infinity have all exponent bits set. The integer comparison lets the compiler vectorize the loop. */
     uint32_t bad = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;

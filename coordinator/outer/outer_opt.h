@@ -1,9 +1,9 @@
-/* Outer optimizer steps on one fragment: elementwise in double, state and results in fp32, no order dependence, so any
- * split into ranges gives the same bits.
+/* Outer optimizer steps on one fragment.
  *
- * Input is what was merged, acc[n]; output, in place, is what is to be published: the increment to add to theta
- * (`increment`), or the new theta itself. The pseudo-gradient of an element is g = acc (a merged pseudo-gradient or
- * gradient), or g = theta - acc when acc is a mean of parameters. Formulas: docs below and ARCHITECTURE.md. */
+ * - Elementwise in double; state and results in fp32. Any split into ranges gives the same bits.
+ * - Input: the merged values acc[n]. Output, in place: the increment of theta (`increment`), or the new theta.
+ * - The pseudo-gradient of an element is g = acc (acc is a merged gradient or pseudo-gradient), or g = theta - acc (acc
+ *   is a mean of parameters). */
 #ifndef COORDINATOR_OUTER_OPT_H
 #define COORDINATOR_OUTER_OPT_H
 
@@ -16,18 +16,19 @@ struct outer_in {
     float *acc;         /* [n] in: merged; out: increment or new theta */
     size_t n;
     bool parameters; /* acc is a mean of parameters, not a gradient */
-    bool increment;  /* wanted: the increment; otherwise the new theta */
+    bool increment;  /* true: compute the increment; false: the new theta */
 };
 
-/* theta' = theta - lr * g. With lr 1 a mean of parameters is the new theta, exactly. */
+/* theta' = theta - lr * g. With lr 1 and a mean of parameters, theta' is exactly that mean. */
 void outer_sgd(const struct outer_in *in, double lr);
-/* v = mu v + g; theta' = theta - lr (g + mu v). PyTorch's Nesterov; DiLoCo, 2311.08105. */
+/* v[n]: v = mu v + g; theta' = theta - lr (g + mu v). PyTorch's Nesterov; DiLoCo, 2311.08105. */
 void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu);
 
 /* Delayed Nesterov (async, 2401.09135). Momentum m moves once every n_buffer arrivals:
  *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr (mu m + w g / N);  sum = 0
  *     otherwise:                                theta' = theta - lr w g / N
- * m counts at a flush only, so one vector u = mu m + sum / N holds both; each g is divided by the N it arrives at. */
+ * m is used at a flush only, so one vector u[n] = mu m + sum / N stores both. Each g is divided by the N of its own
+ * arrival. */
 struct outer_delayed {
     double lr, mu, weight;
     uint32_t n_buffer; /* N >= 1 */
@@ -35,7 +36,7 @@ struct outer_delayed {
 };
 void outer_delayed_nesterov(const struct outer_in *in, float *u, const struct outer_delayed *p);
 
-/* AdamW as the workers' (decoupled decay; Loshchilov and Hutter, 1711.05101):
+/* AdamW with m[n] and v[n], the same as the workers' (decoupled decay; Loshchilov and Hutter, 1711.05101):
  *     g *= scale;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g g
  *     theta' = theta (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) */
 struct outer_adamw {
@@ -47,7 +48,7 @@ void outer_adamw(const struct outer_in *in, float *m, float *v, const struct out
 
 /* min(1, clip / (norm + 1e-6)); 1 when clip <= 0. PyTorch's clip_grad_norm_. */
 double outer_clip_scale(double norm, double clip);
-/* No NaN and no infinity in x. */
+/* True if all values of x[n] are finite. */
 bool outer_finite(const float *x, size_t n);
 
 #endif

@@ -18,18 +18,18 @@
 #include "wire/msg.h"
 #include "wire/object.h"
 
-/* Of an update object: everything but the payload. */
+/* The largest update object without its payload. */
 enum { OBJECT_HEAD_MAX = 256 + 20 * WIRE_NAMED_MAX };
 
 enum { THREADS_AUTO_MAX = 16, GATHER_BYTES = 32 << 20 };
 
-/* Cores this process may use, unless somebody says otherwise. */
-static int threads_of(const struct config *config)
+/* coordinator.threads, or the cores that this process may use. */
+static int thread_count(const struct config *config)
 {
     return config->coordinator.threads ? (int)config->coordinator.threads : pool_cores(THREADS_AUTO_MAX);
 }
 
-/* A fragment's updates leave something behind that later ones carry. */
+/* The fragment's downlink has error feedback: later updates carry the coding error. */
 static bool keeps_residual(const struct outer_state *s, const struct outer_fragment *frag)
 {
     const struct config *c = s->config;
@@ -39,7 +39,7 @@ static bool keeps_residual(const struct outer_state *s, const struct outer_fragm
 typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
                                  uint32_t fragment, struct err *err);
 
-/* Both codecs, and what they want of the buffers. */
+/* Creates both codecs of a fragment and raises the buffer sizes to their needs. */
 static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn create, size_t *part_max, struct err *err)
 {
     const struct config *c = s->config;
@@ -62,7 +62,7 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     assert(f < s->layout->n_fragments && !frag->up && !frag->down);
     size_t count = s->layout->fragments[f].count;
     TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
-    /* What a union leaves behind waits for its coordinate to come up again: nothing makes it wrong meanwhile. */
+    /* The residual of a union does not decay: it stays valid until a worker sends the coordinate again. */
     float decay = config_down(s->config) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
     if (feedback_init(&frag->residual, count, decay, keeps_residual(s, frag)) == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
@@ -70,7 +70,7 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
 
 static enum status init_merger(struct outer_state *s, size_t part_max, struct err *err)
 {
-    int threads = threads_of(s->config);
+    int threads = thread_count(s->config);
     s->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *s->deltas);
     s->tokens = mem_alloc(WIRE_NAMED_MAX, sizeof *s->tokens);
     if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &s->pool) != STATUS_OK)
@@ -81,7 +81,7 @@ static enum status init_merger(struct outer_state *s, size_t part_max, struct er
                                                          : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
 }
 
-/* One delta, opened. */
+/* Bytes of one opened delta: its payload and the room that codec_open needs. */
 static size_t opened_bytes(const struct outer_state *s)
 {
     size_t room = 0;
@@ -90,8 +90,8 @@ static size_t opened_bytes(const struct outer_state *s)
     return s->delta_cap + room + 2 * MEM_ALIGN;
 }
 
-/* Deltas read back together share one walk over the accumulator: all that max_workers can send, as far as GATHER_BYTES
- * go, but at least one. An update is no longer than the larger of both. */
+/* Bytes of the payload buffer. Deltas that are read together share one pass over the accumulator. The buffer therefore
+ * takes the deltas of max_workers, limited to GATHER_BYTES, but at least one delta and one update. */
 static size_t payload_bytes(const struct outer_state *s)
 {
     size_t one = opened_bytes(s), all = one * s->config->coordinator.max_workers;
@@ -132,7 +132,7 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
                          n * 16 >> 20);
 }
 
-/* Deltas of a round lie in memory together: senders are counted, or deltas are the update
+/* All deltas of a round must be in memory together: the merge counts senders, or the deltas are relayed
  * (coordinator/ledger/delta_read.c). */
 static bool wants_all(const struct config *c)
 {
@@ -158,7 +158,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
-        floats += largest + 2 * (uint64_t)threads_of(config) * part_max;
+        floats += largest + 2 * (uint64_t)thread_count(config) * part_max;
         *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
                  (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens);
     }
@@ -169,7 +169,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
 enum status outer_state_reserve(struct outer_state *s, size_t bytes)
 {
     if (bytes <= s->payload_cap) return STATUS_OK;
-    mem_free(s->payload); /* before, not after: never both */
+    mem_free(s->payload); /* first, so that both buffers never exist together */
     s->payload = mem_alloc(1, bytes);
     s->payload_cap = s->payload ? bytes : 0;
     assert(!s->payload || s->payload_cap >= s->delta_cap);
@@ -209,7 +209,7 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
     if (init_dir) {
         TRY(hf_folder_load(init_dir, s->layout, s->theta, err));
         if (!outer_finite(s->theta, s->layout->n_params))
-            return err_set(err, STATUS_NONFINITE, "%s: its weights hold NaN or infinity", init_dir);
+            return err_set(err, STATUS_NONFINITE, "%s: its weights contain NaN or infinity", init_dir);
     } else {
         for (uint32_t f = 0; f < s->layout->n_fragments; f++)
             layout_fill(s->layout, f, s->config->run.seed, s->theta + s->layout->fragments[f].offset);
@@ -218,9 +218,9 @@ enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct
     return STATUS_OK;
 }
 
-/* Room for the largest delta in every fragment's place would soon reach past the longest file there can be. [derived:
- * fp32 of 8 G parameters is 144 fragments, the largest 2.1 GB: a slot of 32 GB, which would be one of 303; a file of
- * ext4 ends at 17.6 TB] */
+/* Each fragment gets the space of its own largest payload. Space of the largest fragment for all of them would exceed
+ * the largest file. [derived: 8 G parameters in fp32 are 144 fragments, the largest with 2.1 GB. A slot has 32 GB
+ * instead of 303 GB. The largest file of ext4 has 17.6 TB] */
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align)
 {
     uint64_t at = 0, whole = 0;
@@ -244,14 +244,14 @@ double outer_state_lr(const struct outer_state *s, uint64_t round)
 
 bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
 {
-    enum { MORE = 64 }; /* the head of a second CHUNK */
+    enum { CHUNK_HEAD_BYTES = 64 }; /* head of the second CHUNK, after the skipped delta */
     uint64_t members = w->members > w->named ? w->members : w->named;
     const struct outer_fragment *frag = &s->fragments[w->fragment];
     assert(frag->down && w->named > 0);
     uint64_t relay = w->head + strlen("relay") + w->deltas + relay_head_size(w->named);
     uint64_t encoded = w->head + strlen(codec_spec(frag->down)) + union_bytes(s->layout, w->fragment, s->acc, s->pool);
     assert(members * relay >= w->deltas);
-    w->relay_bytes = members * relay - w->deltas + MORE * w->named;
+    w->relay_bytes = members * relay - w->deltas + CHUNK_HEAD_BYTES * w->named;
     w->union_bytes = members * encoded;
     return w->relay_bytes <= w->union_bytes;
 }
@@ -282,7 +282,7 @@ static void find_largest(void *ctx, int thread, int threads)
     job->largest[thread] = largest;
 }
 
-bool outer_state_takes(const struct outer_state *s, const struct codec_view *view)
+bool outer_state_accepts(const struct outer_state *s, const struct codec_view *view)
 {
     struct magnitude_job job = {.s = s, .view = view};
     bool takes = true;

@@ -1,5 +1,5 @@
-/* The outer step of one fragment. All of it but encoding is elementwise, so ranges of coordinates are shared out to
- * threads: the same bits at any number of them. Each block of a range goes through everything while it is in cache. */
+/* The outer step of one fragment. All of it except encoding is elementwise, so threads share ranges of coordinates; the
+ * bits are the same for any number of threads. Each block of a range passes through all steps while it is in cache. */
 #include <assert.h>
 #include <math.h>
 
@@ -12,21 +12,21 @@
 #include "coordinator/outer/publish.h"
 #include "wire/msg.h"
 
-enum { BLOCK = 4096, GRAIN = 1 << 15 }; /* floats: of a block; a thread's share is a multiple of GRAIN */
+enum { BLOCK = 4096, GRAIN = 1 << 15 }; /* floats of a block; a thread's share is a multiple of GRAIN floats */
 
 struct outer_step_job {
     struct outer_state *s;
     const struct outer_step *step;
     const struct fragment *frag;
-    struct outer_in in; /* of the whole fragment */
-    bool relay, sparse; /* theta moves by the step itself; what nobody sent is not published */
+    struct outer_in in; /* the whole fragment */
+    bool relay, sparse; /* relay: apply the step to theta at once; sparse: publish only coordinates that workers sent */
     double lr;
     struct outer_delayed delayed;
     struct outer_adamw adamw;
-    bool bad[POOL_THREADS_MAX]; /* by thread: something was not finite */
+    bool bad[POOL_THREADS_MAX]; /* by thread: a value was not finite */
 };
 
-/* Async: delayed Nesterov, or SGD with the same weights. Moves the fragment's counts. */
+/* Async: plans delayed Nesterov, or SGD with the same weights. Updates the fragment's counters. */
 static void plan_async(struct outer_step_job *job)
 {
     const struct config *c = job->s->config;
@@ -68,7 +68,7 @@ static void clip(const struct outer_step_job *job, const struct outer_in *in)
         for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)(scale * (double)in->acc[i]);
 }
 
-/* What the worker's SGD does: theta - lr (gradient + weight_decay theta), after clipping. */
+/* Weight decay as in the worker's SGD, after clipping: theta - lr (gradient + weight_decay theta). */
 static void decay(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor)
 {
     double weight_decay = job->s->config->inner.weight_decay;
@@ -76,7 +76,7 @@ static void decay(const struct outer_step_job *job, const struct outer_in *in, c
     for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
 }
 
-/* The optimizer on in->n floats of one tensor, the first of them at `at` in theta. */
+/* Runs the optimizer on in->n floats of one tensor; the first one is theta[at]. */
 static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor,
                      uint64_t at)
 {
@@ -100,10 +100,10 @@ static void optimize(const struct outer_step_job *job, const struct outer_in *in
     }
 }
 
-/* [from, to) of the fragment, within one tensor. False: something is not finite. */
+/* Steps [from, to) of the fragment, within one tensor. False: a value is not finite. */
 static bool step_block(const struct outer_step_job *job, size_t from, size_t to, const struct tensor *tensor)
 {
-    struct outer_fragment *mine = &job->s->fragments[job->step->fragment];
+    struct outer_fragment *state = &job->s->fragments[job->step->fragment];
     struct outer_in in = job->in;
     in.theta += from;
     in.acc += from;
@@ -114,13 +114,13 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
-    float *residual = mine->residual.residual;
+    float *residual = state->residual.residual;
     if (job->relay) {
         float *theta = job->s->theta + job->frag->offset + from;
         apply_update(theta, !in.increment, in.acc, in.n);
         return outer_finite(theta, in.n);
     }
-    if (residual) publish_add_residual(in.acc, residual + from, mine->residual.decay, job->sparse ? skip : NULL, in.n);
+    if (residual) publish_add_residual(in.acc, residual + from, state->residual.decay, job->sparse ? skip : NULL, in.n);
     return true;
 }
 
@@ -151,7 +151,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     const struct config *c = s->config;
     assert(step->fragment < s->layout->n_fragments && step->version >= 1);
     const struct fragment *frag = &s->layout->fragments[step->fragment];
-    struct outer_fragment *mine = &s->fragments[step->fragment];
+    struct outer_fragment *state = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
     bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
     struct outer_step_job job = {.s = s,
@@ -169,16 +169,16 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     if (step->relay) {
-        mine->hash = hash_floats(s->pool, theta, frag->count);
+        state->hash = hash_floats(s->pool, theta, frag->count);
         return STATUS_OK;
     }
-    assert(mine->down && at < s->payload_cap);
-    struct publish publish = {.codec = mine->down,
+    assert(state->down && at < s->payload_cap);
+    struct publish publish = {.codec = state->down,
                               .replace = replace,
-                              .residual = mine->residual.residual,
+                              .residual = state->residual.residual,
                               .pool = s->pool,
                               .scratch = s->merger.scratch,
                               .scratch_part = s->merger.part_max};
     return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
-                        &mine->hash);
+                        &state->hash);
 }

@@ -13,7 +13,7 @@ struct publish_job {
     struct codec_view view;
     float *theta;
     size_t parts;
-    bool bad[POOL_THREADS_MAX]; /* by thread: something was not finite */
+    bool bad[POOL_THREADS_MAX]; /* by thread: a value was not finite */
 };
 
 void publish_add_residual(float *restrict x, float *restrict residual, float decay, const uint8_t *skip, size_t n)
@@ -22,7 +22,7 @@ void publish_add_residual(float *restrict x, float *restrict residual, float dec
         for (size_t i = 0; i < n; i++) residual[i] = x[i] = x[i] + decay * residual[i];
         return;
     }
-    for (size_t i = 0; i < n; i++) { /* chosen by masks: no branch, so vectors can do it */
+    for (size_t i = 0; i < n; i++) { /* masks instead of branches, so that the compiler vectorizes the loop */
         float sum = x[i] + decay * residual[i];
         uint32_t new_bits, old_bits, keep = 0u - skip[i];
         memcpy(&new_bits, &sum, sizeof new_bits);
@@ -34,7 +34,7 @@ void publish_add_residual(float *restrict x, float *restrict residual, float dec
     }
 }
 
-static void move_parts(void *ctx, int thread, int threads)
+static void apply_parts(void *ctx, int thread, int threads)
 {
     struct publish_job *job = ctx;
     const struct publish *p = job->p;
@@ -56,11 +56,11 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
                          size_t *size_p, uint64_t *hash_p)
 {
     struct publish_job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
-    assert(!p->replace || !p->residual); /* a lossless codec leaves nothing behind */
+    assert(!p->replace || !p->residual); /* a lossless codec has no residual */
     TRY(codec_encode_pool(p->codec, p->pool, x, payload, cap, size_p, NULL));
     assert(*size_p <= cap);
     TRY(codec_open(p->codec, payload, *size_p, NULL, &job.view));
-    pool_run_if(p->pool, job.parts > 1, move_parts, &job);
+    pool_run_if(p->pool, job.parts > 1, apply_parts, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     *hash_p = hash_floats(p->pool, theta, n);

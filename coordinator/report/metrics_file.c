@@ -15,17 +15,17 @@
 
 enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096, DIGITS = 13 };
 
-/* Every line is an object: what a crash or a full disk left of the last one goes. */
+/* Removes an incomplete last line, which a crash or a full disk left. */
 static void drop_torn_line(FILE *file)
 {
     if (fseek(file, 0, SEEK_END)) return;
     long end = ftell(file), keep = end;
     while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
     if (keep < end && ftruncate(fileno(file), keep))
-        log_warn("metrics.jsonl ends with half a line: %s", strerror(errno));
+        log_warn("cannot remove the incomplete last line of metrics.jsonl: %s", strerror(errno));
 }
 
-/* The last round that the file tells of; 0: none. Read from its end, for steps make it long. */
+/* The last round in the file; 0: none. Reads from the end, because step lines make the file long. */
 static uint64_t last_round(FILE *file)
 {
     static const char mark[] = "\"event\":\"round\"", key[] = "\"round\":";
@@ -34,7 +34,7 @@ static uint64_t last_round(FILE *file)
     for (long end = ftell(file); end > 0; end -= TAIL_BYTES) {
         long from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
         if (fseek(file, from, SEEK_SET)) return 0;
-        size_t size = fread(data, 1, sizeof data - 1, file); /* a line that begins before `end` is whole */
+        size_t size = fread(data, 1, sizeof data - 1, file); /* lines that begin before `end` are complete */
         data[size] = '\0';
         const char *last = NULL;
         for (const char *at = data; (at = strstr(at, mark)) && at < data + (end - from); at++) last = at;
@@ -52,13 +52,13 @@ enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struc
     m->file = fopen(path, "a+e");
     if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(m->file);
-    m->rounds_there = last_round(m->file);
+    m->rounds_in_file = last_round(m->file);
     fseek(m->file, 0, SEEK_END);
     return STATUS_OK;
 }
 
-/* C leaves open whether a flush that failed keeps the rest, and how much of it was written. Half a line goes at once,
- * whoever reads the file next; if that fails too, the next start drops it. */
+/* The C standard leaves open how much a failed flush wrote and whether it keeps the rest. Drop the buffer and remove
+ * the torn line now, for readers of the file; if that fails, too, the next start removes it. */
 static void give_up(struct metrics_file *m)
 {
     m->failed = errno ? errno : EIO;
@@ -85,8 +85,7 @@ void metrics_file_close(struct metrics_file *m)
     m->file = NULL;
 }
 
-/* ---- lines --------------------------------------------------------------------------------------------------------
- */
+/* --- lines -------------------------------------------------------------------------------------------------------- */
 
 static const char *const kind_names[] = {
     [ENGINE_EVENT_JOIN] = "join",       [ENGINE_EVENT_LEAVE] = "leave",

@@ -18,17 +18,17 @@
 
 enum { BAR_WIDTH = 30 };
 
-/* What was told of and then lost (a full disk, a power cut; journal.sync: snapshot) is done again. */
-static void say_done_again(struct report *r, uint64_t done)
+/* Prints which reported rounds the journal has lost (a full disk, a power cut with journal.sync snapshot): the run
+ * repeats them. */
+static void report_repeated(struct report *r, uint64_t done)
 {
-    uint64_t there = r->metrics.rounds_there;
-    if (there <= done) return;
+    uint64_t last = r->metrics.rounds_in_file;
+    if (last <= done) return;
     char first[32] = "";
-    if (there > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
-    report_line(r,
-                "round%s %llu %s already in metrics.jsonl, but the journal was not yet safe on the disk: done "
-                "again, and written there again",
-                first, (unsigned long long)there, first[0] ? "are" : "is");
+    if (last > done + 1) snprintf(first, sizeof first, "s %llu to", (unsigned long long)done + 1);
+    const char *it = first[0] ? "them" : "it";
+    report_line(r, "repeating round%s %llu: the journal lost %s, and metrics.jsonl will contain %s twice", first,
+                (unsigned long long)last, it, it);
 }
 
 enum status report_open(struct report *r, const struct config *config, const char *run_dir, FILE *out, struct err *err)
@@ -36,7 +36,7 @@ enum status report_open(struct report *r, const struct config *config, const cha
     *r = (struct report){.config = config, .out = out, .terminal = isatty(fileno(out))};
     r->bar = r->terminal || getenv("ATOLL_PROGRESS_BAR");
     TRY(metrics_file_open(&r->metrics, run_dir, err));
-    r->told = r->metrics.rounds_there;
+    r->reported = r->metrics.rounds_in_file;
     return STATUS_OK;
 }
 
@@ -97,14 +97,15 @@ static const char *time_text(double s, char *out, size_t cap)
     return out;
 }
 
-/* Losses of a run that diverges have 40 digits, or none. */
+/* Short text of a loss; a diverged run has losses with 40 digits, or NaN. */
 static const char *loss_text(double loss, char *out, size_t cap)
 {
     snprintf(out, cap, fabs(loss) < 1e5 ? "%.4f" : "%.3g", loss);
     return out;
 }
 
-/* data.tokenizer is bytes by default, also for shards that hold tokens of a larger vocabulary. */
+/* One token is one byte. data.tokenizer alone does not tell: its default is bytes, also for shards of a larger
+ * vocabulary. */
 static bool tokens_are_bytes(const struct config *config)
 {
     return !strcmp(config->data.tokenizer, "bytes") && config->model.vocab_size == 256;
@@ -133,13 +134,14 @@ static void draw_bar(struct report *r, const struct engine_event_round *e, const
         snprintf(bar, sizeof bar, "[%.*s%.*s] %3u %% eta %s", filled, "##############################",
                  BAR_WIDTH - filled, "..............................", (unsigned)(e->round * 100 / e->rounds), eta);
     int width = (int)columns_of(fileno(r->out));
-    if (width && size >= width) size = width - 1; /* a bar that wraps cannot be wiped */
+    if (width && size >= width) size = width - 1; /* \r cannot erase a bar that wraps */
     fprintf(r->out, "%.*s\r", size, bar);
     fflush(r->out);
-    r->bar_shown = r->terminal; /* atoll launch removes its own */
+    r->bar_shown = r->terminal; /* atoll launch erases the bar itself */
 }
 
-/* ddp takes a round every step: a line every log.every_steps, and whenever there is an evaluation. */
+/* True: print no line for this round. ddp has one round per step, so it prints a line every log.every_steps and for
+ * each evaluation. */
 static bool holds_back(struct report *r, const struct engine_event_round *e)
 {
     r->held++;
@@ -148,11 +150,11 @@ static bool holds_back(struct report *r, const struct engine_event_round *e)
     return r->held < r->config->log.every_steps && isnan(e->val_loss) && e->round < e->rounds;
 }
 
-/* What a round's line ends with where there is room for it. */
-static void round_rest(const struct report *r, const struct engine_event_round *e, const char *eta, char *out,
-                       size_t cap)
+/* The end of a round line, which a narrow terminal cuts off. */
+static void round_details(const struct report *r, const struct engine_event_round *e, const char *eta, char *out,
+                          size_t cap)
 {
-    bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* relay, or the codec of a union */
+    bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* codec: "relay", or the union's codec */
     snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
              isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
              !chosen                       ? ""
@@ -162,18 +164,18 @@ static void round_rest(const struct report *r, const struct engine_event_round *
              e->slowest ? "  slowest " : "", e->slowest ? e->slowest : "");
 }
 
-/* async: a round does not wait for its evaluation. */
+/* async: an evaluation gets its own line, because its round has been reported before. */
 static void eval_line(struct report *r, const struct engine_event_eval *e)
 {
     char val[64];
-    if (e->round > r->told) return; /* the line of the round will say it */
+    if (e->round > r->reported) return; /* the round line will contain the loss */
     val_text(r, e->val_loss, val, sizeof val);
     report_line(r, "%s  after round %llu, %llu tokens", val, (unsigned long long)e->round,
                 (unsigned long long)e->tokens);
 }
 
-/* Of a round with a barrier, how many of its workers delivered. async: some bring several deltas, some none. */
-static const char *who_text(const struct report *r, const struct engine_event_round *e, char *out, size_t cap)
+/* Barrier: workers that delivered / workers assigned. async: a worker delivers any number of deltas in a round. */
+static const char *delivered_text(const struct report *r, const struct engine_event_round *e, char *out, size_t cap)
 {
     bool async = r->config->train.method == METHOD_ASYNC;
     snprintf(out, cap, async ? "deltas %u  workers %u" : "workers %u/%u", e->delivered, e->workers);
@@ -184,18 +186,18 @@ static void round_line(struct report *r, const struct engine_event_round *e)
 {
     char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
     assert(e->round <= e->rounds);
-    r->told = e->round;
+    r->reported = e->round;
     r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
     val_text(r, e->val_loss, val, sizeof val);
     time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
-    /* The most important first: a terminal shows as much of it as it is wide. 100 columns reach to the time. */
+    /* The most important values come first: a terminal shows as much as it is wide. 100 columns reach to the time. */
     int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  %s  up %7s  down %7s  in %5.1f s", width,
                      (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
-                     who_text(r, e, who, sizeof who), bytes_text((double)(r->up - r->line_up), up, sizeof up),
+                     delivered_text(r, e, who, sizeof who), bytes_text((double)(r->up - r->line_up), up, sizeof up),
                      bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s);
-    round_rest(r, e, eta, line + n, sizeof line - (size_t)n);
+    round_details(r, e, eta, line + n, sizeof line - (size_t)n);
     report_line(r, "%.*s", (int)columns_fit(line, strlen(line), columns_of(fileno(r->out))), line);
     r->line_up = r->up;
     r->line_down = r->down;
@@ -207,8 +209,8 @@ static void round_line(struct report *r, const struct engine_event_round *e)
 static void restart_line(struct report *r, const struct engine_event_restart *e)
 {
     report_line(r, "%s", e->text);
-    say_done_again(r, e->round);
-    if (r->told > e->round) r->told = e->round;
+    report_repeated(r, e->round);
+    if (r->reported > e->round) r->reported = e->round;
 }
 
 void report_event(struct report *r, const struct engine_event *e)
@@ -218,9 +220,9 @@ void report_event(struct report *r, const struct engine_event *e)
     const char *text = engine_event_is_line(e) ? e->line.text : NULL;
     switch (e->kind) {
     case ENGINE_EVENT_ROUND: round_line(r, &e->round); break;
-    case ENGINE_EVENT_JOIN: report_line(r, "%s joined: %s", worker, text); break;
+    case ENGINE_EVENT_JOIN: report_line(r, "%s joined%s%s", worker, text[0] ? ": " : "", text); break;
     case ENGINE_EVENT_LEAVE: report_line(r, "%s left%s%s", worker, text[0] ? ": " : "", text); break;
-    case ENGINE_EVENT_EVICT: report_line(r, "%s is removed: %s", worker, text); break;
+    case ENGINE_EVENT_EVICT: report_line(r, "evicted %s: %s", worker, text); break;
     case ENGINE_EVENT_FAULT: report_line(r, "%s%s%s", worker ? worker : "", worker ? ": " : "", text); break;
     case ENGINE_EVENT_RESTART: restart_line(r, &e->restart); break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", text); break;
@@ -234,7 +236,7 @@ void report_event(struct report *r, const struct engine_event *e)
 
 /* --- summary ------------------------------------------------------------------------------------------------------ */
 
-/* fp32 ring all-reduce every step for the same tokens: 2 (N - 1) / N * 4 P bytes a step and worker, summed. */
+/* Bytes of DDP for the same tokens: an fp32 ring all-reduce moves 2 (N - 1) / N * 4 P bytes per step and worker. */
 static double ddp_bytes(const struct engine_summary *s)
 {
     if (s->workers < 2) return 0;

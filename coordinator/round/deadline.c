@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENOUGH = 3 };
+enum { SAMPLES_MIN = 3 };
 
 void deadline_add(struct deadline *d, uint64_t duration_us)
 {
@@ -21,7 +21,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts v. Of an even number the lower middle one: the result is a value that was seen. */
+/* Sorts v. If n is even, the result is the lower middle value, so it is always a measured one. */
 static uint64_t median(uint64_t *v, uint32_t n)
 {
     assert(n > 0);
@@ -39,7 +39,7 @@ static uint64_t clamp(double us, uint64_t floor_us, uint64_t ceiling_us)
 struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t floor_us, uint64_t ceiling_us,
                                   uint64_t unknown_us)
 {
-    if (d->n < ENOUGH) return (struct deadline_limit){.limit_us = clamp((double)unknown_us, floor_us, ceiling_us)};
+    if (d->n < SAMPLES_MIN) return (struct deadline_limit){.limit_us = clamp((double)unknown_us, floor_us, ceiling_us)};
     uint64_t v[DEADLINE_SAMPLES];
     memcpy(v, d->samples_us, d->n * sizeof *v);
     struct deadline_limit limit = {.k = k, .n = d->n, .median_us = median(v, d->n)};
@@ -53,10 +53,10 @@ const char *deadline_text(const struct deadline_limit *limit, char *out, size_t 
 {
     double s = 1e-6;
     if (limit->n)
-        snprintf(out, cap, "%.1f s (median %.1f s + %g x MAD %.1f s of %u measured, within its bounds)",
+        snprintf(out, cap, "%.1f s (median %.1f s + %g x MAD %.1f s of %u durations, bounded)",
                  (double)limit->limit_us * s, (double)limit->median_us * s, limit->k, (double)limit->mad_us * s,
                  limit->n);
     else
-        snprintf(out, cap, "%.1f s (nothing measured yet)", (double)limit->limit_us * s);
+        snprintf(out, cap, "%.1f s (default, nothing measured yet)", (double)limit->limit_us * s);
     return out;
 }

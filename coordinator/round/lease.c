@@ -65,7 +65,7 @@ enum status lease_plan_take(struct lease_plan *plan, uint64_t count, struct wire
     return STATUS_OK;
 }
 
-/* Index of the free range that holds all of `range`, or -1. */
+/* Index of the free range that contains `range`, or -1. */
 static long free_holding(const struct lease_book *book, struct wire_range range)
 {
     for (uint32_t i = 0; i < book->n_free; i++) {
@@ -77,7 +77,7 @@ static long free_holding(const struct lease_book *book, struct wire_range range)
     return -1;
 }
 
-/* Room for two more pieces was made before. */
+/* Removes `range` from free[i]. The array has room for the two rests. */
 static void free_cut(struct lease_book *book, uint32_t i, struct wire_range range)
 {
     struct wire_range f = book->free[i];
@@ -92,7 +92,7 @@ static void free_cut(struct lease_book *book, uint32_t i, struct wire_range rang
     if (right.count) book->free[i] = right;
 }
 
-/* Put a range back, joining it with its neighbours. */
+/* Adds a range and joins it with its neighbours. */
 static void free_add(struct lease_book *book, struct wire_range range)
 {
     uint32_t i = 0;
@@ -114,8 +114,8 @@ static void free_add(struct lease_book *book, struct wire_range range)
     }
 }
 
-/* committed + outstanding + free = [0, cursor), by their sizes; lease_check compares the places, too. */
-static bool adds_up(const struct lease_book *book)
+/* committed + outstanding + free = cursor, by size. lease_check also compares the positions. */
+static bool sizes_add_up(const struct lease_book *book)
 {
     uint64_t sum = book->committed + lease_outstanding(book);
     for (uint32_t i = 0; i < book->n_free; i++) sum += book->free[i].count;
@@ -138,10 +138,10 @@ enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round,
                 ranges[j].start < ranges[i].start + ranges[i].count)
                 return STATUS_STATE;
     }
-    /* Room for everything that is out, so that giving back cannot fail. */
-    uint32_t pieces = book->n_free + 2 * n;
-    for (uint32_t i = 0; i < book->n_leases; i++) pieces += book->leases[i].n_ranges;
-    TRY(grow(&book->free, &book->cap_free, pieces, sizeof *book->free));
+    /* Reserve free ranges for all outstanding leases, so that lease_return cannot fail. */
+    uint32_t ranges_max = book->n_free + 2 * n;
+    for (uint32_t i = 0; i < book->n_leases; i++) ranges_max += book->leases[i].n_ranges;
+    TRY(grow(&book->free, &book->cap_free, ranges_max, sizeof *book->free));
     TRY(grow(&book->leases, &book->cap_leases, book->n_leases + 1, sizeof *book->leases));
     struct lease *lease = &book->leases[book->n_leases++];
     *lease = (struct lease){.worker = worker, .round = round, .n_ranges = n};
@@ -152,7 +152,7 @@ enum status lease_take(struct lease_book *book, uint32_t worker, uint64_t round,
     }
     assert(cursor >= book->cursor);
     book->cursor = cursor;
-    assert(adds_up(book));
+    assert(sizes_add_up(book));
     return STATUS_OK;
 }
 
@@ -177,7 +177,7 @@ enum status lease_commit(struct lease_book *book, uint32_t worker, uint64_t roun
     if (!lease) return STATUS_NOTFOUND;
     for (uint32_t i = 0; i < lease->n_ranges; i++) book->committed += lease->ranges[i].count;
     remove_lease(book, lease);
-    assert(adds_up(book));
+    assert(sizes_add_up(book));
     return STATUS_OK;
 }
 
@@ -188,7 +188,7 @@ enum status lease_return(struct lease_book *book, uint32_t worker, uint64_t roun
     TRY(grow(&book->free, &book->cap_free, book->n_free + lease->n_ranges, sizeof *book->free));
     for (uint32_t i = 0; i < lease->n_ranges; i++) free_add(book, lease->ranges[i]);
     remove_lease(book, lease);
-    assert(adds_up(book));
+    assert(sizes_add_up(book));
     return STATUS_OK;
 }
 
@@ -262,7 +262,7 @@ uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX])
 
 void lease_encode(const struct lease_book *book, struct writer *w)
 {
-    assert(adds_up(book));
+    assert(sizes_add_up(book));
     put_u64(w, book->cursor);
     put_u64(w, book->committed);
     put_u32(w, book->n_free);
@@ -293,7 +293,7 @@ enum status lease_decode(struct lease_book *book, struct reader *r)
     book->cursor = get_u64(r);
     book->committed = get_u64(r);
     uint32_t n_free = get_u32(r), n_leases = get_u32(r);
-    /* Counts are checked against the bytes that are there before anything is allocated for them. */
+    /* Compare the counts with the bytes left before allocating for them: a damaged count must not exhaust memory. */
     if (r->bad || n_free > FREE_MAX || n_leases > LEASES_MAX ||
         (size_t)n_free * 16 + (size_t)n_leases * 32 > reader_left(r))
         return STATUS_CORRUPT;

@@ -1,5 +1,6 @@
-/* Workers that have a place in the run, by id. A place outlives connections: it is given once per uuid, is journaled,
- * and a worker that returns takes the same one. Sessions (coordinator/engine/session.h) come and go. */
+/* The table of members: workers with a place in the run, by id. A place belongs to one uuid, is journaled and outlives
+ * connections: a worker that returns gets the same place. A session (coordinator/engine/session.h) is one connection.
+ */
 #ifndef COORDINATOR_MEMBER_H
 #define COORDINATOR_MEMBER_H
 
@@ -10,17 +11,17 @@
 #include "common/base/status.h"
 #include "wire/msg.h"
 
-/* Where bytes lie in the journal. */
+/* A position in the journal. */
 struct journal_ref {
     uint64_t segment, offset;
 };
 
 /* One fragment of an assignment. */
 enum part_state {
-    PART_WAITED, /* not here yet */
+    PART_WAITED, /* has not arrived */
     PART_HELD,   /* delivered, in the journal, not merged */
     PART_MERGED,
-    PART_DROPPED, /* refused, or closed without it; `code` says why */
+    PART_DROPPED, /* refused, or the fragment closed without it; `code` is the reason */
 };
 
 struct part {
@@ -34,8 +35,8 @@ struct part {
 };
 
 struct assignment {
-    bool open;   /* some part is waited for or held */
-    bool merged; /* some part was merged: the lease is committed */
+    bool open;   /* at least one part is in state WAITED or HELD */
+    bool merged; /* at least one part was merged: the lease is committed */
     uint64_t round;
     uint32_t steps;
     double step0, step_rate;
@@ -45,26 +46,26 @@ struct assignment {
     struct part *parts; /* [n_fragments] */
 };
 
-#define MEMBER_ASSIGNED_EARLIER UINT64_MAX /* before this process began */
+#define MEMBER_ASSIGNED_EARLIER UINT64_MAX /* assigned before this process started */
 
 struct member {
     uint32_t id; /* its index */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
-    bool active;         /* not evicted, has not left */
-    bool in_step;        /* its last assignment was merged: the next round opens with it, heard of or not */
+    bool active;         /* has neither left nor been evicted */
+    bool in_step;        /* its last assignment was merged: the next round opens with it, connected or not */
     uint64_t next_round; /* last round assigned + 1 */
     uint64_t *merged;    /* [n_fragments] last round merged + 1; 0: none */
     uint64_t *merged_in; /* [n_fragments] the version that merged it */
     struct assignment work;
     uint64_t tokens, steps, compute_us; /* merged so far */
 
-    /* What its session last said. Not part of the journaled state. */
-    bool ready;           /* may be given work */
-    double step_s;        /* 0: not known */
+    /* Volatile: from its session, not part of the journaled state. */
+    bool ready;           /* can take an assignment */
+    double step_s;        /* seconds of one inner step; 0: unknown */
     uint64_t assigned_us; /* 0: no work is open */
-    uint64_t heard_us;
-    bool left; /* it knows that the run is over */
+    uint64_t heard_us;    /* time of its last message */
+    bool left;            /* the worker has acknowledged the end of the run */
 };
 
 struct member_table {
@@ -74,10 +75,10 @@ struct member_table {
 
 void member_table_init(struct member_table *t, uint32_t n_fragments);
 void member_table_finish(struct member_table *t);
-/* A new place with id n, active. LIMIT at UINT32_MAX - 1 places. */
+/* Adds an active member with id n. LIMIT when the table is full (2^20 members), NOMEM. */
 enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], const char *name,
                        struct member **member_p) MUST_CHECK;
-/* NULL when there is none. */
+/* NULL: there is no such member. */
 struct member *member_by_id(const struct member_table *t, uint32_t id);
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID]);
 uint32_t member_count_active(const struct member_table *t);

@@ -1,12 +1,12 @@
-/* What makes one method of merging differ from another. */
+/* The policy table: the functions in which barrier methods and async differ. */
 #ifndef COORDINATOR_POLICY_H
 #define COORDINATOR_POLICY_H
 
 #include "coordinator/round/round.h"
 
 struct policy {
-    bool barrier; /* one round of all members at a time; false: each member has rounds of its own */
-    /* May a waited-for part of this base be merged? 0, or enum reject_code with *reason_p. */
+    bool barrier; /* all members share one round; false: each member has its own rounds */
+    /* Whether a part with this base version may be merged: 0, or enum reject_code with *reason_p (static text). */
     uint16_t (*judge)(const struct round *r, const struct member *m, const struct round_offer *offer,
                       const char **reason_p);
     /* As round_next_close. */
@@ -14,7 +14,7 @@ struct policy {
     uint64_t (*deadline_us)(const struct round *r);
     /* As round_plan. */
     enum status (*plan)(const struct round *r, uint64_t now_us, struct round_open *open);
-    /* After a fragment took its step: the rest of the fold. */
+    /* Finishes round_fold_update after the fragment's version has grown. */
     void (*updated)(struct round *r, uint32_t fragment);
     uint64_t (*done)(const struct round *r);
     bool (*over)(const struct round *r);
@@ -22,10 +22,10 @@ struct policy {
 
 extern const struct policy policy_barrier, policy_async;
 
-/* For policies: an assignment with no part waited for or held ends; unmerged work gives its lease back. */
+/* Ends the member's assignment if none of its parts is in state WAITED or HELD. Unmerged work returns its lease. */
 void round_settle(struct round *r, struct member *m);
 
-/* Delivered parts of a fragment that are enough to close it once its time limit has passed. */
+/* The number of delivered parts that closes a fragment after its time limit. */
 uint32_t round_quorum(const struct round *r);
 
 #endif

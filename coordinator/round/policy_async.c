@@ -1,24 +1,26 @@
-/* No barrier: every delta is merged when it arrives (Liu et al., 2401.09135).
+/* The async policy: every delta is merged when it arrives (Liu et al., 2401.09135).
  *
- * Each member works on its own rounds. The run's budget is max_steps x min_workers inner steps; work that is refused or
- * lost goes back into it, so the budget is merged completely. Learning rates follow everybody's work: an assignment
- * starts at (steps handed out) / min_workers and advances by (active members) / min_workers a step. */
+ * - Each member works on its own rounds.
+ * - The run's budget is max_steps x min_workers inner steps. Refused or lost work returns to the budget, so all of it
+ *   is merged in the end.
+ * - The learning rate follows the work of all members. An assignment starts at step (steps handed out) / min_workers
+ *   and advances by (active members) / min_workers per inner step. */
 #include <assert.h>
 
 #include "coordinator/round/policy.h"
 
-enum { STEPS_MIN = 5 }; /* DyLU never assigns fewer, unless H is less or fewer are left */
+enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
 
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
 {
     uint64_t now = r->versions[offer->fragment];
     if (offer->base_version > now || offer->base_version < m->work.versions[offer->fragment]) {
-        *reason_p = "trained from a version it was not assigned";
+        *reason_p = "trained from a version outside its assignment";
         return REJECT_BASE;
     }
     if (round_staleness(r, offer->fragment, offer->base_version) <= r->p.max_staleness) return 0;
-    *reason_p = "further behind than outer.max_staleness";
+    *reason_p = "its base version is older than outer.max_staleness allows";
     return REJECT_STALE;
 }
 
@@ -52,7 +54,8 @@ static bool async_over(const struct round *r)
     return r->steps_committed >= budget(r);
 }
 
-/* H_i = max(min(5, H), floor(H v_i / v_max)) with speeds v = 1 / step_s, so that all return at about the same time. */
+/* H_i = max(min(5, H), floor(H v_i / v_max)) with speed v = 1 / step_s, so that all members finish at about the same
+ * time. */
 static uint32_t steps_for(const struct round *r, const struct member *m)
 {
     double fastest = 0;
@@ -67,7 +70,7 @@ static uint32_t steps_for(const struct round *r, const struct member *m)
     return steps < least ? least : (uint32_t)steps;
 }
 
-/* One assignment at a time: each is journaled before the next is planned. */
+/* Plans one assignment at a time, because the caller journals each before it plans the next. */
 static enum status async_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
     (void)now_us;

@@ -1,34 +1,34 @@
-/* Rounds with a barrier: ddp, local-sgd, diloco.
+/* The barrier policy, for ddp, local-sgd and diloco.
  *
- * Round r opens with every member that is in step or ready. Fragment f closes when nobody is waited for any more, or
- * when a quorum has delivered and the time limit has passed. When all fragments have closed the round is over; who was
- * late finds its work refused and is taken into the next round as soon as it is ready. */
+ * - Round r opens with every member that is in step or ready.
+ * - A fragment closes when all its parts have arrived, or when a quorum has delivered and the time limit has passed.
+ * - The round is over when all fragments have closed.
+ * - The delta of a late member is refused; the member joins the next round when it is ready. */
 #include <assert.h>
 
 #include "coordinator/round/policy.h"
 
-/* A round closes without the late ones after median + 4 MAD of measured arrivals, at least a second, at most an
- * hour. */
+/* A round closes without late members after median + 4 MAD of measured arrivals, at least 1 s and at most 1 h. */
 static const double limit_k = 4;
 static const uint64_t limit_floor_us = 1000000, limit_ceiling_us = 3600000000u;
-static const uint64_t patience_us = 60000000; /* for workers that all left to come back */
+static const uint64_t patience_us = 60000000; /* the time that absent workers have to return */
 
 static uint16_t barrier_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                               const char **reason_p)
 {
     (void)r;
     if (offer->base_version == m->work.versions[offer->fragment]) return 0;
-    *reason_p = "trained from another version than assigned";
+    *reason_p = "trained from a version outside its assignment";
     return REJECT_BASE;
 }
 
-struct tally {
+struct arrival_count {
     uint32_t held, waited;
 };
 
-static struct tally count(const struct round *r, uint32_t fragment)
+static struct arrival_count count(const struct round *r, uint32_t fragment)
 {
-    struct tally t = {0};
+    struct arrival_count t = {0};
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct assignment *work = &r->members.members[i]->work;
         if (!work->open) continue;
@@ -43,8 +43,8 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A round found at a start opened longer ago than this process knows. Its workers have as long as they have to come
- * back, and to compute it all once more as those did who delivered. */
+/* The opening time of a round from the journal is unknown. Its workers get the time to reconnect and to recompute the
+ * round, measured by the compute time of delivered parts. */
 static uint64_t resumed_us(const struct round *r, uint32_t fragment)
 {
     uint64_t us = max_u64(patience_us, r->p.evict_us);
@@ -56,25 +56,25 @@ static uint64_t resumed_us(const struct round *r, uint32_t fragment)
     return us;
 }
 
-/* From opening to delivery; before anything is known, as long again as the quorum took. */
-static struct deadline_limit limit_of(const struct round *r, uint32_t fragment)
+/* The limit from opening to delivery. Before any arrival is measured: twice the time of the quorum. */
+static struct deadline_limit close_limit(const struct round *r, uint32_t fragment)
 {
     uint64_t unknown = 2 * (r->quorum_us[fragment] - r->opened_us);
     if (r->resumed) unknown = max_u64(unknown, resumed_us(r, fragment));
     return deadline_of(&r->arrivals, limit_k, limit_floor_us, limit_ceiling_us, unknown);
 }
 
-static uint64_t late_us(const struct round *r, uint32_t fragment)
+static uint64_t close_late_us(const struct round *r, uint32_t fragment)
 {
     if (!r->quorum_us[fragment]) return UINT64_MAX;
-    return max_u64(r->opened_us + limit_of(r, fragment).limit_us, r->quorum_us[fragment]);
+    return max_u64(r->opened_us + close_limit(r, fragment).limit_us, r->quorum_us[fragment]);
 }
 
 static bool closable(const struct round *r, uint32_t fragment, uint64_t now_us, bool *late_p)
 {
-    struct tally t = count(r, fragment);
+    struct arrival_count t = count(r, fragment);
     *late_p = t.waited > 0;
-    return t.held && (!t.waited || now_us >= late_us(r, fragment));
+    return t.held && (!t.waited || now_us >= close_late_us(r, fragment));
 }
 
 static bool barrier_close(const struct round *r, uint64_t now_us, struct round_close *close)
@@ -92,7 +92,7 @@ static bool barrier_close(const struct round *r, uint64_t now_us, struct round_c
         if (!can && r->p.together) return false;
     }
     if (pick == UINT32_MAX) return false;
-    *close = (struct round_close){.fragment = pick, .late = late_pick, .limit = limit_of(r, pick)};
+    *close = (struct round_close){.fragment = pick, .late = late_pick, .limit = close_limit(r, pick)};
     for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
         const struct assignment *work = &r->members.members[i]->work;
         if (work->open && work->parts[pick].state == PART_HELD) close->ids[close->n++] = i;
@@ -111,24 +111,26 @@ static uint64_t barrier_deadline(const struct round *r)
     uint64_t at = r->idle_us && r->members.n && !barrier_over(r) ? r->idle_us + patience_us : UINT64_MAX;
     for (uint32_t f = 0; r->open && f < r->p.n_fragments; f++) {
         if (r->closed[f] || !count(r, f).waited) continue;
-        uint64_t t = late_us(r, f);
+        uint64_t t = close_late_us(r, f);
         if (t < at) at = t;
     }
     return at;
 }
 
-/* Whose last delta was merged, so that it has a place in the next round. In one that begins again, after others left,
- * it may still hold a delta of its first try, made of other samples: as anybody else it has to be ready first. */
+/* The member's last delta was merged, so the next round opens with it at once. If the same round opens again because
+ * other members left, the member may hold a delta of the first try, from other samples. It must be ready first. */
 static bool in_step(const struct round *r, const struct member *m)
 {
     return m->in_step && m->work.round != r->round;
 }
 
-/* Who takes part: members in step at once, heard of or not (a worker killed between two rounds keeps its place until it
- * is evicted, so that the run does not depend on when it died); others when they are ready. Where nobody is in step, at
- * the start and after everybody left, min_workers must be ready; or whoever is, a minute after the first one was in
- * which the others did not come back. */
-static uint32_t takers(const struct round *r, uint64_t now_us)
+/* The number of members that the next round opens with; 0: it does not open yet.
+ * - A member in step takes part at once, connected or not. A worker killed between two rounds keeps its place until
+ *   eviction, so the run does not depend on the moment of its death.
+ * - Other members take part when they are ready.
+ * - If no member is in step (at the start, or after all left), min_workers members must be ready.
+ *   After 60 s of waiting, fewer are enough. */
+static uint32_t count_participants(const struct round *r, uint64_t now_us)
 {
     uint32_t at_once = 0, ready = 0;
     for (uint32_t i = 0; i < r->members.n; i++) {
@@ -143,7 +145,7 @@ static uint32_t takers(const struct round *r, uint64_t now_us)
 
 static enum status barrier_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
-    if (round_busy(r) || !takers(r, now_us)) return STATUS_OK;
+    if (round_busy(r) || !count_participants(r, now_us)) return STATUS_OK;
     uint64_t step0 = r->round * r->p.sync_every, left = r->p.max_steps - step0;
     uint32_t steps = left < r->p.sync_every ? (uint32_t)left : r->p.sync_every;
     struct lease_plan plan = lease_plan_start(&r->leases);

@@ -7,7 +7,7 @@
 #include "coordinator/outer/outer_form.h"
 #include "coordinator/round/policy.h"
 
-static void take_params(struct round_params *p, const struct config *c, uint32_t n_fragments)
+static void params_from_config(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {
     bool ddp = c->train.method == METHOD_DDP, async = c->train.method == METHOD_ASYNC;
     *p = (struct round_params){
@@ -37,7 +37,7 @@ static void take_params(struct round_params *p, const struct config *c, uint32_t
 void round_init(struct round *r, const struct config *config, uint32_t n_fragments)
 {
     memset(r, 0, sizeof *r);
-    take_params(&r->p, config, n_fragments);
+    params_from_config(&r->p, config, n_fragments);
     r->policy = config->train.method == METHOD_ASYNC ? &policy_async : &policy_barrier;
     member_table_init(&r->members, n_fragments);
     lease_book_init(&r->leases);
@@ -67,7 +67,7 @@ void round_settle(struct round *r, struct member *m)
     if (work->merged)
         r->steps_committed += work->steps;
     else
-        lease_return(&r->leases, m->id, work->round); /* room for it was made when it was taken */
+        lease_return(&r->leases, m->id, work->round); /* cannot fail: lease_take reserved the room */
     assert(!lease_find(&r->leases, m->id, work->round));
 }
 
@@ -87,8 +87,8 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     return STATUS_OK;
 }
 
-/* What is waited for is waited for no more (fragment UINT32_MAX: all of it). Where fragments close together, half a
- * delta would keep the round open for ever: what was delivered goes with the rest. */
+/* Drops one missing part, or all of them (UINT32_MAX). If fragments close together, half a delta would keep the round
+ * open forever, so delivered parts are dropped, too. */
 static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
 {
     bool dropped = false;
@@ -176,10 +176,10 @@ static struct part *waited_part(struct round *r, uint32_t id, uint64_t round, ui
 
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *part)
 {
-    struct part *mine = waited_part(r, id, round, fragment);
-    if (!mine || !part->tokens) return STATUS_STATE;
-    *mine = *part;
-    mine->state = PART_HELD;
+    struct part *slot = waited_part(r, id, round, fragment);
+    if (!slot || !part->tokens) return STATUS_STATE;
+    *slot = *part;
+    slot->state = PART_HELD;
     assert(!r->policy->barrier || (r->open && !r->closed[fragment]));
     return STATUS_OK;
 }
@@ -241,7 +241,7 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
     return STATUS_OK;
 }
 
-/* What a snapshot holds of one member fits the rest of it. */
+/* The member's decoded state agrees with the versions, closed fragments and leases of the round. */
 static bool member_fits(const struct round *r, const struct member *m)
 {
     const struct assignment *work = &m->work;
@@ -274,12 +274,12 @@ enum status round_check(const struct round *r)
 static const char *drop_reason(uint16_t code)
 {
     switch (code) {
-    case REJECT_LATE: return "the run went on without it";
+    case REJECT_LATE: return "too late: its round closed without it";
     case REJECT_STALE: return "its base version is too old";
     case REJECT_BASE: return "computed from a version that cannot be merged";
-    case REJECT_NONFINITE: return "holds NaN, infinity or numbers that can be no delta";
+    case REJECT_NONFINITE: return "contains NaN, infinity or values out of range";
     case REJECT_CORRUPT: return "damaged or malformed";
-    default: return "this worker holds no such assignment";
+    default: return "this worker has no such assignment";
     }
 }
 
@@ -292,10 +292,10 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
     return r->policy->judge(r, m, offer, reason_p);
 }
 
-/* Work before the assignment in hand, which has ended. A worker that restarted from an older state offers it again:
- * where later work of it was merged, with a barrier, it will see for itself which updates after its base name it. Where
- * none was, none will: it may have a place in the next round although this fragment was refused, for another one was
- * merged, and nothing would tell it if the refusal was lost. */
+/* Judges a part of an assignment that has ended; a worker that restarted from an older state offers it again.
+ * - Barrier, and later work of this worker was merged: HAVE. The worker finds its name in the updates after its base.
+ * - Otherwise: REJECT. No update names this part, so only the refusal tells the worker. The worker may still be part
+ *   of the next round, because another fragment of the same assignment was merged. */
 static enum round_verdict judge_old(const struct round *r, const struct member *m, const struct round_offer *offer,
                                     uint16_t *code_p, const char **reason_p)
 {
@@ -312,14 +312,14 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
     const struct assignment *work = &m->work;
     if (offer->fragment >= r->p.n_fragments || offer->round >= m->next_round) {
         *code_p = REJECT_UNASSIGNED;
-        *reason_p = "this worker holds no such assignment";
+        *reason_p = "this worker has no such assignment";
         return ROUND_REJECT;
     }
     if (m->merged[offer->fragment] == offer->round + 1) {
         if (offer->base_version < m->merged_in[offer->fragment]) return ROUND_HAVE;
-        /* Trained again after a crash, on top of the update that merged it: no later update will name it. */
+        /* The worker recomputed it after a crash, on top of the update that merged it. No later update names it. */
         *code_p = REJECT_LATE;
-        *reason_p = "merged already, before the worker lost its state";
+        *reason_p = "merged before the worker lost its state";
         return ROUND_REJECT;
     }
     if (work->round != offer->round) return judge_old(r, m, offer, code_p, reason_p);

@@ -1,8 +1,11 @@
-/* The round machine: who works on what, from which versions, what has arrived, what may be merged, what opens next.
- * Pure: no floats, sockets, files or clock. Its state changes only by the fold functions round_fold_*, one per journal
- * record, which run live and in replay alike; the questions round_judge, round_next_close and round_plan answer from
- * that state, the time, and the two volatile fields of a member. How the methods differ is behind one table
- * (coordinator/round/policy.h).
+/* The round machine: assigns work, tracks arrivals, decides what is merged and which round opens next.
+ *
+ * - Pure: no sockets, files or clock, and no arithmetic on parameters.
+ * - Its state changes only by the fold functions round_fold_*, one per journal record. They run the same way live and
+ *   in replay.
+ * - The questions round_judge, round_next_close and round_plan read that state, the time and a member's volatile
+ *   fields. They change nothing.
+ * - The methods differ in one table, struct policy (coordinator/round/policy.h):
  *
  *     barrier: round r opens with a set of members -> their parts arrive -> each fragment closes -> r + 1 opens
  *     async:   each member has its own rounds; every part that arrives closes its fragment at once */
@@ -29,17 +32,17 @@ struct round_params {
     uint32_t quorum;        /* workers; 0: by quorum_percent */
     uint32_t quorum_percent;
     uint32_t max_staleness;
-    uint64_t evict_us; /* a member not heard of for so long loses its place; 0: as measured */
-    bool dynamic;      /* H follows speed */
+    uint64_t evict_us; /* a member that is silent for this long is evicted; 0: the limit is measured */
+    bool dynamic;      /* H follows the worker's speed */
     bool together;     /* all fragments of a round close at once */
     uint8_t form;      /* enum delta_form of this run */
 };
 
-/* Differences of running totals lose a round behind one whose loss had 38 digits, so a round has sums of its own. */
+/* Sums since the last round line. Differences of running totals would lose precision after one huge loss. */
 struct round_tally {
     uint64_t tokens, compute_us;
     double loss_sum;
-    uint32_t merged; /* assignments, with the last of their parts */
+    uint32_t merged; /* assignments whose last part was merged */
 };
 
 struct round {
@@ -53,25 +56,25 @@ struct round {
     uint64_t round; /* open, or next to open */
     bool open;
     bool closed[LAYOUT_FRAGMENTS_MAX];
-    uint32_t n_assigned; /* when it opened */
+    uint32_t n_assigned; /* members assigned when the round opened */
 
     /* async: inner steps of all workers */
     uint64_t steps_committed, steps_outstanding;
 
-    /* totals of what was merged */
+    /* totals of merged work */
     uint64_t tokens, worker_steps, compute_us;
     double loss_sum;
-    struct round_tally recent; /* the same since somebody cleared it; not journaled, for the line of a round */
+    struct round_tally recent; /* since the caller last cleared it; not journaled, for the round line */
 
-    /* Not journaled: when things happened in this process. */
+    /* Not journaled: times of this process. */
     uint64_t opened_us, quorum_us[LAYOUT_FRAGMENTS_MAX]; /* 0: not yet */
-    bool resumed;              /* the open round was found at a start: how long it has taken is not known */
-    uint64_t idle_us;          /* somebody has been ready since while nothing is open; 0: nobody is, or something */
+    bool resumed;              /* the open round comes from the journal: its opening time is unknown */
+    uint64_t idle_us;          /* a member has been ready since then and no work is open; 0: not idle */
     struct deadline arrivals;  /* from opening to delivery */
-    struct deadline durations; /* from opening to closing; async: of each member's own, to its last part */
+    struct deadline durations; /* from opening to closing; async: from assignment to a member's last part */
 };
 
-/* One assignment about to be made. */
+/* One planned assignment. */
 struct round_grant {
     uint32_t id;
     uint64_t round;
@@ -84,18 +87,19 @@ struct round_grant {
 struct round_open {
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     uint32_t n;
-    struct round_grant *grants; /* caller's, room for every member */
+    struct round_grant *grants; /* [members], owned by the caller */
 };
 
-/* A fragment to be merged now: the members whose parts go in, ascending. */
+/* A fragment to merge now, with the ids of the members whose parts are merged, ascending. */
 struct round_close {
     uint32_t fragment;
     uint32_t n;
     uint32_t ids[WIRE_NAMED_MAX];
-    bool late;                   /* a time limit closed it ... */
-    struct deadline_limit limit; /* ... this one */
+    bool late;                   /* the time limit closed it */
+    struct deadline_limit limit; /* that limit */
 };
 
+/* One delta that an update names: worker id and round. */
 struct round_named {
     uint32_t id;
     uint64_t round;
@@ -108,63 +112,66 @@ struct round_offer {
 };
 
 enum round_verdict {
-    ROUND_ACCEPT, /* wanted */
+    ROUND_ACCEPT, /* the coordinator waits for this part */
     ROUND_HAVE,   /* held or merged already */
-    ROUND_REJECT, /* refused; the part is not waited for, or was dropped before */
-    ROUND_DROP,   /* refused, and the part has to be dropped (round_fold_drop) */
+    ROUND_REJECT, /* refused; the coordinator does not wait for this part */
+    ROUND_DROP,   /* refused; the caller drops the part (round_fold_drop) */
 };
 
 void round_init(struct round *r, const struct config *config, uint32_t n_fragments);
 void round_finish(struct round *r);
 
-/* --- folds: STATE, and nothing changed, when the record does not fit the state (a damaged journal) --- */
+/* --- folds: a record that contradicts the state (a damaged journal) returns STATE and changes nothing --- */
 enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIRE_UUID], const char *name) MUST_CHECK;
-/* The member loses its place; what it has not delivered is waited for no more. */
+/* The member loses its place; its undelivered parts are dropped. */
 enum status round_fold_leave(struct round *r, uint32_t id) MUST_CHECK;
 enum status round_fold_open(struct round *r, const struct round_open *open) MUST_CHECK;
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment,
                              const struct part *part) MUST_CHECK;
-/* fragment UINT32_MAX: every part that is still waited for. */
+/* Drops one part that has not arrived; fragment UINT32_MAX drops all of them. */
 enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, uint16_t code) MUST_CHECK;
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n) MUST_CHECK;
 
-/* CORRUPT unless a decoded round is one that the folds can reach: every open assignment has its lease,
- * steps_outstanding is the sum of their steps, no member merged a version that does not exist. */
+/* Checks a decoded round; CORRUPT when the folds cannot reach it:
+ * - every open, unmerged assignment has its lease;
+ * - steps_outstanding is the sum of the steps of open assignments;
+ * - no member was merged in a version that does not exist. */
 enum status round_check(const struct round *r) MUST_CHECK;
 
 /* --- questions --- */
-/* reason: static text for REJECT. */
+/* Judges an offered part. REJECT and DROP set *code_p and *reason_p (static text). */
 enum round_verdict round_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                                uint16_t *code_p, const char **reason_p);
 /* The next fragment to merge; false: none now. */
 bool round_next_close(const struct round *r, uint64_t now_us, struct round_close *close);
-/* The i-th of the parts that go in. */
+/* The part of close->ids[i]. */
 const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i);
-/* When round_next_close may change its mind without an event; UINT64_MAX: never. */
+/* The time at which round_next_close or round_plan may answer differently without an event; UINT64_MAX: never. */
 uint64_t round_deadline_us(const struct round *r);
-/* Assignments to make now; n == 0: none. LIMIT at the end of the sample order. */
+/* Plans the assignments to make now into *open; open->n == 0: none. LIMIT at the end of the sample order. */
 enum status round_plan(const struct round *r, uint64_t now_us, struct round_open *open) MUST_CHECK;
-/* Rounds merged completely, of round_total; async: inner steps merged, in rounds of min_workers workers. */
+/* Completely merged rounds, at most round_total. async: merged inner steps / (sync_every x min_workers). */
 uint64_t round_done(const struct round *r);
 uint64_t round_total(const struct round *r);
-/* Nothing is left to do but the final evaluation. */
+/* All work is merged; only the final evaluation is left. */
 bool round_over(const struct round *r);
+/* Rounds that base_version is behind: updates since then / active members. */
 uint64_t round_staleness(const struct round *r, uint32_t fragment, uint64_t base_version);
-/* Any part of any assignment waited for or held. */
+/* Some assignment is open: one of its parts is missing, or held and not merged. */
 bool round_busy(const struct round *r);
 
 /* --- for the shell: volatile bookkeeping (round_time.c) --- */
-/* Assignments were made: their clocks start now. */
+/* Starts the clocks of new assignments. */
 void round_note_open(struct round *r, uint64_t now_us);
-/* Assignments were found in the journal at a start. Who works on them has to find the way back; nothing about them is
- * measured. */
+/* Starts the clocks of assignments that were read from the journal. Their workers must reconnect first, so their times
+ * are not measured. */
 void round_note_resume(struct round *r, uint64_t now_us);
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
-/* For so long nobody was listened to: everything that happened before counts as that much later. */
+/* Moves all noted times gap_us later: the coordinator read no messages during that gap. */
 void round_note_pause(struct round *r, uint64_t gap_us);
-/* After every change: since when is somebody ready while no work is open? */
+/* Updates idle_us; the caller calls it after every change. */
 void round_note_idle(struct round *r, uint64_t now_us);
 
 #endif

@@ -1,4 +1,4 @@
-/* When things happened in this process: what time limits are made of. Not part of the journaled state. */
+/* Times of this process, from which time limits are computed. Not part of the journaled state. */
 #include <assert.h>
 
 #include "coordinator/round/policy.h"
@@ -47,7 +47,7 @@ void round_note_open(struct round *r, uint64_t now_us)
     }
 }
 
-static bool waited_for(const struct member *m, uint32_t n_fragments)
+static bool has_waited_part(const struct member *m, uint32_t n_fragments)
 {
     for (uint32_t f = 0; f < n_fragments; f++)
         if (m->work.parts[f].state == PART_WAITED) return true;
@@ -60,7 +60,7 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
     if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
         assert(now_us >= m->assigned_us);
         deadline_add(&r->arrivals, now_us - m->assigned_us);
-        if (!r->policy->barrier && !waited_for(m, r->p.n_fragments))
+        if (!r->policy->barrier && !has_waited_part(m, r->p.n_fragments))
             deadline_add(&r->durations, now_us - m->assigned_us);
     }
     if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
@@ -85,7 +85,7 @@ void round_note_pause(struct round *r, uint64_t gap_us)
     r->opened_us += gap_us;
 }
 
-static bool anybody_ready(const struct round *r)
+static bool any_ready(const struct round *r)
 {
     for (uint32_t i = 0; i < r->members.n; i++)
         if (r->members.members[i]->active && r->members.members[i]->ready) return true;
@@ -94,7 +94,7 @@ static bool anybody_ready(const struct round *r)
 
 void round_note_idle(struct round *r, uint64_t now_us)
 {
-    if (round_busy(r) || !anybody_ready(r))
+    if (round_busy(r) || !any_ready(r))
         r->idle_us = 0;
     else if (!r->idle_us)
         r->idle_us = now_us;

@@ -78,7 +78,7 @@ said_done_again() { # log metrics
     local want said
     want=$(json lines "$2" round round | awk '$1 <= last { print $1, last } { last = $1 }')
     ((trial == 1)) || [[ -n $want ]] || fail "no round was done again"
-    said=$(sed -nE 's/^rounds? ([0-9]+)( to ([0-9]+))? (is|are) already in metrics.jsonl, .*/\1 \3/p' "$1" |
+    said=$(sed -nE 's/^repeating rounds? ([0-9]+)( to ([0-9]+))?: .*/\1 \3/p' "$1" |
         awk '{ print $1, (NF > 1 ? $2 : $1) }')
     [[ $said == "$want" ]] || fail "done again: \"$want\" by metrics.jsonl, \"$said\" by the log"
     echo "done again after the full disk: ${want:-none}"

@@ -96,7 +96,7 @@ awk -v got="$(json lines again/metrics.jsonl round loss | sed -n 1p)" 'END { exi
     fail "the exported model is not where the run ended"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir other "${llama[@]}" --model.init_from="$WORK/exported" \
     --model.rope_theta=50 >other.log 2>&1; then fail "other rotary positions than init_from's are accepted"; fi
-grep -qh 'init_from: .*rope_theta 10000, and model.rope_theta is 50' other.log other/logs/*.log || fail "no line: $(tail -n 3 other.log)"
+grep -qh 'init_from: .*rope_theta 10000, but model.rope_theta is 50' other.log other/logs/*.log || fail "no line: $(tail -n 3 other.log)"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir tied "${llama[@]}" --model.init_from="$WORK/exported" \
     --model.tie_embeddings=on >tied.log 2>&1; then fail "the output layer of init_from's folder is left out"; fi
 grep -qh 'init_from: .*tie_word_embeddings false: set model.tie_embeddings=off' tied.log tied/logs/*.log || fail "no line: $(tail -n 3 tied.log)"

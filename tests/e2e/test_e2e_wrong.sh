@@ -85,7 +85,7 @@ printf '{"tokens": {}}' >tokenizer.json
 wrong 'a file that is no tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
 wrong 'no file of a tokenizer' 2 'data.tokenizer: .*nowhere.json' launch --data.tokenizer=nowhere.json
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
-wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*nearest: 2' launch --coordinator.evict_after_s=0.5
+wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*at least 2' launch --coordinator.evict_after_s=0.5
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
 wrong 'unknown CPU level' 2 '^atoll: ATOLL_CPU=sse: want portable, avx2 or avx512' env ATOLL_CPU=sse "$BIN/atoll" generate good --tokens 2
 wrong 'unknown CPU level, launch' 2 'ATOLL_CPU=sse: want' env ATOLL_CPU=sse bash -c 'launch "$@"' launch --train.devices=cpu
@@ -201,7 +201,7 @@ wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare 
 [[ ! -e full-data ]] || fail "prepare leaves $(ls full-data)"
 
 echo '--- what was left behind'
-wrong 'a data set is there' 2 '^atoll: data holds meta.json and no run: name another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
+wrong 'a data set is there' 2 '^atoll: data contains meta.json but no run: use another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
 [[ ! -e data/lock ]] || fail "a coordinator that never began left a lock"
 wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
 wrong 'a run is there already' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
@@ -233,13 +233,13 @@ finish "$pid" 20 75 "a coordinator that went back to the checkpoint before"
 [[ -d cut/checkpoints/$(<cut/checkpoints/latest) ]] || fail "checkpoints/latest names one that was removed: $(<cut/checkpoints/latest)"
 cp -r gone bare
 rm -rf bare/checkpoints bare/journal/00000000.log
-wrong 'checkpoints gone' 1 '^atoll: checkpoints/ holds none, so the whole journal is needed: journal/00000000.log is missing: restore' \
+wrong 'checkpoints gone' 1 '^atoll: checkpoints/ is empty, so recovery needs the whole journal: journal/00000000.log is missing: restore' \
     "$BIN/atoll-coordinator" run.yaml --dir bare --train.max_steps=100000 --checkpoint.every=4
 segments=(gone/journal/*.log)
 mv "${segments[-1]}" gone/journal/99999999.log
 wrong 'part of the journal gone' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 rm gone/journal/*.log
-wrong 'journal gone' 1 'journal/ lacks updates.*restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
+wrong 'journal gone' 1 'missing in journal/: restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors

@@ -45,7 +45,7 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
 static void rig_event(void *ctx, const struct engine_event *event)
 {
     struct rig *r = ctx;
-    if (event->kind == ENGINE_EVENT_ROUND) r->rounds_told = event->round.round;
+    if (event->kind == ENGINE_EVENT_ROUND) r->rounds_reported = event->round.round;
     if (r->n_events == RIG_OUTBOX) return;
     const char *text = engine_event_is_line(event)           ? event->line.text
                        : event->kind == ENGINE_EVENT_RESTART ? event->restart.text
@@ -128,7 +128,8 @@ static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, s
 
 enum status rig_start(struct rig *r, struct err *err)
 {
-    struct engine_options options = {.config = &r->config, .entropy = r->entropy++, .rounds_told = r->rounds_told};
+    struct engine_options options = {
+        .config = &r->config, .entropy = r->entropy++, .rounds_reported = r->rounds_reported};
     struct engine_io io = {
         .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);

@@ -50,7 +50,7 @@ struct rig {
     struct engine_event events[RIG_OUTBOX];
     char event_text[RIG_OUTBOX][256];
     size_t n_events;
-    uint64_t rounds_told;
+    uint64_t rounds_reported;
     uint64_t socket; /* bytes up, and down, since this process began */
     size_t live;     /* mem_live_bytes that rig_close expects */
     /* The engine failed, or refused a worker: does not return. NULL: the test fails. */

@@ -279,10 +279,11 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
     case ENGINE_EVENT_ROUND:
         sim_check_note(c, now_us, "round %llu is over", (unsigned long long)event->round.round);
         /* A power cut may take the record that ended it (async: of a dropped part) along: then it ends again. */
-        if (event->round.round != c->rounds_told + 1 && !c->behind && !(c->cut && event->round.round <= c->rounds_told))
+        if (event->round.round != c->rounds_reported + 1 && !c->behind &&
+            !(c->cut && event->round.round <= c->rounds_reported))
             sim_check_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round.round,
-                           (unsigned long long)c->rounds_told);
-        c->rounds_told = event->round.round;
+                           (unsigned long long)c->rounds_reported);
+        c->rounds_reported = event->round.round;
         break;
     case ENGINE_EVENT_FAULT:
         sim_check_note(c, now_us, "fault: %s", event->line.text);
@@ -302,7 +303,7 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
 
 uint64_t sim_check_rounds_told(const struct sim_check *c)
 {
-    return c->rounds_told;
+    return c->rounds_reported;
 }
 
 void sim_check_finished(struct sim_check *c, const struct engine *engine)
@@ -316,9 +317,9 @@ void sim_check_finished(struct sim_check *c, const struct engine *engine)
     /* Every validation window was counted once, at the final theta. */
     struct engine_summary summary;
     engine_summary(engine, &summary);
-    if (c->rounds_told != summary.rounds)
+    if (c->rounds_reported != summary.rounds)
         sim_check_fail(c, "%llu rounds are done, and the last one told of is round %llu",
-                       (unsigned long long)summary.rounds, (unsigned long long)c->rounds_told);
+                       (unsigned long long)summary.rounds, (unsigned long long)c->rounds_reported);
     uint64_t windows = c->toy.val_samples, tokens = windows * c->toy.sample_tokens;
     double loss = toy_val_loss(&c->toy, engine_theta(engine), c->layout.n_params, 0, windows) / (double)tokens;
     if (summary.val_tokens != tokens || fabs(summary.final_val_loss - loss) > 1e-9 * loss)

@@ -102,7 +102,7 @@ struct sim_check {
     struct sim_check_counts counts;
     char failure[512];
     bool trace, behind, cut; /* cut: there was a power cut */
-    uint64_t rounds_told;    /* the last round there was an event of */
+    uint64_t rounds_reported;    /* the last round there was an event of */
     char notes[CHECK_NOTES][CHECK_NOTE_SIZE];
     uint64_t n_notes;
     sim_check_script_fn script;

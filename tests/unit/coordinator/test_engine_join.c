@@ -133,8 +133,9 @@ static void test_later_joins_must_match(void **state)
     rig_hello(&rig, 1);
     for (int i = 0; i < 5; i++) {
         static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_LAYOUT, REFUSE_DATASET, REFUSE_DATASET, REFUSE_DATASET};
-        static const char *const words[] = {"other settings", "its tensor 0 is 'tensor_0', the run's 'tensor_0'",
-                                            "training data", "validation data", "it has 49 samples, the run 50"};
+        static const char *const words[] = {"the settings of 'worker-1' differ from the run's",
+                                            "its tensor 0 is 'tensor_0', the run's is 'tensor_0'", "training data",
+                                            "validation data", "(49 samples instead of 50)"};
         layout_init(&other);
         rig_join_message(&rig, 1, false, &m);
         switch (i) {
@@ -250,7 +251,7 @@ static void test_replaced_session(void **state)
     assert_int_equal(m.credit.have, sizeof byte);
     m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
     rig_say(&rig, rig.workers[0].control, &m);
-    expect_refusal(0, REFUSE_UNKNOWN_SESSION, "was started again");
+    expect_refusal(0, REFUSE_UNKNOWN_SESSION, "was restarted");
     rig_close(&rig);
 }
 
@@ -264,7 +265,7 @@ static void test_copied_folder(void **state)
     rig_join(&rig, 0);
     memcpy(rig.workers[1].uuid, rig.workers[0].uuid, sizeof rig.workers[1].uuid);
     rig_hello(&rig, 1);
-    expect_refusal(1, REFUSE_NAME, "'worker-1' is a copy of the one of 'worker-0'");
+    expect_refusal(1, REFUSE_NAME, "'worker-1' is a copy of the folder of 'worker-0'");
     rig_wait(&rig, 4000000); /* not heard of: it may have been given another name */
     rig_hello(&rig, 1);
     rig_expect(&rig, 1, MSG_CONFIG, &m);
@@ -276,7 +277,7 @@ static void test_copied_folder(void **state)
         rig_forget(&rig);
         m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
         rig_say(&rig, rig.workers[0].control, &m);
-        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "started again" : "two processes take turns as 'worker-0'");
+        expect_refusal(0, REFUSE_UNKNOWN_SESSION, i < 1 ? "was restarted" : "two processes join in turn as 'worker-0'");
     }
     rig_close(&rig);
 }
@@ -293,7 +294,7 @@ static void test_older_copy(void **state)
     const char *text = "";
     for (size_t i = 0; i < rig.n_events; i++)
         if (rig.events[i].kind == ENGINE_EVENT_JOIN) text = rig.event_text[i];
-    if (!strstr(text, "it holds version 7 and the run's log ends at 0 (a power cut, or an older copy"))
+    if (!strstr(text, "its version 7 is newer than the run's version 0 (after a power cut, or in an older copy"))
         fail_msg("%s", text);
     rig_close(&rig);
 }

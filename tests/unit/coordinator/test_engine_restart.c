@@ -408,7 +408,7 @@ static void test_other_format(void **state)
     assert_non_null(bytes);
     bytes[6] = '2';
     snprintf(line, sizeof line,
-             "checkpoint round_%06d has format 2, this program reads 1: go on with the release that "
+             "checkpoint round_%06d has format 2, this program reads 1: continue with the release that "
              "began the run, or start a new run from the checkpoint (model.init_from)",
              (int)round);
     assert_int_equal(rig_start(&rig, &err), STATUS_UNSUPPORTED);
@@ -416,7 +416,7 @@ static void test_other_format(void **state)
     rig.engine = NULL;
     bytes[6] = 'x';
     assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "is not one of ours: restore the folder checkpoints/round_"));
+    assert_non_null(strstr(err.msg, "has an unknown format: restore the folder checkpoints/round_"));
     rig.engine = NULL;
     bytes[6] = '1';
     err = (struct err){0};
@@ -475,9 +475,9 @@ static void test_other_settings(void **state)
     err = (struct err){0};
     rig.config.inner.moments = PRECISION_BF16; /* a key whose default is not written */
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_string_equal(err.msg, "the run folder holds a run with other settings: inner.moments (bf16 here, "
-                                 "fp32 there): use those there, or another --dir (where model.init_from begins a new "
-                                 "run from a checkpoint of this one)");
+    assert_string_equal(err.msg, "the run folder contains a run with other settings: inner.moments (bf16 here, "
+                                 "fp32 there): use the settings of that run, or another --dir (model.init_from starts "
+                                 "a new run from a checkpoint of this one)");
     rig.engine = NULL;
     rig.config.inner.moments = PRECISION_FP32;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
@@ -526,7 +526,7 @@ static void test_replay_recomputes(void **state)
     struct store *honest = rig.store;
     rig.store = forged;
     assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "recomputing this update"));
+    assert_non_null(strstr(err.msg, "the recomputed update differs"));
     store_mem_destroy(forged);
     rig.store = honest;
     rig.engine = NULL;

@@ -318,8 +318,9 @@ static void test_other_format(void **state)
         struct err err = {0};
         source.last = last;
         assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
-        assert_string_equal(err.msg, "journal/00000007.log has format 2, this program reads 1: go on with the release "
-                                     "that began the run, or start a new run from a checkpoint (model.init_from)");
+        assert_string_equal(err.msg,
+                            "journal/00000007.log has format 2, this program reads 1: continue with the release "
+                            "that began the run, or start a new run from a checkpoint (model.init_from)");
     }
     bytes[20] ^= 1;
     assert_int_equal(journal_scan(&source, &good, note, &seen, NULL), STATUS_CORRUPT);

@@ -127,7 +127,7 @@ static void fill_up(size_t room, uint64_t steps)
     assert_int_equal(whole_lines(&last), n);
 
     open_report();
-    assert_int_equal(report.metrics.rounds_there, 1);
+    assert_int_equal(report.metrics.rounds_in_file, 1);
     tell(ENGINE_EVENT_ROUND, 4);
     assert_int_equal(report_flush(&report, &err), STATUS_OK);
     report_close(&report);
@@ -183,7 +183,7 @@ static void test_killed(void **state)
     assert_int_equal(fclose(file), 0);
 
     open_report();
-    assert_int_equal(report.metrics.rounds_there, 7);
+    assert_int_equal(report.metrics.rounds_in_file, 7);
     tell(ENGINE_EVENT_ROUND, 8);
     assert_int_equal(report_flush(&report, &err), STATUS_OK);
     report_close(&report);

@@ -77,10 +77,10 @@ static void test_warnings(void **state)
     assert_one(WARNED("--train.max_steps=50", "--inner.warmup_steps=50"), "inner.warmup_steps: 50");
     assert_one(WARNED("--train.max_steps=1279", "--train.sync_every=20", "--codec.up=topk:64/4096+2bit",
                       "--codec.down=relay", "--outer.optimizer=sgd"),
-               "once in 64 rounds, and this run has 63");
+               "once in 64 rounds, but this run has 63");
     assert_one(
         WARNED("--train.max_steps=4000", "--train.sync_every=20", "--codec.up=topk:128/4096", "--codec.down=int8:256"),
-        "outer.momentum: 0.9 on top of topk:128/4096 overshoots");
+        "outer.momentum: 0.9 overshoots with codec.up topk:128/4096");
 }
 
 /* A key that somebody set, and that does nothing beside the others. */
@@ -99,8 +99,8 @@ static void test_idle_keys(void **state)
         {"--inner.optimizer=adamw", "--inner.muon_steps=6", "inner.muon_steps: 6 has no effect"},
         {"--inner.optimizer=sgd", "--inner.beta1=0.8", "inner.beta1: 0.8 has no effect"},
         {"--inner.schedule=constant", "--inner.min_lr_fraction=0.2", "inner.min_lr_fraction: 0.2 has no effect"},
-        {"--run.seed=2", "--inner.learning_rate=0", "inner.learning_rate: 0: nothing is learned"},
-        {"--run.seed=2", "--outer.learning_rate=0", "outer.learning_rate: 0: nothing is learned"},
+        {"--run.seed=2", "--inner.learning_rate=0", "inner.learning_rate: 0 trains nothing"},
+        {"--run.seed=2", "--outer.learning_rate=0", "outer.learning_rate: 0 trains nothing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_one(WARNED(cases[i].with, cases[i].flag), cases[i].message);
