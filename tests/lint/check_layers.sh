@@ -24,8 +24,8 @@ gpu/cpu:            common/base common/os gpu
 gpu/cuda/kernels:   common/tensor gpu
 gpu/cuda/rt:        common/base common/os gpu gpu/cuda/kernels
 gpu/cuda/cudnn:     common/base gpu gpu/cuda/rt
-gpu/cuda:           common/base gpu gpu/cuda/kernels gpu/cuda/rt gpu/cuda/cudnn
-gpu/cuda/comm:      common/base common/os gpu gpu/cuda/kernels gpu/cuda/rt gpu/cuda
+gpu/cuda/comm:      common/base common/os gpu gpu/cuda/kernels gpu/cuda/rt
+gpu/cuda:           common/base gpu gpu/cuda/kernels gpu/cuda/rt gpu/cuda/cudnn gpu/cuda/comm
 
 worker/sync:        common/base wire
 worker/inner:       common/base common/config common/tensor gpu
