@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "tests/lib/rigs/delta_case.h"
+#include "tests/lib/device/delta_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -11,7 +11,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 enum { N = 50021, ROUNDS = 20, RANKS = 4 };
 

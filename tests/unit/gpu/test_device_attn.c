@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/device.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 struct attn_case {
     struct attn_shape s;

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "tests/lib/rigs/device_case.h"
-#include "tests/lib/rigs/muon_case.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/device/muon_case.h"
 
 static void check_golden(struct device *dev)
 {

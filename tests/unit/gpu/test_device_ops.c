@@ -11,7 +11,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cpu/cpu_impl.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 static const size_t lengths[] = {1, 7, 16, 1000, 5000, 300001};
 

@@ -15,8 +15,8 @@
 #include "compress/codec_stage.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/cpu/gemm.h"
-#include "tests/lib/rigs/device_case.h"
-#include "tests/lib/rigs/large_case.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/device/large_case.h"
 
 enum { PLAIN = 4096 };
 #define MATRIX ((uint64_t)1 << 33)

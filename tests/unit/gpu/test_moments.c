@@ -13,7 +13,7 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 enum { DRAWS = 1 << 16 };
 

@@ -14,7 +14,7 @@
 #include "common/os/host_memory.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 #include "worker/model/gpt2.h"
 #include "worker/outer/outer_loop_impl.h"
 #include "worker/outer/outer_memory.h"

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/delta_case.h"
+#include "tests/lib/device/delta_case.h"
 
 #include <math.h>
 #include <setjmp.h>

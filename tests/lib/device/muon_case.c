@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/muon_case.h"
+#include "tests/lib/device/muon_case.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 enum { MAGIC = 0x4E4F554D, MATRICES_MAX = 16, STEPS_MAX = 4, SIDE_MAX = 64 };
 

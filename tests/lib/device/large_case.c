@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/large_case.h"
+#include "tests/lib/device/large_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 
 #include <libgen.h>
 #include <string.h>

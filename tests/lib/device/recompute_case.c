@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/recompute_case.h"
+#include "tests/lib/device/recompute_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 #include "worker/model/decoder.h"
 
 struct outcome {

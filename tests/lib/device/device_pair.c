@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/device_pair.h"
+#include "tests/lib/device/device_pair.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 struct device_pair pair;
 

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 #include <math.h>
 #include <setjmp.h>
