@@ -116,8 +116,7 @@ static void test_only_barrier_methods_wait_for_stopped_worker(void **state)
     char text[WIRE_TEXT_MAX];
     assert_true(straggle("diloco", text, sizeof(text)) <= 3);
     assert_non_null(strstr(text, "worker-1"));
-    assert_true(straggle("async", text, sizeof(text)) >= 9); /* of 10: the step budget less the lease of the stopped
-                                                              * worker */
+    assert_true(straggle("async", text, sizeof(text)) >= 9); /* of 10: the stopped worker holds 1 */
 }
 
 /* With a quorum, the other workers do not wait without limit. The late delta is refused and another worker gets its
@@ -338,8 +337,7 @@ static void test_name_in_use_is_refused_until_eviction(void **state)
     assert_int_equal(refuse.code, REFUSE_NAME);
     struct watch assign = {.type = MSG_ASSIGN, .client = 1, .to_client = true};
     sim_check_script(c->check, watch_message, &assign);
-    assert_true(sim_rig_until(c, 200, watch_seen, &assign)); /* the worker keeps asking until the coordinator gives
-                                                              * up the old place */
+    assert_true(sim_rig_until(c, 200, watch_seen, &assign)); /* after its old place expires */
     assert_true(sim_rig_ends(c, 1000));
     sim_rig_done(c);
 }

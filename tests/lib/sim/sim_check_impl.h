@@ -76,11 +76,9 @@ struct check_own {
 /* The expected error feedback of a worker. */
 struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
-    const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded, and neither merged nor refused as far as the
-                                                         * checker knows */
+    const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded; the checker saw neither merge nor refusal */
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
-    int64_t remembers;                                  /* the last round that the worker trained and remembers; -1:
-                                                         * none */
+    int64_t remembers;                                  /* the last round in the worker's memory; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME received */
     uint64_t given;                                     /* session of the last WELCOME sent to the worker */
     struct check_own own[CHECK_FRAGMENTS];
@@ -118,8 +116,7 @@ struct sim_check {
     struct check_worker workers[SIM_NET_CLIENTS_MAX];
     int client_of_id[CHECK_IDS];             /* -1: unknown */
     uint64_t moved_us;                       /* time of the last training, send, merge or evaluation */
-    bool engine_up, open_unsynced, unsynced; /* since the last sync: an assignment (open_unsynced), any record
-                                              * (unsynced) was appended */
+    bool engine_up, open_unsynced, unsynced; /* appended since the last sync: an OPEN, any record */
     uint64_t engine_versions[CHECK_FRAGMENTS];
     uint8_t *trained; /* [n_trained] number of merges of each sample position */
     uint64_t n_trained;

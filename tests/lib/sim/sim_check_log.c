@@ -35,8 +35,7 @@ bool check_is_merged(const struct sim_check *c, const struct check_delta *d)
     for (size_t v = log->n; v-- > 1;)
         for (uint32_t i = 0; i < log->versions[v].n_named; i++) {
             const struct check_delta *m = log->versions[v].named[i].delta;
-            bool alike = m->crc == d->crc && m->size == d->size; /* a round that was trained again from another base
-                                                                  * may have equal values here */
+            bool alike = m->crc == d->crc && m->size == d->size; /* a retrained round may be, too */
             if (alike && m->client == d->client && m->round == d->round && m->base_version == d->base_version)
                 return true;
         }

@@ -146,9 +146,7 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     float *x = mem_alloc(n, sizeof(float));
     assert(d && x);
     int64_t base = version_of(c, f, anchor);
-    if (base < 0 && c->behind)
-        base = (int64_t)task->versions[f]; /* from a version that the coordinator lost in a
-                                            * power cut */
+    if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* the coordinator lost that version */
     if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
         sim_check_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
                        (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
@@ -206,8 +204,7 @@ void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, 
     const float *theta = outer_loop_params(loop);
     c->now_us = now_us;
     c->counts.checks++;
-    uint8_t state = outer_loop_heartbeat(loop)->beat.state; /* the worker may be asked to evaluate while it still
-                                                             * loads theta */
+    uint8_t state = outer_loop_heartbeat(loop)->beat.state; /* DONE may arrive while theta loads */
     bool whole = theta != NULL && state != WORKER_CATCHING_UP && want != OUTER_DONE && want != OUTER_FAILED;
     for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));

@@ -1,6 +1,6 @@
 /* Checksums: published check values, both CRC paths, continuation.
- * The hash of a fragment is the same with any number of threads, and differs after every change. ctest:
- * labels=threads */
+ * The hash of a fragment is the same with any number of threads, and differs after every change.
+ * ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -177,8 +177,7 @@ static void test_encode_respects_capacity(void **state)
             assert_int_equal(untouched, 77);
             static uint8_t whole[4 * N + 100];
             assert_int_equal(codec_encode(codec, x, whole, sizeof whole, &size, NULL), STATUS_OK);
-            for (size_t cap = size; cap < size + 40 && cap < sizeof bytes; cap++) { /* a larger capacity changes no
-                                                                                     * byte */
+            for (size_t cap = size; cap < size + 40 && cap < sizeof bytes; cap++) { /* no effect */
                 memset(bytes, 0x5a, sizeof bytes);
                 assert_int_equal(codec_encode(codec, x, bytes, cap, &untouched, NULL), STATUS_OK);
                 assert_int_equal(untouched, size);

@@ -96,8 +96,7 @@ static void test_code_lengths_match_plain_huffman(void **state)
             if (longest <= HUFFMAN_BITS_MAX)
                 assert_int_equal(bits, best);
             else
-                assert_true(bits >= best && bits <= best + best / 50 + 256); /* the other tree may be deeper than
-                                                                              * necessary */
+                assert_true(bits >= best && bits <= best + best / 50 + 256); /* best may be too deep */
         }
 }
 

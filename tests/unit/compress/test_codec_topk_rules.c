@@ -216,10 +216,9 @@ static void test_scale_is_sent_in_shortest_form(void **state)
     assert_int_equal(decode_second(codec, ONE, 3, 2), STATUS_OK);                    /* -1 */
     assert_int_equal(decode_second(codec, 0x1b0, 3, 2), STATUS_CORRUPT);             /* below the smallest */
     assert_int_equal(decode_second(codec, 0xfef, 1 << 1, 3), STATUS_NONFINITE);      /* 1 above the largest */
-    assert_int_equal(decode_second(codec, ONE, (ONE + 12ull) << 12, 24), STATUS_OK); /* in full, because no step
-                                                                                      * reaches it */
+    assert_int_equal(decode_second(codec, ONE, (ONE + 12ull) << 12, 24), STATUS_OK); /* out of a step's range */
     assert_int_equal(decode_second(codec, ONE, (ONE - 13ull) << 12, 24), STATUS_OK);
-    assert_int_equal(decode_second(codec, ONE, (ONE + 11ull) << 12, 24), STATUS_CORRUPT); /* a step reaches it */
+    assert_int_equal(decode_second(codec, ONE, (ONE + 11ull) << 12, 24), STATUS_CORRUPT); /* within a step's range */
     assert_int_equal(decode_second(codec, ONE, (ONE - 12ull) << 12, 24), STATUS_CORRUPT);
     assert_int_equal(decode_second(codec, ONE, (uint64_t)ONE << 12, 24), STATUS_CORRUPT);
     /* The first scale as a step without a previous scale. */
@@ -256,7 +255,7 @@ static void test_second_level_is_sent_in_shortest_form(void **state)
     assert_int_equal(decode_2bit(LOW, 3, 4, 2), STATUS_OK);      /* one above, and a value uses it */
     assert_int_equal(decode_2bit(LOW, 3, 4, 0), STATUS_CORRUPT); /* no value uses it */
     assert_int_equal(decode_2bit(LOW, (LOW + 96ull) << 12, 25, 2), STATUS_OK);
-    assert_int_equal(decode_2bit(LOW, (LOW + 95ull) << 12, 25, 2), STATUS_CORRUPT); /* a step reaches it */
+    assert_int_equal(decode_2bit(LOW, (LOW + 95ull) << 12, 25, 2), STATUS_CORRUPT); /* within a step's range */
     assert_int_equal(decode_2bit(LOW, (LOW - 1ull) << 12, 25, 2), STATUS_CORRUPT);  /* below the first */
     assert_int_equal(decode_2bit(LOW, 0x1fe0ull << 12, 25, 2), STATUS_NONFINITE);
     assert_int_equal(decode_2bit(0x1fdf, 3, 4, 2), STATUS_NONFINITE);

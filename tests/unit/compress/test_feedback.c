@@ -89,8 +89,7 @@ static void check_property(const char *spec, float decay)
             deltas[i] += (double)delta[i] - before[i];
         }
         assert_true(fb.pending);
-        assert_int_equal(feedback_encode(&fb, codec, NULL, x, bytes, CAP, &size), STATUS_STATE); /* only one payload
-                                                                                                  * may be pending */
+        assert_int_equal(feedback_encode(&fb, codec, NULL, x, bytes, CAP, &size), STATUS_STATE); /* pending */
         if (dice >> 9 & 1) restart(&fb, &codec, spec, decay);
         if (fate < 5) {
             feedback_commit(&fb);

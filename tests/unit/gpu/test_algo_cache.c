@@ -100,11 +100,9 @@ static void test_invalid_lines_are_ignored(void **state)
     size_t used = strlen(text);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 %s\n", bad[i]);
-    used += (size_t)snprintf(text + used, sizeof text - used, "k 1 2 3 4 5 6 7 8\n") + 1; /* without a GPU; then a
-                                                                                           * NUL */
+    used += (size_t)snprintf(text + used, sizeof text - used, "k 1 2 3 4 5 6 7 8\n") + 1; /* no GPU; a NUL */
     used += (size_t)snprintf(text + used, sizeof text - used, "\na-GPU-1 last 1 2 3 4 5 6 7 8\n");
-    used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 cut 1 2 3 4 5 6 7 8"); /* may be the beginning
-                                                                                               * of 80 */
+    used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 cut 1 2 3 4 5 6 7 8"); /* truncated */
     struct algo_cache cache;
     uint64_t words[ALGO_WORDS];
     struct err err = {0};

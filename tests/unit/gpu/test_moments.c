@@ -58,9 +58,7 @@ static void test_bias_correction_matches_power(void **state)
 static void test_rounding_is_unbiased(void **state)
 {
     (void)state;
-    static const uint32_t cut[] = {1,      64,     1000,  0x4000, 0x8000,
-                                   0xc000, 0xff00, 0xffff}; /* above the half, of
-                                                             * 0x10000 */
+    static const uint32_t cut[] = {1, 64, 1000, 0x4000, 0x8000, 0xc000, 0xff00, 0xffff}; /* of 0x10000 */
     for (int way = 0; way < 4; way++)
         for (size_t c = 0; c < sizeof cut / sizeof *cut; c++)
             for (int moment = 0; moment < 2; moment++) {
