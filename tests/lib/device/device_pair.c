@@ -76,7 +76,7 @@ float *vec_host(const struct vec *v, int which)
     struct err err = {0};
     if (ON(which, sync, &err) != STATUS_OK) fail_msg("%s", err.msg);
     const uint16_t *half = (const uint16_t *)(const void *)host;
-    for (size_t i = v->n; i-- > 0 && narrow;) host[i] = bf16_value(half[i]); /* from the end: it grows over itself */
+    for (size_t i = v->n; i-- > 0 && narrow;) host[i] = bf16_value(half[i]); /* from the end: it expands in place */
     return host;
 }
 

@@ -39,8 +39,7 @@ struct sim_worker {
     bool built;
     float *theta, *anchor, *velocity; /* [n_params] each */
     double *gradient;                 /* [n_params] */
-    struct device *device;            /* for every second worker with a supported codec: the device that makes its
-                                       * deltas */
+    struct device *device;            /* makes the deltas of every second worker, if its codec can */
     enum { SIM_WORKER_IDLE, SIM_WORKER_TRAINS, SIM_WORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;
