@@ -1,5 +1,6 @@
-/* What `atoll launch` shows: whole lines while they are taken, none that holds it up, and how many are missing. A pipe
- * takes the place of standard output; a write that waits for its reader would wait for ever. */
+/* The output of `atoll launch`: whole lines while the reader takes them. A slow reader does not delay it, and the
+ * number of missing lines is shown.
+ * A pipe replaces standard output; a blocking write would never return. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +49,7 @@ static void line(const char *text)
     terminal_line("[w0] ", text, strlen(text));
 }
 
-static void test_not_taken(void **state)
+static void test_slow_reader_loses_whole_lines(void **state)
 {
     unsigned long missing = 0;
     int shown = 0;
@@ -70,6 +71,7 @@ static void test_not_taken(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_not_taken, setup, teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_slow_reader_loses_whole_lines, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
