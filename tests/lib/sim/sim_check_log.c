@@ -134,7 +134,7 @@ static void outer_step(const struct sim_check *c, struct check_version *v, size_
     }
 }
 
-/* The checker can say what theta should be: not for ddp, and not where weights depend on who was there. */
+/* The checker can compute the expected theta, except for ddp and for weights that depend on the present members. */
 static bool predictable(const struct sim_check *c)
 {
     enum config_down down = config_down(&c->config);

@@ -119,7 +119,7 @@ static struct place place_of(const char *path)
     if (strncmp(whole, d->root, n) != 0 || (whole[n] && whole[n] != '/')) return p;
     p.node = POWERCUT_ROOT;
     for (char *rest = whole + n, *part; (part = strtok_r(rest, "/", &rest));) {
-        if (p.node == POWERCUT_NONE || !d->is_folder[p.node]) powercut_broken("nothing was made there", whole);
+        if (p.node == POWERCUT_NONE || !d->is_folder[p.node]) powercut_broken("the folder does not exist", whole);
         p.folder = p.node;
         snprintf(p.name, sizeof p.name, "%s", part);
         int at = find(&d->folders[p.folder], part);

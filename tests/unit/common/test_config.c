@@ -416,7 +416,7 @@ static void test_shared_text_restores_every_value(void **state)
         assert_int_equal(config_shared_text(&other, b, sizeof b), n);
         assert_string_equal(a, b);
         assert_true(config_shared_hash(&config) == config_shared_hash(&other));
-        assert_int_equal(config_shared_text(&config, b, n), 0); /* no room for the terminator */
+        assert_int_equal(config_shared_text(&config, b, n), 0); /* too small for the terminator */
 
         FILE *out = fmemopen(printed, sizeof printed, "w");
         config_print(&config, &sources, out);

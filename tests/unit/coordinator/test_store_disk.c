@@ -110,7 +110,7 @@ static void removed_names(struct store *s, uint64_t round, const char *folder, c
     }
 }
 
-/* Who copies files from it looks for config.json last (hf_files_check_config): of them it is removed first. */
+/* A copy of a checkpoint checks config.json last (hf_files_check_config), so the store deletes config.json first. */
 static void test_config_is_deleted_first(void **state)
 {
     char names[256];

@@ -59,7 +59,7 @@ static void test_payload_sizes_exceed_32_bits(void **state)
     expect_parts("int4:65536", 2 * PLAIN + 2 * blocks + MATRIX / 2);
     expect_parts("2bit:65536", 2 * PLAIN + 3 * blocks + MATRIX / 4);
     expect_parts("1bit:65536", 2 * PLAIN + 2 * blocks + MATRIX / 8);
-    /* 64 times 16 bits of gaps and 1 a chunk and its scale, groups of two chunks and where they begin */
+    /* the bits of gaps, signs and scales; below, groups of two chunks and their offsets */
     const uint64_t bits = blocks * (64 * (3 + 16 + 1) + 20 + 4);
     expect_parts("topk:64/65536+sign", 2 * PLAIN + bits / 8 + blocks / 2 * (4 + 2 + 1));
     for (int i = 0; i < 2; i++) {

@@ -235,8 +235,7 @@ static void test_plan_is_that_of_largest_owner(void **state)
         size_t had = mem_live_bytes();
         struct replica *r = make(&config);
         size_t took = mem_live_bytes() - had - ranks * (size_t)bare("cpu", 1) - 2 * layout.n_params * sizeof(float);
-        uint64_t said = replica_memory(r)->total; /* additional: buffers for the host's reads of moments, tables and
-                                                   * handles */
+        uint64_t said = replica_memory(r)->total; /* plus read buffers, tables and handles */
         assert_true(said <= took && took - said < 128 * KIB);
         replica_destroy(r);
     }
