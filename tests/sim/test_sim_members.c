@@ -82,7 +82,7 @@ static void test_late_joiner_does_not_delay_others(void **state)
 }
 
 /* Stops one worker. A barrier method waits for it and reports that; `async` continues. Returns the rounds done. */
-static uint64_t straggle(const char *method, char *text, size_t cap)
+static uint64_t run_with_stopped_worker(const char *method, char *text, size_t cap)
 {
     char setting[64];
     snprintf(setting, sizeof(setting), "train.method=%s", method);
@@ -114,9 +114,9 @@ static void test_only_barrier_methods_wait_for_stopped_worker(void **state)
 {
     (void)state;
     char text[WIRE_TEXT_MAX];
-    assert_true(straggle("diloco", text, sizeof(text)) <= 3);
+    assert_true(run_with_stopped_worker("diloco", text, sizeof(text)) <= 3);
     assert_non_null(strstr(text, "worker-1"));
-    assert_true(straggle("async", text, sizeof(text)) >= 9); /* of 10: the stopped worker holds 1 */
+    assert_true(run_with_stopped_worker("async", text, sizeof(text)) >= 9); /* of 10: the stopped worker holds 1 */
 }
 
 /* With a quorum, the other workers do not wait without limit. The late delta is refused and another worker gets its

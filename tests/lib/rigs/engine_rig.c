@@ -123,7 +123,7 @@ static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, s
 {
     struct rig *r = ctx;
     (void)round;
-    return records < r->records_max ? STATUS_OK : err_set(err, STATUS_INTERRUPTED, "told to stop");
+    return records < r->records_max ? STATUS_OK : err_set(err, STATUS_INTERRUPTED, "interrupted by the test");
 }
 
 enum status rig_start(struct rig *r, struct err *err)
@@ -243,8 +243,8 @@ bool rig_take(struct rig *r, int worker, enum msg_type type, struct msg *m)
     const struct rig_worker *w = &r->workers[worker];
     for (size_t i = 0; i < r->n_out; i++) {
         struct rig_mail *mail = &r->out[i];
-        if (mail->taken || mail->m->type != type || (mail->peer != w->control && mail->peer != w->bulk)) continue;
-        mail->taken = true;
+        if (mail->received || mail->m->type != type || (mail->peer != w->control && mail->peer != w->bulk)) continue;
+        mail->received = true;
         *m = *mail->m;
         return true;
     }

@@ -16,7 +16,7 @@
 enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };
 
 struct rig_mail {
-    bool taken;
+    bool received;
     uint64_t peer;
     struct msg *m; /* the rig owns it and everything it points to */
 };

@@ -27,7 +27,7 @@ static struct msg_get parked[SCRIPTED_F];
 /* Answers in transit to the worker. */
 static struct msg to_worker[QUEUE];
 static uint8_t chunk_bytes[QUEUE][1000];
-static int queued, taken;
+static int queued, delivered;
 
 bool scripted_chance(double p)
 {
@@ -36,7 +36,7 @@ bool scripted_chance(double p)
 
 static void answer_once(const struct msg *m)
 {
-    assert_true(queued - taken < QUEUE);
+    assert_true(queued - delivered < QUEUE);
     struct msg *slot = &to_worker[queued % QUEUE];
     *slot = *m;
     if (m->type == MSG_CHUNK) {
@@ -48,14 +48,14 @@ static void answer_once(const struct msg *m)
 
 bool scripted_next_answer(struct msg *m)
 {
-    if (taken == queued) return false;
-    *m = to_worker[taken++ % QUEUE];
+    if (delivered == queued) return false;
+    *m = to_worker[delivered++ % QUEUE];
     return true;
 }
 
 bool scripted_answers_wait(void)
 {
-    return taken < queued;
+    return delivered < queued;
 }
 
 void scripted_answer(const struct msg *m)
@@ -281,7 +281,7 @@ void scripted_take(const struct msg *m)
 
 void scripted_lose_answers(void)
 {
-    queued = taken = 0;
+    queued = delivered = 0;
 }
 
 void scripted_coordinator_begin(void)

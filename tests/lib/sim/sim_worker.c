@@ -106,7 +106,7 @@ static void worker_step(struct sim_worker *w)
     uint64_t count = (uint64_t)w->config.train.batch_size * w->config.train.grad_accum;
     memset(w->gradient, 0, n * sizeof(double));
     for (uint64_t i = 0; i < count; i++)
-        w->loss += toy_gradient_add(w->toy, w->theta, n, task_position(&w->task, w->taken++), 1, w->gradient);
+        w->loss += toy_gradient_add(w->toy, w->theta, n, task_position(&w->task, w->used++), 1, w->gradient);
     double position = w->task.step0 + w->step * w->task.step_rate;
     double lr = 0.05 / (1.0 + position / 50.0);
     for (size_t i = 0; i < n; i++) {
@@ -130,7 +130,7 @@ static void worker_delta(struct sim_worker *w)
         for (size_t i = 0; i < n; i++) w->theta[i] = (float)(w->gradient[i] / (double)count);
     struct outer_result result = {
         .values = w->theta,
-        .tokens = w->taken * w->toy->sample_tokens,
+        .tokens = w->used * w->toy->sample_tokens,
         .steps = w->step,
         .loss_sum = w->loss,
         .compute_us = w->step * w->step_us,
@@ -190,7 +190,7 @@ static void worker_begin(struct sim_worker *w, enum outer_want want)
     outer_loop_train_begin(w->loop, now);
     w->busy = SIM_WORKER_TRAINS;
     w->step = 0;
-    w->taken = 0;
+    w->used = 0;
     w->loss = 0.0;
     sim_net_at(w->net, now + w->step_us, worker_computed, w, w->life);
 }

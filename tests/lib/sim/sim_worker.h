@@ -44,7 +44,7 @@ struct sim_worker {
     struct msg_assign task;
     struct msg_eval eval;
     uint32_t step;
-    uint64_t taken; /* samples of the task used so far */
+    uint64_t used; /* samples of the task used so far */
     double loss;
 
     struct sim_disk disk;

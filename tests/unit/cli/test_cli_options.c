@@ -84,7 +84,7 @@ static void test_unknown_options_are_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char *line, *said;
+        const char *line, *error;
     } cases[] = {
         {"a --worker 3", "did you mean --workers?"},
         {"a --verbose", "--help lists the known ones"},
@@ -111,7 +111,7 @@ static void test_unknown_options_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(parse(cases[i].line), STATUS_INVALID);
-        if (!strstr(err.msg, cases[i].said)) fail_msg("'%s' said: %s", cases[i].line, err.msg);
+        if (!strstr(err.msg, cases[i].error)) fail_msg("'%s' gives: %s", cases[i].line, err.msg);
         assert_null(strchr(err.msg, '\n'));
     }
 }

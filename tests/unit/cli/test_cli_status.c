@@ -35,7 +35,7 @@ static struct {
     char over[FILEIO_PATH_MAX]; /* this summary appears on a request; empty: none */
 } server;
 
-static char out[TEXT_MAX], said[TEXT_MAX]; /* stdout and stderr of the last call */
+static char out[TEXT_MAX], errors[TEXT_MAX]; /* stdout and stderr of the last call */
 
 static void *serve(void *unused)
 {
@@ -81,7 +81,7 @@ static int status_of(const char *subject, const char *option)
     snprintf(words[1], sizeof words[1], "%s", subject);
     snprintf(words[2], sizeof words[2], "%s", option);
     FILE *streams[] = {stdout, stderr}, *files[2];
-    char *texts[] = {out, said};
+    char *texts[] = {out, errors};
     int true_fd[2];
     log_set_level(LOG_INFO); /* as at the start of a program */
     for (int i = 0; i < 2; i++) {
@@ -107,8 +107,8 @@ static void fails(const char *subject, const char *option, int code, const char 
 {
     assert_int_equal(status_of(subject, option), code);
     assert_string_equal(out, "");
-    if (strncmp(said, "atoll: ", 7) || !strstr(said, words) || strchr(said, '\n') != said + strlen(said) - 1)
-        fail_msg("\"%s\", expected one line with \"%s\"", said, words);
+    if (strncmp(errors, "atoll: ", 7) || !strstr(errors, words) || strchr(errors, '\n') != errors + strlen(errors) - 1)
+        fail_msg("\"%s\", expected one line with \"%s\"", errors, words);
 }
 
 /* Holds "lock" as a coordinator does, or "launch.lock" as atoll launch does. */
@@ -167,12 +167,12 @@ static void test_answer_of_other_run_is_refused(void **state)
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     tmpdir_put("run_id", "ff112233445566778899aabbccddeeff\n");
     fails(tmpdir, "--json", EXIT_FAILED, "is not running: its address tcp://127.0.0.1:");
-    assert_non_null(strstr(said, "now serves another run, runB"));
+    assert_non_null(strstr(errors, "now serves another run, runB"));
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
     tmpdir_put("summary.json", "{\"round\": 8}"); /* the run is over: no request is sent */
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 8}\n");
-    assert_string_equal(said, "");
+    assert_string_equal(errors, "");
     end();
     tmpdir_take("summary.json");
     tmpdir_take("run_id");
@@ -207,7 +207,7 @@ static void test_summary_is_printed_if_run_ends(void **state)
     tmpdir_put("address", server.address);
     tmpdir_put("lock", "");
     assert_int_equal(status_of(tmpdir, "--timeout=0.5"), EXIT_DONE);
-    if (said[0] || !strstr(out, "round") || !strchr(out, '8')) fail_msg("\"%s\" and \"%s\"", out, said);
+    if (errors[0] || !strstr(out, "round") || !strchr(out, '8')) fail_msg("\"%s\" and \"%s\"", out, errors);
     end();
     server.over[0] = 0;
     tmpdir_take("summary.json");

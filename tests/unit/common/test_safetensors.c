@@ -259,8 +259,8 @@ static void test_sharded_folder_with_prefix_is_read(void **state)
     assert_int_equal(safetensors_write(second, tensors + half, n - half + 2, &err), STATUS_OK);
     char config[192];
     snprintf(config, sizeof config, "%s/config.json", folder);
-    for (int said = 0; said < 2; said++) { /* config.json may claim a tied head, but the file has its own */
-        if (said) assert_int_equal(file_write(config, "{\"tie_word_embeddings\": true}", 29, &err), STATUS_OK);
+    for (int claimed = 0; claimed < 2; claimed++) { /* config.json may claim a tied head, but the file has its own */
+        if (claimed) assert_int_equal(file_write(config, "{\"tie_word_embeddings\": true}", 29, &err), STATUS_OK);
         assert_int_equal(hf_folder_load(folder, &layout, back, &err), STATUS_MISMATCH);
         assert_non_null(strstr(err.msg, "b.safetensors: lm_head.weight is not the embedding"));
     }

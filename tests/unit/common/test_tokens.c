@@ -176,7 +176,7 @@ static void test_invalid_headers_are_refused(void **state)
     static const struct {
         uint32_t magic, version, count;
         size_t size;
-        const char *says;
+        const char *error;
     } cases[] = {
         {20240520, 1, 3, 1024 + 6, NULL},
         {20240801, 7, 3, 1024 + 12, NULL},
@@ -198,9 +198,9 @@ static void test_invalid_headers_are_refused(void **state)
         struct err err = {0};
         put_header(file, cases[i].size, cases[i].magic, cases[i].version, cases[i].count);
         enum status status = token_shard_parse(&shard, file, cases[i].size, "x.bin", &err);
-        assert_int_equal(status, cases[i].says ? STATUS_CORRUPT : STATUS_OK);
-        if (cases[i].says) assert_non_null(strstr(err.msg, cases[i].says));
-        if (!cases[i].says) assert_int_equal(shard.n_tokens, cases[i].count);
+        assert_int_equal(status, cases[i].error ? STATUS_CORRUPT : STATUS_OK);
+        if (cases[i].error) assert_non_null(strstr(err.msg, cases[i].error));
+        if (!cases[i].error) assert_int_equal(shard.n_tokens, cases[i].count);
         free(file);
     }
     struct token_shard shard;

@@ -50,7 +50,7 @@ static struct codec *codec_of_run(void)
     return codec;
 }
 
-static void genuine(struct attack *a)
+static void valid_delta(struct attack *a)
 {
     float x[RIG_PARAMS];
     struct codec *codec = codec_of_run();
@@ -62,7 +62,7 @@ static void genuine(struct attack *a)
 }
 
 /* Returns the codec's own status. */
-static enum status verdict(const struct attack *a)
+static enum status codec_status(const struct attack *a)
 {
     struct codec *codec = codec_of_run();
     struct codec_view view;
@@ -119,7 +119,7 @@ static void attack_once(const char *spec, const struct attack *a, uint64_t unhar
 {
     uint16_t code;
     open_rig(spec);
-    enum status status = a->size <= PAYLOAD ? verdict(a) : STATUS_CORRUPT;
+    enum status status = a->size <= PAYLOAD ? codec_status(a) : STATUS_CORRUPT;
     uint64_t hash = attacked_round(a, &code);
     if (code != (status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT))
         fail_msg("%s, %s: code %u, but the codec returns %s", spec, how, code, status_text(status));
@@ -150,7 +150,7 @@ static void test_damaged_payloads_are_refused(void **state)
         static struct attack real, a;
         uint64_t unharmed = round_without(specs[s]);
         open_rig(specs[s]);
-        genuine(&real);
+        valid_delta(&real);
         rig_close(&rig);
         a = real;
         a.size--;
@@ -168,7 +168,7 @@ static void test_damaged_payloads_are_refused(void **state)
             a = real;
             a.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
             open_rig(specs[s]);
-            enum status status = verdict(&a);
+            enum status status = codec_status(&a);
             rig_close(&rig);
             if (status == STATUS_OK) continue;
             attack_once(specs[s], &a, unharmed, "a bit flipped");
@@ -205,7 +205,7 @@ static void test_crafted_payloads_are_refused(void **state)
         uint16_t code;
         uint64_t unharmed = round_without(attacks[i].spec);
         open_rig(attacks[i].spec);
-        genuine(&a);
+        valid_delta(&a);
         memcpy(a.bytes + attacks[i].at, attacks[i].put, attacks[i].n);
         uint64_t hash = attacked_round(&a, &code);
         if (code != attacks[i].code) fail_msg("%s, %s: code %u", attacks[i].spec, attacks[i].how, code);
@@ -223,7 +223,7 @@ static void test_positions_out_of_range_are_refused(void **state)
         static struct attack a;
         uint64_t unharmed = round_without(forms[i]);
         open_rig(forms[i]);
-        genuine(&a);
+        valid_delta(&a);
         rig_close(&rig);
         memset(a.bytes + a.size - 4, 0, 4); /* the last gaps become zeros without end */
         attack_once(forms[i], &a, unharmed, "endless gap");

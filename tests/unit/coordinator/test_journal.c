@@ -36,7 +36,7 @@ static enum status note(void *ctx, uint16_t type, struct journal_ref at, const u
                         struct err *err)
 {
     struct seen *seen = ctx;
-    if (seen->fail_at && seen->n + 1 == seen->fail_at) return err_set(err, STATUS_MISMATCH, "told to fail");
+    if (seen->fail_at && seen->n + 1 == seen->fail_at) return err_set(err, STATUS_MISMATCH, "the test fails here");
     if (seen->n == RECORDS_MAX) return STATUS_LIMIT;
     seen->type[seen->n] = type;
     seen->first[seen->n] = size ? body[0] : 0;
@@ -276,7 +276,7 @@ static void test_visitor_error_stops_recovery(void **state)
     struct err err = {0};
     sample(store, &j);
     assert_int_equal(journal_recover(&j, store, 0, note, &seen, &err), STATUS_MISMATCH);
-    assert_string_equal(err.msg, "told to fail");
+    assert_string_equal(err.msg, "the test fails here");
     assert_int_equal(seen.n, 3);
     store_mem_destroy(store);
     assert_int_equal(mem_live_bytes(), 0);

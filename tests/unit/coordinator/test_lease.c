@@ -109,9 +109,9 @@ static void test_occupied_positions_are_refused(void **state)
     struct lease_book book;
     lease_book_init(&book);
     take(&book, 0, 0, 8);
-    const struct wire_range taken = {2, 3}, gap = {9, 1}, empty = {8, 0}, next = {8, 4};
+    const struct wire_range leased = {2, 3}, gap = {9, 1}, empty = {8, 0}, next = {8, 4};
     const struct wire_range twice[2] = {{8, 4}, {10, 4}};
-    assert_int_equal(lease_take(&book, 1, 0, &taken, 1), STATUS_STATE);
+    assert_int_equal(lease_take(&book, 1, 0, &leased, 1), STATUS_STATE);
     assert_int_equal(lease_take(&book, 1, 0, &gap, 1), STATUS_STATE);
     assert_int_equal(lease_take(&book, 1, 0, &empty, 1), STATUS_STATE);
     assert_int_equal(lease_take(&book, 1, 0, twice, 2), STATUS_STATE);

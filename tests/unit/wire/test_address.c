@@ -167,12 +167,12 @@ static void test_loopback_and_ipv6_are_detected(void **state)
         assert_int_equal(endpoint_find(&found, &e, NULL), STATUS_OK);
         if (found.loopback != hosts[i].loopback || found.ipv6 != hosts[i].ipv6) fail_msg("%s", hosts[i].text);
     }
-    struct endpoint nobody = {.host = "no-such-host.invalid", .port = "1"};
+    struct endpoint unknown = {.host = "no-such-host.invalid", .port = "1"};
     struct endpoint_found found;
     struct err err = {0};
-    enum status status = endpoint_find(&found, &nobody, &err); /* AGAIN on a machine without name service */
+    enum status status = endpoint_find(&found, &unknown, &err); /* AGAIN on a machine without name service */
     assert_true(status == STATUS_NOTFOUND || status == STATUS_AGAIN);
-    assert_error(&err, status, "no-such-host.invalid", nobody.host);
+    assert_error(&err, status, "no-such-host.invalid", unknown.host);
 }
 
 static enum status try_listen(const char *endpoint, struct err *err)

@@ -123,11 +123,11 @@ static void test_stalled_readers_do_not_stop_others(void **state)
     const uint8_t *data;
     size_t size;
     struct transport *reader = diallers[STALLED];
-    for (int given = 0, taken = 0; taken < 100;) {
+    for (int sent_now = 0, received = 0; received < 100;) {
         assert_true(clock_monotonic_us() - start < 20 * SECOND);
-        if (given < 100 && listener->ops->send(listener, peers[STALLED], WIRE_BULK, chunk, 256 << 10) == STATUS_OK)
-            given++;
-        if (reader->ops->recv(reader, 0, &peer, &lane, &data, &size) == STATUS_OK) taken++;
+        if (sent_now < 100 && listener->ops->send(listener, peers[STALLED], WIRE_BULK, chunk, 256 << 10) == STATUS_OK)
+            sent_now++;
+        if (reader->ops->recv(reader, 0, &peer, &lane, &data, &size) == STATUS_OK) received++;
     }
     for (int i = 0; i < READERS; i++) diallers[i]->ops->close(diallers[i]);
     listener->ops->close(listener);

@@ -406,7 +406,7 @@ static void test_invalid_keys_are_refused(void **state)
         while (!last_warning[0] && clock_monotonic_us() < end)
             assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN);
         static const char *const words[] = {[1] = "refuses the key", "hangs up, trying", "without keys"};
-        if (!strstr(last_warning, words[i])) fail_msg("said: \"%s\"", last_warning);
+        if (!strstr(last_warning, words[i])) fail_msg("warning: \"%s\"", last_warning);
     }
     log_set_sink(NULL, NULL);
     log_set_level(LOG_ERROR);

@@ -222,7 +222,7 @@ static void test_rate_and_delay_are_kept(void **state)
 }
 
 /* Returns the seconds that a small message takes beside a large transfer on another connection. */
-static double behind_a_big_one(struct setup *s)
+static double beside_large_transfer(struct setup *s)
 {
     int a[2], b[2];
     pair(s, a);
@@ -247,8 +247,8 @@ static void test_connections_share_link(void **state)
 {
     (void)state;
     struct setup *s = start(20, 0, 0);
-    double t = behind_a_big_one(s);
-    for (int i = 1; i < TRIALS && t > 0.2; i++) t = behind_a_big_one(s);
+    double t = beside_large_transfer(s);
+    for (int i = 1; i < TRIALS && t > 0.2; i++) t = beside_large_transfer(s);
     if (t > 0.2) fail_msg("a small message waited %.3f s behind a large transfer", t);
     stop(s);
 }

@@ -72,7 +72,7 @@ static void check_cover(const struct model_family *family, const struct model_co
         const struct tensor *t = &layout.tensors[i];
         bool block = !strncmp(t->name, "h.", 2) || !strncmp(t->name, "model.layers.", 13);
         for (uint64_t at = t->offset; at < t->offset + t->count; at++)
-            if (owners[at] != (block && t->ndim == 2)) fail_msg("%s: taken %d times", t->name, owners[at]);
+            if (owners[at] != (block && t->ndim == 2)) fail_msg("%s: updated %d times", t->name, owners[at]);
     }
     struct device *devices[RANKS_MAX];
     for (int r = 0; r < ranks; r++) assert_int_equal(device_open("cpu", 1, &devices[r], NULL), STATUS_OK);

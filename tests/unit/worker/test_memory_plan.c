@@ -156,7 +156,7 @@ static void test_host_plan_matches_allocation(void **state)
 }
 
 /* A worker beside others that share the host's memory; checks the error text. */
-static void host_case(uint64_t host, const char *workers, uint64_t coordinator, const char *says)
+static void host_case(uint64_t host, const char *workers, uint64_t coordinator, const char *error)
 {
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
     struct replica *r = NULL;
@@ -172,9 +172,10 @@ static void host_case(uint64_t host, const char *workers, uint64_t coordinator, 
     unsetenv(MEMORY_HOST_ENV);
     unsetenv(MEMORY_COORDINATOR_ENV);
     if (status == STATUS_OK) replica_destroy(r);
-    if (!says && status != STATUS_OK) fail_msg("%s", err.msg);
+    if (!error && status != STATUS_OK) fail_msg("%s", err.msg);
     /* A restarted worker gets the limits of the launch, too: a restart would not help. */
-    if (says && (status != STATUS_UNSUPPORTED || !strstr(err.msg, says))) fail_msg("no \"%s\" in: %s", says, err.msg);
+    if (error && (status != STATUS_UNSUPPORTED || !strstr(err.msg, error)))
+        fail_msg("no \"%s\" in: %s", error, err.msg);
 }
 
 /* The host has too little memory: one error line before any training, with the remedy. */
@@ -235,8 +236,8 @@ static void test_plan_is_that_of_largest_owner(void **state)
         size_t had = mem_live_bytes();
         struct replica *r = make(&config);
         size_t took = mem_live_bytes() - had - ranks * (size_t)bare("cpu", 1) - 2 * layout.n_params * sizeof(float);
-        uint64_t said = replica_memory(r)->total; /* plus read buffers, tables and handles */
-        assert_true(said <= took && took - said < 128 * KIB);
+        uint64_t planned = replica_memory(r)->total; /* plus read buffers, tables and handles */
+        assert_true(planned <= took && took - planned < 128 * KIB);
         replica_destroy(r);
     }
 }
@@ -266,8 +267,8 @@ static void test_device_plan_matches_allocation(void **state)
         struct replica_config two = config_of("cuda:0,1", 2, RECOMPUTE_NONE);
         two.bf16 = two.opt.bf16 = bf16;
         struct replica *pair = make(&two);
-        uint64_t took = allocated_by(pair, before), said = replica_memory(pair)->total;
-        assert_true(said <= took && took - said < KIB);
+        uint64_t took = allocated_by(pair, before), planned = replica_memory(pair)->total;
+        assert_true(planned <= took && took - planned < KIB);
         replica_destroy(pair);
     }
     unsetenv("ATOLL_EMULATED_GPUS");
@@ -499,8 +500,9 @@ static void test_outer_plan_matches_allocation(void **state)
             } else {
                 const struct memory_outer *o = &rc.outer.host;
                 double took = (double)(mem_live_bytes() - before);
-                double said = (double)(o->anchor + o->residual + o->messages);
-                if (took > 1.05 * said || took < 0.95 * said) fail_msg("%s: %.0f, planned %.0f", codecs[c], took, said);
+                double planned = (double)(o->anchor + o->residual + o->messages);
+                if (took > 1.05 * planned || took < 0.95 * planned)
+                    fail_msg("%s: %.0f, planned %.0f", codecs[c], took, planned);
             }
             outer_memory_finish(loop);
             mem_free(loop);

@@ -462,13 +462,13 @@ static void test_times_of_round_add_up(void **state)
         s->hold_merge = false;
         while (outer_loop_times(s->loop)->round != (uint64_t)round && s->now < begun + 100000000) scripted_pass(1);
         const struct outer_times *t = outer_loop_times(s->loop);
-        double took = (double)(s->now - begun) * 1e-6, said = t->compress_s + t->send_s + t->wait_s + t->apply_s;
+        double took = (double)(s->now - begun) * 1e-6, sum = t->compress_s + t->send_s + t->wait_s + t->apply_s;
         assert_true(fabs(t->compute_s - 1e-3) < 1e-9);
         assert_true(fabs(t->compress_s - 2 * WORK_US * 1e-6) < 1e-9); /* encode, and gather for the save */
         assert_true(fabs(t->apply_s - SCRIPTED_F * WORK_US * 1e-6) < 1e-9);
         if (round == 2) assert_true(t->wait_s > 2);
         if (round == 3) assert_true(t->send_s > 3.5);
-        if (said > took + 1e-9 || said < took - 2.5e-6 * IDLE_US)
+        if (sum > took + 1e-9 || sum < took - 2.5e-6 * IDLE_US)
             fail_msg("round %d took %.3f s: compress %.3f, send %.3f, wait %.3f, apply %.3f", round, took,
                      t->compress_s, t->send_s, t->wait_s, t->apply_s);
     }

@@ -72,7 +72,7 @@ static void check_pieces(const struct shard_deal *deal, const struct layout *lay
 static void check_matrices(const struct shard_deal *deal, const struct layout *layout, hidden_blocks_fn blocks)
 {
     struct inner_matrices want;
-    uint64_t count = 0, taken = 0;
+    uint64_t count = 0, marked = 0;
     assert_int_equal(inner_matrices_deal(&want, layout, blocks, 1), STATUS_OK);
     assert_int_equal(deal->matrices.n, want.n);
     for (size_t i = 0; i < want.n; i++) {
@@ -92,8 +92,8 @@ static void check_matrices(const struct shard_deal *deal, const struct layout *l
                 count++;
             }
     }
-    for (uint64_t at = 0; at < layout->n_params; at++) taken += matrix[at];
-    assert_int_equal(count, taken);
+    for (uint64_t at = 0; at < layout->n_params; at++) marked += matrix[at];
+    assert_int_equal(count, marked);
     inner_matrices_finish(&want);
 }
 
