@@ -23,8 +23,8 @@ void case_free_poisoned(float *p, size_t n);
 void case_close(const char *what, const float *got, const double *want, size_t n, double tol);
 void case_equal(const char *what, const float *a, const float *b, size_t n);
 
-/* Check grad against central differences of a loss in double at x[n], for every element (or `most` of them, evenly
- * chosen), relative to the norm over the checked elements. x is restored. */
+/* Check grad against central differences of a loss in double at x[n], relative to the norm over the checked
+ * elements. Checks every element, or `most` of them, evenly chosen. x is restored. */
 void case_gradient(const char *what, double (*loss)(void *ctx), void *ctx, double *x, size_t n, const float *grad,
                    double tol, size_t most);
 double *case_widen(const float *x, size_t n);

@@ -11,9 +11,8 @@
 /* Three steps on eight odd shapes, the last with other settings. Each matrix's step has a relative error within
  * `tol`; momentum within 1e-6. Gradients are four times too large, with a scale of a quarter. */
 void muon_case_golden(struct device *dev, double tol);
-/* Wide, tall and square: all singular values of a step are near 1, and its left and right directions are the
- * gradient's (the product of gradient and step is symmetric and positive). Values between the columns of a block
- * stay. */
+/* Wide, tall and square: all singular values of a step are near 1. Its left and right directions are the gradient's
+ * (the product of gradient and step is symmetric and positive). Values between the columns of a block stay. */
 void muon_case_directions(struct device *dev);
 /* A scale of 0 changes no value, even with a NaN gradient. A zero gradient moves by decay alone. A tiny one (norm
  * 1e-12) and a huge one (1e12, clipping off) stay finite. */

@@ -312,7 +312,7 @@ static void test_invalid_blocks_are_refused(void **state)
         size_t at;
         uint8_t value;
     } bad[] = {
-        {0, 0x2b},           /* raw size smaller: a block goes past it */
+        {0, 0x2b},           /* raw size smaller: a block exceeds it */
         {0, 0x2d},           /* larger: a block is missing */
         {7, 0x80},           /* an enormous size */
         {BLOCK, 0},          /* 256 bytes: the streams hold more */

@@ -1,7 +1,7 @@
 /* ctest: waits=1
  * A worker dies while the coordinator does not read its messages for a while (a suspended machine, a slow disk).
- * libzmq up to 4.3.5 ends the process if its ping falls due on a broken connection whose full queue kept it from
- * being read (zeromq/libzmq issue 4841). */
+ * libzmq up to 4.3.5 can end the process then (zeromq/libzmq issue 4841). A full queue keeps the broken connection
+ * from being read, and the ping of that connection falls due. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -200,8 +200,8 @@ static void test_nonfinite_gradient_changes_nothing(void **state)
     }
 }
 
-/* With any owners of matrices and any split of the rest, 1 to 4 ranks make the same step from the same gradient, bit
- * for bit. All ranks but the first have empty rows, so that no reduction rounds. */
+/* From the same gradient, 1 to 4 ranks make the same step, bit for bit, with any owners of matrices and any split of
+ * the rest. All ranks but the first have empty rows, so that no reduction rounds. */
 static void test_muon_step_is_independent_of_ranks(void **state)
 {
     (void)state;
