@@ -1,14 +1,13 @@
-# Planted bugs: what tests are worth. A list (sim/planted.cmake, cuda/planted_*.cmake, parity/planted_worker.cmake,
-# unit/planted_*.cmake) makes programs of the true sources with one line of one source changed, in the build
-# folder: the tree has no hooks for this.
-# test_SUITE_planted (planted.sh) runs them and fails when a bug gets through. A line that is gone stops the
-# configuration where warnings are errors, and fails the test elsewhere.
+# Planted bugs prove that tests detect errors. A list (sim/planted.cmake, unit/coordinator/planted_power.cmake) makes programs
+# with one changed line in one source, in the build folder: the tree has no hooks for this.
+# test_SUITE_planted (planted.sh) runs them and fails if a bug stays undetected. A missing line stops the configuration if
+# warnings are errors; otherwise it fails the test.
 
-# Sets `copy` to `source` with `from` turned into `to`, empty where there is no such line. test: what should notice, the
-# name of a test, empty for all of the program's. More arguments: CHECKED or WAITS (planted.sh).
+# Sets `copy` to `source` with `from` replaced by `to`; empty if the line is missing. test: the name of the test that should
+# fail, empty for all tests of the program. More arguments: CHECKED or WAITS (planted.sh).
 function(atoll_planted_copy suite name test source from to)
     if(TEST test_${suite}_planted)
-        message(FATAL_ERROR "${name} is planted behind atoll_planted_test(${suite}): nobody would run it")
+        message(FATAL_ERROR "${name} is planted after atoll_planted_test(${suite}), which would not run it")
     endif()
     set(path ${CMAKE_SOURCE_DIR}/${source})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
@@ -32,14 +31,14 @@ function(atoll_planted_copy suite name test source from to)
     set(copy ${copy} PARENT_SCOPE)
 endfunction()
 
-# The program of a bug: what target `main` is compiled of, the changed source before the libraries that have the true
-# one, and more libraries in front of those.
+# The program of a bug: the objects of target `main`, the changed source before the libraries with the original, and more
+# libraries before those.
 function(atoll_planted_program suite name main copy)
     add_executable(planted_${suite}_${name} $<TARGET_OBJECTS:${main}> ${copy})
     target_link_libraries(planted_${suite}_${name} PRIVATE ${test_lib} ${ARGN} ${all_libraries} PkgConfig::CMOCKA)
 endfunction()
 
-# A bug that any test of `main` may notice.
+# A bug that any test of `main` may detect.
 function(atoll_planted_bug suite name main source from to)
     atoll_planted_copy(${suite} ${name} "" ${source} "${from}" "${to}")
     if(copy)

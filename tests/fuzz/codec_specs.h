@@ -32,11 +32,11 @@ static const char *const codec_specs[] = {"fp32",
                                           "topk:100/256+2bit+huff",
                                           "topk:2/65536"};
 
-/* The last one is made for this many floats: two groups, so that their offsets are read. */
+/* The last codec has this many floats: two groups, so that the decoder reads the group offsets. */
 enum { CODEC_SPECS_LARGE = 140000, CODEC_SPECS_LARGE_AT = sizeof codec_specs / sizeof *codec_specs - 1 };
 
-/* A matrix of n values, or a matrix and a vector where n is even and not small; returns the number of spans. (The
- * vector of a large fragment is short: payloads stay small.) */
+/* Sets a matrix of n values, or a matrix and a vector if n is even and not small; returns the number of spans.
+ * The vector of a large fragment is short, so that payloads stay small. */
 static inline size_t codec_specs_spans(size_t n, struct codec_span spans[2])
 {
     size_t vector = n == CODEC_SPECS_LARGE ? 16 : n >= 100 && n % 2 == 0 ? n / 8 : 0, matrix = n - vector;

@@ -1,4 +1,4 @@
-/* What a fuzzer asserts: abort with the place, whatever NDEBUG says. */
+/* The assertion of the fuzzers: aborts with file and line, independent of NDEBUG. */
 #ifndef FUZZ_FUZZ_CHECK_H
 #define FUZZ_FUZZ_CHECK_H
 

@@ -1,11 +1,14 @@
-/* Codecs against hostile payloads and against every float there is.
+/* Codecs against hostile payloads and against every float.
  *
- * Byte 0 picks the codec and what the rest is, byte 1 the number of floats. The rest is a payload to decode, or
- * the bits of floats to encode, or a spec. A refusal writes nothing; what is accepted is finite; encode takes back what
- * decode gave; lossless means bit for bit.
+ * Byte 0 selects the codec and the kind of the rest, byte 1 the number of floats. The rest is a payload to decode,
+ * the bits of floats to encode, or a spec.
+ * - A refused payload writes nothing.
+ * - Accepted values are finite.
+ * - encode accepts the output of decode.
+ * - A lossless codec returns the same bits.
  *
- * ATOLL_FUZZ_SPEC names one codec of codec_specs.h: byte 0 means nothing then and every input is a payload for it.
- * "list" prints the names. What each decoder was given is counted and printed at the end of such a run. */
+ * ATOLL_FUZZ_SPEC names one codec of codec_specs.h: byte 0 is then ignored and every input is a payload for that
+ * codec. "list" prints the names. Such a run counts the payloads of each decoder and prints the counts at the end. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +29,7 @@ static struct {
     unsigned long long executions, accepted;
 } counts[N_SPECS];
 
-/* Refused bytes leave both outputs as they were. Large fragments: opening alone, which is where bytes are judged. */
+/* A refused payload leaves both outputs unchanged. Large fragments are only opened, because open makes all checks. */
 static enum status fuzz_refusal(struct codec *codec, size_t n, const uint8_t *data, size_t size)
 {
     static float x[SMALL], acc[SMALL], untouched[SMALL];
@@ -35,9 +38,11 @@ static enum status fuzz_refusal(struct codec *codec, size_t n, const uint8_t *da
     for (size_t i = 0; i < n; i++) untouched[i] = x[i] = acc[i] = (float)i + 0.5f;
     enum status status = codec_decode(codec, data, size, x);
     if (status != STATUS_OK) FUZZ_CHECK(memcmp(x, untouched, n * sizeof *x) == 0);
-    if (status != STATUS_OK && size % 8) return status; /* adding refuses in the same place: look now and then */
+    if (status != STATUS_OK && size % 8)
+        return status; /* add refuses at the same point as decode: check only some
+                        * sizes */
     FUZZ_CHECK(codec_decode_axpy(codec, 0.0f, data, size, acc) == status);
-    FUZZ_CHECK(memcmp(acc, untouched, n * sizeof *acc) == 0); /* 0 times finite is 0 */
+    FUZZ_CHECK(memcmp(acc, untouched, n * sizeof *acc) == 0); /* 0 times a finite value is 0 */
     return status;
 }
 
@@ -76,7 +81,7 @@ static void fuzz_encode(struct codec *codec, size_t n, const uint8_t *data, size
     if (status == STATUS_OK) {
         FUZZ_CHECK(encoded <= codec_bound(codec));
         FUZZ_CHECK(codec_decode(codec, bytes, encoded, decoded) == STATUS_OK);
-        const char *spec = codec_spec(codec); /* two have no zero among their levels */
+        const char *spec = codec_spec(codec); /* two codecs have no level at zero */
         bool no_zero = !strncmp(spec, "1bit", 4) || !strncmp(spec, "2bit", 4);
         for (size_t i = 0; i < n; i++) FUZZ_CHECK(isfinite(decoded[i]) && (no_zero || x[i] != 0 || decoded[i] == 0));
         if (codec_lossless(codec)) FUZZ_CHECK(memcmp(x, decoded, n * sizeof *x) == 0);
@@ -89,7 +94,7 @@ static size_t size_of(unsigned spec, unsigned size)
     return spec == CODEC_SPECS_LARGE_AT ? CODEC_SPECS_LARGE : sizes[size];
 }
 
-/* Kept between inputs: making one costs more than using it. */
+/* Keeps codecs between inputs: creating one costs more than using it. */
 static struct codec *codec_of(unsigned spec, unsigned size)
 {
     static struct codec *made[N_SPECS][N_SIZES];
@@ -125,7 +130,7 @@ static void print_counts(void)
                    counts[i].accepted, counts[i].executions - counts[i].accepted);
 }
 
-/* The codec that ATOLL_FUZZ_SPEC names; N_SPECS: none. */
+/* Returns the codec that ATOLL_FUZZ_SPEC names; N_SPECS: none. */
 static unsigned chosen_spec(void)
 {
     const char *name = getenv("ATOLL_FUZZ_SPEC");
@@ -134,7 +139,7 @@ static unsigned chosen_spec(void)
     for (unsigned i = 0; i < N_SPECS && !strcmp(name, "list"); i++) puts(codec_specs[i]);
     if (!strcmp(name, "list")) {
         fflush(stdout);
-        _Exit(0); /* libFuzzer takes exit() for a finding */
+        _Exit(0); /* libFuzzer reports exit() as a crash */
     }
     while (spec < N_SPECS && strcmp(codec_specs[spec], name) != 0) spec++;
     if (spec == N_SPECS) {
@@ -152,7 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (chosen > N_SPECS) chosen = chosen_spec();
     bool all = chosen == N_SPECS;
     if (size < 2 && all) return 0;
-    if (size < 2) { /* an empty payload is one, too */
+    if (size < 2) { /* an empty payload is valid input */
         data = (const uint8_t *)"\0";
         size = 2;
     }

@@ -1,5 +1,6 @@
-/* Configuration texts, read as a file and as what a coordinator sends, and command-line settings. Whatever is refused
- * changes nothing and says one line; whatever is accepted survives being written down and read again. */
+/* Configuration texts, read as a file and as the coordinator's shared text, and command-line settings.
+ * - A refused text changes nothing and gives an error of one line.
+ * - An accepted text is the same after print and parse. */
 #include <stdint.h>
 #include <string.h>
 

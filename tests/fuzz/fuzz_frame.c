@@ -1,4 +1,5 @@
-/* Bytes as they come off a socket, nothing made right: no over-read, and only whole good frames pass. */
+/* Raw bytes of a socket, with no checksum corrected: the decoder never over-reads and accepts only whole valid
+ * frames. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
-/* What recovery reads: a damaged journal or checkpoint is refused with one line, never believed. By the first byte:
+/* The input of recovery: a damaged journal or checkpoint is refused with one line. The first byte selects the input:
  * 0  the rest is a segment, byte for byte;
- * 1  the rest is records (u16 type, u16 length, body ...) in front of which stand correct headers, so that what is
- *    behind the checksums is reached too;
+ * 1  the rest is records (u16 type, u16 length, body ...); the fuzzer writes correct headers, so that the input gets
+ * past the checksums;
  * 2  the rest is the head of a checkpoint's state, with a correct prefix. */
 #include <stdint.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static void configure(struct config *config)
     FUZZ_CHECK(config_resolve(config, &sources, NULL) == STATUS_OK);
 }
 
-/* A model of any size is legal and would only make the fuzzer slow. */
+/* A large model is legal but makes the fuzzer slow. */
 static bool too_large(const uint8_t *body, size_t size)
 {
     struct record_model model;
@@ -75,7 +75,7 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     return status;
 }
 
-/* Framing only: what a record means is the other modes' business. */
+/* Checks the framing only: the other modes decode the records. */
 static enum status touch(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                          struct err *err)
 {
@@ -145,8 +145,9 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     if (status != STATUS_OK) FUZZ_CHECK(err.msg[0] && !strchr(err.msg, '\n'));
 }
 
-/* The hash of the configuration and the model's record lie in the head behind arrays of known length. The hash is made
- * to fit (it would end every input but one), and a model that is too large is found before anything is allocated. */
+/* The hash of the configuration and the model's record lie in the head behind arrays of known length. The fuzzer
+ * corrects the hash, or every input would stop there. It also rejects a large model before recovery allocates
+ * memory. */
 static bool prepare_snapshot(struct ledger *l, uint8_t *data, size_t size)
 {
     struct reader r = reader_of(data, size);

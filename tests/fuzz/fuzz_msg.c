@@ -1,5 +1,5 @@
-/* Message bodies with a header made right, so that the checksum does not stand in the way: byte 0 is the type, byte 1
- * the version, the rest the body. A body is refused with a reason, or it is the one encoding of what was decoded. */
+/* Message bodies behind a correct header: byte 0 is the type, byte 1 the version, the rest the body.
+ * A body is refused with a reason, or encoding the decoded message returns the same bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "wire/frame.h"
 #include "wire/msg.h"
 
-/* A CHUNK guards its data with a checksum of its own, 4 bytes in front of the length before the data. */
+/* Corrects the checksum of a CHUNK's data, which lies 4 bytes before the length of the data. */
 static void make_chunk_right(uint8_t *body, size_t size)
 {
     enum { CRC_AT = 29, DATA_AT = 37 };
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2 || size - 2 > WIRE_BODY_MAX) return 0;
     uint8_t type = data[0], version = data[1];
     size_t body = size - 2, n = WIRE_HEADER + body, again_size;
-    uint8_t *frame = malloc(n), *again = malloc(n); /* exact, so that a sanitizer sees every byte too far */
+    uint8_t *frame = malloc(n), *again = malloc(n); /* exact size, so that a sanitizer detects every over-read */
     FUZZ_CHECK(frame && again);
     memcpy(frame + WIRE_HEADER, data + 2, body);
     if (type == MSG_CHUNK) make_chunk_right(frame + WIRE_HEADER, body);

@@ -1,5 +1,6 @@
-/* Updates and snapshot heads, with their checksums made right: byte 0 says which. What is accepted is the one encoding
- * of what was decoded. Updates are also looked at before they are whole, and as relayed deltas. */
+/* Updates and snapshot heads with correct checksums: byte 0 selects the kind.
+ * - Encoding the decoded object returns the same bytes.
+ * - An update is also decoded from its first bytes, and as relayed deltas. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ static void seal(uint8_t *bytes, size_t size)
     for (size_t i = 0; i < 4; i++) bytes[size - 4 + i] = (uint8_t)(crc >> (8 * i));
 }
 
-/* What a worker does with the beginning of an update. */
+/* Reads the beginning of an update, as a worker does. */
 static void fuzz_peek(const uint8_t *bytes, size_t size)
 {
     static struct update_named named[WIRE_NAMED_MAX];
@@ -77,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = size - 1;
     uint8_t *bytes = malloc(n + 1), *again = malloc(n + 1);
     FUZZ_CHECK(bytes && again);
-    uint8_t *exact = bytes + 1; /* ends where the allocation ends */
+    uint8_t *exact = bytes + 1; /* ends at the end of the allocation */
     memcpy(exact, data + 1, n);
     if (data[0] & 1) {
         seal(exact, n < SNAPSHOT_HEAD_BYTES ? n : SNAPSHOT_HEAD_BYTES);

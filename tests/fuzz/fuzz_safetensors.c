@@ -1,4 +1,4 @@
-/* safetensors files: whatever is accepted has names that are found again and tensors that lie inside the file. */
+/* safetensors files: every name of an accepted file can be looked up, and every tensor lies inside the file. */
 #include <stdint.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t live = mem_live_bytes();
     if (safetensors_parse(&st, data, size, "file", &err) != STATUS_OK) {
         FUZZ_CHECK(err.msg[0]);
-        FUZZ_CHECK(mem_live_bytes() == live); /* nothing is left behind */
+        FUZZ_CHECK(mem_live_bytes() == live); /* all memory is freed */
         return 0;
     }
     const uint8_t *at = NULL;

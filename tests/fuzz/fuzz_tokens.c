@@ -1,4 +1,4 @@
-/* Token shards: whatever is accepted can be read from its first window to its last. */
+/* Token shards: every window of an accepted shard can be read. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* Writes the seed inputs that code makes better than a hand: make_corpus tests/fuzz/corpus. Files are named after what
- * they hold; running it again writes the same bytes. Seeds of texts (config) are plain files in their folder. */
+/* Writes the binary seed inputs: make_corpus tests/fuzz/corpus.
+ * File names describe the contents; the output is deterministic. The text seeds (config) are plain files in their
+ * folder. */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static void put(const char *fuzzer, const char *name, const void *data, size_t s
     if (!file || fwrite(data, 1, size, file) != size || fclose(file)) die(path);
 }
 
-/* Selector and count as fuzz_codec.c reads them, then a payload or floats. */
+/* Writes selector and count as fuzz_codec.c reads them, then a payload or floats. */
 static void make_codec(void)
 {
     uint8_t input[2500];
@@ -46,14 +47,14 @@ static void make_codec(void)
         if (codec_create(&codec, codec_specs[i], spans, n_spans, NULL) != STATUS_OK) die(codec_specs[i]);
         rng_normal_fill(i, RNG_TEST, 0, 0.01f, x, n);
         for (size_t k = 0; k < n; k++)
-            if (k % 3 && !(topk && i & 1)) x[k] = 0; /* something for lz4, and fewer values than topk may send */
+            if (k % 3 && !(topk && i & 1)) x[k] = 0; /* zeros for lz4, and fewer values than topk may send */
         input[0] = i;
         input[1] = n == 33 ? 7 : n == 100 ? 9 : 13;
         if (codec_encode(codec, x, input + 2, sizeof input - 2, &size, NULL) != STATUS_OK) die(codec_specs[i]);
         snprintf(name, sizeof name, "payload-%u", i);
         put("codec", name, input, 2 + size);
         input[0] = 0x40 | i;
-        n = n > 500 ? 500 : n; /* what follows is zeros */
+        n = n > 500 ? 500 : n; /* the rest is zeros */
         memcpy(input + 2, x, n * sizeof *x);
         snprintf(name, sizeof name, "floats-%u", i);
         put("codec", name, input, 2 + n * sizeof *x);

@@ -48,7 +48,7 @@ static enum status record(void *ctx, uint16_t type, struct journal_ref at, const
     return STATUS_OK;
 }
 
-/* The same settings as the fuzzer's, so that steps recompute to the same bytes. */
+/* Uses the settings of the fuzzer, so that recovery recomputes the same bytes. */
 static void make(void **state)
 {
     (void)state;

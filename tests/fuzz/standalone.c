@@ -1,6 +1,7 @@
-/* The main of a fuzzer built without libFuzzer: every file named, and every file of every folder named, is one input.
- * Each input runs as it is, then cut short and with some bytes changed, the same way every time, so that the corpus
- * goes a bit further than itself. Add -v to see which input a crash belongs to. */
+/* The main of a fuzzer built without libFuzzer. Every file, and every file of every folder, on the command line is
+ * one input.
+ * Each input runs unchanged, then truncated and with some bytes changed, in a deterministic way that extends the
+ * corpus. -v prints each input, to find the one that crashes. */
 #include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,7 +19,7 @@ enum { INPUT_MAX = 1 << 20, CUTS = 40, CHANGES = 100 };
 static bool verbose;
 static unsigned long runs;
 
-/* An allocation of exactly `size` bytes, so that a sanitizer sees the first byte read past the end. */
+/* Copies the input to an allocation of exactly `size` bytes, so that a sanitizer detects a read past the end. */
 static void run(const char *path, const char *how, int k, const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -35,7 +36,7 @@ static bool run_file(const char *path)
     FILE *file = fopen(path, "rb");
     uint8_t *data = malloc(INPUT_MAX), *changed = malloc(INPUT_MAX);
     if (!file || !data || !changed) {
-        fprintf(stderr, "%s: cannot be read\n", path);
+        fprintf(stderr, "%s: cannot read", path);
         if (file) fclose(file);
         free(data);
         free(changed);
@@ -49,7 +50,7 @@ static bool run_file(const char *path)
         memcpy(changed, data, size);
         for (int i = 0; i <= k % 4; i++) {
             uint64_t r = rng_u64((uint64_t)k, RNG_TEST, (uint64_t)i);
-            size_t room = k & 1 && size > 64 ? 64 : size; /* headers matter most */
+            size_t room = k & 1 && size > 64 ? 64 : size; /* change the header more often */
             changed[(r >> 16) % room] = r & 0x100 ? (uint8_t)r : changed[(r >> 16) % room] ^ (uint8_t)(1 << (r & 7));
         }
         run(path, "changed", k, changed, size);

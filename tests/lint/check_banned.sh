@@ -1,10 +1,9 @@
-# Calls that the house rules forbid: no unbounded or error-blind C library functions, allocation only through mem_*,
-# and nothing below a main ends the process.
+# Forbidden calls: C library functions without bounds or error results, allocation outside mem_*, and exits outside a main.
 # shellcheck shell=bash
 set -euo pipefail
 
 folders=(common compress wire gpu worker coordinator cli)
-code() { # lines "file:line:code" of the sources that grep -E PATTERN does not exclude
+code() { # prints "file:line:code" of the sources that grep -E PATTERN does not match
     find "${folders[@]}" -name '*.[ch]' | sort | { grep -vE "$1" || true; } | xargs awk -f tests/lint/strip.awk
 }
 bad=0

@@ -1,4 +1,4 @@
-# The checks of this folder can fail: each breach below is planted in a copy of the sources, and its check must name it.
+# The checks of this folder can fail: this test adds each breach below to a copy of the sources, and its check must report it.
 # ctest: timeout=300
 # shellcheck shell=bash
 set -euo pipefail
@@ -11,10 +11,10 @@ cp -R tests/lint "$copy/tests"
 cd "$copy"
 bad=0
 
-declare -A before=() # what each check says of the sources as they are
+declare -A before=() # the output of each check for the unchanged sources
 for check in layers pure banned length; do before[$check]=$(bash "tests/lint/check_$check.sh" 2>&1 || true); done
 
-# breach CHECK FILE LINE EXPECTED: CHECK says EXPECTED when LINE is added to FILE, and not before.
+# breach CHECK FILE LINE EXPECTED: CHECK prints EXPECTED if LINE is added to FILE, and not before.
 breach() {
     local file=$2 line=$3 expected=$4 after
     [[ ! -e $file ]] || cp "$file" kept

@@ -1,5 +1,5 @@
-# Every header compiles alone. Pieces of a source are exempt: *_body.h, and vec_*.h, which need their CPU's flags; and
-# what includes CUDA's headers where there are none.
+# Every header compiles alone. Exempt are parts of a source (*_body.h, and vec_*.h, which need the flags of their CPU), and
+# headers that include missing CUDA headers.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -9,9 +9,9 @@ bad=0
 cuda=yes
 echo '#include <cublasLt.h>' | "${compiler[@]}" 2>/dev/null || cuda=
 while read -r header; do
-    said=$(echo "#include \"$header\"" | "${compiler[@]}" 2>&1) && continue
-    [[ -z $cuda && $said =~ 'fatal error: '(cublasLt|cuda_runtime_api)'.h' ]] && continue
-    echo "$said"
+    output=$(echo "#include \"$header\"" | "${compiler[@]}" 2>&1) && continue
+    [[ -z $cuda && $output =~ 'fatal error: '(cublasLt|cuda_runtime_api)'.h' ]] && continue
+    echo "$output"
     echo "$header does not compile alone"
     bad=1
 done < <(find common compress wire gpu worker coordinator cli tests -name '*.h' ! -name '*_body.h' ! -name 'vec_*.h' | sort)

@@ -1,8 +1,8 @@
 # The layers: which room (folder or subfolder) may include which. Rules:
-#   - A room includes only itself and what its line in the table allows.
+#   - A room includes only itself and the rooms that its line in the table allows.
 #   - The table is ordered: a line allows only rooms of lines above it, so no two rooms include each other.
-#   - A name that ends in .h allows that one header: a factory names what it makes, a pure core needs one rule of a room.
-#   - An include of ours is written "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
+#   - A name that ends in .h allows that header alone: for a factory, or for a pure core that needs one rule of a room.
+#   - An include of the project has the form "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -82,7 +82,7 @@ while read -r source; do
     [[ -e ${source%.c}.h ]] || continue
     first=$(grep -m 1 -oE '^#include [<"][^>"]+' "$source" | sed 's/.*[<"]//')
     [[ $first == "${source%.c}.h" || $first == "${source%.c}_impl.h" ]] || {
-        echo "$source: its own header must be its first include, which is $first"
+        echo "$source: the first include must be its own header, but is $first"
         bad=1
     }
 done < <(find common compress wire gpu worker coordinator cli -name '*.c' | sort)

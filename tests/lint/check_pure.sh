@@ -1,6 +1,6 @@
-# The pure cores: the state machines of coordinator/round and worker/sync take an event and the time, and return what to do.
-# They use no store, pool, log, JSON, clock, thread, file or socket, and allocate nothing. lease.c, member.c and their
-# owner's memory are the books of the round: they allocate, and do nothing else of that list.
+# The pure cores: the state machines of coordinator/round and worker/sync take an event and the time, and return actions.
+# They use no store, pool, log, JSON, clock, thread, file or socket, and allocate no memory. lease.c and member.c are the
+# only exception: they allocate the round's tables.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -14,12 +14,12 @@ complain() { # text advice
     [[ -z $1 ]] || { printf '%s\n  -> %s\n' "$1" "$2" && bad=1; }
 }
 mapfile -t sources < <(find coordinator/round worker/sync -name '*.[ch]' | sort)
-((${#sources[@]} > 10)) || { echo "coordinator/round and worker/sync are not where check_pure.sh looks" && exit 1; }
+((${#sources[@]} > 10)) || { echo "coordinator/round and worker/sync are missing: update check_pure.sh" && exit 1; }
 complain "$(grep -nE "^[[:space:]]*#[[:space:]]*include.*$headers" "${sources[@]}" | grep -vE "$books"'.*/mem\.h"' || true)" \
-    'a pure core includes no header of a shell: return what to do, and let the caller do it'
+    'a pure core includes no header of a shell: return an action to the caller'
 code=$(awk -f tests/lint/strip.awk "${sources[@]}")
 complain "$(grep -E "(^|[^A-Za-z0-9_.>])($calls)[[:space:]]*\(" <<<"$code" || true)" \
-    'a pure core does nothing itself: return what to do, and let the caller do it'
+    'a pure core has no side effects: return an action to the caller'
 complain "$(grep -vE "$books" <<<"$code" | grep -E "(^|[^A-Za-z0-9_.>])($memory)[[:space:]]*\(" || true)" \
-    'a pure core allocates nothing: its memory is sized when it is created'
+    'a pure core allocates no memory: size it at creation'
 exit $bad

@@ -1,5 +1,5 @@
-# No script pipes into a reader that ends early: under pipefail the writer's SIGPIPE is a failure, now and then. And every
-# script passes shellcheck; skipped where that is not installed.
+# No script pipes into a reader that ends early: with pipefail, the writer sometimes fails with SIGPIPE. If shellcheck is
+# installed, every script passes it.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -9,5 +9,5 @@ if grep -nE '(^|[^|])\|[[:space:]]*(head|grep +(-m|-[a-zA-Z]*q))( |$)' "${script
     exit 1
 fi
 command -v shellcheck >/dev/null || exit 77
-# Pieces that are sourced share variables that shellcheck, looking at one file at a time, cannot follow.
+# Sourced files share variables. The tool reads one file at a time and cannot follow them.
 shellcheck -x -e SC1090,SC1091,SC2012,SC2034,SC2154 "${scripts[@]}"

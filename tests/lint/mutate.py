@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Mutation test of one unit, by hand: what would no test notice?
+"""Mutation test of one unit, run by hand: prints the changes that no test detects.
 
 Usage: mutate.py FILE.c [--tests REGEX] [--limit N]. Called by `./run mutate FILE`. Flips one operator or drops one
 statement of FILE at a time, in a copy of the tree under build/mutate, builds the tests and runs them: those of

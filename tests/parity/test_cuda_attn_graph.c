@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "gpu/cuda/cudnn/cuda_attn_graph.h"
 #include "tests/cuda/emulator/graph_run.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 static struct device *cpu;
 

@@ -15,7 +15,7 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 

@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "gpu/cuda/cudnn/cuda_cudnn.h"
 #include "tests/cuda/emulator/graph_run.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 static struct device *cpu;
 static struct cuda_rt *rt;

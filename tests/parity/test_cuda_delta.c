@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/rigs/delta_case.h"
+#include "tests/lib/device/delta_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

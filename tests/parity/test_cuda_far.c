@@ -17,7 +17,7 @@
 #include "gpu/cuda_plugin.h"
 #include "gpu/delta_rules.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -1,4 +1,4 @@
-/* Linear layers, head and attention of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes
+/* Linear layers, head and attention of the CUDA device against the CPU's (tests/lib/device/device_pair.h): odd sizes
  * around every block, outputs full of NaN beforehand; in fp32 and in bf16; and what is refused. ctest: labels=asan
  * timeout=240 */
 #include <math.h>
@@ -14,8 +14,8 @@
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/lib/rigs/device_case.h"
-#include "tests/lib/rigs/device_pair.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/device/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

@@ -1,5 +1,5 @@
-/* Norms, rotations, gates and embeddings of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes
- * around every block, outputs full of NaN beforehand; in fp32 and in bf16. ctest: labels=asan timeout=240 */
+/* Norms, rotations, gates and embeddings of the CUDA device against the CPU's (tests/lib/device/device_pair.h): odd
+ * sizes around every block, outputs full of NaN beforehand; in fp32 and in bf16. ctest: labels=asan timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "tests/lib/rigs/device_pair.h"
+#include "tests/lib/device/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

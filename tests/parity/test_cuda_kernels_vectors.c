@@ -1,4 +1,4 @@
-/* Vectors, clipping and AdamW of the CUDA device against the CPU's (tests/lib/rigs/device_pair.h): odd sizes around
+/* Vectors, clipping and AdamW of the CUDA device against the CPU's (tests/lib/device/device_pair.h): odd sizes around
  * every block, outputs full of NaN beforehand. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
@@ -10,8 +10,8 @@
 
 #include "common/base/mem.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
-#include "tests/lib/rigs/device_pair.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/device/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 

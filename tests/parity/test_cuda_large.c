@@ -10,7 +10,7 @@
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/lib/rigs/large_case.h"
+#include "tests/lib/device/large_case.h"
 
 static struct device *dev;
 

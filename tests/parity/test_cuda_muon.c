@@ -14,7 +14,7 @@
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/rigs/muon_case.h"
+#include "tests/lib/device/muon_case.h"
 
 static bool bf16;   /* what the device computes in */
 static int batches; /* which of BATCHES it has */

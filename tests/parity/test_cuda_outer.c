@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cuda_plugin.h"
-#include "tests/lib/rigs/delta_case.h"
+#include "tests/lib/device/delta_case.h"
 #include "worker/outer/delta_device.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/rigs/recompute_case.h"
+#include "tests/lib/device/recompute_case.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
 

@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/cpu/cpu_kernels.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 #include "worker/model/decoder.h"
 #include "worker/model/llama.h"
 

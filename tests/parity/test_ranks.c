@@ -15,7 +15,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 #include "worker/model/gpt2.h"
 #include "worker/replica/replica_impl.h"
 

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "tests/lib/rigs/device_case.h"
-#include "tests/lib/rigs/recompute_case.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/device/recompute_case.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"

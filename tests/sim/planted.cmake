@@ -1,8 +1,8 @@
-# Planted bugs: what the simulation is worth. Random schedules run with each of them until the checker notices.
+# Planted bugs prove that the simulation detects errors: random schedules run with each bug until the checker detects it.
 add_library(planted_sim OBJECT sim/planted.c)
 target_link_libraries(planted_sim PRIVATE ${test_lib})
 
-# name: of the program; source: what is changed; from, to: the line
+# name: of the program; source: the changed file; from, to: the line
 function(atoll_planted name source from to)
     atoll_planted_bug(sim ${name} planted_sim ${source} "${from}" "${to}")
 endfunction()
@@ -11,7 +11,7 @@ endfunction()
 atoll_planted(delta_merged_twice compress/merge.c
     "codec_views_add(g->from, g->n, p, acc, weight);"
     "codec_views_add(g->from, g->n, p, acc, NULL), codec_views_add(g->from, g->n, p, acc, weight);")
-atoll_planted(delta_left_out compress/merge.c
+atoll_planted(delta_omitted compress/merge.c
     "const struct codec_view *view = &job->deltas[d].view;"
     "if (merge->added + d == 2) continue;\n        const struct codec_view *view = &job->deltas[d].view;")
 atoll_planted(senders_not_counted compress/merge.c
@@ -20,19 +20,19 @@ atoll_planted(senders_not_counted compress/merge.c
 atoll_planted(norms_not_clipped compress/merge.c
     "median > 0 && *at > median ? median / *at : 1"
     "median < 0 ? 0 : 1")
-atoll_planted(relayed_step_forgotten worker/outer/apply_update.c
+atoll_planted(relayed_step_omitted worker/outer/apply_update.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")
 atoll_planted(own_delta_sent_back coordinator/engine/engine_data.c
     "s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};"
     "(void)0;")
-atoll_planted(own_delta_left_out_of_a_new_life coordinator/engine/engine_data.c
+atoll_planted(own_delta_omitted_in_new_session coordinator/engine/engine_data.c
     "if (own && own->round == l->named[i].round + 1) {"
     "if (own) {")
-atoll_planted(union_forgets_the_rest coordinator/outer/publish.c
+atoll_planted(union_drops_residual coordinator/outer/publish.c
     "old_bits = (old_bits & keep) | (new_bits & ~keep);"
     "old_bits = new_bits & ~keep;")
-atoll_planted(merged_delta_taken_again coordinator/round/round.c
+atoll_planted(merged_delta_accepted_again coordinator/round/round.c
     "if (m->merged[offer->fragment] == offer->round + 1) {"
     "if (m->merged[offer->fragment] == offer->round + 1 && 0) {")
 atoll_planted(downlink_residual_lost coordinator/outer/publish.c
@@ -43,30 +43,30 @@ atoll_planted(downlink_residual_lost coordinator/outer/publish.c
 atoll_planted(fsync_skipped coordinator/ledger/journal.c
     "TRY(journal->store->ops->sync(journal->store, err));"
     "(void)err;")
-atoll_planted(update_shown_before_fsync coordinator/engine/engine_work.c
+atoll_planted(update_visible_before_fsync coordinator/engine/engine_work.c
     "if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));"
     "")
-atoll_planted(assignment_shown_before_fsync coordinator/engine/engine_work.c
+atoll_planted(assignment_visible_before_fsync coordinator/engine/engine_work.c
     "return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;"
     "return status;")
-atoll_planted(refusal_shown_before_fsync coordinator/engine/engine_data.c
+atoll_planted(refusal_visible_before_fsync coordinator/engine/engine_data.c
     "TRY(journal_sync(&e->ledger.journal, err));"
     "(void)err;")
 
 # --- versions and rounds
-atoll_planted(resume_without_looking coordinator/engine/engine_join.c
+atoll_planted(resume_without_check coordinator/engine/engine_join.c
     "bool resume = can_resume(e, m);"
     "bool resume = m->n_held > 0 && (can_resume(e, m) || true);")
-atoll_planted(update_applied_under_a_task worker/sync/sync.c
+atoll_planted(update_applied_during_task worker/sync/sync.c
     "if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;"
     "")
-atoll_planted(lost_round_never_taken_again worker/sync/sync.c
+atoll_planted(lost_round_never_accepted_again worker/sync/sync.c
     "s->round = s->last_round = SYNC_NO_ROUND; /*"
     "s->round = SYNC_NO_ROUND; /*")
-atoll_planted(refused_round_never_taken_again worker/sync/sync.c
+atoll_planted(refused_round_never_accepted_again worker/sync/sync.c
     "s->last_again || !s->async;"
     "false;")
-atoll_planted(half_a_ddp_delta_kept coordinator/round/round.c
+atoll_planted(partial_ddp_delta_kept coordinator/round/round.c
     "dropped && r->p.together"
     "dropped && 0")
 
@@ -77,7 +77,7 @@ atoll_planted(lease_not_returned coordinator/round/round.c
 atoll_planted(lease_not_committed coordinator/round/round.c
     "lease_commit(&r->leases, m->id, m->work.round);"
     "(void)0;")
-atoll_planted(samples_of_the_first_worker_for_all coordinator/round/lease.c
+atoll_planted(same_samples_for_all_workers coordinator/round/lease.c
     "plan->cursor += count;"
     "")
 
@@ -85,38 +85,38 @@ atoll_planted(samples_of_the_first_worker_for_all coordinator/round/lease.c
 atoll_planted(residual_not_committed worker/outer/outer_loop_apply.c
     "feedback_commit(&f->fb);"
     "feedback_reset(&f->fb);")
-atoll_planted(refused_delta_forgotten worker/outer/outer_loop.c
+atoll_planted(refused_delta_lost worker/outer/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
-atoll_planted(ready_before_it_is_forgotten worker/sync/sync.c
+atoll_planted(ready_before_state_is_saved worker/sync/sync.c
     "sync_is_behind(s) || s->unsaved ?"
     "sync_is_behind(s) ?")
-atoll_planted(poison_kept worker/outer/outer_loop_delta.c
+atoll_planted(nonfinite_delta_sent worker/outer/outer_loop_delta.c
     "if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
     "")
-# the same where a device makes the deltas (every second worker)
-atoll_planted(anchor_of_the_first_round_kept worker/outer/delta_device.c
+# the same with deltas made by a device (every second worker)
+atoll_planted(first_anchor_kept worker/outer/delta_device.c
     "if (f->anchored && f->hash == hash) return;"
     "if (f->anchored) return;")
-atoll_planted(put_back_on_the_host_only worker/outer/outer_loop_delta.c
+atoll_planted(rollback_on_host_only worker/outer/outer_loop_delta.c
     "if (status == STATUS_OK && loop->delta_device) delta_device_residual_changed(loop->delta_device, fragment);"
     "")
 atoll_planted(older_residual_saved worker/outer/outer_save.c
     "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"
     "(void)0;")
 
-# --- a save beside the upload
+# --- a save during the upload
 atoll_planted(last_byte_not_held_back worker/sync/sync_flow.c
     "return s->unsaved ? f->bytes - 1 : f->bytes;"
     "return f->bytes;")
-atoll_planted(update_applied_during_a_save worker/sync/sync.c
+atoll_planted(update_applied_during_save worker/sync/sync.c
     "bool frozen = s->unsaved || "
     "bool frozen = ")
-atoll_planted(put_back_during_a_save worker/outer/outer_loop_delta.c
+atoll_planted(rollback_during_save worker/outer/outer_loop_delta.c
     "    outer_save_join(loop);\n    f->pending = false;"
     "    f->pending = false;")
 
-# --- patience
+# --- retries
 atoll_planted(assignment_never_repeated coordinator/engine/engine_presence.c
     "engine_send_assign(" "if (0) engine_send_assign(")
 atoll_planted(offer_never_repeated worker/sync/sync_flow.c

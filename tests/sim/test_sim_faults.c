@@ -1,5 +1,6 @@
-/* What breaks: crashes at every operation, doubled messages, cuts in mid-transfer, NaN, full disks. SIM_TRACE=1 prints
- * every event. ctest: timeout=180 */
+/* Faults in a simulated cluster: crashes at every operation, duplicated messages, connections cut in mid-transfer,
+ * NaN, full disks.
+ * SIM_TRACE=1 prints every event. ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,8 @@ enum { STRIDE = 7 };
 enum { STRIDE = 1 };
 #endif
 
-/* The coordinator dies at its k-th send or write, for every k of a run: the end is the same bits. */
+/* Kills the coordinator at its k-th send or write, for every k of a run. Each run must end at the same theta, bit
+ * for bit. */
 static void crash_everywhere(const char *const *config, bool power)
 {
     struct sim_cluster_setup setup = {.seed = 11, .n_workers = 2, .config = config};
@@ -37,13 +39,13 @@ static void crash_everywhere(const char *const *config, bool power)
         sim_rig_start(c, 2);
         bool ended = sim_rig_ends(c, 1000);
         if (!ended || c->result.theta_hash != theta)
-            fail_msg("dying at operation %ld of %ld%s: theta %016llx instead of %016llx", k, operations,
+            fail_msg("coordinator killed at operation %ld of %ld%s: theta is %016llx, expected %016llx", k, operations,
                      power ? " (power)" : "", (unsigned long long)c->result.theta_hash, (unsigned long long)theta);
         sim_rig_done(c);
     }
 }
 
-static void test_coordinator_dies_at_every_operation(void **state)
+static void test_coordinator_killed_at_any_operation_ends_at_same_theta(void **state)
 {
     (void)state;
     const char *diloco[] = {"train.max_steps=10",        "train.sync_every=3",
@@ -76,7 +78,7 @@ static void test_coordinator_dies_at_every_operation(void **state)
     crash_everywhere(ddp, true);
 }
 
-/* The worker dies once after each of its messages. */
+/* Kills worker-1 once after each of its messages. */
 struct killer {
     struct sim_cluster *c;
     long left, count;
@@ -110,14 +112,14 @@ static void die_after_every_message(const char *const *config)
             theta = c->result.theta_hash;
             assert_true(messages > 10);
         } else if (c->result.theta_hash != theta) {
-            fail_msg("killing worker-1 after its message %ld: theta %016llx instead of %016llx", k,
+            fail_msg("worker-1 killed after its message %ld: theta is %016llx, expected %016llx", k,
                      (unsigned long long)c->result.theta_hash, (unsigned long long)theta);
         }
         sim_rig_done(c);
     }
 }
 
-static void test_worker_dies_after_every_message(void **state)
+static void test_worker_killed_after_any_message_ends_at_same_theta(void **state)
 {
     (void)state;
     const char *diloco[] = {"train.max_steps=10",
@@ -140,7 +142,7 @@ static int double_everything(void *ctx, enum sim_net_moment moment, int client, 
     return 2;
 }
 
-static void test_every_message_twice(void **state)
+static void test_duplicated_messages_change_nothing(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=3", "codec.up=int8:16", "codec.down=int8:16", "train.fragments=3",
@@ -155,7 +157,7 @@ static void test_every_message_twice(void **state)
     sim_rig_done(c);
 }
 
-/* Every message of one type is lost `n` times before one gets through. */
+/* Loses the first `n` of every `n + 1` messages of one type. */
 struct loser {
     enum msg_type type;
     int n, count;
@@ -169,7 +171,7 @@ static int lose_some(void *ctx, enum sim_net_moment moment, int client, bool to_
     return l->count++ % (l->n + 1) == l->n ? 1 : 0;
 }
 
-static void test_any_message_lost(void **state)
+static void test_lost_messages_are_sent_again(void **state)
 {
     (void)state;
     static const enum msg_type types[] = {MSG_HELLO,     MSG_CONFIG,        MSG_JOIN,   MSG_WELCOME, MSG_BIND,
@@ -189,10 +191,10 @@ static void test_any_message_lost(void **state)
     }
 }
 
-/* A delta of several chunks is cut half-way: the rest is sent, not the whole again. */
+/* Cuts a delta of several chunks halfway. The worker must send only the rest. */
 struct cutter {
     struct sim_cluster *c;
-    uint64_t bytes; /* of delta chunks that arrived */
+    uint64_t bytes; /* bytes of delta chunks that arrived */
     bool cut;
 };
 
@@ -215,7 +217,7 @@ static bool was_cut(struct sim_cluster *c, void *ctx)
     return ((struct cutter *)ctx)->cut;
 }
 
-static void test_cut_in_mid_transfer(void **state)
+static void test_upload_resumes_after_cut(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=2", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
@@ -237,7 +239,7 @@ static void test_cut_in_mid_transfer(void **state)
     sim_rig_done(c);
 }
 
-/* Bytes of snapshots that came to worker 1; when they are `kill_at`, the coordinator dies. */
+/* Counts the snapshot bytes that reach worker-1, and kills the coordinator at `kill_at` bytes. */
 struct snapshot_count {
     struct sim_cluster *c;
     uint64_t bytes, kill_at;
@@ -261,8 +263,8 @@ static bool first_checkpoint(struct sim_cluster *c, void *ctx)
     return sim_check_counts(c->check).updates > 0;
 }
 
-/* A worker that joins late loads its snapshot over several sessions, and each byte once. */
-static void test_snapshot_is_gone_on_with_after_a_restart(void **state)
+/* A worker that joins late loads its snapshot over several sessions and receives each byte once. */
+static void test_snapshot_download_resumes_after_restart(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=3",
@@ -279,7 +281,7 @@ static void test_snapshot_is_gone_on_with_after_a_restart(void **state)
     sim_check_script(c->check, count_snapshot, &count);
     sim_rig_start(c, 1);
     assert_true(sim_rig_until(c, 100, first_checkpoint, NULL));
-    c->workers[0].step_us = 60000000; /* no other snapshot meanwhile */
+    c->workers[0].step_us = 60000000; /* no other snapshot is written meanwhile */
     sim_worker_start(&c->workers[1]);
     assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(count.kill_at, UINT64_MAX);
@@ -288,7 +290,7 @@ static void test_snapshot_is_gone_on_with_after_a_restart(void **state)
     sim_rig_done(c);
 }
 
-static void test_nan_never_gets_in(void **state)
+static void test_nan_delta_is_never_merged(void **state)
 {
     (void)state;
     static const char *const methods[] = {"train.method=diloco", "train.method=async", "train.method=ddp"};
@@ -299,13 +301,13 @@ static void test_nan_never_gets_in(void **state)
         c->workers[1].nan_round = 2;
         sim_rig_start(c, 2);
         assert_true(sim_rig_ends(c, 1000));
-        assert_int_equal(c->workers[1].nan_round, UINT64_MAX); /* it did happen */
+        assert_int_equal(c->workers[1].nan_round, UINT64_MAX); /* the NaN was injected */
         assert_int_equal(c->workers[1].last_want, OUTER_DONE);
         sim_rig_done(c);
     }
 }
 
-static void test_a_worker_that_cannot_save_goes_on(void **state)
+static void test_worker_that_cannot_save_continues(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=2", NULL};
@@ -319,8 +321,9 @@ static void test_a_worker_that_cannot_save_goes_on(void **state)
     sim_rig_done(c);
 }
 
-/* The newest saved state is damaged: the worker goes on from the one before, or from a snapshot, but never with it. */
-static void test_damaged_worker_state(void **state)
+/* The newest saved state is damaged. The worker must load the previous state or a snapshot, and never the damaged
+ * one. */
+static void test_damaged_worker_state_is_never_loaded(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=2", "codec.up=int8:16", "train.max_steps=40", NULL};
@@ -341,8 +344,8 @@ static void test_damaged_worker_state(void **state)
     }
 }
 
-/* The coordinator's disk fills up; somebody makes room and starts it again. */
-static void test_full_disk(void **state)
+/* The coordinator's disk fills up. The operator frees space and starts the coordinator again. */
+static void test_coordinator_resumes_after_full_disk(void **state)
 {
     (void)state;
     const char *config[] = {"coordinator.min_workers=2", "train.max_steps=40", "train.fragments=2", NULL};
@@ -363,8 +366,8 @@ static void test_full_disk(void **state)
     }
 }
 
-/* Everything at once, again and again, ten times over one run. */
-static void test_everything_restarts_ten_times(void **state)
+/* Kills and restarts all processes ten times during one run. */
+static void test_ten_restarts_of_all_processes_end_at_same_theta(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=200", "coordinator.min_workers=2", "codec.up=int8:16",
@@ -389,17 +392,17 @@ static void test_everything_restarts_ten_times(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_coordinator_dies_at_every_operation),
-        cmocka_unit_test(test_worker_dies_after_every_message),
-        cmocka_unit_test(test_every_message_twice),
-        cmocka_unit_test(test_any_message_lost),
-        cmocka_unit_test(test_cut_in_mid_transfer),
-        cmocka_unit_test(test_snapshot_is_gone_on_with_after_a_restart),
-        cmocka_unit_test(test_nan_never_gets_in),
-        cmocka_unit_test(test_a_worker_that_cannot_save_goes_on),
-        cmocka_unit_test(test_damaged_worker_state),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_everything_restarts_ten_times),
+        cmocka_unit_test(test_coordinator_killed_at_any_operation_ends_at_same_theta),
+        cmocka_unit_test(test_worker_killed_after_any_message_ends_at_same_theta),
+        cmocka_unit_test(test_duplicated_messages_change_nothing),
+        cmocka_unit_test(test_lost_messages_are_sent_again),
+        cmocka_unit_test(test_upload_resumes_after_cut),
+        cmocka_unit_test(test_snapshot_download_resumes_after_restart),
+        cmocka_unit_test(test_nan_delta_is_never_merged),
+        cmocka_unit_test(test_worker_that_cannot_save_continues),
+        cmocka_unit_test(test_damaged_worker_state_is_never_loaded),
+        cmocka_unit_test(test_coordinator_resumes_after_full_disk),
+        cmocka_unit_test(test_ten_restarts_of_all_processes_end_at_same_theta),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

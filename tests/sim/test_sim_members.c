@@ -1,4 +1,5 @@
-/* Who takes part: late joiners, slow ones, evicted ones, strangers. SIM_TRACE=1 prints every event. */
+/* Membership in a simulated cluster: late joiners, slow workers, evictions, and names that another worker holds.
+ * SIM_TRACE=1 prints every event. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ static bool until_round(struct sim_cluster *c, uint64_t rounds)
     return sim_rig_until(c, 1000, rounds_done, &rounds);
 }
 
-/* Steps of the run until `rounds` are done, in virtual seconds. */
+/* Runs until `rounds` rounds are done; returns the virtual seconds that this took. */
 static double timed_rounds(struct sim_cluster *c, uint64_t rounds)
 {
     uint64_t start = sim_net_now(c->net);
@@ -30,7 +31,7 @@ static double timed_rounds(struct sim_cluster *c, uint64_t rounds)
     return (double)(sim_net_now(c->net) - start) / 1e6;
 }
 
-/* Watches the wire: the first message of a type to or from a client. */
+/* Counts the messages of one type to or from a client, and keeps the first. */
 struct watch {
     enum msg_type type;
     int client;
@@ -58,7 +59,7 @@ static bool watch_seen(struct sim_cluster *c, void *ctx)
 
 /* ---- */
 
-static void test_late_joiner(void **state)
+static void test_late_joiner_does_not_delay_others(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=80", "coordinator.min_workers=2", "train.eval_every=0",
@@ -72,7 +73,7 @@ static void test_late_joiner(void **state)
     sim_check_script(c->check, watch_message, &offer);
     sim_worker_start(&c->workers[2]);
     double meanwhile = timed_rounds(c, 12);
-    assert_true(meanwhile < 1.5 * before); /* nobody pauses for it */
+    assert_true(meanwhile < 1.5 * before); /* the other workers do not pause for the late joiner */
     assert_true(sim_rig_until(c, 100, watch_seen, &offer));
     assert_true(sim_rig_ends(c, 1000));
     assert_int_equal(c->workers[2].last_want, OUTER_DONE);
@@ -80,8 +81,8 @@ static void test_late_joiner(void **state)
     sim_rig_done(c);
 }
 
-/* A barrier waits for the slow one and says so; `async` goes on without it. */
-static uint64_t straggle(const char *method, char *text, size_t cap)
+/* Stops one worker. A barrier method waits for it and reports that; `async` continues. Returns the rounds done. */
+static uint64_t run_with_stopped_worker(const char *method, char *text, size_t cap)
 {
     char setting[64];
     snprintf(setting, sizeof(setting), "train.method=%s", method);
@@ -109,17 +110,18 @@ static uint64_t straggle(const char *method, char *text, size_t cap)
     return summary.rounds;
 }
 
-static void test_stopped_worker(void **state)
+static void test_only_barrier_methods_wait_for_stopped_worker(void **state)
 {
     (void)state;
     char text[WIRE_TEXT_MAX];
-    assert_true(straggle("diloco", text, sizeof(text)) <= 3);
+    assert_true(run_with_stopped_worker("diloco", text, sizeof(text)) <= 3);
     assert_non_null(strstr(text, "worker-1"));
-    assert_true(straggle("async", text, sizeof(text)) >= 9); /* of 10: the budget, less what the stopped one holds */
+    assert_true(run_with_stopped_worker("async", text, sizeof(text)) >= 9); /* of 10: the stopped worker holds 1 */
 }
 
-/* With a quorum the others do not wait for ever; what comes late is refused and its samples go to somebody else. */
-static void test_quorum_and_late_delta(void **state)
+/* With a quorum, the other workers do not wait without limit. The late delta is refused and another worker gets its
+ * samples. */
+static void test_quorum_closes_round_and_refuses_late_delta(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=40",
@@ -143,7 +145,7 @@ static void test_quorum_and_late_delta(void **state)
     sim_rig_done(c);
 }
 
-static void test_stale_async_delta(void **state)
+static void test_stale_async_delta_is_refused(void **state)
 {
     (void)state;
     const char *config[] = {"train.method=async",
@@ -160,7 +162,7 @@ static void test_stale_async_delta(void **state)
     struct sim_cluster *c = sim_rig_cluster(&setup);
     struct watch reject = {.type = MSG_REJECT, .client = 1, .to_client = true};
     sim_check_script(c->check, watch_message, &reject);
-    c->workers[1].step_us = 1000000; /* ten times slower: more than two rounds behind when it delivers */
+    c->workers[1].step_us = 1000000; /* ten times slower: more than two rounds behind at delivery */
     sim_rig_start(c, 2);
     assert_true(sim_rig_until(c, 300, watch_seen, &reject));
     assert_int_equal(reject.code, REJECT_STALE);
@@ -169,7 +171,7 @@ static void test_stale_async_delta(void **state)
     sim_rig_done(c);
 }
 
-static void test_evicted_and_back(void **state)
+static void test_evicted_worker_rejoins(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=2", "coordinator.evict_after_s=5",
@@ -180,19 +182,19 @@ static void test_evicted_and_back(void **state)
     assert_true(until_round(c, 2));
     uint32_t id = c->workers[1].task.worker_id;
     sim_worker_kill(&c->workers[1]);
-    assert_true(until_round(c, 5)); /* the other one goes on alone */
+    assert_true(until_round(c, 5)); /* the other worker continues alone */
     assert_int_equal(sim_check_counts(c->check).evicted, 1);
     struct watch assign = {.type = MSG_ASSIGN, .client = 1, .to_client = true};
     sim_check_script(c->check, watch_message, &assign);
     sim_worker_start(&c->workers[1]);
     assert_true(sim_rig_until(c, 100, watch_seen, &assign));
     assert_true(sim_rig_ends(c, 1000));
-    assert_int_equal(c->workers[1].task.worker_id, id); /* a worker that returns keeps its place in the merge order */
+    assert_int_equal(c->workers[1].task.worker_id, id); /* a returning worker keeps its place in the merge order */
     sim_rig_done(c);
 }
 
-/* An evicted worker whose delta arrives after all must not be merged twice, nor its samples. */
-static void test_cut_off_then_evicted_then_delivers(void **state)
+/* An evicted worker's delta arrives late. Neither the delta nor its samples may be merged twice. */
+static void test_delta_of_evicted_worker_is_merged_once(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=2", "coordinator.evict_after_s=4",
@@ -216,8 +218,9 @@ static void wait_us(struct sim_cluster *c, uint64_t us)
     while (sim_net_now(c->net) < until && sim_net_step(c->net, until)) continue;
 }
 
-/* Everybody loses its place in a round that is given out again under its number. One of them comes back, has its delta
- * refused, is told to stop while it waits for the others, and is started again: the round is its own once more. */
+/* All workers lose their place in a round, and the coordinator assigns the round again under the same number.
+ * One worker comes back, has its delta refused, and is told to stop while it waits for the others.
+ * After its restart the worker holds the round again. */
 static void refused_and_started_again(const char *method, const char *codec, const char *every)
 {
     const char *config[] = {method,
@@ -250,7 +253,7 @@ static void refused_and_started_again(const char *method, const char *codec, con
     sim_rig_done(c);
 }
 
-static void test_refused_stopped_and_started_again(void **state)
+static void test_worker_resumes_reassigned_round(void **state)
 {
     (void)state;
     refused_and_started_again("train.method=ddp", "codec.up=fp32", "checkpoint.worker_every=1");
@@ -264,9 +267,9 @@ static bool trains(struct sim_cluster *c, void *ctx)
     return c->workers[1].busy == SIM_WORKER_TRAINS;
 }
 
-/* A delta that was refused, with the state that it was saved with, and the round given out again with other samples. A
- * worker that is killed then must not hand in the old one as the new one. */
-static void test_refused_delta_does_not_come_back(void **state)
+/* A delta is refused together with the state it was saved with, and the round is assigned again with other samples.
+ * A worker that is killed then must not deliver the old delta as the new one. */
+static void test_refused_delta_is_not_delivered_again(void **state)
 {
     (void)state;
     const char *config[] = {"codec.up=int8:16",          "train.max_steps=40",
@@ -288,7 +291,7 @@ static void test_refused_delta_does_not_come_back(void **state)
         assert_true(sim_rig_until(c, 100, watch_seen, &assign));
         assert_true(sim_check_counts(c->check).rejected > 0);
         if (training) assert_true(sim_rig_until(c, 10, trains, NULL));
-        sim_worker_kill(&c->workers[1]); /* without `training`: before it is told */
+        sim_worker_kill(&c->workers[1]); /* without `training`: before the worker receives the refusal */
         wait_us(c, 1000000);
         sim_worker_start(&c->workers[1]);
         sim_worker_freeze(&c->workers[0], false);
@@ -297,7 +300,7 @@ static void test_refused_delta_does_not_come_back(void **state)
     }
 }
 
-static void test_refused(void **state)
+static void test_incompatible_worker_is_refused(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=1", "coordinator.max_workers=1",
@@ -315,8 +318,8 @@ static void test_refused(void **state)
     sim_rig_done(c);
 }
 
-/* The same name with another uuid, while the first lives and after it died. */
-static void test_stranger_with_a_known_name(void **state)
+/* Uses the same name with another uuid, while the first worker lives and after its death. */
+static void test_name_in_use_is_refused_until_eviction(void **state)
 {
     (void)state;
     const char *config[] = {"train.max_steps=100", "coordinator.min_workers=2", "coordinator.evict_after_s=5",
@@ -326,7 +329,7 @@ static void test_stranger_with_a_known_name(void **state)
     sim_rig_start(c, 2);
     assert_true(until_round(c, 2));
     sim_worker_kill(&c->workers[1]);
-    sim_worker_forget(&c->workers[1]); /* its disk is lost */
+    sim_worker_forget(&c->workers[1]); /* the worker's disk is lost */
     struct watch refuse = {.type = MSG_REFUSE, .client = 1, .to_client = true};
     sim_check_script(c->check, watch_message, &refuse);
     sim_worker_start(&c->workers[1]);
@@ -334,7 +337,7 @@ static void test_stranger_with_a_known_name(void **state)
     assert_int_equal(refuse.code, REFUSE_NAME);
     struct watch assign = {.type = MSG_ASSIGN, .client = 1, .to_client = true};
     sim_check_script(c->check, watch_message, &assign);
-    assert_true(sim_rig_until(c, 200, watch_seen, &assign)); /* it keeps asking; the old place is given up in the end */
+    assert_true(sim_rig_until(c, 200, watch_seen, &assign)); /* after its old place expires */
     assert_true(sim_rig_ends(c, 1000));
     sim_rig_done(c);
 }
@@ -342,16 +345,16 @@ static void test_stranger_with_a_known_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_joiner),
-        cmocka_unit_test(test_stopped_worker),
-        cmocka_unit_test(test_quorum_and_late_delta),
-        cmocka_unit_test(test_stale_async_delta),
-        cmocka_unit_test(test_evicted_and_back),
-        cmocka_unit_test(test_cut_off_then_evicted_then_delivers),
-        cmocka_unit_test(test_refused_stopped_and_started_again),
-        cmocka_unit_test(test_refused_delta_does_not_come_back),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stranger_with_a_known_name),
+        cmocka_unit_test(test_late_joiner_does_not_delay_others),
+        cmocka_unit_test(test_only_barrier_methods_wait_for_stopped_worker),
+        cmocka_unit_test(test_quorum_closes_round_and_refuses_late_delta),
+        cmocka_unit_test(test_stale_async_delta_is_refused),
+        cmocka_unit_test(test_evicted_worker_rejoins),
+        cmocka_unit_test(test_delta_of_evicted_worker_is_merged_once),
+        cmocka_unit_test(test_worker_resumes_reassigned_round),
+        cmocka_unit_test(test_refused_delta_is_not_delivered_again),
+        cmocka_unit_test(test_incompatible_worker_is_refused),
+        cmocka_unit_test(test_name_in_use_is_refused_until_eviction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

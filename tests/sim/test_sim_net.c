@@ -1,4 +1,4 @@
-/* The virtual network itself: order, delay, rate, loss, duplication, queues, cuts and deaths. */
+/* The virtual network: order, delay, rate, loss, duplication, queues, cuts and killed nodes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static void send_number(struct transport *t, uint64_t peer, enum wire_lane lane,
     assert_int_equal(t->ops->send(t, peer, lane, data, size), STATUS_OK);
 }
 
-/* Next number at t, or -1. */
+/* Returns the next number at t, or -1. */
 static int64_t recv_number(struct transport *t, uint64_t *peer, enum wire_lane *lane)
 {
     const uint8_t *data;
@@ -37,7 +37,7 @@ static int64_t recv_number(struct transport *t, uint64_t *peer, enum wire_lane *
     return n;
 }
 
-static void test_order_and_delay(void **state)
+static void test_messages_arrive_in_order_after_delay(void **state)
 {
     (void)state;
     struct transport *listener, *d[2];
@@ -63,7 +63,7 @@ static void test_order_and_delay(void **state)
     sim_net_destroy(net);
 }
 
-static void test_rate_and_queue(void **state)
+static void test_rate_limits_each_lane_and_queue_is_bounded(void **state)
 {
     (void)state;
     struct transport *listener, *d[1];
@@ -82,7 +82,7 @@ static void test_rate_and_queue(void **state)
     sim_net_destroy(net);
 }
 
-static void test_loss_and_duplication(void **state)
+static void test_loss_and_duplication_keep_order(void **state)
 {
     (void)state;
     struct transport *listener, *d[1];
@@ -95,7 +95,7 @@ static void test_loss_and_duplication(void **state)
     int64_t last = -1;
     uint64_t got = 0;
     for (int64_t n = recv_number(listener, &peer, &lane); n >= 0; n = recv_number(listener, &peer, &lane)) {
-        assert_true(n >= last); /* in order all the same */
+        assert_true(n >= last); /* the order holds */
         last = n;
         got++;
     }
@@ -106,7 +106,7 @@ static void test_loss_and_duplication(void **state)
     sim_net_destroy(net);
 }
 
-static void test_cut_and_heal(void **state)
+static void test_cut_link_delivers_again_after_heal(void **state)
 {
     (void)state;
     int lost = 0, kept = 0;
@@ -127,7 +127,7 @@ static void test_cut_and_heal(void **state)
         int64_t first = recv_number(listener, &peer, &lane);
         lost += first < 0;
         kept += first == 1;
-        send_number(d[0], 0, WIRE_CONTROL, 3, 10); /* works again either way */
+        send_number(d[0], 0, WIRE_CONTROL, 3, 10); /* both directions work again */
         while (sim_net_step(net, sim_net_now(net) + 1000000)) continue;
         int64_t last = first;
         for (int64_t n = first; n >= 0; n = recv_number(listener, &peer, &lane)) last = n;
@@ -138,7 +138,7 @@ static void test_cut_and_heal(void **state)
     assert_true(lost > 0 && kept > 0);
 }
 
-static void test_kill_and_revive(void **state)
+static void test_killed_node_loses_its_messages(void **state)
 {
     (void)state;
     struct transport *listener, *d[1];
@@ -154,14 +154,14 @@ static void test_kill_and_revive(void **state)
     while (sim_net_step(net, sim_net_now(net) + 1000)) continue;
     sim_net_up(net, 0);
     while (sim_net_step(net, sim_net_now(net) + 1000000)) continue;
-    assert_int_equal(recv_number(d[0], &peer, &lane), -1); /* what was sent to the dead one is gone */
+    assert_int_equal(recv_number(d[0], &peer, &lane), -1); /* messages to the killed node are lost */
     assert_int_equal(listener->ops->send(listener, old, WIRE_CONTROL, (const uint8_t *)"x", 1), STATUS_CLOSED);
     send_number(d[0], 0, WIRE_CONTROL, 3, 10);
     while (sim_net_step(net, sim_net_now(net) + 1000)) continue;
     assert_int_equal(recv_number(listener, &peer, &lane), 3);
     assert_int_not_equal(peer, old);
 
-    sim_net_kill(net, SIM_NET_LISTENER); /* a dialler's socket queues until somebody listens again */
+    sim_net_kill(net, SIM_NET_LISTENER); /* a dialler's socket queues until the listener is back */
     send_number(d[0], 0, WIRE_CONTROL, 4, 10);
     while (sim_net_step(net, sim_net_now(net) + 1000000)) continue;
     sim_net_up(net, SIM_NET_LISTENER);
@@ -178,7 +178,7 @@ static void order_event(void *ctx, uint64_t arg)
     order_log = order_log * 10 + arg;
 }
 
-static void test_events_in_order(void **state)
+static void test_events_run_in_order(void **state)
 {
     (void)state;
     struct sim_net *net;
@@ -200,9 +200,12 @@ static void test_events_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events_in_order), cmocka_unit_test(test_order_and_delay),
-        cmocka_unit_test(test_rate_and_queue),  cmocka_unit_test(test_loss_and_duplication),
-        cmocka_unit_test(test_cut_and_heal),    cmocka_unit_test(test_kill_and_revive),
+        cmocka_unit_test(test_events_run_in_order),
+        cmocka_unit_test(test_messages_arrive_in_order_after_delay),
+        cmocka_unit_test(test_rate_limits_each_lane_and_queue_is_bounded),
+        cmocka_unit_test(test_loss_and_duplication_keep_order),
+        cmocka_unit_test(test_cut_link_delivers_again_after_heal),
+        cmocka_unit_test(test_killed_node_loses_its_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

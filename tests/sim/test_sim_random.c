@@ -1,8 +1,10 @@
-/* Whole clusters under random faults; tests/lib/sim/sim_check.h says what is asserted after every event.
+/* Whole clusters under random faults. The checker asserts its invariants after every event
+ * (tests/lib/sim/sim_check.h).
  *
- *   SIM_SEED=n test_sim_random     replays one run, every event printed
- *   SIM_RUNS=n test_sim_random     that many seeds instead of the usual number, SIM_FROM=n from there on
- *   SIM_HARSH=1                    of a harsher distribution, for either
+ *   SIM_SEED=n test_sim_random     replays one run and prints every event
+ *   SIM_RUNS=n test_sim_random     runs n seeds; SIM_FROM=n sets the first
+ *   SIM_HARSH=1                    draws more faults, with either of these
+ *
  * ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,9 +47,9 @@ static void totals_add(struct totals *t, const struct sim_random_outcome *o)
     t->net.duplicated += o->net.duplicated;
 }
 
-static unsigned weather; /* SIM_RANDOM_HARSH or nothing */
+static unsigned weather; /* SIM_RANDOM_HARSH or 0 */
 
-/* False when the run broke a rule, did not end, or ended elsewhere than the calm one. */
+/* Returns false if the run breaks an invariant, does not end, or ends at another theta than the run without faults. */
 static bool run_seed(uint64_t seed, bool trace, struct totals *t)
 {
     struct sim_random_plan plan;
@@ -59,12 +61,12 @@ static bool run_seed(uint64_t seed, bool trace, struct totals *t)
     assert_int_equal(sim_random_run(seed, weather | SIM_RANDOM_CALM, stdout, &plan, &calm), STATUS_OK);
     t->compared++;
     if (calm.ended && calm.result.theta_hash == stormy.result.theta_hash) return true;
-    printf("seed %llu: ends at theta %016llx, undisturbed at %016llx\n%s\n", (unsigned long long)seed,
+    printf("seed %llu: ends at theta %016llx, without faults at %016llx\n%s\n", (unsigned long long)seed,
            (unsigned long long)stormy.result.theta_hash, (unsigned long long)calm.result.theta_hash, plan.text);
     return false;
 }
 
-static void test_random_runs(void **state)
+static void test_random_faults_break_no_invariant(void **state)
 {
     (void)state;
     struct totals t = {0};
@@ -80,25 +82,25 @@ static void test_random_runs(void **state)
         failed++;
         printf("%sSIM_SEED=%llu replays this run\n\n", weather ? "SIM_HARSH=1 " : "", (unsigned long long)seed);
     }
-    printf("%llu runs, %llu compared with the undisturbed one; %llu kills, %llu evictions, %llu states loaded, "
-           "%llu joins from a snapshot, %llu versions lost unseen\n",
+    printf("%llu runs, %llu compared with a run without faults; %llu kills, %llu evictions, %llu states loaded, %llu "
+           "joins from a snapshot, %llu unseen versions lost\n",
            (unsigned long long)t.runs, (unsigned long long)t.compared, (unsigned long long)t.kills,
            (unsigned long long)t.evicted, (unsigned long long)t.resumed, (unsigned long long)t.reloaded,
            (unsigned long long)t.lost_versions);
-    printf("%llu updates, %llu of them relayed deltas; %llu deltas refused; %llu messages, %llu lost, %llu doubled; "
+    printf("%llu updates, %llu of them relayed deltas; %llu deltas refused; %llu messages, %llu lost, %llu duplicated; "
            "%llu checks\n",
            (unsigned long long)t.updates, (unsigned long long)t.relayed, (unsigned long long)t.rejected,
            (unsigned long long)t.net.sent, (unsigned long long)t.net.lost, (unsigned long long)t.net.duplicated,
            (unsigned long long)t.checks);
     assert_int_equal(failed, 0);
     if (many || weather) return;
-    /* The schedules reach what they are for. */
+    /* The schedules must cover the cases below. */
     assert_true(t.compared > runs / 10 && t.kills > runs && t.evicted > 0 && t.resumed > 0 && t.reloaded > 0);
     assert_true(t.relayed > t.updates / 20 && t.rejected > 0 && t.net.lost > 0 && t.net.duplicated > 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_runs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_faults_break_no_invariant)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

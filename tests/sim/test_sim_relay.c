@@ -1,5 +1,6 @@
-/* Relayed updates on their way down: a worker gets the others' deltas and has its own, whatever dies or gets lost on
- * the way. SIM_TRACE=1 prints every event. ctest: timeout=180 */
+/* Relayed updates on their way to workers. A worker downloads the other workers' deltas and keeps its own, under any
+ * crash or loss.
+ * SIM_TRACE=1 prints every event. ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,7 @@ static const char *const relay[] = {"train.method=local-sgd",
                                     "coordinator.evict_after_s=1000",
                                     NULL};
 
-/* What a scenario does to one message; `left` counts down to it. */
+/* The action of a scenario on one message; `left` counts down to it. */
 struct event {
     struct sim_cluster *c;
     enum msg_type type;
@@ -34,8 +35,8 @@ struct event {
     bool to_client;
     bool (*picks)(const struct msg *m);
     int left, happened;
-    int (*act)(struct event *e, const struct msg *m); /* how often the message arrives */
-    uint64_t own_bytes;                               /* sent up to then */
+    int (*act)(struct event *e, const struct msg *m); /* returns the number of times that the message arrives */
+    uint64_t own_bytes;                               /* own-delta bytes sent before the event */
 };
 
 static int on_message(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
@@ -48,7 +49,7 @@ static int on_message(void *ctx, enum sim_net_moment moment, int client, bool to
     return e->act(e, m);
 }
 
-/* A run with the event: its end and the own bytes that were sent. */
+/* Runs with the event; returns the checker's counts. */
 static struct sim_check_counts run(struct sim_cluster_setup *setup, struct event *e, uint64_t *theta_p)
 {
     struct sim_cluster *c = sim_rig_cluster(setup);
@@ -65,8 +66,9 @@ static struct sim_check_counts run(struct sim_cluster_setup *setup, struct event
     return counts;
 }
 
-/* The event happens, the run ends where it ends without it. Own bytes sent since. */
-static uint64_t stirred(uint64_t seed, struct event *e)
+/* Runs with the event and requires the theta of the run without it. Returns the own-delta bytes sent since the
+ * event. */
+static uint64_t run_with_event(uint64_t seed, struct event *e)
 {
     struct sim_cluster_setup setup = {.seed = seed, .n_workers = WORKERS, .config = relay, .scale = 30};
     uint64_t theta, calm = sim_rig_calm_theta(&setup);
@@ -77,7 +79,7 @@ static uint64_t stirred(uint64_t seed, struct event *e)
     return counts.own_bytes;
 }
 
-static void test_own_bytes_stay_at_home(void **state)
+static void test_own_delta_is_not_sent_back(void **state)
 {
     (void)state;
     for (int n = 1; n <= WORKERS; n++) {
@@ -96,7 +98,7 @@ static void test_own_bytes_stay_at_home(void **state)
     }
 }
 
-/* ---- the worker's payload is gone, or another ---- */
+/* ---- the worker's payload is lost or damaged --------------------------------------------------------------------- */
 
 static bool is_delivered(const struct msg *m)
 {
@@ -111,12 +113,12 @@ static int kill_worker(struct event *e, const struct msg *m)
     return 0;
 }
 
-static void test_worker_dies_after_delivery(void **state)
+static void test_worker_killed_after_delivery_ends_at_same_theta(void **state)
 {
     (void)state;
     struct event e = {
         .type = MSG_CREDIT, .client = 1, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_worker};
-    stirred(32, &e); /* its saved state has the delta or it has not: it gets there */
+    run_with_event(32, &e); /* the run ends at the same theta, with or without the delta in the saved state */
 }
 
 static bool first_piece(const struct msg *m)
@@ -132,18 +134,18 @@ static int spoil_payload(struct event *e, const struct msg *m)
     return 1;
 }
 
-/* Its memory went wrong: the checksum of the whole object says so, and the bytes are fetched. */
-static void test_own_payload_damaged(void **state)
+/* The payload in memory is damaged. The checksum of the whole object detects it, and the worker downloads the bytes. */
+static void test_damaged_payload_is_downloaded(void **state)
 {
     (void)state;
     struct event e = {
         .type = MSG_CHUNK, .client = 2, .to_client = true, .picks = first_piece, .left = 1, .act = spoil_payload};
-    assert_true(stirred(33, &e) > 0);
+    assert_true(run_with_event(33, &e) > 0);
 }
 
 static int forget_payload(struct event *e, const struct msg *m)
 {
-    e->c->workers[e->client].loop->relays = false; /* as a worker that knows nothing of this would do */
+    e->c->workers[e->client].loop->relays = false; /* behaves like a worker without relay support */
     (void)m;
     return 1;
 }
@@ -153,11 +155,11 @@ static int forget_and_remember(void *ctx, enum sim_net_moment moment, int client
     struct event *e = ctx;
     if (e->happened && moment == SIM_NET_SENT && client == e->client && m->type == MSG_GET && m->get.version == 3 &&
         m->get.fragment == 1 && m->get.offset > 0)
-        e->c->workers[client].loop->relays = true; /* it has asked for the bytes by itself */
+        e->c->workers[client].loop->relays = true; /* the worker has requested the bytes */
     return on_message(ctx, moment, client, to_client, m);
 }
 
-static void test_worker_does_not_have_it(void **state)
+static void test_missing_payload_is_downloaded(void **state)
 {
     (void)state;
     struct sim_cluster_setup setup = {.seed = 34, .n_workers = WORKERS, .config = relay, .scale = 30};
@@ -175,7 +177,7 @@ static void test_worker_does_not_have_it(void **state)
     sim_rig_done(c);
 }
 
-/* ---- the coordinator dies, chunks get lost ---- */
+/* ---- the coordinator is killed, chunks get lost ------------------------------------------------------------------ */
 
 static int kill_coordinator(struct event *e, const struct msg *m)
 {
@@ -185,16 +187,16 @@ static int kill_coordinator(struct event *e, const struct msg *m)
     return 0;
 }
 
-/* The new one knows nobody's session: it sends all there is, and nobody minds. */
-static void test_coordinator_dies_between(void **state)
+/* The restarted coordinator knows no session. It sends every byte, and the workers accept them. */
+static void test_restarted_coordinator_sends_every_byte(void **state)
 {
     (void)state;
     struct event delivered = {
         .type = MSG_CREDIT, .client = 0, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_coordinator};
     struct event sending = {
         .type = MSG_CHUNK, .client = 0, .to_client = true, .picks = first_piece, .left = 1, .act = kill_coordinator};
-    stirred(35, &delivered);
-    stirred(36, &sending);
+    run_with_event(35, &delivered);
+    run_with_event(36, &sending);
 }
 
 static bool update_piece(const struct msg *m)
@@ -208,8 +210,8 @@ static int lose(struct event *e, const struct msg *m)
     return 0;
 }
 
-/* Any piece of an update: what is asked for again does not bring the own bytes either. */
-static void test_pieces_lost(void **state)
+/* Loses any piece of an update. The retry must not send the own-delta bytes either. */
+static void test_lost_piece_is_sent_again_without_own_delta(void **state)
 {
     (void)state;
     for (int client = 0; client < WORKERS; client++)
@@ -220,11 +222,11 @@ static void test_pieces_lost(void **state)
                               .picks = update_piece,
                               .left = piece,
                               .act = lose};
-            assert_int_equal(stirred(37, &e), 0);
+            assert_int_equal(run_with_event(37, &e), 0);
         }
 }
 
-/* ---- a delta that is not named ---- */
+/* ---- an update without the worker's delta ------------------------------------------------------------------------ */
 
 static bool chunk_of_round_three(const struct msg *m)
 {
@@ -247,8 +249,9 @@ static bool four_rounds(struct sim_cluster *c, void *ctx)
     return summary.rounds >= 4;
 }
 
-/* Closed by a quorum without the third: it gets the others' deltas whole, and goes on with its own. */
-static void test_passed_over(void **state)
+/* A quorum closes the round without the third worker. That worker downloads all bytes of the other deltas and
+ * continues. */
+static void test_worker_outside_quorum_gets_whole_update(void **state)
 {
     (void)state;
     const char *config[] = {"train.method=local-sgd",
@@ -279,13 +282,13 @@ static void test_passed_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_own_bytes_stay_at_home),
-        cmocka_unit_test(test_worker_dies_after_delivery),
-        cmocka_unit_test(test_own_payload_damaged),
-        cmocka_unit_test(test_worker_does_not_have_it),
-        cmocka_unit_test(test_coordinator_dies_between),
-        cmocka_unit_test(test_pieces_lost),
-        cmocka_unit_test(test_passed_over),
+        cmocka_unit_test(test_own_delta_is_not_sent_back),
+        cmocka_unit_test(test_worker_killed_after_delivery_ends_at_same_theta),
+        cmocka_unit_test(test_damaged_payload_is_downloaded),
+        cmocka_unit_test(test_missing_payload_is_downloaded),
+        cmocka_unit_test(test_restarted_coordinator_sends_every_byte),
+        cmocka_unit_test(test_lost_piece_is_sent_again_without_own_delta),
+        cmocka_unit_test(test_worker_outside_quorum_gets_whole_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@
 #include "tests/cuda/emulator/graph_run.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 
 enum { WORKSPACE = 1 << 16, FLOATS = 4096 }; /* more than any tensor here has */
 

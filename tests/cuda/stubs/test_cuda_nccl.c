@@ -21,7 +21,7 @@
 #include "gpu/cuda/rt/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cudart_stub.h"
 #include "tests/cuda/stubs/stub_faults.h"
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 
 enum { RANKS = 3, N = 60 };
 

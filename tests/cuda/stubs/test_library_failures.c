@@ -15,7 +15,7 @@
 #include <cublasLt.h>
 
 #include "tests/cuda/stubs/stubbed_life.h"
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 
 /* Of nccl.h and cudnn_graph.h, which a build may be without. */
 enum { NCCL_SYSTEM_ERROR = 2, NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7 };

@@ -35,7 +35,7 @@ void codec_case_fill(enum kind kind, uint64_t seed, int threshold, float *x, siz
     }
 }
 
-/* One instruction set; second, acc and plain are for scratch. */
+/* Checks one instruction set; second, acc and plain are scratch. */
 static void check_level(struct codec *codec, int level, size_t n, const float *x, const uint8_t *bytes, size_t size,
                         const float *decoded, uint8_t *second, float *acc, float *plain)
 {
@@ -50,7 +50,7 @@ static void check_level(struct codec *codec, int level, size_t n, const float *x
     assert_memory_equal(acc, decoded, n * sizeof *acc);
     const float a = level ? -0.3f : 0.7f;
     for (size_t i = 0; i < n; i++) {
-        volatile float product = a * decoded[i]; /* two roundings, whatever the compiler thinks */
+        volatile float product = a * decoded[i]; /* two roundings, so that the compiler cannot fuse them */
         plain[i] = acc[i] = (float)i - 7.25f;
         plain[i] = plain[i] + product;
     }
@@ -63,7 +63,7 @@ size_t codec_case_round_trip(struct codec *codec, size_t n, const float *x, floa
     size_t bound = codec_bound(codec), size = 0, again = 0;
     uint8_t *bytes = mem_alloc(1, bound + 1), *second = mem_alloc(1, bound);
     float *acc = mem_alloc(n, sizeof *acc), *plain = mem_alloc(n, sizeof *plain);
-    mem_fail_after(1); /* whoever allocates from here on fails */
+    mem_fail_after(1); /* any allocation fails from here on */
     bytes[bound] = 0x5a;
     codec_simd_limit(CODEC_SIMD_PLAIN);
     assert_int_equal(codec_encode(codec, x, bytes, bound, &size, NULL), STATUS_OK);

@@ -1,4 +1,4 @@
-/* A whole run by the rig of tests/lib/rigs/engine_rig.h. */
+/* Plays a whole run with the rig of tests/lib/rigs/engine_rig.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static bool merged(const struct rig *r, int worker)
     return true;
 }
 
-/* A worker that keeps its delta until it is merged offers it again in every turn. */
+/* A worker keeps its delta until it is merged, and offers it again in every turn. */
 static void play_turn(struct rig *r, int i, void (*each)(void))
 {
     struct msg m;
@@ -26,7 +26,7 @@ static void play_turn(struct rig *r, int i, void (*each)(void))
         struct msg result = {.type = MSG_EVAL_RESULT,
                              .eval_result = {r->workers[i].session, m.eval.eval_id, m.eval.start, m.eval.count,
                                              2.5 * (double)m.eval.count, m.eval.count}};
-        rig_say(r, r->workers[i].control, &result); /* shares are lost with the process: no `each` here */
+        rig_say(r, r->workers[i].control, &result); /* no `each`: a restart loses shares */
     }
     while (rig_take(r, i, MSG_ASSIGN, &m)) {
         r->workers[i].task = m.assign;
@@ -57,5 +57,5 @@ void rig_play(struct rig *r, void (*each)(void))
         if (each) each();
     }
     char text[WIRE_TEXT_MAX];
-    fail_msg("the run does not end, it waits for %s", engine_waiting(r->engine, text, sizeof text));
+    fail_msg("the run does not end; it waits for %s", engine_waiting(r->engine, text, sizeof text));
 }

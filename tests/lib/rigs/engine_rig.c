@@ -16,7 +16,7 @@
 
 enum { PAYLOAD_MAX = 4096 };
 
-static struct msg pool[RIG_OUTBOX]; /* messages are large: only those that are sent touch memory */
+static struct msg pool[RIG_OUTBOX]; /* messages are large: only the sent ones use memory */
 
 /* --- io ----------------------------------------------------------------------------------------------------------- */
 
@@ -28,12 +28,12 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
     assert_int_equal(lane, msg_lane(m->type));
     if (msg_encode(m, encoded, sizeof encoded, &size) != STATUS_OK) fail_msg("%s cannot be encoded", msg_name(m->type));
     if (lane == WIRE_BULK && r->bulk_answer != STATUS_OK) return r->bulk_refused++, r->bulk_answer;
-    if (r->n_out == RIG_OUTBOX) fail_msg("the engine says too much");
+    if (r->n_out == RIG_OUTBOX) fail_msg("the engine sends too many messages");
     struct rig_mail *mail = &r->out[r->n_out++];
     *mail = (struct rig_mail){.peer = peer, .m = &pool[r->n_out - 1]};
     *mail->m = *m;
     if (m->type == MSG_CHUNK) {
-        uint8_t *copy = malloc(m->chunk.size); /* not the engine's memory, which may fail */
+        uint8_t *copy = malloc(m->chunk.size); /* separate from the engine's memory, whose allocations may fail */
         assert_non_null(copy);
         memcpy(copy, m->chunk.data, m->chunk.size);
         mail->m->chunk.data = copy;
@@ -78,7 +78,7 @@ int rig_events(const struct rig *r, enum engine_event_kind kind)
     return n;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------- */
+/* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 static void quiet(void *ctx, enum log_level level, const char *line)
 {
@@ -123,7 +123,7 @@ static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, s
 {
     struct rig *r = ctx;
     (void)round;
-    return records < r->records_max ? STATUS_OK : err_set(err, STATUS_INTERRUPTED, "told to stop");
+    return records < r->records_max ? STATUS_OK : err_set(err, STATUS_INTERRUPTED, "interrupted by the test");
 }
 
 enum status rig_start(struct rig *r, struct err *err)
@@ -162,7 +162,7 @@ enum status rig_open_on(struct rig *r, const char *const *settings, struct store
     return rig_start(r, err);
 }
 
-/* What the rig itself allocates does not fail. */
+/* Allocations of the rig itself do not fail. */
 static void check(const struct rig *r)
 {
     struct err err = {0};
@@ -193,7 +193,7 @@ void rig_close(struct rig *r)
 {
     rig_close_on(r);
     store_mem_destroy(r->store);
-    assert_int_equal(mem_live_bytes(), r->live); /* nothing leaks */
+    assert_int_equal(mem_live_bytes(), r->live); /* no memory leaks */
 }
 
 void rig_restart(struct rig *r, bool power, uint64_t draw)
@@ -231,9 +231,9 @@ void rig_wait(struct rig *r, uint64_t us)
         must(r, engine_tick(r->engine, r->now, &err), &err);
         if (engine_next_deadline_us(r->engine) <= r->now) {
             if (engine_finished(r->engine)) return;
-            r->now++; /* a deadline that stays in the past must not stop the clock */
+            r->now++; /* a deadline in the past must not stop the clock */
         }
-        if (turns > 100000) fail_msg("the engine asks for ticks without end");
+        if (turns > 100000) fail_msg("the engine asks for ticks without limit");
     }
 }
 
@@ -244,8 +244,8 @@ bool rig_take(struct rig *r, int worker, enum msg_type type, struct msg *m)
     const struct rig_worker *w = &r->workers[worker];
     for (size_t i = 0; i < r->n_out; i++) {
         struct rig_mail *mail = &r->out[i];
-        if (mail->taken || mail->m->type != type || (mail->peer != w->control && mail->peer != w->bulk)) continue;
-        mail->taken = true;
+        if (mail->received || mail->m->type != type || (mail->peer != w->control && mail->peer != w->bulk)) continue;
+        mail->received = true;
         *m = *mail->m;
         return true;
     }
@@ -260,10 +260,10 @@ void rig_expect(struct rig *r, int worker, enum msg_type type, struct msg *m)
 void rig_expect_none(struct rig *r, int worker, enum msg_type type)
 {
     struct msg m;
-    if (rig_take(r, worker, type, &m)) fail_msg("a %s for worker-%d", msg_name(type), worker);
+    if (rig_take(r, worker, type, &m)) fail_msg("unexpected %s for worker-%d", msg_name(type), worker);
 }
 
-/* --- what workers say --------------------------------------------------------------------------------------------- */
+/* ---- messages of workers ----------------------------------------------------------------------------------------- */
 
 void rig_hello(struct rig *r, int worker)
 {

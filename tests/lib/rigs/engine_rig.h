@@ -1,5 +1,5 @@
-/* The engine driven by hand: a store in memory, a caught outbox, and workers that say exactly what a test makes them
- * say. Failures of the engine itself end the test. */
+/* Drives the engine by hand: a store in memory, an outbox that keeps sent messages, and workers that send the
+ * messages of a test. An error of the engine fails the test. */
 #ifndef TESTS_LIB_ENGINE_RIG_H
 #define TESTS_LIB_ENGINE_RIG_H
 
@@ -16,9 +16,9 @@
 enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };
 
 struct rig_mail {
-    bool taken;
+    bool received;
     uint64_t peer;
-    struct msg *m; /* the rig's, and so is what it points to */
+    struct msg *m; /* the rig owns it and everything it points to */
 };
 
 struct rig_worker {
@@ -27,8 +27,8 @@ struct rig_worker {
     uint64_t control, bulk, session;
     uint32_t id;
     bool resume;
-    uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* what its heartbeats say */
-    struct msg_assign task;                  /* last ASSIGN taken */
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* reported by its heartbeats */
+    struct msg_assign task;                  /* the last ASSIGN received */
 };
 
 struct rig {
@@ -40,38 +40,38 @@ struct rig {
     size_t layout_size;
     uint64_t now, entropy, next_peer;
     struct rig_worker workers[RIG_WORKERS];
-    bool at_work[2]; /* rig_play: it has a delta that is not merged */
+    bool at_work[2]; /* rig_play: the worker holds a delta that is not merged */
     struct rig_mail out[RIG_OUTBOX];
     size_t n_out;
-    double loss_sum;         /* of the deltas it delivers */
-    enum status bulk_answer; /* what the transport says to chunks */
-    uint64_t records_max;    /* recovery is told to stop (INTERRUPTED) before it reads one more; UINT64_MAX: never */
-    int bulk_refused;        /* chunks it said that to */
+    double loss_sum;         /* of the delivered deltas */
+    enum status bulk_answer; /* the transport's status for chunks */
+    uint64_t records_max;    /* recovery is interrupted (INTERRUPTED) after that many records; UINT64_MAX: never */
+    int bulk_refused;        /* number of chunks that got that status */
     struct engine_event events[RIG_OUTBOX];
     char event_text[RIG_OUTBOX][256];
     size_t n_events;
     uint64_t rounds_reported;
-    uint64_t socket; /* bytes up, and down, since this process began */
-    size_t live;     /* mem_live_bytes that rig_close expects */
-    /* The engine failed, or refused a worker: does not return. NULL: the test fails. */
+    uint64_t socket; /* bytes up and down since the process started */
+    size_t live;     /* the mem_live_bytes that rig_close expects */
+    /* Called if the engine fails or refuses a worker; must not return. NULL: the test fails. */
     void (*failed)(const struct err *err);
 };
 
 /* settings: "section.key=value", NULL-terminated. Defaults: diloco, 2 fragments, fp32, H 2, 3 rounds, no evaluation. */
 void rig_open(struct rig *r, const char *const *settings);
 void rig_close(struct rig *r);
-/* The same on a store that the caller has and closes, without asserting that the engine comes up; rig_close_on follows
- * either way. */
+/* The same on a store that the caller owns and closes; returns the engine's status. The caller calls rig_close_on in
+ * either case. */
 enum status rig_open_on(struct rig *r, const char *const *settings, struct store *store, struct err *err);
 void rig_close_on(struct rig *r);
-/* A new engine on the same store; workers have to join again. power: unsynced bytes are lost by `draw`. */
+/* Start a new engine on the same store; workers must join again. power: unsynced bytes are lost by `draw`. */
 void rig_restart(struct rig *r, bool power, uint64_t draw);
-/* Make an engine without asserting that it comes up. */
+/* Create an engine and return its status. */
 enum status rig_start(struct rig *r, struct err *err);
 
 void rig_say(struct rig *r, uint64_t peer, const struct msg *m);
-void rig_wait(struct rig *r, uint64_t us); /* time passes, ticks included */
-/* The oldest message of this type to this worker that was not taken yet; false: none. */
+void rig_wait(struct rig *r, uint64_t us); /* let time pass, ticks included */
+/* Take the oldest message of this type to this worker; false if there is none. */
 bool rig_take(struct rig *r, int worker, enum msg_type type, struct msg *m);
 void rig_expect(struct rig *r, int worker, enum msg_type type, struct msg *m);
 void rig_expect_none(struct rig *r, int worker, enum msg_type type);
@@ -79,26 +79,26 @@ void rig_forget(struct rig *r); /* empties the outbox */
 int rig_events(const struct rig *r, enum engine_event_kind kind);
 
 void rig_hello(struct rig *r, int worker);
-/* JOIN as it stands (versions held, or nothing), without asserting the answer. */
+/* Send JOIN with the held versions, or none; asserts no answer. */
 void rig_join_message(struct rig *r, int worker, bool holds, struct msg *m);
-/* HELLO, JOIN, BIND, READY heartbeat; fails the test when refused. */
+/* HELLO, JOIN, BIND, READY heartbeat; fails the test if the worker is refused. */
 void rig_join(struct rig *r, int worker);
 void rig_beat(struct rig *r, int worker, enum worker_state state);
-/* Take the ASSIGN that must be there, the newest of several. */
+/* Take the newest ASSIGN; fails the test if there is none. */
 void rig_assigned(struct rig *r, int worker);
-/* The delta of one fragment of its task: OFFER and, when credit comes, all chunks. Returns what came back last: CREDIT
- * or REJECT. `level`: its values depend on it. */
+/* Deliver one fragment's delta of the task: OFFER and, after credit, all chunks. Returns the last answer: CREDIT or
+ * REJECT. `level` sets its values. */
 struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level);
 void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level, struct msg *m);
-/* The values of a delta: theta-wide, however it is cut into fragments. */
+/* Return the values of a delta, a function of the position in theta and independent of the fragments. */
 void rig_values(const struct rig *r, uint32_t fragment, float level, float *out);
-/* Deliver everything; the workers' versions become current and they beat READY. */
+/* Deliver all deltas; the workers' versions become current and they send READY. */
 void rig_deliver_all(struct rig *r, int n_workers, float level);
 void rig_catch_up(struct rig *r, int worker);
-/* Workers 0 and 1, which joined, play a run of two fragments to its end, whatever was done of it before; `each` (may be
+/* Let workers 0 and 1, which joined, play a run of two fragments to its end, from any state. Calls `each` (may be
  * NULL) after every step. */
 void rig_play(struct rig *r, void (*each)(void));
-/* Ask for an object and put the chunks together; returns its size, 0 when nothing came. */
+/* Request an object and join its chunks; returns its size, 0 without an answer. */
 size_t rig_get(struct rig *r, int worker, uint8_t kind, uint32_t fragment, uint64_t version, uint8_t *out, size_t cap);
 uint64_t rig_theta_hash(const struct rig *r);
 

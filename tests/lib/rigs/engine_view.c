@@ -33,7 +33,7 @@ enum status engine_check(const struct engine *e, struct err *err)
     if (!e->ledger.modelled) return STATUS_OK;
     enum status status = lease_check(&e->ledger.round.leases);
     return status == STATUS_OK ? status
-                               : err_set(err, status, "the lease book: committed %llu, outstanding %llu, cursor %llu",
+                               : err_set(err, status, "leases: committed %llu, outstanding %llu, cursor %llu",
                                          (unsigned long long)e->ledger.round.leases.committed,
                                          (unsigned long long)lease_outstanding(&e->ledger.round.leases),
                                          (unsigned long long)e->ledger.round.leases.cursor);

@@ -1,4 +1,4 @@
-/* The engine's state as tests and the simulation compare it. */
+/* The engine's state for comparison by tests and the simulation. */
 #ifndef TESTS_LIB_ENGINE_VIEW_H
 #define TESTS_LIB_ENGINE_VIEW_H
 
@@ -7,10 +7,10 @@
 /* NULL before the first join. */
 const float *engine_theta(const struct engine *engine);
 const struct layout *engine_layout(const struct engine *engine);
-/* The residual of a fragment's downlink codec, [count]; NULL when the codec keeps none. */
+/* The residual of a fragment's downlink codec, [count]; NULL if the codec has none. */
 const float *engine_residual(const struct engine *engine, uint32_t fragment);
 uint64_t engine_version(const struct engine *engine, uint32_t fragment);
-/* hash_floats of the fragment at `version`; 0 when the log does not reach there. */
+/* hash_floats of the fragment at `version`; 0 if the log lacks that version. */
 uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);
 /* CORRUPT unless committed + outstanding + free sample positions are [0, cursor), disjoint. */
 enum status engine_check(const struct engine *engine, struct err *err) MUST_CHECK;

@@ -48,6 +48,6 @@ void golden_check(const char *name, const uint8_t *bytes, size_t size)
     size_t n = golden_read(name, want, sizeof want);
     for (size_t i = 0; i < n && i < size; i++)
         if (bytes[i] != want[i])
-            fail_msg("%s: byte %zu is %02x, was %02x: the format changed", name, i, bytes[i], want[i]);
-    if (n != size) fail_msg("%s: %zu bytes, were %zu: the format changed", name, size, n);
+            fail_msg("%s: byte %zu is %02x, expected %02x: the format changed", name, i, bytes[i], want[i]);
+    if (n != size) fail_msg("%s: %zu bytes, expected %zu: the format changed", name, size, n);
 }

@@ -1,5 +1,5 @@
-/* One fragment at the coordinator, and the deltas of some workers for it: what the tests of relayed updates and of
- * unions begin with. Everything that goes wrong fails the running cmocka test. */
+/* One fragment at the coordinator, and deltas of several workers for it, for the tests of relayed updates and
+ * unions. An error fails the running cmocka test. */
 #ifndef TESTS_LIB_MERGE_RIG_H
 #define TESTS_LIB_MERGE_RIG_H
 
@@ -12,9 +12,9 @@ struct merge_rig {
     struct config config; /* local-sgd, with these codecs up and down */
     struct layout layout;
     struct outer_state outer;
-    struct merge_delta deltas[MERGERIG_WORKERS]; /* payloads and rooms are the rig's */
+    struct merge_delta deltas[MERGERIG_WORKERS]; /* the rig owns payloads and buffers */
     uint64_t tokens[MERGERIG_WORKERS];
-    float *x; /* one vector of all parameters, to work in */
+    float *x; /* scratch: one vector of all parameters */
 };
 
 struct merge_rig_tensor {
@@ -24,11 +24,11 @@ struct merge_rig_tensor {
 
 void merge_rig_open(struct merge_rig *rig, const char *up, const char *down, const struct merge_rig_tensor *tensors,
                     int n_tensors);
-/* rig->x becomes the delta of `worker`. */
+/* Encode rig->x as the delta of `worker`. */
 void merge_rig_encode(struct merge_rig *rig, uint32_t worker);
-/* The first n deltas go into rig->outer.acc. */
+/* Merge the first n deltas into rig->outer.acc. */
 void merge_rig_merge(struct merge_rig *rig, uint32_t n);
-/* Also: nothing that was allocated is left. */
+/* Also fails the test if memory leaks. */
 void merge_rig_close(struct merge_rig *rig);
 
 #endif

@@ -44,7 +44,7 @@ static void raw(struct source *s, uint8_t *out, size_t n)
     for (size_t i = 0; i < n; i++) out[i] = (uint8_t)any(s);
 }
 
-/* Printable, with a two-byte and a three-byte character now and then. */
+/* Printable text with some characters of two and three bytes. */
 static void text(struct source *s, char *out, size_t cap, bool lines)
 {
     static const char *const odd[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x8f\x9d"};

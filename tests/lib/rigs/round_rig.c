@@ -62,7 +62,7 @@ void round_rig_begin(struct round *r, uint64_t now, uint32_t expect)
     for (uint32_t i = 0; i < expect; i++) r->members.members[open.grants[i].id]->ready = false;
 }
 
-/* Three workers at work on a round of two fragments. */
+/* Starts a round of two fragments with three workers. */
 void round_rig_at_work(struct round *r)
 {
     round_rig_open(r, NULL, 2);
@@ -97,11 +97,11 @@ void round_rig_deliver(struct round *r, uint32_t id, uint32_t fragment, uint64_t
     assert_int_equal(round_rig_judge(r, id, &offer, &code), ROUND_ACCEPT);
     assert_int_equal(round_fold_delta(r, id, offer.round, fragment, &part), STATUS_OK);
     assert_int_equal(round_rig_judge(r, id, &offer, &code), ROUND_HAVE);
-    assert_int_equal(round_fold_delta(r, id, offer.round, fragment, &part), STATUS_STATE); /* held once */
+    assert_int_equal(round_fold_delta(r, id, offer.round, fragment, &part), STATUS_STATE); /* only once */
     round_note_delivery(r, r->members.members[id], fragment, now);
 }
 
-/* Merge what may be merged now; how many fragments closed. */
+/* Merges all complete fragments; returns the number of closed fragments. */
 int round_rig_merge(struct round *r, uint64_t now, struct round_close *last)
 {
     struct round_close close;

@@ -18,12 +18,12 @@ static struct scripted *const s = &scripted;
 /* ---- the worker ---------------------------------------------------------------------------------------------------
  */
 
-/* Storage in memory: two generations, and a save that ends when it is looked at late enough. */
+/* Storage in memory: two generations. A save ends at the first poll after its duration. */
 
 static void store_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n)
 {
     (void)ctx;
-    assert_int_equal(s->save_end, 0); /* one at a time */
+    assert_int_equal(s->save_end, 0); /* one save at a time */
     s->save_bytes = save_image(state, body, n, &s->save_size);
     s->save_body = body;
     s->save_parts = n;
@@ -138,7 +138,7 @@ void scripted_worker_kill(void)
     scripted_lose_answers();
 }
 
-/* What the device has of theta is theta. */
+/* The device's theta must equal theta. */
 static void check_device(void)
 {
     static float seen[SCRIPTED_N];
@@ -180,7 +180,7 @@ static void deliver(void)
     while (scripted_next_answer(&m)) outer_loop_on_message(s->loop, msg_lane(m.type), &m, s->now);
 }
 
-/* Time passes: messages, timers, heartbeats (whose only effect here is that a READY worker gets its work again). */
+/* Lets time pass: messages, timers, heartbeats (their only effect here: a READY worker gets its assignment again). */
 void scripted_pass(uint64_t us)
 {
     uint64_t until = s->now + us;
@@ -200,7 +200,7 @@ void scripted_pass(uint64_t us)
     }
 }
 
-/* Go on until it wants to train (or until nothing helps). */
+/* Runs until the worker wants to train; false if it never does. */
 bool scripted_until_training(void)
 {
     for (int i = 0; i < 4000; i++) {
@@ -213,7 +213,8 @@ bool scripted_until_training(void)
 void scripted_rounds(int n)
 {
     for (int i = 0; i < n; i++) {
-        if (!scripted_until_training()) fail_msg("round %d of %d: no work: %s", i, n, outer_loop_text(s->loop, s->now));
+        if (!scripted_until_training())
+            fail_msg("round %d of %d: no assignment: %s", i, n, outer_loop_text(s->loop, s->now));
         scripted_train();
         scripted_train_done();
     }
@@ -230,7 +231,7 @@ void scripted_check_theta(void)
     }
 }
 
-/* merged + residual = computed, to the rounding of the additions. */
+/* merged + residual = computed, within rounding. */
 void scripted_check_nothing_lost(void)
 {
     for (uint32_t f = 0; f < SCRIPTED_F; f++)

@@ -15,19 +15,19 @@ enum { QUEUE = 2048, ID = 5, WINDOW = 1024, BYTES_MAX = 2 * 4 * SCRIPTED_N };
 
 static struct scripted *const s = &scripted;
 
-/* Its log. */
+/* The log. */
 static uint8_t object[SCRIPTED_F][SCRIPTED_VERSIONS][BYTES_MAX];
 static size_t object_size[SCRIPTED_F][SCRIPTED_VERSIONS];
 static struct codec *up[SCRIPTED_F], *down[SCRIPTED_F];
 
-/* The open delta of each fragment. */
+/* The incomplete delta of each fragment. */
 static uint8_t part[SCRIPTED_F][BYTES_MAX];
 static struct msg_get parked[SCRIPTED_F];
 
-/* Answers on their way to the worker. */
+/* Answers in transit to the worker. */
 static struct msg to_worker[QUEUE];
 static uint8_t chunk_bytes[QUEUE][1000];
-static int queued, taken;
+static int queued, delivered;
 
 bool scripted_chance(double p)
 {
@@ -36,7 +36,7 @@ bool scripted_chance(double p)
 
 static void answer_once(const struct msg *m)
 {
-    assert_true(queued - taken < QUEUE);
+    assert_true(queued - delivered < QUEUE);
     struct msg *slot = &to_worker[queued % QUEUE];
     *slot = *m;
     if (m->type == MSG_CHUNK) {
@@ -48,14 +48,14 @@ static void answer_once(const struct msg *m)
 
 bool scripted_next_answer(struct msg *m)
 {
-    if (taken == queued) return false;
-    *m = to_worker[taken++ % QUEUE];
+    if (delivered == queued) return false;
+    *m = to_worker[delivered++ % QUEUE];
     return true;
 }
 
 bool scripted_answers_wait(void)
 {
-    return taken < queued;
+    return delivered < queued;
 }
 
 void scripted_answer(const struct msg *m)
@@ -125,7 +125,7 @@ static void on_get(const struct msg_get *g)
     send_object(g);
 }
 
-/* theta - decode(delta), encoded with codec.down. */
+/* Encodes theta - decode(delta) with codec.down. */
 void scripted_publish(uint32_t f, bool with_delta)
 {
     static float x[SCRIPTED_N], was[SCRIPTED_N];
@@ -281,7 +281,7 @@ void scripted_take(const struct msg *m)
 
 void scripted_lose_answers(void)
 {
-    queued = taken = 0;
+    queued = delivered = 0;
 }
 
 void scripted_coordinator_begin(void)

@@ -1,29 +1,29 @@
-/* Private to tests/lib/scripted*.c: the coordinator that does what a test tells it, and the network to its worker, that
- * may lose and double what passes. */
+/* Private to tests/lib/rigs/scripted*.c: the scripted coordinator, and the network to its worker, which may lose and
+ * duplicate messages. */
 #ifndef TESTS_LIB_SCRIPTED_COORDINATOR_H
 #define TESTS_LIB_SCRIPTED_COORDINATOR_H
 
 #include "tests/lib/rigs/scripted.h"
 
-/* Its codecs and version 0, from config and layout; nothing is under way to the worker. */
+/* Create its codecs and version 0 from config and layout; no message is in transit. */
 void scripted_coordinator_begin(void);
 void scripted_coordinator_end(void);
 
-/* A message of the worker has come. */
+/* Handle a message of the worker. */
 void scripted_take(const struct msg *m);
-/* REFUSE; an assignment of the next round. */
+/* Send REFUSE; assign the next round. */
 void scripted_refuse(uint16_t code);
 void scripted_give_work(void);
-/* Floats of a fragment. */
+/* Return the number of floats of a fragment. */
 size_t scripted_count(uint32_t f);
 
-/* Whatever happens with probability p, by the test's random numbers. */
+/* True with probability p, by the test's random sequence. */
 bool scripted_chance(double p);
-/* What comes to the worker next; false: nothing is under way. A chunk's bytes stay until the answers that follow have
- * filled the queue. */
+/* Take the next message to the worker; false if none is in transit. A chunk's bytes stay valid until later answers
+ * have filled the queue. */
 bool scripted_next_answer(struct msg *m);
 bool scripted_answers_wait(void);
-/* The connection ends. */
+/* Close the connection. */
 void scripted_lose_answers(void);
 
 #endif

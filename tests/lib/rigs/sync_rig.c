@@ -17,7 +17,7 @@ bool sync_rig_poll_one(struct sync_action *a)
     return sync_poll(&sync_rig.s, sync_rig.now, a);
 }
 
-/* The next action must be this one. */
+/* The next action must have this type. */
 struct sync_action sync_rig_expect(enum sync_action_type type)
 {
     struct sync_action a;
@@ -32,7 +32,7 @@ void sync_rig_expect_none(void)
     if (sync_rig_poll_one(&a)) fail_msg("unexpected action %d for fragment %u", a.type, a.fragment);
 }
 
-/* Everything that is due now; counts by type. */
+/* Runs every action that is due; counts them by type. */
 void sync_rig_drain(int counts[8])
 {
     struct sync_action a;
@@ -49,7 +49,7 @@ void sync_rig_drain_all(void)
     sync_rig_drain(counts);
 }
 
-/* Sleep until something is due. */
+/* Sleeps until an action is due. */
 void sync_rig_sleep_until_due(void)
 {
     uint64_t at = sync_deadline_us(&sync_rig.s);
@@ -96,7 +96,7 @@ void sync_rig_refuse(uint16_t code)
     sync_on_refuse(&sync_rig.s, &m, sync_rig.now);
 }
 
-/* Joined, holding `version` of every fragment, READY, nothing due. */
+/* Joins with `version` of every fragment, READY, no action due. */
 void sync_rig_start(bool async, uint32_t n_fragments, uint64_t version)
 {
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
@@ -143,7 +143,7 @@ bool sync_rig_reject(uint64_t round, uint32_t fragment)
     return sync_on_reject(&sync_rig.s, &m, sync_rig.now);
 }
 
-/* The update after the held version arrives whole and is applied. */
+/* Receives and applies the whole update after the held version. */
 enum sync_verdict sync_rig_update(uint32_t fragment, uint64_t round, uint64_t named)
 {
     uint32_t f;
@@ -155,7 +155,7 @@ enum sync_verdict sync_rig_update(uint32_t fragment, uint64_t round, uint64_t na
     return sync_applied(&sync_rig.s, fragment, round, named, sync_rig.now);
 }
 
-/* HELLO .. WELCOME with what the machine holds; returns what sync_on_welcome says. */
+/* From HELLO to WELCOME with the machine's versions; returns the result of sync_on_welcome. */
 void sync_rig_join_again(uint64_t session, bool resume, uint64_t current, uint64_t snapshot)
 {
     sync_rig_expect(SYNC_SEND_HELLO);

@@ -55,7 +55,7 @@ static float scale_of(enum topk_form form, uint32_t code)
     return float_of_bits(code << (23 - mantissa_of(form)));
 }
 
-/* Nearest positive fp16 below 2 to y, by search over all of them; never 0. */
+/* Returns the nearest positive fp16 below 2, by search over all of them; never 0. */
 static uint32_t nearest_half(double y)
 {
     uint32_t best = 1;
@@ -128,7 +128,7 @@ static struct chunk choose(enum topk_form form, const float *x, uint32_t length,
     return c;
 }
 
-/* One bit a byte. */
+/* One bit per byte. */
 static uint8_t bits[BITS_MAX];
 static size_t n_bits;
 

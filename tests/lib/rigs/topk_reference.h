@@ -1,4 +1,4 @@
-/* Top-k payloads by a slow reference written from docs/codecs.md: it sorts, and writes one bit at a time. */
+/* Top-k payloads by a slow reference written from docs/codecs.md: it sorts, and writes bit by bit. */
 #ifndef TESTS_LIB_TOPK_REFERENCE_H
 #define TESTS_LIB_TOPK_REFERENCE_H
 
@@ -10,8 +10,8 @@
 
 enum topk_form { TOPK_SIGN, TOPK_TWO_BIT, TOPK_INT8, TOPK_FP16, TOPK_FORMS };
 
-/* The whole payload of x[all spans] into dst (as large as codec_bound), what it decodes to, and which coordinates it
- * carries; returns its bytes. Of topk:K/CHUNK in one form. Asserts that it has room for all chunks. */
+/* Write the payload of x[all spans], topk:K/CHUNK in one form, to dst (as large as codec_bound). Sets the decoded
+ * values and the carried coordinates; returns the payload's size. Asserts that all chunks fit. */
 size_t topk_reference(enum topk_form form, uint32_t k, uint32_t chunk, const struct codec_span *spans, size_t n_spans,
                       const float *x, uint8_t *dst, float *decoded, bool *carried);
 

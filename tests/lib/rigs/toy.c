@@ -16,7 +16,8 @@ enum status toy_layout(const struct toy *toy, const struct config *config, struc
     return layout_split(layout, config->train.fragments);
 }
 
-/* Where sample `index` of stream `stream` pulls parameter i to: small noise around a point that depends on i. */
+/* Returns the target of parameter i for sample `index` of stream `stream`: small noise around a point that depends
+ * on i. */
 static double toy_target(const struct toy *toy, uint32_t stream, uint64_t index, size_t i)
 {
     uint32_t word[4];

@@ -1,6 +1,6 @@
-/* A model small enough to simulate a thousand runs: theta is pulled towards a point that depends on the sample, so what
- * a worker's delta is depends on exactly which samples it trained on, in which order, from which theta and with which
- * inner optimizer state. Every function is a pure function of its arguments. */
+/* A model small enough for a thousand simulated runs: each sample pulls theta towards its own target.
+ * A worker's delta depends on its samples, their order, the start theta and the inner optimizer state. Every
+ * function is pure. */
 #ifndef TESTS_LIB_TOY_H
 #define TESTS_LIB_TOY_H
 
@@ -19,12 +19,12 @@ struct toy {
     uint32_t scale; /* tensor i has (5, 12 or 19) * scale floats */
 };
 
-/* Initialises and fills `layout` (the caller finishes it), cut as config->train says; toy.0 and toy.1 pass
- * for its embeddings. */
+/* Initialize and fill `layout`, split as config->train says (the caller finishes it); toy.0 and toy.1 count as
+ * embeddings. */
 enum status toy_layout(const struct toy *toy, const struct config *config, struct layout *layout) MUST_CHECK;
 
-/* Mean gradient over the training samples at positions [start, start + count) of the endless order, added to
- * grad[n_params] with weight count; returns the loss summed over samples. */
+/* Add the mean gradient over the training samples at positions [start, start + count) of the endless order to
+ * grad[n_params], with weight count. Returns the loss summed over samples. */
 double toy_gradient_add(const struct toy *toy, const float *theta, size_t n_params, uint64_t position, uint64_t count,
                         double *grad);
 /* Loss summed over validation windows [start, start + count). */

@@ -21,35 +21,35 @@
 #include "common/base/rng.h"
 
 enum {
-    PIECE_MAX = 65536,        /* bytes read at once; less on a slow line, so that connections take turns */
+    PIECE_MAX = 65536,        /* bytes per read; less on a slow line, so that connections take turns */
     PIECE_MIN = 1448,         /* a TCP segment */
-    PIECE_US = 5000,          /* time on the line of one piece */
-    PIECES_A_TURN = 64,       /* read before anything is delivered */
-    IDLE_US = 200 * 1000,     /* look at `stop` so often: a signal may come just before the wait */
-    QUEUED_MAX = 64 << 20,    /* bytes on their way in one direction */
-    SOCKET_BUFFER = 256 << 10 /* the kernel's buffers are queues, too: keep them short */
+    PIECE_US = 5000,          /* time of one piece on the line */
+    PIECES_A_TURN = 64,       /* reads before each delivery */
+    IDLE_US = 200 * 1000,     /* interval to check `stop`: a signal may arrive just before the wait */
+    QUEUED_MAX = 64 << 20,    /* bytes in transit in one direction */
+    SOCKET_BUFFER = 256 << 10 /* the kernel's buffers are queues too: keep them short */
 };
 
 struct piece {
     struct piece *next;
     uint64_t due_us;
     size_t size, sent;
-    bool end, reset; /* the sender is done; it hung up */
+    bool end, reset; /* the sender closed; it reset the connection */
     uint8_t data[];
 };
 
 /* One direction of the link. */
 struct line {
-    double free_us; /* when the last byte scheduled has left it */
+    double free_us; /* time at which the last scheduled byte leaves the line */
     uint64_t queued, delivered;
-    uint64_t drawn; /* jitter numbers used */
+    uint64_t drawn; /* number of jitter values used */
 };
 
 /* One direction of one connection. */
 struct flow {
     struct piece *first, *last;
     uint64_t due_us; /* of the last piece */
-    bool ended;      /* nothing more is read from the sender */
+    bool ended;      /* the relay reads no more from the sender */
 };
 
 struct side {
@@ -60,9 +60,9 @@ struct side {
 
 struct connection {
     struct connection *next;
-    struct side sides[2]; /* near (who dialled us), far */
+    struct side sides[2]; /* near (the dialler), far */
     struct flow flows[2]; /* from near to far, from far to near */
-    int delivered_ends;   /* directions that are over */
+    int delivered_ends;   /* closed directions */
     bool dead, reset;
 };
 
@@ -70,7 +70,7 @@ struct wanlink {
     struct wanlink_options o;
     struct sockaddr_in near, far;
     int epoll, listener, timer;
-    struct connection *connections, *turn; /* turn: who reads first next time */
+    struct connection *connections, *turn; /* turn: reads first next time */
     struct line lines[2];
     uint64_t stalled_until_us, accepted;
     char command[128];
@@ -182,7 +182,7 @@ static bool stalled(const struct wanlink *w, uint64_t now_us)
     return now_us < w->stalled_until_us;
 }
 
-/* How long until the queue before the line has room; 0: now. */
+/* Returns the time until the queue before the line has room; 0: now. */
 static double line_wait_us(const struct wanlink *w, int direction, uint64_t now_us)
 {
     if (w->lines[direction].queued > QUEUED_MAX) return 1000;
@@ -204,7 +204,7 @@ static void schedule(struct wanlink *w, struct flow *f, int direction, struct pi
     f->last = p;
 }
 
-/* Take one piece from the sender onto the line; false when there is nothing to take. */
+/* Moves one piece from the sender to the line; false if there is none. */
 static bool read_piece(struct wanlink *w, struct connection *c, int direction, uint64_t now_us)
 {
     struct side *from = &c->sides[direction];
@@ -218,7 +218,7 @@ static bool read_piece(struct wanlink *w, struct connection *c, int direction, u
         from->readable = false;
         return false;
     }
-    /* A reset travels like everything else: what was sent before it arrives before it. */
+    /* A reset is queued like data: earlier bytes arrive first. */
     size_t size = n > 0 ? (size_t)n : 0;
     struct piece *p = mem_alloc(1, sizeof *p + size);
     if (!p) {
@@ -233,7 +233,7 @@ static bool read_piece(struct wanlink *w, struct connection *c, int direction, u
     return true;
 }
 
-/* Connections take turns, a piece each, until the queue is full or nobody has anything. */
+/* Connections take turns, one piece each, until the queue is full or no connection has data. */
 static void read_all(struct wanlink *w, int direction, uint64_t now_us)
 {
     int idle = 0, n = 0;
@@ -255,7 +255,7 @@ static void deliver(struct wanlink *w, struct connection *c, int direction, uint
             if (n < 0) {
                 to->writable = false;
                 if (errno == EAGAIN || errno == EINTR) return;
-                flow_drop(w, c, direction); /* nobody there to take it; the other direction goes on */
+                flow_drop(w, c, direction); /* the receiver is gone; the other direction continues */
                 f->ended = true;
                 c->dead = ++c->delivered_ends == 2;
                 return;
@@ -297,7 +297,7 @@ static void obey(struct wanlink *w, const char *line)
     bool number = n == 2 && isfinite(value) && value >= 0;
     if (!strcmp(word, "rate") && number) {
         w->o.rate_mbit = value;
-        for (int i = 0; i < 2; i++) w->lines[i].free_us = 0; /* what was scheduled keeps its time */
+        for (int i = 0; i < 2; i++) w->lines[i].free_us = 0; /* scheduled pieces keep their time */
     } else if (!strcmp(word, "delay") && number) {
         w->o.delay_ms = value;
     } else if (!strcmp(word, "jitter") && number) {
@@ -318,14 +318,14 @@ static void obey(struct wanlink *w, const char *line)
     } else if (!strcmp(word, "quit")) {
         w->quit = true;
     } else if (word[0]) {
-        log_warn("wanlink: command not understood: %s", line);
+        log_warn("wanlink: unknown command: %s", line);
     }
 }
 
 static void read_commands(struct wanlink *w)
 {
     ssize_t n = read(w->o.control_fd, w->command + w->command_size, sizeof w->command - 1 - w->command_size);
-    if (n == 0) epoll_ctl(w->epoll, EPOLL_CTL_DEL, w->o.control_fd, NULL); /* no more commands; the relay goes on */
+    if (n == 0) epoll_ctl(w->epoll, EPOLL_CTL_DEL, w->o.control_fd, NULL); /* no more commands; the relay continues */
     if (n <= 0) return;
     w->command_size += (size_t)n;
     w->command[w->command_size] = 0;
@@ -339,7 +339,7 @@ static void read_commands(struct wanlink *w)
     if (w->command_size == sizeof w->command - 1) w->command_size = 0;
 }
 
-/* When something is to be done next without an event from outside. */
+/* Sets the timer to the next action that needs no event. */
 static void set_timer(struct wanlink *w, uint64_t now_us)
 {
     double next = (double)now_us + IDLE_US;
@@ -384,7 +384,7 @@ enum status wanlink_run(struct wanlink *w, struct err *err)
         }
         if (!stalled(w, now_us)) bury_dead(w);
         set_timer(w, now_us);
-        /* One event at a time: a command may close what a later event of the same batch speaks of. */
+        /* One event at a time: a command may close the connection of a later event in the same batch. */
         struct epoll_event event;
         int n = epoll_wait(w->epoll, &event, 1, -1);
         if (n < 0 && errno != EINTR) return err_set(err, STATUS_IO, "epoll: %s", strerror(errno));

@@ -1,6 +1,7 @@
-/* A slow link on one machine: a TCP relay with rate, one-way delay, jitter, stalls and cuts. Everything in user space,
- * no privileges. All connections through one relay share its rate, as they would share one access line; each direction
- * is a line of its own: a first-in first-out queue of bounded length, then the delay. */
+/* A slow link on one machine: a TCP relay with rate, one-way delay, jitter, stalls and cuts, in user space without
+ * privileges.
+ * - All connections through one relay share its rate, like one access line.
+ * - Each direction is a separate line: a bounded FIFO queue, then the delay. */
 #ifndef TESTS_LIB_WANLINK_H
 #define TESTS_LIB_WANLINK_H
 
@@ -10,13 +11,14 @@
 #include "common/base/status.h"
 
 struct wanlink_options {
-    const char *listen, *to;     /* IPv4 HOST:PORT; port 0 of `listen`: any free one */
-    double rate_mbit;            /* each direction; 0: as fast as it goes */
+    const char *listen, *to;     /* IPv4 HOST:PORT; port 0 of `listen`: any free port */
+    double rate_mbit;            /* each direction; 0: unlimited */
     double delay_ms;             /* one way */
-    double jitter_ms;            /* up to so much more, even spread; bytes of a connection never overtake each other */
+    double jitter_ms;            /* additional delay, uniform in [0, jitter_ms]; bytes of a connection never overtake
+                                  * each other */
     double queue_ms;             /* longest wait in the queue before the line */
-    int control_fd;              /* commands, a line each; -1: none */
-    volatile sig_atomic_t *stop; /* the relay ends when it is set (NULL: only by command) */
+    int control_fd;              /* commands, one per line; -1: none */
+    volatile sig_atomic_t *stop; /* set: the relay ends (NULL: ends only by command) */
 };
 
 struct wanlink_totals {
@@ -25,12 +27,12 @@ struct wanlink_totals {
 
 struct wanlink;
 
-/* Listen; *port_p gets the port. */
+/* Listen; sets *port_p to the port. */
 enum status wanlink_create(struct wanlink **w_p, const struct wanlink_options *options, uint16_t *port_p,
                            struct err *err) MUST_CHECK;
 /* Relay until stopped. Commands:
  *     rate MBIT | delay MS | jitter MS   from now on
- *     stall [SECONDS] | go               nothing moves, nobody notices
+ *     stall [SECONDS] | go               no byte moves, connections stay open
  *     cut                                reset every connection
  *     down | up                          cut, and refuse new connections; accept again
  *     quit */

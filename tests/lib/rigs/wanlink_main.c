@@ -1,5 +1,5 @@
-/* wanlink: put a slow link between programs on one machine; see tests/lib/rigs/wanlink.h. Prints the address it listens
- * on, and at the end what went through. */
+/* wanlink: a slow link between programs on one machine; see tests/lib/rigs/wanlink.h. Prints the address it listens
+ * on, and at the end the totals. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,8 @@ static void on_signal(int number)
     stop = 1;
 }
 
-/* "-": standard input; otherwise a FIFO, made if it is not there, held open for writing so that it never ends. */
+/* "-": standard input; otherwise a FIFO, created if missing. wanlink holds it open for writing, so that it never
+ * ends. */
 static int open_control(const char *path, struct err *err)
 {
     if (!strcmp(path, "-")) return STDIN_FILENO;
@@ -78,7 +79,7 @@ int main(int argc, char **argv)
     if (status == STATUS_OK && !o.to) status = err_set(&err, STATUS_INVALID, "--to HOST:PORT is missing");
     if (status == STATUS_OK && control && (o.control_fd = open_control(control, &err)) < 0) status = err.code;
     if (status != STATUS_OK) return options_fail("wanlink", &err);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nobody should have to hunt for it */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* end with the parent process */
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

@@ -48,7 +48,7 @@ void sim_check_destroy(struct sim_check *c)
     mem_free(c);
 }
 
-/* ---- what happened, what went wrong ------------------------------------------------------------------------------ */
+/* ---- notes and failures ------------------------------------------------------------------------------------------ */
 
 void sim_check_note(struct sim_check *c, uint64_t now_us, const char *fmt, ...)
 {
@@ -74,7 +74,7 @@ void sim_check_fail(struct sim_check *c, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(c->failure, sizeof(c->failure), fmt, args);
     va_end(args);
-    sim_check_note(c, c->now_us, "BREACH: %s", c->failure);
+    sim_check_note(c, c->now_us, "FAILURE: %s", c->failure);
 }
 
 const char *sim_check_failure(const struct sim_check *c)
@@ -85,7 +85,7 @@ const char *sim_check_failure(const struct sim_check *c)
 void sim_check_print(const struct sim_check *c, FILE *out)
 {
     uint64_t first = c->n_notes > CHECK_NOTES ? c->n_notes - CHECK_NOTES : 0;
-    fprintf(out, "%s\nlast events:\n", c->failure[0] ? c->failure : "no breach");
+    fprintf(out, "%s\nlast events:\n", c->failure[0] ? c->failure : "no invariant broken");
     for (uint64_t i = first; i < c->n_notes; i++) fprintf(out, "  %s\n", c->notes[i % CHECK_NOTES]);
 }
 
@@ -108,7 +108,7 @@ static void appended_member(struct sim_check *c, const uint8_t *body, size_t siz
     int client;
     if (record_member_decode(&m, body, size) != STATUS_OK || sscanf(m.name, "worker-%d", &client) != 1 ||
         client >= c->n_clients || m.id >= CHECK_IDS) {
-        sim_check_fail(c, "the journal takes a member that does not exist");
+        sim_check_fail(c, "the journal contains a member that does not exist");
         return;
     }
     static const char *const what[] = {"joins", "leaves", "is evicted"};
@@ -119,12 +119,12 @@ static void appended_member(struct sim_check *c, const uint8_t *body, size_t siz
     if (m.what == RECORD_MEMBER_LEAVE) c->counts.left++;
 }
 
-/* A delta is taken in: it must be one that its worker made, byte for byte. */
+/* The accepted delta must equal a delta that its worker made, byte for byte. */
 static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size)
 {
     struct record_delta m;
     if (record_delta_decode(&m, body, size) != STATUS_OK || m.id >= CHECK_IDS || c->client_of_id[m.id] < 0) {
-        sim_check_fail(c, "the journal takes a delta of nobody");
+        sim_check_fail(c, "the journal contains a delta of an unknown member");
         return;
     }
     struct check_delta *found = NULL;
@@ -136,7 +136,7 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
         if (!found && d->offered && d->size == bytes && memcmp(d->payload, payload, bytes) == 0) found = d;
     }
     if (!found) {
-        sim_check_fail(c, "the journal takes a delta of worker-%d round %llu fragment %u that it never sent",
+        sim_check_fail(c, "the journal contains a delta of worker-%d round %llu fragment %u that the worker never sent",
                        c->client_of_id[m.id], (unsigned long long)m.round, m.fragment);
         return;
     }
@@ -145,7 +145,7 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
     bool other = given->n_ranges != found->n_ranges ||
                  memcmp(given->ranges, found->ranges, given->n_ranges * sizeof given->ranges[0]) != 0;
     if (given->round == m.round && other && !c->behind)
-        sim_check_fail(c, "a delta of worker-%d round %llu is taken in for an assignment with other samples",
+        sim_check_fail(c, "a delta of worker-%d round %llu is accepted for an assignment with other samples",
                        found->client, (unsigned long long)m.round);
     struct check_own *own = &c->workers[found->client].own[m.fragment];
     own->session = c->workers[found->client].given;
@@ -154,15 +154,16 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
                    (unsigned long long)m.round, m.fragment);
     uint64_t version = check_merged_in(c, m.fragment, m.id, m.round);
     if (version)
-        sim_check_fail(c, "the journal takes a delta of worker-%d round %llu fragment %u again, merged in version %llu",
-                       found->client, (unsigned long long)m.round, m.fragment, (unsigned long long)version);
+        sim_check_fail(
+            c, "the journal contains a second delta of worker-%d round %llu fragment %u, merged in version %llu",
+            found->client, (unsigned long long)m.round, m.fragment, (unsigned long long)version);
 }
 
 static void appended_drop(struct sim_check *c, const uint8_t *body, size_t size)
 {
     struct record_drop m;
     if (record_drop_decode(&m, body, size) != STATUS_OK)
-        sim_check_fail(c, "the journal takes a damaged record");
+        sim_check_fail(c, "the journal contains a damaged record");
     else
         sim_check_note(c, c->now_us, "journal: id %u round %llu fragment %d dropped, code %d", (unsigned)m.id,
                        (unsigned long long)m.round, (int)m.fragment, m.code);
@@ -213,7 +214,7 @@ static void engine_log(struct sim_check *c, const struct engine *engine, uint32_
     uint64_t version = engine_version(engine, f);
     const struct check_version *v = check_version_at(c, f, version);
     if (!v || c->logs[f].n - 1 != version) {
-        sim_check_fail(c, "the coordinator is at version %llu of fragment %u, its journal at %zu",
+        sim_check_fail(c, "the coordinator is at version %llu of fragment %u, its journal is at %zu",
                        (unsigned long long)version, f, c->logs[f].n - 1);
         return;
     }
@@ -224,7 +225,7 @@ static void engine_log(struct sim_check *c, const struct engine *engine, uint32_
     const float *theta = engine_theta(engine) + c->layout.fragments[f].offset;
     check_owed(c, f, v, engine_residual(engine, f));
     if (v->hash != hash_floats(NULL, theta, check_count(c, f)) || engine_version_hash(engine, f, version) != v->hash)
-        sim_check_fail(c, "the coordinator's fragment %u is not version %llu of the log", f,
+        sim_check_fail(c, "the coordinator's fragment %u differs from version %llu of the log", f,
                        (unsigned long long)version);
 }
 
@@ -254,18 +255,17 @@ void sim_check_engine(struct sim_check *c, const struct engine *engine, uint64_t
     c->counts.checks++;
     if (!engine_theta(engine)) return;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
-    if (engine_check(engine, &err) != STATUS_OK) sim_check_fail(c, "the lease book does not add up: %s", err.msg);
+    if (engine_check(engine, &err) != STATUS_OK) sim_check_fail(c, "the leases are inconsistent: %s", err.msg);
     if (now_us > c->moved_us + CHECK_QUIET_US && !engine_finished(engine)) {
         engine_waiting(engine, text, sizeof(text));
         if (text[0] == '\0')
-            sim_check_fail(c, "nothing has moved for 20 s and the coordinator does not say what it waits for");
+            sim_check_fail(c, "no progress for 20 s, and the coordinator names nothing that it waits for");
     }
 }
 
 void sim_check_engine_stopped(struct sim_check *c, bool power)
 {
-    /* journal.sync snapshot: after a power cut the coordinator may be behind what workers hold and have been
-     * assigned. */
+    /* With journal.sync snapshot, a power cut may put the coordinator behind the workers' versions and assignments. */
     c->behind = c->behind || (power && !c->synced);
     c->cut = c->cut || power;
     c->engine_up = false;
@@ -278,10 +278,11 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
     switch (event->kind) {
     case ENGINE_EVENT_ROUND:
         sim_check_note(c, now_us, "round %llu is over", (unsigned long long)event->round.round);
-        /* A power cut may take the record that ended it (async: of a dropped part) along: then it ends again. */
+        /* A power cut may lose the record that ended the round (async: of a dropped part). The round then ends again.
+         */
         if (event->round.round != c->rounds_reported + 1 && !c->behind &&
             !(c->cut && event->round.round <= c->rounds_reported))
-            sim_check_fail(c, "round %llu is told of after round %llu", (unsigned long long)event->round.round,
+            sim_check_fail(c, "round %llu is reported after round %llu", (unsigned long long)event->round.round,
                            (unsigned long long)c->rounds_reported);
         c->rounds_reported = event->round.round;
         break;
@@ -291,7 +292,7 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
         break;
     case ENGINE_EVENT_WAITING:
         sim_check_note(c, now_us, "waiting: %s", event->line.text);
-        if (!event->line.text[0]) sim_check_fail(c, "a wait without a text");
+        if (!event->line.text[0]) sim_check_fail(c, "a waiting event without a text");
         break;
     case ENGINE_EVENT_UPDATE:
         sim_check_note(c, now_us, "fragment %llu is at version %llu", (unsigned long long)event->update.fragment,
@@ -311,18 +312,18 @@ void sim_check_finished(struct sim_check *c, const struct engine *engine)
     uint64_t merged = 0;
     for (uint64_t p = 0; p < c->n_trained; p++) merged += c->trained[p] != 0;
     if (merged != engine_samples_committed(engine) && !c->behind)
-        sim_check_fail(c, "the coordinator counts %llu samples, the log names %llu",
+        sim_check_fail(c, "the coordinator counts %llu samples, the log has %llu",
                        (unsigned long long)engine_samples_committed(engine), (unsigned long long)merged);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) engine_log(c, engine, f);
-    /* Every validation window was counted once, at the final theta. */
+    /* Every validation window is counted once, at the final theta. */
     struct engine_summary summary;
     engine_summary(engine, &summary);
     if (c->rounds_reported != summary.rounds)
-        sim_check_fail(c, "%llu rounds are done, and the last one told of is round %llu",
+        sim_check_fail(c, "%llu rounds are done, but the last one reported is round %llu",
                        (unsigned long long)summary.rounds, (unsigned long long)c->rounds_reported);
     uint64_t windows = c->toy.val_samples, tokens = windows * c->toy.sample_tokens;
     double loss = toy_val_loss(&c->toy, engine_theta(engine), c->layout.n_params, 0, windows) / (double)tokens;
     if (summary.val_tokens != tokens || fabs(summary.final_val_loss - loss) > 1e-9 * loss)
-        sim_check_fail(c, "the final loss is %.12g over %llu tokens, should be %.12g over %llu", summary.final_val_loss,
+        sim_check_fail(c, "the final loss is %.12g over %llu tokens, expected %.12g over %llu", summary.final_val_loss,
                        (unsigned long long)summary.val_tokens, loss, (unsigned long long)tokens);
 }

@@ -1,5 +1,8 @@
-/* The checker's books; see tests/lib/sim/sim_check.h. sim_check.c: failures, the coordinator; sim_check_log.c: the log
- * of updates and what each should be; sim_check_net.c: messages; sim_check_worker.c: what workers train and send. */
+/* The state of the checker (tests/lib/sim/sim_check.h).
+ * - sim_check.c: failures, the coordinator
+ * - sim_check_log.c: the log of updates and the expected value of each
+ * - sim_check_net.c: messages
+ * - sim_check_worker.c: the workers' training and deltas */
 #ifndef TESTS_LIB_SIM_CHECK_IMPL_H
 #define TESTS_LIB_SIM_CHECK_IMPL_H
 
@@ -15,10 +18,10 @@ enum {
     CHECK_IDS = 256,
     CHECK_NOTES = 64,
     CHECK_NOTE_SIZE = 160,
-    CHECK_QUIET_US = 20 * 1000000 /* nothing moved for so long: somebody must say what it waits for */
+    CHECK_QUIET_US = 20 * 1000000 /* after this time without progress, a process must name what it waits for */
 };
 
-/* A delta a worker made: every (client, round, fragment) may have several, when a worker lost its state and trained the
+/* A delta that a worker made. One (client, round, fragment) has several if a worker lost its state and trained the
  * round again. */
 struct check_delta {
     int client;
@@ -29,8 +32,8 @@ struct check_delta {
     uint8_t *payload;
     size_t size;
     uint32_t crc;
-    bool offered, accepted;                    /* accepted: the coordinator journaled it */
-    struct wire_range ranges[WIRE_RANGES_MAX]; /* samples it was trained on */
+    bool offered, accepted;                    /* accepted: the coordinator appended it to the journal */
+    struct wire_range ranges[WIRE_RANGES_MAX]; /* the samples that the worker trained on */
     uint32_t n_ranges;
     struct check_delta *next;
 };
@@ -41,19 +44,19 @@ struct check_named {
     const struct check_delta *delta;
 };
 
-/* theta_f after an update, with what the outer optimizer should hold then. */
+/* theta_f after an update, and the expected state of the outer optimizer. */
 struct check_version {
-    uint8_t *object; /* update_encode bytes; NULL for version 0 */
+    uint8_t *object; /* bytes of update_encode; NULL for version 0 */
     size_t size;
-    bool relayed; /* it carries the deltas it names */
-    bool visible; /* somebody outside the coordinator may know it */
+    bool relayed; /* the update carries the deltas that it names */
+    bool visible; /* a process other than the coordinator may know this version */
     bool durable; /* survives a power cut */
     uint64_t round, hash;
-    float *theta;                   /* (count) */
-    double *ideal;                  /* (count) what theta would be without rounding and without the downlink's codec */
-    double *momentum;               /* (2 * count) outer optimizer */
-    double slack;                   /* how far theta may be from ideal */
-    uint64_t merged, merged_tokens; /* async: of this fragment so far */
+    float *theta;                   /* [count] */
+    double *ideal;                  /* [count] theta without rounding and without the downlink's codec */
+    double *momentum;               /* [2 * count] outer optimizer */
+    double slack;                   /* bound on |theta - ideal| */
+    uint64_t merged, merged_tokens; /* async: deltas and tokens of this fragment so far */
     uint32_t n_named;
     struct check_named named[CHECK_NAMED];
 };
@@ -64,24 +67,24 @@ struct check_log {
     struct codec *up, *down;
 };
 
-/* A delta of which the coordinator may suppose that its worker has the bytes, and what the worker asked for last. */
+/* A delta that the coordinator may expect its worker to hold, and the last request of that worker. */
 struct check_own {
     uint64_t session, round; /* of the delivery */
     uint64_t get_version, get_offset;
 };
 
-/* What the error feedback of a worker should hold. */
+/* The expected error feedback of a worker. */
 struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
-    const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded, neither merged nor refused as far as we know */
-    int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT that came since it trained; -1: none */
-    int64_t remembers;                                  /* the last round it trained and has not forgotten; -1: none */
-    uint64_t welcomed;                                  /* session of the last WELCOME */
-    uint64_t given;                                     /* session of the last WELCOME sent to it */
+    const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded; the checker saw neither merge nor refusal */
+    int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
+    int64_t remembers;                                  /* the last round in the worker's memory; -1: none */
+    uint64_t welcomed;                                  /* session of the last WELCOME received */
+    uint64_t given;                                     /* session of the last WELCOME sent to the worker */
     struct check_own own[CHECK_FRAGMENTS];
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
-    struct msg_assign given_last; /* sent to it last; steps 0: none */
-    uint32_t id;                  /* merge order; UINT32_MAX: not told yet */
+    struct msg_assign given_last; /* the last ASSIGN sent to the worker; steps 0: none */
+    uint32_t id;                  /* merge order; UINT32_MAX: not assigned yet */
     uint64_t waits_since, active_us;
 };
 
@@ -101,8 +104,8 @@ struct sim_check {
     uint64_t now_us;
     struct sim_check_counts counts;
     char failure[512];
-    bool trace, behind, cut; /* cut: there was a power cut */
-    uint64_t rounds_reported;    /* the last round there was an event of */
+    bool trace, behind, cut;  /* cut: a power cut happened */
+    uint64_t rounds_reported; /* the last round that was reported */
     char notes[CHECK_NOTES][CHECK_NOTE_SIZE];
     uint64_t n_notes;
     sim_check_script_fn script;
@@ -112,41 +115,41 @@ struct sim_check {
     struct check_delta *deltas; /* newest first */
     struct check_worker workers[SIM_NET_CLIENTS_MAX];
     int client_of_id[CHECK_IDS];             /* -1: unknown */
-    uint64_t moved_us;                       /* something trained, sent, merged or evaluated */
-    bool engine_up, open_unsynced, unsynced; /* since the last sync assignments, anything were journaled */
+    uint64_t moved_us;                       /* time of the last training, send, merge or evaluation */
+    bool engine_up, open_unsynced, unsynced; /* appended since the last sync: an OPEN, any record */
     uint64_t engine_versions[CHECK_FRAGMENTS];
-    uint8_t *trained; /* [n_trained] times a sample position was merged */
+    uint8_t *trained; /* [n_trained] number of merges of each sample position */
     uint64_t n_trained;
 };
 
 size_t check_count(const struct sim_check *c, uint32_t fragment);
-/* Version v of fragment f, NULL when the log has no such version. */
+/* Return version v of fragment f; NULL if the log has no such version. */
 struct check_version *check_version_at(struct sim_check *c, uint32_t fragment, uint64_t version);
-/* The version in which (id, round) was merged into a fragment; 0: none. */
+/* Return the version that merged (id, round) into a fragment; 0: none. */
 uint64_t check_merged_in(const struct sim_check *c, uint32_t fragment, uint32_t id, uint64_t round);
-/* These bytes, not others of the same round. */
+/* Return whether these bytes were merged, and not other bytes of the same round. */
 bool check_is_merged(const struct sim_check *c, const struct check_delta *d);
 enum status check_log_init(struct sim_check *c, struct err *err) MUST_CHECK;
 void check_log_finish(struct sim_check *c);
-/* What theta lacks of version v lies in the coordinator's residual: nothing is lost. */
+/* The coordinator's residual must hold the difference between theta and version v: nothing is lost. */
 void check_owed(struct sim_check *c, uint32_t f, const struct check_version *v, const float *residual);
 
 /* --- sim_check_merge.c --- */
-/* mean[] = what the deltas a version names make together; false: one does not decode, or is not finite. */
+/* Set mean[] to the merge of the deltas that a version names. False if a delta does not decode or is not finite. */
 bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v, double *mean);
-/* What is applied to theta of version v - 1; false: the update is not what the configuration says. */
+/* Decode the update that is applied to theta of version v - 1. False if the update contradicts the configuration. */
 bool check_update_decode(struct sim_check *c, const struct update *u, const struct check_version *v, float *x);
 
-/* An update was appended to the journal. */
+/* The coordinator appended an update to the journal. */
 void check_log_append(struct sim_check *c, const uint8_t *object, size_t size);
-/* The coordinator came back with this version: forget what it lost, unless somebody saw it. */
+/* The coordinator restarted at this version: drop the lost versions, and fail if a process saw one of them. */
 void check_log_recovered(struct sim_check *c, uint32_t fragment, uint64_t version);
-/* A version is shown to the outside: it must exist and be durable. */
+/* A process sees a version: the version must exist and be durable. */
 void check_log_show(struct sim_check *c, uint32_t fragment, uint64_t version, const char *how);
 
 enum status check_worker_init(struct sim_check *c, struct check_worker *w);
 void check_worker_finish(struct check_worker *w);
-/* Its residual is gone (it starts from a snapshot). */
+/* The worker's residual is gone: it starts from a snapshot. */
 void check_worker_reset(struct sim_check *c, int client);
 struct check_delta *check_delta_find(struct sim_check *c, int client, uint64_t round, uint32_t fragment, uint32_t crc);
 void check_deltas_free(struct sim_check *c);

@@ -35,7 +35,7 @@ bool check_is_merged(const struct sim_check *c, const struct check_delta *d)
     for (size_t v = log->n; v-- > 1;)
         for (uint32_t i = 0; i < log->versions[v].n_named; i++) {
             const struct check_delta *m = log->versions[v].named[i].delta;
-            bool alike = m->crc == d->crc && m->size == d->size; /* as those trained again from another base may be */
+            bool alike = m->crc == d->crc && m->size == d->size; /* a retrained round may be, too */
             if (alike && m->client == d->client && m->round == d->round && m->base_version == d->base_version)
                 return true;
         }
@@ -51,7 +51,7 @@ static void version_clear(struct check_version *v)
     *v = (struct check_version){0};
 }
 
-/* Room for one more version, its arrays copied from the last one. */
+/* Append one version; copy its arrays from the last version. */
 static struct check_version *log_grow(struct sim_check *c, uint32_t f)
 {
     struct check_log *log = &c->logs[f];
@@ -106,7 +106,7 @@ void check_log_finish(struct sim_check *c)
     }
 }
 
-/* ---- what an update should be ------------------------------------------------------------------------------------ */
+/* ---- the expected value of an update ----------------------------------------------------------------------------- */
 
 static void outer_step(const struct sim_check *c, struct check_version *v, size_t n, const double *g, double weight)
 {
@@ -134,7 +134,7 @@ static void outer_step(const struct sim_check *c, struct check_version *v, size_
     }
 }
 
-/* The checker can say what theta should be: not for ddp, and not where weights depend on who was there. */
+/* The checker can compute the expected theta, except for ddp and for weights that depend on the present members. */
 static bool predictable(const struct sim_check *c)
 {
     enum config_down down = config_down(&c->config);
@@ -145,7 +145,7 @@ static bool predictable(const struct sim_check *c)
     return c->barrier || (c->config.outer.buffer > 0 && c->config.outer.staleness_power == 0.0);
 }
 
-/* What is owed to the workers is what theta should be less what it is; a sparse way down forgets a part of it. */
+/* The coordinator owes the workers the difference between ideal and theta; a sparse downlink forgets a part of it. */
 static void forget(const struct sim_check *c, uint32_t f, struct check_version *v)
 {
     double decay = (double)codec_feedback_decay(c->logs[f].down);
@@ -172,13 +172,13 @@ static void check_value(struct sim_check *c, uint32_t f, struct check_version *v
     if (increment) forget(c, f, v);
     outer_step(c, v, n, mean, weight);
     for (size_t i = 0; increment && i < n; i++) largest = fmax(largest, fabs((double)decoded[i]));
-    v->slack = 2e-4 + largest / 100.0; /* rounding, and what a dense quantizer may keep in its residual */
+    v->slack = 2e-4 + largest / 100.0; /* rounding, and the largest residual of a dense quantizer */
     bool sparse = down == CONFIG_DOWN_CODEC && codec_sparse(c->logs[f].down);
     if (sparse || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO) v->slack = INFINITY; /* check_owed is exact */
     for (size_t i = 0; i < n; i++) {
         if (fabs((double)v->theta[i] - v->ideal[i]) <= v->slack) continue;
-        sim_check_fail(c, "fragment %u version %zu: element %zu is %.9g, but the deltas it names make %.9g", f,
-                       c->logs[f].n - 1, i, (double)v->theta[i], v->ideal[i]);
+        sim_check_fail(c, "fragment %u version %zu: element %zu is %.9g, but its deltas give %.9g", f, c->logs[f].n - 1,
+                       i, (double)v->theta[i], v->ideal[i]);
         break;
     }
     mem_free(mean);
@@ -190,14 +190,14 @@ void check_owed(struct sim_check *c, uint32_t f, const struct check_version *v, 
     for (size_t i = 0; i < check_count(c, f); i++) {
         double all = (double)v->theta[i] + (double)residual[i];
         if (fabs(all - v->ideal[i]) <= 2e-4) continue;
-        sim_check_fail(c, "fragment %u: element %zu of theta and what is owed are %.9g, but the deltas make %.9g", f, i,
+        sim_check_fail(c, "fragment %u: element %zu of theta plus the residual is %.9g, but the deltas give %.9g", f, i,
                        all, v->ideal[i]);
         return;
     }
 }
 
-/* The samples of (id, round) are used once, by whichever fragment is merged first. A round that was dropped and granted
- * anew has other samples. */
+/* The samples of (id, round) are counted once, for the fragment that is merged first. A round that was dropped and
+ * assigned again has other samples. */
 static bool samples_counted(const struct sim_check *c, const struct check_named *named, uint32_t fragments)
 {
     for (uint32_t f = 0; f < fragments; f++) {
@@ -244,12 +244,12 @@ static const struct check_delta *named_delta(struct sim_check *c, uint32_t f, co
 {
     int client = named->worker_id < CHECK_IDS ? c->client_of_id[named->worker_id] : -1;
     if (client < 0) {
-        sim_check_fail(c, "an update names worker id %u, which nobody was given", (unsigned)named->worker_id);
+        sim_check_fail(c, "an update names worker id %u, which no worker has", (unsigned)named->worker_id);
         return NULL;
     }
     for (const struct check_delta *d = c->deltas; d; d = d->next)
         if (d->client == client && d->round == named->round && d->fragment == f && d->accepted) return d;
-    sim_check_fail(c, "fragment %u: an update names worker-%d round %llu, which the coordinator never took in", f,
+    sim_check_fail(c, "fragment %u: an update names worker-%d round %llu, which the coordinator never accepted", f,
                    client, (unsigned long long)named->round);
     return NULL;
 }
@@ -289,12 +289,12 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
     struct update u;
     struct update_named named[CHECK_NAMED];
     if (update_decode(&u, named, CHECK_NAMED, object, size) != STATUS_OK) {
-        sim_check_fail(c, "the journal takes an update that does not decode");
+        sim_check_fail(c, "the journal contains an update that does not decode");
         return;
     }
     uint32_t f = u.fragment;
     if (f >= c->layout.n_fragments || u.version != c->logs[f].n || u.n_named == 0 || (!c->barrier && u.n_named != 1)) {
-        sim_check_fail(c, "the journal takes version %llu of fragment %u naming %u deltas after version %zu",
+        sim_check_fail(c, "the journal contains version %llu of fragment %u naming %u deltas after version %zu",
                        (unsigned long long)u.version, f, u.n_named, f < CHECK_FRAGMENTS ? c->logs[f].n - 1 : 0);
         return;
     }
@@ -313,10 +313,10 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
     apply_update(v->theta, u.form == UPDATE_PARAMETERS, decoded, n);
     v->hash = hash_floats(NULL, v->theta, n);
     if (v->hash != u.theta_hash)
-        sim_check_fail(c, "fragment %u version %llu: its hash is not that of theta after it", f,
+        sim_check_fail(c, "fragment %u version %llu: its hash differs from the hash of theta", f,
                        (unsigned long long)u.version);
     for (size_t i = 0; i < n; i++)
-        if (!isfinite(v->theta[i])) sim_check_fail(c, "theta is not finite in fragment %u", f);
+        if (!isfinite(v->theta[i])) sim_check_fail(c, "fragment %u: theta is not finite", f);
     if (!c->failure[0] && predictable(c)) check_value(c, f, v, decoded);
     mem_free(decoded);
     c->counts.updates++;
@@ -327,13 +327,13 @@ void check_log_recovered(struct sim_check *c, uint32_t f, uint64_t version)
 {
     struct check_log *log = &c->logs[f];
     if (version >= log->n) {
-        sim_check_fail(c, "fragment %u: version %llu after a restart, which was never journaled", f,
+        sim_check_fail(c, "fragment %u: version %llu after a restart was never appended to the journal", f,
                        (unsigned long long)version);
         return;
     }
     while (log->n - 1 > version) {
         if (log->versions[log->n - 1].visible && c->synced)
-            sim_check_fail(c, "fragment %u: version %zu was seen and is gone after a restart", f, log->n - 1);
+            sim_check_fail(c, "fragment %u: version %zu was visible and is lost after a restart", f, log->n - 1);
         version_clear(&log->versions[--log->n]);
         c->counts.lost_versions++;
     }

@@ -1,5 +1,5 @@
-/* What a merge should be, in double and by the definitions of docs: no code shared with compress/merge.c. And what a
- * relayed update should hold. */
+/* The expected value of a merge, in double and by the definitions of the docs: shares no code with compress/merge.c.
+ * Also the expected payload of a relayed update. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* merge.clip median: g[i][] of one tensor, scaled. */
+/* merge.clip median: scales g[i][] of one tensor. */
 static void clip_tensor(uint32_t workers, double *const *g, size_t from, size_t count)
 {
     double norms[CHECK_NAMED] = {0}, sorted[CHECK_NAMED];
@@ -78,7 +78,7 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
     return ok;
 }
 
-/* The real merge, as a worker runs it: theta must come out the same to the bit. */
+/* Applies the update as a worker does: theta must match bit for bit. */
 static bool relay_apply(struct sim_check *c, const struct update *u, struct merge_delta *deltas, float *x)
 {
     struct check_log *log = &c->logs[u->fragment];
@@ -114,7 +114,8 @@ bool check_update_decode(struct sim_check *c, const struct update *u, const stru
     for (uint32_t i = 0; i < v->n_named; i++) {
         const struct check_delta *d = v->named[i].delta;
         if (deltas[i].size == d->size && memcmp(deltas[i].payload, d->payload, d->size) == 0) continue;
-        sim_check_fail(c, "fragment %u: what is relayed of worker-%d is not what it sent", u->fragment, d->client);
+        sim_check_fail(c, "fragment %u: the relayed delta of worker-%d differs from the delta it sent", u->fragment,
+                       d->client);
         return false;
     }
     c->counts.relayed++;

@@ -4,7 +4,7 @@
 #include "common/base/mem.h"
 #include "tests/lib/sim/sim_check_impl.h"
 
-/* What is worth a line among the last events. */
+/* Adds the messages that explain a run to the last events. */
 static void note_message(struct sim_check *c, enum sim_net_moment moment, int client, bool to_client,
                          const struct msg *m)
 {
@@ -44,8 +44,8 @@ static void sent_offer(struct sim_check *c, int client, const struct msg_offer *
     struct check_delta *d = check_delta_find(c, client, o->round, o->fragment, o->crc);
     if (!d || d->size != o->bytes) {
         sim_check_fail(c,
-                       "worker-%d offers bytes for round %llu fragment %u that do not follow from what it trained "
-                       "(sent + residual = delta + old residual)",
+                       "worker-%d offers bytes for round %llu fragment %u that do not follow from its training (sent + "
+                       "residual = delta + old residual)",
                        client, (unsigned long long)o->round, o->fragment);
         return;
     }
@@ -77,7 +77,7 @@ static void sent_delta_chunk(struct sim_check *c, int client, const struct msg_c
             k->offset + k->size <= d->size && k->total == d->size &&
             memcmp(d->payload + k->offset, k->data, k->size) == 0)
             return;
-    sim_check_fail(c, "worker-%d sends bytes of round %llu fragment %u that are not of its delta", client,
+    sim_check_fail(c, "worker-%d sends bytes of round %llu fragment %u that differ from its delta", client,
                    (unsigned long long)k->key, k->fragment);
 }
 
@@ -95,12 +95,12 @@ static void sent_own(struct sim_check *c, int client, const struct check_version
         bool had = own->session == c->workers[client].given && own->round == v->named[i].round;
         bool before = own->get_version == k->key && own->get_offset < at;
         if (from == end && before && !had)
-            sim_check_fail(c, "worker-%d is not sent its delta of round %llu, fragment %u, which it may have lost",
+            sim_check_fail(c, "worker-%d does not receive its delta of round %llu, fragment %u, which it may have lost",
                            client, (unsigned long long)v->named[i].round, k->fragment);
         if (from >= end || to <= at) continue;
         c->counts.own_bytes += (to < end ? to : end) - (from > at ? from : at);
         if (before && had)
-            sim_check_fail(c, "worker-%d is sent its own delta of round %llu, fragment %u, back", client,
+            sim_check_fail(c, "worker-%d receives its own delta of round %llu, fragment %u", client,
                            (unsigned long long)own->round, k->fragment);
     }
 }
@@ -110,7 +110,7 @@ static void sent_object_chunk(struct sim_check *c, int client, const struct msg_
     const struct check_version *v = check_version_at(c, k->fragment, k->key);
     c->moved_us = c->now_us;
     if (!v) {
-        sim_check_fail(c, "worker-%d is sent version %llu of fragment %u, which does not exist", client,
+        sim_check_fail(c, "worker-%d receives version %llu of fragment %u, which does not exist", client,
                        (unsigned long long)k->key, k->fragment);
         return;
     }
@@ -127,7 +127,7 @@ static void sent_object_chunk(struct sim_check *c, int client, const struct msg_
         for (size_t i = 0; i < check_count(c, k->fragment); i++) put_f32(&writer, v->theta[i]);
     }
     if (!whole || k->total != size || k->offset + k->size > size || memcmp(whole + k->offset, k->data, k->size) != 0)
-        sim_check_fail(c, "worker-%d is sent other bytes for version %llu of fragment %u than the log holds", client,
+        sim_check_fail(c, "worker-%d receives bytes for version %llu of fragment %u that differ from the log", client,
                        (unsigned long long)k->key, k->fragment);
     else if (k->kind == OBJECT_UPDATE && v->relayed)
         sent_own(c, client, v, k);
@@ -140,14 +140,14 @@ static void sent_assign(struct sim_check *c, int client, const struct msg_assign
     uint64_t count = 0, want = (uint64_t)a->steps * c->config.train.batch_size * c->config.train.grad_accum;
     c->moved_us = c->now_us;
     if (a->worker_id >= CHECK_IDS || (c->client_of_id[a->worker_id] >= 0 && c->client_of_id[a->worker_id] != client)) {
-        sim_check_fail(c, "worker-%d is given id %u, which is another's", client, (unsigned)a->worker_id);
+        sim_check_fail(c, "worker-%d receives id %u, which another worker has", client, (unsigned)a->worker_id);
         return;
     }
     c->client_of_id[a->worker_id] = client;
     w->id = a->worker_id;
     w->given_last = *a;
     if (c->synced && c->open_unsynced)
-        sim_check_fail(c, "worker-%d is sent its assignment of round %llu before it is durable", client,
+        sim_check_fail(c, "worker-%d receives its assignment of round %llu before it is durable", client,
                        (unsigned long long)a->round);
     for (uint32_t f = 0; f < a->n_fragments; f++) check_log_show(c, f, a->versions[f], "an assignment");
     for (uint32_t r = 0; r < a->n_ranges; r++) {
@@ -157,7 +157,7 @@ static void sent_assign(struct sim_check *c, int client, const struct msg_assign
             merged = merged || check_merged_in(c, f, a->worker_id, a->round);
         for (uint64_t p = a->ranges[r].start; !merged && !c->behind && p < a->ranges[r].start + a->ranges[r].count; p++)
             if (p < c->n_trained && c->trained[p])
-                sim_check_fail(c, "worker-%d is assigned sample position %llu, which is merged already", client,
+                sim_check_fail(c, "worker-%d is assigned sample position %llu, which is already merged", client,
                                (unsigned long long)p);
     }
     if (count != want || a->steps == 0)
@@ -165,13 +165,13 @@ static void sent_assign(struct sim_check *c, int client, const struct msg_assign
                        a->steps);
 }
 
-/* The worker drops its delta: after a power cut the coordinator must still know why it need not wait for it. */
+/* The worker drops its delta. After a power cut the coordinator must still know why it does not wait for that delta. */
 static void sent_reject(struct sim_check *c, int client, const struct msg_reject *r)
 {
     c->counts.rejected++;
     if (c->unsynced)
-        sim_check_fail(c, "worker-%d is refused its delta of round %llu before the reason is durable", client,
-                       (unsigned long long)r->round);
+        sim_check_fail(c, "worker-%d receives the refusal of its delta of round %llu before the reason is durable",
+                       client, (unsigned long long)r->round);
 }
 
 static void sent(struct sim_check *c, int client, bool to_client, const struct msg *m)
@@ -188,7 +188,7 @@ static void sent(struct sim_check *c, int client, bool to_client, const struct m
         for (uint32_t f = 0; f < m->done.n_fragments; f++) {
             const struct check_version *v = check_version_at(c, f, m->done.final[f].version);
             check_log_show(c, f, m->done.final[f].version, "the end");
-            if (v && v->hash != m->done.final[f].hash) sim_check_fail(c, "DONE names another theta than the log");
+            if (v && v->hash != m->done.final[f].hash) sim_check_fail(c, "the theta of DONE differs from the log");
         }
         break;
     case MSG_CHUNK:

@@ -35,7 +35,7 @@ void check_worker_reset(struct sim_check *c, int client)
     w->remembers = -1;
 }
 
-/* The run merged work of this worker that it does not remember (it came back with an older state). */
+/* The run merged a delta that this worker does not remember: it restarted from an older state. */
 static bool forgot(const struct sim_check *c, const struct check_worker *w, uint32_t f, uint64_t base)
 {
     const struct check_log *log = &c->logs[f];
@@ -46,16 +46,16 @@ static bool forgot(const struct sim_check *c, const struct check_worker *w, uint
     return false;
 }
 
-/* By now the worker knows what became of its last delta: merged (its residual is what the codec lost) or not
- * (everything is put back). */
+/* The worker now knows the outcome of its last delta. Merged: its residual is the codec's error. Refused: the whole
+ * delta returns to the residual. */
 static void settle(struct sim_check *c, int client, uint32_t f)
 {
     struct check_worker *w = &c->workers[client];
     const struct check_delta *d = w->pending[f];
     w->pending[f] = NULL;
     if (!d) return;
-    /* Other bytes of this round were merged when it was trained before, in a life it forgot: it takes that for its own,
-     * unless it was told otherwise first. */
+    /* An earlier session trained this round, and other bytes of it were merged. The worker takes those for its own,
+     * unless it received a refusal first. */
     bool before = check_merged_in(c, f, w->id, d->round) && w->refused[f] != (int64_t)d->round;
     if (check_is_merged(c, d) || before) {
         feedback_commit(&w->feedback[f]);
@@ -109,7 +109,7 @@ void sim_check_worker_started(struct sim_check *c, int client)
     c->workers[client].waits_since = 0;
 }
 
-/* ---- what it trained --------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 struct check_delta *check_delta_find(struct sim_check *c, int client, uint64_t round, uint32_t fragment, uint32_t crc)
 {
@@ -128,7 +128,7 @@ void check_deltas_free(struct sim_check *c)
     c->deltas = NULL;
 }
 
-/* The version of fragment f whose floats these are, newest first; -1: none. */
+/* Returns the version of fragment f with these values, newest first; -1: none. */
 static int64_t version_of(struct sim_check *c, uint32_t f, const float *theta)
 {
     uint64_t hash = hash_floats(NULL, theta, check_count(c, f));
@@ -146,7 +146,7 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     float *x = mem_alloc(n, sizeof(float));
     assert(d && x);
     int64_t base = version_of(c, f, anchor);
-    if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* of a life the coordinator has forgotten */
+    if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* the coordinator lost that version */
     if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
         sim_check_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
                        (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
@@ -178,7 +178,7 @@ void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_
 {
     c->moved_us = c->now_us;
     for (size_t i = 0; i < c->layout.n_params; i++)
-        if (!isfinite(values[i])) return; /* must not be sent: an offer of it will not be found */
+        if (!isfinite(values[i])) return; /* must not be sent: an offer of this delta will not be found */
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         uint64_t offset = c->layout.fragments[f].offset;
         make_delta(c, client, task, f, anchor + offset, values + offset);
@@ -193,7 +193,7 @@ void sim_check_worker_evaluates(struct sim_check *c, int client, const struct ms
         const struct check_version *v = check_version_at(c, f, task->versions[f]);
         const float *part = theta + c->layout.fragments[f].offset;
         if ((!v || v->hash != hash_floats(NULL, part, check_count(c, f))) && !c->behind)
-            sim_check_fail(c, "worker-%d evaluates something else than version %llu of fragment %u", client,
+            sim_check_fail(c, "worker-%d evaluates values that differ from version %llu of fragment %u", client,
                            (unsigned long long)task->versions[f], f);
     }
 }
@@ -204,16 +204,16 @@ void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, 
     const float *theta = outer_loop_params(loop);
     c->now_us = now_us;
     c->counts.checks++;
-    uint8_t state = outer_loop_heartbeat(loop)->beat.state; /* it may be sent home while theta is still being loaded */
+    uint8_t state = outer_loop_heartbeat(loop)->beat.state; /* DONE may arrive while theta loads */
     bool whole = theta != NULL && state != WORKER_CATCHING_UP && want != OUTER_DONE && want != OUTER_FAILED;
     for (uint32_t f = 0; whole && f < c->layout.n_fragments; f++) {
         const struct check_version *v = check_version_at(c, f, outer_loop_version(loop, f));
         if (c->behind) continue;
         if (!v || v->hash != hash_floats(NULL, theta + c->layout.fragments[f].offset, check_count(c, f)))
-            sim_check_fail(c, "worker-%d: its copy of fragment %u is not version %llu of the log", client, f,
+            sim_check_fail(c, "worker-%d: its copy of fragment %u differs from version %llu of the log", client, f,
                            (unsigned long long)outer_loop_version(loop, f));
     }
     if (want == OUTER_TRAIN || want == OUTER_EVAL) w->active_us = now_us;
     if (want == OUTER_WAIT && outer_loop_text(loop, now_us)[0] == '\0')
-        sim_check_fail(c, "worker-%d waits and does not say for what", client);
+        sim_check_fail(c, "worker-%d waits and names nothing that it waits for", client);
 }

@@ -7,7 +7,7 @@
 #include "common/base/mem.h"
 #include "tests/lib/sim/sim_store.h"
 
-/* Small defaults: a round takes a virtual second, a run some dozen rounds. */
+/* Small defaults: a round takes one virtual second, a run about a dozen rounds. */
 static const char *const small_config[] = {
     "run.name=sim",
     "run.seed=5",
@@ -32,14 +32,14 @@ static const char *const small_config[] = {
 
 static void coordinator_poll(struct sim_cluster *c);
 
-/* One operation that others can see. False: the process is dead. */
+/* Counts an operation that other processes can see. False if the process is dead. */
 static bool coordinator_alive(void *ctx)
 {
     struct sim_cluster *c = ctx;
     if (c->dying) return false;
     c->operations++;
     if (c->die_in > 0 && --c->die_in == 0) {
-        sim_check_note(c->check, sim_net_now(c->net), "the coordinator dies in operation %ld", c->operations);
+        sim_check_note(c->check, sim_net_now(c->net), "the coordinator is killed in operation %ld", c->operations);
         c->dying = true;
     }
     return !c->dying;
@@ -70,16 +70,15 @@ static void coordinator_started_by(void *ctx, uint64_t starts)
     if (!c->engine && !c->finished && c->starts == starts) sim_cluster_coordinator_start(c);
 }
 
-/* The engine's call is over. True: so is the process. */
+/* Ends a call of the engine. True if the process ended too. */
 static bool coordinator_over(struct sim_cluster *c, enum status status, const struct err *err)
 {
     bool gives_up = status != STATUS_OK && !c->dying;
     if (status == STATUS_OK && !c->dying) return false;
     if (gives_up) {
         c->gave_up++;
-        sim_check_note(c->check, sim_net_now(c->net), "the coordinator gives up: %s", err->msg);
-        if (!c->may_give_up)
-            sim_check_fail(c->check, "the coordinator gives up: %s (%s)", err->msg, status_text(status));
+        sim_check_note(c->check, sim_net_now(c->net), "the coordinator exits: %s", err->msg);
+        if (!c->may_give_up) sim_check_fail(c->check, "the coordinator exits: %s (%s)", err->msg, status_text(status));
     }
     sim_cluster_coordinator_kill(c, c->die_by_power && !gives_up);
     if (c->revive_us != UINT64_MAX)
@@ -110,7 +109,7 @@ static void coordinator_finish(struct sim_cluster *c)
         .end_us = now,
         .final_val_loss = summary.final_val_loss,
     };
-    sim_check_note(c->check, now, "the coordinator has finished");
+    sim_check_note(c->check, now, "the coordinator finished");
     sim_check_finished(c->check, c->engine);
     sim_cluster_coordinator_kill(c, false);
 }
@@ -156,7 +155,7 @@ void sim_cluster_coordinator_start(struct sim_cluster *c)
         .config = &c->config, .entropy = c->entropy + c->starts, .rounds_reported = sim_check_rounds_told(c->check)};
     struct engine_io io = {.ctx = c, .send = coordinator_send, .event = coordinator_event, .bytes = coordinator_bytes};
     struct err err = {0};
-    sim_check_note(c->check, now, "the coordinator starts");
+    sim_check_note(c->check, now, "the coordinator started");
     enum status status = engine_create(&c->engine, &options, sim_store_store(c->store), &io, now, &err);
     if (status != STATUS_OK) c->engine = NULL;
     if (coordinator_over(c, status, &err)) return;
@@ -195,7 +194,7 @@ static int cluster_tap(void *ctx, enum sim_net_moment moment, int client, bool t
     return sim_check_message(c->check, sim_net_now(c->net), moment, client, to_client, m);
 }
 
-/* ---- faults by the clock ----------------------------------------------------------------------------------------- */
+/* ---- scheduled faults -------------------------------------------------------------------------------------------- */
 
 static void fault_kill(void *ctx, uint64_t arg)
 {
@@ -246,7 +245,7 @@ static enum status cluster_config(struct sim_cluster *c, const char *const *sett
 {
     struct config_sources sources;
     config_defaults(&c->config, &sources);
-    log_set_level(LOG_ERROR); /* what it says about a configuration is not of interest */
+    log_set_level(LOG_ERROR); /* warnings about the configuration are irrelevant here */
     for (const char *const *s = small_config; *s; s++) TRY(config_set(&c->config, &sources, *s, CONFIG_FILE, err));
     for (const char *const *s = settings; s && *s; s++) TRY(config_set(&c->config, &sources, *s, CONFIG_FLAG, err));
     enum status status = config_resolve(&c->config, &sources, err);
@@ -298,7 +297,7 @@ void sim_cluster_destroy(struct sim_cluster *c)
     mem_free(c);
 }
 
-/* Who could not reach the coordinator before it was gone will ask for ever. */
+/* A worker that cannot reach the finished coordinator retries without limit, so the run ends after a timeout. */
 static bool cluster_ended(const struct sim_cluster *c)
 {
     bool all = true;
@@ -326,7 +325,7 @@ void sim_cluster_explain(struct sim_cluster *c, FILE *out)
         if (w->up)
             fprintf(out, "  worker-%d: want %d, %s\n", i, outer_loop_want(w->loop), outer_loop_text(w->loop, now));
         else
-            fprintf(out, "  worker-%d is down, said last: %s\n", i, w->last_text);
+            fprintf(out, "  worker-%d is down, last status: %s\n", i, w->last_text);
     }
     fprintf(out, "  virtual time %.3f s\n", (double)now / 1e6);
 }

@@ -1,7 +1,8 @@
-/* A whole run in virtual time: one coordinator (coordinator/engine/engine.h on a store in memory) and workers
- * (tests/lib/sim/sim_worker.h) on a virtual network, with a checker (tests/lib/sim/sim_check.h) that looks at
- * everything after every event. Processes are killed and restarted at any instant, the coordinator also in the middle
- * of an operation. */
+/* A whole run in virtual time: one coordinator, workers and a checker.
+ * - The coordinator is coordinator/engine/engine.h on a store in memory.
+ * - The workers (tests/lib/sim/sim_worker.h) run on a virtual network.
+ * - The checker (tests/lib/sim/sim_check.h) checks its invariants after every event.
+ * A test kills and restarts processes at any instant, and the coordinator also in the middle of an operation. */
 #ifndef TESTS_LIB_SIM_CLUSTER_H
 #define TESTS_LIB_SIM_CLUSTER_H
 
@@ -18,16 +19,16 @@
 
 struct sim_cluster_setup {
     uint64_t seed;
-    int n_workers;             /* that exist; each is started by sim_cluster_start_worker */
-    const char *const *config; /* "section.key=value", NULL-terminated, on top of small defaults; or NULL */
+    int n_workers;             /* sim_cluster_start_at starts each worker */
+    const char *const *config; /* "section.key=value", NULL-terminated, overrides the small defaults; or NULL */
     uint64_t train_samples;    /* 0: 64 */
     uint32_t n_tensors;        /* 0: 6 */
-    uint32_t scale;            /* of the model's size; 0: 1, some dozen floats */
+    uint32_t scale;            /* of the model's size; 0: 1, a few dozen floats */
 };
 
 struct sim_store;
 
-/* What a run leaves behind. */
+/* The result of a run. */
 struct sim_cluster_result {
     bool done;
     uint64_t theta_hash, versions, rounds, samples_committed, restarts, end_us;
@@ -47,13 +48,13 @@ struct sim_cluster {
     struct transport *transport;
     uint64_t wake_us, starts, entropy;
     bool finished;      /* the coordinator ended by itself */
-    bool dying;         /* the process died within the call that is being made: nothing it does reaches anybody */
-    long die_in;        /* dies at this many sends and store operations from now; 0: does not */
-    long operations;    /* sends and store operations since the cluster was made */
-    bool die_by_power;  /* unsynced bytes are lost with it */
-    bool may_give_up;   /* a failure of the engine is a death like another (a full disk) */
-    uint64_t gave_up;   /* times it did */
-    uint64_t revive_us; /* a coordinator that died by die_in starts again after this long; UINT64_MAX: stays down */
+    bool dying;         /* the process died within the current call: its effects reach no other process */
+    long die_in;        /* dies at this many sends and store operations from now; 0: never */
+    long operations;    /* sends and store operations since sim_cluster_create */
+    bool die_by_power;  /* unsynced bytes are lost with the process */
+    bool may_give_up;   /* an error of the engine counts as a crash (a full disk) */
+    uint64_t gave_up;   /* number of such errors */
+    uint64_t revive_us; /* delay until a coordinator killed by die_in restarts; UINT64_MAX: never */
     struct sim_cluster_result result;
 };
 
@@ -62,18 +63,17 @@ enum status sim_cluster_create(struct sim_cluster **c_p, const struct sim_cluste
 void sim_cluster_destroy(struct sim_cluster *c);
 
 void sim_cluster_coordinator_start(struct sim_cluster *c);
-/* power: bytes that were not synced are lost or torn. */
+/* power: unsynced bytes are lost or torn. */
 void sim_cluster_coordinator_kill(struct sim_cluster *c, bool power);
-/* The same at that time, and a worker that is told to stop; does nothing when things have changed meanwhile (already
- * down, already up). */
+/* Kill or start a process at that time, or tell a worker to stop. No effect if the process is already down or up. */
 void sim_cluster_kill_at(struct sim_cluster *c, uint64_t at_us, int client, bool power);
 void sim_cluster_leave_at(struct sim_cluster *c, uint64_t at_us, int client);
 void sim_cluster_start_at(struct sim_cluster *c, uint64_t at_us, int client);
 
-/* Run until the coordinator and all workers that are up have ended, the checker failed, or `until_us`. True when the
- * run ended well. */
+/* Run until the coordinator and all running workers have ended, the checker fails, or `until_us`. True if the run
+ * ended well. */
 bool sim_cluster_run(struct sim_cluster *c, uint64_t until_us);
-/* Print what the checker found, the last events, and who waits for what. */
+/* Print the checker's failure, the last events, and what each process waits for. */
 void sim_cluster_explain(struct sim_cluster *c, FILE *out);
 
 #endif

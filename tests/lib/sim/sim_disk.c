@@ -12,7 +12,7 @@ static void clear(struct sim_disk *d, struct sim_disk_file *file)
     *file = (struct sim_disk_file){0};
 }
 
-/* Whatever the process does in the meantime. */
+/* Completes the save, whatever the process does in the meantime. */
 static void save_over(void *ctx, uint64_t number)
 {
     struct sim_disk *d = ctx;

@@ -4,7 +4,7 @@
 
 #include "common/base/mem.h"
 
-struct simevent {
+struct sim_event {
     uint64_t at_us, seq, arg;
     sim_events_fn fn;
     void *ctx;
@@ -16,7 +16,7 @@ void sim_events_finish(struct sim_events *events)
     *events = (struct sim_events){0};
 }
 
-static bool before(const struct simevent *a, const struct simevent *b)
+static bool before(const struct sim_event *a, const struct sim_event *b)
 {
     return a->at_us != b->at_us ? a->at_us < b->at_us : a->seq < b->seq;
 }
@@ -29,16 +29,16 @@ void sim_events_at(struct sim_events *events, uint64_t at_us, sim_events_fn fn, 
         assert(events->heap);
         events->cap = cap;
     }
-    struct simevent e = {at_us > events->now_us ? at_us : events->now_us, events->seq++, arg, fn, ctx};
-    struct simevent *heap = events->heap;
+    struct sim_event e = {at_us > events->now_us ? at_us : events->now_us, events->seq++, arg, fn, ctx};
+    struct sim_event *heap = events->heap;
     size_t i = events->n++;
     for (; i > 0 && before(&e, &heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
     heap[i] = e;
 }
 
-static struct simevent take(struct sim_events *events)
+static struct sim_event take(struct sim_events *events)
 {
-    struct simevent *heap = events->heap, first = heap[0], last = heap[--events->n];
+    struct sim_event *heap = events->heap, first = heap[0], last = heap[--events->n];
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
@@ -58,7 +58,7 @@ bool sim_events_step(struct sim_events *events, uint64_t until_us)
         if (events->now_us < until_us) events->now_us = until_us;
         return false;
     }
-    struct simevent e = take(events);
+    struct sim_event e = take(events);
     events->now_us = e.at_us;
     e.fn(e.ctx, e.arg);
     return true;

@@ -8,17 +8,17 @@
 
 typedef void (*sim_events_fn)(void *ctx, uint64_t arg);
 
-/* Zeroed: time 0, no events. */
+/* Zero-initialized: time 0, no events. */
 struct sim_events {
-    uint64_t now_us, seq; /* seq: events asked for so far */
-    struct simevent *heap;
+    uint64_t now_us, seq; /* seq: number of events scheduled so far */
+    struct sim_event *heap;
     size_t n, cap;
 };
 
 void sim_events_finish(struct sim_events *events);
-/* Run fn(ctx, arg) at `at_us` (not before now). Events of one time run in the order they were asked for. */
+/* Run fn(ctx, arg) at `at_us`, or now if that has passed. Events of equal time run in the order of their scheduling. */
 void sim_events_at(struct sim_events *events, uint64_t at_us, sim_events_fn fn, void *ctx, uint64_t arg);
-/* Run the next event; false when there is none before `until_us` (the clock then stands at until_us). */
+/* Run the next event. False if there is none until `until_us`; the clock then stands at until_us. */
 bool sim_events_step(struct sim_events *events, uint64_t until_us);
 
 #endif

@@ -14,7 +14,7 @@ enum { LANES = 2, QUEUE_MESSAGES = 1000, RECONNECT_US = 200 * 1000 };
 /* One direction of one connection: packets in order of arrival. */
 struct pipe {
     struct sim_packets packets;
-    uint64_t busy_us, last_us; /* when the link is free again; arrival of the last packet */
+    uint64_t busy_us, last_us; /* time at which the link is free again; arrival of the last packet */
 };
 
 struct connection {
@@ -29,7 +29,7 @@ struct node {
     int client;
     bool up;
     struct sim_packets inbox;
-    struct simpacket *lent; /* handed out by the last recv */
+    struct sim_packet *lent; /* returned by the last recv */
     uint64_t bytes_sent, bytes_received;
 };
 
@@ -41,7 +41,7 @@ struct sim_net {
     struct connection connections[SIM_NET_CLIENTS_MAX][LANES];
     struct sim_net_link links[SIM_NET_CLIENTS_MAX];
     bool cut[SIM_NET_CLIENTS_MAX];
-    struct sim_packets orphans; /* arrive in order, one event each */
+    struct sim_packets orphans; /* delivered in order, one event each */
     sim_net_ready_fn ready;
     sim_net_tap_fn tap;
     void *ctx;
@@ -83,7 +83,7 @@ static struct node *net_node(struct sim_net *net, int client)
     return &net->nodes[client == SIM_NET_LISTENER ? SIM_NET_CLIENTS_MAX : client];
 }
 
-static int net_tap(struct sim_net *net, enum sim_net_moment moment, const struct simpacket *p, bool to_client)
+static int net_tap(struct sim_net *net, enum sim_net_moment moment, const struct sim_packet *p, bool to_client)
 {
     if (!net->tap) return 1;
     struct msg m;
@@ -94,7 +94,7 @@ static int net_tap(struct sim_net *net, enum sim_net_moment moment, const struct
     return net->tap(net->ctx, moment, p->client, to_client, &m);
 }
 
-static void packet_deliver(struct sim_net *net, struct simpacket *p, bool to_client)
+static void packet_deliver(struct sim_net *net, struct sim_packet *p, bool to_client)
 {
     struct node *to = net_node(net, to_client ? p->client : SIM_NET_LISTENER);
     if (!to->up) {
@@ -118,11 +118,11 @@ static void pipe_arrive(void *ctx, uint64_t arg)
         packet_deliver(net, sim_packets_take(&pipe->packets), to_client);
 }
 
-/* What a killed dialler had already handed to its kernel still arrives, under the old peer id. */
+/* Delivers the packets that a killed dialler had passed to its kernel, under the old peer id. */
 static void orphan_arrive(void *ctx, uint64_t arg)
 {
     struct sim_net *net = ctx;
-    struct simpacket *p = sim_packets_take(&net->orphans);
+    struct sim_packet *p = sim_packets_take(&net->orphans);
     (void)arg;
     if (net->cut[p->client]) {
         mem_free(p);
@@ -131,8 +131,8 @@ static void orphan_arrive(void *ctx, uint64_t arg)
     }
 }
 
-/* Give p its arrival: after what is before it in the pipe, at the link's rate, with latency and jitter. */
-static void pipe_schedule(struct sim_net *net, struct pipe *pipe, struct simpacket *p, bool to_client)
+/* Sets the arrival of p: after the packets before it, at the link's rate, with latency and jitter. */
+static void pipe_schedule(struct sim_net *net, struct pipe *pipe, struct sim_packet *p, bool to_client)
 {
     const struct sim_net_link *link = &net->links[p->client];
     uint64_t start = pipe->busy_us > net->events.now_us ? pipe->busy_us : net->events.now_us;
@@ -148,11 +148,11 @@ static void pipe_reset(struct sim_net *net, struct pipe *pipe)
     pipe->busy_us = pipe->last_us = net->events.now_us;
 }
 
-/* Everything still in the pipe travels again from now on, in order. */
+/* Sends every packet of the pipe again from now on, in order. */
 static void pipe_restart(struct sim_net *net, struct pipe *pipe, bool to_client, uint64_t peer)
 {
     pipe_reset(net, pipe);
-    for (struct simpacket *p = pipe->packets.head; p; p = p->next) {
+    for (struct sim_packet *p = pipe->packets.head; p; p = p->next) {
         p->peer = peer;
         pipe_schedule(net, pipe, p, to_client);
     }
@@ -179,8 +179,8 @@ static void connection_dial(struct sim_net *net, int client)
     }
 }
 
-/* The connection ends: what was under way in a direction is kept (already in a socket's buffer, or queued again on the
- * next connection) or lost. */
+/* Ends the connection. The packets in a direction are kept (in a socket's buffer, or queued for the next connection)
+ * or lost. */
 static void connection_close(struct sim_net *net, int client, bool keep_up, bool keep_down, bool forget_peer)
 {
     for (int lane = 0; lane < LANES; lane++) {
@@ -218,16 +218,16 @@ static enum status node_send(struct transport *t, uint64_t peer, enum wire_lane 
     if (!from->up || client < 0) return STATUS_CLOSED;
     struct connection *c = &net->connections[client][lane];
     if (to_client && c->peer != peer) return STATUS_CLOSED;
-    /* A listener learns late that a dialler has gone: until then its messages vanish. */
+    /* A listener detects a closed connection late: until then its messages are lost. */
     if (to_client && !c->open) return sim_net_chance(net) < 0.5 ? STATUS_CLOSED : STATUS_OK;
     struct pipe *pipe = &c->pipe[to_client];
     if (pipe_full(net, pipe, &net->links[client])) {
         net->counts.refused++;
         return STATUS_AGAIN;
     }
-    struct simpacket *p = mem_alloc(1, sizeof(*p) + size);
+    struct sim_packet *p = mem_alloc(1, sizeof(*p) + size);
     assert(p);
-    *p = (struct simpacket){.arrival_us = UINT64_MAX, .peer = c->peer, .client = client, .lane = lane, .size = size};
+    *p = (struct sim_packet){.arrival_us = UINT64_MAX, .peer = c->peer, .client = client, .lane = lane, .size = size};
     memcpy(p->data, data, size);
     net->counts.sent++;
     from->bytes_sent += size;
@@ -237,7 +237,7 @@ static enum status node_send(struct transport *t, uint64_t peer, enum wire_lane 
     net->counts.lost += copies == 0;
     net->counts.duplicated += copies > 1;
     for (int i = 0; i < copies; i++) {
-        struct simpacket *copy = simpacket_copy(p);
+        struct sim_packet *copy = sim_packet_copy(p);
         sim_packets_put(&pipe->packets, copy);
         if (c->open) pipe_schedule(net, pipe, copy, to_client);
     }
@@ -368,7 +368,7 @@ void sim_net_partition(struct sim_net *net, int client, bool cut)
         pipe_restart(net, &c->pipe[0], false, c->peer);
         pipe_restart(net, &c->pipe[1], true, c->peer);
     }
-    connection_dial(net, client); /* connections that are open stay as they are */
+    connection_dial(net, client); /* open connections stay open */
 }
 
 int sim_net_peer_client(const struct sim_net *net, uint64_t peer)

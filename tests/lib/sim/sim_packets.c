@@ -10,7 +10,7 @@ void sim_packets_init(struct sim_packets *q)
     *q = (struct sim_packets){.tail = &q->head};
 }
 
-void sim_packets_put(struct sim_packets *q, struct simpacket *p)
+void sim_packets_put(struct sim_packets *q, struct sim_packet *p)
 {
     p->next = NULL;
     *q->tail = p;
@@ -18,9 +18,9 @@ void sim_packets_put(struct sim_packets *q, struct simpacket *p)
     q->count++;
 }
 
-struct simpacket *sim_packets_take(struct sim_packets *q)
+struct sim_packet *sim_packets_take(struct sim_packets *q)
 {
-    struct simpacket *p = q->head;
+    struct sim_packet *p = q->head;
     if (!p) return NULL;
     q->head = p->next;
     if (!q->head) q->tail = &q->head;
@@ -30,12 +30,12 @@ struct simpacket *sim_packets_take(struct sim_packets *q)
 
 void sim_packets_clear(struct sim_packets *q)
 {
-    for (struct simpacket *p = sim_packets_take(q); p; p = sim_packets_take(q)) mem_free(p);
+    for (struct sim_packet *p = sim_packets_take(q); p; p = sim_packets_take(q)) mem_free(p);
 }
 
-struct simpacket *simpacket_copy(const struct simpacket *p)
+struct sim_packet *sim_packet_copy(const struct sim_packet *p)
 {
-    struct simpacket *copy = mem_alloc(1, sizeof(*p) + p->size);
+    struct sim_packet *copy = mem_alloc(1, sizeof(*p) + p->size);
     assert(copy);
     memcpy(copy, p, sizeof(*p) + p->size);
     return copy;

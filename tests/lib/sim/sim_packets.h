@@ -1,4 +1,4 @@
-/* Messages on their way through tests/lib/sim_net: packets on the heap, in queues. */
+/* The packets of tests/lib/sim/sim_net.h: messages on the heap, in queues. */
 #ifndef TESTS_LIB_SIM_PACKETS_H
 #define TESTS_LIB_SIM_PACKETS_H
 
@@ -7,10 +7,10 @@
 
 #include "wire/msg.h"
 
-struct simpacket {
-    struct simpacket *next;
+struct sim_packet {
+    struct sim_packet *next;
     uint64_t arrival_us; /* UINT64_MAX: waits for a connection */
-    uint64_t peer;       /* the listener's id of the connection it came by */
+    uint64_t peer;       /* the listener's id of the connection that carried it */
     int client;
     enum wire_lane lane;
     size_t size;
@@ -18,17 +18,17 @@ struct simpacket {
 };
 
 struct sim_packets {
-    struct simpacket *head, **tail;
+    struct sim_packet *head, **tail;
     size_t count;
 };
 
-/* An empty queue, which stays where it is. */
+/* Initialize an empty queue, which must stay at this address. */
 void sim_packets_init(struct sim_packets *q);
-/* The queue owns the packet; who takes it does then. NULL: it is empty. */
-void sim_packets_put(struct sim_packets *q, struct simpacket *p);
-struct simpacket *sim_packets_take(struct sim_packets *q);
+/* put passes the packet to the queue; take passes it to the caller, NULL if the queue is empty. */
+void sim_packets_put(struct sim_packets *q, struct sim_packet *p);
+struct sim_packet *sim_packets_take(struct sim_packets *q);
 void sim_packets_clear(struct sim_packets *q);
-/* For mem_free. */
-struct simpacket *simpacket_copy(const struct simpacket *p);
+/* The caller frees the copy with mem_free. */
+struct sim_packet *sim_packet_copy(const struct sim_packet *p);
 
 #endif

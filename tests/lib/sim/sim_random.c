@@ -8,15 +8,15 @@
 
 enum { SETTINGS_MAX = 32, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
 
-/* What is drawn before the run begins: the same with and without faults. */
+/* The settings drawn before the run begins, equal with and without faults. */
 struct plan {
     uint64_t seed, drawn;
     char settings[SETTINGS_MAX][64];
     const char *list[SETTINGS_MAX + 1];
     int n_settings, n_workers, n_late;
     bool harsh, barrier, saves_all, nan;
-    unsigned evict_s; /* 0: nobody loses its place */
-    const char *up;   /* codec.up; NULL: of ddp */
+    unsigned evict_s; /* 0: no evictions */
+    const char *up;   /* codec.up; NULL: the default of ddp */
     struct sim_cluster *cluster;
     uint64_t kills;
 };
@@ -37,7 +37,7 @@ static void set(struct plan *p, const char *fmt, ...)
     p->n_settings++;
 }
 
-/* Codecs both ways; updates that are no plain codec need plain SGD. */
+/* Draws the codecs of both directions. Updates without a plain codec need plain SGD. */
 static bool plan_codecs(struct plan *p)
 {
     static const char *const up[] = {"fp32", "int8:32",          "int8:16",           "fp32+lz4",
@@ -174,7 +174,7 @@ static void fault_now(void *ctx, uint64_t arg)
         c->die_by_power = more & 1;
         c->revive_us = 300000;
         break;
-    default: /* FAULT_CALM: from here on the world is kind */
+    default: /* FAULT_CALM: no faults from here on */
         c->die_in = 0;
         for (int i = 0; i < p->n_workers; i++) {
             struct sim_net_link *link = sim_net_link(c->net, i);
@@ -192,7 +192,7 @@ static void fault_at(struct plan *p, uint64_t at_us, int kind, int client, uint6
     sim_net_at(p->cluster->net, at_us, fault_now, p, more << 8 | (uint64_t)client << 4 | (uint64_t)kind);
 }
 
-/* In every fourth run workers are told to stop, and come back; from numbers of its own, as with the embeddings. */
+/* In every fourth run, tells workers to stop and starts them again; draws from a separate sequence. */
 static void setup_leaves(struct plan *p, uint64_t span)
 {
     uint64_t n = rng_u64(p->seed, RNG_TEST + 10, 0) % 12;
@@ -204,8 +204,8 @@ static void setup_leaves(struct plan *p, uint64_t span)
     }
 }
 
-/* Where places are lost, often all of them at once: rounds are given out again. Those who come back are told to stop,
- * or killed, soon after. From numbers of its own, too; returns when it is over. */
+/* Causes evictions, often of all workers at once, so that rounds are assigned again. Workers that return are soon
+ * told to stop or killed. Draws from a separate sequence; returns the end time of the outage. */
 static uint64_t setup_outage(struct plan *p)
 {
     uint64_t r = rng_u64(p->seed, RNG_TEST + 11, 0), begin = 500000 + (r >> 8) % 4000000, last = 0;
@@ -252,7 +252,7 @@ static void setup_faults(struct plan *p)
             fault_at(p, at, FAULT_FREEZE, client, 0);
             fault_at(p, at + lasts, FAULT_THAW, client, 0);
             break;
-        default: /* the most telling one: in the middle of an operation */
+        default: /* kills the coordinator in the middle of an operation */
             fault_at(p, at, FAULT_DIE_IN, 0, draw(p, 60) << 1 | power);
             p->kills++;
         }

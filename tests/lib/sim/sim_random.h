@@ -1,5 +1,6 @@
-/* Random runs of the simulated cluster: everything about run `seed` (method, codecs, links, speeds, who joins when,
- * which faults strike when) follows from the seed. After some virtual time the faults stop; then the run has to end. */
+/* Random runs of the simulated cluster. The method, codecs, links, speeds, joins and faults of a run all follow from
+ * its seed.
+ * After some virtual time the faults stop; the run must then end. */
 #ifndef TESTS_LIB_SIM_RANDOM_H
 #define TESTS_LIB_SIM_RANDOM_H
 
@@ -10,8 +11,8 @@
 #include "tests/lib/sim/sim_cluster.h"
 
 struct sim_random_plan {
-    char text[512];  /* one line for people */
-    bool comparable; /* must end at the theta of the same run without faults, unless a worker was evicted */
+    char text[512];  /* summary in one line */
+    bool comparable; /* must end at the theta of the run without faults, unless a worker was evicted */
 };
 
 struct sim_random_outcome {
@@ -23,12 +24,12 @@ struct sim_random_outcome {
 };
 
 enum sim_random_flags {
-    SIM_RANDOM_HARSH = 1, /* of another distribution: more workers, fragments, quorums, evictions, losses and faults */
-    SIM_RANDOM_CALM = 2,  /* the same run without any fault */
-    SIM_RANDOM_TRACE = 4, /* every event is printed */
+    SIM_RANDOM_HARSH = 1, /* another distribution: more workers, fragments, quorums, evictions, losses and faults */
+    SIM_RANDOM_CALM = 2,  /* the same run without faults */
+    SIM_RANDOM_TRACE = 4, /* prints every event */
 };
 
-/* Run seed `seed`; flags: enum sim_random_flags, or-ed. explain: where a failure is printed (NULL: nowhere). */
+/* Run seed `seed`; flags: enum sim_random_flags, or-ed. explain: where to print a failure (NULL: nowhere). */
 enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct sim_random_plan *plan,
                            struct sim_random_outcome *outcome) MUST_CHECK;
 

@@ -17,7 +17,7 @@ struct sim_cluster *sim_rig_cluster(const struct sim_cluster_setup *setup)
     struct sim_cluster *c;
     struct err err = {0};
     if (sim_cluster_create(&c, setup, &err) != STATUS_OK) {
-        fprintf(stderr, "a scenario's configuration is wrong: %s\n", err.msg);
+        fprintf(stderr, "invalid configuration of a scenario: %s\n", err.msg);
         abort();
     }
     sim_check_trace(c->check, getenv("SIM_TRACE") != NULL);

@@ -9,7 +9,7 @@
 #include "common/base/rng.h"
 #include "gpu/device.h"
 
-/* Enough for any message of the toy model. */
+/* Large enough for any message of the toy model. */
 static uint8_t encode_buffer[WIRE_HEADER + WIRE_BODY_MAX];
 
 enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, const struct msg *m)
@@ -21,13 +21,13 @@ enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, co
     return t->ops->send(t, peer, lane, encode_buffer, size);
 }
 
-/* ---- what the outer loop asks of its owner ----------------------------------------------------------------------- */
+/* ---- callbacks of the outer loop --------------------------------------------------------------------------------- */
 
 static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg *m)
 {
     struct sim_worker *w = ctx;
     if (m->type == MSG_CHUNK && m->chunk.offset + m->chunk.size == m->chunk.total && sim_disk_saving(&w->disk))
-        sim_check_fail(w->check, "worker-%d: all of a delta is sent before its state is saved", w->client);
+        sim_check_fail(w->check, "worker-%d: the whole delta is sent before its state is saved", w->client);
     return sim_send(w->transport, 0, lane, m);
 }
 
@@ -89,7 +89,7 @@ static enum status worker_on_config(void *ctx, const struct msg_config *m, struc
 
 static void worker_poll(struct sim_worker *w);
 
-/* Position of the n-th sample of an assignment. */
+/* Returns the position of the n-th sample of an assignment. */
 static uint64_t task_position(const struct msg_assign *task, uint64_t n)
 {
     for (uint32_t i = 0; i < task->n_ranges; i++) {
@@ -106,7 +106,7 @@ static void worker_step(struct sim_worker *w)
     uint64_t count = (uint64_t)w->config.train.batch_size * w->config.train.grad_accum;
     memset(w->gradient, 0, n * sizeof(double));
     for (uint64_t i = 0; i < count; i++)
-        w->loss += toy_gradient_add(w->toy, w->theta, n, task_position(&w->task, w->taken++), 1, w->gradient);
+        w->loss += toy_gradient_add(w->toy, w->theta, n, task_position(&w->task, w->used++), 1, w->gradient);
     double position = w->task.step0 + w->step * w->task.step_rate;
     double lr = 0.05 / (1.0 + position / 50.0);
     for (size_t i = 0; i < n; i++) {
@@ -130,7 +130,7 @@ static void worker_delta(struct sim_worker *w)
         for (size_t i = 0; i < n; i++) w->theta[i] = (float)(w->gradient[i] / (double)count);
     struct outer_result result = {
         .values = w->theta,
-        .tokens = w->taken * w->toy->sample_tokens,
+        .tokens = w->used * w->toy->sample_tokens,
         .steps = w->step,
         .loss_sum = w->loss,
         .compute_us = w->step * w->step_us,
@@ -138,15 +138,16 @@ static void worker_delta(struct sim_worker *w)
     sim_check_worker_trained(w->check, w->client, &w->task, w->anchor, w->theta);
     enum status status = outer_loop_train_done(w->loop, &result, sim_net_now(w->net));
     if (status != STATUS_OK && status != STATUS_NONFINITE && outer_loop_want(w->loop) != OUTER_FAILED)
-        sim_check_fail(w->check, "worker-%d: train_done says %s but the loop goes on", w->client, status_text(status));
+        sim_check_fail(w->check, "worker-%d: train_done returns %s but the loop continues", w->client,
+                       status_text(status));
 }
 
-/* arg: life of the worker and what was begun, so that a killed or revoked computation leaves no trace. */
+/* arg: the process's life and the kind of computation. A killed or revoked computation then has no effect. */
 static void worker_computed(void *ctx, uint64_t life)
 {
     struct sim_worker *w = ctx;
     if (life != w->life || !w->up || w->busy == SIM_WORKER_IDLE) return;
-    if (w->frozen) { /* it computes on when it is let go */
+    if (w->frozen) { /* a frozen worker computes on after it is thawed */
         sim_net_at(w->net, sim_net_now(w->net) + w->step_us, worker_computed, w, life);
         return;
     }
@@ -189,7 +190,7 @@ static void worker_begin(struct sim_worker *w, enum outer_want want)
     outer_loop_train_begin(w->loop, now);
     w->busy = SIM_WORKER_TRAINS;
     w->step = 0;
-    w->taken = 0;
+    w->used = 0;
     w->loss = 0.0;
     sim_net_at(w->net, now + w->step_us, worker_computed, w, w->life);
 }
@@ -209,7 +210,7 @@ static void worker_sleep(struct sim_worker *w)
     uint64_t now = sim_net_now(w->net);
     uint64_t loop = outer_loop_deadline_us(w->loop), heartbeat = heartbeat_deadline_us(outer_loop_heartbeat(w->loop));
     uint64_t at = loop < heartbeat ? loop : heartbeat;
-    if (at <= now) at = now + 100; /* a deadline that has passed: nothing could be done about it just now */
+    if (at <= now) at = now + 100; /* the deadline has passed, but nothing was ready */
     if (at == UINT64_MAX || (w->wake_us > now && w->wake_us <= at)) return;
     w->wake_us = at;
     sim_net_at(w->net, at, worker_woken, w, at);
@@ -220,7 +221,7 @@ static void worker_exit(struct sim_worker *w, enum outer_want want)
     w->last_want = want;
     snprintf(w->last_text, sizeof(w->last_text), "%s", outer_loop_text(w->loop, sim_net_now(w->net)));
     sim_check_note(w->check, sim_net_now(w->net), "worker-%d ends: %s", w->client, w->last_text);
-    w->up = false; /* the transport stays: what was queued is flushed */
+    w->up = false; /* the transport stays: queued messages are flushed */
 }
 
 static void worker_receive(struct sim_worker *w)
@@ -270,7 +271,7 @@ void sim_worker_ready(struct sim_worker *w)
     worker_poll(w);
 }
 
-/* ---- life and death ---------------------------------------------------------------------------------------------- */
+/* ---- start and stop ---------------------------------------------------------------------------------------------- */
 
 void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy,
                      int client)
@@ -318,7 +319,7 @@ void sim_worker_start(struct sim_worker *w)
     w->life++;
     w->frozen = false;
     w->wake_us = UINT64_MAX;
-    sim_net_kill(w->net, w->client); /* the process before, if it ended by itself */
+    sim_net_kill(w->net, w->client); /* the previous process, if it ended by itself */
     w->transport = sim_net_up(w->net, w->client);
     struct outer_setup setup = {
         .io_ctx = w,
@@ -355,14 +356,14 @@ void sim_worker_leave(struct sim_worker *w)
 {
     sim_check_note(w->check, sim_net_now(w->net), "worker-%d is told to stop", w->client);
     outer_loop_leave(w->loop, "stopped", sim_net_now(w->net));
-    w->up = false; /* the transport stays: what was queued is flushed */
+    w->up = false; /* the transport stays: queued messages are flushed */
     w->life++;
     worker_unload(w);
 }
 
 void sim_worker_freeze(struct sim_worker *w, bool frozen)
 {
-    sim_check_note(w->check, sim_net_now(w->net), "worker-%d is %s", w->client, frozen ? "stopped" : "let go");
+    sim_check_note(w->check, sim_net_now(w->net), "worker-%d is %s", w->client, frozen ? "stopped" : "thawed");
     w->frozen = frozen;
     if (!frozen) sim_worker_ready(w);
     if (!frozen && w->up) worker_sleep(w);

@@ -1,5 +1,5 @@
-/* One worker process of the simulated cluster: worker/outer/outer_loop.h on a virtual link, training the toy model at
- * its own speed, with a disk that survives its death. */
+/* One worker process of the simulated cluster: worker/outer/outer_loop.h on a virtual link.
+ * It trains the toy model at its own speed and has a disk that survives the process. */
 #ifndef TESTS_LIB_SIM_WORKER_H
 #define TESTS_LIB_SIM_WORKER_H
 
@@ -21,30 +21,30 @@ struct sim_worker {
     struct sim_check *check;
     const struct toy *toy;
     int client;
-    uint64_t step_us, eval_us; /* compute time of an inner step, of an evaluation */
-    bool lazy;                 /* reads its messages between inner steps only, as the real trainer does */
+    uint64_t step_us, eval_us; /* compute time of an inner step and of an evaluation */
+    bool lazy;                 /* reads its messages only between inner steps, like the real trainer */
     uint64_t nan_round;        /* produces NaN once in this round; UINT64_MAX: never */
-    uint8_t stranger;          /* part of its uuid, counts sim_worker_forget */
+    uint8_t stranger;          /* part of its uuid; sim_worker_forget increments it */
 
     /* the process */
     bool up, frozen;
-    uint64_t life; /* counts starts: events of an earlier life are ignored */
+    uint64_t life; /* counts starts: events of an earlier process are ignored */
     uint64_t wake_us;
     struct transport *transport;
     struct outer_loop *loop;
-    enum outer_want last_want; /* when it ended */
+    enum outer_want last_want; /* at its end */
     char last_text[WIRE_TEXT_MAX];
     struct config config;
     struct layout layout;
     bool built;
-    float *theta, *anchor, *velocity; /* (n_params) each */
-    double *gradient;                 /* (n_params) */
-    struct device *device;            /* every second worker's, where its codec can: its deltas are made there */
+    float *theta, *anchor, *velocity; /* [n_params] each */
+    double *gradient;                 /* [n_params] */
+    struct device *device;            /* makes the deltas of every second worker, if its codec can */
     enum { SIM_WORKER_IDLE, SIM_WORKER_TRAINS, SIM_WORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;
     uint32_t step;
-    uint64_t taken; /* samples of the task used so far */
+    uint64_t used; /* samples of the task used so far */
     double loss;
 
     struct sim_disk disk;
@@ -52,21 +52,21 @@ struct sim_worker {
 
 void sim_worker_init(struct sim_worker *w, struct sim_net *net, struct sim_check *check, const struct toy *toy,
                      int client);
-/* Kill it and free everything, the disk too. */
+/* Kill the worker and free everything, including its disk. */
 void sim_worker_finish(struct sim_worker *w);
 
 void sim_worker_start(struct sim_worker *w);
-/* kill -9: what was not saved is gone. */
+/* kill -9: unsaved state is lost. */
 void sim_worker_kill(struct sim_worker *w);
-/* SIGTERM: it saves what a boundary allows, says LEAVE and ends; sim_worker_start continues it. */
+/* SIGTERM: the worker saves its state if it is at a boundary, sends LEAVE and ends. sim_worker_start continues it. */
 void sim_worker_leave(struct sim_worker *w);
 /* SIGSTOP and SIGCONT. */
 void sim_worker_freeze(struct sim_worker *w, bool frozen);
-/* The network has something for it. */
+/* The network has a message for the worker. */
 void sim_worker_ready(struct sim_worker *w);
-/* Wipe its disk: the next start is a stranger with the same name. */
+/* Erase its disk: the next start is a new worker with the same name. */
 void sim_worker_forget(struct sim_worker *w);
-/* It ended by itself: finished, or failed (last_want says which). */
+/* Return whether it ended by itself: finished or failed (last_want tells which). */
 bool sim_worker_ended(const struct sim_worker *w);
 /* Encode m and send it over a transport of the simulation. */
 enum status sim_send(struct transport *t, uint64_t peer, enum wire_lane lane, const struct msg *m);

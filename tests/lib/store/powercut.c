@@ -37,7 +37,7 @@ static char *copied(const char *text)
     return copy;
 }
 
-/* The place of a name; POWERCUT_NONE. */
+/* Returns the place of a name, or POWERCUT_NONE. */
 static int find(const struct powercut_names *names, const char *name)
 {
     for (size_t i = 0; i < names->n; i++)
@@ -96,9 +96,9 @@ static int make(int folder, const char *name, bool is_folder)
     return node;
 }
 
-/* Where a path leads, by the names that programs see. */
+/* The node that a path names at present. */
 struct place {
-    int folder, node; /* POWERCUT_NONE: outside of the root; nothing there */
+    int folder, node; /* POWERCUT_NONE: outside the root; no node there */
     char name[NAME_MAX + 1];
 };
 
@@ -119,7 +119,7 @@ static struct place place_of(const char *path)
     if (strncmp(whole, d->root, n) != 0 || (whole[n] && whole[n] != '/')) return p;
     p.node = POWERCUT_ROOT;
     for (char *rest = whole + n, *part; (part = strtok_r(rest, "/", &rest));) {
-        if (p.node == POWERCUT_NONE || !d->is_folder[p.node]) powercut_broken("nothing was made there", whole);
+        if (p.node == POWERCUT_NONE || !d->is_folder[p.node]) powercut_broken("the folder does not exist", whole);
         p.folder = p.node;
         snprintf(p.name, sizeof p.name, "%s", part);
         int at = find(&d->folders[p.folder], part);
@@ -133,7 +133,7 @@ static int node_of(int fd)
     return d->on && fd >= 0 && fd < POWERCUT_FILES ? d->open[fd] - 1 : POWERCUT_NONE;
 }
 
-/* This call, which is one of ours, fails. */
+/* Returns whether this recorded call must fail. */
 static bool fails(void)
 {
     if (!d->failing || d->until--) return false;
@@ -149,7 +149,7 @@ static void record_write(int node, size_t at, const void *data, size_t n)
     record((struct powercut_change){.what = WRITE, .node = node, .at = at, .n = n, .data = copy});
 }
 
-/* --- calls -------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 ssize_t __real_pwrite(int fd, const void *data, size_t n, off_t at);
 int __real_ftruncate(int fd, off_t length);
@@ -211,7 +211,7 @@ ssize_t __wrap_write(int fd, const void *data, size_t n)
     off_t at = node == POWERCUT_NONE ? 0 : lseek(fd, 0, fcntl(fd, F_GETFL) & O_APPEND ? SEEK_END : SEEK_CUR);
     bool bad = node != POWERCUT_NONE && fails();
     ssize_t done = bad && n < 2 ? -1 : __real_write(fd, data, bad ? n / 2 : n);
-    if (bad && n >= 2) d->failing = true, d->until = 0; /* the rest of it */
+    if (bad && n >= 2) d->failing = true, d->until = 0; /* write the second half */
     if (node != POWERCUT_NONE && done > 0) record_write(node, (size_t)at, data, (size_t)done);
     pthread_mutex_unlock(&d->lock);
     return done;
@@ -270,7 +270,7 @@ int __wrap_rename(const char *from, const char *to)
     struct place a = place_of(from), b = place_of(to);
     int rc = a.folder != POWERCUT_NONE && fails() ? -1 : __real_rename(from, to), cause = errno;
     if (!rc && a.folder != b.folder) powercut_broken("renamed to another folder", to);
-    if (!rc && a.folder != POWERCUT_NONE && a.node != b.node) /* two names of one file: both stay */
+    if (!rc && a.folder != POWERCUT_NONE && a.node != b.node) /* two names of one file: rename keeps both */
         record(
             (struct powercut_change){.what = RENAME, .node = a.folder, .name = copied(a.name), .to = copied(b.name)});
     pthread_mutex_unlock(&d->lock);
@@ -333,10 +333,10 @@ int __wrap_mkdir(const char *path, mode_t mode)
     return rc;
 }
 
-/* --- recording ---------------------------------------------------------------------------------------------------- */
+/* ---- recording --------------------------------------------------------------------------------------------------- */
 
-/* What is there already, safe. */
-static void take_in(int folder, const char *path)
+/* Records the present contents as safe. */
+static void record_present(int folder, const char *path)
 {
     char at[PATH_MAX + NAME_MAX + 2];
     DIR *dir = opendir(path);
@@ -348,7 +348,7 @@ static void take_in(int folder, const char *path)
         if (stat(at, &st)) powercut_broken("cannot be looked at", at);
         int node = make(folder, e->d_name, S_ISDIR(st.st_mode));
         if (S_ISDIR(st.st_mode)) {
-            take_in(node, at);
+            record_present(node, at);
             continue;
         }
         int fd = __real_open(at, O_RDONLY);
@@ -369,7 +369,7 @@ void powercut_begin(const char *root)
     if (!realpath(root, d->root)) powercut_broken("there is no folder", root);
     memset(d->open, 0, sizeof d->open);
     (void)new_node(true);
-    take_in(POWERCUT_ROOT, d->root);
+    record_present(POWERCUT_ROOT, d->root);
     d->first = d->n_changes;
     d->on = true;
 }

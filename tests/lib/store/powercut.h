@@ -1,16 +1,19 @@
-/* What a disk may hold after its power failed. In programs that link with the library `powercut` (tests/CMakeLists.txt)
- * the calls that change files come through here, and what they change below one folder is recorded. Any instant of that
- * can be looked at afterwards: powercut_image lays out a folder as a disk may have it that lost its power then.
+/* The possible states of a disk after a power cut.
  *
- * POSIX promises this and no more:
- * - bytes and length of a file are safe once it was fsynced. Before, each block may be the old one or the new one, or
- *   zeros where the file has become longer, and the length one that it had since;
- * - names in a folder are safe once the folder was fsynced, whatever became of the files. Before, some of the changes
- *   may have come to the disk, the first ones first (file systems keep them in order, within a folder), each whole: a
- *   rename is in effect or not.
- * Pillai et al., "All file systems are not created equal" (OSDI 2014), look at programs in the same way.
+ * In programs that link with the library `powercut` (tests/CMakeLists.txt), the calls that change files pass through
+ * this module. It records their changes below one folder. Afterwards powercut_image writes a folder that such a disk
+ * may hold, for any instant.
  *
- * Calls may come from several threads. Nothing is fsynced in truth: tests are quick on any disk. */
+ * POSIX promises only this:
+ * - Bytes and length of a file are safe after its fsync. Before, each block may be old, new, or zeros where the file
+ *   became longer. The length is any that the file had since the last fsync.
+ * - Names in a folder are safe after the fsync of the folder, independent of the files. Before, a prefix of the
+ *   changes may be on the disk (file systems keep their order within a folder). Each change is atomic: a rename is
+ *   in effect or not.
+ *
+ * Pillai et al., "All file systems are not created equal" (OSDI 2014), test programs in the same way.
+ *
+ * Calls may come from several threads. No real fsync happens, so that tests are fast on any disk. */
 #ifndef TESTS_LIB_POWERCUT_H
 #define TESTS_LIB_POWERCUT_H
 
@@ -18,32 +21,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Record what becomes of `root` from here on; what is in it now is safe. One at a time. */
+/* Record the changes below `root` from here on; its present contents are safe. One recording at a time. */
 void powercut_begin(const char *root);
-/* Changes since then, or until powercut_end. */
+/* Return the number of changes since then, up to powercut_end. */
 size_t powercut_changes(void);
-/* Of the calls from now on that would change something, or make it safe, number `call` (from 0) fails with EIO, a write
- * when half of it is done. The others do what they are asked for. */
+/* Call number `call` (from 0) of the following calls that change or fsync a file fails with EIO. A failing write
+ * writes its first half. The other calls succeed. */
 void powercut_fail(size_t call);
-/* Whether that was reached. */
+/* Return whether that call was reached. */
 bool powercut_failed(void);
-/* Whether change i made something safe. */
+/* Return whether change i is an fsync. */
 bool powercut_syncs(size_t i);
-/* No more is recorded; what was recorded stays until powercut_free. */
+/* Stop recording; the changes stay until powercut_free. */
 void powercut_end(void);
 void powercut_free(void);
 
-/* What the disk has of what was not safe; from POWERCUT_RANDOM on something at random, another thing for each. */
+/* The unsafe changes that the disk keeps; POWERCUT_RANDOM and higher numbers choose at random, differently for each
+ * number. */
 enum {
     POWERCUT_NOTHING,
     POWERCUT_EVERYTHING,
-    POWERCUT_NAMES,   /* without bytes */
-    POWERCUT_BYTES,   /* without names */
-    POWERCUT_LENGTHS, /* and names, with zeros for bytes */
+    POWERCUT_NAMES,   /* names without bytes */
+    POWERCUT_BYTES,   /* bytes without names */
+    POWERCUT_LENGTHS, /* names and lengths, with zeros for bytes */
     POWERCUT_RANDOM,
 };
 
-/* Instants are 0 ... powercut_changes(): the power failed when so many changes had been made. `to` is made. */
+/* Create `to` as the disk at `instant` (0 ... powercut_changes()): the power failed after that many changes. */
 void powercut_image(size_t instant, uint64_t draw, const char *to);
 
 #endif

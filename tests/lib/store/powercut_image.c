@@ -19,24 +19,24 @@ static uint64_t mixed(uint64_t x)
 }
 
 struct image {
-    size_t end; /* of the changes that were made */
+    size_t end; /* number of changes before the power cut */
     uint64_t draw, seed;
 };
 
-/* By all of its names a file is the same. */
+/* Copies the content of a file to all of its names. */
 static void begin_node(struct image *im, int node)
 {
     im->seed = mixed(im->draw * 1000003 + im->end * 8191 + (size_t)node);
 }
 
-/* A number below n, another one each time. */
+/* Draws the next number below n. */
 static size_t some(struct image *im, size_t n)
 {
     im->seed = mixed(im->seed + 0x9e3779b97f4a7c15u);
     return (size_t)(im->seed % n);
 }
 
-/* The last change of a node that is safe: its last fsync. Where there is none, 0, which is one of the root's. */
+/* Returns the last safe change of a node: its last fsync. 0, a change of the root, if there is none. */
 static size_t safe_until(const struct image *im, int node)
 {
     size_t safe = 0;
@@ -61,7 +61,7 @@ static void apply_bytes(struct content *c, const struct powercut_change *change)
     if (change->what == WRITE) memcpy(c->bytes + change->at, change->data, change->n);
 }
 
-/* Of the old content and the new one: each block is of one of them. */
+/* Mixes the old and the new content block by block. */
 static void mix(struct image *im, struct content *now, const struct content *old, const size_t *lengths, size_t n)
 {
     size_t end = lengths[some(im, n)];
@@ -123,7 +123,7 @@ static void lay_folder(struct image *im, int node, const char *path)
     for (size_t i = 0; i < names.n; i++) {
         char at[PATH_MAX];
         if (snprintf(at, sizeof at, "%s/%s", path, names.list[i].name) >= (int)sizeof at)
-            powercut_broken("too long", path);
+            powercut_broken("path too long", path);
         if (d->is_folder[names.list[i].node])
             lay_folder(im, names.list[i].node, at);
         else

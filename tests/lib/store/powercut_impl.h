@@ -1,4 +1,4 @@
-/* What tests/lib/store/powercut.c records and tests/lib/store/powercut_image.c makes disks of. */
+/* The recording of tests/lib/store/powercut.c, from which powercut_image.c makes disks. */
 #ifndef TESTS_LIB_POWERCUT_IMPL_H
 #define TESTS_LIB_POWERCUT_IMPL_H
 
@@ -11,13 +11,13 @@
 
 enum { POWERCUT_FILES = 1024, POWERCUT_ROOT = 0, POWERCUT_NONE = -1 };
 
-/* Files and folders are nodes, numbered as they appear; names lead to them. */
+/* Files and folders are nodes, numbered in the order of their appearance; names refer to them. */
 enum powercut_what { WRITE, LENGTH, SYNC, NAME, UNNAME, RENAME };
 
 struct powercut_change {
     enum powercut_what what;
-    int node;        /* the file or folder that is changed */
-    size_t at, n;    /* WRITE: where, and how much; LENGTH: n */
+    int node;        /* the changed file or folder */
+    size_t at, n;    /* WRITE: offset and size; LENGTH: n */
     uint8_t *data;   /* WRITE: [n] */
     int named;       /* NAME */
     char *name, *to; /* NAME, UNNAME, RENAME; `to`: RENAME */
@@ -28,7 +28,7 @@ struct powercut_name {
     int node;
 };
 
-/* A folder's names. */
+/* The names in a folder. */
 struct powercut_names {
     struct powercut_name *list;
     size_t n;
@@ -39,21 +39,21 @@ struct powercut_disk {
     bool on;
     char root[PATH_MAX];
     struct powercut_change *changes;
-    size_t n_changes, room, first;  /* first: those before it made what was there at the beginning */
-    struct powercut_names *folders; /* by node, as programs see them; a file has none */
+    size_t n_changes, room, first;  /* first: number of changes that created the initial contents */
+    struct powercut_names *folders; /* [node] names at present; none for a file */
     bool *is_folder;
     int n_nodes;
-    int open[POWERCUT_FILES]; /* by descriptor: node + 1 */
+    int open[POWERCUT_FILES]; /* [descriptor] node + 1 */
     bool failing;
-    size_t until; /* calls before the one that fails */
+    size_t until; /* calls before the failing one */
 };
 
 extern struct powercut_disk powercut_disk;
 
-/* realloc that always succeeds. */
+/* realloc that aborts on failure. */
 void *powercut_grown(void *list, size_t n, size_t size);
 _Noreturn void powercut_broken(const char *why, const char *what);
-/* What a change makes of its folder's names. */
+/* Apply a change to the names of its folder. */
 void powercut_apply(struct powercut_names *names, const struct powercut_change *c);
 
 int __real_open(const char *path, int flags, ...);

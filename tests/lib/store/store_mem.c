@@ -257,7 +257,7 @@ static enum status spool_read(struct store *s, uint64_t offset, void *dst, size_
     return blob_read(&of(s)->spool, offset, dst, size, err);
 }
 
-/* What is read after this is wrong on purpose. */
+/* Overwrites the range, so that a later read returns wrong bytes. */
 static void spool_forget(struct store *s, uint64_t offset, uint64_t size)
 {
     struct blob *spool = &of(s)->spool;
@@ -314,7 +314,7 @@ void store_mem_destroy(struct store *s)
     mem_free(m);
 }
 
-/* Cut the unsynced tail somewhere, then zero some of the blocks that remain of it: pages reach a disk in any order. */
+/* Cuts the unsynced tail somewhere, then zeroes some of the remaining blocks: pages reach a disk in any order. */
 static void lose_tail(struct mem_segment *seg, uint64_t draw)
 {
     size_t tail = seg->bytes.size - seg->synced;

@@ -1,5 +1,7 @@
-/* coordinator/ledger/store.h in memory, with the crashes of a real disk: what was not synced when the power failed may
- * be gone, cut at any byte, or hold zeros in some blocks; what was synced stays. Snapshots are atomic. */
+/* coordinator/ledger/store.h in memory, with the crashes of a real disk.
+ * - After a power cut, unsynced bytes may be lost, cut at any byte, or hold zeros in some blocks.
+ * - Synced bytes stay.
+ * - Snapshots are atomic. */
 #ifndef TESTS_LIB_STORE_MEM_H
 #define TESTS_LIB_STORE_MEM_H
 
@@ -11,12 +13,11 @@
 #include "coordinator/ledger/store.h"
 
 enum status store_mem_create(struct store **s_p) MUST_CHECK;
-void store_mem_destroy(struct store *s); /* ops->close only ends a use: contents stay for the next engine */
+void store_mem_destroy(struct store *s); /* ops->close only ends a use: the contents stay for the next engine */
 
-/* The process that used the store is gone. power: so is part of what was not synced; `draw` chooses which. */
+/* The process that used the store is dead. power: unsynced bytes are lost in part; `draw` decides which. */
 void store_mem_crash(struct store *s, bool power, uint64_t draw);
-/* From now on appends beyond `bytes` in total fail like a full disk (IO, nothing of that append stays); UINT64_MAX: no
- * limit. */
+/* Appends beyond `bytes` in total fail like a full disk: they return IO and write nothing. UINT64_MAX: no limit. */
 void store_mem_set_room(struct store *s, uint64_t bytes);
 
 struct store_mem_counts {
@@ -24,14 +25,14 @@ struct store_mem_counts {
 };
 struct store_mem_counts store_mem_counts(const struct store *s);
 
-/* The bytes of a segment, for tests that damage them. synced_p (may be NULL): how many of them survive a power cut.
- * NULL when there is no such segment. */
+/* Return the bytes of a segment, for tests that damage them; NULL if there is no such segment. synced_p (may be
+ * NULL): number of bytes that survive a power cut. */
 uint8_t *store_mem_segment(struct store *s, uint64_t segment, size_t *size_p, size_t *synced_p);
-/* The same of the newest checkpoint's state; NULL when there is none. */
+/* Return the state of the newest checkpoint; NULL if there is none. */
 uint8_t *store_mem_state(struct store *s, uint64_t *round_p);
-/* Cut a segment, as if the rest had never been written. */
+/* Cut a segment at `size`, as if the rest had never been written. */
 void store_mem_cut(struct store *s, uint64_t segment, size_t size);
-/* An independent copy of everything. */
+/* Make an independent copy of the store. */
 enum status store_mem_copy(struct store **copy_p, const struct store *s) MUST_CHECK;
 
 #endif

@@ -19,7 +19,7 @@
 
 char tmpdir[32];
 
-/* Bytes that a test leaves room for. */
+/* Free bytes that the file system must have. */
 #define ROOM ((uint64_t)1 << 30)
 
 static bool made_in(const char *parent)

@@ -1,24 +1,24 @@
-/* A folder of one test's own, for what it keeps on a real file system: in memory, where there is a gigabyte of it, so
- * that nobody waits for a disk. */
+/* A temporary folder for one test. It is in memory if a gigabyte of memory is free, so that tests do not wait for a
+ * disk. */
 #ifndef TESTS_TMPDIR_H
 #define TESTS_TMPDIR_H
 
 extern char tmpdir[32];
 
-/* Set-up and teardown of cmocka, of a group or of each test. The folder goes with all that is in it; -1 when that
- * cannot be, or when memory of mem_alloc is left. */
+/* Set-up and teardown of cmocka, for a group or for each test. The teardown removes the folder with its contents. It
+ * returns -1 if it cannot, or if memory of mem_alloc is still allocated. */
 int tmpdir_make(void **state);
 int tmpdir_remove(void **state);
-int tmpdir_remove_empty(void **state); /* the same, but nothing may have been left in it */
+int tmpdir_remove_empty(void **state); /* the same, but the folder must be empty */
 
-/* A folder in it goes, with all that is in it. */
+/* Remove a folder with its contents. */
 void tmpdir_clear(const char *path);
 
-/* The path of `name` in the folder, until three more were asked for. */
+/* Return the path of `name` in the folder. The result is valid until three more calls. */
 const char *tmpdir_path(const char *name);
-/* A file of this text, in folders that are made. */
+/* Write a file with this text; creates its folders. */
 void tmpdir_put(const char *name, const char *text);
-/* Remove a file that must be there. */
+/* Remove a file that must exist. */
 void tmpdir_take(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* cli/json_table: status and summaries for people. */
+/* cli/json_table: status and summaries as text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static void expect(const char *json, const char *want)
     free(text);
 }
 
-static void scalars_are_aligned(void **state)
+static void test_scalars_are_aligned(void **state)
 {
     (void)state;
     expect("{\"method\": \"ddp\", \"loss\": 1.25, \"n\": 3, \"ok\": true, \"none\": null, \"in\": {\"x\": 1}}",
@@ -38,7 +38,7 @@ static void scalars_are_aligned(void **state)
            "  x                1\n");
 }
 
-static void arrays_of_objects_are_tables(void **state)
+static void test_arrays_of_objects_are_tables(void **state)
 {
     (void)state;
     expect("{\"workers\": [{\"name\": \"a\", \"step\": 12}, {\"name\": \"longer\", \"step\": 3}], \"v\": [1, 2], "
@@ -50,7 +50,7 @@ static void arrays_of_objects_are_tables(void **state)
            "v                  1 2\n");
 }
 
-static void refuses_other_json(void **state)
+static void test_other_json_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(json_table_print("[1]", "here", stdout, &err), STATUS_CORRUPT);
@@ -60,8 +60,8 @@ static void refuses_other_json(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(scalars_are_aligned),
-                                       cmocka_unit_test(arrays_of_objects_are_tables),
-                                       cmocka_unit_test(refuses_other_json)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scalars_are_aligned),
+                                       cmocka_unit_test(test_arrays_of_objects_are_tables),
+                                       cmocka_unit_test(test_other_json_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static struct options options;
 static struct err err;
 static char *argv[16];
 
-/* Parse the words of `line`, split at spaces. */
+/* Parses the words of `line`, split at spaces. */
 static enum status parse(const char *line)
 {
     static char words[256];
@@ -49,7 +49,7 @@ static enum status parse(const char *line)
     return options_parse(&options, argc, argv, &err);
 }
 
-static void accepts_both_forms_in_any_order(void **state)
+static void test_both_forms_are_accepted_in_any_order(void **state)
 {
     (void)state;
     assert_int_equal(parse("one --dir=a/b --workers 3 two --rate -2.5e-1 --quiet --train.x=1"), STATUS_OK);
@@ -70,7 +70,7 @@ static void accepts_both_forms_in_any_order(void **state)
     assert_string_equal(options.settings[2], "--train.z=3");
 }
 
-static void stops_at_two_dashes(void **state)
+static void test_two_dashes_end_options(void **state)
 {
     (void)state;
     assert_int_equal(parse("-- --quiet -x"), STATUS_OK);
@@ -80,11 +80,11 @@ static void stops_at_two_dashes(void **state)
     assert_false(got.quiet);
 }
 
-static void refuses_what_it_does_not_know(void **state)
+static void test_unknown_options_are_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char *line, *said;
+        const char *line, *error;
     } cases[] = {
         {"a --worker 3", "did you mean --workers?"},
         {"a --verbose", "--help lists the known ones"},
@@ -92,7 +92,7 @@ static void refuses_what_it_does_not_know(void **state)
         {"a --batch-size 3", "unknown option --batch-size: did you mean --train.batch_size?"},
         {"a --learning_rate 1", "did you mean --inner.learning_rate or --outer.learning_rate?"},
         {"a --workers", "--workers has no value"},
-        {"a --workers --quiet", "--workers has no value: write --workers="}, /* which would be lost */
+        {"a --workers --quiet", "--workers has no value: write --workers="}, /* the value would be ignored */
         {"a --rate --train.x=5", "--rate has no value"},
         {"a --train.x", "--train.x has no value: write --train.x=VALUE"},
         {"a --train.x --quiet", "--train.x has no value"},
@@ -111,12 +111,12 @@ static void refuses_what_it_does_not_know(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(parse(cases[i].line), STATUS_INVALID);
-        if (!strstr(err.msg, cases[i].said)) fail_msg("'%s' said: %s", cases[i].line, err.msg);
+        if (!strstr(err.msg, cases[i].error)) fail_msg("'%s' gives: %s", cases[i].line, err.msg);
         assert_null(strchr(err.msg, '\n'));
     }
 }
 
-static void settings_only_where_allowed_and_bounded(void **state)
+static void test_settings_are_accepted_where_allowed(void **state)
 {
     (void)state;
     char *many[OPTIONS_SETTINGS_MAX + 3];
@@ -128,7 +128,7 @@ static void settings_only_where_allowed_and_bounded(void **state)
     assert_int_equal(options_parse(&o, OPTIONS_SETTINGS_MAX + 2, many, &err), STATUS_INVALID);
     char key[] = "--a.b", value[OPTIONS_JOINED_MAX];
     memset(value, 'v', sizeof value);
-    value[sizeof value - sizeof key - 1] = 0; /* with the key, "=" and its end: all the room there is */
+    value[sizeof value - sizeof key - 1] = 0; /* with the key, "=" and the terminator: the maximum */
     for (int i = 1; i < 5; i++) many[i] = i % 2 ? key : value;
     assert_int_equal(options_parse(&o, 3, many, &err), STATUS_OK);
     assert_int_equal(strlen(o.settings[0]), OPTIONS_JOINED_MAX - 1);
@@ -139,7 +139,7 @@ static void settings_only_where_allowed_and_bounded(void **state)
     assert_int_equal(options_parse(&o, 2, many, &err), STATUS_INVALID);
 }
 
-static void nearest_name(void **state)
+static void test_nearest_name_is_suggested(void **state)
 {
     (void)state;
     static const char *const names[] = {"prepare", "launch", "status", "config"};
@@ -150,7 +150,7 @@ static void nearest_name(void **state)
     assert_null(options_nearest("", names, 4));
 }
 
-static void exit_codes(void **state)
+static void test_exit_codes_follow_status(void **state)
 {
     (void)state;
     assert_non_null(freopen("/dev/null", "w", stderr));
@@ -161,8 +161,7 @@ static void exit_codes(void **state)
     assert_int_equal(exit_code_of(STATUS_OK), 0);
     static const enum status last[] = {STATUS_CORRUPT, STATUS_MISMATCH, STATUS_UNSUPPORTED, STATUS_REFUSED};
     static const enum status pass[] = {STATUS_NOMEM, STATUS_IO, STATUS_STATE, STATUS_EXISTS, STATUS_NONFINITE};
-    setenv(EXIT_PERMANENT_ENV, "1",
-           1); /* as launch starts it: it wants to know what starting again would only repeat */
+    setenv(EXIT_PERMANENT_ENV, "1", 1); /* as launch starts a program: it needs to know whether a restart would help */
     for (size_t i = 0; i < sizeof last / sizeof *last; i++) assert_int_equal(exit_code_of(last[i]), EXIT_PERMANENT);
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) assert_int_equal(exit_code_of(pass[i]), 1);
     assert_int_equal(exit_code_of(STATUS_INVALID), 2);
@@ -211,12 +210,12 @@ static void main_returns_the_exit_code(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_both_forms_in_any_order),
-        cmocka_unit_test(stops_at_two_dashes),
-        cmocka_unit_test(refuses_what_it_does_not_know),
-        cmocka_unit_test(settings_only_where_allowed_and_bounded),
-        cmocka_unit_test(nearest_name),
-        cmocka_unit_test(exit_codes),
+        cmocka_unit_test(test_both_forms_are_accepted_in_any_order),
+        cmocka_unit_test(test_two_dashes_end_options),
+        cmocka_unit_test(test_unknown_options_are_refused),
+        cmocka_unit_test(test_settings_are_accepted_where_allowed),
+        cmocka_unit_test(test_nearest_name_is_suggested),
+        cmocka_unit_test(test_exit_codes_follow_status),
         cmocka_unit_test(main_returns_the_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

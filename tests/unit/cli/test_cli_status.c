@@ -1,4 +1,4 @@
-/* atoll status: what it makes of each answer, of none, and of a run folder. ctest: waits=1 */
+/* atoll status: its output for every answer, for no answer, and for a run folder. ctest: waits=1 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@
 
 enum { LOOK_US = 20000, TEXT_MAX = 4096 };
 
-/* A coordinator that answers every question alike, but for the first ones. */
+/* A coordinator that gives the same answer to every request except the first ones. */
 static struct {
     struct transport *listener;
     pthread_t thread;
@@ -32,10 +32,10 @@ static struct {
     uint8_t answer[TEXT_MAX];
     size_t size;
     int unanswered;
-    char over[FILEIO_PATH_MAX]; /* this summary appears when it is asked; empty: none */
+    char over[FILEIO_PATH_MAX]; /* this summary appears on a request; empty: none */
 } server;
 
-static char out[TEXT_MAX], said[TEXT_MAX]; /* what the last call wrote to stdout and stderr */
+static char out[TEXT_MAX], errors[TEXT_MAX]; /* stdout and stderr of the last call */
 
 static void *serve(void *unused)
 {
@@ -74,16 +74,16 @@ static void end(void)
     server.listener->ops->close(server.listener);
 }
 
-/* `atoll status SUBJECT OPTION`: the exit code. */
+/* Runs `atoll status SUBJECT OPTION`; returns the exit code. */
 static int status_of(const char *subject, const char *option)
 {
     char words[4][FILEIO_PATH_MAX] = {"status", "", ""}, *argv[] = {words[0], words[1], words[2], NULL};
     snprintf(words[1], sizeof words[1], "%s", subject);
     snprintf(words[2], sizeof words[2], "%s", option);
     FILE *streams[] = {stdout, stderr}, *files[2];
-    char *texts[] = {out, said};
+    char *texts[] = {out, errors};
     int true_fd[2];
-    log_set_level(LOG_INFO); /* as a program begins */
+    log_set_level(LOG_INFO); /* as at the start of a program */
     for (int i = 0; i < 2; i++) {
         files[i] = tmpfile();
         assert_non_null(files[i]);
@@ -107,11 +107,11 @@ static void fails(const char *subject, const char *option, int code, const char 
 {
     assert_int_equal(status_of(subject, option), code);
     assert_string_equal(out, "");
-    if (strncmp(said, "atoll: ", 7) || !strstr(said, words) || strchr(said, '\n') != said + strlen(said) - 1)
-        fail_msg("\"%s\", expected one line with \"%s\"", said, words);
+    if (strncmp(errors, "atoll: ", 7) || !strstr(errors, words) || strchr(errors, '\n') != errors + strlen(errors) - 1)
+        fail_msg("\"%s\", expected one line with \"%s\"", errors, words);
 }
 
-/* As a coordinator of the folder has "lock", and atoll launch "launch.lock". */
+/* Holds "lock" as a coordinator does, or "launch.lock" as atoll launch does. */
 static FILE *hold(const char *name)
 {
     tmpdir_put(name, "");
@@ -125,26 +125,26 @@ static FILE *hold_lock(void)
     return hold("lock");
 }
 
-static void let_go(FILE *lock)
+static void release(FILE *lock)
 {
     fclose(lock);
     tmpdir_take("lock");
 }
 
-static void test_answered(void **state)
+static void test_answer_is_printed(void **state)
 {
     (void)state;
     FILE *lock = hold_lock();
     char json[] = "{\"round\": 7, \"method\": \"diloco\"}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 2);
-    assert_int_equal(status_of(server.address, "--timeout=30"), EXIT_DONE); /* asked again until it is answered */
+    assert_int_equal(status_of(server.address, "--timeout=30"), EXIT_DONE); /* status retries until it gets an answer */
     assert_non_null(strstr(out, "round              7\n"));
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
     tmpdir_put("address", server.address);
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
-    tmpdir_put("summary.json", "{\"round\": 8}"); /* it is about to end: what it says goes first */
+    tmpdir_put("summary.json", "{\"round\": 8}"); /* the run is about to end: the coordinator's answer has priority */
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
     end();
@@ -152,34 +152,34 @@ static void test_answered(void **state)
     assert_string_equal(out, "{\"round\": 8}\n");
     tmpdir_take("summary.json");
     tmpdir_take("address");
-    let_go(lock);
+    release(lock);
 }
 
-/* The address of a coordinator that was killed: another run answers there by now. */
-static void test_other_run(void **state)
+/* The address of a killed coordinator: another run answers there now. */
+static void test_answer_of_other_run_is_refused(void **state)
 {
     (void)state;
     char json[] = "{\"run\": \"runB\", \"run_id\": \"00112233445566778899aabbccddeeff\", \"round\": 7}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 0);
     tmpdir_put("address", server.address);
-    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE); /* a folder of an older version: it does not say */
+    assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE); /* a folder of an older version has no run id */
     tmpdir_put("run_id", "00112233445566778899aabbccddeeff\n");
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     tmpdir_put("run_id", "ff112233445566778899aabbccddeeff\n");
     fails(tmpdir, "--json", EXIT_FAILED, "is not running: its address tcp://127.0.0.1:");
-    assert_non_null(strstr(said, "now serves another run, runB"));
+    assert_non_null(strstr(errors, "now serves another run, runB"));
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
-    tmpdir_put("summary.json", "{\"round\": 8}"); /* it is over: nobody is asked */
+    tmpdir_put("summary.json", "{\"round\": 8}"); /* the run is over: no request is sent */
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 8}\n");
-    assert_string_equal(said, "");
+    assert_string_equal(errors, "");
     end();
     tmpdir_take("summary.json");
     tmpdir_take("run_id");
     tmpdir_take("address");
 }
 
-static void test_refused(void **state)
+static void test_refusal_is_printed(void **state)
 {
     (void)state;
     FILE *lock = hold_lock();
@@ -188,18 +188,18 @@ static void test_refused(void **state)
     begin(&refusal, 0);
     fails(server.address, "--timeout=30", EXIT_FAILED, "refused: the reason");
     tmpdir_put("address", server.address);
-    fails(tmpdir, "--timeout=30", EXIT_FAILED, "refused: the reason"); /* and not that nobody is there */
+    fails(tmpdir, "--timeout=30", EXIT_FAILED, "refused: the reason"); /* and not "no answer" */
     tmpdir_put("summary.json", "{\"round\": 8}");
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\": 8}\n");
     end();
     tmpdir_take("summary.json");
     tmpdir_take("address");
-    let_go(lock);
+    release(lock);
 }
 
-/* It was asked, wrote its summary and ended. */
-static void test_ends_meanwhile(void **state)
+/* The coordinator answers, writes its summary and ends. */
+static void test_summary_is_printed_if_run_ends(void **state)
 {
     (void)state;
     snprintf(server.over, sizeof server.over, "%s/summary.json", tmpdir);
@@ -207,7 +207,7 @@ static void test_ends_meanwhile(void **state)
     tmpdir_put("address", server.address);
     tmpdir_put("lock", "");
     assert_int_equal(status_of(tmpdir, "--timeout=0.5"), EXIT_DONE);
-    if (said[0] || !strstr(out, "round") || !strchr(out, '8')) fail_msg("\"%s\" and \"%s\"", out, said);
+    if (errors[0] || !strstr(out, "round") || !strchr(out, '8')) fail_msg("\"%s\" and \"%s\"", out, errors);
     end();
     server.over[0] = 0;
     tmpdir_take("summary.json");
@@ -215,7 +215,7 @@ static void test_ends_meanwhile(void **state)
     tmpdir_take("lock");
 }
 
-static void test_no_answer(void **state)
+static void test_missing_answer_is_reported(void **state)
 {
     (void)state;
     begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
@@ -233,28 +233,28 @@ static void test_no_answer(void **state)
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_FAILED);
     assert_string_equal(out, "{\"round\":4,\"rounds\":9,\"loss\":1.5,\"state\":\"stopped\"}\n");
     tmpdir_take("metrics.jsonl");
-    FILE *launch = hold("launch.lock"); /* it starts its coordinator again */
+    FILE *launch = hold("launch.lock"); /* launch will restart its coordinator */
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "atoll launch is at work in ");
     fclose(launch);
     FILE *lock = hold_lock();
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
     end();
-    tmpdir_put("address", "tcp://127.0.0.1:1"); /* it died when the folder had been looked at */
+    tmpdir_put("address", "tcp://127.0.0.1:1"); /* it died after status had read the folder */
     fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "and does not answer within 0.5 s");
     tmpdir_take("address");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
-    let_go(lock);
+    release(lock);
     tmpdir_take("launch.lock");
 }
 
-/* What cannot be read is not called missing; by a user that may read everything, a loop of links stands for it. */
-static void test_not_readable(void **state)
+/* An unreadable file is not reported as missing. For a user that may read every file, a loop of links replaces it. */
+static void test_unreadable_file_is_reported(void **state)
 {
     (void)state;
     assert_int_equal(symlink("address", tmpdir_path("address")), 0);
     FILE *lock = hold_lock();
     fails(tmpdir, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
-    let_go(lock);
+    release(lock);
     fails(tmpdir_path("address"), "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
     tmpdir_take("address");
     tmpdir_put("file", "");
@@ -263,7 +263,7 @@ static void test_not_readable(void **state)
     tmpdir_take("file");
 }
 
-static void test_no_run(void **state)
+static void test_folder_without_run_is_reported(void **state)
 {
     (void)state;
     fails(tmpdir, "--json", EXIT_FAILED, "holds no run");
@@ -278,9 +278,12 @@ static void test_no_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answered),      cmocka_unit_test(test_other_run),
-                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_no_answer),
-                                       cmocka_unit_test(test_not_readable),  cmocka_unit_test(test_no_run),
-                                       cmocka_unit_test(test_ends_meanwhile)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answer_is_printed),
+                                       cmocka_unit_test(test_answer_of_other_run_is_refused),
+                                       cmocka_unit_test(test_refusal_is_printed),
+                                       cmocka_unit_test(test_missing_answer_is_reported),
+                                       cmocka_unit_test(test_unreadable_file_is_reported),
+                                       cmocka_unit_test(test_folder_without_run_is_reported),
+                                       cmocka_unit_test(test_summary_is_printed_if_run_ends)};
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

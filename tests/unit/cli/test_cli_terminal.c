@@ -1,5 +1,6 @@
-/* What `atoll launch` shows: whole lines while they are taken, none that holds it up, and how many are missing. A pipe
- * takes the place of standard output; a write that waits for its reader would wait for ever. */
+/* The output of `atoll launch`: whole lines while the reader takes them. A slow reader does not delay it, and the
+ * number of missing lines is shown.
+ * A pipe replaces standard output; a blocking write would never return. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +36,7 @@ static int teardown(void **state)
     return dup2(kept, STDOUT_FILENO) < 0;
 }
 
-static const char *taken(void)
+static const char *read_pipe(void)
 {
     size_t used = 0;
     for (ssize_t n; (n = read(reader, got + used, sizeof got - 1 - used)) > 0;) used += (size_t)n;
@@ -48,28 +49,29 @@ static void line(const char *text)
     terminal_line("[w0] ", text, strlen(text));
 }
 
-static void test_not_taken(void **state)
+static void test_slow_reader_loses_whole_lines(void **state)
 {
     unsigned long missing = 0;
     int shown = 0;
     (void)state;
     line("first");
-    assert_string_equal(taken(), "[w0] first\n");
-    for (int i = 0; i < LINES; i++) line("as many as nobody takes");
-    for (const char *at = taken(); (at = strstr(at, "nobody takes\n")); at++) shown++;
+    assert_string_equal(read_pipe(), "[w0] first\n");
+    for (int i = 0; i < LINES; i++) line("more than the pipe holds");
+    for (const char *at = read_pipe(); (at = strstr(at, "pipe holds\n")); at++) shown++;
     assert_true(shown > 10 && shown < LINES);
     line("next");
-    const char *note = strstr(taken(), "launch: ");
+    const char *note = strstr(read_pipe(), "launch: ");
     assert_non_null(note);
     assert_int_equal(sscanf(note, "launch: lines missing here, which nobody took in time: %lu", &missing), 1);
     assert_int_equal(missing, LINES - shown);
     assert_string_equal(strchr(note, '\n'), "\n[w0] next\n");
     line("last");
-    assert_string_equal(taken(), "[w0] last\n");
+    assert_string_equal(read_pipe(), "[w0] last\n");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_not_taken, setup, teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_slow_reader_loses_whole_lines, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

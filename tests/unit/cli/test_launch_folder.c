@@ -1,4 +1,4 @@
-/* The run folder of atoll launch: who else is in it. */
+/* The run folder of atoll launch: detects another launch in it. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +13,8 @@
 #include "cli/launch_folder.h"
 #include "tests/lib/store/tmpdir.h"
 
-/* Another launch has the lock, and has not yet written, or has written, who it is. */
-static void test_in_use(void **state)
+/* Another launch holds the lock, with and without its name written. */
+static void test_folder_in_use_is_refused(void **state)
 {
     (void)state;
     static const char *const texts[][2] = {{"", "in use by process ?:"}, {"123", "in use by process 123:"}};
@@ -34,7 +34,7 @@ static void test_in_use(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_in_use, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_folder_in_use_is_refused, tmpdir_make, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Cursors: exact little-endian bytes, bounds that latch, strings with limits. */
+/* Cursors: exact little-endian bytes, latched bounds, strings with limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/bytes.h"
 
-static void test_golden(void **state)
+static void test_encoding_is_little_endian(void **state)
 {
     (void)state;
     static const uint8_t expected[] = {0x01, 0x34, 0x12, 0x78, 0x56, 0x34, 0x12, 0xef, 0xcd, 0xab, 0x89, 0x67,
@@ -45,7 +45,7 @@ static void test_golden(void **state)
     assert_true(reader_done(&r));
 }
 
-static void test_reader_latches(void **state)
+static void test_reader_latches_at_end(void **state)
 {
     (void)state;
     const uint8_t data[5] = {1, 2, 3, 4, 5};
@@ -53,7 +53,7 @@ static void test_reader_latches(void **state)
     assert_int_equal(get_u32(&r), 0x04030201);
     assert_int_equal(get_u16(&r), 0); /* one byte short */
     assert_true(r.bad);
-    assert_int_equal(get_u8(&r), 0); /* the byte that is there stays out of reach */
+    assert_int_equal(get_u8(&r), 0); /* the remaining byte stays unreadable */
     assert_null(get_bytes(&r, 0));
     assert_null(get_bytes(&r, SIZE_MAX));
     assert_int_equal(reader_left(&r), 0);
@@ -70,15 +70,15 @@ static void test_reader_latches(void **state)
     assert_true(r.bad);
 }
 
-static void test_writer_latches(void **state)
+static void test_writer_latches_at_capacity(void **state)
 {
     (void)state;
     uint8_t buffer[8] = {0};
     struct writer w = writer_of(buffer, 6);
     put_u32(&w, 0xffffffff);
-    put_u32(&w, 0xffffffff); /* does not fit: nothing of it may be written */
+    put_u32(&w, 0xffffffff); /* does not fit: the writer must write no part of it */
     assert_true(w.bad);
-    put_u8(&w, 7); /* would fit, but the writer has failed */
+    put_u8(&w, 7); /* fits, but the writer has failed */
     assert_int_equal(w.pos, 4);
     static const uint8_t expected[8] = {0xff, 0xff, 0xff, 0xff};
     assert_memory_equal(buffer, expected, sizeof buffer);
@@ -89,7 +89,7 @@ static void test_writer_latches(void **state)
     assert_true(w.bad);
 }
 
-static void test_strings(void **state)
+static void test_strings_respect_limits(void **state)
 {
     (void)state;
     char text[4] = "xyz";
@@ -119,7 +119,7 @@ static void test_strings(void **state)
     static uint8_t out[70000];
     memset(huge, 'a', 65536);
     struct writer w = writer_of(out, sizeof out);
-    put_str(&w, huge); /* 65536 does not fit the length field */
+    put_str(&w, huge); /* 65536 exceeds the length field */
     assert_true(w.bad);
     huge[65535] = 0;
     w = writer_of(out, sizeof out);
@@ -128,8 +128,8 @@ static void test_strings(void **state)
     assert_int_equal(w.pos, 65537);
 }
 
-/* Every pattern of a float travels, NaN payloads too. */
-static void test_float_bits(void **state)
+/* Every bit pattern of a float survives, including NaN payloads. */
+static void test_floats_keep_their_bits(void **state)
 {
     (void)state;
     static const uint32_t patterns[] = {0, 0x80000000, 1, 0x7f800000, 0xff800000, 0x7fc12345, 0x7f7fffff};
@@ -148,8 +148,9 @@ static void test_float_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),  cmocka_unit_test(test_reader_latches), cmocka_unit_test(test_writer_latches),
-        cmocka_unit_test(test_strings), cmocka_unit_test(test_float_bits),
+        cmocka_unit_test(test_encoding_is_little_endian),  cmocka_unit_test(test_reader_latches_at_end),
+        cmocka_unit_test(test_writer_latches_at_capacity), cmocka_unit_test(test_strings_respect_limits),
+        cmocka_unit_test(test_floats_keep_their_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

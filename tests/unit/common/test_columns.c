@@ -1,4 +1,4 @@
-/* Lines that lose whole fields on narrow terminals. */
+/* Lines that drop whole fields on narrow terminals. */
 #include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ static void fits(const char *line, unsigned width, const char *shown)
     if (n != strlen(shown) || memcmp(line, shown, n)) fail_msg("%u columns: '%.*s' of '%s'", width, (int)n, line, line);
 }
 
-static void test_fields_go_whole(void **state)
+static void test_narrow_terminal_drops_whole_fields(void **state)
 {
     (void)state;
     const char *line = "round  9/10  loss 1.3783  val      -            up   2.0 MB  in   1.9 s";
@@ -32,10 +32,10 @@ static void test_fields_go_whole(void **state)
     fits(line, 35, "round  9/10  loss 1.3783");
     fits(line, 23, "round  9/10");
     fits(line, 11, "round  9/10");
-    fits(line, 1, "round  9/10"); /* something is said on any terminal */
+    fits(line, 1, "round  9/10"); /* the first field is shown on any terminal */
 }
 
-static void test_nothing_to_cut(void **state)
+static void test_line_without_fields_stays(void **state)
 {
     (void)state;
     fits("", 10, "");
@@ -45,7 +45,7 @@ static void test_nothing_to_cut(void **state)
     fits("numbers  1  2  3", 8, "numbers  1  2  3");
 }
 
-static void test_width(void **state)
+static void test_columns_variable_overrides_terminal_width(void **state)
 {
     (void)state;
     int master, slave, pipes[2];
@@ -71,9 +71,9 @@ static void test_width(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields_go_whole),
-        cmocka_unit_test(test_nothing_to_cut),
-        cmocka_unit_test(test_width),
+        cmocka_unit_test(test_narrow_terminal_drops_whole_fields),
+        cmocka_unit_test(test_line_without_fields_stays),
+        cmocka_unit_test(test_columns_variable_overrides_terminal_width),
     };
     return cmocka_run_group_tests_name("columns", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Configuration: every source sets every key, bad input is refused with a line that helps, what travels is canonical.
- */
+/* Configuration: every source sets every key, invalid input is refused with a helpful line, and the shared text is
+ * canonical. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void assert_message(const char *part)
     if (!strstr(err.msg, part)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, part);
 }
 
-static void test_contract_example(void **state)
+static void test_example_of_contract_is_accepted(void **state)
 {
     (void)state;
     const char *text =
@@ -67,17 +67,17 @@ static void test_contract_example(void **state)
     assert_int_equal(SOURCE(train.batch_size), CONFIG_DEFAULT);
     assert_int_equal(parse(""), STATUS_OK);
     assert_int_equal(parse("# nothing\n"), STATUS_OK);
-    assert_int_equal(parse("run:\ntrain:\n"), STATUS_OK); /* sections with nothing in them */
+    assert_int_equal(parse("run:\ntrain:\n"), STATUS_OK); /* empty sections */
 }
 
-/* Every key takes its own text back, from a flag, a file and the environment, and says where it came from. */
-static void test_every_key_every_source(void **state)
+/* Every key accepts its printed value from a flag, a file and the environment, and reports the source. */
+static void test_every_source_sets_every_key(void **state)
 {
     (void)state;
     for (int i = 0; i < config_keys_count; i++) {
         const struct config_key *k = &config_keys[i];
         char value[CONFIG_VALUE_MAX], text[2 * CONFIG_VALUE_MAX], got[CONFIG_VALUE_MAX];
-        switch (k->type) { /* a legal value that is not the default */
+        switch (k->type) { /* a legal value other than the default */
         case CONFIG_TYPE_TEXT: snprintf(value, sizeof value, "a \"b\" \\ c#: \xc3\xa9'"); break;
         case CONFIG_TYPE_WORD:
         case CONFIG_TYPE_CHOICE:
@@ -127,7 +127,7 @@ static void test_every_key_every_source(void **state)
     }
 }
 
-static void test_refused_texts(void **state)
+static void test_invalid_text_is_refused_with_its_place(void **state)
 {
     (void)state;
     static const struct {
@@ -192,11 +192,11 @@ static void test_refused_texts(void **state)
         if (!strstr(err.msg, cases[i].message))
             fail_msg("%s gives \"%s\", not \"%s\"", cases[i].text, err.msg, cases[i].message);
         assert_null(strchr(err.msg, '\n'));
-        assert_memory_equal(&config, &before, sizeof config); /* nothing was half set */
+        assert_memory_equal(&config, &before, sizeof config); /* a refused text sets no key */
     }
 }
 
-static void test_hostile_texts(void **state)
+static void test_hostile_text_is_refused(void **state)
 {
     (void)state;
     static char text[CONFIG_TEXT_MAX + 2];
@@ -219,8 +219,8 @@ static void test_hostile_texts(void **state)
     assert_int_equal(config_parse(&config, &sources, "a: b", 4, "none", CONFIG_FILE, NULL), STATUS_INVALID);
 }
 
-/* A coordinator must not reach into a worker's own machine. */
-static void test_local_keys_stay(void **state)
+/* A coordinator cannot set a worker's local keys. */
+static void test_shared_text_sets_no_local_key(void **state)
 {
     (void)state;
     const char *text = "data:\n  train: /etc/passwd\n";
@@ -255,7 +255,7 @@ static void test_local_keys_stay(void **state)
     assert_int_equal(n, sizeof local / sizeof *local);
 }
 
-static void test_flags(void **state)
+static void test_flags_set_and_refuse_values(void **state)
 {
     (void)state;
     config_defaults(&config, &sources);
@@ -272,7 +272,7 @@ static void test_flags(void **state)
         {"--train.max_steps=x", "command line: train.max_steps: \"x\" is not a whole number"},
         {"run.name=a\xe2\x80\xa8"
          "b",
-         "control character"}, /* U+2028, a line break to YAML */
+         "control character"}, /* U+2028, a line break in YAML */
         {"run.name=a\xc2\x85", "control character"},
         {"run.name=\xed\xa0\x80", "not UTF-8"}, /* a surrogate */
         {"run.name=\xc0\xaf", "not UTF-8"},
@@ -306,8 +306,8 @@ static void keep_warnings(void *ctx, enum log_level level, const char *line)
     if (level == LOG_WARN) snprintf(warnings + used, sizeof warnings - used, "%s\n", line);
 }
 
-/* Whoever means a key has misspelt it; what means nothing here may be somebody else's. */
-static void test_env_typos(void **state)
+/* A variable that resembles a key is reported as a typo; other variables belong to other programs. */
+static void test_misspelt_variable_is_reported(void **state)
 {
     (void)state;
     static const struct {
@@ -361,7 +361,7 @@ static void test_env_typos(void **state)
     log_set_sink(NULL, NULL);
 }
 
-/* Draw a random legal value for a key. */
+/* Draws a random legal value for a key. */
 static void random_value(int index, uint64_t *counter, char out[CONFIG_VALUE_MAX])
 {
     const struct config_key *k = &config_keys[index];
@@ -391,8 +391,9 @@ static void random_value(int index, uint64_t *counter, char out[CONFIG_VALUE_MAX
     }
 }
 
-/* Whatever the values: text -> parse -> the same bits, the same text, the same hash; and a print is a readable file. */
-static void test_shared_text_round_trip(void **state)
+/* For random values: text -> parse gives the same bits, text and hash; and a printed configuration is a readable
+ * file. */
+static void test_shared_text_restores_every_value(void **state)
 {
     (void)state;
     static char a[CONFIG_TEXT_MAX], b[CONFIG_TEXT_MAX], printed[CONFIG_TEXT_MAX];
@@ -415,7 +416,7 @@ static void test_shared_text_round_trip(void **state)
         assert_int_equal(config_shared_text(&other, b, sizeof b), n);
         assert_string_equal(a, b);
         assert_true(config_shared_hash(&config) == config_shared_hash(&other));
-        assert_int_equal(config_shared_text(&config, b, n), 0); /* no room for the terminator */
+        assert_int_equal(config_shared_text(&config, b, n), 0); /* too small for the terminator */
 
         FILE *out = fmemopen(printed, sizeof printed, "w");
         config_print(&config, &sources, out);
@@ -428,7 +429,7 @@ static void test_shared_text_round_trip(void **state)
     }
 }
 
-static void test_shared_diff_and_hash(void **state)
+static void test_diff_names_changed_keys(void **state)
 {
     (void)state;
     char diff[256];
@@ -456,12 +457,12 @@ static void test_shared_diff_and_hash(void **state)
     assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), 2);
     assert_string_equal(diff, "train.sync_every (30 here, 20 there), outer.momentum (0.9 here, 0.1 there)");
     char tiny[8];
-    assert_int_equal(config_shared_diff(&config, &other, tiny, sizeof tiny), 2); /* cut, not overrun */
+    assert_int_equal(config_shared_diff(&config, &other, tiny, sizeof tiny), 2); /* truncated, not overrun */
     assert_int_equal(strlen(tiny), 7);
 }
 
-/* The shared text names every shared key, also one at its default: the values of this machine do not survive it. */
-static void test_shared_text_is_whole(void **state)
+/* The shared text contains every shared key, also one at its default: the worker's own values must not survive. */
+static void test_shared_text_contains_every_shared_key(void **state)
 {
     (void)state;
     static char text[CONFIG_TEXT_MAX];
@@ -479,7 +480,7 @@ static void test_shared_text_is_whole(void **state)
     assert_true(config_shared_hash(&other) == config_shared_hash(&config));
 }
 
-static void test_helpers(void **state)
+static void test_helpers_follow_configuration(void **state)
 {
     (void)state;
     config_defaults(&config, &sources);
@@ -491,13 +492,14 @@ static void test_helpers(void **state)
     assert_true(config_error_feedback(&config, "fp32"));
     assert_string_equal(config_method_name(METHOD_LOCAL_SGD), "local-sgd");
     assert_string_equal(config_method_name(METHOD_ASYNC), "async");
-    /* Advice for what diverges: only what drives it. A mean of the workers goes no farther than they did. */
+    /* The advice after divergence names only keys that drive it. A mean of the workers goes no farther than the
+     * workers. */
     struct config c = {.train.method = METHOD_DILOCO, .outer = {.optimizer = OPTIMIZER_NESTEROV, .learning_rate = 0.7}};
     assert_string_equal(config_divergence_advice(&c),
                         "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip");
     c.inner.grad_clip = 1;
     assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate or outer.learning_rate");
-    c.train.method = METHOD_DDP; /* steps by inner.learning_rate */
+    c.train.method = METHOD_DDP; /* ddp steps by inner.learning_rate */
     assert_string_equal(config_divergence_advice(&c), "lower inner.learning_rate");
     c.train.method = METHOD_LOCAL_SGD;
     c.outer.optimizer = OPTIMIZER_SGD;
@@ -515,7 +517,7 @@ static void test_helpers(void **state)
     for (int i = 0; i < config_keys_count; i++) assert_non_null(strstr(help, config_keys[i].help));
 }
 
-static void test_load(void **state)
+static void test_unreadable_file_is_refused(void **state)
 {
     (void)state;
     char path[] = "/tmp/test_config_XXXXXX";
@@ -537,18 +539,18 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contract_example),
-        cmocka_unit_test(test_every_key_every_source),
-        cmocka_unit_test(test_refused_texts),
-        cmocka_unit_test(test_hostile_texts),
-        cmocka_unit_test(test_local_keys_stay),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_env_typos),
-        cmocka_unit_test(test_shared_text_round_trip),
-        cmocka_unit_test(test_shared_diff_and_hash),
-        cmocka_unit_test(test_helpers),
-        cmocka_unit_test(test_shared_text_is_whole),
-        cmocka_unit_test(test_load),
+        cmocka_unit_test(test_example_of_contract_is_accepted),
+        cmocka_unit_test(test_every_source_sets_every_key),
+        cmocka_unit_test(test_invalid_text_is_refused_with_its_place),
+        cmocka_unit_test(test_hostile_text_is_refused),
+        cmocka_unit_test(test_shared_text_sets_no_local_key),
+        cmocka_unit_test(test_flags_set_and_refuse_values),
+        cmocka_unit_test(test_misspelt_variable_is_reported),
+        cmocka_unit_test(test_shared_text_restores_every_value),
+        cmocka_unit_test(test_diff_names_changed_keys),
+        cmocka_unit_test(test_helpers_follow_configuration),
+        cmocka_unit_test(test_shared_text_contains_every_shared_key),
+        cmocka_unit_test(test_unreadable_file_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

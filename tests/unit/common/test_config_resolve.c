@@ -1,4 +1,4 @@
-/* What follows from other keys: presets, methods, cross checks; and every file in configs/ is a good one. */
+/* Values that follow from other keys: presets, methods, cross checks. Every file in configs/ must be valid. */
 #include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ static void assert_message(const char *part)
     if (!strstr(err.msg, part)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, part);
 }
 
-static void test_presets(void **state)
+static void test_preset_sets_model_keys(void **state)
 {
     (void)state;
     assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
@@ -55,12 +55,12 @@ static void test_presets(void **state)
     assert_int_equal(config.model.block_size, 128);
     assert_int_equal(SOURCE(model.n_embd), CONFIG_PRESET);
     assert_int_equal(RESOLVE("model.preset=d12", "model.n_layer=3"), STATUS_OK);
-    assert_int_equal(config.model.n_layer, 3); /* set by hand */
+    assert_int_equal(config.model.n_layer, 3); /* set by the user */
     assert_int_equal(config.model.n_embd, 768);
     assert_int_equal(RESOLVE("model.preset=gpt2"), STATUS_OK);
     assert_int_equal(config.model.vocab_size, 50257);
     assert_int_equal(config.model.block_size, 1024);
-    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK); /* once more changes nothing */
+    assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK); /* resolving again changes nothing */
     assert_int_equal(config.model.n_layer, 12);
     assert_int_equal(RESOLVE("model.preset=d2"), STATUS_OK);
     assert_int_equal(RESOLVE("model.preset=d48"), STATUS_OK);
@@ -73,7 +73,7 @@ static void test_presets(void **state)
     }
 }
 
-/* A worker that takes over the shared text has the same configuration. */
+/* A worker that loads the shared text has the same configuration. */
 static void check_worker_agrees(void)
 {
     static char text[CONFIG_TEXT_MAX];
@@ -87,8 +87,8 @@ static void check_worker_agrees(void)
     assert_int_equal(config_shared_hash(&worker), config_shared_hash(&config));
 }
 
-/* A key of one family may stand at its default beside the other family; any other value is refused. */
-static void test_families(void **state)
+/* A key of one family may stand at its default with the other family; any other value is refused. */
+static void test_keys_of_other_family_are_refused(void **state)
 {
     (void)state;
     assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
@@ -101,7 +101,7 @@ static void test_families(void **state)
     assert_int_equal(config.model.tie_embeddings, CHOICE_ON);
     check_worker_agrees();
     assert_int_equal(RESOLVE("model.preset=llama-8b", "model.tie_embeddings=on"), STATUS_OK);
-    check_worker_agrees(); /* a value by hand wins over the preset, also where it is the default */
+    check_worker_agrees(); /* a user's value overrides the preset, also at the default */
     assert_int_equal(RESOLVE("model.preset=llama-1b"), STATUS_OK);
     assert_string_equal(config.model.family, "llama");
     assert_true(config.model.n_layer == 16 && config.model.n_embd == 2048 && config.model.n_head == 32);
@@ -111,7 +111,7 @@ static void test_families(void **state)
     assert_int_equal(config.model.ffn, 1024);
     assert_int_equal(config.model.tie_embeddings, CHOICE_OFF);
     assert_int_equal(RESOLVE("model.preset=d2", "model.family=llama"), STATUS_OK);
-    assert_int_equal(RESOLVE("model.n_kv_head=0"), STATUS_OK); /* written out in a run folder, says nothing */
+    assert_int_equal(RESOLVE("model.n_kv_head=0"), STATUS_OK); /* a value from a run folder gives no warning */
     assert_int_equal(RESOLVE("model.family=gpt2", "model.preset=llama-1b"), STATUS_INVALID);
     assert_message("model.preset: llama-1b is for model.family llama, not gpt2");
     static const char *const foreign[] = {
@@ -151,7 +151,7 @@ static void assert_outer(enum optimizer optimizer, double learning_rate, double 
     assert_true(config.outer.momentum == momentum);
 }
 
-static void test_methods(void **state)
+static void test_method_sets_its_defaults(void **state)
 {
     (void)state;
     assert_int_equal(RESOLVE("train.method=diloco"), STATUS_OK);
@@ -198,8 +198,8 @@ static void test_methods(void **state)
     assert_message("inner.moments: bf16 does not go with inner.optimizer sgd");
     assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
     assert_int_equal(RESOLVE("train.method=ddp", "train.sync_every=30", "codec.up=bf16"), STATUS_OK);
-    assert_int_equal(config.train.sync_every, 1); /* not a choice with ddp */
-    assert_string_equal(config.codec.up, "bf16"); /* a choice, and of the same source as the method */
+    assert_int_equal(config.train.sync_every, 1); /* ddp fixes this value */
+    assert_string_equal(config.codec.up, "bf16"); /* the codec is a choice, set by the same source as the method */
     assert_int_equal(RESOLVE("train.method=diloco", "outer.optimizer=sgd"), STATUS_OK);
     assert_outer(OPTIMIZER_SGD, 1.0, 0.0);
     assert_int_equal(RESOLVE("train.method=diloco", "outer.momentum=0.5"), STATUS_OK);
@@ -208,15 +208,15 @@ static void test_methods(void **state)
     assert_int_equal(config.train.sync_every, 7);
 }
 
-/* `--train.method=ddp` on a diloco file must be ddp, not Nesterov at 0.7 on gradients through int8. */
-static void test_method_overrides_weaker_source(void **state)
+/* `--train.method=ddp` on a diloco file must give ddp, not Nesterov at 0.7 on gradients through int8. */
+static void test_method_overrides_values_of_weaker_source(void **state)
 {
     (void)state;
     const char *text = "train: {method: diloco, sync_every: 30}\nouter: {optimizer: nesterov, learning_rate: 0.6, "
                        "momentum: 0.8}\ncodec: {up: int8:64, down: bf16}\n";
     assert_int_equal(parse(text), STATUS_OK);
     assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
-    assert_outer(OPTIMIZER_NESTEROV, 0.6, 0.8); /* same source: the file's choice stands */
+    assert_outer(OPTIMIZER_NESTEROV, 0.6, 0.8); /* same source: the file's value stays */
     assert_int_equal(parse(text), STATUS_OK);
     assert_int_equal(config_set(&config, &sources, "train.method=ddp", CONFIG_FLAG, &err), STATUS_OK);
     assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
@@ -228,11 +228,11 @@ static void test_method_overrides_weaker_source(void **state)
     assert_int_equal(config_set(&config, &sources, "outer.momentum=0.3", CONFIG_FLAG, &err), STATUS_OK);
     assert_int_equal(config_resolve(&config, &sources, &err), STATUS_OK);
     assert_outer(OPTIMIZER_SGD, 1.0, 0.3);
-    assert_string_equal(config.codec.up, "int8:64"); /* local-sgd has no codec of its own */
+    assert_string_equal(config.codec.up, "int8:64"); /* local-sgd sets no codec */
     assert_int_equal(config.train.sync_every, 30);
 }
 
-static void test_cross_checks(void **state)
+static void test_conflicting_keys_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -306,8 +306,8 @@ static void test_cross_checks(void **state)
     assert_message("train.ranks: 1 does not match the 2 GPUs of train.devices, \"cuda:4,2\": remove it or set");
 }
 
-/* Sequences of a step are counted in 32 bits. */
-static void test_step_size(void **state)
+/* The sequences of a step are counted in 32 bits. */
+static void test_step_size_fits_32_bits(void **state)
 {
     (void)state;
     assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65535"), STATUS_OK);
@@ -316,8 +316,8 @@ static void test_step_size(void **state)
                    "sequences per step; nearest: 65535");
 }
 
-/* No more workers than the coordinator has connections for, and an update names. */
-static void test_workers(void **state)
+/* The number of workers is limited by the coordinator's connections and the names in an update. */
+static void test_worker_count_is_limited(void **state)
 {
     (void)state;
     assert_int_equal(RESOLVE("coordinator.max_workers=2000", "coordinator.min_workers=2000"), STATUS_OK);
@@ -326,8 +326,8 @@ static void test_workers(void **state)
     assert_int_equal(config_set(&config, &sources, "coordinator.min_workers=2001", CONFIG_FLAG, &err), STATUS_INVALID);
 }
 
-/* Updates that are no plain codec, and the merge rule that follows from the deltas'. */
-static void test_down(void **state)
+/* Updates without a plain codec, and the merge rule that follows from the codec of the deltas. */
+static void test_downlink_follows_uplink(void **state)
 {
     (void)state;
     char spec[CODEC_SPEC_MAX];
@@ -384,7 +384,7 @@ static void test_down(void **state)
 #undef SGD
 }
 
-static void test_model_too_large(void **state)
+static void test_too_large_model_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=1024", "model.n_head=1024"), STATUS_INVALID);
@@ -396,8 +396,8 @@ static void test_model_too_large(void **state)
     assert_int_equal(RESOLVE("train.threads=1024", "train.ranks=4"), STATUS_OK);
 }
 
-/* A disagreement names where the values were given that somebody gave. */
-static void test_places(void **state)
+/* A conflict names the source of each value that a user set. */
+static void test_conflict_names_sources(void **state)
 {
     (void)state;
     static const struct {
@@ -441,8 +441,8 @@ static int check_shipped(const char *path, const struct stat *st, int type, stru
     return 0;
 }
 
-/* What is printed beside a value that follows from others names what it follows from. */
-static void test_printed_source(void **state)
+/* A printed value that follows from other keys names those keys. */
+static void test_printed_value_names_its_source(void **state)
 {
     (void)state;
     static const struct {
@@ -475,11 +475,11 @@ static void test_printed_source(void **state)
     }
 }
 
-static void test_shipped_files(void **state)
+static void test_shipped_files_are_valid(void **state)
 {
     (void)state;
     assert_int_equal(nftw("configs", check_shipped, 8, FTW_PHYS), 0);
-    assert_true(shipped >= 4); /* runs from the top of the tree */
+    assert_true(shipped >= 4); /* the test runs in the root folder of the tree */
 }
 
 static void no_log(void *ctx, enum log_level level, const char *line)
@@ -493,12 +493,18 @@ int main(void)
 {
     log_set_sink(no_log, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_presets),         cmocka_unit_test(test_families),
-        cmocka_unit_test(test_methods),         cmocka_unit_test(test_method_overrides_weaker_source),
-        cmocka_unit_test(test_cross_checks),    cmocka_unit_test(test_step_size),
-        cmocka_unit_test(test_workers),         cmocka_unit_test(test_down),
-        cmocka_unit_test(test_model_too_large), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_printed_source),  cmocka_unit_test(test_shipped_files),
+        cmocka_unit_test(test_preset_sets_model_keys),
+        cmocka_unit_test(test_keys_of_other_family_are_refused),
+        cmocka_unit_test(test_method_sets_its_defaults),
+        cmocka_unit_test(test_method_overrides_values_of_weaker_source),
+        cmocka_unit_test(test_conflicting_keys_are_refused),
+        cmocka_unit_test(test_step_size_fits_32_bits),
+        cmocka_unit_test(test_worker_count_is_limited),
+        cmocka_unit_test(test_downlink_follows_uplink),
+        cmocka_unit_test(test_too_large_model_is_refused),
+        cmocka_unit_test(test_conflict_names_sources),
+        cmocka_unit_test(test_printed_value_names_its_source),
+        cmocka_unit_test(test_shipped_files_are_valid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* GPUs dealt among the workers of one machine. */
+/* How the workers of one machine share its GPUs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static struct gpu_share deal(uint32_t workers, uint32_t index, uint32_t gpus, ui
     return s;
 }
 
-/* For any numbers: neighbours that are there, all workers alike, nobody on half of another's, everything counted. */
+/* For any numbers: each worker gets consecutive GPUs, all the same count, with equally many sharers per GPU. */
 static void check(uint32_t workers, uint32_t gpus, uint32_t ranks, uint32_t batch)
 {
     uint32_t on[MOST] = {0}, idle = 0;
@@ -45,18 +45,18 @@ static void check(uint32_t workers, uint32_t gpus, uint32_t ranks, uint32_t batc
     }
 }
 
-static void test_rules(void **state)
+static void test_every_gpu_is_dealt_evenly(void **state)
 {
     (void)state;
     for (uint32_t workers = 1; workers < MOST; workers++)
         for (uint32_t gpus = 1; gpus < MOST; gpus++)
             for (uint32_t ranks = 0; ranks < MOST; ranks++)
                 for (uint32_t batch = 0; batch < MOST; batch++) check(workers, gpus, ranks, batch);
-    assert_false(gpu_share_deal(&(struct gpu_share){0}, 4, 0, 4)); /* by hand */
+    assert_false(gpu_share_deal(&(struct gpu_share){0}, 4, 0, 4)); /* set by the user */
     assert_int_equal(deal(2, 0, 0, 0, 4).gpus, 0);
 }
 
-static void test_places(void **state)
+static void test_workers_get_expected_gpus(void **state)
 {
     (void)state;
     static const struct {
@@ -64,9 +64,9 @@ static void test_places(void **state)
     } cases[] = {
         {2, 0, 4, 0, 16, 0, 2, 1}, {2, 1, 4, 0, 16, 2, 2, 1},                            /* equal parts */
         {4, 0, 2, 0, 16, 0, 1, 2}, {4, 1, 2, 0, 16, 1, 1, 2}, {4, 2, 2, 0, 16, 0, 1, 2}, /* in turn */
-        {3, 1, 2, 0, 16, 1, 1, 1}, {3, 2, 2, 0, 16, 0, 1, 2},                            /* uneven: one has its own */
-        {3, 2, 4, 0, 16, 2, 1, 1},                                                       /* the fourth is idle */
-        {2, 1, 6, 0, 16, 3, 2, 1}, /* 3 each would not divide 16: still each in its half */
+        {3, 1, 2, 0, 16, 1, 1, 1}, {3, 2, 2, 0, 16, 0, 1, 2}, /* uneven: one has a GPU alone */
+        {3, 2, 4, 0, 16, 2, 1, 1},                            /* the fourth is idle */
+        {2, 1, 6, 0, 16, 3, 2, 1}, /* 3 each would not divide 16, but each worker stays in its half */
         {2, 1, 6, 0, 3, 3, 3, 1},  {2, 1, 8, 1, 16, 4, 1, 1}, {3, 2, 4, 2, 16, 0, 2, 2}, {1, 0, 8, 0, 16, 0, 8, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -77,19 +77,20 @@ static void test_places(void **state)
     }
 }
 
-struct taken {
+struct share_result {
     struct config config;
     enum status status;
     struct err err;
     struct gpu_share share;
 };
 
-static struct taken take(uint32_t workers, uint32_t index, const char *devices, uint32_t gpus, uint32_t ranks)
+static struct share_result take_share(uint32_t workers, uint32_t index, const char *devices, uint32_t gpus,
+                                      uint32_t ranks)
 {
-    static struct taken t;
+    static struct share_result t;
     struct config_sources sources;
     char setting[96];
-    t = (struct taken){.share = {.workers = workers, .index = index}};
+    t = (struct share_result){.share = {.workers = workers, .index = index}};
     config_defaults(&t.config, &sources);
     snprintf(setting, sizeof setting, "train.devices=%s", devices);
     assert_int_equal(config_set(&t.config, &sources, setting, CONFIG_FLAG, &t.err), STATUS_OK);
@@ -100,7 +101,7 @@ static struct taken take(uint32_t workers, uint32_t index, const char *devices, 
     return t;
 }
 
-static void test_settings(void **state)
+static void test_settings_select_devices(void **state)
 {
     (void)state;
     static const struct {
@@ -115,35 +116,36 @@ static void test_settings(void **state)
         {2, 1, "cuda:3,5,0,1", 0, 0, "cuda:0,1", 2},
         {2, 1, "cuda:3,1", 0, 0, "cuda:1", 1},
         {5, 3, "cuda:3,1", 0, 0, "cuda:1", 1},
-        {2, 1, "cuda:0,1,2,3", 0, 4, "cuda:0,1,2,3", 4}, /* wanted on all of them */
-        {2, 1, "cuda", 1, 0, "cuda", 1},                 /* one GPU: as ever, with auto's way out to the CPU */
+        {2, 1, "cuda:0,1,2,3", 0, 4, "cuda:0,1,2,3", 4}, /* the user wants all GPUs */
+        {2, 1, "cuda", 1, 0, "cuda", 1},                 /* one GPU: unchanged, and auto may fall back to the CPU */
         {2, 1, "auto", 0, 0, "auto", 1},                 /* none */
         {2, 1, "cpu", 0, 0, "cpu", 1},
-        {2, 1, "auto", 2, 3, "auto", 3}, /* ranks of threads, then */
-        {0, 0, "cuda", 4, 0, "cuda", 1}, /* by hand */
+        {2, 1, "auto", 2, 3, "auto", 3}, /* threads become ranks */
+        {0, 0, "cuda", 4, 0, "cuda", 1}, /* set by the user */
         {0, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1},
-        {1, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1}, /* its ranks follow from the list */
+        {1, 0, "cuda:0,1", 0, 0, "cuda:0,1", 1}, /* the ranks follow from the list */
         {1, 0, "cuda", 4, 1, "cuda:0", 1},
         {1, 0, "auto", 2, 0, "cuda:0,1", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct taken t = take(cases[i].workers, cases[i].index, cases[i].devices, cases[i].gpus, cases[i].ranks);
+        struct share_result t =
+            take_share(cases[i].workers, cases[i].index, cases[i].devices, cases[i].gpus, cases[i].ranks);
         if (t.status != STATUS_OK) fail_msg("%s", t.err.msg);
         assert_string_equal(t.config.train.devices, cases[i].mine);
         assert_int_equal(t.config.train.ranks, cases[i].has);
     }
-    struct taken t = take(2, 0, "auto", 64, 32);
+    struct share_result t = take_share(2, 0, "auto", 64, 32);
     assert_int_equal(t.status, STATUS_INVALID);
     assert_non_null(strstr(t.err.msg, "32 GPUs are too many for one worker"));
-    assert_int_equal(take(2, 1, "cuda:0,1,0", 0, 0).status, STATUS_INVALID);
-    assert_int_equal(take(2, 1, "cuda:0,,1", 0, 0).status, STATUS_INVALID);
+    assert_int_equal(take_share(2, 1, "cuda:0,1,0", 0, 0).status, STATUS_INVALID);
+    assert_int_equal(take_share(2, 1, "cuda:0,,1", 0, 0).status, STATUS_INVALID);
 }
 
-static void test_environment(void **state)
+static void test_invalid_environment_is_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char *workers, *index, *refused; /* NULL: it is not */
+        const char *workers, *index, *refused; /* NULL: accepted */
         uint32_t n, i;
     } cases[] = {
         {"", "", NULL, 0, 0},
@@ -173,7 +175,7 @@ static void test_environment(void **state)
     unsetenv(WORKER_INDEX_ENV);
 }
 
-static void test_text(void **state)
+static void test_text_describes_share(void **state)
 {
     (void)state;
     char text[128];
@@ -188,8 +190,9 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),       cmocka_unit_test(test_places), cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_environment), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_every_gpu_is_dealt_evenly), cmocka_unit_test(test_workers_get_expected_gpus),
+        cmocka_unit_test(test_settings_select_devices),   cmocka_unit_test(test_invalid_environment_is_refused),
+        cmocka_unit_test(test_text_describes_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

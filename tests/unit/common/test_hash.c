@@ -1,5 +1,6 @@
-/* Checksums: published check values, both CRC paths, continuation. The hash of a fragment: the same with any number of
- * threads, another for every change. ctest: labels=threads */
+/* Checksums: published check values, both CRC paths, continuation.
+ * The hash of a fragment is the same with any number of threads, and differs after every change.
+ * ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 
-static void test_check_values(void **state)
+static void test_crc_matches_published_values(void **state)
 {
     (void)state;
     uint8_t zeros[32] = {0}, ones[32];
@@ -27,7 +28,7 @@ static void test_check_values(void **state)
     }
 }
 
-static void test_paths_agree(void **state)
+static void test_crc_paths_agree(void **state)
 {
     (void)state;
     uint8_t data[300];
@@ -39,8 +40,8 @@ static void test_paths_agree(void **state)
         assert_int_equal(crc32c(crc32c(0, data, cut), data + cut, sizeof data - cut), crc32c(0, data, sizeof data));
 }
 
-/* Lengths at which what is done side by side begins, ends and begins again; from a checksum so far. */
-static void test_long_paths_agree(void **state)
+/* Lengths at which the parallel part begins, ends and begins again, continued from an earlier checksum. */
+static void test_crc_paths_agree_on_long_input(void **state)
 {
     enum { STRETCH = 8192, STRETCHES = 3 * STRETCH, N = 2 * STRETCHES + 30 };
     static uint8_t data[N];
@@ -60,7 +61,7 @@ static void test_long_paths_agree(void **state)
     }
 }
 
-static void test_crc_sees_every_bit(void **state)
+static void test_crc_detects_every_flipped_bit(void **state)
 {
     (void)state;
     uint8_t data[64] = {0};
@@ -72,7 +73,7 @@ static void test_crc_sees_every_bit(void **state)
     }
 }
 
-static void test_hash64(void **state)
+static void test_hash64_matches_published_values(void **state)
 {
     (void)state;
     assert_true(hash64("", 0) == 0x2d06800538d394c2u); /* XXH3, seed 0, empty input */
@@ -80,7 +81,7 @@ static void test_hash64(void **state)
     assert_true(hash_mix(0, 0) != 0);
 }
 
-/* Of x[i] = i, made by another program with the library's XXH3; the last two take more blocks than are made at once. */
+/* Hashes of x[i] = i, from another program with the library's XXH3. The last two exceed one batch of blocks. */
 static const struct {
     size_t n;
     uint64_t hash;
@@ -95,7 +96,7 @@ static const struct {
     {1025 * HASH_BLOCK + 1, 0xb73dfd54ab159d69},
 };
 
-static void test_floats_by_threads(void **state)
+static void test_float_hash_is_independent_of_threads(void **state)
 {
     (void)state;
     size_t kinds = sizeof fragments / sizeof *fragments, most = fragments[kinds - 1].n;
@@ -113,8 +114,8 @@ static void test_floats_by_threads(void **state)
     mem_free(x);
 }
 
-/* A flipped bit anywhere, two blocks in each other's place, a zero more. */
-static void test_floats_see_every_change(void **state)
+/* Flips one bit, swaps two blocks, appends a zero. */
+static void test_float_hash_detects_every_change(void **state)
 {
     enum { N = 4 * HASH_BLOCK + 7 };
     static float x[N + 1], block[HASH_BLOCK];
@@ -145,13 +146,13 @@ static void test_floats_see_every_change(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check_values),
-        cmocka_unit_test(test_paths_agree),
-        cmocka_unit_test(test_long_paths_agree),
-        cmocka_unit_test(test_crc_sees_every_bit),
-        cmocka_unit_test(test_hash64),
-        cmocka_unit_test(test_floats_by_threads),
-        cmocka_unit_test(test_floats_see_every_change),
+        cmocka_unit_test(test_crc_matches_published_values),
+        cmocka_unit_test(test_crc_paths_agree),
+        cmocka_unit_test(test_crc_paths_agree_on_long_input),
+        cmocka_unit_test(test_crc_detects_every_flipped_bit),
+        cmocka_unit_test(test_hash64_matches_published_values),
+        cmocka_unit_test(test_float_hash_is_independent_of_threads),
+        cmocka_unit_test(test_float_hash_detects_every_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The files beside a model's tensors, as Hugging Face has them: config.json is read and written, tokens are named, and
- * the tokenizer's files go along. */
+/* The files beside a model's tensors in the format of Hugging Face.
+ * config.json is read and written, token ids are named, and the tokenizer's files are copied. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "tests/lib/store/tmpdir.h"
 #include "worker/model/llama.h"
 
-static void test_bad_configs(void **state)
+static void test_unsupported_configs_are_refused(void **state)
 {
     (void)state;
     static const char *const texts[] = {
@@ -40,7 +40,7 @@ static void test_bad_configs(void **state)
         assert_true(hf_config_parse(&hf, texts[i], strlen(texts[i]), "config.json", &err) < 0);
         assert_true(strlen(err.msg) > 10);
     }
-    static const struct { /* what changes the mathematics, and what does not */
+    static const struct { /* keys that change the mathematics, and keys that do not */
         const char *more;
         enum status want;
     } keys[] = {
@@ -74,8 +74,8 @@ static enum status parse_llama(struct hf_config *hf, const char *more, struct er
     return hf_config_parse(hf, text, strlen(text), "config.json", err);
 }
 
-/* What we write, and what is missing or elsewhere in the files of others. */
-static void test_llama_config(void **state)
+/* The config.json that Atoll writes, and missing or moved keys in files of other programs. */
+static void test_llama_config_is_read_and_written(void **state)
 {
     (void)state;
     struct model_config config = {.n_layer = 2,
@@ -135,15 +135,15 @@ static void test_llama_config(void **state)
     }
 }
 
-/* The lines of a config.json that name tokens. */
+/* Returns the lines of a config.json that name tokens. */
 static const char *ids_of(uint32_t vocab_size, bool bytes, char out[96])
 {
     struct model_config config = {.vocab_size = vocab_size, .bytes = bytes};
     return model_ids_json(&config, out);
 }
 
-/* Known of three vocabularies and of bytes; nobody is told a guess. */
-static void test_ids_written(void **state)
+/* The ids are known for three vocabularies and for bytes; the writer never guesses. */
+static void test_known_token_ids_are_written(void **state)
 {
     (void)state;
     static const char bytes[] = "  \"bos_token_id\": 0,\n  \"eos_token_id\": 0,\n",
@@ -167,8 +167,8 @@ static void test_ids_written(void **state)
     assert_false(hf.bytes);
 }
 
-/* A number, a list, null and nothing come over as they are. */
-static void test_ids_taken(void **state)
+/* A number, a list, null and an absent key are copied unchanged. */
+static void test_token_ids_are_copied(void **state)
 {
     (void)state;
     static const struct {
@@ -183,7 +183,7 @@ static void test_ids_taken(void **state)
     static const char ours[] = "{\"n_layer\": 1, \"bos_token_id\": null, \"eos_token_id\": null, \"eps\": 1.5}";
     char path[128], *text = NULL;
     struct err err = {0};
-    assert_int_equal(hf_config_with_ids(ours, tmpdir, &text, &err), STATUS_OK); /* no config.json there */
+    assert_int_equal(hf_config_with_ids(ours, tmpdir, &text, &err), STATUS_OK); /* no config.json */
     assert_null(text);
     snprintf(path, sizeof path, "%s/config.json", tmpdir);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -206,8 +206,8 @@ static void test_ids_taken(void **state)
     mem_free(text);
 }
 
-/* What is a tokenizer's file, and which files go along. */
-static void test_files(void **state)
+/* The valid tokenizer files, and the files that are copied with a checkpoint. */
+static void test_tokenizer_files_are_read_and_copied(void **state)
 {
     (void)state;
     static const struct {
@@ -242,7 +242,7 @@ static void test_files(void **state)
 
     snprintf(to, sizeof to, "%s/copy", tmpdir);
     assert_int_equal(dir_make(to, &err), STATUS_OK);
-    /* The run that it belongs to removed it meanwhile: what is not there may have been there. */
+    /* Its run removed the folder meanwhile: a missing file counts as removed. */
     snprintf(config, sizeof config, "%s/config.json", tmpdir);
     assert_int_equal(hf_files_check_config(tmpdir, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, " was removed while it was read"));
@@ -263,8 +263,8 @@ static void test_files(void **state)
     assert_int_equal(dir_remove_flat(to, &err), STATUS_OK);
 }
 
-/* The sizes of the published models: the layout has their number of parameters. */
-static void test_llama_sizes(void **state)
+/* Sizes of the published models: the layout has their number of parameters. */
+static void test_llama_layouts_have_published_sizes(void **state)
 {
     (void)state;
     static const struct {
@@ -317,8 +317,12 @@ static void test_llama_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_configs), cmocka_unit_test(test_llama_config), cmocka_unit_test(test_ids_written),
-        cmocka_unit_test(test_ids_taken),   cmocka_unit_test(test_files),        cmocka_unit_test(test_llama_sizes),
+        cmocka_unit_test(test_unsupported_configs_are_refused),
+        cmocka_unit_test(test_llama_config_is_read_and_written),
+        cmocka_unit_test(test_known_token_ids_are_written),
+        cmocka_unit_test(test_token_ids_are_copied),
+        cmocka_unit_test(test_tokenizer_files_are_read_and_copied),
+        cmocka_unit_test(test_llama_layouts_have_published_sizes),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

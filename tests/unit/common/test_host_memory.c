@@ -1,4 +1,4 @@
-/* common/host_memory: the least that any of the groups around a process leaves it. The files are made up. */
+/* common/host_memory: the smallest memory limit of the control groups around a process. The test writes the files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "tests/lib/store/tmpdir.h"
 
 static const uint64_t GIB = 1 << 30;
-/* A group's limit, use, and how much of that are files, in GiB; limit 0: none. */
+/* Writes a group's limit, its use, and the part of the use that is file cache, in GiB; limit 0: none. */
 static void group(const char *folder, bool second, unsigned limit, unsigned used, unsigned files)
 {
     char path[256], text[128];
@@ -42,7 +42,7 @@ static int machine(void **state)
     return 0;
 }
 
-static void test_version_2(void **state)
+static void test_version_2_limits_of_all_groups_count(void **state)
 {
     (void)state;
     expect(50, 64);
@@ -51,19 +51,19 @@ static void test_version_2(void **state)
     group("sys/fs/cgroup/user.slice", true, 0, 60, 0);
     group("sys/fs/cgroup/user.slice/box", true, 20, 18, 3);
     group("sys/fs/cgroup/user.slice/box/run", true, 0, 2, 0);
-    expect(5, 20); /* of the group around it, files can be dropped */
+    expect(5, 20); /* limit of the outer group; file cache can be dropped */
     group("sys/fs/cgroup/user.slice/box/run", true, 8, 2, 0);
-    expect(5, 8); /* its own leaves 6, the one around it 5 */
+    expect(5, 8); /* the group leaves 6, the outer group 5 */
     group("sys/fs/cgroup/user.slice/box", true, 20, 10, 0);
     expect(6, 8);
-    group("sys/fs/cgroup/user.slice", true, 100, 1, 0); /* beyond the machine */
+    group("sys/fs/cgroup/user.slice", true, 100, 1, 0); /* more than the machine has */
     expect(6, 8);
-    group("sys/fs/cgroup/user.slice", true, 40, 41, 0); /* shrunk below what is used */
+    group("sys/fs/cgroup/user.slice", true, 40, 41, 0); /* the limit shrank below the use */
     expect(0, 8);
 }
 
 /* In a container: the path is the host's or "/", the group's files lie at the root. */
-static void test_container(void **state)
+static void test_container_reads_group_at_root(void **state)
 {
     (void)state;
     group("sys/fs/cgroup", true, 16, 4, 1);
@@ -74,7 +74,7 @@ static void test_container(void **state)
     expect(13, 16);
 }
 
-static void test_version_1(void **state)
+static void test_version_1_limits_of_all_groups_count(void **state)
 {
     (void)state;
     tmpdir_put("proc/self/cgroup", "9:name=systemd:/a\n5:cpu,memory:/job/step\n3:cpuset:/b\n0::/c\n");
@@ -85,8 +85,8 @@ static void test_version_1(void **state)
     expect(7, 12);
 }
 
-/* Somebody knows better: what is in use is taken off all the same. */
-static void test_told(void **state)
+/* The user sets the limit: the memory in use is subtracted all the same. */
+static void test_user_limit_less_memory_in_use(void **state)
 {
     (void)state;
     setenv(HOST_MEMORY_ENV, "107374182400", 1);
@@ -107,7 +107,8 @@ static void test_told(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, machine, tmpdir_remove)
-    const struct CMUnitTest tests[] = {TEST(test_version_2), TEST(test_container), TEST(test_version_1),
-                                       TEST(test_told)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_version_2_limits_of_all_groups_count), TEST(test_container_reads_group_at_root),
+        TEST(test_version_1_limits_of_all_groups_count), TEST(test_user_limit_less_memory_in_use)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

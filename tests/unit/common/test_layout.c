@@ -1,4 +1,4 @@
-/* Layouts: offsets, cutting into fragments, encoding, refusal of broken ones, initial values. */
+/* Layouts: offsets, split into fragments, encoding, refusal of invalid layouts, initial values. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "common/base/rng.h"
 #include "common/tensor/layout.h"
 
-/* A small GPT-like layout of 1 + 4 * blocks tensors. */
+/* Builds a small GPT-like layout of 1 + 4 * blocks tensors. */
 static void build(struct layout *layout, int blocks)
 {
     char name[32];
@@ -32,7 +32,7 @@ static void build(struct layout *layout, int blocks)
     }
 }
 
-static void test_add(void **state)
+static void test_add_sets_offsets_and_refuses_invalid_tensors(void **state)
 {
     (void)state;
     struct layout layout;
@@ -62,7 +62,7 @@ static void test_add(void **state)
         assert_int_equal(layout_add(&layout, bad[i].name, bad[i].ndim, bad[i].shape, (enum layout_init)bad[i].init,
                                     bad[i].sigma, false),
                          STATUS_INVALID);
-    assert_int_equal(layout.n_tensors, 13); /* nothing was added */
+    assert_int_equal(layout.n_tensors, 13); /* no tensor was added */
     mem_fail_after(1);
     assert_int_equal(layout_add(&layout, "a", 1, &eight, 0, 0, false), STATUS_OK); /* room for 16: no allocation */
     mem_fail_after(0);
@@ -74,7 +74,7 @@ static void test_add(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_split(void **state)
+static void test_split_makes_equal_fragments(void **state)
 {
     (void)state;
     struct layout layout;
@@ -102,14 +102,14 @@ static void test_split(void **state)
         }
         assert_int_equal(offset, layout.n_params);
         assert_int_equal(first, layout.n_tensors);
-        assert_true(largest <= layout.n_params / n + 1 + 256); /* no further from its share than one tensor */
+        assert_true(largest <= layout.n_params / n + 1 + 256); /* differs from its share by at most one tensor */
     }
     assert_int_equal(layout_split(&layout, 0), STATUS_OK);
     assert_int_equal(layout.n_fragments, 1); /* small */
     layout_finish(&layout);
 }
 
-static void test_split_by_size(void **state)
+static void test_split_by_size_limits_fragment_size(void **state)
 {
     (void)state;
     static const struct {
@@ -141,7 +141,7 @@ static size_t encode(const struct layout *layout, uint8_t *out, size_t cap)
     return w.pos;
 }
 
-static void test_encode_decode(void **state)
+static void test_decode_restores_encoded_layout(void **state)
 {
     (void)state;
     struct layout a, b;
@@ -158,13 +158,13 @@ static void test_encode_decode(void **state)
     assert_int_equal(encode(&b, again, sizeof again), size);
     assert_memory_equal(again, bytes, size);
     layout_finish(&b);
-    for (size_t cut = 0; cut < size; cut++) { /* every shorter text is refused */
+    for (size_t cut = 0; cut < size; cut++) { /* every truncated encoding is refused */
         layout_init(&b);
         r = reader_of(bytes, cut);
         assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
         layout_finish(&b);
     }
-    for (int change = -1; change <= 1; change += 2) { /* the last fragment ends before the last tensor, or behind it */
+    for (int change = -1; change <= 1; change += 2) { /* the last fragment ends before or after the last tensor */
         memcpy(again, bytes, size);
         again[size - 4] = (uint8_t)(again[size - 4] + change);
         layout_init(&b);
@@ -173,7 +173,7 @@ static void test_encode_decode(void **state)
         layout_finish(&b);
     }
     bytes[size - 8] = (uint8_t)(bytes[size - 8] + bytes[size - 12]);
-    bytes[size - 12] = 0; /* a fragment of nothing */
+    bytes[size - 12] = 0; /* an empty fragment */
     layout_init(&b);
     r = reader_of(bytes, size);
     assert_int_equal(layout_decode(&b, &r), STATUS_CORRUPT);
@@ -182,8 +182,8 @@ static void test_encode_decode(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* A stranger's layout has one fragment more than there is room for; all else about it is right. */
-static void test_too_many_fragments(void **state)
+/* A received layout has one fragment more than the maximum; everything else about it is valid. */
+static void test_too_many_fragments_are_refused(void **state)
 {
     (void)state;
     struct layout layout;
@@ -204,8 +204,8 @@ static void test_too_many_fragments(void **state)
     layout_finish(&layout);
 }
 
-/* From a stranger: two tensors of one name, and names that no checkpoint can carry. */
-static void test_strange_names(void **state)
+/* A received layout: two tensors of one name, and names that no checkpoint can hold. */
+static void test_invalid_tensor_names_are_refused(void **state)
 {
     (void)state;
     static const char *const names[] = {"h.1.fc", "h.2.fc", "__0.fc", "h.\x7f.fc", "h.\xff.fc", "h.\t.fc"};
@@ -223,8 +223,8 @@ static void test_strange_names(void **state)
     }
 }
 
-/* Whatever a flipped bit makes of it: refused, or a layout that is consistent and has another hash. */
-static void test_flipped_bits(void **state)
+/* A flipped bit gives a refused layout, or a consistent layout with another hash. */
+static void test_flipped_bit_never_keeps_hash(void **state)
 {
     (void)state;
     struct layout a, b;
@@ -248,7 +248,7 @@ static void test_flipped_bits(void **state)
     layout_finish(&a);
 }
 
-static void test_fill(void **state)
+static void test_fill_is_independent_of_split(void **state)
 {
     (void)state;
     struct layout layout;
@@ -265,7 +265,7 @@ static void test_fill(void **state)
         assert_true(theta[layout.tensors[2].offset + (uint64_t)i] == 0.0f);
     }
     uint64_t hash = layout_theta_hash(&layout, theta);
-    /* How it is cut does not matter, to the values and to the hash. */
+    /* The split changes neither the values nor the hash. */
     assert_int_equal(layout_split(&layout, 4), STATUS_OK);
     for (uint32_t f = 0; f < layout.n_fragments; f++) layout_fill(&layout, f, 42, again + layout.fragments[f].offset);
     assert_memory_equal(theta, again, layout.n_params * sizeof *theta);
@@ -277,8 +277,8 @@ static void test_fill(void **state)
     layout_finish(&layout);
 }
 
-/* A fragment that threads share: the bits of one that makes it alone, where tensors end anywhere. */
-static void test_fill_shared(void **state)
+/* A fragment filled by several threads has the bits of a fragment filled by one, for any tensor boundaries. */
+static void test_fill_is_independent_of_threads(void **state)
 {
     (void)state;
     struct layout layout;
@@ -303,7 +303,7 @@ static void test_fill_shared(void **state)
     layout_finish(&layout);
 }
 
-static void test_hash(void **state)
+static void test_hash_depends_on_every_field(void **state)
 {
     (void)state;
     struct layout layout;
@@ -323,8 +323,8 @@ static void test_hash(void **state)
     }
 }
 
-/* The hash is of what lies end to end, wherever tensors begin in its blocks. */
-static void test_theta_hash(void **state)
+/* The hash covers the values end to end, independent of the tensors' positions in its blocks. */
+static void test_theta_hash_covers_values_end_to_end(void **state)
 {
     (void)state;
     enum { COUNT = 3 * HASH_BLOCK + 5 };
@@ -351,17 +351,17 @@ static void test_theta_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_encode_decode),
-        cmocka_unit_test(test_split_by_size),
-        cmocka_unit_test(test_strange_names),
-        cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_fill_shared),
-        cmocka_unit_test(test_theta_hash),
-        cmocka_unit_test(test_too_many_fragments),
+        cmocka_unit_test(test_add_sets_offsets_and_refuses_invalid_tensors),
+        cmocka_unit_test(test_split_makes_equal_fragments),
+        cmocka_unit_test(test_decode_restores_encoded_layout),
+        cmocka_unit_test(test_split_by_size_limits_fragment_size),
+        cmocka_unit_test(test_invalid_tensor_names_are_refused),
+        cmocka_unit_test(test_flipped_bit_never_keeps_hash),
+        cmocka_unit_test(test_fill_is_independent_of_split),
+        cmocka_unit_test(test_hash_depends_on_every_field),
+        cmocka_unit_test(test_fill_is_independent_of_threads),
+        cmocka_unit_test(test_theta_hash_covers_values_end_to_end),
+        cmocka_unit_test(test_too_many_fragments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

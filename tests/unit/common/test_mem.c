@@ -1,4 +1,4 @@
-/* Allocation: zeroed, aligned, counted, failing on demand; arenas hand out what they were sized for. */
+/* Allocation: zeroed, aligned, counted, fails on demand; arenas return the blocks that they were sized for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,10 +9,10 @@
 
 #include "common/base/mem.h"
 
-static void test_alloc(void **state)
+static void test_alloc_is_zeroed_aligned_and_counted(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 9 << 20}; /* the last one takes the huge-page path */
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 9 << 20}; /* the last size takes the huge-page path */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         unsigned char *p = mem_alloc(sizes[i], 1);
         assert_non_null(p);
@@ -26,7 +26,7 @@ static void test_alloc(void **state)
     mem_free(NULL);
 }
 
-static void test_overflow(void **state)
+static void test_overflowing_size_is_refused(void **state)
 {
     (void)state;
     assert_null(mem_alloc(SIZE_MAX / 2, 3));
@@ -35,7 +35,7 @@ static void test_overflow(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_resize(void **state)
+static void test_resize_keeps_contents(void **state)
 {
     (void)state;
     unsigned char *p = mem_resize(NULL, 0, 10);
@@ -46,7 +46,7 @@ static void test_resize(void **state)
     for (int i = 0; i < 100; i++) assert_int_equal(p[i], i < 10);
     mem_fail_after(1);
     assert_null(mem_resize(p, 100, 200));
-    assert_int_equal(p[9], 1); /* the old block is still there */
+    assert_int_equal(p[9], 1); /* the old block is unchanged */
     p = mem_resize(p, 100, 5);
     assert_non_null(p);
     assert_int_equal(mem_live_bytes(), 5);
@@ -58,14 +58,14 @@ static void test_resize(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_failure_hook(void **state)
+static void test_nth_allocation_fails_on_demand(void **state)
 {
     (void)state;
     mem_fail_after(3);
     void *a = mem_alloc(1, 8), *b = mem_alloc(1, 8), *c = mem_alloc(1, 8), *d = mem_alloc(1, 8);
     assert_non_null(a);
     assert_non_null(b);
-    assert_null(c); /* the third one, once */
+    assert_null(c); /* only the third allocation fails */
     assert_non_null(d);
     mem_free(a);
     mem_free(b);
@@ -74,7 +74,7 @@ static void test_failure_hook(void **state)
     struct arena arena;
     assert_int_equal(arena_init(&arena, 100), STATUS_NOMEM);
     mem_fail_after(2);
-    mem_fail_after(0); /* switched off again */
+    mem_fail_after(0); /* off again */
     a = mem_alloc(1, 1);
     b = mem_alloc(1, 1);
     assert_non_null(a);
@@ -83,7 +83,7 @@ static void test_failure_hook(void **state)
     mem_free(b);
 }
 
-static void test_arena(void **state)
+static void test_arena_returns_measured_blocks(void **state)
 {
     (void)state;
     struct arena arena;
@@ -104,8 +104,11 @@ static void test_arena(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc),        cmocka_unit_test(test_overflow), cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_failure_hook), cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_alloc_is_zeroed_aligned_and_counted),
+        cmocka_unit_test(test_overflowing_size_is_refused),
+        cmocka_unit_test(test_resize_keeps_contents),
+        cmocka_unit_test(test_nth_allocation_fails_on_demand),
+        cmocka_unit_test(test_arena_returns_measured_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

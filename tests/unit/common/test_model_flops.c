@@ -1,4 +1,4 @@
-/* FLOP a token, against the matrices that a layout really has; and how a step line says the speed. */
+/* FLOP per token, compared with the matrices of a real layout; and the speed in a step line. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "worker/model/model.h"
 #include "worker/train_impl.h"
 
-/* 6 for each number of each matrix but those that are only looked up in, and attention's 6 L C T. */
+/* 6 per element of each matrix except lookup tables, plus 6 L C T for attention. */
 static void check(const char *const *flags)
 {
     struct config config;
@@ -43,7 +43,7 @@ static void check(const char *const *flags)
 }
 #define CHECK(...) check((const char *const[]){__VA_ARGS__, NULL})
 
-static void test_families(void **state)
+static void test_flops_match_layout_of_each_family(void **state)
 {
     (void)state;
     CHECK("model.preset=gpt2");
@@ -53,7 +53,7 @@ static void test_families(void **state)
     CHECK("model.family=llama", "model.n_head=6", "model.n_embd=48", "model.n_kv_head=2");
 }
 
-static void test_words(void **state)
+static void test_speed_text_names_flops_and_share(void **state)
 {
     (void)state;
     char text[SPEED_MAX];
@@ -65,15 +65,15 @@ static void test_words(void **state)
     assert_string_equal(text, "    5000 tok/s  7.5 GFLOP/s");
     train_speed_text(text, 0, 1.5e6, 0);
     assert_string_equal(text, "       0 tok/s  0 GFLOP/s");
-    train_speed_text(text, 1e300, 1e300, 1e-300); /* nonsense stays inside of the line */
+    train_speed_text(text, 1e300, 1e300, 1e-300); /* extreme values must not overflow the line */
     assert_true(strlen(text) < SPEED_MAX);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_flops_match_layout_of_each_family),
+        cmocka_unit_test(test_speed_text_names_flops_and_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

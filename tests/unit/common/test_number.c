@@ -1,4 +1,4 @@
-/* Numbers as text: what is one, and what is none. */
+/* Numbers as text: valid and invalid ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/number.h"
 
-static void test_whole(void **state)
+static void test_whole_numbers_are_parsed_exactly(void **state)
 {
     (void)state;
     static const char *const none[] = {"", "-1", "+1", " 1", "1 ", "1x", "0x1", "1.0", "18446744073709551616"};
@@ -20,7 +20,7 @@ static void test_whole(void **state)
     assert_true(number_whole("0010", &n) && n == 10);
 }
 
-static void test_real(void **state)
+static void test_real_numbers_are_parsed_exactly(void **state)
 {
     (void)state;
     char out[NUMBER_REAL];
@@ -29,7 +29,7 @@ static void test_real(void **state)
     assert_string_equal(number_real_text(0.1 + 0.2, out), "0.30000000000000004");
 }
 
-static void test_hex(void **state)
+static void test_hex_is_parsed_exactly(void **state)
 {
     (void)state;
     static const uint8_t bytes[3] = {0x00, 0xfe, 0xa0};
@@ -46,7 +46,8 @@ static void test_hex(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole), cmocka_unit_test(test_real),
-                                       cmocka_unit_test(test_hex)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_numbers_are_parsed_exactly),
+                                       cmocka_unit_test(test_real_numbers_are_parsed_exactly),
+                                       cmocka_unit_test(test_hex_is_parsed_exactly)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static void test_every_thread_runs_every_job(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_shares(void **state)
+static void test_shares_cover_everything(void **state)
 {
     (void)state;
     for (size_t items = 0; items < 70; items++)
@@ -59,8 +59,8 @@ static void test_shares(void **state)
             }
 }
 
-/* Around the sizes where a thread more takes part: every byte once, none behind the end. */
-static void test_copies(void **state)
+/* Sizes around the limits for one more thread: every byte is copied once, none past the end. */
+static void test_copy_copies_every_byte_once(void **state)
 {
     (void)state;
     struct pool *pool;
@@ -108,8 +108,8 @@ static void halve_both(void *ctx, int thread, int threads)
     halve(nested->x, THREADS, THREADS + 1);
 }
 
-/* A pool's jobs compute as the pool says, whatever its caller does, and the caller goes on as before. */
-static void test_floats(void **state)
+/* The pool's floating-point mode applies to its jobs, independent of the caller's mode, which stays as it was. */
+static void test_jobs_use_floating_point_mode_of_pool(void **state)
 {
     (void)state;
     for (int outer = POOL_FLOATS_FLUSHED; outer <= POOL_FLOATS_EXACT; outer++)
@@ -144,9 +144,9 @@ static double cpu_us(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* All threads on one core: who waits must not keep it from those who work. Measured in processor time, which other
- * programs' load does not change. */
-static void test_more_threads_than_cores(void **state)
+/* All threads share one core: waiting threads must not take time from working threads. The test measures CPU time,
+ * which other programs do not change. */
+static void test_more_threads_than_cores_cost_little(void **state)
 {
     (void)state;
     cpu_set_t before, one;
@@ -155,7 +155,7 @@ static void test_more_threads_than_cores(void **state)
     CPU_ZERO(&one);
     for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
         if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0); /* threads made from now on inherit it */
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0); /* new threads inherit the affinity */
     assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
     double best = 1e9;
     for (int again = 0; again < 5; again++) {
@@ -183,8 +183,8 @@ static void check_signals(void *ctx, int thread, int threads)
         atomic_store(as_it_should_be, false);
 }
 
-/* A signal ends the waits of the thread that main runs in: no other one takes it. */
-static void test_signals_are_for_the_caller(void **state)
+/* Signals interrupt the main thread's waits: no other thread receives them. */
+static void test_signals_reach_only_main_thread(void **state)
 {
     (void)state;
     struct pool *pool;
@@ -199,11 +199,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_thread_runs_every_job),
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_floats),
-        cmocka_unit_test(test_signals_are_for_the_caller),
-        cmocka_unit_test(test_more_threads_than_cores),
+        cmocka_unit_test(test_shares_cover_everything),
+        cmocka_unit_test(test_copy_copies_every_byte_once),
+        cmocka_unit_test(test_jobs_use_floating_point_mode_of_pool),
+        cmocka_unit_test(test_signals_reach_only_main_thread),
+        cmocka_unit_test(test_more_threads_than_cores_cost_little),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

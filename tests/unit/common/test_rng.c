@@ -11,7 +11,7 @@
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 
-static void test_known_answer(void **state)
+static void test_philox_matches_known_answer(void **state)
 {
     (void)state;
     /* Random123 distribution, kat_vectors: philox4x32 10 rounds, counter 0, key 0. */
@@ -22,7 +22,7 @@ static void test_known_answer(void **state)
     assert_true(rng_u64(0, 0, 0) == 0xe169c58d6627e8d5u);
 }
 
-/* The paper's round written on arrays, for other counters and keys than 0. */
+/* The paper's round, written on arrays, for counters and keys other than 0. */
 static void philox_reference(uint64_t seed, uint32_t stream, uint64_t counter, uint32_t c[4])
 {
     uint32_t k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -40,7 +40,7 @@ static void philox_reference(uint64_t seed, uint32_t stream, uint64_t counter, u
     }
 }
 
-static void test_reference(void **state)
+static void test_philox_matches_reference(void **state)
 {
     (void)state;
     uint32_t expected[4], out[4];
@@ -52,7 +52,7 @@ static void test_reference(void **state)
     }
 }
 
-static void test_uniform(void **state)
+static void test_uniform_has_uniform_distribution(void **state)
 {
     (void)state;
     double sum = 0, least = 1, most = 0;
@@ -67,7 +67,7 @@ static void test_uniform(void **state)
     assert_true(fabs(sum / N - 0.5) < 5e-3); /* five standard deviations: 0.0046 */
 }
 
-static void test_normal(void **state)
+static void test_normal_has_normal_distribution(void **state)
 {
     (void)state;
     enum { N = 100001 };
@@ -84,7 +84,7 @@ static void test_normal(void **state)
     }
     assert_true(fabs(sum / N) < 0.016 && fabs(square / N - 1) < 0.023 && fabs(fourth / N - 3) < 0.16);
     assert_true(fabs(neighbours / N) < 0.016);
-    /* A part of the sequence, from any block on and of any length, is the same numbers. */
+    /* Any part of the sequence, from any block and of any length, has the same numbers. */
     for (size_t n = 0; n < 9; n++) {
         y[n] = -1;
         rng_normal_fill(3, RNG_TEST, 1000 + 5, 2.0f, y, n);
@@ -100,13 +100,13 @@ static void check_permutation(uint64_t seed, uint64_t epoch, uint64_t n)
     for (uint64_t k = 0; k < n; k++) {
         uint64_t at = rng_permute(seed, epoch, k, n);
         assert_true(at < n);
-        if (seen[at]) fail_msg("n %lu: %lu hit twice", (unsigned long)n, (unsigned long)at);
+        if (seen[at]) fail_msg("n %lu: two indices map to %lu", (unsigned long)n, (unsigned long)at);
         seen[at] = 1;
     }
     mem_free(seen);
 }
 
-static void test_permutation(void **state)
+static void test_permutation_hits_every_index_once(void **state)
 {
     (void)state;
     for (uint64_t n = 1; n <= 300; n++) check_permutation(n, 0, n);
@@ -116,7 +116,7 @@ static void test_permutation(void **state)
 }
 
 /* Epochs and seeds give different orders, and no order is the identity. */
-static void test_permutation_mixes(void **state)
+static void test_permutation_depends_on_epoch_and_seed(void **state)
 {
     (void)state;
     enum { N = 10000 };
@@ -132,7 +132,7 @@ static void test_permutation_mixes(void **state)
     assert_in_range(ascending, N / 2 - 250, N / 2 + 250);
 }
 
-static void test_permutation_large(void **state)
+static void test_large_permutation_hits_no_index_twice(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {(1ull << 40) + 1, 1ull << 62, (1ull << 63) + 1, UINT64_MAX};
@@ -143,10 +143,13 @@ static void test_permutation_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answer),      cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_uniform),           cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_permutation),       cmocka_unit_test(test_permutation_mixes),
-        cmocka_unit_test(test_permutation_large),
+        cmocka_unit_test(test_philox_matches_known_answer),
+        cmocka_unit_test(test_philox_matches_reference),
+        cmocka_unit_test(test_uniform_has_uniform_distribution),
+        cmocka_unit_test(test_normal_has_normal_distribution),
+        cmocka_unit_test(test_permutation_hits_every_index_once),
+        cmocka_unit_test(test_permutation_depends_on_epoch_and_seed),
+        cmocka_unit_test(test_large_permutation_hits_no_index_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

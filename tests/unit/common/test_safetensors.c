@@ -1,4 +1,5 @@
-/* safetensors: what we write is what we read, other writers' types are converted, and every broken rule is refused. */
+/* safetensors: reading returns the written tensors, other writers' types are converted, every broken rule is
+ * refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +21,7 @@
 #include "tests/lib/store/tmpdir.h"
 #include "worker/model/gpt2.h"
 
-/* A file of header text and `tail` bytes of tensors. */
+/* Makes a file of header text and `tail` bytes of tensors. */
 static size_t make_file(uint8_t *out, size_t cap, const char *header, size_t tail)
 {
     struct writer w = writer_of(out, cap);
@@ -31,7 +32,7 @@ static size_t make_file(uint8_t *out, size_t cap, const char *header, size_t tai
     return w.pos;
 }
 
-static void test_refusals(void **state)
+static void test_invalid_files_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -77,7 +78,7 @@ static void test_refusals(void **state)
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
          3, false},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}," /* an overlap and a hole that cancel */
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}," /* an overlap and a hole of the same size */
          "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
          "\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}",
          5, false},
@@ -91,7 +92,7 @@ static void test_refusals(void **state)
         struct safetensors st;
         struct err err = {0};
         size_t size = make_file(file, sizeof file, cases[i].header, cases[i].tail);
-        uint8_t *exact = malloc(size); /* so that reading one byte past the end shows under ASan */
+        uint8_t *exact = malloc(size); /* exact size, so that ASan detects a read past the end */
         memcpy(exact, file, size);
         enum status status = safetensors_parse(&st, exact, size, "x", &err);
         if ((status == STATUS_OK) != cases[i].ok) fail_msg("case %zu: %s: %s", i, cases[i].header, err.msg);
@@ -101,7 +102,7 @@ static void test_refusals(void **state)
     }
 }
 
-static void test_header_length(void **state)
+static void test_invalid_header_length_is_refused(void **state)
 {
     (void)state;
     static const uint64_t lengths[] = {0, 1, 3, 100000001, UINT64_MAX, UINT64_MAX - 7};
@@ -117,7 +118,7 @@ static void test_header_length(void **state)
     assert_int_equal(safetensors_parse(&st, "1234567", 7, "x", NULL), STATUS_CORRUPT);
 }
 
-static void test_conversions(void **state)
+static void test_types_are_converted_to_fp32(void **state)
 {
     (void)state;
     static const char header[] = "{\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]},"
@@ -154,7 +155,7 @@ static float *some_theta(struct layout *layout)
     return theta;
 }
 
-static void test_folder_round_trip(void **state)
+static void test_folder_restores_written_theta(void **state)
 {
     (void)state;
     struct layout layout;
@@ -217,8 +218,8 @@ static void test_folder_round_trip(void **state)
     assert_int_equal(dir_remove_flat(folder, &err), STATUS_OK);
 }
 
-/* As save_pretrained writes it: prefixed names, a mask buffer, a tied head, two shards and an index. */
-static void test_sharded_with_prefix(void **state)
+/* A checkpoint in the form of save_pretrained: prefixed names, a mask buffer, a tied head, two shards and an index. */
+static void test_sharded_folder_with_prefix_is_read(void **state)
 {
     (void)state;
     struct layout layout;
@@ -252,14 +253,14 @@ static void test_sharded_with_prefix(void **state)
     assert_int_equal(file_write(path, index, strlen(index), &err), STATUS_OK);
     if (hf_folder_load(folder, &layout, back, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_memory_equal(theta, back, layout.n_params * sizeof *theta);
-    head[words->count - 1] += 1; /* a head of its own has no place here */
+    head[words->count - 1] += 1; /* a separate head is refused */
     char second[192];
     snprintf(second, sizeof second, "%s/b.safetensors", folder);
     assert_int_equal(safetensors_write(second, tensors + half, n - half + 2, &err), STATUS_OK);
     char config[192];
     snprintf(config, sizeof config, "%s/config.json", folder);
-    for (int said = 0; said < 2; said++) { /* config.json may say that it is tied: it is not */
-        if (said) assert_int_equal(file_write(config, "{\"tie_word_embeddings\": true}", 29, &err), STATUS_OK);
+    for (int claimed = 0; claimed < 2; claimed++) { /* config.json may claim a tied head, but the file has its own */
+        if (claimed) assert_int_equal(file_write(config, "{\"tie_word_embeddings\": true}", 29, &err), STATUS_OK);
         assert_int_equal(hf_folder_load(folder, &layout, back, &err), STATUS_MISMATCH);
         assert_non_null(strstr(err.msg, "b.safetensors: lm_head.weight differs from the embedding"));
     }
@@ -275,8 +276,8 @@ static void test_sharded_with_prefix(void **state)
     assert_int_equal(dir_remove_flat(folder, &err), STATUS_OK);
 }
 
-/* A write that cannot finish leaves the old file and nothing else. */
-static void test_failed_write(void **state)
+/* A failed write keeps the old file and leaves no other. */
+static void test_failed_write_keeps_old_file(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -294,12 +295,12 @@ static void test_failed_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_conversions),
-        cmocka_unit_test(test_folder_round_trip),
-        cmocka_unit_test(test_sharded_with_prefix),
-        cmocka_unit_test(test_failed_write),
+        cmocka_unit_test(test_invalid_files_are_refused),
+        cmocka_unit_test(test_invalid_header_length_is_refused),
+        cmocka_unit_test(test_types_are_converted_to_fp32),
+        cmocka_unit_test(test_folder_restores_written_theta),
+        cmocka_unit_test(test_sharded_folder_with_prefix_is_read),
+        cmocka_unit_test(test_failed_write_keeps_old_file),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

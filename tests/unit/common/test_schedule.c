@@ -1,4 +1,4 @@
-/* Learning-rate schedules at the points where their formulas can be read off. */
+/* Learning-rate schedules at points with known values. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static struct lr_schedule schedule(enum schedule kind)
     return (struct lr_schedule){.kind = kind, .base = 2.0, .min_fraction = 0.1, .warmup_steps = 10, .total_steps = 110};
 }
 
-static void test_warmup(void **state)
+static void test_warmup_rises_linearly(void **state)
 {
     (void)state;
     for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
@@ -29,14 +29,14 @@ static void test_warmup(void **state)
         check(&s, -3, 0.2);
         check(&s, 4, 1.0);
         check(&s, 9, 2.0);
-        check(&s, 9.5, 2.0); /* between the last warm-up step and the first after: never above base */
+        check(&s, 9.5, 2.0); /* between the last warm-up step and the first step after it: never above base */
         check(&s, 10, 2.0);
         s.warmup_steps = 0;
         check(&s, 0, 2.0);
     }
 }
 
-static void test_shapes(void **state)
+static void test_shapes_follow_their_formulas(void **state)
 {
     (void)state;
     struct lr_schedule s = schedule(SCHEDULE_CONSTANT);
@@ -54,21 +54,21 @@ static void test_shapes(void **state)
     check(&s, 93.5, 0.2 + 1.8 * 0.5); /* a quarter of the decay: 1 - sqrt(1/4) */
 }
 
-static void test_past_the_end(void **state)
+static void test_rate_is_constant_after_last_step(void **state)
 {
     (void)state;
     for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
         struct lr_schedule s = schedule((enum schedule)kind);
         check(&s, 110, 0.2);
         check(&s, 1e12, 0.2);
-        s.warmup_steps = 200; /* a warm-up longer than the run: it is never interrupted */
+        s.warmup_steps = 200; /* a warm-up longer than the run continues to its end */
         check(&s, 110, 2.0 * 111 / 200);
         check(&s, 200, 0.2);
         check(&s, NAN, 2.0 / 200);
     }
 }
 
-static void test_monotone(void **state)
+static void test_rate_never_rises_after_warmup(void **state)
 {
     (void)state;
     for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
@@ -81,10 +81,10 @@ static void test_monotone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_past_the_end),
-        cmocka_unit_test(test_monotone),
+        cmocka_unit_test(test_warmup_rises_linearly),
+        cmocka_unit_test(test_shapes_follow_their_formulas),
+        cmocka_unit_test(test_rate_is_constant_after_last_step),
+        cmocka_unit_test(test_rate_never_rises_after_warmup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* What is under construction when a program is killed or stopped: it goes, and nothing else does. */
+/* Temporary files of killed or stopped programs: the sweep removes these and no others. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -43,13 +43,13 @@ static void put(const char *path)
     fclose(f);
 }
 
-static void test_sweep(void **state)
+static void test_sweep_removes_only_files_of_dead_programs(void **state)
 {
     (void)state;
     long dead = dead_pid(), living = getppid();
     char inside[300];
     put(in_dir("a", dead));
-    put(in_dir("ab", dead)); /* of something else */
+    put(in_dir("ab", dead)); /* another program's file */
     put(in_dir("a", living));
     put(in_dir("a.tmp-", 0));
     put(in_dir("a.tmp-0", 0));
@@ -69,7 +69,7 @@ static void test_sweep(void **state)
     assert_int_equal(temporary_name(in_dir("a", 0), name, strlen(in_dir("a", 0)) + 6, &err), STATUS_LIMIT);
 }
 
-static void test_lock(void **state)
+static void test_second_lock_is_refused(void **state)
 {
     (void)state;
     int one, other;
@@ -82,8 +82,8 @@ static void test_lock(void **state)
     assert_int_equal(dir_lock(in_dir("nowhere", 0), &other, &err), STATUS_NOTFOUND);
 }
 
-/* Last: from here on this program was stopped. */
-static void test_interrupt(void **state)
+/* Runs last: the program counts as stopped from here on. */
+static void test_interrupted_program_writes_no_file(void **state)
 {
     (void)state;
     signal(SIGHUP, SIG_IGN);
@@ -99,7 +99,7 @@ static void test_interrupt(void **state)
     pid_t pid = fork();
     if (!pid) {
         usleep(INTERRUPT_SAME_US);
-        raise(SIGTERM); /* another request: it kills */
+        raise(SIGTERM); /* a second request kills */
         _exit(0);
     }
     int end;
@@ -110,9 +110,9 @@ static void test_interrupt(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sweep),
-        cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_sweep_removes_only_files_of_dead_programs),
+        cmocka_unit_test(test_second_lock_is_refused),
+        cmocka_unit_test(test_interrupted_program_writes_no_file),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

@@ -1,4 +1,4 @@
-/* Which bytes are clean text, and what a line shows of others. */
+/* Which bytes are clean text, and how a line shows other bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/text.h"
 
-static void test_characters(void **state)
+static void test_only_valid_utf8_is_clean(void **state)
 {
     (void)state;
     static const struct {
@@ -48,7 +48,7 @@ static void test_characters(void **state)
     }
 }
 
-static void test_lines(void **state)
+static void test_line_breaks_are_clean_only_in_text(void **state)
 {
     (void)state;
     assert_true(text_is_clean("a\tb\r\n", 5, true));
@@ -60,7 +60,7 @@ static void test_lines(void **state)
     assert_string_equal(line, "a?b\xc3\xbc? ??");
 }
 
-static void test_shown(void **state)
+static void test_shown_text_is_clean_and_truncated(void **state)
 {
     (void)state;
     char out[TEXT_SHOWN], text[TEXT_SHOWN + 1];
@@ -76,7 +76,8 @@ static void test_shown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_characters), cmocka_unit_test(test_lines),
-                                       cmocka_unit_test(test_shown)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_valid_utf8_is_clean),
+                                       cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
+                                       cmocka_unit_test(test_shown_text_is_clean_and_truncated)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* Token shards: writer and reader agree, every broken header is refused with a reason, windows are the ones
- * promised. */
+/* Token shards: writer and reader agree, every invalid header is refused with a reason, windows follow the contract. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,9 +37,9 @@ static void open_set(struct tokens *tokens, const char *name)
     if (status != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-/* 25 tokens in shards of 10, 10, 5: with T = 4 that is 2 + 2 + 1 windows, each starting at a multiple of 4 in its shard
- * and reaching one token into the next window. */
-static void test_windows(void **state)
+/* 25 tokens in shards of 10, 10, 5: T = 4 gives 2 + 2 + 1 windows. Each starts at a multiple of 4 in its shard and
+ * includes one token of the next window. */
+static void test_windows_cover_each_shard(void **state)
 {
     (void)state;
     static const uint32_t starts[] = {0, 4, 10, 14, 20};
@@ -62,7 +61,7 @@ static void test_windows(void **state)
     }
 }
 
-static void test_hash(void **state)
+static void test_hash_depends_on_tokens_and_shards(void **state)
 {
     (void)state;
     struct tokens a, b;
@@ -79,8 +78,8 @@ static void test_hash(void **state)
     tokens_close(&a);
 }
 
-/* A shorter set written over a longer one leaves none of the old shards behind. */
-static void test_rewrite_shorter(void **state)
+/* A shorter set written over a longer one removes the old shards. */
+static void test_shorter_set_replaces_longer_set(void **state)
 {
     (void)state;
     struct tokens tokens;
@@ -92,8 +91,8 @@ static void test_rewrite_shorter(void **state)
     tokens_close(&tokens);
 }
 
-/* A writer that is killed leaves its own shards only. */
-static void test_earlier_set_goes_first(void **state)
+/* A killed writer leaves only its own shards. */
+static void test_killed_writer_leaves_only_its_shards(void **state)
 {
     (void)state;
     struct token_writer w;
@@ -109,7 +108,7 @@ static void test_earlier_set_goes_first(void **state)
     token_writer_abort(&w);
 }
 
-static void test_empty_set(void **state)
+static void test_empty_set_has_no_samples(void **state)
 {
     (void)state;
     struct tokens tokens;
@@ -120,7 +119,7 @@ static void test_empty_set(void **state)
     tokens_close(&tokens);
 }
 
-static void test_shared(void **state)
+static void test_common_shards_are_counted(void **state)
 {
     (void)state;
     struct tokens a, b, none;
@@ -139,7 +138,7 @@ static void test_shared(void **state)
     tokens_close(&none);
 }
 
-static void test_abort_leaves_nothing(void **state)
+static void test_aborted_writer_leaves_no_file(void **state)
 {
     (void)state;
     struct token_writer w;
@@ -171,13 +170,13 @@ static void put_header(uint8_t *file, size_t size, uint32_t magic, uint32_t vers
     put_u32(&w, count);
 }
 
-static void test_bad_headers(void **state)
+static void test_invalid_headers_are_refused(void **state)
 {
     (void)state;
     static const struct {
         uint32_t magic, version, count;
         size_t size;
-        const char *says;
+        const char *error;
     } cases[] = {
         {20240520, 1, 3, 1024 + 6, NULL},
         {20240801, 7, 3, 1024 + 12, NULL},
@@ -199,16 +198,16 @@ static void test_bad_headers(void **state)
         struct err err = {0};
         put_header(file, cases[i].size, cases[i].magic, cases[i].version, cases[i].count);
         enum status status = token_shard_parse(&shard, file, cases[i].size, "x.bin", &err);
-        assert_int_equal(status, cases[i].says ? STATUS_CORRUPT : STATUS_OK);
-        if (cases[i].says) assert_non_null(strstr(err.msg, cases[i].says));
-        if (!cases[i].says) assert_int_equal(shard.n_tokens, cases[i].count);
+        assert_int_equal(status, cases[i].error ? STATUS_CORRUPT : STATUS_OK);
+        if (cases[i].error) assert_non_null(strstr(err.msg, cases[i].error));
+        if (!cases[i].error) assert_int_equal(shard.n_tokens, cases[i].count);
         free(file);
     }
     struct token_shard shard;
     assert_int_equal(token_shard_parse(&shard, "", 0, "x.bin", NULL), STATUS_CORRUPT);
 }
 
-static void test_mixed_widths(void **state)
+static void test_shards_of_mixed_widths_are_refused(void **state)
 {
     (void)state;
     struct tokens tokens;
@@ -220,8 +219,8 @@ static void test_mixed_widths(void **state)
     assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_MISMATCH);
 }
 
-/* Offsets past 2^32 bytes: a sparse 8.6 GB file, whose last window lies where 32-bit offsets would wrap. */
-static void test_large_offsets(void **state)
+/* Offsets past 2^32 bytes: a sparse 8.6 GB file whose last window lies where 32-bit offsets wrap. */
+static void test_offsets_beyond_32_bits(void **state)
 {
     (void)state;
     const uint32_t count = 2147483603u;
@@ -248,9 +247,9 @@ static void test_large_offsets(void **state)
     tokens_close(&tokens);
 }
 
-/* The first token outside the vocabulary is named, wherever it lies; where not all is read, what all of a shard has is
- * still found. */
-static void test_vocabulary(void **state)
+/* The error names the first token outside the vocabulary, at any position. Shards that are only sampled are still
+ * checked as a whole. */
+static void test_first_token_outside_vocabulary_is_named(void **state)
 {
     (void)state;
     struct tokens tokens;
@@ -279,12 +278,17 @@ static void test_vocabulary(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),         cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_rewrite_shorter), cmocka_unit_test(test_empty_set),
-        cmocka_unit_test(test_mixed_widths),    cmocka_unit_test(test_large_offsets),
-        cmocka_unit_test(test_shared),          cmocka_unit_test(test_earlier_set_goes_first),
-        cmocka_unit_test(test_bad_headers),     cmocka_unit_test(test_abort_leaves_nothing),
-        cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_windows_cover_each_shard),
+        cmocka_unit_test(test_hash_depends_on_tokens_and_shards),
+        cmocka_unit_test(test_shorter_set_replaces_longer_set),
+        cmocka_unit_test(test_empty_set_has_no_samples),
+        cmocka_unit_test(test_shards_of_mixed_widths_are_refused),
+        cmocka_unit_test(test_offsets_beyond_32_bits),
+        cmocka_unit_test(test_common_shards_are_counted),
+        cmocka_unit_test(test_killed_writer_leaves_only_its_shards),
+        cmocka_unit_test(test_invalid_headers_are_refused),
+        cmocka_unit_test(test_aborted_writer_leaves_no_file),
+        cmocka_unit_test(test_first_token_outside_vocabulary_is_named),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

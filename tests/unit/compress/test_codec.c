@@ -1,5 +1,8 @@
-/* What every codec promises, on every kind of input and size: bounds, losslessness or a bounded error, the same bytes
- * from every instruction set, axpy equal to decode, refusal of NaN with its index, no allocation once created. */
+/* The contract of every codec, on every kind of input and size:
+ * - the bound holds; the codec is lossless or its error is bounded,
+ * - every instruction set makes the same bytes, and axpy equals decode,
+ * - encode refuses NaN and returns its index,
+ * - a created codec allocates no memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +48,7 @@ static void fill(enum kind kind, float *x, size_t n)
     codec_case_fill(kind, 5, -109, x, n);
 }
 
-/* The codec's promise for one value; `largest` is the largest magnitude of its block (or of more). */
+/* Checks the error bound of one value; `largest` is the largest magnitude of its block (or of more). */
 static void check_error(const char *spec, float x, float decoded, float largest)
 {
     assert_true(isfinite(decoded));
@@ -54,7 +57,7 @@ static void check_error(const char *spec, float x, float decoded, float largest)
     } else if (!strncmp(spec, "bf16", 4)) {
         double allowed = fmax(fabs((double)x) / 256, 0x1p-134); /* half a unit of the 8th bit, or of a denormal */
         if (fabs((double)x - decoded) > allowed) fail_msg("%s: %a became %a", spec, x, decoded);
-    } else if (!strncmp(spec, "topk", 4)) { /* its own test compares with a reference */
+    } else if (!strncmp(spec, "topk", 4)) { /* test_codec_topk compares with a reference */
         assert_true(fabsf(decoded) <= largest * 1.04f && (decoded == 0 || signbit(decoded) == signbit(x)));
     } else {
         double allowed = largest < 0x1p-119f ? (double)largest : (double)largest / 254 * (1 + 1e-5);
@@ -86,7 +89,7 @@ static void check_round_trip(const char *spec, size_t n, const float *x)
     codec_destroy(codec);
 }
 
-static void test_round_trip(void **state)
+static void test_decode_restores_within_bound(void **state)
 {
     (void)state;
     static const size_t sizes[] = {1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 65536 + 3, 200000};
@@ -102,8 +105,8 @@ static void test_round_trip(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* int8 against its definition in docs/codecs.md, in exact arithmetic where that is possible. */
-static void test_int8_definition(void **state)
+/* int8 against its definition in docs/codecs.md, in exact arithmetic where possible. */
+static void test_int8_follows_definition(void **state)
 {
     (void)state;
     enum { N = 1000, BLOCK = 64 };
@@ -130,7 +133,7 @@ static void test_int8_definition(void **state)
     codec_destroy(codec);
 }
 
-static void test_bf16_rounding(void **state)
+static void test_bf16_rounds_to_even(void **state)
 {
     (void)state;
     static const struct {
@@ -154,7 +157,7 @@ static void test_bf16_rounding(void **state)
     codec_destroy(codec);
 }
 
-static void test_limit(void **state)
+static void test_encode_respects_capacity(void **state)
 {
     (void)state;
     enum { N = 700 };
@@ -174,7 +177,7 @@ static void test_limit(void **state)
             assert_int_equal(untouched, 77);
             static uint8_t whole[4 * N + 100];
             assert_int_equal(codec_encode(codec, x, whole, sizeof whole, &size, NULL), STATUS_OK);
-            for (size_t cap = size; cap < size + 40 && cap < sizeof bytes; cap++) { /* room to spare changes nothing */
+            for (size_t cap = size; cap < size + 40 && cap < sizeof bytes; cap++) { /* no effect */
                 memset(bytes, 0x5a, sizeof bytes);
                 assert_int_equal(codec_encode(codec, x, bytes, cap, &untouched, NULL), STATUS_OK);
                 assert_int_equal(untouched, size);
@@ -186,7 +189,7 @@ static void test_limit(void **state)
         }
 }
 
-static void test_nonfinite_input(void **state)
+static void test_encode_refuses_nonfinite_input(void **state)
 {
     (void)state;
     enum { N = 9000 };
@@ -200,7 +203,7 @@ static void test_nonfinite_input(void **state)
             size_t size = 77, index = 0;
             fill(NORMAL, x, N);
             x[places[p]] = bad[p % 3];
-            x[N - 1] = NAN; /* the first one is reported */
+            x[N - 1] = NAN; /* encode reports the first one */
             assert_int_equal(codec_encode(codec, x, bytes, sizeof bytes, &size, &index), STATUS_NONFINITE);
             assert_int_equal(index, places[p]);
             assert_int_equal(codec_encode(codec, x, bytes, sizeof bytes, &size, NULL), STATUS_NONFINITE);
@@ -210,8 +213,8 @@ static void test_nonfinite_input(void **state)
     }
 }
 
-/* LZ4 is worth its time on sparse data and on grouped bytes, and costs next to nothing where it is not. */
-static void test_lz4_pays_or_costs_nothing(void **state)
+/* LZ4 shrinks sparse data and grouped bytes, and costs almost no bytes on other data. */
+static void test_lz4_shrinks_sparse_data(void **state)
 {
     (void)state;
     enum { N = 200000 };
@@ -240,7 +243,7 @@ static void test_lz4_pays_or_costs_nothing(void **state)
     mem_free(x);
 }
 
-static void test_specs(void **state)
+static void test_specs_are_parsed_or_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -303,7 +306,7 @@ static void test_specs(void **state)
     assert_non_null(strstr(text, "lz4"));
 }
 
-/* How many coordinates of the payload of x[n], one part, are carried. */
+/* Returns the number of coordinates of x[n], one part, that the payload carries. */
 static size_t carried(struct codec *codec, const float *x, size_t n)
 {
     struct codec_view view;
@@ -321,8 +324,8 @@ static size_t carried(struct codec *codec, const float *x, size_t n)
     return count;
 }
 
-/* What is said of a spec before there is a codec is what the codec then does. */
-static void test_said_of_specs(void **state)
+/* The properties of a spec match the behaviour of its codec. */
+static void test_properties_of_specs_match_codecs(void **state)
 {
     (void)state;
     static const struct {
@@ -330,36 +333,36 @@ static void test_said_of_specs(void **state)
         bool lossless, sparse, staged;
         uint32_t period;
         size_t zeroless; /* values of a block whose zeros come back as noise */
-    } said[] = {{"fp32", .lossless = true},
-                {"fp32+huff+lz4", .lossless = true, .staged = true},
-                {.spec = "bf16"},
-                {"fp16+lz4", .staged = true},
-                {.spec = "int8:64"},
-                {.spec = "int4"},
-                {.spec = "e3m0:128"},
-                {"2bit", .zeroless = 256},
-                {"1bit:64+huff", .staged = true, .zeroless = 64},
-                {"topk:64/4096", .sparse = true, .period = 64},
-                {"topk:16/512+2bit+lz4", .sparse = true, .staged = true, .period = 32}};
+    } properties[] = {{"fp32", .lossless = true},
+                      {"fp32+huff+lz4", .lossless = true, .staged = true},
+                      {.spec = "bf16"},
+                      {"fp16+lz4", .staged = true},
+                      {.spec = "int8:64"},
+                      {.spec = "int4"},
+                      {.spec = "e3m0:128"},
+                      {"2bit", .zeroless = 256},
+                      {"1bit:64+huff", .staged = true, .zeroless = 64},
+                      {"topk:64/4096", .sparse = true, .period = 64},
+                      {"topk:16/512+2bit+lz4", .sparse = true, .staged = true, .period = 32}};
     enum { N = 8192 };
     float *x = mem_alloc(N, sizeof *x), *back = mem_alloc(N, sizeof *back);
-    for (size_t k = 0; k < sizeof said / sizeof *said; k++) {
-        const char *spec = said[k].spec;
+    for (size_t k = 0; k < sizeof properties / sizeof *properties; k++) {
+        const char *spec = properties[k].spec;
         struct codec *codec = make(spec, N);
         uint32_t period = codec_spec_period(spec);
-        assert_int_equal(codec_spec_lossless(spec), said[k].lossless);
-        assert_int_equal(codec_spec_sparse(spec), said[k].sparse);
-        assert_int_equal(codec_spec_staged(spec), said[k].staged);
-        assert_int_equal(period, said[k].period);
+        assert_int_equal(codec_spec_lossless(spec), properties[k].lossless);
+        assert_int_equal(codec_spec_sparse(spec), properties[k].sparse);
+        assert_int_equal(codec_spec_staged(spec), properties[k].staged);
+        assert_int_equal(period, properties[k].period);
 
         fill(NORMAL, x, N);
         (void)codec_case_round_trip(codec, N, x, back);
-        assert_int_equal(!memcmp(x, back, N * sizeof *x), said[k].lossless);
+        assert_int_equal(!memcmp(x, back, N * sizeof *x), properties[k].lossless);
         assert_int_equal(carried(codec, x, N), period ? N / period : N);
-        memset(x + 32, 0, (N - 32) * sizeof *x); /* one block that is not all zero */
+        memset(x + 32, 0, (N - 32) * sizeof *x); /* one block with values other than zero */
         (void)codec_case_round_trip(codec, N, x, back);
         for (size_t i = 32; i < N; i++)
-            if ((back[i] != 0) != (i < said[k].zeroless)) fail_msg("%s: 0 became %a at %zu", spec, back[i], i);
+            if ((back[i] != 0) != (i < properties[k].zeroless)) fail_msg("%s: 0 became %a at %zu", spec, back[i], i);
         codec_destroy(codec);
     }
     mem_free(x);
@@ -369,7 +372,7 @@ static void test_said_of_specs(void **state)
     assert_int_equal(codec_spec_period("topk:64/100"), 0);
 }
 
-static void test_spans(void **state)
+static void test_invalid_spans_are_refused(void **state)
 {
     (void)state;
     struct codec *codec = NULL;
@@ -404,7 +407,7 @@ static void test_spans(void **state)
     assert_int_equal(n, 15 + 7 + 24);
     codec = NULL;
     assert_int_equal(codec_create_for_fragment(&codec, "int8", &layout, layout.n_fragments, NULL), STATUS_INVALID);
-    for (int nth = 1;; nth++) { /* every allocation fails once, and nothing leaks */
+    for (int nth = 1;; nth++) { /* every allocation fails once, and no memory leaks */
         size_t live = mem_live_bytes();
         mem_fail_after(nth);
         enum status status = codec_create_for_fragment(&codec, "int8+lz4", &layout, 0, NULL);
@@ -424,11 +427,15 @@ static void test_spans(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_int8_definition),
-        cmocka_unit_test(test_bf16_rounding),   cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_nonfinite_input), cmocka_unit_test(test_lz4_pays_or_costs_nothing),
-        cmocka_unit_test(test_specs),           cmocka_unit_test(test_said_of_specs),
-        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_decode_restores_within_bound),
+        cmocka_unit_test(test_int8_follows_definition),
+        cmocka_unit_test(test_bf16_rounds_to_even),
+        cmocka_unit_test(test_encode_respects_capacity),
+        cmocka_unit_test(test_encode_refuses_nonfinite_input),
+        cmocka_unit_test(test_lz4_shrinks_sparse_data),
+        cmocka_unit_test(test_specs_are_parsed_or_refused),
+        cmocka_unit_test(test_properties_of_specs_match_codecs),
+        cmocka_unit_test(test_invalid_spans_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The byte formats of docs/codecs.md, pinned: known floats give known bytes, and bytes that break a rule are refused
- * and leave the output untouched. */
+/* The byte formats of docs/codecs.md: known floats give known bytes; invalid bytes are refused and leave the output
+ * unchanged. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +46,7 @@ static const struct {
     {"int8:16", "0000803f 6f12033b 00 00 01 ff 00 00 7f 81 40 00 02 04 00 64 c0 07 7f ce"},
 };
 
-static void test_golden(void **state)
+static void test_floats_give_documented_bytes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
@@ -60,8 +60,8 @@ static void test_golden(void **state)
     }
 }
 
-/* lz4's own bytes may differ between versions of the library; these are fixed ones that every decoder must read. */
-static void test_golden_lz4(void **state)
+/* lz4's bytes may differ between versions of the library; every decoder must read these fixed ones. */
+static void test_fixed_lz4_payloads_are_decoded(void **state)
 {
     (void)state;
     static const struct {
@@ -84,7 +84,7 @@ static void test_golden_lz4(void **state)
         if (status != STATUS_OK) fail_msg("case %zu: %s", i, status_text(status));
         for (size_t k = 0; k < cases[i].n; k++) assert_true(x[k] == cases[i].expected);
         assert_int_equal(codec_encode(codec, x, again, sizeof again, &encoded, NULL), STATUS_OK);
-        if (i) { /* raw blocks are ours to the byte */
+        if (i) { /* raw blocks are pinned */
             assert_int_equal(encoded, size);
             assert_memory_equal(again, bytes, size);
         }
@@ -94,14 +94,15 @@ static void test_golden_lz4(void **state)
 
 enum { N = 300 };
 
-/* decode and decode_axpy agree on the verdict; a refusal writes nothing; what is accepted is finite. */
-static enum status judge(struct codec *codec, const uint8_t *bytes, size_t size)
+/* Decodes with decode and decode_axpy. Both must return the same status, write nothing on a refusal, and return
+ * finite values. */
+static enum status decode_checked(struct codec *codec, const uint8_t *bytes, size_t size)
 {
     static float x[N], acc[N], untouched[N];
     for (size_t i = 0; i < N; i++) untouched[i] = (float)i;
     memcpy(x, untouched, sizeof x);
     memcpy(acc, untouched, sizeof acc);
-    /* An exact copy, so that reading one byte too many is seen by the sanitizer. */
+    /* An exact copy, so that the sanitizer detects a read past the end. */
     uint8_t *copy = mem_alloc(1, size + 1);
     memcpy(copy + 1, bytes, size);
     enum status status = codec_decode(codec, copy + 1, size, x);
@@ -127,10 +128,10 @@ static void encode_sample(struct codec *codec, int sparse, uint8_t *bytes, size_
     for (size_t i = 0; sparse && i < N; i++)
         if (i % 7) x[i] = 0;
     assert_int_equal(codec_encode(codec, x, bytes, cap, size, NULL), STATUS_OK);
-    assert_int_equal(judge(codec, bytes, *size), STATUS_OK);
+    assert_int_equal(decode_checked(codec, bytes, *size), STATUS_OK);
 }
 
-static void test_wrong_lengths(void **state)
+static void test_wrong_lengths_are_refused(void **state)
 {
     (void)state;
     uint8_t bytes[2 * (4 * N + 100)];
@@ -140,14 +141,15 @@ static void test_wrong_lengths(void **state)
             size_t size;
             memset(bytes, 0, sizeof bytes);
             encode_sample(codec, sparse, bytes, sizeof bytes / 2, &size);
-            for (size_t cut = 0; cut < size; cut++) assert_int_not_equal(judge(codec, bytes, cut), STATUS_OK);
-            for (size_t more = 1; more < 20; more++) assert_int_not_equal(judge(codec, bytes, size + more), STATUS_OK);
-            assert_int_not_equal(judge(codec, bytes, sizeof bytes), STATUS_OK);
+            for (size_t cut = 0; cut < size; cut++) assert_int_not_equal(decode_checked(codec, bytes, cut), STATUS_OK);
+            for (size_t more = 1; more < 20; more++)
+                assert_int_not_equal(decode_checked(codec, bytes, size + more), STATUS_OK);
+            assert_int_not_equal(decode_checked(codec, bytes, sizeof bytes), STATUS_OK);
             codec_destroy(codec);
         }
 }
 
-static void test_flipped_bits(void **state)
+static void test_flipped_bits_are_safe(void **state)
 {
     (void)state;
     uint8_t bytes[4 * N + 100];
@@ -158,10 +160,10 @@ static void test_flipped_bits(void **state)
             encode_sample(codec, sparse, bytes, sizeof bytes, &size);
             for (size_t bit = 0; bit < 8 * size; bit++) {
                 bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-                refused += judge(codec, bytes, size) != STATUS_OK;
+                refused += decode_checked(codec, bytes, size) != STATUS_OK;
                 bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
             }
-            if (strstr(specs[i], "lz4")) assert_true(refused > 60); /* every bit of the lengths at least */
+            if (strstr(specs[i], "lz4")) assert_true(refused > 60); /* at least every bit of the lengths */
             for (uint64_t round = 0; round < 2000; round++) {       /* several bytes at once */
                 uint8_t kept[4 * N + 100];
                 memcpy(kept, bytes, size);
@@ -169,7 +171,7 @@ static void test_flipped_bits(void **state)
                     uint64_t r = rng_u64(round, RNG_TEST, k);
                     bytes[(r >> 8) % (round & 1 ? size : 16)] = (uint8_t)r;
                 }
-                (void)judge(codec, bytes, size);
+                (void)decode_checked(codec, bytes, size);
                 memcpy(bytes, kept, size);
             }
             codec_destroy(codec);
@@ -181,12 +183,12 @@ static enum status with_u32(struct codec *codec, uint8_t *bytes, size_t size, si
     uint8_t kept[4];
     memcpy(kept, bytes + at, 4);
     for (size_t i = 0; i < 4; i++) bytes[at + i] = (uint8_t)(value >> (8 * i));
-    enum status status = judge(codec, bytes, size);
+    enum status status = decode_checked(codec, bytes, size);
     memcpy(bytes + at, kept, 4);
     return status;
 }
 
-static void test_nonfinite_payloads(void **state)
+static void test_nonfinite_payloads_are_refused(void **state)
 {
     (void)state;
     uint8_t bytes[4 * N];
@@ -206,7 +208,7 @@ static void test_nonfinite_payloads(void **state)
     codec_destroy(codec);
 }
 
-static void test_int8_rules(void **state)
+static void test_invalid_int8_payloads_are_refused(void **state)
 {
     (void)state;
     uint8_t bytes[4 * N];
@@ -230,13 +232,13 @@ static void test_int8_rules(void **state)
     for (size_t i = 8; i < size; i++) {
         uint8_t kept = bytes[i];
         bytes[i] = 0x80;
-        assert_int_equal(judge(codec, bytes, size), STATUS_CORRUPT);
+        assert_int_equal(decode_checked(codec, bytes, size), STATUS_CORRUPT);
         bytes[i] = kept;
     }
     codec_destroy(codec);
 }
 
-static void test_lz4_rules(void **state)
+static void test_invalid_lz4_payloads_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -246,16 +248,16 @@ static void test_lz4_rules(void **state)
         {"fp32+lz4", "04000000"},
         {"fp32+lz4", "0000000000000000"},                      /* no floats */
         {"fp32+lz4", "0500000000000000 05000080 0000000000"},  /* longer than any payload */
-        {"fp32+lz4", "ffffffffffffffff 04000080 00000000"},    /* absurd */
+        {"fp32+lz4", "ffffffffffffffff 04000080 00000000"},    /* an enormous length */
         {"fp32+lz4", "0300000000000000 03000080 000000"},      /* shorter than the payload */
         {"fp32+lz4", "0400000000000000 03000080 00000000"},    /* raw block of the wrong length */
-        {"fp32+lz4", "0400000000000000 04000080 00000000 00"}, /* something follows */
-        {"fp32+lz4", "0400000000000000 04000000 30000000"},    /* compressed, yet not smaller */
+        {"fp32+lz4", "0400000000000000 04000080 00000000 00"}, /* extra bytes */
+        {"fp32+lz4", "0400000000000000 04000000 30000000"},    /* compressed, but not smaller */
         {"fp32+lz4", "0400000000000000 05000000 4000000000"},  /* the same, well-formed */
         {"fp32+lz4", "0400000000000000 00000000"},             /* empty block */
         {"fp32+lz4", "0400000000000000 ffffffff 00000000"},    /* length past the end */
         {"fp32+lz4", "0400000000000000 02000000 1000"},        /* one literal instead of four bytes */
-        {"fp32+lz4", "0400000000000000 04000080 0000807f"},    /* what comes out is infinite */
+        {"fp32+lz4", "0400000000000000 04000080 0000807f"},    /* the decoded value is infinite */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct codec *codec = make(cases[i].spec, 1);
@@ -269,8 +271,8 @@ static void test_lz4_rules(void **state)
     }
 }
 
-/* A byte stage on its own keeps to the room it is given. */
-static void test_lz4_room(void **state)
+/* A byte stage alone respects its capacity. */
+static void test_lz4_respects_capacity(void **state)
 {
     (void)state;
     uint8_t *scratch = mem_alloc(1, codec_lz4.scratch), raw[100], packed[200], out[101];
@@ -293,14 +295,14 @@ static void test_lz4_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_golden_lz4),
-        cmocka_unit_test(test_wrong_lengths),
-        cmocka_unit_test(test_flipped_bits),
-        cmocka_unit_test(test_nonfinite_payloads),
-        cmocka_unit_test(test_int8_rules),
-        cmocka_unit_test(test_lz4_rules),
-        cmocka_unit_test(test_lz4_room),
+        cmocka_unit_test(test_floats_give_documented_bytes),
+        cmocka_unit_test(test_fixed_lz4_payloads_are_decoded),
+        cmocka_unit_test(test_wrong_lengths_are_refused),
+        cmocka_unit_test(test_flipped_bits_are_safe),
+        cmocka_unit_test(test_nonfinite_payloads_are_refused),
+        cmocka_unit_test(test_invalid_int8_payloads_are_refused),
+        cmocka_unit_test(test_invalid_lz4_payloads_are_refused),
+        cmocka_unit_test(test_lz4_respects_capacity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The entropy stage: code lengths, canonical codes, the format of docs/codecs.md, hostile bytes, bits a value. */
+/* The entropy stage: code lengths, canonical codes, the format of docs/codecs.md, hostile bytes, bits per value. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static void fill(enum kind kind, uint8_t *bytes, size_t n)
         case SAME: bytes[i] = 0x42; break;
         case TWO: bytes[i] = i % 3 ? 9 : 200; break;
         case SKEWED: bytes[i] = (uint8_t)(low % 100 < 90 ? 0 : r >> 40); break;
-        case GEOMETRIC: bytes[i] = (uint8_t)__builtin_ctz(low | 1u << 30); break; /* codes as long as allowed */
+        case GEOMETRIC: bytes[i] = (uint8_t)__builtin_ctz(low | 1u << 30); break; /* codes of the maximum length */
         case RARE: bytes[i] = i == n / 2 ? 255 : 0; break;
         case RAMP: bytes[i] = (uint8_t)(i * 255 / n); break;
         default:
@@ -39,7 +39,8 @@ static void fill(enum kind kind, uint8_t *bytes, size_t n)
     }
 }
 
-/* Bits of the plain Huffman code (no limit on lengths), and its longest code, by joining the two smallest. */
+/* Returns the bits of the plain Huffman code (no limit on lengths) and its longest code, by joining the two
+ * smallest. */
 static uint64_t plain_huffman(const uint32_t count[256], unsigned *longest)
 {
     uint64_t weight[511], bits = 0;
@@ -49,7 +50,7 @@ static uint64_t plain_huffman(const uint32_t count[256], unsigned *longest)
         if (count[b]) depth[n] = 0, weight[n++] = count[b];
     *longest = 0;
     while (n > 1) {
-        for (int k = 0; k < 2; k++) { /* the smallest to the end */
+        for (int k = 0; k < 2; k++) { /* move the smallest to the end */
             size_t least = 0, end = n - 1 - (size_t)k;
             for (size_t i = 1; i <= end; i++)
                 if (weight[i] < weight[least]) least = i;
@@ -67,7 +68,7 @@ static uint64_t plain_huffman(const uint32_t count[256], unsigned *longest)
     return bits;
 }
 
-static void test_lengths(void **state)
+static void test_code_lengths_match_plain_huffman(void **state)
 {
     (void)state;
     static uint8_t bytes[100000];
@@ -95,11 +96,11 @@ static void test_lengths(void **state)
             if (longest <= HUFFMAN_BITS_MAX)
                 assert_int_equal(bits, best);
             else
-                assert_true(bits >= best && bits <= best + best / 50 + 256); /* the other tree may be needlessly deep */
+                assert_true(bits >= best && bits <= best + best / 50 + 256); /* best may be too deep */
         }
 }
 
-/* The whole stage with one bit at a time, as docs/codecs.md tells it, for one block of one plane. */
+/* Encodes one block of one plane bit by bit, as docs/codecs.md describes the stage. */
 static size_t slow_block(const uint8_t *bytes, size_t n, const uint8_t lengths[256], uint8_t *out)
 {
     uint32_t code[256], next = 0;
@@ -131,7 +132,7 @@ static uint8_t *scratch(void)
     return mem_alloc(1, codec_huff.scratch);
 }
 
-static void test_format(void **state)
+static void test_stage_follows_documented_format(void **state)
 {
     (void)state;
     enum { N = 5000 };
@@ -147,7 +148,7 @@ static void test_format(void **state)
             huffman_lengths(count, lengths);
             want = slow_block(bytes, n, lengths, expected);
             assert_int_equal(codec_huff.encode(work, &shape, bytes, n, packed, sizeof packed, &size), STATUS_OK);
-            if (want - 13 >= n) { /* does not pay: raw */
+            if (want - 13 >= n) { /* not smaller: raw */
                 assert_int_equal(size, 13 + n);
                 assert_int_equal(packed[12], 0);
                 assert_memory_equal(packed + 13, bytes, n);
@@ -156,7 +157,7 @@ static void test_format(void **state)
                 assert_memory_equal(packed, expected, want);
             }
         }
-    /* Small ones by hand: sections of 2-byte and 1-byte elements, equal bytes, raw ones. */
+    /* Small payloads by hand: sections of 2-byte and 1-byte elements, equal bytes, raw bytes. */
     static const uint8_t in[] = {1, 9, 2, 9, 3, 9, 7, 5, 5, 5}, out[] = {10, 0, 0, 0, 0, 0, 0, 0, /* raw size */
                                                                          6,  0, 0, 2,             /* 3 elements of 2 */
                                                                          0,  1, 2, 3, 1, 9,       /* raw, equal */
@@ -192,7 +193,7 @@ static void check_bytes(uint8_t *work, const struct payload_shape *shape, const 
     mem_free(packed);
 }
 
-static void test_round_trip(void **state)
+static void test_decode_restores_bytes(void **state)
 {
     (void)state;
     static const size_t sizes[] = {0, 1, 2, 3, 4, 137, 200, 1000, 1003, 131071, 131072, 131073, 300001};
@@ -217,7 +218,7 @@ static void test_round_trip(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_planes(void **state)
+static void test_split_and_join_restore_bytes(void **state)
 {
     (void)state;
     static uint8_t bytes[1000], split[1000], joined[1000];
@@ -239,12 +240,12 @@ static void test_planes(void **state)
 
 enum { RAW = 2000 };
 
-static enum status judge(uint8_t *work, const uint8_t *packed, size_t size, size_t cap)
+static enum status decode_checked(uint8_t *work, const uint8_t *packed, size_t size, size_t cap)
 {
     static uint8_t out[RAW + 1];
     const struct payload_shape shape = {.width = 1};
     size_t got = 77;
-    uint8_t *copy = mem_alloc(1, size + 1); /* exact, so that the sanitizer sees one byte too many */
+    uint8_t *copy = mem_alloc(1, size + 1); /* exact size, so that the sanitizer detects a read past the end */
     memcpy(copy + 1, packed, size);
     out[cap] = 0x5a;
     enum status status = codec_huff.decode(work, &shape, copy + 1, size, out, cap, &got);
@@ -259,7 +260,7 @@ static enum status judge(uint8_t *work, const uint8_t *packed, size_t size, size
     return status;
 }
 
-static void test_hostile(void **state)
+static void test_hostile_bytes_are_safe(void **state)
 {
     (void)state;
     static uint8_t bytes[RAW], packed[RAW + 1000];
@@ -270,13 +271,14 @@ static void test_hostile(void **state)
         fill((enum kind)kind, bytes, RAW);
         memset(packed, 0, sizeof packed);
         assert_int_equal(codec_huff.encode(work, &shape, bytes, RAW, packed, sizeof packed, &size), STATUS_OK);
-        assert_int_equal(judge(work, packed, size, RAW), STATUS_OK);
-        for (size_t cut = 0; cut < size; cut++) assert_int_equal(judge(work, packed, cut, RAW), STATUS_CORRUPT);
+        assert_int_equal(decode_checked(work, packed, size, RAW), STATUS_OK);
+        for (size_t cut = 0; cut < size; cut++)
+            assert_int_equal(decode_checked(work, packed, cut, RAW), STATUS_CORRUPT);
         for (size_t more = 1; more < 20; more++)
-            assert_int_equal(judge(work, packed, size + more, RAW), STATUS_CORRUPT);
+            assert_int_equal(decode_checked(work, packed, size + more, RAW), STATUS_CORRUPT);
         for (size_t bit = 0; bit < 8 * size; bit++) {
             packed[bit / 8] ^= (uint8_t)(1 << bit % 8);
-            (void)judge(work, packed, size, RAW);
+            (void)decode_checked(work, packed, size, RAW);
             packed[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
         for (uint64_t round = 0; round < 3000; round++) {
@@ -286,16 +288,16 @@ static void test_hostile(void **state)
                 uint64_t r = rng_u64(round, RNG_TEST, k);
                 packed[(r >> 8) % (round & 1 ? size : 200)] = (uint8_t)r;
             }
-            (void)judge(work, packed, size, RAW);
+            (void)decode_checked(work, packed, size, RAW);
             memcpy(packed, kept, sizeof kept);
         }
     }
     mem_free(work);
 }
 
-/* Each rule broken alone. TWO: 9 and 200 with codes of one bit; n = 300, streams of 38 bits in 5 bytes, the last of 34.
- */
-static void test_rules(void **state)
+/* Breaks each rule alone. TWO: bytes 9 and 200 with codes of one bit; n = 300, streams of 38 bits in 5 bytes, the
+ * last of 34. */
+static void test_invalid_blocks_are_refused(void **state)
 {
     (void)state;
     enum { N = 300, BLOCK = 8, MODE = 12, LENGTHS = 13, SIZES = LENGTHS + 128, STREAMS = SIZES + 16 };
@@ -310,11 +312,11 @@ static void test_rules(void **state)
         size_t at;
         uint8_t value;
     } bad[] = {
-        {0, 0x2b},           /* raw size smaller: a block goes past it */
+        {0, 0x2b},           /* raw size smaller: a block exceeds it */
         {0, 0x2d},           /* larger: a block is missing */
-        {7, 0x80},           /* absurd */
+        {7, 0x80},           /* an enormous size */
         {BLOCK, 0},          /* 256 bytes: the streams hold more */
-        {BLOCK + 2, 3},      /* block larger than any */
+        {BLOCK + 2, 3},      /* block larger than the maximum */
         {BLOCK + 3, 0},      /* no planes */
         {BLOCK + 3, 5},      /* elements of 5 bytes */
         {MODE, 3},           /* unknown mode */
@@ -331,30 +333,30 @@ static void test_rules(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         memcpy(packed, good, size);
-        assert_int_equal(judge(work, packed, size, N), STATUS_OK);
+        assert_int_equal(decode_checked(work, packed, size, N), STATUS_OK);
         packed[bad[i].at] = bad[i].value;
-        if (judge(work, packed, size, N) != STATUS_CORRUPT) fail_msg("rule %zu", i);
+        if (decode_checked(work, packed, size, N) != STATUS_CORRUPT) fail_msg("rule %zu", i);
     }
-    /* A coded plane that is not smaller than raw: 180 bytes of two kinds take 128 + 16 + 8 * 3, 160 do not pay. */
+    /* A coded plane that is not smaller than raw: 180 bytes of two kinds take 128 + 16 + 8 * 3; for 160 bytes the
+     * code is not smaller. */
     static uint8_t wide[400];
     for (size_t n = 150; n < 190; n++) {
         uint8_t lengths[256] = {[9] = 1, [200] = 1};
         size_t made = slow_block(bytes, n, lengths, wide);
-        assert_int_equal(judge(work, wide, made, N), made - 13 < n ? STATUS_OK : STATUS_CORRUPT);
+        assert_int_equal(decode_checked(work, wide, made, N), made - 13 < n ? STATUS_OK : STATUS_CORRUPT);
     }
     static const uint8_t one_equal[] = {1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 5};
-    assert_int_equal(judge(work, one_equal, sizeof one_equal, N), STATUS_CORRUPT);
+    assert_int_equal(decode_checked(work, one_equal, sizeof one_equal, N), STATUS_CORRUPT);
     static const uint8_t ragged[] = {3, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 2, 0, 5, 0, 6};
-    assert_int_equal(judge(work, ragged, sizeof ragged, N), STATUS_CORRUPT);
+    assert_int_equal(decode_checked(work, ragged, sizeof ragged, N), STATUS_CORRUPT);
     static const uint8_t empty_block[] = {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0};
-    assert_int_equal(judge(work, empty_block, sizeof empty_block, N), STATUS_CORRUPT);
+    assert_int_equal(decode_checked(work, empty_block, sizeof empty_block, N), STATUS_CORRUPT);
     mem_free(work);
 }
 
-/* ---- what it is for -------------------------------------------------------------------------------------------------
- */
+/* ---- compression ------------------------------------------------------------------------------------------------- */
 
-static double bits_a_value(const char *spec, const float *x, size_t n)
+static double bits_per_value(const char *spec, const float *x, size_t n)
 {
     struct codec *codec = NULL;
     const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
@@ -380,39 +382,43 @@ static double bits_a_value(const char *spec, const float *x, size_t n)
     return 8.0 * (double)size / (double)n;
 }
 
-static void test_bits(void **state)
+static void test_bits_per_value_are_bounded(void **state)
 {
     (void)state;
     enum { N = 1 << 19 };
     static const struct {
         const char *spec;
-        double most; /* bits a value, headers included */
+        double most; /* bits per value, headers included */
     } cases[] = {{"int4+huff", 3.36}, {"int4:4096+huff", 3.02}, {"e3m0+huff", 3.61},
                  {"2bit+huff", 1.99}, {"1bit+huff", 1.04},      {"int8+huff", 7.6},
                  {"bf16+huff", 10.8}, {"fp16+huff", 13.6},      {"fp32+huff", 26.9}};
     float *x = mem_alloc(N, 4);
     rng_normal_fill(3, RNG_TEST, 0, 1e-3f, x, N);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double bits = bits_a_value(cases[i].spec, x, N);
-        if (bits > cases[i].most) fail_msg("%s: %.4f bits a value", cases[i].spec, bits);
+        double bits = bits_per_value(cases[i].spec, x, N);
+        if (bits > cases[i].most) fail_msg("%s: %.4f bits per value", cases[i].spec, bits);
     }
-    for (size_t i = 0; i < N; i++) { /* nothing to gain */
+    for (size_t i = 0; i < N; i++) { /* incompressible */
         uint32_t word = (uint32_t)rng_u64(1, RNG_TEST, i);
         if ((word & 0x7f800000u) == 0x7f800000u) word &= 0x807fffffu;
         memcpy(&x[i], &word, 4);
     }
-    assert_true(bits_a_value("fp32+huff", x, N) < 32.01);
-    memset(x, 0, N * sizeof *x); /* everything to gain */
-    assert_true(bits_a_value("int4+huff", x, N) < 0.001);
+    assert_true(bits_per_value("fp32+huff", x, N) < 32.01);
+    memset(x, 0, N * sizeof *x); /* fully compressible */
+    assert_true(bits_per_value("int4+huff", x, N) < 0.001);
     mem_free(x);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lengths), cmocka_unit_test(test_format),  cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_planes),  cmocka_unit_test(test_hostile), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_code_lengths_match_plain_huffman),
+        cmocka_unit_test(test_stage_follows_documented_format),
+        cmocka_unit_test(test_decode_restores_bytes),
+        cmocka_unit_test(test_split_and_join_restore_bytes),
+        cmocka_unit_test(test_hostile_bytes_are_safe),
+        cmocka_unit_test(test_invalid_blocks_are_refused),
+        cmocka_unit_test(test_bits_per_value_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* Payloads of every codec as files, tests/golden/codecs_v1: the same floats give these bytes for ever, and the bytes
- * these floats. A file is a payload and, in its last 8 bytes, hash64 of what it decodes to. (What lz4 makes depends on
- * the version of that library: its files are only decoded.) */
+/* Payloads of every codec as files, tests/golden/codecs_v1. The same floats must always give these bytes, and the
+ * bytes these floats.
+ * A file is a payload and, in its last 8 bytes, hash64 of the decoded floats. The bytes of lz4 depend on the
+ * library's version: its files are only decoded. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +21,7 @@
 
 enum { N = 420, CAP = 8 * N };
 
-/* Matrices around a vector, the second one shorter than a chunk of top-k. */
+/* Matrices around a vector; the second matrix is shorter than a chunk of top-k. */
 static const struct codec_span spans[] = {{0, 300, 10, 30, 2}, {300, 20, 1, 20, 1}, {320, 100, 4, 25, 2}};
 
 static const char *const specs[] = {"fp32",
@@ -86,11 +87,11 @@ static void check_spec(const char *spec)
     assert_true(size > 8);
     memcpy(bytes, kept, size);
     put_hash(codec, bytes, size - 8);
-    if (memcmp(bytes, kept, size)) fail_msg("%s decodes to other floats than it did", name);
+    if (memcmp(bytes, kept, size)) fail_msg("%s decodes to floats that differ from the file", name);
     codec_destroy(codec);
 }
 
-static void test_golden(void **state)
+static void test_codecs_match_golden_files(void **state)
 {
     (void)state;
     for (int level = CODEC_SIMD_PLAIN; level <= CODEC_SIMD_AVX512; level++) {
@@ -101,6 +102,6 @@ static void test_golden(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_codecs_match_golden_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

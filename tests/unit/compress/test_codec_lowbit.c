@@ -1,5 +1,6 @@
-/* fp16 and the dense low-bit codecs: int4, e3m0, 2bit, 1bit. Every instruction set against the plain definition, the
- * formats of docs/codecs.md to the byte, errors on noise, hostile payloads. */
+/* fp16 and the dense low-bit codecs: int4, e3m0, 2bit, 1bit.
+ * Tests every instruction set against the plain definition, the formats of docs/codecs.md to the byte, errors on
+ * noise, and hostile payloads. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,13 +67,13 @@ static void check_kernels(const struct lowbit_kernels *k, const float *x, size_t
                 assert_true(values[i] == table[to[i * width / 8] >> i * width % 8 & ((1 << width) - 1)]);
             (width == 4 ? now->add4 : width == 2 ? now->add2 : now->add1)(to, n, table, values);
         }
-        assert_memory_equal(codes, codes2, sizeof codes); /* and nothing behind the last byte */
+        assert_memory_equal(codes, codes2, sizeof codes); /* no byte past the last one is written */
         assert_int_equal(codes[bytes], 0x5a);
         assert_memory_equal(out, out2, sizeof out);
     }
 }
 
-static void test_kernels(void **state)
+static void test_instruction_sets_give_same_codes(void **state)
 {
     (void)state;
     static float x[KERNEL_N + 1];
@@ -100,7 +101,7 @@ static double nearest_fp16(double x)
     return fabs(rounded) > 65504 ? copysign(65504, x) : rounded;
 }
 
-static void test_fp16(void **state)
+static void test_fp16_rounds_to_nearest(void **state)
 {
     (void)state;
     enum { N = 1 << 16 };
@@ -116,7 +117,7 @@ static void test_fp16(void **state)
         }
         assert_true(fp16_finite(halves, n));
         fp16_widen(halves, n, x);
-        fp16_narrow(x, n, again); /* every one of them comes back */
+        fp16_narrow(x, n, again); /* every value is restored */
         assert_memory_equal(halves, again, 2 * n);
         for (size_t i = 0; i < n; i++) assert_true(x[i] == (float)nearest_fp16((double)x[i]));
         for (int kind = 0; kind < N_KINDS; kind++) {
@@ -139,7 +140,7 @@ static const char *const specs[] = {"fp16", "int4",     "int4:64",   "int4:65536
                                     "2bit", "2bit:192", "1bit:1024", "1bit:64",    "bf16", "int8:64"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
-/* Matrices with 1-D tensors among them; the counts are for n values. */
+/* Matrices with 1-D tensors between them; the counts are for n values. */
 static size_t make_spans(struct codec_span *spans, size_t n)
 {
     const size_t counts[] = {n / 2, n / 64, n / 128, n - n / 2 - n / 64 - n / 128 - n / 100, n / 100};
@@ -196,7 +197,7 @@ static void check_round_trip(const char *spec, size_t n, const float *x)
     codec_destroy(codec);
 }
 
-static void test_round_trip(void **state)
+static void test_decode_restores_within_bound(void **state)
 {
     (void)state;
     static const size_t sizes[] = {1, 2, 7, 63, 64, 65, 129, 255, 256, 257, 1000, 20011, 700000};
@@ -212,7 +213,7 @@ static void test_round_trip(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Error of each value by the rule of its codec, in double. */
+/* Checks the error of a value by the rule of its codec, in double. */
 static void check_value(const char *spec, double x, double decoded, double largest)
 {
     double error = fabs(x - decoded);
@@ -228,7 +229,7 @@ static void check_value(const char *spec, double x, double decoded, double large
     if (bad) fail_msg("%s: %a became %a beside %a", spec, x, decoded, largest);
 }
 
-static void test_error_bounds(void **state)
+static void test_error_of_each_value_is_bounded(void **state)
 {
     (void)state;
     enum { N = 5000, BLOCK = 64 };
@@ -252,9 +253,9 @@ static void test_error_bounds(void **state)
         }
 }
 
-/* On a normal distribution: bits a value and relative error ||x - decoded|| / ||x||. The best 4 levels for it have
- * 0.343 (Max 1960), sign times mean has sqrt(1 - 2 / pi) = 0.603. */
-static void test_noise(void **state)
+/* Measures bits per value and relative error ||x - decoded|| / ||x|| on a normal distribution. The best 4 levels
+ * have 0.343 (Max 1960); sign times mean has sqrt(1 - 2 / pi) = 0.603. */
+static void test_bits_and_error_on_noise(void **state)
 {
     (void)state;
     enum { N = 1 << 18 };
@@ -325,7 +326,7 @@ static const struct {
     {"1bit:64", "823f40c0 8a7d2b7e0000 ca080000000000002a 00"},
 };
 
-static void test_golden(void **state)
+static void test_values_give_documented_bytes(void **state)
 {
     (void)state;
     float x[75];
@@ -346,12 +347,13 @@ static void test_golden(void **state)
 /* ---- hostile payloads -----------------------------------------------------------------------------------------------
  */
 
-/* decode and decode_axpy agree; a refusal writes nothing; what is accepted is finite. */
-static enum status judge(struct codec *codec, const uint8_t *bytes, size_t size)
+/* Decodes with decode and decode_axpy. Both must return the same status, write nothing on a refusal, and return
+ * finite values. */
+static enum status decode_checked(struct codec *codec, const uint8_t *bytes, size_t size)
 {
     float x[75], acc[75], untouched[75];
     for (size_t i = 0; i < 75; i++) untouched[i] = x[i] = acc[i] = (float)i;
-    uint8_t *copy = mem_alloc(1, size + 1); /* exact, so that the sanitizer sees one byte too many */
+    uint8_t *copy = mem_alloc(1, size + 1); /* exact size, so that the sanitizer detects a read past the end */
     memcpy(copy + 1, bytes, size);
     enum status status = codec_decode(codec, copy + 1, size, x);
     assert_int_equal(codec_decode_axpy(codec, 0.5f, copy + 1, size, acc), status);
@@ -366,7 +368,7 @@ static enum status judge(struct codec *codec, const uint8_t *bytes, size_t size)
 }
 
 /* Payloads of golden_spans: 4 bytes of bf16, three heads, codes of 70 values, codes of 3. */
-static void test_rules(void **state)
+static void test_invalid_payloads_are_refused(void **state)
 {
     (void)state;
     enum { HEADS = 4 };
@@ -379,19 +381,19 @@ static void test_rules(void **state)
     } cases[] = {
         {"int4:64", 0, 0x7f80, STATUS_NONFINITE, false}, /* the vector */
         {"int4:64", 2, 0xffff, STATUS_NONFINITE, false},
-        {"int4:64", HEADS, 0x0e25, STATUS_OK, false}, /* the least and the largest scale */
+        {"int4:64", HEADS, 0x0e25, STATUS_OK, false}, /* the smallest and the largest scale */
         {"int4:64", HEADS, 0xfc24, STATUS_OK, false},
         {"int4:64", HEADS, 0x0e24, STATUS_CORRUPT, false},
         {"int4:64", HEADS, 0x0001, STATUS_CORRUPT, false},
         {"int4:64", HEADS, 0xfc25, STATUS_NONFINITE, false},
         {"int4:64", HEADS + 2, 0xffff, STATUS_NONFINITE, false},
-        {"int4:64", HEADS, 0, STATUS_CORRUPT, false},     /* scale 0 and codes that are not */
+        {"int4:64", HEADS, 0, STATUS_CORRUPT, false},     /* scale 0 and other codes than 0 */
         {"int4:64", HEADS + 2, 0, STATUS_CORRUPT, false}, /* the same in a short block */
-        {"int4:64", HEADS + 4, 0x7f00, STATUS_OK, false}, /* a scale and codes that are all 0 */
+        {"int4:64", HEADS + 4, 0x7f00, STATUS_OK, false}, /* a scale, and codes that are all 0 */
         {"int4:64", HEADS + 6, 0x08, STATUS_CORRUPT, true},
         {"int4:64", HEADS + 6 + 20, 0x80, STATUS_CORRUPT, true},
         {"int4:64", HEADS + 6 + 20, 0x77, STATUS_OK, true},
-        {"int4:64", HEADS + 6 + 36, 0x10, STATUS_CORRUPT, true}, /* behind the last code of the second matrix */
+        {"int4:64", HEADS + 6 + 36, 0x10, STATUS_CORRUPT, true}, /* past the last code of the second matrix */
         {"e3m0:64", HEADS, 17, STATUS_OK, true},
         {"e3m0:64", HEADS, 254, STATUS_OK, true},
         {"e3m0:64", HEADS, 16, STATUS_CORRUPT, true},
@@ -404,8 +406,8 @@ static void test_rules(void **state)
         {"2bit:64", HEADS, 0xe301, STATUS_CORRUPT, false},
         {"2bit:64", HEADS, 0xff00, STATUS_NONFINITE, false},
         {"2bit:64", HEADS, 0, STATUS_CORRUPT, false},
-        {"2bit:64", HEADS + 8, 1, STATUS_CORRUPT, true},         /* a ratio of no scale */
-        {"2bit:64", HEADS + 9 + 17, 0x10, STATUS_CORRUPT, true}, /* behind the 70th code */
+        {"2bit:64", HEADS + 8, 1, STATUS_CORRUPT, true},         /* a ratio without a scale */
+        {"2bit:64", HEADS + 9 + 17, 0x10, STATUS_CORRUPT, true}, /* past the 70th code */
         {"1bit:64", HEADS, 0x1100, STATUS_OK, false},
         {"1bit:64", HEADS, 0xe300, STATUS_OK, false},
         {"1bit:64", HEADS, 0x10ff, STATUS_CORRUPT, false},
@@ -425,16 +427,16 @@ static void test_rules(void **state)
         size_t size;
         assert_int_equal(codec_create(&codec, cases[i].spec, golden_spans, 3, NULL), STATUS_OK);
         assert_int_equal(codec_encode(codec, x, bytes, sizeof bytes, &size, NULL), STATUS_OK);
-        assert_int_equal(judge(codec, bytes, size), STATUS_OK);
+        assert_int_equal(decode_checked(codec, bytes, size), STATUS_OK);
         bytes[cases[i].at] = (uint8_t)cases[i].value;
         if (!cases[i].byte) bytes[cases[i].at + 1] = (uint8_t)(cases[i].value >> 8);
-        enum status status = judge(codec, bytes, size);
+        enum status status = decode_checked(codec, bytes, size);
         if (status != cases[i].verdict) fail_msg("case %zu, %s: %s", i, cases[i].spec, status_text(status));
         codec_destroy(codec);
     }
 }
 
-static void test_lengths_and_flips(void **state)
+static void test_wrong_lengths_and_flips_are_safe(void **state)
 {
     (void)state;
     static const char *const all[] = {"fp16", "int4:64", "e3m0:64", "2bit:64", "1bit:64"};
@@ -447,10 +449,10 @@ static void test_lengths_and_flips(void **state)
         assert_int_equal(codec_create(&codec, all[i], golden_spans, 3, NULL), STATUS_OK);
         assert_int_equal(codec_encode(codec, x, bytes, 256, &size, NULL), STATUS_OK);
         for (size_t wrong = 0; wrong < sizeof bytes; wrong++)
-            assert_int_equal(judge(codec, bytes, wrong), wrong == size ? STATUS_OK : STATUS_CORRUPT);
+            assert_int_equal(decode_checked(codec, bytes, wrong), wrong == size ? STATUS_OK : STATUS_CORRUPT);
         for (size_t bit = 0; bit < 8 * size; bit++) {
             bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-            (void)judge(codec, bytes, size);
+            (void)decode_checked(codec, bytes, size);
             bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
         for (uint64_t round = 0; round < 20000; round++) {
@@ -460,14 +462,14 @@ static void test_lengths_and_flips(void **state)
                 uint64_t r = rng_u64(round, RNG_TEST, k);
                 bytes[(r >> 8) % (round & 1 ? size : 14)] = (uint8_t)r;
             }
-            (void)judge(codec, bytes, size);
+            (void)decode_checked(codec, bytes, size);
             memcpy(bytes, kept, sizeof kept);
         }
         codec_destroy(codec);
     }
 }
 
-static void test_specs(void **state)
+static void test_specs_are_parsed_or_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -499,11 +501,15 @@ static void test_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kernels),    cmocka_unit_test(test_fp16),
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_error_bounds),
-        cmocka_unit_test(test_noise),      cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_rules),      cmocka_unit_test(test_lengths_and_flips),
-        cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_instruction_sets_give_same_codes),
+        cmocka_unit_test(test_fp16_rounds_to_nearest),
+        cmocka_unit_test(test_decode_restores_within_bound),
+        cmocka_unit_test(test_error_of_each_value_is_bounded),
+        cmocka_unit_test(test_bits_and_error_on_noise),
+        cmocka_unit_test(test_values_give_documented_bytes),
+        cmocka_unit_test(test_invalid_payloads_are_refused),
+        cmocka_unit_test(test_wrong_lengths_and_flips_are_safe),
+        cmocka_unit_test(test_specs_are_parsed_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

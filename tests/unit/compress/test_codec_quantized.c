@@ -1,5 +1,5 @@
-/* Payloads from numbers that a device made (here the CPU's, plain loops): the codec's own bytes, for every stage that
- * has the form; numbers that no floats give are refused. */
+/* Payloads from the quantized values of a device (here the CPU's plain loops). They equal the codec's own bytes for
+ * every stage with that form; values that no floats give are refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "tests/lib/rigs/delta_case.h"
+#include "tests/lib/device/delta_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -21,7 +21,7 @@ static struct device *open_cpu(void)
     return dev;
 }
 
-static void test_same_bytes(void **state)
+static void test_quantized_values_give_bytes_of_codec(void **state)
 {
     static const char *const specs[] = {"topk:64/4096",
                                         "topk:40/2048+2bit",
@@ -58,8 +58,8 @@ static void test_same_bytes(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Several groups, so that offsets between them are written. */
-static void test_large(void **state)
+/* Several groups, so that the payload has offsets between them. */
+static void test_several_groups_give_bytes_of_codec(void **state)
 {
     static const struct codec_span spans[] = {{.count = 400000, .rows = 400, .cols = 1000, .ndim = 2},
                                               {.offset = 400000, .count = 5000, .rows = 1, .cols = 5000, .ndim = 1}};
@@ -68,7 +68,7 @@ static void test_large(void **state)
     delta_case_check(dev, "topk:64/4096", spans, 2, DELTA_NORMAL, DELTA_CALL);
     delta_case_check(dev, "int4", spans, 2, DELTA_NORMAL, DELTA_CALL);
     delta_case_add(dev, "topk:64/4096", spans, 2, DELTA_NORMAL);
-    delta_case_add(dev, "topk:2000/4096+fp16", spans, 2, DELTA_NORMAL); /* more than one slice a chunk */
+    delta_case_add(dev, "topk:2000/4096+fp16", spans, 2, DELTA_NORMAL); /* more than one slice per chunk */
     device_close(dev);
 }
 
@@ -77,7 +77,7 @@ enum { N = 700 };
 static const struct codec_span span_pair[] = {{.count = 600, .rows = 2, .cols = 300, .ndim = 2},
                                               {.offset = 600, .count = 100, .rows = 1, .cols = 100, .ndim = 1}};
 
-/* Numbers of a good encoding, in which a test breaks one. */
+/* The values of a valid encoding, one of which a test damages. */
 struct broken {
     struct device *dev;
     struct codec *codec;
@@ -114,7 +114,7 @@ static void broken_end(struct broken *b, enum status want)
         broken_end(&b, want);                                                                                          \
     } while (0)
 
-static void test_broken_chunks(void **state)
+static void test_invalid_chunks_are_refused(void **state)
 {
     (void)state;
     BROKEN("topk:8/256", STATUS_OK, (void)b);
@@ -135,7 +135,7 @@ static void test_broken_chunks(void **state)
     BROKEN("topk:8/256", STATUS_CORRUPT, b.numbers.plain[5] = 0x7f80);
 }
 
-static void test_broken_blocks(void **state)
+static void test_invalid_blocks_are_refused(void **state)
 {
     (void)state;
     BROKEN("int8", STATUS_OK, (void)b);
@@ -151,7 +151,7 @@ static void test_broken_blocks(void **state)
     BROKEN("1bit", STATUS_NONFINITE, b.numbers.heads[2].bad = 1);
 }
 
-static void test_refusals(void **state)
+static void test_codecs_without_form_are_refused(void **state)
 {
     struct delta_format shape;
     struct quantized_delta none = {0};
@@ -175,8 +175,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes),    cmocka_unit_test(test_large),    cmocka_unit_test(test_broken_chunks),
-        cmocka_unit_test(test_broken_blocks), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_quantized_values_give_bytes_of_codec),
+        cmocka_unit_test(test_several_groups_give_bytes_of_codec),
+        cmocka_unit_test(test_invalid_chunks_are_refused),
+        cmocka_unit_test(test_invalid_blocks_are_refused),
+        cmocka_unit_test(test_codecs_without_form_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

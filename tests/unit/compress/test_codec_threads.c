@@ -1,5 +1,6 @@
-/* Parts of payloads encoded and decoded by several threads at once, several codecs at work side by side, and the bytes
- * of a union counted by several: the same as alone. ctest: labels=threads */
+/* Several threads encode and decode parts of payloads, use several codecs at the same time, and count the bytes of a
+ * union: the results are those of one thread.
+ * ctest: labels=threads */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +39,7 @@ static const char *const specs[] = {
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
-/* What is refused, and what is left, are tried in other builds: ThreadSanitizer takes its time. */
+/* Other builds test refusals and residuals: ThreadSanitizer is slow. */
 #ifdef __SANITIZE_THREAD__
 enum { VALUES = 0 };
 #else
@@ -58,7 +59,7 @@ struct work {
     float *x, *acc, *weight;
 };
 
-/* Parts are dealt out one by one, so that neighbours belong to different threads. */
+/* Deals the parts one by one, so that neighbours belong to different threads. */
 static void add_parts(void *ctx, int thread, int threads)
 {
     struct work *w = ctx;
@@ -105,7 +106,7 @@ static void reset(struct work *w)
     memset(w->weight, 0, N * 4);
 }
 
-static void test_parts(void **state)
+static void test_parts_decode_the_same_with_threads(void **state)
 {
     (void)state;
     struct pool *pool;
@@ -122,7 +123,7 @@ static void test_parts(void **state)
         reset(&w);
         pool_run(pool, add_parts, &w);
         if (memcmp(alone, w.x, N * 4) || memcmp(alone + N, w.acc, N * 4) || memcmp(alone + 2 * N, w.weight, N * 4))
-            fail_msg("%s: several threads make other floats", specs[s]);
+            fail_msg("%s: several threads make different floats", specs[s]);
         close_work(&w);
     }
     pool_destroy(pool);
@@ -131,7 +132,7 @@ static void test_parts(void **state)
 
 static float residual[N];
 
-/* The first of several NaN is named, whoever sees it; and what is short of room is refused as alone. */
+/* Encode reports the first of several NaN, whichever thread finds it, and refuses a small capacity like one thread. */
 static void encode_refused(struct work *w, struct pool *pool)
 {
     static const size_t bad[] = {N - 1, FIRST + VECTOR + 7, 131072, 5};
@@ -147,17 +148,17 @@ static void encode_refused(struct work *w, struct pool *pool)
     assert_int_equal(size, 77);
 }
 
-/* residual = x - what the payload says, x being delta + decay * the residual before. */
-static void check_rest(struct work *w, const struct feedback *fb, size_t size)
+/* The residual is x minus the decoded payload, with x = delta + decay * old residual. */
+static void check_residual(struct work *w, const struct feedback *fb, size_t size)
 {
     for (size_t i = 0; i < N; i++) w->x[i] = normal[0][i] + fb->decay * residual[i];
     assert_int_equal(codec_decode(w->codec, w->payload[0], size, w->acc), STATUS_OK);
     for (size_t i = 0; i < N; i++)
-        if (fb->residual[i] != w->x[i] - w->acc[i]) fail_msg("%s: rest of %zu", codec_spec(w->codec), i);
+        if (fb->residual[i] != w->x[i] - w->acc[i]) fail_msg("%s: residual of %zu", codec_spec(w->codec), i);
 }
 
 /* Payload and residual. */
-static void test_encoding(void **state)
+static void test_threads_make_same_payload_and_residual(void **state)
 {
     (void)state;
     rng_normal_fill(13, RNG_TEST, 0, 1e-3f, residual, N);
@@ -174,7 +175,7 @@ static void test_encoding(void **state)
         assert_int_equal(codec_encode_pool(w.codec, pool, w.x, w.payload[1], codec_bound(w.codec), &size[1], NULL),
                          STATUS_OK);
         if (size[1] != w.size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
-            fail_msg("%s: %d threads make other bytes", specs[s], threads);
+            fail_msg("%s: %d threads make different bytes", specs[s], threads);
         if (VALUES || s % 4 == 0) encode_refused(&w, pool);
         for (int k = 0; k < 2; k++) {
             assert_int_equal(feedback_init(&fb[k], N, 0.95f, true), STATUS_OK);
@@ -185,9 +186,9 @@ static void test_encoding(void **state)
                 STATUS_OK);
         }
         if (size[1] != size[0] || memcmp(w.payload[1], w.payload[0], size[1]))
-            fail_msg("%s: %d threads make other bytes of what is fed back", specs[s], threads);
+            fail_msg("%s: %d threads make different bytes with feedback", specs[s], threads);
         assert_memory_equal(fb[0].residual, fb[1].residual, N * sizeof(float));
-        if (VALUES) check_rest(&w, &fb[0], size[0]);
+        if (VALUES) check_residual(&w, &fb[0], size[0]);
         feedback_finish(&fb[0]);
         feedback_finish(&fb[1]);
         close_work(&w);
@@ -196,7 +197,7 @@ static void test_encoding(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* One codec a thread, all at once: nothing is shared between them. */
+/* One codec per thread, all at the same time: they share no state. */
 struct side_by_side {
     struct work work[THREADS];
     const char *spec;
@@ -215,7 +216,7 @@ static void encode_and_decode(void *ctx, int thread, int threads)
     all->same[thread] = ok && codec_decode(w->codec, w->payload[1], w->size[0], w->acc) == STATUS_OK;
 }
 
-static void test_side_by_side(void **state)
+static void test_codecs_share_no_state(void **state)
 {
     (void)state;
     static struct side_by_side all;
@@ -234,8 +235,8 @@ static void test_side_by_side(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Every seventh coordinate is one that no delta carried. */
-static void test_union(void **state)
+/* No delta carries every seventh coordinate. */
+static void test_union_bytes_are_independent_of_threads(void **state)
 {
     (void)state;
     struct layout layout;
@@ -263,8 +264,10 @@ static void test_union(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_encoding),
-                                       cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_union)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts_decode_the_same_with_threads),
+                                       cmocka_unit_test(test_threads_make_same_payload_and_residual),
+                                       cmocka_unit_test(test_codecs_share_no_state),
+                                       cmocka_unit_test(test_union_bytes_are_independent_of_threads)};
     for (uint64_t r = 0; r < R; r++) rng_normal_fill(12, RNG_TEST, r << 30, 1e-3f, normal[r], N);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Top-k against the slow reference of tests/lib/rigs/topk_reference.c: same bytes, same values, from every instruction
+/* Top-k against the slow reference of tests/lib/rigs/topk_reference.c: same bytes and values from every instruction
  * set, for every kind of input, shape and value form. */
 #include <float.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static void fill(enum kind kind, float *x, size_t n)
         case SPARSE: x[i] = r % 150 ? r % 3 ? 0.0f : -0.0f : x[i]; break;
         case TIES: x[i] = (float)((int)(r % 9) - 4); break;
         case EQUAL: x[i] = r & 1 ? 0.3f : -0.3f; break;
-        case DENORMAL: x[i] *= i / 1000 % 2 ? 1e-37f : 3e-28f; break; /* around the smallest that is sent */
+        case DENORMAL: x[i] *= i / 1000 % 2 ? 1e-37f : 3e-28f; break; /* near the smallest value that is sent */
         case WIDE: x[i] = ldexpf(x[i], (int)(r % 200) - 100); break;
         case HUGE_VALUES: x[i] = r & 1 ? FLT_MAX : r & 2 ? -FLT_MAX : x[i] * 1e38f; break;
         case ANY_BITS:
@@ -49,7 +49,7 @@ static void fill(enum kind kind, float *x, size_t n)
         case STEPS:
             x[i] = ldexpf(x[i], -(int)(i / 700 % 40));
             break; /* each guess is too high, then too low */
-        /* Each guess is too high, and the sure one is a value itself. */
+        /* Each guess is too high, and the final threshold is itself a value. */
         case POWERS: x[i] = ldexpf(r & 8 ? 1.0f : -1.0f, (int)(r % 3) - 3 * (int)(i / 256 % 30)); break;
         default: break;
         }
@@ -129,8 +129,8 @@ static void check_against_reference(enum topk_form form, uint32_t k, uint32_t ch
         if (!same(decoded, expected, n * sizeof *x)) {
             for (size_t i = 0; i < n; i++)
                 if (!same(&decoded[i], &expected[i], 4))
-                    fail_msg("%s, kind %d: %zu decodes to %a for %a, was %a", spec, kind, i, decoded[i], expected[i],
-                             x[i]);
+                    fail_msg("%s, kind %d: value %zu decodes to %a, expected %a, from %a", spec, kind, i, decoded[i],
+                             expected[i], x[i]);
         }
     }
     for (size_t i = 0; i < n; i++) {
@@ -143,7 +143,7 @@ static void check_against_reference(enum topk_form form, uint32_t k, uint32_t ch
     codec_destroy(codec);
 }
 
-static void test_matrix_sizes(void **state)
+static void test_matrices_match_reference(void **state)
 {
     (void)state;
     static const uint32_t shapes[][3] = {/* n, K, CHUNK */
@@ -154,7 +154,7 @@ static void test_matrix_sizes(void **state)
         for (int form = 0; form < TOPK_FORMS; form++)
             for (int kind = 0; kind < N_KINDS; kind++) {
                 if (form == TOPK_FP16 && shapes[s][0] > 1000 && kind != NORMAL && kind != WIDE)
-                    continue; /* a slow reference */
+                    continue; /* the reference is slow */
                 const uint32_t n = shapes[s][0];
                 const struct codec_span span = {.count = n, .rows = 1, .cols = n, .ndim = 2};
                 check_against_reference((enum topk_form)form, shapes[s][1], shapes[s][2], &span, 1, (enum kind)kind);
@@ -162,8 +162,8 @@ static void test_matrix_sizes(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Several groups, short chunks in the middle, 1-D tensors before, between and behind. */
-static void test_many_tensors(void **state)
+/* Several groups, short chunks in the middle, 1-D tensors before, between and after. */
+static void test_mixed_tensors_match_reference(void **state)
 {
     (void)state;
     static const uint32_t tensors[][2] = {/* count, dimensions */
@@ -181,13 +181,13 @@ static void test_many_tensors(void **state)
         check_against_reference(TOPK_INT8, 64, 4096, spans, T, (enum kind)kind);
     }
     check_against_reference(TOPK_FP16, 1, 512, spans, T, NORMAL);
-    check_against_reference(TOPK_SIGN, 4, 256, spans, 1, NORMAL); /* 1-D only: no chunk at all */
+    check_against_reference(TOPK_SIGN, 4, 256, spans, 1, NORMAL); /* 1-D only: no chunk */
     check_against_reference(TOPK_SIGN, 4, 256, spans, 2, WIDE);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
 /* More than one part. */
-static void test_large(void **state)
+static void test_several_parts_match_reference(void **state)
 {
     (void)state;
     const struct codec_span span = {.count = N_MAX, .rows = 3, .cols = N_MAX / 3, .ndim = 2};
@@ -198,8 +198,8 @@ static void test_large(void **state)
     check_against_reference(TOPK_SIGN, 4, 256, &span, 1, STEPS);
 }
 
-/* What the issue asks for: all bytes counted, against log2 of the number of choices and a sign. */
-static void test_size_on_noise(void **state)
+/* All bytes, compared with log2 of the number of choices plus a sign. */
+static void test_size_on_noise_is_near_entropy(void **state)
 {
     (void)state;
     enum { N = 1 << 18 };
@@ -221,8 +221,8 @@ static void test_size_on_noise(void **state)
     }
 }
 
-/* 1-D tensors take 16 bits a value, at a small model most of the bytes; an entropy stage knows where they lie. */
-static void test_vectors_have_entropy(void **state)
+/* 1-D tensors take 16 bits per value, most of the bytes of a small model; an entropy stage uses their positions. */
+static void test_entropy_stage_shrinks_vectors(void **state)
 {
     (void)state;
     enum { MATRIX = 1 << 18, VECTOR = 8192 };
@@ -240,10 +240,10 @@ static void test_vectors_have_entropy(void **state)
         codec_destroy(codec);
     }
     double saved = 8.0 * ((double)size[0] - (double)size[1]) / VECTOR;
-    if (saved < 4.9 || saved > 5.5) fail_msg("%.2f bits a value less", saved);
+    if (saved < 4.9 || saved > 5.5) fail_msg("saves %.2f bits per value", saved);
 }
 
-static void test_specs(void **state)
+static void test_specs_are_parsed_or_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -284,7 +284,7 @@ static void test_specs(void **state)
         assert_int_equal(codec_spec_check(bad[i], &err), STATUS_INVALID);
         assert_true(err.msg[0] != 0);
     }
-    /* Offsets are 32 bits: a fragment that might need more is refused, by name. */
+    /* Offsets have 32 bits: a fragment that may need more is refused with an error. */
     struct err err = {0};
     struct codec *codec = NULL;
     const struct codec_span vast = {.count = 1ull << 38, .rows = 1, .cols = 1ull << 38, .ndim = 2};
@@ -297,8 +297,9 @@ static void test_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matrix_sizes),  cmocka_unit_test(test_many_tensors),         cmocka_unit_test(test_large),
-        cmocka_unit_test(test_size_on_noise), cmocka_unit_test(test_vectors_have_entropy), cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_matrices_match_reference),      cmocka_unit_test(test_mixed_tensors_match_reference),
+        cmocka_unit_test(test_several_parts_match_reference), cmocka_unit_test(test_size_on_noise_is_near_entropy),
+        cmocka_unit_test(test_entropy_stage_shrinks_vectors), cmocka_unit_test(test_specs_are_parsed_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Several top-k payloads added up together: the same bits as one after the other, in that order, whatever their groups
- * look like, and a wrong payload is found whichever of the groups that are checked together it hits. */
+/* Adding several top-k payloads together gives the bits of adding them one by one in that order, for any groups. An
+ * invalid payload is detected in every group that is checked together. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,8 +19,8 @@ enum { R = 19 };
 static const struct codec_span spans[] = {
     {0, FIRST, 100, FIRST / 100, 2}, {FIRST, VECTOR, 1, VECTOR, 1}, {FIRST + VECTOR, SECOND, 1, SECOND, 2}};
 
-/* Chunks that send all they may, fewer, nothing, or values close together: other parameters, other ends. Normal numbers
- * are drawn once, which takes longer than what is tested; each worker has them from another place on. */
+/* Fills chunks that send the maximum, fewer, no or close values: other parameters and ends. Drawing normal values is
+ * slow, so each worker reads the same ones from another offset. */
 static void fill(unsigned worker, float *x)
 {
     enum { FURTHER = 1009 };
@@ -55,7 +55,7 @@ static void work_open(struct work *w, const char *spec)
         fill(r, w->decoded[r]);
         assert_int_equal(codec_encode(w->codec, w->decoded[r], made, codec_bound(w->codec), &w->size[r], NULL),
                          STATUS_OK);
-        w->payload[r] = mem_alloc(1, w->size[r]); /* nothing may be read behind it */
+        w->payload[r] = mem_alloc(1, w->size[r]); /* no byte past the end may be read */
         memcpy(w->payload[r], made, w->size[r]);
         mem_free(made);
         assert_int_equal(codec_decode(w->codec, w->payload[r], w->size[r], w->decoded[r]), STATUS_OK);
@@ -111,15 +111,15 @@ static void check_added(struct work *w, const char *spec, unsigned first, unsign
             size_t at = codec_part(w->codec, p).from;
             codec_views_add(from, n, p, w->acc + at, weigh ? w->weight + at : NULL);
         }
-        if (memcmp(w->acc, w->acc_one, N * sizeof *w->acc)) fail_msg("%s: %u payloads from %u on", spec, n, first);
+        if (memcmp(w->acc, w->acc_one, N * sizeof *w->acc)) fail_msg("%s: %u payloads from %u", spec, n, first);
         if (weigh && memcmp(w->weight, w->weight_one, N * sizeof *w->weight))
-            fail_msg("%s: weights of %u payloads from %u on", spec, n, first);
+            fail_msg("%s: weights of %u payloads from %u", spec, n, first);
     }
 }
 
-static void test_added_together(void **state)
+static void test_adding_together_equals_adding_in_order(void **state)
 {
-    /* The third sends more of a chunk than are read at a time. */
+    /* The third sends more of a chunk than the decoder reads at a time. */
     static const char *const specs[] = {"topk:64/4096+sign", "topk:1000/4096+2bit", "topk:1500/2048+int8",
                                         "topk:3/256+fp16", "topk:40/65536+sign"};
     static const unsigned counts[] = {1, 2, 3, 4, 7, R};
@@ -133,8 +133,8 @@ static void test_added_together(void **state)
     }
 }
 
-/* Another parameter in the head of each group in turn: its gaps no longer ask for it. */
-static void test_each_group_is_checked(void **state)
+/* Changes the parameter in the head of each group in turn: it no longer fits the gaps. */
+static void test_invalid_parameter_of_any_group_is_detected(void **state)
 {
     (void)state;
     struct work w;
@@ -156,7 +156,7 @@ static void test_each_group_is_checked(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_added_together),
-                                       cmocka_unit_test(test_each_group_is_checked)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adding_together_equals_adding_in_order),
+                                       cmocka_unit_test(test_invalid_parameter_of_any_group_is_detected)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Error feedback: what was sent plus what is kept is what was to be sent, through commits, refusals and failures. */
+/* Error feedback: sent + residual = delta + old residual, through commits, refusals and failures. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static struct codec *make(const char *spec, size_t n)
     return codec;
 }
 
-/* A process that ends and comes back: what its checkpoint keeps is the residual and whether a payload is pending. */
+/* Restarts the process: its checkpoint keeps the residual and whether a payload is pending. */
 static void restart(struct feedback *fb, struct codec **codec, const char *spec, float decay)
 {
     static float saved[N];
@@ -41,13 +41,13 @@ static void restart(struct feedback *fb, struct codec **codec, const char *spec,
     fb->pending = pending;
 }
 
-/* One rounding of the larger of what was added. */
+/* Allows one rounding of the larger summand. */
 static bool adds_up(double sum, float expected, float part)
 {
     return fabs(sum - expected) <= 0x1p-24 * (fabs((double)expected) + fabs((double)part));
 }
 
-/* An encoding that fails: no room, or a broken delta. Nothing happens; delta is put back. */
+/* Encodes with an error: no capacity, or an invalid delta. The state stays and delta is restored. */
 static void check_failure(struct feedback *fb, struct codec *codec, uint64_t round)
 {
     size_t size = 0;
@@ -59,9 +59,10 @@ static void check_failure(struct feedback *fb, struct codec *codec, uint64_t rou
     memcpy(delta, x, sizeof x);
 }
 
-/* 1,000 rounds of random deltas; some are refused, some meet a failure, some a restart before or after the encoding.
- * After each: sent + residual = delta + decay * old residual to the last bit that rounding allows, and in all: sum of
- * what was merged + residual = sum of deltas - what the decay took. */
+/* Runs 1,000 rounds of random deltas. Some are refused, some meet an error, some a restart before or after the
+ * encoding.
+ * After each round, within rounding: sent + residual = delta + decay * old residual. In total: sum of merged +
+ * residual = sum of deltas - decayed part. */
 static void check_property(const char *spec, float decay)
 {
     struct codec *codec = make(spec, N);
@@ -82,19 +83,19 @@ static void check_property(const char *spec, float decay)
         assert_int_equal(codec_decode(codec, bytes, size, sent), STATUS_OK);
         for (size_t i = 0; i < N; i++) {
             volatile float kept = decay * before[i];
-            assert_true(delta[i] == x[i] + kept); /* delta holds what was encoded */
+            assert_true(delta[i] == x[i] + kept); /* delta holds the encoded values */
             if (!adds_up((double)sent[i] + fb.residual[i], delta[i], sent[i]))
-                fail_msg("%s, round %lu: off by %g", spec, round, (double)sent[i] + fb.residual[i] - delta[i]);
+                fail_msg("%s, round %lu: error %g", spec, round, (double)sent[i] + fb.residual[i] - delta[i]);
             deltas[i] += (double)delta[i] - before[i];
         }
         assert_true(fb.pending);
-        assert_int_equal(feedback_encode(&fb, codec, NULL, x, bytes, CAP, &size), STATUS_STATE); /* one at a time */
+        assert_int_equal(feedback_encode(&fb, codec, NULL, x, bytes, CAP, &size), STATUS_STATE); /* pending */
         if (dice >> 9 & 1) restart(&fb, &codec, spec, decay);
         if (fate < 5) {
             feedback_commit(&fb);
             for (size_t i = 0; i < N; i++) merged[i] += sent[i];
         } else {
-            if (fate == 5) { /* not the bytes that were made: refused, and still pending */
+            if (fate == 5) { /* other bytes than encode returned: refused, and still pending */
                 assert_int_equal(feedback_rollback(&fb, codec, bytes, size - 1), STATUS_CORRUPT);
                 assert_true(fb.pending);
             }
@@ -105,14 +106,14 @@ static void check_property(const char *spec, float decay)
         }
         assert_false(fb.pending);
     }
-    for (size_t i = 0; i < N; i++) /* deltas: with what the decay took subtracted */
+    for (size_t i = 0; i < N; i++) /* deltas: with the decayed part subtracted */
         if (fabs(merged[i] + fb.residual[i] - deltas[i]) > 1e-4)
             fail_msg("%s: element %zu: %g merged + %g kept, not %g", spec, i, merged[i], fb.residual[i], deltas[i]);
     feedback_finish(&fb);
     codec_destroy(codec);
 }
 
-static void test_property(void **state)
+static void test_sent_plus_residual_is_conserved(void **state)
 {
     (void)state;
     static const char *const specs[] = {"fp32",
@@ -141,8 +142,8 @@ static void test_property(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* A constant delta far below one quantization step gets through in the long run only with feedback. */
-static void test_small_values_arrive(void **state)
+/* A constant delta far below one quantization step arrives in the long run only with feedback. */
+static void test_small_values_arrive_with_feedback(void **state)
 {
     (void)state;
     for (int enabled = 0; enabled < 2; enabled++) {
@@ -167,7 +168,7 @@ static void test_small_values_arrive(void **state)
     }
 }
 
-static void test_lossless_keeps_nothing(void **state)
+static void test_lossless_codec_has_no_residual(void **state)
 {
     (void)state;
     struct codec *codec = make("fp32+lz4", N);
@@ -184,7 +185,7 @@ static void test_lossless_keeps_nothing(void **state)
     codec_destroy(codec);
 }
 
-static void test_disabled(void **state)
+static void test_disabled_feedback_has_no_residual(void **state)
 {
     (void)state;
     struct codec *codec = make("int8:256", N);
@@ -205,7 +206,7 @@ static void test_disabled(void **state)
     codec_destroy(codec);
 }
 
-static void test_init_and_reset(void **state)
+static void test_reset_clears_residual(void **state)
 {
     (void)state;
     struct codec *codec = make("int8:256", N), *shorter = make("int8:256", N - 1);
@@ -238,11 +239,11 @@ static void test_init_and_reset(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_property),
-        cmocka_unit_test(test_small_values_arrive),
-        cmocka_unit_test(test_lossless_keeps_nothing),
-        cmocka_unit_test(test_disabled),
-        cmocka_unit_test(test_init_and_reset),
+        cmocka_unit_test(test_sent_plus_residual_is_conserved),
+        cmocka_unit_test(test_small_values_arrive_with_feedback),
+        cmocka_unit_test(test_lossless_codec_has_no_residual),
+        cmocka_unit_test(test_disabled_feedback_has_no_residual),
+        cmocka_unit_test(test_reset_clears_residual),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The merge rules against plain loops, at any number of threads and in any grouping; exactness for a single worker.
+/* The merge rules against plain loops, with any number of threads and any grouping; exact for a single worker.
  * ctest: labels=threads */
 #include <math.h>
 #include <setjmp.h>
@@ -16,10 +16,10 @@
 #include "common/tensor/layout.h"
 #include "compress/merge.h"
 
-enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside of them */
+enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside them */
 
-/* What rules compute is tried in other builds; under ThreadSanitizer, which takes its time, each rule once in two, by
- * one number of threads. */
+/* Other builds test all combinations of rules. ThreadSanitizer is slow: it runs a subset, with one number of
+ * threads. */
 #ifdef __SANITIZE_THREAD__
 enum { EACH = 5, MANY = 1 };
 #else
@@ -96,7 +96,7 @@ struct rules {
     bool parameters;
 };
 
-/* The first n deltas into w->acc, `group` at a time. */
+/* Merges the first n deltas into w->acc, `group` at a time. */
 static void merge_all(struct world *w, const struct rules *rules, int threads, uint32_t n, uint32_t group)
 {
     static struct config config;
@@ -108,7 +108,7 @@ static void merge_all(struct world *w, const struct rules *rules, int threads, u
     config.merge.clip = rules->clip;
     if (threads > 1) assert_int_equal(pool_create(threads, POOL_FLOATS_EXACT, &pool), STATUS_OK);
     assert_int_equal(merger_init(&m, &config, rules->parameters, pool, merge_part_max(w->codec)), STATUS_OK);
-    memset(w->acc, 0x7f, N * sizeof *w->acc); /* stale contents do not matter */
+    memset(w->acc, 0x7f, N * sizeof *w->acc); /* old contents have no effect */
     assert_int_equal(merge_start(&merge, &m, &w->layout, 0, w->codec, w->theta, w->acc, w->tokens, n), STATUS_OK);
     if (merge_needs_all(&m, w->codec)) group = n;
     for (uint32_t i = 0; merge_needs_norms(&merge) && i < n; i += group)
@@ -137,7 +137,7 @@ static double factor_of(const struct world *w, const struct rules *rules, int wo
         }
         norms[i] = sqrt(norms[i]);
     }
-    int larger, pick = 0; /* the lower median has (R - 1) / 2 below it */
+    int larger, pick = 0; /* the lower median has (R - 1) / 2 values below it */
     for (int i = 0; i < R; i++) {
         larger = 0;
         for (int j = 0; j < R; j++) larger += norms[j] < norms[i];
@@ -146,7 +146,7 @@ static double factor_of(const struct world *w, const struct rules *rules, int wo
     return norms[worker] > norms[pick] ? norms[pick] / norms[worker] : 1;
 }
 
-/* The rules once more, in double. */
+/* Computes the rules in double. */
 static void check_rules(const struct world *w, const struct rules *rules)
 {
     bool senders = rules->rule == MERGE_CONTRIBUTORS && codec_sparse(w->codec);
@@ -177,7 +177,7 @@ static void check_rules(const struct world *w, const struct rules *rules)
     assert_true(largest > 0.5);
 }
 
-static void test_rules(void **state)
+static void test_rules_match_plain_loops(void **state)
 {
     (void)state;
     static struct world w;
@@ -192,7 +192,7 @@ static void test_rules(void **state)
             memcpy(first, w.acc, N * sizeof *first);
             if (EACH == 1) check_rules(&w, &rules);
             const int threads[] = {3, 2, 7};
-            for (int i = 0; i < MANY; i++) { /* bit-equal at any number of threads, in any grouping */
+            for (int i = 0; i < MANY; i++) { /* the same bits with any number of threads and any grouping */
                 merge_all(&w, &rules, threads[i], R, 1 + (uint32_t)i);
                 assert_memory_equal(w.acc, first, N * sizeof *first);
             }
@@ -203,7 +203,7 @@ static void test_rules(void **state)
 }
 
 /* acc = w0 x0, then acc += w1 x1, ... in fp32, in this order. */
-static void test_mean_to_the_bit(void **state)
+static void test_mean_adds_in_order(void **state)
 {
     (void)state;
     static struct world w;
@@ -216,9 +216,9 @@ static void test_mean_to_the_bit(void **state)
     }
     merge_all(&w, &mean, 1, R, R);
     assert_memory_equal(w.acc, w.expect, N * sizeof *w.acc);
-    merge_all(&w, &senders, 2, R, 2); /* everybody sends everything */
+    merge_all(&w, &senders, 2, R, 2); /* every worker sends every coordinate */
     assert_memory_equal(w.acc, w.expect, N * sizeof *w.acc);
-    /* The order is part of the result: otherwise a test of the order would mean nothing. */
+    /* The order changes the result; otherwise a test of the order would prove nothing. */
     struct merge_delta last = w.deltas[R - 1];
     w.deltas[R - 1] = w.deltas[2];
     w.deltas[2] = last; /* same tokens */
@@ -227,7 +227,7 @@ static void test_mean_to_the_bit(void **state)
     world_close(&w);
 }
 
-static void test_single_is_exact(void **state)
+static void test_single_delta_is_merged_exactly(void **state)
 {
     (void)state;
     static struct world w;
@@ -246,8 +246,8 @@ static void test_single_is_exact(void **state)
     assert_true(merge_weight(1, 3) == (float)(1.0 / 3.0));
 }
 
-/* A coordinate with one sender is what it sent, when all weigh the same. */
-static void test_contributors_do_not_shrink(void **state)
+/* A coordinate with one sender keeps its value if all weights are equal. */
+static void test_contributors_keep_value_of_single_sender(void **state)
 {
     (void)state;
     static struct world w;
@@ -284,8 +284,8 @@ static void test_bad_payload_is_refused(void **state)
     world_close(&w);
 }
 
-/* Who sends nothing in a tensor does not silence the others. */
-static void test_median_of_zero_clips_nothing(void **state)
+/* A worker that sends no value of a tensor does not clip the others to zero. */
+static void test_median_of_zero_does_not_clip(void **state)
 {
     (void)state;
     static struct world w;
@@ -304,12 +304,12 @@ static void test_median_of_zero_clips_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_mean_to_the_bit),
-        cmocka_unit_test(test_single_is_exact),
-        cmocka_unit_test(test_contributors_do_not_shrink),
+        cmocka_unit_test(test_rules_match_plain_loops),
+        cmocka_unit_test(test_mean_adds_in_order),
+        cmocka_unit_test(test_single_delta_is_merged_exactly),
+        cmocka_unit_test(test_contributors_keep_value_of_single_sender),
         cmocka_unit_test(test_bad_payload_is_refused),
-        cmocka_unit_test(test_median_of_zero_clips_nothing),
+        cmocka_unit_test(test_median_of_zero_does_not_clip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

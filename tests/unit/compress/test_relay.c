@@ -1,4 +1,4 @@
-/* Relayed deltas: bytes, refusals, and that who merges them gets what the coordinator has. */
+/* Relayed deltas: bytes, refusals, and that a worker that merges them gets the coordinator's theta. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static uint8_t *relayed(size_t *size_p)
     return bytes;
 }
 
-static void test_bytes(void **state)
+static void test_payload_has_documented_bytes(void **state)
 {
     (void)state;
     const uint8_t payload[3] = {7, 8, 9};
@@ -54,7 +54,7 @@ static void test_bytes(void **state)
     assert_memory_equal(head, expect, 16);
 }
 
-static void test_split(void **state)
+static void test_invalid_payloads_are_refused(void **state)
 {
     (void)state;
     struct merge_delta out[R];
@@ -70,14 +70,14 @@ static void test_split(void **state)
     assert_int_equal(relay_split(out, R, bytes, 8 * R - 1), STATUS_CORRUPT);
     assert_int_equal(relay_split(out, R - 1, bytes, size), STATUS_CORRUPT);
     assert_int_equal(relay_split(out, 0, bytes, 0), STATUS_CORRUPT);
-    memset(bytes + 8, 0xff, 8); /* a huge size */
+    memset(bytes + 8, 0xff, 8); /* an enormous size */
     assert_int_equal(relay_split(out, R, bytes, size), STATUS_CORRUPT);
     mem_free(bytes);
     merge_rig_close(&w);
 }
 
-/* Where one of them lies, from the sizes alone. */
-static void test_range(void **state)
+/* Finds the range of one delta from the sizes alone. */
+static void test_range_is_found_from_sizes(void **state)
 {
     (void)state;
     struct merge_delta out[R];
@@ -93,15 +93,15 @@ static void test_range(void **state)
     }
     assert_int_equal(relay_range(bytes, relay_head_size(R) - 1, R, 0, &from, &to), STATUS_AGAIN);
     assert_int_equal(relay_range(bytes, size, R, R, &from, &to), STATUS_CORRUPT);
-    memset(bytes + 8, 0xff, 8); /* sizes that wrap around */
+    memset(bytes + 8, 0xff, 8); /* sizes that overflow the sum */
     assert_int_equal(relay_range(bytes, size, R, 0, &from, &to), STATUS_OK);
     assert_int_equal(relay_range(bytes, size, R, 1, &from, &to), STATUS_CORRUPT);
     mem_free(bytes);
     merge_rig_close(&w);
 }
 
-/* What a worker makes of it is what the coordinator has, for any codec of deltas. */
-static void test_worker_equals_coordinator(void **state)
+/* A worker that applies the relayed deltas has the coordinator's theta, for any codec of deltas. */
+static void test_worker_gets_theta_of_coordinator(void **state)
 {
     (void)state;
     const char *const specs[] = {"topk:64/4096+sign", "int8:256", "fp32", "bf16+lz4", "topk:32/1024+int8"};
@@ -141,8 +141,9 @@ static void test_worker_equals_coordinator(void **state)
     }
 }
 
-/* A union publishes what was sent by anybody; what its codec loses, and what nobody sent, is owed. */
-static void test_union(void **state)
+/* A union publishes the coordinates that any worker sent. The residual keeps the codec's error and the other
+ * coordinates. */
+static void test_union_keeps_rest_in_residual(void **state)
 {
     (void)state;
     static double ideal[N];
@@ -177,9 +178,9 @@ static void test_union(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes), cmocka_unit_test(test_split),
-        cmocka_unit_test(test_range), cmocka_unit_test(test_worker_equals_coordinator),
-        cmocka_unit_test(test_union),
+        cmocka_unit_test(test_payload_has_documented_bytes), cmocka_unit_test(test_invalid_payloads_are_refused),
+        cmocka_unit_test(test_range_is_found_from_sizes),    cmocka_unit_test(test_worker_gets_theta_of_coordinator),
+        cmocka_unit_test(test_union_keeps_rest_in_residual),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

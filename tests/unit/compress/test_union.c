@@ -1,5 +1,5 @@
-/* codec.down auto: the size of a union is known before it is encoded, and the smaller way is taken. And what a union
- * does with vectors and with what its codec loses. ctest: timeout=150 */
+/* codec.down auto: the size of a union is known before its encoding, and the smaller form is sent.
+ * Also: how a union handles vectors and the error of its codec. ctest: timeout=150 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,8 +37,8 @@ static void world_close(void)
     merge_rig_close(&w);
 }
 
-/* Normal noise, the same whenever it is asked for, made once: it takes longer than what is tested. A round has that of
- * the one before, some places further on. */
+/* Returns normal noise, made once because drawing it is slow. A round reads the noise of the previous one at another
+ * offset. */
 static const float *noise(uint64_t round, uint32_t which)
 {
     enum { FURTHER = 1009, DRAWN = FLOATS + MOST_ROUNDS * FURTHER };
@@ -50,8 +50,8 @@ static const float *noise(uint64_t round, uint32_t which)
     return drawn[which] + round * FURTHER;
 }
 
-/* Deltas of n workers that have `shared` of their direction in common, some rows larger than others; merged. Returns
- * the bytes of them. */
+/* Merges deltas of n workers that share the part `shared` of their direction; some rows are larger. Returns the
+ * bytes of the deltas. */
 static uint64_t merge_round(uint32_t n, float shared, uint64_t round)
 {
     uint64_t bytes = 0;
@@ -75,7 +75,7 @@ static size_t encode_union(uint64_t round)
     return size;
 }
 
-static void test_counted_as_it_is_encoded(void **state)
+static void test_counted_bytes_match_encoded_bytes(void **state)
 {
     (void)state;
     static const char *const ups[] = {"topk:1/4096+sign",  "topk:64/4096+sign",   "topk:64/1024+int8",
@@ -89,7 +89,7 @@ static void test_counted_as_it_is_encoded(void **state)
                 uint64_t counted = union_bytes(&w.layout, 0, w.outer.acc, NULL);
                 double encoded = (double)encode_union(round), off = fabs((double)counted - encoded) / encoded;
                 double chunks = 700.0 * 384 / 4096 + 14;
-                double most = 0.003 * encoded + 3 * chunks / 8; /* scales: much where a chunk has a single value */
+                double most = 0.003 * encoded + 3 * chunks / 8; /* scales: a large part if a chunk has a single value */
                 if (fabs((double)counted - encoded) > most)
                     fail_msg("%s, %u workers, round %u: counted %llu bytes, encoded %.0f", ups[u], n, (unsigned)round,
                              (unsigned long long)counted, encoded);
@@ -100,23 +100,23 @@ static void test_counted_as_it_is_encoded(void **state)
     printf("worst: %.3f %%\n", 100 * worst);
 }
 
-static void test_edges(void **state)
+static void test_empty_and_full_unions_are_counted(void **state)
 {
     (void)state;
     world_open("topk:64/4096+sign", "auto");
     uint64_t n = w.layout.n_params, chunks = 66 + 1 + 13, vectors = 2 * (384 + 77);
-    for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = -0.0f; /* nothing: a scale of 24 bits a chunk */
+    for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = -0.0f; /* empty: a scale of 24 bits per chunk */
     uint64_t full_groups = chunks / 32, rest = chunks % 32;
     assert_int_equal(union_bytes(&w.layout, 0, w.outer.acc, NULL),
                      vectors + 4 * full_groups + full_groups * (2 + 96) + 2 + 3 * rest);
-    for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = i % 2 ? 1.0f : -1.0f; /* everything */
+    for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = i % 2 ? 1.0f : -1.0f; /* full */
     uint64_t counted = union_bytes(&w.layout, 0, w.outer.acc, NULL), encoded = encode_union(0);
     assert_true(counted > encoded - encoded / 300 && counted < encoded + encoded / 300);
     world_close();
 }
 
-/* The way that is taken is the one on which fewer bytes go to the workers: to all of them, each without its own. */
-static void test_the_smaller_way(void **state)
+/* The coordinator sends the form with fewer bytes to all workers, each without its own delta. */
+static void test_smaller_form_is_sent(void **state)
 {
     (void)state;
     static const float shared[] = {0, 0.3f, 0.6f, 0.8f, 0.95f};
@@ -137,8 +137,8 @@ static void test_the_smaller_way(void **state)
                 bool near = fabs((double)got - (double)(n * encoded)) < 0.003 * (double)got;
                 close += near;
                 if (!near && relay != (got < n * encoded))
-                    fail_msg("%u workers, %.2f in common: relayed %llu, union %llu, and relay is %d", n,
-                             (double)shared[s], (unsigned long long)got, (unsigned long long)(n * encoded), relay);
+                    fail_msg("%u workers, %.2f shared: relayed %llu, union %llu, relay is %d", n, (double)shared[s],
+                             (unsigned long long)got, (unsigned long long)(n * encoded), relay);
                 relayed += relay;
                 joined += !relay;
                 if (round + 1 == ROUNDS)
@@ -152,8 +152,8 @@ static void test_the_smaller_way(void **state)
     assert_true(relayed > 10 && joined > 10 && close < 10);
 }
 
-/* Those whose delta is not in it get all of it. */
-static void test_members_without_a_delta(void **state)
+/* Workers without a delta in the update get all deltas. */
+static void test_members_without_delta_count_all_bytes(void **state)
 {
     (void)state;
     world_open("topk:64/4096+sign", "auto");
@@ -168,9 +168,9 @@ static void test_members_without_a_delta(void **state)
     world_close();
 }
 
-/* 1-D tensors are dense in every delta, and in their union 16 bits a value, followed exactly but for the rounding,
- * which stays in the residual. */
-static void test_vectors_are_dense(void **state)
+/* Every delta carries 1-D tensors densely. The union sends them in 16 bits per value; the rounding error stays in
+ * the residual. */
+static void test_vectors_are_followed_exactly(void **state)
 {
     (void)state;
     world_open("topk:64/4096+sign", "union");
@@ -198,9 +198,11 @@ static void test_vectors_are_dense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counted_as_it_is_encoded), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_the_smaller_way),          cmocka_unit_test(test_members_without_a_delta),
-        cmocka_unit_test(test_vectors_are_dense),
+        cmocka_unit_test(test_counted_bytes_match_encoded_bytes),
+        cmocka_unit_test(test_empty_and_full_unions_are_counted),
+        cmocka_unit_test(test_smaller_form_is_sent),
+        cmocka_unit_test(test_members_without_delta_count_all_bytes),
+        cmocka_unit_test(test_vectors_are_followed_exactly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Time limits from measurements. */
+/* Timeouts from measured durations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "coordinator/round/deadline.h"
 
-static void test_unknown(void **state)
+static void test_too_few_samples_give_no_limit(void **state)
 {
     (void)state;
     struct deadline d = {0};
@@ -20,12 +20,12 @@ static void test_unknown(void **state)
     assert_int_equal(deadline_of(&d, 4, 100, 1000, 5000).limit_us, 1000);
     deadline_add(&d, 7);
     deadline_add(&d, 7);
-    assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).n, 0); /* two say too little */
+    assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).n, 0); /* two samples are too few */
     deadline_add(&d, 19);
     assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).limit_us, 7);
 }
 
-static void test_median_and_mad(void **state)
+static void test_limit_follows_median_and_mad(void **state)
 {
     (void)state;
     struct deadline d = {0};
@@ -38,11 +38,11 @@ static void test_median_and_mad(void **state)
     assert_int_equal(limit.n, 5);
     assert_int_equal(deadline_of(&d, 4, 80, 100000, 0).limit_us, 80);
     assert_int_equal(deadline_of(&d, 4, 0, 50, 0).limit_us, 50);
-    assert_int_equal(deadline_of(&d, 1e30, 0, UINT64_MAX, 0).limit_us, UINT64_MAX); /* does not overflow */
+    assert_int_equal(deadline_of(&d, 1e30, 0, UINT64_MAX, 0).limit_us, UINT64_MAX); /* must not overflow */
 }
 
-/* Every one counts, the first and the last, too. */
-static void test_all_deviations(void **state)
+/* Every sample counts, including the first and the last. */
+static void test_every_sample_counts(void **state)
 {
     (void)state;
     struct deadline d = {0};
@@ -52,7 +52,7 @@ static void test_all_deviations(void **state)
     assert_int_equal(deadline_of(&d, 1, 0, 1000, 0).limit_us, 160);
 }
 
-static void test_forgets(void **state)
+static void test_old_samples_are_dropped(void **state)
 {
     (void)state;
     struct deadline d = {0};
@@ -62,7 +62,7 @@ static void test_forgets(void **state)
     assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).n, DEADLINE_SAMPLES);
 }
 
-static void test_says_where_it_comes_from(void **state)
+static void test_text_names_samples_of_limit(void **state)
 {
     (void)state;
     struct deadline d = {0};
@@ -77,11 +77,9 @@ static void test_says_where_it_comes_from(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_median_and_mad),
-        cmocka_unit_test(test_all_deviations),
-        cmocka_unit_test(test_forgets),
-        cmocka_unit_test(test_says_where_it_comes_from),
+        cmocka_unit_test(test_too_few_samples_give_no_limit), cmocka_unit_test(test_limit_follows_median_and_mad),
+        cmocka_unit_test(test_every_sample_counts),           cmocka_unit_test(test_old_samples_are_dropped),
+        cmocka_unit_test(test_text_names_samples_of_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Requests of one worker: parking, windows, and the bytes that are left out because the worker has them. */
+/* Requests of one worker: parking, windows, and the bytes that the coordinator skips because the worker has them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ static bool ask(struct download *s, uint64_t offset, uint64_t length, uint64_t t
     return download_add(s, &get, total);
 }
 
-/* The next chunk is [from, to). */
+/* Checks that the next chunk is [from, to). */
 static void sends(struct download *s, uint64_t from, uint64_t to)
 {
     struct download_item item;
@@ -34,7 +34,7 @@ static void sends_nothing(struct download *s)
     assert_false(download_next(s, &item, &size));
 }
 
-static void test_parked(void **state)
+static void test_parked_request_waits_for_its_object(void **state)
 {
     (void)state;
     struct download s = {0};
@@ -47,36 +47,36 @@ static void test_parked(void **state)
     sends_nothing(&s);
 }
 
-static void test_windows(void **state)
+static void test_next_window_continues_request(void **state)
 {
     (void)state;
     struct download s = {0};
     assert_true(ask(&s, 0, 2 * DOWNLOAD_CHUNK, 4 * DOWNLOAD_CHUNK));
     sends(&s, 0, DOWNLOAD_CHUNK);
-    assert_true(ask(&s, 2 * DOWNLOAD_CHUNK, DOWNLOAD_CHUNK, 4 * DOWNLOAD_CHUNK)); /* goes on where the first ends */
+    assert_true(ask(&s, 2 * DOWNLOAD_CHUNK, DOWNLOAD_CHUNK, 4 * DOWNLOAD_CHUNK)); /* continues the first request */
     sends(&s, DOWNLOAD_CHUNK, 2 * DOWNLOAD_CHUNK);
     sends(&s, 2 * DOWNLOAD_CHUNK, 3 * DOWNLOAD_CHUNK);
     sends_nothing(&s);
     assert_true(ask(&s, 3 * DOWNLOAD_CHUNK, ALL, 4 * DOWNLOAD_CHUNK));
-    assert_true(ask(&s, 100, 50, 4 * DOWNLOAD_CHUNK)); /* replaces it */
+    assert_true(ask(&s, 100, 50, 4 * DOWNLOAD_CHUNK)); /* replaces the request */
     sends(&s, 100, 150);
     sends_nothing(&s);
-    assert_false(ask(&s, 4 * DOWNLOAD_CHUNK, ALL, 4 * DOWNLOAD_CHUNK)); /* nothing there */
+    assert_false(ask(&s, 4 * DOWNLOAD_CHUNK, ALL, 4 * DOWNLOAD_CHUNK)); /* past the end */
     sends_nothing(&s);
 }
 
-static void test_left_out(void **state)
+static void test_own_bytes_are_skipped(void **state)
 {
     (void)state;
     struct download s = {0};
     ask(&s, 0, ALL, 0);
-    download_leave_out(&s, 1, 7, 100, 200); /* parked: nothing is known of it */
+    download_leave_out(&s, 1, 7, 100, 200); /* parked: the object is not known yet */
     download_wake(&s, 1, 7, TOTAL);
     download_leave_out(&s, 1, 7, 100, 200);
     sends(&s, 0, 100);
     sends(&s, 200, TOTAL);
     sends_nothing(&s);
-    ask(&s, 50, ALL, TOTAL); /* lost: again from where it is */
+    ask(&s, 50, ALL, TOTAL); /* lost: the worker requests again from its position */
     download_leave_out(&s, 1, 7, 100, 200);
     sends(&s, 50, 100);
     sends(&s, 200, TOTAL);
@@ -86,8 +86,8 @@ static void test_left_out(void **state)
     sends_nothing(&s);
 }
 
-/* A request that begins with them: the worker waited for them in vain. */
-static void test_not_had_after_all(void **state)
+/* A request that begins with the skipped bytes: the worker does not have them. */
+static void test_request_for_skipped_bytes_sends_them(void **state)
 {
     (void)state;
     struct download s = {0};
@@ -101,8 +101,8 @@ static void test_not_had_after_all(void **state)
     sends_nothing(&s);
 }
 
-/* A request for nothing, and one more than there is room for. */
-static void test_not_taken(void **state)
+/* A request for no bytes, and one more than the limit. */
+static void test_excess_requests_are_refused(void **state)
 {
     (void)state;
     struct download s = {0};
@@ -112,14 +112,14 @@ static void test_not_taken(void **state)
     for (; get.fragment < DOWNLOAD_MAX; get.fragment++) assert_true(download_add(&s, &get, TOTAL));
     assert_false(download_add(&s, &get, TOTAL));
     get.fragment--;
-    assert_true(download_add(&s, &get, TOTAL)); /* its place is there already */
+    assert_true(download_add(&s, &get, TOTAL)); /* replaces the request of the same object */
 }
 
-static void test_left_out_across_windows(void **state)
+static void test_own_bytes_are_skipped_across_windows(void **state)
 {
     (void)state;
     struct download s = {0};
-    ask(&s, 0, 150, TOTAL); /* the window ends inside of them */
+    ask(&s, 0, 150, TOTAL); /* the window ends inside the skipped bytes */
     download_leave_out(&s, 1, 7, 100, 400);
     sends(&s, 0, 100);
     sends_nothing(&s);
@@ -134,17 +134,18 @@ static void test_left_out_across_windows(void **state)
     sends(&s, 0, 100);
     sends(&s, 400, 700);
     sends_nothing(&s);
-    ask(&s, 0, 100, TOTAL); /* it ends where they begin */
+    ask(&s, 0, 100, TOTAL); /* the window ends where the skipped bytes begin */
     download_leave_out(&s, 1, 7, 100, 400);
     sends(&s, 0, 100);
     sends_nothing(&s);
-    ask(&s, 0, 150, TOTAL); /* not left out here, but the worker has them: no byte before them is lost */
+    ask(&s, 0, 150, TOTAL); /* the worker has these bytes, but nothing is skipped here: no byte before them may be
+                             * lost */
     ask(&s, 400, 300, TOTAL);
     sends(&s, 0, 700);
     sends_nothing(&s);
 }
 
-static void test_nothing_to_leave_out(void **state)
+static void test_skip_of_other_object_has_no_effect(void **state)
 {
     (void)state;
     struct download s = {0};
@@ -158,8 +159,8 @@ static void test_nothing_to_leave_out(void **state)
     sends_nothing(&s);
 }
 
-/* A full lane is left alone for longer each time, for less after each chunk that it took. */
-static void test_full(void **state)
+/* Waits longer after each refusal of a full lane, and less after each chunk that the lane accepts. */
+static void test_full_lane_backs_off(void **state)
 {
     (void)state;
     struct download s = {0};
@@ -186,14 +187,14 @@ static void test_full(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parked),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_left_out),
-        cmocka_unit_test(test_not_had_after_all),
-        cmocka_unit_test(test_not_taken),
-        cmocka_unit_test(test_left_out_across_windows),
-        cmocka_unit_test(test_nothing_to_leave_out),
+        cmocka_unit_test(test_parked_request_waits_for_its_object),
+        cmocka_unit_test(test_next_window_continues_request),
+        cmocka_unit_test(test_full_lane_backs_off),
+        cmocka_unit_test(test_own_bytes_are_skipped),
+        cmocka_unit_test(test_request_for_skipped_bytes_sends_them),
+        cmocka_unit_test(test_excess_requests_are_refused),
+        cmocka_unit_test(test_own_bytes_are_skipped_across_windows),
+        cmocka_unit_test(test_skip_of_other_object_has_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

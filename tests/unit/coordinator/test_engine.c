@@ -1,4 +1,4 @@
-/* The engine by hand: a whole run, its updates, duplicates, deltas that are refused, chunks out of order. */
+/* The engine by hand: a whole run, its updates, duplicates, refused deltas, chunks out of order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,14 +17,14 @@
 
 static struct rig rig;
 
-static void test_whole_run(void **state)
+static void test_run_reaches_its_end(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", NULL};
     struct msg m;
     rig_open(&rig, settings);
     rig_join(&rig, 1);
-    assert_int_equal(rig.workers[1].id, UINT32_MAX); /* ids come with the first round */
+    assert_int_equal(rig.workers[1].id, UINT32_MAX); /* ids are assigned with the first round */
     rig_expect_none(&rig, 1, MSG_ASSIGN);
     rig_join(&rig, 0);
     for (int round = 0; round < 3; round++) {
@@ -42,7 +42,7 @@ static void test_whole_run(void **state)
         }
         rig_deliver_all(&rig, 2, 1.0f);
     }
-    /* the final evaluation: 10 windows, split */
+    /* The final evaluation: 10 windows, split between the workers. */
     uint64_t windows = 0;
     for (int i = 0; i < 2; i++) {
         rig_expect(&rig, i, MSG_EVAL, &m);
@@ -76,8 +76,8 @@ static void test_whole_run(void **state)
     rig_close(&rig);
 }
 
-/* The update on the wire, applied to a copy of theta_0, is the coordinator's theta. */
-static void test_update_bytes(void **state)
+/* The update on the wire, applied to a copy of theta_0, gives the coordinator's theta. */
+static void test_update_gives_theta_of_coordinator(void **state)
 {
     (void)state;
     const char *settings[] = {"codec.down=int8:16", "codec.up=int8:16", NULL};
@@ -111,7 +111,7 @@ static void test_update_bytes(void **state)
     rig_close(&rig);
 }
 
-/* One worker, lossless, outer sgd with lr 1: theta is what the worker sent, bit for bit. */
+/* One worker, lossless, outer sgd with lr 1: theta equals the worker's parameters, bit for bit. */
 static void test_single_worker_is_plain_training(void **state)
 {
     (void)state;
@@ -129,7 +129,7 @@ static void test_single_worker_is_plain_training(void **state)
     rig_close(&rig);
 }
 
-static void test_nothing_counts_twice(void **state)
+static void test_delta_is_merged_once(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", NULL};
@@ -141,29 +141,29 @@ static void test_nothing_counts_twice(void **state)
     rig_assigned(&rig, 1);
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
     uint64_t appended = store_mem_counts(rig.store).appended;
-    m = rig_deliver(&rig, 0, 0, 1); /* held already: all of it is acknowledged, nothing is journaled */
+    m = rig_deliver(&rig, 0, 0, 1); /* already held: all bytes are acknowledged, no record is written */
     assert_int_equal(m.type, MSG_CREDIT);
     assert_true(m.credit.have == m.credit.upto && m.credit.have > 0);
     assert_int_equal(store_mem_counts(rig.store).appended, appended);
     rig_offer_message(&rig, 0, 0, 1, &again);
     rig_deliver_all(&rig, 2, 1);
     uint64_t theta = rig_theta_hash(&rig);
-    rig_say(&rig, rig.workers[0].control, &again); /* merged already */
+    rig_say(&rig, rig.workers[0].control, &again); /* already merged */
     rig_expect(&rig, 0, MSG_CREDIT, &m);
     assert_int_equal(m.credit.have, again.offer.bytes);
     assert_true(rig_theta_hash(&rig) == theta);
     assert_int_equal(engine_version(rig.engine, 0), 1);
     rig_assigned(&rig, 0);
     rig_beat(&rig, 0, WORKER_READY);
-    rig_assigned(&rig, 0); /* said again to a worker that is ready and should not be */
+    rig_assigned(&rig, 0); /* sent again to a READY worker that should train */
     assert_int_equal(rig.workers[0].task.round, 1);
     rig_beat(&rig, 0, WORKER_TRAINING);
     rig_expect_none(&rig, 0, MSG_ASSIGN);
     rig_close(&rig);
 }
 
-/* Each reason to refuse a delta, each with its effect: the round goes on without it, its samples go to others. */
-static void test_reject_reasons(void **state)
+/* Every reason to refuse a delta: the round continues without it, and other workers get its samples. */
+static void test_refused_delta_returns_its_samples(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=3", "train.fragments=1", NULL};
@@ -191,7 +191,7 @@ static void test_reject_reasons(void **state)
         rig_say(&rig, rig.workers[0].control, &offer);
         rig_expect(&rig, 0, MSG_REJECT, &m);
         assert_int_equal(m.reject.code, expect);
-        if (reason == 4) { /* nothing it holds is touched */
+        if (reason == 4) { /* the worker's own delta is still accepted */
             assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
             rig_close(&rig);
             continue;
@@ -205,13 +205,13 @@ static void test_reject_reasons(void **state)
         assert_int_equal(engine_samples_committed(rig.engine), 4);
         for (int i = 0; i < 3; i++) rig_catch_up(&rig, i);
         rig_assigned(&rig, 1);
-        assert_int_equal(rig.workers[1].task.ranges[0].start, 0); /* what was given back goes out first */
+        assert_int_equal(rig.workers[1].task.ranges[0].start, 0); /* returned samples are assigned first */
         rig_close(&rig);
     }
 }
 
-/* Chunks out of order, repeated, damaged or of nothing change nothing; the upload goes on where it was. */
-static void test_chunks_out_of_order(void **state)
+/* Chunks that are out of order, repeated, damaged or empty change no state; the upload continues at its position. */
+static void test_wrong_chunks_change_nothing(void **state)
 {
     (void)state;
     struct msg m, credit;
@@ -238,15 +238,15 @@ static void test_chunks_out_of_order(void **state)
     bad.chunk.key = 0;
     bad.chunk.fragment = 9;
     rig_say(&rig, rig.workers[0].bulk, &bad);
-    rig_say(&rig, 12345, &bad); /* a stranger */
+    rig_say(&rig, 12345, &bad); /* an unknown peer */
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
     assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
     assert_int_equal(engine_version(rig.engine, 0), 1);
     rig_close(&rig);
 }
 
-/* Parameters that give no finite loss end the evaluation, and the run, like others do. */
-static void test_loss_not_finite(void **state)
+/* Parameters without a finite loss end the evaluation and the run like others. */
+static void test_run_ends_with_nonfinite_loss(void **state)
 {
     (void)state;
     struct msg m;
@@ -264,7 +264,7 @@ static void test_loss_not_finite(void **state)
     engine_summary(rig.engine, &sum);
     assert_true(sum.done && !isfinite(sum.final_val_loss));
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
-    rig_restart(&rig, false, 0); /* what the journal says of it can be read again */
+    rig_restart(&rig, false, 0); /* the journal record can be replayed */
     engine_summary(rig.engine, &sum);
     assert_true(sum.done && !isfinite(sum.final_val_loss));
     rig_close(&rig);
@@ -273,13 +273,13 @@ static void test_loss_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_run),
-        cmocka_unit_test(test_update_bytes),
+        cmocka_unit_test(test_run_reaches_its_end),
+        cmocka_unit_test(test_update_gives_theta_of_coordinator),
         cmocka_unit_test(test_single_worker_is_plain_training),
-        cmocka_unit_test(test_nothing_counts_twice),
-        cmocka_unit_test(test_reject_reasons),
-        cmocka_unit_test(test_chunks_out_of_order),
-        cmocka_unit_test(test_loss_not_finite),
+        cmocka_unit_test(test_delta_is_merged_once),
+        cmocka_unit_test(test_refused_delta_returns_its_samples),
+        cmocka_unit_test(test_wrong_chunks_change_nothing),
+        cmocka_unit_test(test_run_ends_with_nonfinite_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

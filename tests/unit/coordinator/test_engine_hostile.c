@@ -1,7 +1,8 @@
-/* Hostile payloads at the coordinator, for every kind of codec: cut short, too long, with bits flipped, with NaN, with
- * counts and places out of range. Each is refused with a reason that is counted, and the round goes on as if the delta
- * had never been offered: theta, the accumulator and the samples are those of a run without it. And messages that make
- * no sense. */
+/* Hostile payloads at the coordinator, for every kind of codec: truncated, too long, with flipped bits, NaN, and
+ * counts and positions out of range.
+ * Each payload is refused, counted and reported. The round continues as if the delta had never been offered: theta,
+ * accumulator and samples equal those of a run without it.
+ * Invalid messages are tested, too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +50,7 @@ static struct codec *codec_of_run(void)
     return codec;
 }
 
-static void genuine(struct attack *a)
+static void valid_delta(struct attack *a)
 {
     float x[RIG_PARAMS];
     struct codec *codec = codec_of_run();
@@ -60,8 +61,8 @@ static void genuine(struct attack *a)
     codec_destroy(codec);
 }
 
-/* What the codec itself says. */
-static enum status verdict(const struct attack *a)
+/* Returns the codec's own status. */
+static enum status codec_status(const struct attack *a)
 {
     struct codec *codec = codec_of_run();
     struct codec_view view;
@@ -80,7 +81,7 @@ static void expect_counted(const char *reason)
     if (!strstr(m.status_reply.json, want)) fail_msg("not %s: %s", want, m.status_reply.json);
 }
 
-/* By worker 0, with the offer of another delta. */
+/* Sends bytes as worker 0, with the offer of another delta. */
 static void send_bytes(const struct attack *a, struct msg *m)
 {
     m->offer.bytes = a->size;
@@ -96,7 +97,7 @@ static void send_bytes(const struct attack *a, struct msg *m)
     rig_say(&rig, rig.workers[0].bulk, m);
 }
 
-/* Worker 0 offers the bytes, worker 1 its genuine delta. Returns the hash of theta after the round. */
+/* Worker 0 offers the damaged delta, worker 1 its valid one. Returns the hash of theta after the round. */
 static uint64_t attacked_round(const struct attack *a, uint16_t *code)
 {
     struct msg m;
@@ -106,7 +107,7 @@ static uint64_t attacked_round(const struct attack *a, uint16_t *code)
     rig_expect(&rig, 0, MSG_REJECT, &m);
     *code = m.reject.code;
     expect_counted(*code == REJECT_NONFINITE ? "nonfinite" : "corrupt");
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* and named */
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* and reported */
     assert_int_equal(engine_version(rig.engine, 0), 0);
     assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
     assert_int_equal(engine_version(rig.engine, 0), 1);
@@ -118,15 +119,15 @@ static void attack_once(const char *spec, const struct attack *a, uint64_t unhar
 {
     uint16_t code;
     open_rig(spec);
-    enum status status = a->size <= PAYLOAD ? verdict(a) : STATUS_CORRUPT;
+    enum status status = a->size <= PAYLOAD ? codec_status(a) : STATUS_CORRUPT;
     uint64_t hash = attacked_round(a, &code);
     if (code != (status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT))
-        fail_msg("%s, %s: code %u, the codec says %s", spec, how, code, status_text(status));
-    if (hash != unharmed) fail_msg("%s, %s: theta is not that of a run without it", spec, how);
+        fail_msg("%s, %s: code %u, but the codec returns %s", spec, how, code, status_text(status));
+    if (hash != unharmed) fail_msg("%s, %s: theta differs from a run without the delta", spec, how);
     rig_close(&rig);
 }
 
-/* Theta of a round that worker 0 takes no part in: its offer counts the tokens wrongly. */
+/* Returns theta of a round without worker 0, whose offer has a wrong token count. */
 static uint64_t round_without(const char *spec)
 {
     struct msg m;
@@ -141,15 +142,15 @@ static uint64_t round_without(const char *spec)
     return hash;
 }
 
-/* The first damage of each kind that the codec can see; what it cannot see is a delta like any other. */
-static void test_damaged(void **state)
+/* The first damage of each kind that the codec detects; undetected damage gives a valid delta. */
+static void test_damaged_payloads_are_refused(void **state)
 {
     (void)state;
     for (int s = 0; s < N_SPECS; s++) {
         static struct attack real, a;
         uint64_t unharmed = round_without(specs[s]);
         open_rig(specs[s]);
-        genuine(&real);
+        valid_delta(&real);
         rig_close(&rig);
         a = real;
         a.size--;
@@ -167,7 +168,7 @@ static void test_damaged(void **state)
             a = real;
             a.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
             open_rig(specs[s]);
-            enum status status = verdict(&a);
+            enum status status = codec_status(&a);
             rig_close(&rig);
             if (status == STATUS_OK) continue;
             attack_once(specs[s], &a, unharmed, "a bit flipped");
@@ -176,8 +177,8 @@ static void test_damaged(void **state)
     }
 }
 
-/* Bytes written for the purpose: 96 parameters as one matrix unless the rig's layout says otherwise. */
-static void test_adversarial(void **state)
+/* Crafted bytes: 96 parameters as one matrix, unless the rig's layout differs. */
+static void test_crafted_payloads_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -204,7 +205,7 @@ static void test_adversarial(void **state)
         uint16_t code;
         uint64_t unharmed = round_without(attacks[i].spec);
         open_rig(attacks[i].spec);
-        genuine(&a);
+        valid_delta(&a);
         memcpy(a.bytes + attacks[i].at, attacks[i].put, attacks[i].n);
         uint64_t hash = attacked_round(&a, &code);
         if (code != attacks[i].code) fail_msg("%s, %s: code %u", attacks[i].spec, attacks[i].how, code);
@@ -213,8 +214,8 @@ static void test_adversarial(void **state)
     }
 }
 
-/* Places past the end of a chunk: gaps that are longer than anything, from the first bit after the 1-D tensors on. */
-static void test_places_out_of_range(void **state)
+/* Positions past the end of a chunk: gaps longer than any valid one, from the first bit after the 1-D tensors. */
+static void test_positions_out_of_range_are_refused(void **state)
 {
     (void)state;
     static const char *const forms[] = {"topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
@@ -222,16 +223,16 @@ static void test_places_out_of_range(void **state)
         static struct attack a;
         uint64_t unharmed = round_without(forms[i]);
         open_rig(forms[i]);
-        genuine(&a);
+        valid_delta(&a);
         rig_close(&rig);
-        memset(a.bytes + a.size - 4, 0, 4); /* the last gaps become endless zeros */
+        memset(a.bytes + a.size - 4, 0, 4); /* the last gaps become zeros without end */
         attack_once(forms[i], &a, unharmed, "endless gap");
         memset(a.bytes, 0xff, sizeof a.bytes);
         attack_once(forms[i], &a, unharmed, "all ones");
     }
 }
 
-/* One worker's round with one number replaced. The code of the refusal; 0: it was merged. */
+/* Runs a round of one worker with one value replaced. Returns the code of the refusal; 0: merged. */
 static uint16_t replaced(const char *method, const char *spec, float number)
 {
     struct attack a;
@@ -257,9 +258,9 @@ static uint16_t replaced(const char *method, const char *spec, float number)
     return code;
 }
 
-/* Finite, but nothing that training makes, as where a bit of an exponent flipped. What is just small enough does not
- * end the run, either: the outer step with its rate and momentum stays finite. */
-static void test_numbers_too_large(void **state)
+/* Finite values that no training makes, such as a flipped exponent bit, are refused. A value just below the limit is
+ * accepted, and the outer step with its rate and momentum stays finite. */
+static void test_too_large_values_are_refused(void **state)
 {
     (void)state;
     static const char *const methods[] = {"train.method=local-sgd", "train.method=ddp", "train.method=diloco",
@@ -280,11 +281,11 @@ static void damage(struct msg *offer, uint8_t *payload, size_t size, int how)
 {
     const float infinite = __builtin_inff();
     if (how == 1) memcpy(payload + size - 4, &infinite, 4);
-    if (how == 2) payload[size - 1] ^= 1; /* after the checksum was taken */
+    if (how == 2) payload[size - 1] ^= 1; /* after the checksum was computed */
     if (how != 2) offer->offer.crc = crc32c(0, payload, size);
 }
 
-static void test_bad_payloads(void **state)
+static void test_infinite_or_damaged_payload_is_refused(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", NULL};
@@ -313,15 +314,15 @@ static void test_bad_payloads(void **state)
         rig_say(&rig, rig.workers[0].bulk, &m);
         rig_expect(&rig, 0, MSG_REJECT, &m);
         assert_int_equal(m.reject.code, how == 1 ? REJECT_NONFINITE : REJECT_CORRUPT);
-        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* counted, named */
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* counted and reported */
         assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
         assert_int_equal(engine_version(rig.engine, 0), 1); /* the round closed without it */
         rig_close(&rig);
     }
 }
 
-/* Of sessions that nobody has, about things that do not exist, or only a coordinator's to say. */
-static void test_messages_that_make_no_sense(void **state)
+/* Messages with unknown sessions, unknown objects, or of types that only a coordinator sends. */
+static void test_invalid_messages_are_refused(void **state)
 {
     (void)state;
     struct msg m;
@@ -337,7 +338,7 @@ static void test_messages_that_make_no_sense(void **state)
         }
         m = (struct msg){.type = MSG_BIND};
         rig_say(&rig, 777, &m);
-        rig_expect_none(&rig, 3, MSG_REFUSE); /* that lane carries none */
+        rig_expect_none(&rig, 3, MSG_REFUSE); /* that lane carries no REFUSE */
         if (!modelled) rig_join(&rig, 0);
     }
     m = (struct msg){.type = MSG_OFFER, .offer = {.session = rig.workers[0].session, .fragment = 200}};
@@ -357,12 +358,12 @@ static void test_messages_that_make_no_sense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_adversarial),
-        cmocka_unit_test(test_places_out_of_range),
-        cmocka_unit_test(test_numbers_too_large),
-        cmocka_unit_test(test_bad_payloads),
-        cmocka_unit_test(test_messages_that_make_no_sense),
+        cmocka_unit_test(test_damaged_payloads_are_refused),
+        cmocka_unit_test(test_crafted_payloads_are_refused),
+        cmocka_unit_test(test_positions_out_of_range_are_refused),
+        cmocka_unit_test(test_too_large_values_are_refused),
+        cmocka_unit_test(test_infinite_or_damaged_payload_is_refused),
+        cmocka_unit_test(test_invalid_messages_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Who gets in: refusals with what differs, late joiners, returning workers, names, replaced sessions, leaving,
- * eviction, evaluations that change hands. */
+/* Joining: refusals that name the difference, late joiners, returning workers, names, replaced sessions, leaving,
+ * eviction, reassigned evaluations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static void expect_refusal(int worker, uint16_t code, const char *words)
     assert_null(strchr(m.refuse.text, '\n'));
 }
 
-static void test_hello(void **state)
+static void test_hello_of_other_run_is_refused(void **state)
 {
     (void)state;
     struct msg m, config;
@@ -45,7 +45,7 @@ static void test_hello(void **state)
     rig_close(&rig);
 }
 
-static void test_first_join_must_make_sense(void **state)
+static void test_invalid_first_join_is_refused(void **state)
 {
     (void)state;
     struct msg m;
@@ -64,14 +64,14 @@ static void test_first_join_must_make_sense(void **state)
         }
         rig_say(&rig, rig.workers[0].control, &m);
         expect_refusal(0, codes[i], "");
-        assert_null(engine_theta(rig.engine)); /* it defines nothing */
+        assert_null(engine_theta(rig.engine)); /* the refused JOIN defines no model */
     }
     rig_join(&rig, 0);
     assert_non_null(engine_theta(rig.engine));
     rig_close(&rig);
 }
 
-/* JOIN of a worker whose model is one matrix. */
+/* Sends a JOIN whose model is one matrix. */
 static void join_with(uint64_t rows, uint64_t cols)
 {
     const uint64_t shape[2] = {rows, cols};
@@ -92,9 +92,9 @@ static void join_with(uint64_t rows, uint64_t cols)
     layout_finish(&huge);
 }
 
-/* A layout is a few bytes, the memory it asks for is not: checked before anything is allocated. Where payloads go
- * through a byte stage that is more than 20 bytes a parameter, and the machine has 17 of them. */
-static void test_model_beyond_memory(void **state)
+/* A layout has few bytes, but its model may need much memory: the engine checks before it allocates. With a byte
+ * stage a model takes more than 20 bytes per parameter; this one has a parameter per 17 bytes of the machine. */
+static void test_model_beyond_memory_is_refused(void **state)
 {
     (void)state;
     const char *staged[] = {"codec.up=fp32+lz4", "codec.down=fp32", NULL};
@@ -109,7 +109,7 @@ static void test_model_beyond_memory(void **state)
     expect_refusal(0, REFUSE_LAYOUT, "the coordinator would need at least");
     rig_join(&rig, 0);
     rig_close(&rig);
-    /* What somebody says of the machine counts, as it does for a worker. */
+    /* The user's limit counts, as for a worker. */
     rig_open(&rig, NULL);
     setenv(HOST_MEMORY_ENV, "1000000", 1);
     join_with(1 << 10, 1 << 8);
@@ -121,7 +121,7 @@ static void test_model_beyond_memory(void **state)
     rig_close(&rig);
 }
 
-static void test_later_joins_must_match(void **state)
+static void test_later_join_that_differs_is_refused(void **state)
 {
     (void)state;
     struct layout other;
@@ -160,7 +160,7 @@ static void test_later_joins_must_match(void **state)
     rig_close(&rig);
 }
 
-static void test_full_and_names(void **state)
+static void test_full_run_and_taken_name_are_refused(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.max_workers=2", NULL};
@@ -182,8 +182,9 @@ static void test_full_and_names(void **state)
     rig_close(&rig);
 }
 
-/* Joining late: from the newest snapshot or from what it holds; a place at once; work with the next round. */
-static void test_late_joiner(void **state)
+/* A late joiner starts from the newest snapshot or from its own versions. It gets a place at once and work with the
+ * next round. */
+static void test_late_joiner_starts_from_snapshot(void **state)
 {
     (void)state;
     const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", NULL};
@@ -200,18 +201,18 @@ static void test_late_joiner(void **state)
     assert_int_equal(rig.workers[1].versions[0], 2); /* the snapshot of round 2 */
     assert_true(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 2, object, sizeof object) > 0);
     assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 3, object, sizeof object) > 0);
-    rig_expect_none(&rig, 1, MSG_ASSIGN); /* the round that is open goes on without it */
+    rig_expect_none(&rig, 1, MSG_ASSIGN); /* the open round continues without it */
     rig_catch_up(&rig, 1);
     rig_assigned(&rig, 0);
     rig_deliver_all(&rig, 1, 1);
     rig_assigned(&rig, 1);
     assert_int_equal(rig.workers[1].task.round, 4);
-    /* back with what it holds: continues; with something else under the same version: does not */
+    /* A worker returns with its versions and resumes; with another hash for the same version it does not. */
     rig_join(&rig, 1);
     assert_true(rig.workers[1].resume);
     assert_int_equal(rig.workers[1].id, 1);
     rig_assigned(&rig, 1);
-    assert_int_equal(rig.workers[1].task.round, 4); /* the same work again */
+    assert_int_equal(rig.workers[1].task.round, 4); /* the same assignment again */
     struct msg m;
     rig_hello(&rig, 1);
     rig_join_message(&rig, 1, true, &m);
@@ -222,8 +223,8 @@ static void test_late_joiner(void **state)
     rig_close(&rig);
 }
 
-/* A worker that starts again replaces its older session; an upload goes on at the byte it had reached. */
-static void test_replaced_session(void **state)
+/* A restarted worker replaces its older session; an upload continues at its position. */
+static void test_new_session_replaces_old_one(void **state)
 {
     (void)state;
     struct msg m;
@@ -255,9 +256,9 @@ static void test_replaced_session(void **state)
     rig_close(&rig);
 }
 
-/* A folder that was copied with the state in it: under another name it is refused as long as the first one is heard of,
- * under the same name both are told. */
-static void test_copied_folder(void **state)
+/* A copied folder with its saved state. Under another name it is refused while the first worker is alive. Under the
+ * same name both workers get the warning. */
+static void test_copied_worker_folder_is_reported(void **state)
 {
     (void)state;
     struct msg m;
@@ -266,7 +267,7 @@ static void test_copied_folder(void **state)
     memcpy(rig.workers[1].uuid, rig.workers[0].uuid, sizeof rig.workers[1].uuid);
     rig_hello(&rig, 1);
     expect_refusal(1, REFUSE_NAME, "'worker-1' is a copy of the folder of 'worker-0'");
-    rig_wait(&rig, 4000000); /* not heard of: it may have been given another name */
+    rig_wait(&rig, 4000000); /* silent: the worker may have been renamed */
     rig_hello(&rig, 1);
     rig_expect(&rig, 1, MSG_CONFIG, &m);
     rig_join(&rig, 0);
@@ -282,8 +283,8 @@ static void test_copied_folder(void **state)
     rig_close(&rig);
 }
 
-/* A run folder that was restored from a copy: workers hold versions that its log does not know. */
-static void test_older_copy(void **state)
+/* A run folder restored from a copy: workers hold versions that its log lacks. */
+static void test_older_run_folder_is_reported(void **state)
 {
     (void)state;
     rig_open(&rig, NULL);
@@ -299,7 +300,7 @@ static void test_older_copy(void **state)
     rig_close(&rig);
 }
 
-static void test_leave_and_return(void **state)
+static void test_leaving_worker_returns_its_samples(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=20", NULL};
@@ -313,16 +314,16 @@ static void test_leave_and_return(void **state)
     assert_int_equal(engine_version(rig.engine, 0), 0);
     m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[1].session, .text = "stopping"}};
     rig_say(&rig, rig.workers[1].control, &m);
-    assert_int_equal(engine_version(rig.engine, 0), 1); /* nobody else is waited for */
+    assert_int_equal(engine_version(rig.engine, 0), 1); /* the round waits for no other worker */
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_LEAVE), 1);
     rig_catch_up(&rig, 0);
     rig_assigned(&rig, 0);
-    assert_int_equal(rig.workers[0].task.ranges[0].start, 2); /* what the other gave back */
+    assert_int_equal(rig.workers[0].task.ranges[0].start, 2); /* the samples that the other worker returned */
     rig_join(&rig, 1);
     assert_int_equal(rig.workers[1].id, 1);
     rig_catch_up(&rig, 1);
     struct msg offer;
-    rig_offer_message(&rig, 1, 0, 1, &offer); /* the work it gave up */
+    rig_offer_message(&rig, 1, 0, 1, &offer); /* its returned work */
     rig_say(&rig, rig.workers[1].control, &offer);
     rig_expect(&rig, 1, MSG_REJECT, &m);
     rig_deliver_all(&rig, 1, 1);
@@ -332,7 +333,7 @@ static void test_leave_and_return(void **state)
     rig_close(&rig);
 }
 
-static void test_eviction(void **state)
+static void test_silent_worker_is_evicted(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
@@ -349,21 +350,21 @@ static void test_eviction(void **state)
     rig_wait(&rig, 500000);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
     rig_wait(&rig, 600000);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0); /* it was heard of on the other lane */
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0); /* its other lane was active */
     rig_beat(&rig, 0, WORKER_WAITING);
     rig_wait(&rig, 4000000);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
     assert_int_equal(engine_version(rig.engine, 0), 1);
     struct msg m = {.type = MSG_HEARTBEAT, .heartbeat.session = rig.workers[1].session};
-    rig_say(&rig, rig.workers[1].control, &m); /* it was only slow: it joins again and keeps its id */
+    rig_say(&rig, rig.workers[1].control, &m); /* a slow worker joins again and keeps its id */
     expect_refusal(1, REFUSE_UNKNOWN_SESSION, "");
     rig_join(&rig, 1);
     assert_int_equal(rig.workers[1].id, 1);
     rig_close(&rig);
 }
 
-/* Stopped for a long time, the coordinator comes back to heartbeats it has not read: nobody was silent. */
-static void test_coordinator_stopped(void **state)
+/* A coordinator that was suspended for a long time must not evict workers whose heartbeats it has not read. */
+static void test_suspended_coordinator_evicts_no_worker(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
@@ -384,7 +385,7 @@ static void test_coordinator_stopped(void **state)
     rig_wait(&rig, 4000000);
     rig_beat(&rig, 0, WORKER_TRAINING);
     rig_wait(&rig, 1500000);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1); /* who is silent while it listens, is */
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1); /* a worker that is silent from here on is evicted */
     rig_close(&rig);
 }
 
@@ -396,8 +397,8 @@ static void answer(int worker, const struct msg *eval, uint64_t tokens)
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
-/* Two workers evaluate; one falls silent, the other gets its share; a late answer of the first changes nothing. */
-static void test_evaluation_changes_hands(void **state)
+/* Two workers evaluate and one falls silent. The other gets its share; a late answer of the first has no effect. */
+static void test_share_of_silent_worker_is_reassigned(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
@@ -422,7 +423,7 @@ static void test_evaluation_changes_hands(void **state)
     assert_true(second.eval.eval_id > first[1].eval.eval_id);
     answer(1, &first[1], 32);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
-    answer(0, &second, 0); /* "cannot": it is given out again */
+    answer(0, &second, 0); /* "cannot": the share is assigned again */
     rig_beat(&rig, 0, WORKER_READY);
     while (rig_take(&rig, 0, MSG_EVAL, &m) || rig_take(&rig, 1, MSG_EVAL, &m)) second = m;
     rig_expect_none(&rig, 0, MSG_ASSIGN);
@@ -433,8 +434,8 @@ static void test_evaluation_changes_hands(void **state)
     rig_close(&rig);
 }
 
-/* A worker that cannot evaluate, for whatever reason, does not keep a barrier for ever. */
-static void test_evaluation_given_back(void **state)
+/* A worker that cannot evaluate must not block a barrier. */
+static void test_returned_share_goes_to_other_worker(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
@@ -450,7 +451,7 @@ static void test_evaluation_given_back(void **state)
     rig_forget(&rig);
     answer(0, &mine, 0);
     rig_beat(&rig, 0, WORKER_READY);
-    rig_expect_none(&rig, 0, MSG_EVAL); /* not the same one again: the other worker will be through with its own */
+    rig_expect_none(&rig, 0, MSG_EVAL); /* not the same share again: the other worker will finish soon */
     answer(1, &other, 32);
     rig_expect_none(&rig, 0, MSG_EVAL);
     rig_expect(&rig, 1, MSG_EVAL, &m);
@@ -464,8 +465,8 @@ static void test_evaluation_given_back(void **state)
     rig_close(&rig);
 }
 
-/* ddp: how theta is cut does not matter, the norm spans all fragments. */
-static void test_ddp_fragments_agree(void **state)
+/* ddp: the result is independent of the fragments, because the norm spans all of them. */
+static void test_ddp_is_independent_of_fragments(void **state)
 {
     (void)state;
     uint64_t hash[2];
@@ -488,21 +489,21 @@ static void test_ddp_fragments_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hello),
-        cmocka_unit_test(test_first_join_must_make_sense),
-        cmocka_unit_test(test_model_beyond_memory),
-        cmocka_unit_test(test_later_joins_must_match),
-        cmocka_unit_test(test_full_and_names),
-        cmocka_unit_test(test_late_joiner),
-        cmocka_unit_test(test_replaced_session),
-        cmocka_unit_test(test_copied_folder),
-        cmocka_unit_test(test_older_copy),
-        cmocka_unit_test(test_leave_and_return),
-        cmocka_unit_test(test_eviction),
-        cmocka_unit_test(test_coordinator_stopped),
-        cmocka_unit_test(test_evaluation_changes_hands),
-        cmocka_unit_test(test_evaluation_given_back),
-        cmocka_unit_test(test_ddp_fragments_agree),
+        cmocka_unit_test(test_hello_of_other_run_is_refused),
+        cmocka_unit_test(test_invalid_first_join_is_refused),
+        cmocka_unit_test(test_model_beyond_memory_is_refused),
+        cmocka_unit_test(test_later_join_that_differs_is_refused),
+        cmocka_unit_test(test_full_run_and_taken_name_are_refused),
+        cmocka_unit_test(test_late_joiner_starts_from_snapshot),
+        cmocka_unit_test(test_new_session_replaces_old_one),
+        cmocka_unit_test(test_copied_worker_folder_is_reported),
+        cmocka_unit_test(test_older_run_folder_is_reported),
+        cmocka_unit_test(test_leaving_worker_returns_its_samples),
+        cmocka_unit_test(test_silent_worker_is_evicted),
+        cmocka_unit_test(test_suspended_coordinator_evicts_no_worker),
+        cmocka_unit_test(test_share_of_silent_worker_is_reassigned),
+        cmocka_unit_test(test_returned_share_goes_to_other_worker),
+        cmocka_unit_test(test_ddp_is_independent_of_fragments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

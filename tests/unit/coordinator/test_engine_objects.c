@@ -1,5 +1,5 @@
-/* Objects that workers get of the engine: requests that are parked, lanes that are full, snapshots, updates kept for
- * those behind. */
+/* Objects that workers download from the engine: parked requests, full lanes, snapshots, and updates kept for
+ * workers that are behind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 static struct rig rig;
 
-static void test_parked_get(void **state)
+static void test_parked_request_is_served_when_object_exists(void **state)
 {
     (void)state;
     struct msg m;
@@ -33,7 +33,7 @@ static void test_parked_get(void **state)
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
     rig_expect(&rig, 0, MSG_CHUNK, &m);
     assert_int_equal(m.chunk.fragment, 0);
-    /* from an offset: the tail */
+    /* From an offset: the tail of the object. */
     struct msg get = {.type = MSG_GET,
                       .get = {.session = rig.workers[0].session,
                               .kind = OBJECT_UPDATE,
@@ -49,8 +49,8 @@ static void test_parked_get(void **state)
     rig_close(&rig);
 }
 
-/* A full lane: the request stays and is served when there is room. A peer that is gone is not written to again. */
-static void test_full_lane(void **state)
+/* A full lane: the request stays until the lane has room. The engine sends no more to a closed peer. */
+static void test_request_waits_for_full_lane(void **state)
 {
     (void)state;
     uint8_t object[8192];
@@ -70,13 +70,13 @@ static void test_full_lane(void **state)
     rig_wait(&rig, 20000);
     rig_expect_none(&rig, 0, MSG_CHUNK);
     m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].bulk, &m); /* back: what was asked for goes on */
+    rig_say(&rig, rig.workers[0].bulk, &m); /* reconnected: the download continues */
     rig_expect(&rig, 0, MSG_CHUNK, &m);
     rig_close(&rig);
 }
 
-/* A reader that takes nothing for long costs little, however many messages come; after that it is served at once. */
-static void test_lane_full_for_long(void **state)
+/* A reader that stalls for long costs few attempts, however many messages arrive; after that it is served at once. */
+static void test_stalled_reader_costs_few_attempts(void **state)
 {
     (void)state;
     uint8_t object[8192];
@@ -86,16 +86,16 @@ static void test_lane_full_for_long(void **state)
     rig_assigned(&rig, 0);
     rig.bulk_answer = STATUS_AGAIN;
     assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
-    for (int i = 0; i < 1000; i++) rig_beat(&rig, 0, WORKER_TRAINING); /* a second */
+    for (int i = 0; i < 1000; i++) rig_beat(&rig, 0, WORKER_TRAINING); /* one second */
     assert_in_range(rig.bulk_refused, 5, 12);
     rig.bulk_answer = STATUS_OK;
     m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].bulk = 777, &m); /* a new connection is empty */
+    rig_say(&rig, rig.workers[0].bulk = 777, &m); /* a new connection has an empty queue */
     rig_expect(&rig, 0, MSG_CHUNK, &m);
     rig_close(&rig);
 }
 
-static void test_snapshot_bytes(void **state)
+static void test_snapshot_gives_theta_of_coordinator(void **state)
 {
     (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=2", NULL};
@@ -119,8 +119,8 @@ static void test_snapshot_bytes(void **state)
     rig_close(&rig);
 }
 
-/* Checkpoints beyond `keep` go, but never the update somebody still has to apply. */
-static void test_kept_for_those_behind(void **state)
+/* Checkpoints beyond `keep` are deleted, but never an update that a worker still has to apply. */
+static void test_updates_are_kept_for_workers_behind(void **state)
 {
     (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
@@ -136,12 +136,12 @@ static void test_kept_for_those_behind(void **state)
         for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
         for (int i = 0; i < 2; i++)
             for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
-        rig_catch_up(&rig, 0); /* worker-1 only says that it waits, at the version it had */
+        rig_catch_up(&rig, 0); /* worker-1 only reports that it waits, at its old version */
         rig_beat(&rig, 1, WORKER_WAITING);
     }
     for (uint64_t v = 1; v <= 4; v++) assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, v, object, sizeof object) > 0);
     rig_catch_up(&rig, 1);
-    /* Nor the one that a worker killed now would begin with: its state was saved before version 4. */
+    /* The update that a worker killed now would start with stays, too: its state was saved before version 4. */
     assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
     assert_int_equal(n, 2);
     assert_int_equal(list[0], 3);
@@ -153,7 +153,7 @@ static void test_kept_for_those_behind(void **state)
     for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_WAITING);
     assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
     assert_int_equal(n, 2);
-    assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* the last one: saved since version 4, all of it */
+    assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* its last delta: saved since version 4 */
     for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
     assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
     assert_int_equal(n, 2);
@@ -179,8 +179,8 @@ static size_t listed(store_list_fn list)
     return n;
 }
 
-/* A round that closes without worker-1, whose work is refused when it is ready with the next one. */
-static void round_without_the_late_one(bool catches_up)
+/* A round closes without worker-1, whose delta is refused when it is ready with the next one. */
+static void round_without_late_worker(bool catches_up)
 {
     rig_assigned(&rig, 0);
     for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
@@ -195,9 +195,9 @@ static void round_without_the_late_one(bool catches_up)
     rig_beat(&rig, 0, WORKER_READY); /* its assignment again */
 }
 
-/* Nothing is kept for a worker that is late in every round, and not everything for one that goes on training from where
- * it was: its updates are gone then, and it joins again. */
-static void test_not_kept_for_the_late(void **state)
+/* No update is kept for a worker that is late in every round. For a worker that keeps training from its old version
+ * some are kept; then they are deleted and it joins again. */
+static void test_updates_are_not_kept_for_late_worker(void **state)
 {
     (void)state;
     const char *settings[] = {"checkpoint.every=1",   "checkpoint.keep=1",   "coordinator.min_workers=2",
@@ -208,12 +208,12 @@ static void test_not_kept_for_the_late(void **state)
     rig_join(&rig, 0);
     rig_join(&rig, 1);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    rig_deliver_all(&rig, 2, 1); /* once it was in time */
+    rig_deliver_all(&rig, 2, 1); /* once in time */
     for (int round = 0; round < 6; round++) {
-        round_without_the_late_one(true);
+        round_without_late_worker(true);
         assert_true(listed(rig.store->ops->snapshot_list) <= 3);
     }
-    for (int round = 0; round < 40; round++) round_without_the_late_one(false);
+    for (int round = 0; round < 40; round++) round_without_late_worker(false);
     assert_int_equal(listed(rig.store->ops->snapshot_list), 1 + 32);
     assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 8, object, sizeof object), 0);
     rig_expect(&rig, 1, MSG_REFUSE, &m);
@@ -232,8 +232,8 @@ static enum status numbers(struct store *s, uint64_t *out, size_t cap, size_t *n
     return STATUS_OK;
 }
 
-/* checkpoint.keep of 0 keeps every one of them. */
-static void test_many_files(void **state)
+/* A checkpoint.keep of 0 keeps every checkpoint. */
+static void test_keep_0_keeps_every_checkpoint(void **state)
 {
     (void)state;
     uint64_t *list;
@@ -252,9 +252,9 @@ static enum status stays(struct store *s, uint64_t number, struct err *err)
     return err_set(err, STATUS_IO, "cannot remove %d: Read-only file system", (int)number);
 }
 
-/* What cannot be removed stays, and the run goes on: a checkpoint with all that is behind it, segments until the next
- * start. That one removes them at any time of its clock. */
-static void test_cannot_be_removed(void **state)
+/* A file that cannot be deleted stays, and the run continues: a checkpoint with all later segments, a segment until
+ * the next start. The next start deletes them. */
+static void test_undeletable_files_do_not_stop_run(void **state)
 {
     (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "train.max_steps=20", NULL};
@@ -270,7 +270,7 @@ static void test_cannot_be_removed(void **state)
     }
     assert_int_equal(listed(ops->snapshot_list), 5);
     assert_int_equal(listed(ops->segment_list), 6);
-    rig_restart(&rig, false, 0); /* all of it fits together */
+    rig_restart(&rig, false, 0); /* checkpoints and segments are consistent */
     refusing.snapshot_remove = ops->snapshot_remove;
     refusing.segment_remove = stays;
     rig_join(&rig, 0);
@@ -288,8 +288,8 @@ static void test_cannot_be_removed(void **state)
     rig_close(&rig);
 }
 
-/* A worker that saves its state every third round may come back as it was two rounds ago. */
-static void test_kept_for_states_that_are_older(void **state)
+/* A worker that saves its state every third round may return with the state of two rounds ago. */
+static void test_updates_are_kept_for_older_states(void **state)
 {
     (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "checkpoint.worker_every=3",
@@ -312,15 +312,15 @@ static void test_kept_for_states_that_are_older(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parked_get),
-        cmocka_unit_test(test_full_lane),
-        cmocka_unit_test(test_lane_full_for_long),
-        cmocka_unit_test(test_snapshot_bytes),
-        cmocka_unit_test(test_kept_for_those_behind),
-        cmocka_unit_test(test_not_kept_for_the_late),
-        cmocka_unit_test(test_many_files),
-        cmocka_unit_test(test_cannot_be_removed),
-        cmocka_unit_test(test_kept_for_states_that_are_older),
+        cmocka_unit_test(test_parked_request_is_served_when_object_exists),
+        cmocka_unit_test(test_request_waits_for_full_lane),
+        cmocka_unit_test(test_stalled_reader_costs_few_attempts),
+        cmocka_unit_test(test_snapshot_gives_theta_of_coordinator),
+        cmocka_unit_test(test_updates_are_kept_for_workers_behind),
+        cmocka_unit_test(test_updates_are_not_kept_for_late_worker),
+        cmocka_unit_test(test_keep_0_keeps_every_checkpoint),
+        cmocka_unit_test(test_undeletable_files_do_not_stop_run),
+        cmocka_unit_test(test_updates_are_kept_for_older_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* What the engine tells people: the figures of a step's and of a round's line, its status, whom it waits for. */
+/* The engine's reports: the values of a step's and a round's line, the status, and what a round waits for. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,8 +23,8 @@ static const struct engine_event *last_event(enum engine_event_kind kind)
     return NULL;
 }
 
-/* A worker that diverged spoils the figures of its own round only. */
-static void test_loss_after_divergence(void **state)
+/* A diverged worker affects only its own round's values. */
+static void test_diverged_round_affects_only_its_line(void **state)
 {
     (void)state;
     static const double sums[] = {1e38, 10, INFINITY, 10}; /* over 16 tokens */
@@ -32,7 +32,7 @@ static void test_loss_after_divergence(void **state)
     rig_open(&rig, settings);
     rig_join(&rig, 0);
     for (int round = 0; round < 4; round++) {
-        rig_assigned(&rig, 0); /* the line of a round comes with the next one */
+        rig_assigned(&rig, 0); /* the line of a round is written with the next one */
         if (round) assert_true(last_event(ENGINE_EVENT_ROUND)->round.loss == sums[round - 1] / 16);
         rig.loss_sum = sums[round];
         rig_deliver_all(&rig, 1, 1.0f);
@@ -54,8 +54,8 @@ static void answer_eval(int worker, double loss_sum)
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
-/* A round whose parameters are evaluated has its line when the loss is known, and not before. */
-static void test_line_with_validation(void **state)
+/* A round whose parameters are evaluated has its line once the loss is known, and not before. */
+static void test_line_waits_for_validation(void **state)
 {
     (void)state;
     const char *const settings[] = {"train.eval_every=1", NULL};
@@ -72,9 +72,9 @@ static void test_line_with_validation(void **state)
     rig_close(&rig);
 }
 
-/* A process that ends between a round and its evaluation leaves the line to the next one, also where a checkpoint was
- * due; what was told of is not told of again. */
-static void test_line_of_a_killed_process(void **state)
+/* A process that ends between a round and its evaluation leaves the line to the next process, also with a due
+ * checkpoint. No line is written twice. */
+static void test_next_process_writes_missing_line(void **state)
 {
     (void)state;
     const char *const settings[] = {"train.eval_every=1", "checkpoint.every=1", NULL};
@@ -106,8 +106,8 @@ static void test_line_of_a_killed_process(void **state)
     rig_close(&rig);
 }
 
-/* async: while a version is evaluated others come. The loss stands at the tokens of its version, and at no other. */
-static void test_loss_of_an_older_version(void **state)
+/* async: other versions arrive during the evaluation of one. The loss is reported with the tokens of its version. */
+static void test_async_loss_keeps_tokens_of_its_version(void **state)
 {
     (void)state;
     const char *const settings[] = {"train.method=async", "train.eval_every=1", "coordinator.min_workers=2",
@@ -133,8 +133,8 @@ static void test_loss_of_an_older_version(void **state)
     rig_close(&rig);
 }
 
-/* Killed before anybody joined: how many rounds there will be is not known yet. */
-static void test_restart_before_the_first_worker(void **state)
+/* Killed before the first join: the number of rounds is not known yet. */
+static void test_run_without_workers_restarts(void **state)
 {
     (void)state;
     const char *const settings[] = {NULL};
@@ -152,8 +152,8 @@ static bool waits_without_progress(const char *text)
     return strstr(engine_waiting(rig.engine, line, sizeof line), text);
 }
 
-/* A worker whose heartbeats go on while its step or its upload does not: it keeps its place, and is named. */
-static void test_no_progress(void **state)
+/* A worker that sends heartbeats while its step or upload makes no progress keeps its place and is named. */
+static void test_worker_without_progress_is_named(void **state)
 {
     (void)state;
     struct msg m;
@@ -186,8 +186,8 @@ static void test_no_progress(void **state)
     rig_close(&rig);
 }
 
-/* A run that is continued says at once whom it waits for and how long. */
-static void test_restart_names_the_missing(void **state)
+/* A continued run names at once the workers that it waits for, and the timeout. */
+static void test_restart_names_missing_workers(void **state)
 {
     (void)state;
     char text[WIRE_TEXT_MAX];
@@ -214,7 +214,7 @@ static void test_restart_names_the_missing(void **state)
     rig_close(&rig);
 }
 
-static void test_status(void **state)
+static void test_status_names_waiting_round(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", NULL};
@@ -239,12 +239,12 @@ static void test_status(void **state)
     assert_non_null(strstr(m.status_reply.json, "\"waiting_for\":\"1 of 2 workers in round 1: worker-1"));
     assert_non_null(strstr(m.status_reply.json, "\"state\":\"training\""));
     rig_wait(&rig, 15000000);
-    assert_true(rig_events(&rig, ENGINE_EVENT_WAITING) >= 1); /* said without being asked */
+    assert_true(rig_events(&rig, ENGINE_EVENT_WAITING) >= 1); /* reported without a request */
     rig_close(&rig);
 }
 
-/* What has no room in an answer is left out of it, those who are gone first; there is an answer always. */
-static void test_status_of_many(void **state)
+/* Workers that do not fit into an answer are omitted, left ones first; there is always an answer. */
+static void test_status_omits_workers_that_do_not_fit(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=3", NULL};
@@ -281,12 +281,12 @@ static void count_refused(void *ctx, enum log_level level, const char *line)
     *(int *)ctx += strstr(line, "refused worker-") != NULL;
 }
 
-/* Workers that are refused in turn, again and again, are a line a minute each. */
-static void test_refusals_said_once(void **state)
+/* Workers that are refused again and again get one line per minute each. */
+static void test_repeated_refusals_are_logged_once_a_minute(void **state)
 {
     (void)state;
     int lines = 0;
-    struct msg m = {.type = MSG_HELLO, .hello.run_id = {1}}; /* another run's */
+    struct msg m = {.type = MSG_HELLO, .hello.run_id = {1}}; /* of another run */
     rig_open(&rig, NULL);
     log_set_sink(count_refused, &lines);
     for (int i = 0; i < 24; i++) {
@@ -299,8 +299,8 @@ static void test_refusals_said_once(void **state)
     rig_close(&rig);
 }
 
-/* `tokens` of a step: merged so far, and what this round's steps have added over all members. */
-static void test_tokens_of_a_step(void **state)
+/* `tokens` of a step: merged tokens plus those of this round's steps over all members. */
+static void test_step_reports_tokens_of_all_members(void **state)
 {
     (void)state;
     static const uint64_t expected[] = {16, 32, 48, 64}; /* two workers, two steps each */
@@ -335,7 +335,7 @@ static void test_tokens_of_a_step(void **state)
     m.metrics.steps[0] = (struct metrics_step){.round = 1, .step = 0, .position = 2, .tokens = 16};
     rig_say(&rig, rig.workers[0].control, &m);
     assert_int_equal(rig.events[rig.n_events - 1].step.tokens, sum.tokens + 16);
-    for (uint32_t step = 1; step < 3; step++) { /* step 1 comes twice */
+    for (uint32_t step = 1; step < 3; step++) { /* step 1 arrives twice */
         m.metrics.steps[0].step = 1;
         rig_say(&rig, rig.workers[0].control, &m);
         assert_int_equal(rig.events[rig.n_events - 1].step.tokens, sum.tokens + 32);
@@ -352,8 +352,9 @@ static void report_step(uint64_t round, uint32_t step, float grad_norm)
     rig_say(&rig, rig.workers[0].control, &m);
 }
 
-/* Steps that a worker skipped are marked, and counted when their round is trained, now and then, and when it goes. */
-static void test_skipped_steps(void **state)
+/* Skipped steps are marked. Their count is reported when their round is trained, at intervals, and when the worker
+ * leaves. */
+static void test_skipped_steps_are_counted(void **state)
 {
     (void)state;
     const char *const settings[] = {"train.sync_every=3", "train.max_steps=9", NULL};
@@ -373,7 +374,7 @@ static void test_skipped_steps(void **state)
     rig_deliver_all(&rig, 1, 1.0f);
     rig_assigned(&rig, 0);
     for (uint32_t step = 0; step < 3; step++) report_step(1, step, NAN);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* said a moment ago */
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* reported a moment ago */
     struct msg m = {.type = MSG_LEAVE, .leave = {.session = rig.workers[0].session}};
     rig_say(&rig, rig.workers[0].control, &m);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 2);
@@ -384,18 +385,18 @@ static void test_skipped_steps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loss_after_divergence),
-        cmocka_unit_test(test_line_with_validation),
-        cmocka_unit_test(test_line_of_a_killed_process),
-        cmocka_unit_test(test_loss_of_an_older_version),
-        cmocka_unit_test(test_restart_before_the_first_worker),
-        cmocka_unit_test(test_restart_names_the_missing),
-        cmocka_unit_test(test_no_progress),
-        cmocka_unit_test(test_status),
-        cmocka_unit_test(test_status_of_many),
-        cmocka_unit_test(test_refusals_said_once),
-        cmocka_unit_test(test_tokens_of_a_step),
-        cmocka_unit_test(test_skipped_steps),
+        cmocka_unit_test(test_diverged_round_affects_only_its_line),
+        cmocka_unit_test(test_line_waits_for_validation),
+        cmocka_unit_test(test_next_process_writes_missing_line),
+        cmocka_unit_test(test_async_loss_keeps_tokens_of_its_version),
+        cmocka_unit_test(test_run_without_workers_restarts),
+        cmocka_unit_test(test_restart_names_missing_workers),
+        cmocka_unit_test(test_worker_without_progress_is_named),
+        cmocka_unit_test(test_status_names_waiting_round),
+        cmocka_unit_test(test_status_omits_workers_that_do_not_fit),
+        cmocka_unit_test(test_repeated_refusals_are_logged_once_a_minute),
+        cmocka_unit_test(test_step_reports_tokens_of_all_members),
+        cmocka_unit_test(test_skipped_steps_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

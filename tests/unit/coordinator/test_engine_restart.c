@@ -1,5 +1,5 @@
-/* What survives: recovery at every truncation of the journal, power cuts, full disks, damage, other settings; updates
- * are durable before anybody sees them. ctest: timeout=180 */
+/* Recovery: at every truncation of the journal, after power cuts, with full disks, damage and other settings. An
+ * update is durable before it is visible. ctest: timeout=180 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ enum { STRIDE = 1 };
 
 enum { MARKS_MAX = 512 };
 
-/* The state after each message, by how long the journal's last segment was then. */
+/* The state after each message, by the size of the journal's last segment at that time. */
 struct mark {
     uint64_t segment, size, theta, committed, versions[2], done_rounds;
 };
@@ -108,8 +108,8 @@ static uint64_t calm_theta(const char *const *settings)
     return theta;
 }
 
-/* Cut the journal at every byte: recovery gives the state after the last whole record before it, and the run, played
- * on, ends with the same bits. */
+/* Cuts the journal at every byte. Recovery must give the state after the last whole record, and the continued run
+ * must end with the same bits. */
 static void truncate_everywhere(const char *const *settings)
 {
     size_t size;
@@ -142,12 +142,12 @@ static void truncate_everywhere(const char *const *settings)
         struct err err = {0};
         if (rig_start(&rig, &err) != STATUS_OK) fail_msg("cut at byte %zu of %zu: %s", cut, size, err.msg);
         struct mark found = look();
-        /* Between two messages several records are written: the state is one of those on the way. */
+        /* Several records are written between two messages: the state is one of those between. */
         bool low = expect && found.theta == expect->theta && found.committed == expect->committed;
         bool between = expect && next && found.versions[0] >= expect->versions[0] &&
                        found.versions[0] <= next->versions[0] && found.versions[1] >= expect->versions[1] &&
                        found.versions[1] <= next->versions[1];
-        if (!low && !between) fail_msg("cut at byte %zu of %zu: a state that never was", cut, size);
+        if (!low && !between) fail_msg("cut at byte %zu of %zu: a state that never existed", cut, size);
         if (expect && found.theta != expect->theta && next && found.versions[0] == expect->versions[0] &&
             found.versions[1] == expect->versions[1])
             fail_msg("cut at byte %zu: other parameters at the same versions", cut);
@@ -164,13 +164,13 @@ static void truncate_everywhere(const char *const *settings)
     store_mem_destroy(whole);
 }
 
-static void test_every_truncation(void **state)
+static void test_truncated_journal_is_recovered(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) truncate_everywhere(methods[i]);
 }
 
-/* Restart after every message: with a clean process death, and with the power cut. */
+/* Restarts after every message: once with a clean exit, once with a power cut. */
 static bool power;
 static uint64_t draws;
 
@@ -189,10 +189,10 @@ static void restart(void)
     }
 }
 
-static void test_restart_after_every_message(void **state)
+static void test_restart_after_any_message_ends_at_same_theta(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < 2; i++) { /* async: assignments depend on when workers come */
+    for (size_t i = 0; i < 2; i++) { /* not async: its assignments depend on arrival times */
         uint64_t theta = calm_theta(methods[i]);
         for (int p = 0; p < 2; p++) {
             power = p;
@@ -209,8 +209,8 @@ static void test_restart_after_every_message(void **state)
     }
 }
 
-/* Async has no fixed end, but a restart between two messages changes nothing either. */
-static void test_async_restart_keeps_state(void **state)
+/* Async has no fixed end, but a restart between two messages changes no state either. */
+static void test_async_restart_keeps_samples(void **state)
 {
     (void)state;
     power = false;
@@ -220,7 +220,7 @@ static void test_async_restart_keeps_state(void **state)
     rig_close(&rig);
 }
 
-/* Whatever a worker could have seen of an update is in the synced part of the journal. */
+/* Every update that a worker may have seen is in the synced part of the journal. */
 static void check_durable(void)
 {
     for (size_t i = 0; i < rig.n_out; i++) {
@@ -253,7 +253,7 @@ static void park(void)
     check_durable();
 }
 
-static void test_durable_before_visible(void **state)
+static void test_update_is_durable_before_visible(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "checkpoint.every=0", NULL};
@@ -266,8 +266,8 @@ static void test_durable_before_visible(void **state)
     rig_close(&rig);
 }
 
-/* The disk fills up at any byte: one line, and after making room the run goes on to the same end. */
-static void test_full_disk(void **state)
+/* The disk fills up at any byte: one error line, and with new space the run continues to the same end. */
+static void test_run_continues_after_full_disk(void **state)
 {
     (void)state;
     uint64_t theta = calm_theta(diloco);
@@ -287,7 +287,7 @@ static void test_full_disk(void **state)
                 status = engine_on_message(rig.engine, rig.workers[i].control, WIRE_CONTROL, &m, ++rig.now, &err);
                 if (status != STATUS_OK) break;
             }
-        /* Offers alone write nothing; a heartbeat of a new worker neither. What writes is a leave: */
+        /* Offers write no record, nor does a heartbeat of a new worker. A LEAVE does. */
         m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[1].session}};
         status = engine_on_message(rig.engine, rig.workers[1].control, WIRE_CONTROL, &m, ++rig.now, &err);
         if (room < 60) {
@@ -305,8 +305,8 @@ static void test_full_disk(void **state)
     }
 }
 
-/* A quorum was in when the coordinator died: the others, in time before, still are when they are back. */
-static void test_quorum_found(void **state)
+/* A quorum was complete when the coordinator died: the other deltas are still in time after the restart. */
+static void test_restart_keeps_quorum_open(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.quorum=1", NULL};
@@ -325,8 +325,9 @@ static void test_quorum_found(void **state)
     rig_close(&rig);
 }
 
-/* Started again with one worker more when the run is over: that one, too, hears of it before the coordinator ends. */
-static void test_over_when_found(void **state)
+/* The run is over and the coordinator restarts with one more worker: that worker gets DONE, too, before the
+ * coordinator ends. */
+static void test_finished_run_sends_done_after_restart(void **state)
 {
     (void)state;
     struct msg m;
@@ -347,8 +348,8 @@ static void test_over_when_found(void **state)
     rig_close(&rig);
 }
 
-/* A signal ends recovery at any record, and leaves everything for the next one. */
-static void test_interrupted(void **state)
+/* A signal stops recovery at any record, and the next start recovers everything. */
+static void test_interrupted_recovery_changes_nothing(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -372,7 +373,7 @@ static void test_interrupted(void **state)
     rig_close(&rig);
 }
 
-static void test_damage_is_refused(void **state)
+static void test_damaged_journal_is_refused(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -393,8 +394,8 @@ static void test_damage_is_refused(void **state)
     rig_close(&rig);
 }
 
-/* A checkpoint of another release is refused in one line; the digit alone says so. */
-static void test_other_format(void **state)
+/* A checkpoint of another release is refused with one line; its format digit decides. */
+static void test_checkpoint_of_other_format_is_refused(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -424,8 +425,8 @@ static void test_other_format(void **state)
     rig_close(&rig);
 }
 
-/* A run that nobody has joined takes other settings, and keeps them. */
-static void test_settings_before_anybody(void **state)
+/* A run without a join accepts other settings and keeps them. */
+static void test_settings_may_change_before_first_join(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -453,7 +454,7 @@ static void test_settings_before_anybody(void **state)
     rig_close(&rig);
 }
 
-static void test_other_settings(void **state)
+static void test_other_settings_are_refused(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -506,8 +507,8 @@ static enum status forge(void *ctx, uint16_t type, struct journal_ref at, const 
     return journal_append(to, type, &part, 1, NULL, err);
 }
 
-/* A record that lies about an outer step, all checksums in order, is found by recomputing it. */
-static void test_replay_recomputes(void **state)
+/* A forged record of an outer step with valid checksums: recomputing the step detects it. */
+static void test_replay_detects_forged_update(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -519,7 +520,7 @@ static void test_replay_recomputes(void **state)
     rig_deliver_all(&rig, 2, 1);
     engine_destroy(rig.engine);
     rig.engine = NULL;
-    assert_int_equal(rig.store->ops->snapshot_remove(rig.store, 0, &err), STATUS_OK); /* everything is replayed */
+    assert_int_equal(rig.store->ops->snapshot_remove(rig.store, 0, &err), STATUS_OK); /* replay all records */
     assert_int_equal(store_mem_create(&forged), STATUS_OK);
     assert_int_equal(journal_begin(&to, forged, 0, &err), STATUS_OK);
     assert_int_equal(journal_recover(&from, rig.store, 0, forge, &to, &err), STATUS_OK);
@@ -538,19 +539,19 @@ static void test_replay_recomputes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_restart_after_every_message),
-        cmocka_unit_test(test_async_restart_keeps_state),
-        cmocka_unit_test(test_durable_before_visible),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_quorum_found),
-        cmocka_unit_test(test_over_when_found),
-        cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_damage_is_refused),
-        cmocka_unit_test(test_other_format),
-        cmocka_unit_test(test_settings_before_anybody),
-        cmocka_unit_test(test_other_settings),
-        cmocka_unit_test(test_replay_recomputes),
+        cmocka_unit_test(test_truncated_journal_is_recovered),
+        cmocka_unit_test(test_restart_after_any_message_ends_at_same_theta),
+        cmocka_unit_test(test_async_restart_keeps_samples),
+        cmocka_unit_test(test_update_is_durable_before_visible),
+        cmocka_unit_test(test_run_continues_after_full_disk),
+        cmocka_unit_test(test_restart_keeps_quorum_open),
+        cmocka_unit_test(test_finished_run_sends_done_after_restart),
+        cmocka_unit_test(test_interrupted_recovery_changes_nothing),
+        cmocka_unit_test(test_damaged_journal_is_refused),
+        cmocka_unit_test(test_checkpoint_of_other_format_is_refused),
+        cmocka_unit_test(test_settings_may_change_before_first_join),
+        cmocka_unit_test(test_other_settings_are_refused),
+        cmocka_unit_test(test_replay_detects_forged_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

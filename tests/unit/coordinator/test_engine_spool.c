@@ -1,4 +1,4 @@
-/* Deltas that arrive at the same time lie side by side in the spool, whichever session brings their next chunk. */
+/* Deltas that arrive at the same time lie side by side in the spool, in any order of their chunks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ struct sender {
     size_t size, at;
 };
 
-/* OFFER; the answer says from where to go on. */
+/* Sends an OFFER; the answer gives the position to continue from. */
 static void offer(struct sender *s)
 {
     struct msg m;
@@ -48,7 +48,7 @@ static struct sender sender_of(int worker, uint32_t fragment)
     return s;
 }
 
-/* The next piece; false: there is none left. */
+/* Sends the next piece; false if there is none. */
 static bool step(struct sender *s)
 {
     size_t n = s->size - s->at < PIECE ? s->size - s->at : PIECE;
@@ -108,7 +108,7 @@ static void all_at_once(void)
     }
 }
 
-/* A worker that joins again in the middle has another session; its bytes stay where they are, and stay its own. */
+/* A worker that joins again in the middle gets another session; its bytes stay in place and belong to it. */
 static void across_a_new_session(void)
 {
     struct sender s[3];
@@ -117,7 +117,7 @@ static void across_a_new_session(void)
         offer(&s[i]);
         step(&s[i]);
     }
-    while (step(&s[0])) continue; /* its place is free again */
+    while (step(&s[0])) continue; /* its place in the spool is free again */
     rig_join(&rig, 1);
     offer(&s[1]);
     struct sender other = sender_of(0, 1);
@@ -131,7 +131,7 @@ static void across_a_new_session(void)
     assert_int_equal(rig_deliver(&rig, 2, 1, 3).type, MSG_CREDIT);
 }
 
-static void test_uploads_do_not_mix(void **state)
+static void test_concurrent_uploads_give_same_theta(void **state)
 {
     (void)state;
     uint64_t expected = hash_after(one_after_the_other);
@@ -139,8 +139,8 @@ static void test_uploads_do_not_mix(void **state)
     assert_int_equal(hash_after(across_a_new_session), expected);
 }
 
-/* Not one byte of memory for a delta until it is whole, however many workers send. */
-static void test_memory_does_not_grow(void **state)
+/* An incomplete delta takes no memory, with any number of uploads. */
+static void test_incomplete_deltas_take_no_memory(void **state)
 {
     (void)state;
     open_with(3);
@@ -165,8 +165,8 @@ static void test_memory_does_not_grow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_uploads_do_not_mix),
-        cmocka_unit_test(test_memory_does_not_grow),
+        cmocka_unit_test(test_concurrent_uploads_give_same_theta),
+        cmocka_unit_test(test_incomplete_deltas_take_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

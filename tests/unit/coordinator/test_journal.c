@@ -1,5 +1,8 @@
-/* The journal: every truncation leaves a prefix, torn and unordered tails are cut, damage in front of safe records is
- * refused, failed appends leave nothing, and the bytes of the format stay what they are. */
+/* The journal:
+ * - every truncation leaves a prefix; torn and unordered tails are cut,
+ * - damage before durable records is refused,
+ * - a failed append leaves no bytes,
+ * - the format is pinned. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +36,7 @@ static enum status note(void *ctx, uint16_t type, struct journal_ref at, const u
                         struct err *err)
 {
     struct seen *seen = ctx;
-    if (seen->fail_at && seen->n + 1 == seen->fail_at) return err_set(err, STATUS_MISMATCH, "told to fail");
+    if (seen->fail_at && seen->n + 1 == seen->fail_at) return err_set(err, STATUS_MISMATCH, "the test fails here");
     if (seen->n == RECORDS_MAX) return STATUS_LIMIT;
     seen->type[seen->n] = type;
     seen->first[seen->n] = size ? body[0] : 0;
@@ -51,7 +54,7 @@ static void append(struct journal *j, uint16_t type, uint8_t fill, size_t size)
     assert_int_equal(journal_append(j, type, parts, 2, &at, NULL), STATUS_OK);
     uint8_t back[700];
     assert_int_equal(j->store->ops->segment_read(j->store, at.segment, at.offset, back, size, NULL), STATUS_OK);
-    assert_memory_equal(back, body, size); /* the reference points at the body */
+    assert_memory_equal(back, body, size); /* the reference points to the body */
 }
 
 /* Segment 0: three records, sync, three more; segment 1: two records, not synced. */
@@ -80,7 +83,7 @@ static enum status recover(struct store *store, struct journal *j, struct seen *
     return journal_recover(j, store, 0, note, seen, err);
 }
 
-static void test_read_back(void **state)
+static void test_records_are_read_back(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -94,7 +97,7 @@ static void test_read_back(void **state)
         assert_int_equal(seen.at[i].segment, i < 6 ? 0 : 1);
         if (i < 7) assert_int_equal(seen.first[i], 0xa1 + i);
     }
-    append(&j, 9, 0xa9, 5); /* goes on where it was */
+    append(&j, 9, 0xa9, 5); /* continues at the end */
     assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
     assert_int_equal(seen.n, 9);
     assert_int_equal(seen.at[8].segment, 1);
@@ -102,7 +105,7 @@ static void test_read_back(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_nothing_there(void **state)
+static void test_empty_store_has_no_records(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -114,8 +117,8 @@ static void test_nothing_there(void **state)
     store_mem_destroy(store);
 }
 
-/* Cut the last segment at every byte: what is left is the longest prefix of whole records, and appending goes on. */
-static void test_every_truncation(void **state)
+/* Cuts the last segment at every byte: the longest prefix of whole records stays, and appending continues. */
+static void test_truncated_segment_leaves_prefix(void **state)
 {
     (void)state;
     struct store *whole = new_store(), *store;
@@ -143,8 +146,8 @@ static void test_every_truncation(void **state)
     store_mem_destroy(whole);
 }
 
-/* Damage any byte of what was synced before something later was written: refused. Behind that: the tail is cut. */
-static void test_every_damage(void **state)
+/* Damage in synced bytes before later records is refused. Behind them, the tail is cut. */
+static void test_damage_before_durable_records_is_refused(void **state)
 {
     (void)state;
     struct store *whole = new_store(), *store;
@@ -176,9 +179,8 @@ static void test_every_damage(void **state)
     store_mem_destroy(whole);
 }
 
-/* A mark tells, right after the sync, that the last synced record was safe: its damage is found although no record
- * follows. */
-static void test_damage_of_the_last_synced_record(void **state)
+/* A mark follows the sync: damage of the last synced record is detected although no record follows. */
+static void test_damage_of_last_synced_record_is_refused(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -195,7 +197,7 @@ static void test_damage_of_the_last_synced_record(void **state)
 }
 
 /* An older segment is whole or damaged: it was synced before the next one began. */
-static void test_older_segment_cut(void **state)
+static void test_truncated_older_segment_is_refused(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -212,15 +214,15 @@ static void test_older_segment_cut(void **state)
     store = new_store();
     sample(store, &j);
     assert_int_equal(store->ops->segment_remove(store, 0, NULL), STATUS_OK);
-    assert_int_equal(recover(store, &j, &seen, &err), STATUS_CORRUPT); /* segment 0 was asked for */
+    assert_int_equal(recover(store, &j, &seen, &err), STATUS_CORRUPT); /* replay starts at segment 0 */
     memset(&seen, 0, sizeof seen);
     assert_int_equal(journal_recover(&j, store, 1, note, &seen, &err), STATUS_OK);
     assert_int_equal(seen.n, 2);
     store_mem_destroy(store);
 }
 
-/* Power cuts: whatever becomes of the unsynced bytes, recovery succeeds and loses nothing that was synced. */
-static void test_power_cuts(void **state)
+/* Power cuts: recovery succeeds with any state of the unsynced bytes, and loses no synced ones. */
+static void test_power_cut_loses_no_synced_record(void **state)
 {
     (void)state;
     struct store *whole = new_store(), *store;
@@ -246,7 +248,7 @@ static void test_power_cuts(void **state)
     store_mem_destroy(whole);
 }
 
-static void test_full_disk(void **state)
+static void test_failed_append_leaves_no_bytes(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -265,7 +267,7 @@ static void test_full_disk(void **state)
     store_mem_destroy(store);
 }
 
-static void test_visitor_stops_it(void **state)
+static void test_visitor_error_stops_recovery(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -274,13 +276,13 @@ static void test_visitor_stops_it(void **state)
     struct err err = {0};
     sample(store, &j);
     assert_int_equal(journal_recover(&j, store, 0, note, &seen, &err), STATUS_MISMATCH);
-    assert_string_equal(err.msg, "told to fail");
+    assert_string_equal(err.msg, "the test fails here");
     assert_int_equal(seen.n, 3);
     store_mem_destroy(store);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_golden(void **state)
+static void test_journal_matches_golden_file(void **state)
 {
     (void)state;
     struct store *store = new_store();
@@ -302,8 +304,8 @@ static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t siz
     return STATUS_OK;
 }
 
-/* A segment of another format is refused as what it is, wherever it stands; a damaged header says nothing. */
-static void test_other_format(void **state)
+/* A segment of another format is refused by name, at any position; a damaged header is only damage. */
+static void test_segment_of_other_format_is_refused(void **state)
 {
     uint8_t bytes[1024];
     uint64_t good;
@@ -327,8 +329,8 @@ static void test_other_format(void **state)
     assert_int_equal(seen.n, 0);
 }
 
-/* The same on a real file system, with a process that dies and comes back. */
-static void test_on_disk(void **state)
+/* The same on a real file system, with a process that dies and restarts. */
+static void test_journal_on_disk_survives_restart(void **state)
 {
     (void)state;
     struct store *store;
@@ -345,7 +347,7 @@ static void test_on_disk(void **state)
     assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
     assert_int_equal(seen.n, 7);
     append(&j, 8, 0x88, 8);
-    assert_int_equal(journal_begin(&j, store, 1, &err), STATUS_IO); /* a segment is never written twice */
+    assert_int_equal(journal_begin(&j, store, 1, &err), STATUS_IO); /* a segment is never overwritten */
     store->ops->close(store);
     assert_int_equal(store_disk_open(&store, tmpdir, &err), STATUS_OK);
     assert_int_equal(recover(store, &j, &seen, &err), STATUS_OK);
@@ -370,18 +372,18 @@ static void quiet(void *ctx, enum log_level level, const char *line)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_back),
-        cmocka_unit_test(test_nothing_there),
-        cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_every_damage),
-        cmocka_unit_test(test_damage_of_the_last_synced_record),
-        cmocka_unit_test(test_older_segment_cut),
-        cmocka_unit_test(test_power_cuts),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_visitor_stops_it),
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_other_format),
-        cmocka_unit_test_setup_teardown(test_on_disk, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test(test_records_are_read_back),
+        cmocka_unit_test(test_empty_store_has_no_records),
+        cmocka_unit_test(test_truncated_segment_leaves_prefix),
+        cmocka_unit_test(test_damage_before_durable_records_is_refused),
+        cmocka_unit_test(test_damage_of_last_synced_record_is_refused),
+        cmocka_unit_test(test_truncated_older_segment_is_refused),
+        cmocka_unit_test(test_power_cut_loses_no_synced_record),
+        cmocka_unit_test(test_failed_append_leaves_no_bytes),
+        cmocka_unit_test(test_visitor_error_stops_recovery),
+        cmocka_unit_test(test_journal_matches_golden_file),
+        cmocka_unit_test(test_segment_of_other_format_is_refused),
+        cmocka_unit_test_setup_teardown(test_journal_on_disk_survives_restart, tmpdir_make, tmpdir_remove),
     };
     log_set_sink(quiet, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* The lease book: every position is exactly one of committed, outstanding, free; returned ones go out again first. */
+/* The leases: every position is committed, outstanding or free, exactly one of them; returned positions are assigned
+ * first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,7 @@ static void take(struct lease_book *book, uint32_t worker, uint64_t round, uint6
     assert_int_equal(lease_check(book), STATUS_OK);
 }
 
-static void test_cursor_then_returned(void **state)
+static void test_returned_positions_are_assigned_first(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -41,10 +42,10 @@ static void test_cursor_then_returned(void **state)
     take(&book, 2, 0, 10);
     assert_int_equal(book.cursor, 30);
     assert_int_equal(lease_commit(&book, 1, 0), STATUS_OK);
-    assert_int_equal(lease_commit(&book, 1, 0), STATUS_NOTFOUND); /* once */
+    assert_int_equal(lease_commit(&book, 1, 0), STATUS_NOTFOUND); /* only once */
     assert_int_equal(lease_return(&book, 0, 0), STATUS_OK);
     assert_int_equal(lease_return(&book, 0, 0), STATUS_NOTFOUND);
-    assert_int_equal(lease_return(&book, 1, 0), STATUS_NOTFOUND); /* committed work does not come back */
+    assert_int_equal(lease_return(&book, 1, 0), STATUS_NOTFOUND); /* committed work is not returned */
     assert_int_equal(book.committed, 10);
     assert_int_equal(book.n_free, 1);
     uint32_t n = plan_one(&book, 15, ranges);
@@ -53,7 +54,7 @@ static void test_cursor_then_returned(void **state)
     assert_int_equal(ranges[0].count, 10);
     assert_int_equal(ranges[1].start, 30);
     assert_int_equal(ranges[1].count, 5);
-    assert_int_equal(book.cursor, 30); /* planning changes nothing */
+    assert_int_equal(book.cursor, 30); /* a plan changes no state */
     take(&book, 3, 1, 15);
     assert_int_equal(book.n_free, 0);
     assert_int_equal(book.cursor, 35);
@@ -62,7 +63,7 @@ static void test_cursor_then_returned(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_plans_follow_each_other(void **state)
+static void test_plans_do_not_overlap(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -84,8 +85,8 @@ static void test_plans_follow_each_other(void **state)
     lease_book_finish(&book);
 }
 
-/* Ranges that were given back, several at a time: side by side in any order, but never on top of each other. */
-static void test_parts_of_what_came_back(void **state)
+/* Plans of returned ranges, several at a time: adjacent in any order, but never overlapping. */
+static void test_returned_ranges_are_split(void **state)
 {
     (void)state;
     static const struct wire_range beside[][2] = {{{0, 4}, {4, 4}}, {{4, 4}, {0, 4}}};
@@ -102,19 +103,19 @@ static void test_parts_of_what_came_back(void **state)
     }
 }
 
-static void test_refuses_what_is_not_free(void **state)
+static void test_occupied_positions_are_refused(void **state)
 {
     (void)state;
     struct lease_book book;
     lease_book_init(&book);
     take(&book, 0, 0, 8);
-    const struct wire_range taken = {2, 3}, gap = {9, 1}, empty = {8, 0}, next = {8, 4};
+    const struct wire_range leased = {2, 3}, gap = {9, 1}, empty = {8, 0}, next = {8, 4};
     const struct wire_range twice[2] = {{8, 4}, {10, 4}};
-    assert_int_equal(lease_take(&book, 1, 0, &taken, 1), STATUS_STATE);
+    assert_int_equal(lease_take(&book, 1, 0, &leased, 1), STATUS_STATE);
     assert_int_equal(lease_take(&book, 1, 0, &gap, 1), STATUS_STATE);
     assert_int_equal(lease_take(&book, 1, 0, &empty, 1), STATUS_STATE);
     assert_int_equal(lease_take(&book, 1, 0, twice, 2), STATUS_STATE);
-    assert_int_equal(lease_take(&book, 0, 0, &next, 1), STATUS_STATE); /* has one for this round */
+    assert_int_equal(lease_take(&book, 0, 0, &next, 1), STATUS_STATE); /* already has a lease for this round */
     assert_int_equal(lease_take(&book, 1, 0, &next, 0), STATUS_STATE);
     assert_int_equal(book.cursor, 8);
     assert_int_equal(lease_check(&book), STATUS_OK);
@@ -122,8 +123,9 @@ static void test_refuses_what_is_not_free(void **state)
     lease_book_finish(&book);
 }
 
-/* Free are 4 .. 7 and 12 .. 15: what begins, ends or lies beside of one is refused, what fills one or a part is not. */
-static void test_takes_of_what_came_back(void **state)
+/* Free are 4 .. 7 and 12 .. 15: a range that crosses or leaves a free one is refused; a whole free range or a part
+ * of it is not. */
+static void test_only_free_positions_are_leased(void **state)
 {
     (void)state;
     static const struct wire_range beside[] = {{3, 2}, {4, 5}, {7, 2}, {8, 1}, {6, 8}, {11, 5}, {12, 5}, {3, 14}};
@@ -145,8 +147,8 @@ static void test_takes_of_what_came_back(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Counts in a saved book that its bytes cannot hold are refused before memory is taken for them. */
-static void test_counts_beyond_the_bytes(void **state)
+/* Counts in saved leases that exceed their bytes are refused before memory is allocated. */
+static void test_counts_beyond_bytes_are_refused(void **state)
 {
     (void)state;
     static const uint32_t counts[][2] = {{1, 0},          {0, 1},          {(1 << 24) + 1, 0},      {0, (1 << 16) + 1},
@@ -168,7 +170,7 @@ static void test_counts_beyond_the_bytes(void **state)
     }
 }
 
-static void test_end_of_the_order(void **state)
+static void test_positions_beyond_order_are_refused(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -182,8 +184,8 @@ static void test_end_of_the_order(void **state)
     lease_book_finish(&book);
 }
 
-/* A fragmented pool: no more than WIRE_RANGES_MAX pieces in one assignment, whatever the pool looks like. */
-static void test_many_pieces(void **state)
+/* A fragmented pool: an assignment has at most WIRE_RANGES_MAX ranges. */
+static void test_assignment_has_limited_ranges(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -218,7 +220,7 @@ static void check_coded(const struct lease_book *book)
     assert_int_equal(copy.n_leases, book->n_leases);
     assert_int_equal(lease_outstanding(&copy), lease_outstanding(book));
     lease_book_finish(&copy);
-    for (size_t cut = 0; cut < size; cut += 7) { /* no prefix passes */
+    for (size_t cut = 0; cut < size; cut += 7) { /* every truncation is refused */
         r = reader_of(bytes, cut);
         lease_book_init(&copy);
         assert_int_equal(lease_decode(&copy, &r), STATUS_CORRUPT);
@@ -226,7 +228,7 @@ static void check_coded(const struct lease_book *book)
     }
 }
 
-static void test_random_walk(void **state)
+static void test_random_operations_keep_leases_consistent(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -250,7 +252,7 @@ static void test_random_walk(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_check_finds_damage(void **state)
+static void test_check_detects_damage(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -274,16 +276,16 @@ static void test_check_finds_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cursor_then_returned),
-        cmocka_unit_test(test_plans_follow_each_other),
-        cmocka_unit_test(test_parts_of_what_came_back),
-        cmocka_unit_test(test_refuses_what_is_not_free),
-        cmocka_unit_test(test_end_of_the_order),
-        cmocka_unit_test(test_many_pieces),
-        cmocka_unit_test(test_random_walk),
-        cmocka_unit_test(test_check_finds_damage),
-        cmocka_unit_test(test_takes_of_what_came_back),
-        cmocka_unit_test(test_counts_beyond_the_bytes),
+        cmocka_unit_test(test_returned_positions_are_assigned_first),
+        cmocka_unit_test(test_plans_do_not_overlap),
+        cmocka_unit_test(test_returned_ranges_are_split),
+        cmocka_unit_test(test_occupied_positions_are_refused),
+        cmocka_unit_test(test_positions_beyond_order_are_refused),
+        cmocka_unit_test(test_assignment_has_limited_ranges),
+        cmocka_unit_test(test_random_operations_keep_leases_consistent),
+        cmocka_unit_test(test_check_detects_damage),
+        cmocka_unit_test(test_only_free_positions_are_leased),
+        cmocka_unit_test(test_counts_beyond_bytes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

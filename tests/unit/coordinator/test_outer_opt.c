@@ -1,4 +1,4 @@
-/* Outer optimizers against plain scalar recurrences, and the identities that must hold exactly. */
+/* Outer optimizers against plain scalar recurrences, and identities that hold exactly. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,10 +21,10 @@ static void draw(float *x, size_t n, uint64_t counter)
 static void assert_close(double a, double b)
 {
     double scale = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
-    if (fabs(a - b) > 1e-6 * scale + 1e-7) fail_msg("%.9g is not %.9g", a, b);
+    if (fabs(a - b) > 1e-6 * scale + 1e-7) fail_msg("%.9g, expected %.9g", a, b);
 }
 
-/* One worker, lr 1: the mean of parameters is the new theta, to the sign of zeros and through huge differences. */
+/* One worker, lr 1: the mean of parameters is the new theta, including signs of zeros and large differences. */
 static void test_sgd_of_parameters_is_exact(void **state)
 {
     (void)state;
@@ -35,7 +35,7 @@ static void test_sgd_of_parameters_is_exact(void **state)
     assert_memory_equal(acc, worker, sizeof acc);
 }
 
-static void test_sgd(void **state)
+static void test_sgd_matches_recurrence(void **state)
 {
     (void)state;
     float theta[N], g[N], acc[N];
@@ -56,7 +56,7 @@ static void test_sgd(void **state)
 }
 
 /* PyTorch: buf = mu buf + g; p -= lr (g + mu buf), from buf = g at the first step. */
-static void test_nesterov(void **state)
+static void test_nesterov_matches_pytorch(void **state)
 {
     (void)state;
     float theta[N], v[N] = {0}, acc[N], g[N];
@@ -78,7 +78,7 @@ static void test_nesterov(void **state)
 }
 
 /* N arrivals of weight 1 move theta as one Nesterov step of their mean does; u is mu times the momentum at a flush. */
-static void test_delayed_nesterov(void **state)
+static void test_delayed_nesterov_equals_step_of_mean(void **state)
 {
     (void)state;
     enum { BUFFER = 4 };
@@ -104,11 +104,12 @@ static void test_delayed_nesterov(void **state)
             assert_close((double)u[i], 0.9 * ref_m[i]);
         }
         for (int i = 0; i < N; i++)
-            if (fabs((double)theta[i] - p[i]) > 1e-5) fail_msg("step %d: %g is not %g", (int)t, (double)theta[i], p[i]);
+            if (fabs((double)theta[i] - p[i]) > 1e-5)
+                fail_msg("step %d: %g, expected %g", (int)t, (double)theta[i], p[i]);
     }
 }
 
-static void test_delayed_weight(void **state)
+static void test_delayed_nesterov_scales_by_weight(void **state)
 {
     (void)state;
     float theta = 1, u = 0, acc = 2;
@@ -120,7 +121,7 @@ static void test_delayed_weight(void **state)
 }
 
 /* PyTorch's AdamW, in double. */
-static void test_adamw(void **state)
+static void test_adamw_matches_pytorch(void **state)
 {
     (void)state;
     float theta[N], m[N] = {0}, v[N] = {0}, acc[N], g[N];
@@ -147,8 +148,8 @@ static void test_adamw(void **state)
     }
 }
 
-/* Any split into ranges gives the same bits: what makes threads and fragments harmless. */
-static void test_ranges_do_not_matter(void **state)
+/* Any split into ranges gives the same bits, so threads and fragments have no effect. */
+static void test_result_is_independent_of_ranges(void **state)
 {
     (void)state;
     float theta[N], v[2][N] = {{0}}, acc[2][N];
@@ -167,7 +168,7 @@ static void test_ranges_do_not_matter(void **state)
     assert_memory_equal(v[0], v[1], sizeof v[0]);
 }
 
-static void test_clip_and_finite(void **state)
+static void test_norm_is_clipped_and_nan_detected(void **state)
 {
     (void)state;
     float x[9] = {3, 4};
@@ -190,13 +191,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sgd_of_parameters_is_exact),
-        cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_nesterov),
-        cmocka_unit_test(test_delayed_nesterov),
-        cmocka_unit_test(test_delayed_weight),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_ranges_do_not_matter),
-        cmocka_unit_test(test_clip_and_finite),
+        cmocka_unit_test(test_sgd_matches_recurrence),
+        cmocka_unit_test(test_nesterov_matches_pytorch),
+        cmocka_unit_test(test_delayed_nesterov_equals_step_of_mean),
+        cmocka_unit_test(test_delayed_nesterov_scales_by_weight),
+        cmocka_unit_test(test_adamw_matches_pytorch),
+        cmocka_unit_test(test_result_is_independent_of_ranges),
+        cmocka_unit_test(test_norm_is_clipped_and_nan_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The whole outer step of a coordinator, for every optimizer and method: the same bits at any number of threads, and
- * NaN found wherever it is. ctest: labels=threads */
+/* The whole outer step of a coordinator, for every optimizer and method: the same bits with any number of threads,
+ * and every NaN is detected. ctest: labels=threads */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 enum { STEPS = 3, AT = 100 };
 
-#ifdef __SANITIZE_THREAD__ /* takes its time */
+#ifdef __SANITIZE_THREAD__ /* slow */
 enum { LEAST = 3, MOST = 3 };
 #else
 enum { LEAST = 2, MOST = 4 };
@@ -59,7 +59,7 @@ static void world_close(struct world *w)
     layout_finish(&w->layout);
 }
 
-/* What was planned is what was taken: of every kind of configuration, and with the deltas of a round together. */
+/* The allocated bytes equal the plan, for every kind of configuration, with the deltas of a round together. */
 static void check_bytes(const char *const *settings, bool together, unsigned threads)
 {
     static struct world w;
@@ -77,7 +77,7 @@ static void check_bytes(const char *const *settings, bool together, unsigned thr
     world_close(&w);
 }
 
-static void test_bytes(void **state)
+static void test_allocated_bytes_equal_plan(void **state)
 {
     (void)state;
     static const char *const plain[] = {"outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL},
@@ -138,7 +138,7 @@ static void compare(const char *const *settings)
     }
 }
 
-static void test_any_number_of_threads(void **state)
+static void test_bits_are_independent_of_threads(void **state)
 {
     (void)state;
     static const char *const settings[][6] = {
@@ -154,7 +154,7 @@ static void test_any_number_of_threads(void **state)
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) compare(settings[i]);
 }
 
-static void test_nan_is_found(void **state)
+static void test_nan_is_detected(void **state)
 {
     (void)state;
     static struct world w;
@@ -169,8 +169,8 @@ static void test_nan_is_found(void **state)
     }
 }
 
-/* 16 bytes a parameter: theta, one vector of state, residual, accumulator. */
-static void test_memory(void **state)
+/* 16 bytes per parameter: theta, one vector of state, residual, accumulator. */
+static void test_memory_per_parameter(void **state)
 {
     (void)state;
     static struct world w;
@@ -193,10 +193,10 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_any_number_of_threads),
-        cmocka_unit_test(test_nan_is_found),
+        cmocka_unit_test(test_allocated_bytes_equal_plan),
+        cmocka_unit_test(test_memory_per_parameter),
+        cmocka_unit_test(test_bits_are_independent_of_threads),
+        cmocka_unit_test(test_nan_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
-/* The power fails after every single change of a file or a folder: files are whole, a run comes back with everything
- * that anybody has seen, a worker with the state that it was told is saved. And single calls and allocations fail, each
- * once. The disk is tests/lib/store/powercut.h. ctest: timeout=240 */
+/* The power fails after every single change of a file or a folder.
+ * - Files are whole.
+ * - A run restarts with every version that a process may have seen, and a worker with every saved state that it was
+ *   told of.
+ * Single calls and allocations fail, too, each once. The disk is tests/lib/store/powercut.h. ctest: timeout=240 */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +33,7 @@ enum { STRIDE = 1 };
 
 enum { DRAWS = POWERCUT_RANDOM + 2 };
 
-static const char *root, *image; /* what is recorded; how a disk has it */
+static const char *root, *image; /* the recorded folder; its image after a power cut */
 static size_t instant;
 static uint64_t draw;
 
@@ -47,7 +49,7 @@ static _Noreturn void wrong(const char *format, ...)
     abort();
 }
 
-/* All draws before each fsync, where most is at stake; else, unless `hurried`, one at random. */
+/* Looks at all draws before each fsync, where most data is at stake; otherwise at one random draw, unless `hurried`. */
 static void every_instant(void (*look)(void), bool hurried)
 {
     powercut_end();
@@ -83,10 +85,10 @@ static const char *in_image(const char *name)
 enum { VERSIONS = 5, VERSION_BYTES = 3000 };
 #define NEVER SIZE_MAX
 
-/* Of versions 1 ... VERSIONS: the changes that were made when writing it had returned. */
+/* [version] the number of changes when its write returned */
 static size_t written[VERSIONS + 1];
 
-/* Version v: other numbers, and another length. */
+/* Makes version v: other values and another length. */
 static size_t version_of(int v, uint8_t out[VERSION_BYTES])
 {
     size_t n = (size_t)(v % 2 ? VERSION_BYTES - 100 * v : 700 * v);
@@ -102,7 +104,7 @@ static int newest_written(void)
     return newest;
 }
 
-/* The version that a file is; 0: there is none. */
+/* Returns the version of a file; 0: none. */
 static int version_at(const char *path)
 {
     uint8_t want[VERSION_BYTES];
@@ -125,8 +127,8 @@ static void look_at_file(void)
     if (v < newest_written()) wrong("version %d, and %d had been written", v, newest_written());
 }
 
-/* file_write, in folders that did not exist. */
-static void test_files(void **state)
+/* file_write in new folders. */
+static void test_written_file_is_whole_after_power_cut(void **state)
 {
     char path[FILEIO_PATH_MAX];
     struct err err = {0};
@@ -178,7 +180,7 @@ static void look_at_state(void)
     if (newest < newest_written()) wrong("state %d, and %d had been saved", newest, newest_written());
 }
 
-/* One after the other into `root`; a save may fail. */
+/* Saves one version after the other to `root`; a save may fail. */
 static void save_versions(void)
 {
     static float theta[64];
@@ -197,7 +199,7 @@ static void save_versions(void)
     }
 }
 
-static void test_worker_state(void **state)
+static void test_saved_state_survives_power_cut(void **state)
 {
     (void)state;
     save_versions();
@@ -205,8 +207,8 @@ static void test_worker_state(void **state)
     every_instant(look_at_state, false);
 }
 
-/* A call of a save fails, each once: that one is said to have failed, those after it do not, and the power may fail. */
-static void test_saves_that_fail(void **state)
+/* Each call of a save fails once: only that save may report an error, and the power may fail at any time. */
+static void test_failed_save_keeps_older_state(void **state)
 {
     (void)state;
     bool more = true;
@@ -219,12 +221,12 @@ static void test_saves_that_fail(void **state)
         more = powercut_failed();
         int failed = 0;
         for (int v = 1; v <= VERSIONS; v++) failed += written[v] == NEVER;
-        if (failed > 1) fail_msg("call %zu fails: so do %d saves", call, failed);
+        if (failed > 1) fail_msg("call %zu fails: %d saves report an error", call, failed);
         all += failed;
         every_instant(look_at_state, true);
         empty_root();
     }
-    assert_true(all > 3 * VERSIONS); /* to open, write, make safe, rename */
+    assert_true(all > 3 * VERSIONS); /* open, write, fsync, rename */
 }
 
 /* --- a run -------------------------------------------------------------------------------------------------------- */
@@ -234,13 +236,13 @@ enum { SEEN_MAX = 1024, ROUNDS_MAX = 16 };
 static struct rig rig;
 static const char *const *settings;
 
-/* After each step of the run: the changes that were made, and the versions that anybody may have seen. */
+/* After each step of the run: the number of changes, and the versions that a process may have seen. */
 static struct seen {
     size_t changes;
     uint64_t versions[2];
 } seen[SEEN_MAX];
 static size_t n_seen;
-/* Of the run of these settings that nothing happened to; 0: not known yet. */
+/* The hashes of the undisturbed run with these settings; 0: not known yet. */
 static uint64_t hashes[2][ROUNDS_MAX]; /* of each version of a fragment */
 static uint64_t last_theta;
 
@@ -252,7 +254,7 @@ static void take_settings(const char *const *how)
     last_theta = 0;
 }
 
-/* The same again, or the first time. */
+/* Checks a hash against the known one, or sets it. */
 static void same(uint64_t *known, uint64_t now, const char *what)
 {
     if (!*known) *known = now;
@@ -265,8 +267,7 @@ static uint64_t hash_of(uint32_t f)
     return hash_floats(NULL, engine_theta(rig.engine) + part->offset, part->count);
 }
 
-/* ddp's steps are safe when they are asked to be, and at checkpoints (journal.sync: snapshot); here that is every third
- * time. */
+/* ddp syncs its steps on request and at checkpoints (journal.sync: snapshot); here at every third step. */
 static void note(void)
 {
     static int turn;
@@ -295,7 +296,7 @@ static struct store *store_in(const char *folder)
     return s;
 }
 
-/* The model that `latest` names is whole; when a run has begun there is one. */
+/* The model that `latest` names is whole; a started run has one. */
 static void look_at_latest(bool begun)
 {
     char name[64] = "", path[FILEIO_PATH_MAX];
@@ -314,8 +315,8 @@ static void look_at_latest(bool begun)
     }
 }
 
-/* What was half a checkpoint was removed when the run came back. */
-static void look_for_halves(void)
+/* The restart deletes incomplete checkpoints. */
+static void look_for_incomplete_checkpoints(void)
 {
     char path[FILEIO_PATH_MAX];
     DIR *dir = opendir(in_image("checkpoints"));
@@ -328,7 +329,7 @@ static void look_for_halves(void)
     closedir(dir);
 }
 
-/* Every fifth image's run is played on to its end. */
+/* The run of every fifth image is continued to its end. */
 static void look_at_run(void)
 {
     struct err err = {0};
@@ -339,7 +340,7 @@ static void look_at_run(void)
     if (rig_open_on(&rig, settings, store, &err) != STATUS_OK) wrong("%s", err.msg);
     bool begun = engine_theta(rig.engine);
     if (before && !begun) wrong("no run is there");
-    if (begun) look_for_halves();
+    if (begun) look_for_incomplete_checkpoints();
     for (uint32_t f = 0; f < 2 && begun; f++) {
         uint64_t version = engine_version(rig.engine, f);
         if (before && version < before->versions[f])
@@ -358,7 +359,7 @@ static void look_at_run(void)
     store->ops->close(store);
 }
 
-/* Begins, or goes on, in `root`, to the end, which is always the same. */
+/* Starts or continues the run in `root` to its end, which is always the same. */
 static void run(void)
 {
     struct err err = {0};
@@ -390,20 +391,20 @@ static void power_fails_in(const char *const *how)
     every_instant(look_at_run, false);
 }
 
-static void test_run(void **state)
+static void test_run_survives_power_cut(void **state)
 {
     (void)state;
     power_fails_in(diloco);
 }
 
-static void test_run_of_steps(void **state)
+static void test_ddp_run_survives_power_cut(void **state)
 {
     (void)state;
     power_fails_in(ddp);
 }
 
-/* It fails once, somewhere, and again while the run comes back and goes on. */
-static void test_again(void **state)
+/* The power fails once, and again while the run recovers and continues. */
+static void test_run_survives_second_power_cut(void **state)
 {
     (void)state;
     enum { FIRST = 3 };
@@ -413,7 +414,7 @@ static void test_again(void **state)
         run();
         powercut_end();
         instant = powercut_changes() * k / (FIRST + 1);
-        while (!powercut_syncs(instant)) instant--; /* something is not safe */
+        while (!powercut_syncs(instant)) instant--; /* find an unsynced change */
         draw = POWERCUT_RANDOM + k;
         size_t known = 0;
         while (known + 1 < n_seen && seen[known + 1].changes <= instant) known++;
@@ -432,10 +433,10 @@ static void test_again(void **state)
     }
 }
 
-/* --- what fails once ---------------------------------------------------------------------------------------------- */
+/* ---- single failures --------------------------------------------------------------------------------------------- */
 
 static jmp_buf stopped;
-static bool memory; /* what fails: an allocation, or a call that changes files */
+static bool memory; /* fails an allocation, or a call that changes files */
 static size_t failing;
 
 static void stop(const struct err *err)
@@ -443,7 +444,7 @@ static void stop(const struct err *err)
     (void)mem_fail_after(0);
     const char *const want = memory ? "memory" : "Input/output error";
     if (!strstr(err->msg, want) && !(memory && strstr(err->msg, "cannot start 2 threads")))
-        fail_msg("number %zu fails, and the line is: %s", failing, err->msg);
+        fail_msg("failure at number %zu, with the error: %s", failing, err->msg);
     longjmp(stopped, 1);
 }
 
@@ -457,7 +458,7 @@ static int open_files(void)
     return n;
 }
 
-/* The run of `settings` in `root`, up to what fails, if it stops for that. False: nothing did. */
+/* Runs the run of `settings` in `root` up to the failure, if that stops it. False if no call failed. */
 static bool run_failing(void)
 {
     struct err err = {0};
@@ -489,8 +490,8 @@ static bool run_failing(void)
     return failed;
 }
 
-/* A coordinator that stops leaves nothing behind, and comes back in the same folder with all that was seen. */
-static void everything_fails_once(bool of_memory)
+/* A coordinator that stops leaks nothing, and restarts in the same folder with every visible version. */
+static void fail_each_once(bool of_memory)
 {
     const char *const usual = image;
     int files = open_files();
@@ -504,8 +505,8 @@ static void everything_fails_once(bool of_memory)
     for (failing = 0;; failing += of_memory ? 1 : STRIDE) {
         n_seen = 0;
         bool more = run_failing();
-        if (open_files() != files) fail_msg("number %zu fails: files stay open", failing);
-        if (mem_live_bytes()) fail_msg("number %zu fails: memory stays", failing);
+        if (open_files() != files) fail_msg("failure at number %zu: files stay open", failing);
+        if (mem_live_bytes()) fail_msg("failure at number %zu: memory leaks", failing);
         if (n_seen) seen[0] = seen[n_seen - 1];
         seen[0].changes = 0;
         n_seen = n_seen ? 1 : 0;
@@ -517,17 +518,17 @@ static void everything_fails_once(bool of_memory)
     image = usual;
 }
 
-static void test_calls_that_fail(void **state)
+static void test_run_survives_failed_call(void **state)
 {
     (void)state;
-    everything_fails_once(false);
+    fail_each_once(false);
     assert_true(failing > 200);
 }
 
-static void test_memory_that_fails(void **state)
+static void test_run_survives_failed_allocation(void **state)
 {
     (void)state;
-    everything_fails_once(true);
+    fail_each_once(true);
     assert_true(failing > 50);
 }
 
@@ -560,14 +561,14 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted_power.cmake */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_files, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_worker_state, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_saves_that_fail, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_run_of_steps, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_again, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_calls_that_fail, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_that_fails, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_written_file_is_whole_after_power_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_saved_state_survives_power_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failed_save_keeps_older_state, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_run_survives_power_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ddp_run_survives_power_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_run_survives_second_power_cut, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_run_survives_failed_call, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_run_survives_failed_allocation, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The way from an outer step to bytes and back, at any number of threads, and the one loop that moves theta. */
+/* From an outer step to bytes and back with any number of threads, and the loop that moves theta. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +80,7 @@ static void draw(struct world *w, int step)
     rng_normal_fill(6, RNG_TEST, (uint64_t)step << 30, 0.01f, w->x, N);
 }
 
-/* What a worker makes of it is theta, and nothing is lost. */
+/* The worker's result equals theta, and sent + residual is conserved. */
 static void increments(const char *spec, float decay)
 {
     static struct world w;
@@ -102,7 +102,7 @@ static void increments(const char *spec, float decay)
     world_close(&w);
 }
 
-static void test_increments(void **state)
+static void test_increments_conserve_sum(void **state)
 {
     (void)state;
     increments("int8:128", 1.0f);
@@ -113,7 +113,7 @@ static void test_increments(void **state)
     increments("topk:512/4096+int8", 0.95f);
 }
 
-static void test_any_number_of_threads(void **state)
+static void test_bits_are_independent_of_threads(void **state)
 {
     (void)state;
     static struct world one, many;
@@ -134,8 +134,8 @@ static void test_any_number_of_threads(void **state)
     }
 }
 
-/* What is skipped stays where it was, and is not published. */
-static void test_skip(void **state)
+/* A skipped value keeps its residual and is not published. */
+static void test_skipped_values_keep_residual(void **state)
 {
     (void)state;
     float x[4] = {1, 2, 3, 4}, residual[4] = {10, 20, 30, 40};
@@ -145,7 +145,7 @@ static void test_skip(void **state)
     assert_true(residual[0] == 6 && residual[1] == 20 && residual[2] == 18 && residual[3] == 40);
 }
 
-static void test_parameters_are_exact(void **state)
+static void test_lossless_parameters_are_exact(void **state)
 {
     (void)state;
     static struct world w;
@@ -157,8 +157,8 @@ static void test_parameters_are_exact(void **state)
     world_close(&w);
 }
 
-/* Two finite numbers whose sum is not. */
-static void test_never_makes_infinity(void **state)
+/* The sum of two finite values may be infinite. */
+static void test_infinite_theta_is_refused(void **state)
 {
     (void)state;
     static struct world w;
@@ -177,11 +177,9 @@ static void test_never_makes_infinity(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_increments),
-        cmocka_unit_test(test_any_number_of_threads),
-        cmocka_unit_test(test_skip),
-        cmocka_unit_test(test_parameters_are_exact),
-        cmocka_unit_test(test_never_makes_infinity),
+        cmocka_unit_test(test_increments_conserve_sum),      cmocka_unit_test(test_bits_are_independent_of_threads),
+        cmocka_unit_test(test_skipped_values_keep_residual), cmocka_unit_test(test_lossless_parameters_are_exact),
+        cmocka_unit_test(test_infinite_theta_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

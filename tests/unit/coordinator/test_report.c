@@ -1,6 +1,6 @@
-/* What people are told. metrics.jsonl when the disk fills up or the coordinator is killed: whole lines only, for
- * whoever reads it or goes on with it. A limit on the size of files stands in for the disk: a write stops there in the
- * middle. */
+/* Reports for the user: log lines and metrics.jsonl. The file has only whole lines when the disk fills up or the
+ * coordinator is killed, for its readers and for the next process.
+ * A limit on the file size stands in for the disk: a write stops there in the middle. */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -48,8 +48,8 @@ static void open_report(void)
     if (report_open(&report, &config, tmpdir, lines, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-/* Of steps, each another one. */
-static void tell(enum engine_event_kind kind, uint64_t round)
+/* Reports one event; each step is another one. */
+static void emit_event(enum engine_event_kind kind, uint64_t round)
 {
     static uint64_t step;
     struct engine_event event = {.kind = kind};
@@ -77,7 +77,7 @@ static size_t size_of_file(void)
     return (size_t)st.st_size;
 }
 
-/* Room for files of `bytes`; SIZE_MAX: for all. */
+/* Limits file sizes to `bytes`; SIZE_MAX: no limit. */
 static void set_room(size_t bytes)
 {
     struct rlimit limit;
@@ -86,7 +86,7 @@ static void set_room(size_t bytes)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* How many lines the file has, all of them whole, and which round the last of them tells of. */
+/* Counts the lines of the file, which must all be whole; sets the round of the last one. */
 static size_t whole_lines(uint64_t *round)
 {
     char line[1024];
@@ -95,7 +95,7 @@ static size_t whole_lines(uint64_t *round)
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
         json_t *o = strchr(line, '\n') ? json_loads(line, 0, NULL) : NULL;
-        if (!o) fail_msg("line %zu is not a whole one: %s", n + 1, line);
+        if (!o) fail_msg("line %zu is not whole: %s", n + 1, line);
         *round = (uint64_t)json_integer_value(json_object_get(o, "round"));
         json_decref(o);
         n++;
@@ -104,31 +104,31 @@ static size_t whole_lines(uint64_t *round)
     return n;
 }
 
-/* Room runs out `room` bytes behind the line of the first round, while `steps` steps are told of and the round that
- * ends them; then there is room again. Only lines that fitted stay. */
+/* Space runs out `room` bytes after the first round's line, during `steps` steps and the end of their round. Later
+ * there is space again. Only lines that fit stay. */
 static void fill_up(size_t room, uint64_t steps)
 {
     struct err err = {0};
     uint64_t last = 0;
     open_report();
-    tell(ENGINE_EVENT_ROUND, 1);
+    emit_event(ENGINE_EVENT_ROUND, 1);
     size_t before = size_of_file();
     set_room(before + room);
-    for (uint64_t i = 0; i < steps; i++) tell(ENGINE_EVENT_STEP, 2);
-    tell(ENGINE_EVENT_ROUND, 2);
+    for (uint64_t i = 0; i < steps; i++) emit_event(ENGINE_EVENT_STEP, 2);
+    emit_event(ENGINE_EVENT_ROUND, 2);
     assert_int_equal(report_flush(&report, &err), STATUS_IO);
     assert_non_null(strstr(err.msg, strerror(EFBIG)));
     size_t n = whole_lines(&last);
     assert_in_range(n, 1, steps + 1);
     set_room(SIZE_MAX);
-    tell(ENGINE_EVENT_ROUND, 3);
-    assert_int_equal(report_flush(&report, &err), STATUS_IO); /* the run ends for it */
+    emit_event(ENGINE_EVENT_ROUND, 3);
+    assert_int_equal(report_flush(&report, &err), STATUS_IO); /* the error ends the run */
     report_close(&report);
     assert_int_equal(whole_lines(&last), n);
 
     open_report();
     assert_int_equal(report.metrics.rounds_in_file, 1);
-    tell(ENGINE_EVENT_ROUND, 4);
+    emit_event(ENGINE_EVENT_ROUND, 4);
     assert_int_equal(report_flush(&report, &err), STATUS_OK);
     report_close(&report);
     assert_int_equal(whole_lines(&last), n + 1);
@@ -136,15 +136,15 @@ static void fill_up(size_t room, uint64_t steps)
     assert_int_equal(unlink(path), 0);
 }
 
-/* The line itself is cut. */
-static void test_one_line(void **state)
+/* The limit cuts the line itself. */
+static void test_incomplete_line_is_removed(void **state)
 {
     (void)state;
     fill_up(10, 0);
 }
 
 /* Steps wait in the buffer until a round's line, or until it is full. */
-static void test_more_than_a_buffer(void **state)
+static void test_full_disk_keeps_whole_lines(void **state)
 {
     (void)state;
     fill_up(10, 7);
@@ -153,29 +153,29 @@ static void test_more_than_a_buffer(void **state)
     fill_up(10, 200);
 }
 
-/* Steps that nobody flushed go to the file when it is closed. */
-static void test_at_the_end(void **state)
+/* Steps in the buffer are written when the file is closed. */
+static void test_close_keeps_whole_lines(void **state)
 {
     (void)state;
     uint64_t last = 0;
     open_report();
-    tell(ENGINE_EVENT_ROUND, 1);
+    emit_event(ENGINE_EVENT_ROUND, 1);
     set_room(size_of_file() + 10);
-    tell(ENGINE_EVENT_STEP, 2);
+    emit_event(ENGINE_EVENT_STEP, 2);
     report_close(&report);
     set_room(SIZE_MAX);
     assert_int_equal(whole_lines(&last), 1);
     assert_int_equal(unlink(path), 0);
 }
 
-/* A process that is killed leaves half a line behind. */
-static void test_killed(void **state)
+/* A killed process leaves an incomplete line. */
+static void test_next_process_removes_incomplete_line(void **state)
 {
     (void)state;
     struct err err = {0};
     uint64_t last = 0;
     open_report();
-    tell(ENGINE_EVENT_ROUND, 7);
+    emit_event(ENGINE_EVENT_ROUND, 7);
     report_close(&report);
     FILE *file = fopen(path, "a");
     assert_non_null(file);
@@ -184,7 +184,7 @@ static void test_killed(void **state)
 
     open_report();
     assert_int_equal(report.metrics.rounds_in_file, 7);
-    tell(ENGINE_EVENT_ROUND, 8);
+    emit_event(ENGINE_EVENT_ROUND, 8);
     assert_int_equal(report_flush(&report, &err), STATUS_OK);
     report_close(&report);
     assert_int_equal(whole_lines(&last), 2);
@@ -193,7 +193,7 @@ static void test_killed(void **state)
 }
 
 /* The key by which a reader drops a step that a worker sent twice. */
-static void test_key_of_a_step(void **state)
+static void test_step_has_key_for_readers(void **state)
 {
     (void)state;
     open_report();
@@ -208,8 +208,8 @@ static void test_key_of_a_step(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* Everything said since forget_said. */
-static const char *said(void)
+/* Returns the log lines since forget_log. */
+static const char *logged(void)
 {
     static char text[4096];
     rewind(lines);
@@ -217,64 +217,64 @@ static const char *said(void)
     return text;
 }
 
-static void forget_said(void)
+static void forget_log(void)
 {
     rewind(lines);
     assert_int_equal(ftruncate(fileno(lines), 0), 0);
 }
 
-/* Bits per byte: only where tokens are bytes. */
-static void test_bits_per_byte(void **state)
+/* Bits per byte are shown only if tokens are bytes. */
+static void test_bits_per_byte_only_with_byte_tokens(void **state)
 {
     (void)state;
     for (int bytes = 0; bytes < 2; bytes++) {
-        forget_said();
+        forget_log();
         config.model.vocab_size = bytes ? 256 : 50257;
         open_report();
-        tell(ENGINE_EVENT_ROUND, 1);
+        emit_event(ENGINE_EVENT_ROUND, 1);
         report_close(&report);
-        assert_non_null(strstr(said(), "val 1.0000"));
-        assert_int_equal(strstr(said(), "(1.44 bpb)") != NULL, bytes);
+        assert_non_null(strstr(logged(), "val 1.0000"));
+        assert_int_equal(strstr(logged(), "(1.44 bpb)") != NULL, bytes);
         assert_int_equal(unlink(path), 0);
     }
 }
 
-/* A loss stands in the line of its round, or behind it when that has been said; also what a process before this one
- * said of the round counts, unless it has to be done again. */
-static void test_loss_behind_its_round(void **state)
+/* A loss is in the line of its round, or in a line of its own if the round's line is written. Lines of the previous
+ * process count, unless their round is repeated. */
+static void test_late_loss_names_its_round(void **state)
 {
     (void)state;
     for (int again = 0; again < 2; again++) {
         open_report();
-        tell(ENGINE_EVENT_ROUND, 1);
-        tell(ENGINE_EVENT_ROUND, 2);
+        emit_event(ENGINE_EVENT_ROUND, 1);
+        emit_event(ENGINE_EVENT_ROUND, 2);
         report_close(&report);
-        forget_said();
+        forget_log();
         open_report();
-        tell(ENGINE_EVENT_RESTART, again ? 1 : 2);
-        tell(ENGINE_EVENT_EVAL, 2);
-        assert_int_equal(strstr(said(), "after round 2, 7 tokens") != NULL, !again);
-        tell(ENGINE_EVENT_EVAL, 3);
-        assert_null(strstr(said(), "after round 3"));
+        emit_event(ENGINE_EVENT_RESTART, again ? 1 : 2);
+        emit_event(ENGINE_EVENT_EVAL, 2);
+        assert_int_equal(strstr(logged(), "after round 2, 7 tokens") != NULL, !again);
+        emit_event(ENGINE_EVENT_EVAL, 3);
+        assert_null(strstr(logged(), "after round 3"));
         report_close(&report);
         assert_int_equal(unlink(path), 0);
     }
 }
 
-/* async: deltas are not workers, and may be more. */
-static void test_who_delivered(void **state)
+/* async: there may be more deltas than workers. */
+static void test_round_line_counts_deltas(void **state)
 {
     (void)state;
     static const char *const words[] = {"  workers 3/4  up", "  deltas 5  workers 2  up"};
     for (int async = 0; async < 2; async++) {
         config.train.method = async ? METHOD_ASYNC : METHOD_DILOCO;
-        forget_said();
+        forget_log();
         open_report();
         report_event(&report,
                      &(struct engine_event){
                          .kind = ENGINE_EVENT_ROUND,
                          .round = {.round = 1, .rounds = 9, .delivered = async ? 5 : 3, .workers = async ? 2 : 4}});
-        assert_non_null(strstr(said(), words[async]));
+        assert_non_null(strstr(logged(), words[async]));
         report_close(&report);
         assert_int_equal(unlink(path), 0);
     }
@@ -284,14 +284,10 @@ static void test_who_delivered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_line),
-        cmocka_unit_test(test_more_than_a_buffer),
-        cmocka_unit_test(test_at_the_end),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_key_of_a_step),
-        cmocka_unit_test(test_bits_per_byte),
-        cmocka_unit_test(test_loss_behind_its_round),
-        cmocka_unit_test(test_who_delivered),
+        cmocka_unit_test(test_incomplete_line_is_removed), cmocka_unit_test(test_full_disk_keeps_whole_lines),
+        cmocka_unit_test(test_close_keeps_whole_lines),    cmocka_unit_test(test_next_process_removes_incomplete_line),
+        cmocka_unit_test(test_step_has_key_for_readers),   cmocka_unit_test(test_bits_per_byte_only_with_byte_tokens),
+        cmocka_unit_test(test_late_loss_names_its_round),  cmocka_unit_test(test_round_line_counts_deltas),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

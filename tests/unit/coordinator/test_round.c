@@ -1,5 +1,5 @@
-/* The round machine: membership, acceptance, duplicates, quorum, deadlines, closing; folds refuse what does not fit.
- * Rounds with a barrier; the others are in test_round_async. */
+/* The round machine with a barrier: membership, acceptance, duplicates, quorum, deadlines, closing; a fold refuses
+ * invalid records. Other rounds are in test_round_async. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "coordinator/round/policy.h"
 #include "tests/lib/rigs/round_rig.h"
 
-static void test_barrier_rounds(void **state)
+static void test_rounds_follow_each_other(void **state)
 {
     (void)state;
     struct round r;
@@ -36,14 +36,14 @@ static void test_barrier_rounds(void **state)
             assert_int_equal(round_rig_grants[i].ranges[0].count, steps * 6);
         }
         round_rig_begin(&r, round, 3);
-        assert_int_equal(round_rig_plan(&r, 0, &open), 0); /* one at a time */
+        assert_int_equal(round_rig_plan(&r, 0, &open), 0); /* one round at a time */
         for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 1, round);
-        assert_int_equal(round_rig_merge(&r, round, &close), 1); /* fragments close on their own */
+        assert_int_equal(round_rig_merge(&r, round, &close), 1); /* fragments close independently */
         assert_int_equal(close.fragment, 1);
         assert_int_equal(close.n, 3);
         assert_true(close.ids[0] == 0 && close.ids[1] == 1 && close.ids[2] == 2);
         assert_int_equal(round_done(&r), round);
-        for (uint32_t i = 3; i-- > 0;) round_rig_deliver(&r, i, 0, round); /* order of arrival does not matter */
+        for (uint32_t i = 3; i-- > 0;) round_rig_deliver(&r, i, 0, round); /* the order of arrival has no effect */
         assert_int_equal(round_rig_merge(&r, round, &close), 1);
         assert_true(close.ids[0] == 0 && close.ids[1] == 1 && close.ids[2] == 2);
         assert_false(close.late);
@@ -60,7 +60,7 @@ static void test_barrier_rounds(void **state)
     round_rig_close(&r);
 }
 
-static void test_judge(void **state)
+static void test_offers_are_judged(void **state)
 {
     (void)state;
     struct round r;
@@ -92,21 +92,21 @@ static void test_judge(void **state)
     assert_int_equal(round_rig_judge(&r, 0, &bad, &code), ROUND_REJECT);
     assert_int_equal(round_fold_drop(&r, 0, 0, 0, REJECT_NONFINITE), STATUS_OK);
     assert_int_equal(round_rig_judge(&r, 0, &good, &code), ROUND_REJECT);
-    assert_int_equal(code, REJECT_NONFINITE); /* the answer stays */
+    assert_int_equal(code, REJECT_NONFINITE); /* the answer stays the same */
     for (uint32_t i = 1; i < 3; i++)
         for (uint32_t f = 0; f < 2; f++) round_rig_deliver(&r, i, f, 0);
     assert_int_equal(round_fold_drop(&r, 0, 0, UINT32_MAX, REJECT_BASE), STATUS_OK);
     assert_int_equal(round_rig_merge(&r, 0, &close), 2);
     assert_int_equal(close.n, 2);
     good.round = 0;
-    assert_int_equal(round_rig_judge(&r, 1, &good, &code), ROUND_HAVE); /* merged long ago */
+    assert_int_equal(round_rig_judge(&r, 1, &good, &code), ROUND_HAVE); /* merged earlier */
     assert_int_equal(round_rig_judge(&r, 0, &good, &code), ROUND_REJECT);
-    assert_int_equal(r.leases.n_free, 1); /* the dropped work went back */
+    assert_int_equal(r.leases.n_free, 1); /* the samples of the dropped work are free */
     assert_false(r.members.members[0]->in_step);
     round_rig_close(&r);
 }
 
-static void test_quorum_and_deadline(void **state)
+static void test_quorum_closes_after_deadline(void **state)
 {
     (void)state;
     const char *const quorums[] = {"coordinator.quorum=2", "coordinator.quorum=60%"};
@@ -124,7 +124,7 @@ static void test_quorum_and_deadline(void **state)
         assert_int_equal(round_deadline_us(&r), UINT64_MAX); /* no quorum, no limit */
         assert_int_equal(round_rig_merge(&r, UINT64_MAX - 1, &close), 0);
         round_rig_deliver(&r, 0, 0, 1000 + 5000000);
-        assert_int_equal(round_deadline_us(&r), 1000 + 2 * 5000000); /* nothing measured: as long again */
+        assert_int_equal(round_deadline_us(&r), 1000 + 2 * 5000000); /* no measurement: twice the elapsed time */
         round_note_pause(&r, 7000000);
         uint64_t limit = round_deadline_us(&r);
         assert_int_equal(limit, 1000 + 2 * 5000000 + 7000000);
@@ -138,15 +138,15 @@ static void test_quorum_and_deadline(void **state)
         assert_int_equal(code, REJECT_LATE);
         assert_int_equal(r.leases.n_free, 1);
         assert_false(r.members.members[1]->in_step);
-        round_rig_begin(&r, limit, 2);                             /* at once, without the late one */
-        assert_int_equal(round_rig_grants[0].ranges[0].start, 24); /* whose samples go out first */
+        round_rig_begin(&r, limit, 2);                             /* at once, without the late worker */
+        assert_int_equal(round_rig_grants[0].ranges[0].start, 24); /* its samples are assigned first */
         round_rig_close(&r);
     }
 }
 
-/* A new process finds the round with a quorum in: those that were in time before have time to come back, and what they
- * say of old work measures nothing. */
-static void test_quorum_of_a_round_that_was_found(void **state)
+/* A restarted process finds the round with a complete quorum. Workers that were in time get time to return, and
+ * their old work is not measured. */
+static void test_restarted_quorum_gives_time_to_return(void **state)
 {
     (void)state;
     const uint64_t start = 1000, minute = 60000000;
@@ -180,7 +180,7 @@ static void test_quorum_of_a_round_that_was_found(void **state)
     }
 }
 
-static void test_member_leaves(void **state)
+static void test_round_continues_without_leaving_member(void **state)
 {
     (void)state;
     struct round r;
@@ -195,9 +195,9 @@ static void test_member_leaves(void **state)
     assert_int_equal(round_fold_leave(&r, 2), STATUS_STATE);
     assert_int_equal(round_rig_merge(&r, 0, &close), 1);
     assert_int_equal(close.n, 2);
-    assert_int_equal(r.leases.n_free, 0); /* half of its work was merged: its samples are used */
+    assert_int_equal(r.leases.n_free, 0); /* half of its work is merged: its samples are committed */
     round_rig_begin(&r, 0, 2);
-    /* everybody leaves in mid-round: the round opens anew when enough are back */
+    /* All members leave during the round: it reopens when enough have returned. */
     assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
     assert_int_equal(round_fold_leave(&r, 1), STATUS_OK);
     assert_int_equal(round_rig_merge(&r, UINT64_MAX, &close), 0);
@@ -209,12 +209,12 @@ static void test_member_leaves(void **state)
     round_note_idle(&r, 5);
     assert_int_equal(round_deadline_us(&r), UINT64_MAX);
     round_rig_ready(&r, 1, 1);
-    round_note_idle(&r, hour); /* the first one to be ready: the others have a minute from now on */
+    round_note_idle(&r, hour); /* the first ready member starts a timeout of one minute */
     round_rig_ready(&r, 2, 2);
     round_note_idle(&r, hour + 10);
     assert_int_equal(round_deadline_us(&r), hour + minute);
     assert_int_equal(round_rig_plan(&r, hour + minute - 1, &open), 0);
-    assert_int_equal(round_rig_plan(&r, hour + minute, &open), 2); /* who does not come back is not waited for */
+    assert_int_equal(round_rig_plan(&r, hour + minute, &open), 2); /* missing members do not delay the round */
     round_rig_ready(&r, 0, 0);
     round_rig_begin(&r, 10, 3);
     assert_int_equal(r.members.members[0]->work.round, 1);
@@ -222,8 +222,8 @@ static void test_member_leaves(void **state)
     round_rig_close(&r);
 }
 
-/* A fragment closed, then everybody left: the next assignment of that round is only waited for where it counts. */
-static void test_reopened_round(void **state)
+/* A fragment closed, then all members left: the round's next assignment waits only for open fragments. */
+static void test_reopened_round_waits_for_open_fragments(void **state)
 {
     (void)state;
     struct round r;
@@ -248,9 +248,9 @@ static void test_reopened_round(void **state)
     round_rig_close(&r);
 }
 
-/* Who was away had half of its delta merged: it has no place in what begins again of that round before it has heard
- * that the rest is not wanted. */
-static void test_reopened_with_half_a_delta(void **state)
+/* A member whose delta is half merged gets no place in the reopened round before it receives the refusal of the
+ * other half. */
+static void test_reopened_round_excludes_half_merged_member(void **state)
 {
     (void)state;
     struct round r;
@@ -271,13 +271,13 @@ static void test_reopened_with_half_a_delta(void **state)
     round_rig_begin(&r, 0, 3);
     for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 1, 0);
     assert_int_equal(round_rig_merge(&r, 0, &close), 1);
-    round_rig_begin(&r, 0, 3); /* the next one has a place for all of them at once */
+    round_rig_begin(&r, 0, 3); /* the next round has a place for all of them */
     round_rig_close(&r);
 }
 
-/* One fragment in time, the other one late: the worker has a place in the next round, and hears of what is wanted no
- * more however late it asks. A fragment of which later work was merged it finds out about itself. */
-static void test_half_in_time(void **state)
+/* One fragment in time, the other late: the worker gets a place in the next round. It receives the refusal at any
+ * later time. If later work of a fragment was merged, the worker detects it itself. */
+static void test_half_late_delta_is_refused(void **state)
 {
     (void)state;
     const char *settings[] = {"coordinator.quorum=2", NULL};
@@ -302,7 +302,7 @@ static void test_half_in_time(void **state)
     round_rig_close(&r);
 }
 
-static void test_ddp_closes_together(void **state)
+static void test_ddp_fragments_close_together(void **state)
 {
     (void)state;
     const char *settings[] = {"train.method=ddp", NULL};
@@ -320,8 +320,8 @@ static void test_ddp_closes_together(void **state)
     round_rig_close(&r);
 }
 
-/* A damaged journal: records that do not fit change nothing. */
-static void test_folds_refuse(void **state)
+/* A damaged journal: invalid records change no state. */
+static void test_folds_refuse_invalid_records(void **state)
 {
     (void)state;
     struct round r;
@@ -363,7 +363,7 @@ static void test_folds_refuse(void **state)
     assert_int_equal(r.leases.committed, 0);
     named[0] = named[1];
     assert_int_equal(round_fold_update(&r, 0, 1, named, 1), STATUS_OK);
-    assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* merged once */
+    assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* already merged */
     named[0].id = 1 - named[0].id;
     assert_int_equal(round_fold_update(&r, 0, 2, named, 1), STATUS_STATE); /* held, but the fragment is closed */
     round_rig_close(&r);
@@ -378,8 +378,8 @@ static void expect_damaged(struct round *r, uint64_t *number, uint64_t other)
     assert_int_equal(round_check(r), STATUS_OK);
 }
 
-/* What a checkpoint holds of a round fits together, or is refused. */
-static void test_check(void **state)
+/* The round of a checkpoint is consistent, or refused. */
+static void test_check_detects_damage(void **state)
 {
     (void)state;
     struct round r;
@@ -409,17 +409,17 @@ static void test_check(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barrier_rounds),
-        cmocka_unit_test(test_judge),
-        cmocka_unit_test(test_quorum_and_deadline),
-        cmocka_unit_test(test_member_leaves),
-        cmocka_unit_test(test_reopened_round),
-        cmocka_unit_test(test_reopened_with_half_a_delta),
-        cmocka_unit_test(test_ddp_closes_together),
-        cmocka_unit_test(test_half_in_time),
-        cmocka_unit_test(test_folds_refuse),
-        cmocka_unit_test(test_quorum_of_a_round_that_was_found),
-        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_rounds_follow_each_other),
+        cmocka_unit_test(test_offers_are_judged),
+        cmocka_unit_test(test_quorum_closes_after_deadline),
+        cmocka_unit_test(test_round_continues_without_leaving_member),
+        cmocka_unit_test(test_reopened_round_waits_for_open_fragments),
+        cmocka_unit_test(test_reopened_round_excludes_half_merged_member),
+        cmocka_unit_test(test_ddp_fragments_close_together),
+        cmocka_unit_test(test_half_late_delta_is_refused),
+        cmocka_unit_test(test_folds_refuse_invalid_records),
+        cmocka_unit_test(test_restarted_quorum_gives_time_to_return),
+        cmocka_unit_test(test_check_detects_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The round machine without a barrier: budgets, staleness, steps by speed, what it measures. */
+/* The round machine without a barrier: budgets, staleness, steps by speed, and measurements. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,8 +8,8 @@
 
 #include "tests/lib/rigs/round_rig.h"
 
-/* Each member's own time, whoever else was given work meanwhile. */
-static void test_async_durations(void **state)
+/* A duration is measured from the member's own assignment, independent of later assignments to others. */
+static void test_duration_is_measured_per_member(void **state)
 {
     (void)state;
     const char *settings[] = {"train.method=async", "train.max_steps=1000", NULL};
@@ -24,7 +24,7 @@ static void test_async_durations(void **state)
         round_rig_deliver(&r, 0, f, 900);
         assert_int_equal(round_rig_merge(&r, 900, &close), 1);
     }
-    assert_int_equal(r.arrivals.n, 0); /* its work was found at a start */
+    assert_int_equal(r.arrivals.n, 0); /* its assignment is from before the restart */
     for (uint32_t f = 0; f < 2; f++) {
         round_rig_deliver(&r, 1, f, 1000 + 35000000 + f);
         assert_int_equal(round_rig_merge(&r, 1000 + 35000000 + f, &close), 1);
@@ -35,7 +35,7 @@ static void test_async_durations(void **state)
     round_rig_close(&r);
 }
 
-static void test_async(void **state)
+static void test_async_respects_budget_and_staleness(void **state)
 {
     (void)state;
     const char *settings[] = {"train.method=async", "outer.max_staleness=1", "train.max_steps=9", NULL};
@@ -45,7 +45,7 @@ static void test_async(void **state)
     uint16_t code;
     round_rig_open(&r, settings, 1);
     round_rig_ready(&r, 0, 2);
-    assert_int_equal(round_rig_plan(&r, 0, &open), 1); /* one at a time, each journaled before the next */
+    assert_int_equal(round_rig_plan(&r, 0, &open), 1); /* one assignment at a time, each journaled before the next */
     round_rig_begin(&r, 0, 1);
     assert_int_equal(round_rig_grants[0].steps, 4);
     assert_true(round_rig_grants[0].step0 == 0 && round_rig_grants[0].step_rate == 1);
@@ -56,7 +56,7 @@ static void test_async(void **state)
     assert_int_equal(r.steps_outstanding, 12);
     assert_int_equal(round_rig_plan(&r, 0, &open), 0);
     struct round_offer old = round_rig_offer(&r, 2, 0);
-    for (int i = 0; i < 5; i++) { /* worker-0 goes on alone */
+    for (int i = 0; i < 5; i++) { /* worker-0 continues alone */
         round_rig_deliver(&r, 0, 0, 0);
         assert_int_equal(round_rig_merge(&r, 0, &close), 1);
         assert_int_equal(close.n, 1);
@@ -64,14 +64,14 @@ static void test_async(void **state)
         if (i < 4) {
             round_rig_ready(&r, 0, 0);
             round_rig_begin(&r, 0, 1);
-            assert_int_equal(r.members.members[0]->work.round, i + 1); /* rounds of its own */
+            assert_int_equal(r.members.members[0]->work.round, i + 1); /* its own rounds */
             assert_int_equal(r.members.members[0]->work.versions[0], i + 1);
         }
     }
     assert_int_equal(r.versions[0], 5);
     assert_int_equal(round_staleness(&r, 0, 0), 1); /* 5 versions, 3 members */
     assert_int_equal(round_rig_judge(&r, 2, &old, &code), ROUND_ACCEPT);
-    /* 27 steps are the budget: 4 each, the last time what is left; what comes back is handed out again */
+    /* The budget is 27 steps: 4 per assignment, and the rest in the last one. Returned steps are assigned again. */
     assert_int_equal(round_rig_grants[0].steps, 3);
     assert_int_equal(r.steps_committed + r.steps_outstanding, 27);
     round_rig_ready(&r, 0, 0);
@@ -83,15 +83,15 @@ static void test_async(void **state)
     assert_int_equal(code, REJECT_STALE);
     assert_int_equal(round_fold_drop(&r, 2, 0, 0, code), STATUS_OK);
     assert_false(round_over(&r));
-    assert_int_equal(round_done(&r), 1); /* 23 of 27 steps, 12 a round */
+    assert_int_equal(round_done(&r), 1); /* 23 of 27 steps, 12 per round */
     assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
     round_rig_ready(&r, 1, 1);
     round_rig_begin(&r, 0, 1);
     assert_int_equal(round_rig_grants[0].steps, 4);
-    assert_int_equal(round_rig_grants[0].ranges[0].start, 48); /* what was refused: 24 + 24 positions before it */
+    assert_int_equal(round_rig_grants[0].ranges[0].start, 48); /* the refused samples: 24 + 24 positions before them */
     old = round_rig_offer(&r, 1, 0);
     old.base_version = 99;
-    assert_int_equal(round_rig_judge(&r, 1, &old, &code), ROUND_DROP); /* from the future */
+    assert_int_equal(round_rig_judge(&r, 1, &old, &code), ROUND_DROP); /* a future version */
     assert_int_equal(code, REJECT_BASE);
     round_rig_deliver(&r, 1, 0, 0);
     assert_int_equal(round_rig_merge(&r, 0, &close), 1);
@@ -102,8 +102,8 @@ static void test_async(void **state)
     round_rig_close(&r);
 }
 
-/* DyLU: all return at about the same time, but nobody for a handful of steps, unless that is what all of them take. */
-static void test_steps_by_speed(void **state)
+/* DyLU: all workers finish at about the same time, with a minimum of steps unless sync_every is smaller. */
+static void test_steps_follow_speed(void **state)
 {
     (void)state;
     static const char *const every[] = {"train.sync_every=20", "train.sync_every=5", "train.sync_every=3"};
@@ -127,9 +127,9 @@ static void test_steps_by_speed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_async),
-        cmocka_unit_test(test_async_durations),
-        cmocka_unit_test(test_steps_by_speed),
+        cmocka_unit_test(test_async_respects_budget_and_staleness),
+        cmocka_unit_test(test_duration_is_measured_per_member),
+        cmocka_unit_test(test_steps_follow_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

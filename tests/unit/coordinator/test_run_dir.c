@@ -19,7 +19,7 @@
 #include "coordinator/run_dir.h"
 #include "tests/lib/store/tmpdir.h"
 
-static int held = -1; /* the lock, as somebody else has it */
+static int held = -1; /* the lock as another process holds it */
 
 static void holds(const char *name, const char *want)
 {
@@ -45,14 +45,14 @@ static void hold(int how)
     assert_true(held >= 0 && flock(held, how | LOCK_NB) == 0);
 }
 
-static void let_go(int unused)
+static void release(int unused)
 {
     (void)unused;
     close(held);
     held = -1;
 }
 
-static void test_lock(void **state)
+static void test_second_lock_is_refused(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -68,8 +68,8 @@ static void test_lock(void **state)
     tmpdir_take("lock");
 }
 
-/* Files of a coordinator that was killed while it wrote them, and none of anybody else. */
-static void test_left_over(void **state)
+/* Files of a coordinator that was killed while it wrote them are removed; other files stay. */
+static void test_files_of_killed_coordinator_are_removed(void **state)
 {
     (void)state;
     static const char *const ours[] = {"address.tmp-999999999", "keys.tmp-999999998"};
@@ -85,26 +85,26 @@ static void test_left_over(void **state)
     tmpdir_take("lock");
 }
 
-/* `atoll status` looks by having the lock for a moment; a signal ends the moment while the coordinator waits. */
-static void test_lock_beside_status(void **state)
+/* `atoll status` takes the lock for a moment; a signal releases it while the coordinator waits. */
+static void test_lock_waits_for_status(void **state)
 {
     (void)state;
     struct err err = {0};
     int fd = -1;
     struct itimerval soon = {.it_value.tv_usec = 20000};
-    assert_int_not_equal(signal(SIGALRM, let_go), SIG_ERR);
+    assert_int_not_equal(signal(SIGALRM, release), SIG_ERR);
     hold(LOCK_SH);
     assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
     if (run_dir_lock(tmpdir, &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_int_equal(held, -1);
     close(fd);
-    hold(LOCK_SH); /* for longer than anybody looks */
+    hold(LOCK_SH); /* longer than any status call */
     assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_EXISTS);
-    let_go(0);
+    release(0);
     tmpdir_take("lock");
 }
 
-static void test_no_folder(void **state)
+static void test_lock_creates_folder(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -112,7 +112,7 @@ static void test_no_folder(void **state)
     tmpdir_put("file", "");
     assert_int_not_equal(run_dir_lock(tmpdir_path("file/run"), &fd, &err), STATUS_OK);
     assert_non_null(strstr(err.msg, "file"));
-    /* Made with what leads to it. */
+    /* Creates the folder with its parents. */
     if (run_dir_lock(tmpdir_path("new/run"), &fd, &err) != STATUS_OK) fail_msg("%s", err.msg);
     close(fd);
     tmpdir_take("new/run/lock");
@@ -121,7 +121,7 @@ static void test_no_folder(void **state)
     tmpdir_take("file");
 }
 
-static void test_run_id(void **state)
+static void test_run_id_is_written_as_hex(void **state)
 {
     (void)state;
     static const uint8_t id[WIRE_UUID] = {0x01, 0xfe, [15] = 0xa0};
@@ -132,7 +132,7 @@ static void test_run_id(void **state)
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-static void test_keys(void **state)
+static void test_keys_are_made_once(void **state)
 {
     (void)state;
     struct transport_keys made, read;
@@ -148,8 +148,8 @@ static void test_keys(void **state)
     assert_memory_not_equal(&made, &read, sizeof made);
 }
 
-/* Of the file that test_keys left: one byte changed, one line too few, one byte too many. Nothing is overwritten. */
-static void test_bad_keys(void **state)
+/* The file of the keys test: one byte changed, one line missing, one byte added. The file is not overwritten. */
+static void test_invalid_keys_are_refused_and_kept(void **state)
 {
     (void)state;
     struct transport_keys keys;
@@ -186,7 +186,7 @@ static const char *line_for(const char *bound, const char *advertise, const stru
     return line;
 }
 
-static void test_address(void **state)
+static void test_address_is_written_and_printed(void **state)
 {
     (void)state;
     struct transport_keys keys;
@@ -194,14 +194,14 @@ static void test_address(void **state)
     assert_string_equal(line_for("tcp://127.0.0.1:29600", "auto", NULL), "tcp://127.0.0.1:29600");
     holds("address", "tcp://127.0.0.1:29600\n");
     assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org", NULL), "tcp://example.org:29600");
-    holds("address", "tcp://127.0.0.1:29600\ntcp://example.org:29600\n"); /* the first is who stands here dials */
+    holds("address", "tcp://127.0.0.1:29600\ntcp://example.org:29600\n"); /* local address first */
     assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org:81", NULL), "tcp://example.org:81");
 
     assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
     snprintf(line, sizeof line, "%s", line_for("tcp://0.0.0.0:29600", "auto", &keys));
-    assert_int_equal(mode_of("address"), 0600); /* who can read it can join */
+    assert_int_equal(mode_of("address"), 0600); /* a user with read access can join */
     assert_int_equal(strncmp(line, "tcp://", 6), 0);
-    assert_null(strstr(line, "0.0.0.0")); /* nobody can dial that */
+    assert_null(strstr(line, "0.0.0.0")); /* this address cannot be dialled */
     port = strstr(line, ":29600/");
     assert_non_null(port);
     assert_int_equal(strlen(port), strlen(":29600") + 2 * 65);
@@ -215,7 +215,7 @@ static void test_address(void **state)
     tmpdir_take("address");
 }
 
-static void test_bad_advertise(void **state)
+static void test_invalid_advertise_is_refused(void **state)
 {
     (void)state;
     char line[1024];
@@ -226,8 +226,8 @@ static void test_bad_advertise(void **state)
     assert_false(file_exists(tmpdir_path("address")));
 }
 
-/* A coordinator that is started again listens where its workers look for it. */
-static void test_last_endpoint(void **state)
+/* A restarted coordinator listens at the address that its workers know. */
+static void test_restart_keeps_endpoint(void **state)
 {
     (void)state;
     static const struct {
@@ -254,11 +254,16 @@ static void test_last_endpoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lock),          cmocka_unit_test(test_lock_beside_status),
-        cmocka_unit_test(test_left_over),     cmocka_unit_test(test_no_folder),
-        cmocka_unit_test(test_run_id),        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_bad_keys),      cmocka_unit_test(test_address),
-        cmocka_unit_test(test_bad_advertise), cmocka_unit_test(test_last_endpoint),
+        cmocka_unit_test(test_second_lock_is_refused),
+        cmocka_unit_test(test_lock_waits_for_status),
+        cmocka_unit_test(test_files_of_killed_coordinator_are_removed),
+        cmocka_unit_test(test_lock_creates_folder),
+        cmocka_unit_test(test_run_id_is_written_as_hex),
+        cmocka_unit_test(test_keys_are_made_once),
+        cmocka_unit_test(test_invalid_keys_are_refused_and_kept),
+        cmocka_unit_test(test_address_is_written_and_printed),
+        cmocka_unit_test(test_invalid_advertise_is_refused),
+        cmocka_unit_test(test_restart_keeps_endpoint),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

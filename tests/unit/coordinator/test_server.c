@@ -1,4 +1,4 @@
-/* The coordinator's loop around the engine, over a transport whose messages and signals come when the test wants. */
+/* The coordinator's loop around the engine, over a transport with scripted messages and signals. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "tests/lib/store/tmpdir.h"
 #include "wire/transport.h"
 
-static int received, answered, signal_at; /* messages; answers; the message that a signal comes with, from 1 */
+static int received, answered, signal_at; /* messages; answers; message with the signal, from 1 */
 
 static enum status fake_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size)
 {
@@ -23,7 +23,7 @@ static enum status fake_send(struct transport *t, uint64_t peer, enum wire_lane 
     return STATUS_OK;
 }
 
-/* Always a message that nobody understands, which is answered with REFUSE. */
+/* Always returns an invalid message, which gets a REFUSE. */
 static enum status fake_recv(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
                              const uint8_t **data_p, size_t *size_p)
 {
@@ -34,7 +34,7 @@ static enum status fake_recv(struct transport *t, uint64_t timeout_us, uint64_t 
     *data_p = noise;
     *size_p = sizeof noise;
     if (++received == signal_at) raise(SIGTERM);
-    assert_true(received <= signal_at); /* it would go on for ever */
+    assert_true(received <= signal_at); /* otherwise the loop would not end */
     return STATUS_OK;
 }
 
@@ -54,7 +54,7 @@ static void fake_close(struct transport *t)
     (void)t;
 }
 
-/* In place of ZeroMQ's. */
+/* Replaces ZeroMQ's. */
 enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
                                  char *bound, size_t cap, struct err *err)
 {
@@ -66,8 +66,9 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
     return STATUS_OK;
 }
 
-/* A worker that is stopped at the same time says LEAVE, and would lose the place it is to come back to. */
-static void test_nothing_counts_after_the_signal(void **state)
+/* A worker that is stopped at the same time sends LEAVE. The coordinator must not read it, so that the worker keeps
+ * its place. */
+static void test_messages_after_signal_are_ignored(void **state)
 {
     (void)state;
     static struct config config;
@@ -76,7 +77,7 @@ static void test_nothing_counts_after_the_signal(void **state)
     config_defaults(&config, &sources);
     snprintf(config.coordinator.listen, sizeof config.coordinator.listen, "tcp://127.0.0.1:29600");
     struct server_options options = {.config = &config, .sources = &sources, .run_dir = tmpdir_path("run")};
-    tmpdir_put("run/summary.json", "{}"); /* of a run that was here before */
+    tmpdir_put("run/summary.json", "{}"); /* of an earlier run */
     signal_at = 3;
     assert_int_equal(server_run(&options, &err), EXIT_RESUMABLE);
     assert_non_null(strstr(err.msg, "stopped by a signal"));
@@ -88,7 +89,7 @@ static void test_nothing_counts_after_the_signal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_nothing_counts_after_the_signal, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_messages_after_signal_are_ignored, tmpdir_make, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

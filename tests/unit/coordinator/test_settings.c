@@ -1,4 +1,4 @@
-/* A run's configuration as its coordinator reads it: codecs are checked, and what is hardly meant is said once. */
+/* The coordinator reads a run's configuration: it checks codecs, and warns once about unlikely settings. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,13 +30,13 @@ static enum status read_flags(const char *const *flags)
     return settings_read(&config, &sources, NULL, &options, &err);
 }
 
-/* The warnings of a good configuration. */
+/* Returns the warnings of a valid configuration. */
 static const char *warned(const char *const *flags)
 {
     warnings[0] = 0;
     log_set_sink(keep_warnings, NULL);
     enum status status = read_flags(flags);
-    assert_string_equal(warnings, ""); /* reading one says nothing: workers read it, too */
+    assert_string_equal(warnings, ""); /* resolve gives no warning: workers call it, too */
     if (status == STATUS_OK) settings_warn(&config, &sources);
     log_set_sink(NULL, NULL);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
@@ -52,7 +52,7 @@ static void assert_one(const char *text, const char *part)
     if (end[1]) fail_msg("more than one warning: %s", text);
 }
 
-static void test_codecs_are_checked(void **state)
+static void test_invalid_codecs_are_refused(void **state)
 {
     (void)state;
     assert_int_equal(READ("--codec.up=int9"), STATUS_INVALID);
@@ -62,7 +62,7 @@ static void test_codecs_are_checked(void **state)
     assert_int_equal(READ("--codec.up=topk:5000/4096"), STATUS_INVALID);
 }
 
-static void test_no_warning(void **state)
+static void test_usual_settings_give_no_warning(void **state)
 {
     (void)state;
     assert_string_equal(WARNED("--train.max_steps=720"), "");
@@ -71,7 +71,7 @@ static void test_no_warning(void **state)
                         ""); /* 64 rounds: each coordinate about once */
 }
 
-static void test_warnings(void **state)
+static void test_unlikely_settings_give_one_warning(void **state)
 {
     (void)state;
     assert_one(WARNED("--train.max_steps=50", "--inner.warmup_steps=50"), "inner.warmup_steps: 50");
@@ -83,8 +83,8 @@ static void test_warnings(void **state)
         "outer.momentum: 0.9 overshoots with codec.up topk:128/4096");
 }
 
-/* A key that somebody set, and that does nothing beside the others. */
-static void test_idle_keys(void **state)
+/* A key that the user set and that has no effect with the others. */
+static void test_keys_without_effect_are_reported(void **state)
 {
     (void)state;
     static const struct {
@@ -114,10 +114,10 @@ static void test_idle_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_codecs_are_checked),
-        cmocka_unit_test(test_no_warning),
-        cmocka_unit_test(test_warnings),
-        cmocka_unit_test(test_idle_keys),
+        cmocka_unit_test(test_invalid_codecs_are_refused),
+        cmocka_unit_test(test_usual_settings_give_no_warning),
+        cmocka_unit_test(test_unlikely_settings_give_one_warning),
+        cmocka_unit_test(test_keys_without_effect_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

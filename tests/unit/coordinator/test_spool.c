@@ -1,4 +1,4 @@
-/* The store's spool on a real disk: bytes come back, room is given back, nothing is left behind. */
+/* The store's spool on a real disk: bytes are read back, freed ranges return to the disk, no file stays. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static int files_in(const char *path)
     return n;
 }
 
-static void test_bytes_come_back(void **state)
+static void test_bytes_are_read_back(void **state)
 {
     (void)state;
     struct spool spool = {.fd = -1};
@@ -33,9 +33,9 @@ static void test_bytes_come_back(void **state)
     memset(a, 1, sizeof a);
     memset(b, 2, sizeof b);
     struct err err = {0};
-    assert_int_equal(spool_read(&spool, 0, back, 1, &err), STATUS_CORRUPT); /* before anything was written */
+    assert_int_equal(spool_read(&spool, 0, back, 1, &err), STATUS_CORRUPT); /* before any write */
     assert_int_equal(spool_write(&spool, tmpdir, 3 * SPOOL_ALIGN, a, sizeof a, &err), STATUS_OK);
-    assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN, b, 4000, &err), STATUS_OK); /* pieces, in front */
+    assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN, b, 4000, &err), STATUS_OK); /* pieces, at the front */
     assert_int_equal(spool_write(&spool, tmpdir, SPOOL_ALIGN + 4000, b, 1000, &err), STATUS_OK);
     assert_int_equal(files_in(tmpdir), 0);
     assert_int_equal(spool_read(&spool, 3 * SPOOL_ALIGN, back, sizeof a, &err), STATUS_OK);
@@ -47,7 +47,7 @@ static void test_bytes_come_back(void **state)
     assert_int_equal(spool.fd, -1);
 }
 
-static void test_forgotten_room_is_given_back(void **state)
+static void test_forgotten_range_returns_to_disk(void **state)
 {
     (void)state;
     enum { BYTES = 64 * SPOOL_ALIGN };
@@ -57,20 +57,20 @@ static void test_forgotten_room_is_given_back(void **state)
     uint8_t *data = calloc(1, BYTES), *back = malloc(BYTES);
     assert_true(data && back);
     memset(data, 7, BYTES);
-    spool_forget(&spool, 0, BYTES); /* nothing there: no effect */
+    spool_forget(&spool, 0, BYTES); /* past the end: no effect */
     assert_int_equal(spool_write(&spool, tmpdir, 0, data, BYTES, &err), STATUS_OK);
     assert_int_equal(fstat(spool.fd, &full), 0);
     spool_forget(&spool, 0, BYTES / 2);
     assert_int_equal(fstat(spool.fd, &half), 0);
-    assert_true(half.st_blocks < full.st_blocks); /* ext4, xfs, btrfs and tmpfs all can */
+    assert_true(half.st_blocks < full.st_blocks); /* ext4, xfs, btrfs and tmpfs all support it */
     assert_int_equal(spool_read(&spool, BYTES / 2, back, BYTES / 2, &err), STATUS_OK);
-    assert_memory_equal(back, data, BYTES / 2); /* its neighbour is untouched */
+    assert_memory_equal(back, data, BYTES / 2); /* the neighbour is unchanged */
     spool_close(&spool);
     free(data);
     free(back);
 }
 
-static void test_no_folder(void **state)
+static void test_missing_folder_is_reported(void **state)
 {
     (void)state;
     struct spool spool = {.fd = -1};
@@ -82,9 +82,9 @@ static void test_no_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_come_back),
-        cmocka_unit_test(test_forgotten_room_is_given_back),
-        cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_bytes_are_read_back),
+        cmocka_unit_test(test_forgotten_range_returns_to_disk),
+        cmocka_unit_test(test_missing_folder_is_reported),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

@@ -1,4 +1,4 @@
-/* checkpoints/ on a real file system: what is ours comes and goes, what is somebody else's stays. Segments are in
+/* checkpoints/ on a real file system: the store creates and deletes its own files and no others. Segments are in
  * test_journal, the spool in test_spool. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,8 +60,8 @@ static void lists(struct store *s, size_t want)
     assert_int_equal(n, want);
 }
 
-/* Half a checkpoint of ours goes at the next start; nothing else does, whatever its name begins with. */
-static void test_sweep(void **state)
+/* The next start deletes an incomplete checkpoint, and no other file, whatever its name. */
+static void test_start_deletes_incomplete_checkpoints(void **state)
 {
     static const char *const ours[] = {"checkpoints/round_000004/model.safetensors",
                                        "checkpoints/round_000005.tmp-77/model.safetensors",
@@ -78,10 +78,10 @@ static void test_sweep(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) tmpdir_put(ours[i], "x");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) tmpdir_put(others[i], "x");
-    /* What lies elsewhere is not ours either. */
+    /* Files behind a link are not the store's either. */
     assert_int_equal(symlink("round_1", tmpdir_path("checkpoints/round_000008")), 0);
     reopen();
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) assert_true(there(ours[i])); /* no run was here */
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) assert_true(there(ours[i])); /* no run here */
     tmpdir_put("journal/00000000.log", "x");
     reopen();
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_true(there(others[i]));
@@ -91,7 +91,7 @@ static void test_sweep(void **state)
     assert_false(there("checkpoints/round_000006"));
 }
 
-/* The names that vanish from a folder while a checkpoint is removed, each behind a blank. */
+/* Returns the names that disappear from a folder while a checkpoint is deleted, each after a space. */
 static void removed_names(struct store *s, uint64_t round, const char *folder, char *out, size_t cap)
 {
     struct err err = {0};
@@ -110,8 +110,8 @@ static void removed_names(struct store *s, uint64_t round, const char *folder, c
     }
 }
 
-/* Who copies files from it looks for config.json last (hf_files_check_config): of them it is removed first. */
-static void test_removal_order(void **state)
+/* A copy of a checkpoint checks config.json last (hf_files_check_config), so the store deletes config.json first. */
+static void test_config_is_deleted_first(void **state)
 {
     char names[256];
     (void)state;
@@ -131,8 +131,9 @@ static void test_removal_order(void **state)
     s->ops->close(s);
 }
 
-/* Tools that work in a model's folder leave something there: the checkpoint goes, that stays, and one line says so. */
-static void test_folder_in_it(void **state)
+/* Tools that work in a model's folder leave a folder there: the checkpoint is deleted, that folder stays, and one
+ * line reports it. */
+static void test_foreign_folder_survives_checkpoint(void **state)
 {
     struct err err = {0};
     (void)state;
@@ -155,12 +156,12 @@ static void test_folder_in_it(void **state)
     s = open_store();
     lists(s, 0);
 
-    /* A run that goes back and comes to this round again needs the name. */
+    /* A run that goes back and reaches this round again needs the name. */
     char aside[64];
     snprintf(aside, sizeof aside, "checkpoints/round_000057.kept-%ld/.cache/x", (long)getpid());
     warnings = 0;
     save(s, 57);
-    assert_int_equal(warnings, 0); /* but for the line that says where it is now */
+    assert_int_equal(warnings, 0); /* except for the line with its new place */
     lists(s, 1);
     assert_true(there(aside));
     assert_int_equal(s->ops->snapshot_remove(s, 57, &err), STATUS_OK);
@@ -192,9 +193,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sweep, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_removal_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_folder_in_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_start_deletes_incomplete_checkpoints, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_config_is_deleted_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_folder_survives_checkpoint, setup, teardown),
     };
     log_set_sink(count, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

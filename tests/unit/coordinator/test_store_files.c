@@ -1,4 +1,5 @@
-/* What a run keeps for its checkpoints beside their models: whose files they are; they outlive their source. */
+/* The files that a run keeps for its checkpoints beside their models, such as the tokenizer's: they outlive their
+ * source. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +21,7 @@ static char source[96], other[96];
 static struct store *store;
 static struct err err;
 
-/* The file in the snapshot has this text; NULL: it is not there. */
+/* The snapshot's file must have this text; NULL: must not exist. */
 static void holds(const char *name, const char *text)
 {
     char path[256];
@@ -70,12 +71,12 @@ static int tear_down(void **state)
     return tmpdir_remove(state);
 }
 
-static void test_of_a_folder(void **state)
+static void test_files_of_folder_are_kept(void **state)
 {
     (void)state;
     assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
     assert_int_equal(dir_remove_flat(source, &err), STATUS_OK);
-    assert_int_equal(store->ops->files_keep(store, source, NULL, false, &err), STATUS_OK); /* the run goes on */
+    assert_int_equal(store->ops->files_keep(store, source, NULL, false, &err), STATUS_OK); /* the run continues */
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     holds("tokenizer_config.json", "{}");
@@ -86,8 +87,8 @@ static void test_of_a_folder(void **state)
     holds("tokenizer.json", NULL);
 }
 
-/* Another tokenizer takes the place of the folder's, and of all that belongs to that; its own file does not. */
-static void test_of_a_file(void **state)
+/* Another tokenizer replaces the folder's tokenizer and its files, but not the model's own file. */
+static void test_file_replaces_tokenizer_of_folder(void **state)
 {
     (void)state;
     assert_int_equal(store->ops->files_keep(store, source, other, true, &err), STATUS_OK);
@@ -100,15 +101,15 @@ static void test_of_a_file(void **state)
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     holds("tokenizer_config.json", "{}");
-    tmpdir_put("other.json", "no tokenizer"); /* what was kept stays */
+    tmpdir_put("other.json", "no tokenizer"); /* the kept files stay */
     assert_int_equal(store->ops->files_keep(store, source, other, true, &err), STATUS_CORRUPT);
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     assert_int_equal(store->ops->files_keep(store, NULL, other, false, &err), STATUS_OK);
 }
 
-/* What somebody else has there is kept, whatever it is; a source that is away for a start is asked for at the next. */
-static void test_of_others(void **state)
+/* Files of other programs stay. A missing source is reported. */
+static void test_foreign_files_stay(void **state)
 {
     (void)state;
     char kept[64];
@@ -128,8 +129,8 @@ static void test_of_others(void **state)
     assert_false(file_exists(tmpdir_path("tokenizer")));
 }
 
-/* A checkpoint of a run that goes on, which removes it just then: its tokenizer may have been there. */
-static void test_of_one_removed_meanwhile(void **state)
+/* A checkpoint of a run that deletes it at that moment: its tokenizer may have been there. */
+static void test_removed_source_is_reported(void **state)
 {
     (void)state;
     assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
@@ -139,8 +140,8 @@ static void test_of_one_removed_meanwhile(void **state)
     assert_false(file_exists(tmpdir_path("tokenizer")));
 }
 
-/* Whoever made it wrote no config.json, which says nothing then. */
-static void test_of_a_bare_model(void **state)
+/* A model without config.json: its absence does not mean a deleted folder. */
+static void test_source_without_config_is_kept(void **state)
 {
     (void)state;
     assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
@@ -153,11 +154,11 @@ static void test_of_a_bare_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_of_a_folder, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_of_a_file, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_of_others, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_of_one_removed_meanwhile, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_of_a_bare_model, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_files_of_folder_are_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_file_replaces_tokenizer_of_folder, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_foreign_files_stay, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_removed_source_is_reported, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_source_without_config_is_kept, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

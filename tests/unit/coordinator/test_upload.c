@@ -1,4 +1,5 @@
-/* One delta on its way in: what goes on, what begins anew, which chunk counts, when a worker hears of credit. */
+/* One delta on its way in: which offer continues or restarts an upload, which chunks count, when the worker gets
+ * credit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,7 @@ static enum status send(struct upload *u, uint64_t offset, size_t size)
     return upload_chunk(u, &chunk);
 }
 
-static void test_goes_on_or_begins_anew(void **state)
+static void test_same_offer_continues_upload(void **state)
 {
     (void)state;
     for (int changed = 0; changed < 5; changed++) {
@@ -50,16 +51,16 @@ static void test_goes_on_or_begins_anew(void **state)
     }
 }
 
-static void test_chunks(void **state)
+static void test_only_next_chunk_is_accepted(void **state)
 {
     (void)state;
     struct upload u = {0};
     struct msg_offer offer = offer_of(1000);
-    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN); /* nothing was offered */
+    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN); /* no offer yet */
     upload_start(&u, &offer, 0);
     assert_int_equal(send(&u, 0, 400), STATUS_OK);
-    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN);   /* once more */
-    assert_int_equal(send(&u, 500, 400), STATUS_AGAIN); /* one before it was lost */
+    assert_int_equal(send(&u, 0, 400), STATUS_AGAIN);   /* again */
+    assert_int_equal(send(&u, 500, 400), STATUS_AGAIN); /* the chunk before it was lost */
     struct msg_chunk chunk = {
         .key = 4, .offset = 400, .total = 1000, .crc = crc32c(0, bytes, 600), .data = bytes, .size = 600};
     for (int bad = 0; bad < 4; bad++) {
@@ -79,15 +80,15 @@ static void test_chunks(void **state)
     assert_int_equal(send(&u, 0, 400), STATUS_AGAIN);
 }
 
-/* A window ahead of what is held, told of by halves, and the end at once. */
-static void test_credit(void **state)
+/* A window ahead of the received bytes, announced in halves; the end is announced at once. */
+static void test_credit_is_sent_in_halves_of_window(void **state)
 {
     (void)state;
     struct upload u = {0};
     struct msg_offer offer = offer_of(8 * MIB);
     upload_start(&u, &offer, 0);
     assert_int_equal(u.upto, UPLOAD_WINDOW);
-    static const uint64_t upto[8] = {4, 6, 6, 8, 8, 8, 8, 8}; /* MiB, after each chunk of one */
+    static const uint64_t upto[8] = {4, 6, 6, 8, 8, 8, 8, 8}; /* in MiB, after each chunk of 1 MiB */
     for (uint64_t i = 0; i < 8; i++) {
         assert_int_equal(send(&u, i * MIB, MIB), STATUS_OK);
         uint64_t before = u.upto;
@@ -96,7 +97,7 @@ static void test_credit(void **state)
     }
 }
 
-static void test_intact(void **state)
+static void test_damaged_delta_is_detected(void **state)
 {
     (void)state;
     struct upload u = {0};
@@ -111,8 +112,9 @@ static void test_intact(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goes_on_or_begins_anew), cmocka_unit_test(test_chunks),
-                                       cmocka_unit_test(test_credit), cmocka_unit_test(test_intact)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_offer_continues_upload), cmocka_unit_test(test_only_next_chunk_is_accepted),
+        cmocka_unit_test(test_credit_is_sent_in_halves_of_window), cmocka_unit_test(test_damaged_delta_is_detected)};
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i * 7 % 251);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

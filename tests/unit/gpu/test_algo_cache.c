@@ -1,4 +1,4 @@
-/* Choices of algorithms: kept over a restart, by several at a time, and worth no more than they say. */
+/* The cache of algorithm choices: survives a restart, is shared by several processes, and ignores invalid lines. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -53,7 +53,7 @@ static bool has(const struct algo_cache *cache, const char *key, uint64_t seed)
     return algo_cache_find(cache, key, words) && !memcmp(words, want, sizeof words);
 }
 
-static void test_restart(void **state)
+static void test_choices_survive_restart(void **state)
 {
     (void)state;
     struct algo_cache cache, other;
@@ -69,7 +69,7 @@ static void test_restart(void **state)
     assert_int_equal(other.n, 200);
     assert_true(has(&other, "m199,n597", 199));
     assert_true(has(&other, "m7,n21", 1000));
-    put(&other, "other", 5); /* and what others add is not lost when the first one writes again */
+    put(&other, "other", 5); /* lines of other processes survive the next write */
     put(&cache, "first", 6);
     algo_cache_close(&other);
     assert_int_equal(algo_cache_open(&other, "a GPU", 1), STATUS_OK);
@@ -79,7 +79,7 @@ static void test_restart(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_damaged(void **state)
+static void test_invalid_lines_are_ignored(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -100,9 +100,9 @@ static void test_damaged(void **state)
     size_t used = strlen(text);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 %s\n", bad[i]);
-    used += (size_t)snprintf(text + used, sizeof text - used, "k 1 2 3 4 5 6 7 8\n") + 1; /* of no GPU; then a NUL */
+    used += (size_t)snprintf(text + used, sizeof text - used, "k 1 2 3 4 5 6 7 8\n") + 1; /* no GPU; a NUL */
     used += (size_t)snprintf(text + used, sizeof text - used, "\na-GPU-1 last 1 2 3 4 5 6 7 8\n");
-    used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 cut 1 2 3 4 5 6 7 8"); /* perhaps it was 80 */
+    used += (size_t)snprintf(text + used, sizeof text - used, "a-GPU-1 cut 1 2 3 4 5 6 7 8"); /* truncated */
     struct algo_cache cache;
     uint64_t words[ALGO_WORDS];
     struct err err = {0};
@@ -113,15 +113,15 @@ static void test_damaged(void **state)
     assert_true(algo_cache_find(&cache, "last", words) && words[7] == 8);
     assert_int_equal(algo_cache_put(&cache, "two words", words, &err), STATUS_LIMIT);
     assert_int_equal(algo_cache_put(&cache, "", words, &err), STATUS_LIMIT);
-    put(&cache, "after", 3); /* in a line of its own */
+    put(&cache, "after", 3); /* on its own line */
     algo_cache_close(&cache);
     assert_int_equal(algo_cache_open(&cache, "a GPU", 1), STATUS_OK);
     assert_true(has(&cache, "after", 3) && cache.n <= 4);
     algo_cache_close(&cache);
 }
 
-/* A file named by hand, for all GPUs of a machine and two releases of the library: nobody takes another's choice. */
-static void test_unlike(void **state)
+/* One file for all GPUs of a machine and two releases of the library: each finds only its own choices. */
+static void test_choices_of_other_gpus_are_ignored(void **state)
 {
     (void)state;
     static const struct {
@@ -146,8 +146,8 @@ static void test_unlike(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* A file that has grown beyond what is read begins again, and does not grow for ever. */
-static void test_too_long(void **state)
+/* A file beyond the size limit starts again, and does not grow without limit. */
+static void test_too_long_file_starts_again(void **state)
 {
     (void)state;
     struct algo_cache cache;
@@ -166,7 +166,7 @@ static void test_too_long(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_places(void **state)
+static void test_environment_selects_file(void **state)
 {
     (void)state;
     struct algo_cache cache;
@@ -180,14 +180,14 @@ static void test_places(void **state)
     put(&cache, "k", 1);
     assert_true(file_exists(want));
     algo_cache_close(&cache);
-    setenv("ATOLL_ALGO_CACHE", "", 1); /* nowhere: for this process only */
+    setenv("ATOLL_ALGO_CACHE", "", 1); /* no file: for this process only */
     assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
     assert_null(cache.path);
     put(&cache, "k", 1);
     assert_true(has(&cache, "k", 1));
     algo_cache_close(&cache);
     snprintf(want, sizeof want, "%s/none/there", tmpdir);
-    setenv("ATOLL_ALGO_CACHE", want, 1); /* cannot be written: said, and kept all the same */
+    setenv("ATOLL_ALGO_CACHE", want, 1); /* not writable: reported, and kept in memory */
     assert_int_equal(algo_cache_open(&cache, "g", 1), STATUS_OK);
     uint64_t words[ALGO_WORDS];
     words_of(3, words);
@@ -214,8 +214,8 @@ static void *add_some(void *arg)
     return NULL;
 }
 
-/* Ranks and workers that time at the same time lose no line and mix none. */
-static void test_together(void **state)
+/* Ranks and workers that write at the same time lose no line and mix none. */
+static void test_concurrent_writers_lose_no_line(void **state)
 {
     (void)state;
     pthread_t threads[4];
@@ -236,8 +236,8 @@ static void test_together(void **state)
     algo_cache_close(&cache);
 }
 
-/* One core may never stop a thread in the middle of a write: who has the lock is waited for. */
-static void test_lock(void **state)
+/* A single core may never interrupt a thread during a write, so this test holds the lock: the writer must wait. */
+static void test_writer_waits_for_lock(void **state)
 {
     (void)state;
     pthread_t thread;
@@ -269,8 +269,8 @@ static void *enter_and_look(void *ctx)
     return NULL;
 }
 
-/* Who measures is alone, and finds what was measured before. */
-static void test_enter(void **state)
+/* One process measures at a time, and finds the choices of earlier ones. */
+static void test_one_process_measures_at_a_time(void **state)
 {
     (void)state;
     pthread_t thread;
@@ -290,7 +290,7 @@ static void test_enter(void **state)
     algo_cache_unlock(&first);
     algo_cache_close(&first);
     algo_cache_close(&second);
-    assert_int_equal(setenv("ATOLL_ALGO_CACHE", "/dev/null", 1), 0); /* nobody is waited for */
+    assert_int_equal(setenv("ATOLL_ALGO_CACHE", "/dev/null", 1), 0); /* no lock and no wait */
     assert_int_equal(algo_cache_open(&first, "g", 1), STATUS_OK);
     algo_cache_lock(&first);
     assert_int_equal(first.held, -1);
@@ -301,7 +301,13 @@ static void test_enter(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {TEST(test_restart),  TEST(test_damaged),  TEST(test_unlike), TEST(test_places),
-                                       TEST(test_too_long), TEST(test_together), TEST(test_lock),   TEST(test_enter)};
+    const struct CMUnitTest tests[] = {TEST(test_choices_survive_restart),
+                                       TEST(test_invalid_lines_are_ignored),
+                                       TEST(test_choices_of_other_gpus_are_ignored),
+                                       TEST(test_environment_selects_file),
+                                       TEST(test_too_long_file_starts_again),
+                                       TEST(test_concurrent_writers_lose_no_line),
+                                       TEST(test_writer_waits_for_lock),
+                                       TEST(test_one_process_measures_at_a_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

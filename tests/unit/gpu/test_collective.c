@@ -1,6 +1,6 @@
 /* ctest: labels=threads
- * Collectives between ranks that are threads: sums in rank order with the same bits everywhere, broadcast, and an abort
- * that leaves nobody waiting. */
+ * Collectives between ranks that are threads: sums in rank order with the same bits on every rank, broadcast, and an
+ * abort that ends every wait. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/collective.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 enum { N = 50021, ROUNDS = 20, RANKS = 4 };
 
@@ -29,8 +29,9 @@ static float value(int rank, int round, size_t i)
     return (float)((i * 2654435761u + (unsigned)(rank * 977 + round * 31)) % 10007) * (rank % 2 ? 1e-3f : 1.7f);
 }
 
-/* Parts of odd sizes to their owners, and back to all; a gap between them stays what it was. */
-static enum status owners(struct rank *r, int round)
+/* Reduces parts of odd sizes to their reduce_to_owners, and gathers them on all ranks; a gap between parts keeps its
+ * values. */
+static enum status reduce_to_owners(struct rank *r, int round)
 {
     struct collective *coll = r->coll;
     int last = coll->n_ranks - 1;
@@ -40,7 +41,7 @@ static enum status owners(struct rank *r, int round)
     for (size_t i = 0; i < N; i++) r->buf[i] = value(coll->rank, round, i);
     TRY(coll->ops->start_reduce(coll, r->buf, parts, 3, 7));
     collective_wait(coll, 7);
-    for (int p = 0; p < 3; p++) /* what is not theirs they may forget */
+    for (int p = 0; p < 3; p++) /* a rank may discard the other parts */
         if (parts[p].root != coll->rank) memset(r->buf + parts[p].offset, 0xff, parts[p].n * sizeof *r->buf);
     TRY(coll->ops->start_broadcast(coll, r->buf, parts, 3, 7));
     collective_wait(coll, 7);
@@ -78,7 +79,7 @@ static void *rank_sums(void *arg)
         r->status = coll->ops->start_broadcast(coll, r->buf, &(struct collective_part){.n = N, .root = root}, 1, 0);
         collective_wait(coll, 0);
         if (r->status != STATUS_OK) return NULL;
-        r->status = owners(r, round);
+        r->status = reduce_to_owners(r, round);
         if (r->status != STATUS_OK) return NULL;
         r->completed++;
     }
@@ -104,7 +105,7 @@ static void close_ranks(struct rank *ranks, struct collective *colls, int n)
     }
 }
 
-static void test_sums(void **state)
+static void test_sums_have_same_bits_on_every_rank(void **state)
 {
     (void)state;
     for (int n = 1; n <= RANKS; n++) {
@@ -129,8 +130,8 @@ static void *rank_waits(void *arg)
     return NULL;
 }
 
-/* One rank never comes and gives up instead: the others return. */
-static void test_abort(void **state)
+/* One rank aborts and never enters the collective: the others return. */
+static void test_abort_ends_every_wait(void **state)
 {
     (void)state;
     struct rank ranks[RANKS];
@@ -156,7 +157,7 @@ static void *rank_short(void *arg)
     return NULL;
 }
 
-static void test_misuse(void **state)
+static void test_different_lengths_are_refused(void **state)
 {
     (void)state;
     struct rank ranks[RANKS];
@@ -176,7 +177,8 @@ static void test_misuse(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums), cmocka_unit_test(test_abort),
-                                       cmocka_unit_test(test_misuse)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums_have_same_bits_on_every_rank),
+                                       cmocka_unit_test(test_abort_ends_every_wait),
+                                       cmocka_unit_test(test_different_lengths_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/device.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 struct attn_case {
     struct attn_shape s;
@@ -87,10 +87,10 @@ static void check_attn(struct device *dev)
     attn_one(dev, (struct attn_shape){.batch = 1, .seq = 32, .heads = 1, .head_dim = 16}, 1, 60);
     attn_one(dev, (struct attn_shape){.batch = 2, .seq = 33, .heads = 2, .head_dim = 32}, 1, 40);
     attn_one(dev, (struct attn_shape){.batch = 1, .seq = 70, .heads = 1, .head_dim = 40}, 1, 30);
-    attn_one(dev, (struct attn_shape){.batch = 1, .seq = 100, .heads = 1, .head_dim = 64}, 6, 0); /* peaked scores */
+    attn_one(dev, (struct attn_shape){.batch = 1, .seq = 100, .heads = 1, .head_dim = 64}, 6, 0); /* high scores */
 }
 
-/* Heads that share keys and values: all of them, some, and none. */
+/* Groups of heads that share keys and values: all, some, and none. */
 static void check_groups(struct device *dev)
 {
     attn_one(dev, (struct attn_shape){.batch = 2, .seq = 5, .heads = 3, .head_dim = 6, .kv_heads = 1}, 1, 200);
@@ -102,7 +102,7 @@ static void check_groups(struct device *dev)
     assert_int_equal(dev->ops->attn_plan(dev, &odd, &plan), STATUS_INVALID);
 }
 
-/* A later token must not change an earlier output, nor a gradient leave it. */
+/* A later token must not change an earlier output or gradient. */
 static void check_causal(struct device *dev)
 {
     enum { T = 40, HD = 16, N = T * HD };
@@ -127,19 +127,19 @@ static void check_causal(struct device *dev)
     mem_free(g);
 }
 
-static void test_attn(void **state)
+static void test_attention_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_attn);
 }
 
-static void test_groups(void **state)
+static void test_grouped_heads_match_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_groups);
 }
 
-static void test_causal(void **state)
+static void test_later_tokens_do_not_change_earlier_ones(void **state)
 {
     (void)state;
     device_case_each(check_causal);
@@ -147,7 +147,8 @@ static void test_causal(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attn), cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_causal)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attention_matches_plain_loops),
+                                       cmocka_unit_test(test_grouped_heads_match_plain_loops),
+                                       cmocka_unit_test(test_later_tokens_do_not_change_earlier_ones)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* RMS norm, rotary positions and gated units of the CPU device against plain loops in double, on every level; each
- * backward also against finite differences. */
+/* RMS norm, rotary positions and gated units of the CPU device against plain loops in double, at every
+ * instruction-set level; each backward also against finite differences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,11 +10,11 @@
 
 #include "common/base/mem.h"
 #include "gpu/device.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* A loss, sum of g * y, of an operation in double. */
+/* An operation in double, and its loss: the sum of g * y. */
 struct op_case {
     size_t n, c;
     double *x, *w, *g, *y;
@@ -42,7 +42,7 @@ static double rms_loss(void *ctx)
     return loss;
 }
 
-/* With rows as small as eps it counts where eps is added. */
+/* Rows as small as eps detect a wrong place of eps. */
 static void rms_one(struct device *dev, size_t n, size_t c, float sigma, float eps, size_t most)
 {
     size_t all = n * c;
@@ -87,7 +87,7 @@ static void check_rms(struct device *dev)
 
 /* --- rotary positions --------------------------------------------------------------------------------------------- */
 
-/* As Hugging Face writes it: x cos + rotate_half(x) sin with rotate_half(x) = (-second half, first half). */
+/* The formula of Hugging Face: x cos + rotate_half(x) sin with rotate_half(x) = (-second half, first half). */
 static double rope_loss(void *ctx)
 {
     struct op_case *s = ctx;
@@ -120,7 +120,7 @@ static void rope_one(struct device *dev, struct rope_shape shape, size_t most)
     case_close("rope", x, s.y, all, 1e-6);
     for (size_t r = 0; r < shape.n; r++)
         for (size_t i = shape.heads * shape.head_dim; i < shape.ld; i++)
-            assert_true((double)x[r * shape.ld + i] == s.x[r * shape.ld + i]); /* what is not a head stays */
+            assert_true((double)x[r * shape.ld + i] == s.x[r * shape.ld + i]); /* values outside the heads stay */
     dev->ops->rope(dev, &shape, table, g, true);
     case_gradient("rope back", rope_loss, &s, s.x, all, g, 1e-5, most);
     void *rest[] = {x, g, table, s.x, s.g, s.y};
@@ -175,22 +175,22 @@ static void check_glu(struct device *dev)
     glu_one(dev, 1, 1, 1);
     glu_one(dev, 3, 5, 1);
     glu_one(dev, 7, 32, 3);
-    glu_one(dev, 11, 67, 30); /* far out: exp must not overflow */
+    glu_one(dev, 11, 67, 30); /* large values: exp must not overflow */
 }
 
-static void test_rms(void **state)
+static void test_rms_norm_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_rms);
 }
 
-static void test_rope(void **state)
+static void test_rope_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_rope);
 }
 
-static void test_glu(void **state)
+static void test_glu_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_glu);
@@ -199,9 +199,9 @@ static void test_glu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_glu),
+        cmocka_unit_test(test_rms_norm_matches_plain_loops),
+        cmocka_unit_test(test_rope_matches_plain_loops),
+        cmocka_unit_test(test_glu_matches_plain_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Linear layers, layer norm, embedding and head of the CPU device against plain loops in double, on every level; each
- * backward also against finite differences of the forward. */
+/* Linear layers, layer norm, embedding and head of the CPU device against plain loops in double, at every
+ * instruction-set level; each backward also against finite differences of the forward. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "common/base/mem.h"
 #include "gpu/cpu/cpu_impl.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -20,7 +20,7 @@ static double gelu(double z)
     return 0.5 * z * (1 + tanh(0.7978845608028654 * (z + 0.044715 * z * z * z)));
 }
 
-static double gelu_slope(double z)
+static double gelu_derivative(double z)
 {
     double t = tanh(0.7978845608028654 * (z + 0.044715 * z * z * z));
     return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * z * z);
@@ -31,8 +31,8 @@ static double weight(const float *w, const struct lin_shape *s, size_t k, size_t
     return s->out_in ? w[m * s->k + k] : w[k * s->m + m];
 }
 
-/* Odd, tiny and block-crossing sizes: more than one block of k, of columns, of rows; one of everything; rows a power of
- * two apart, which are packed. */
+/* Odd, tiny and block-crossing sizes: several blocks of k, of columns and of rows; 1 in every dimension; rows a
+ * power of two apart, which are packed. */
 static const size_t lin_sizes[][3] = {{1, 1, 1},      {3, 5, 2},      {14, 32, 32},   {15, 17, 33},
                                       {29, 384, 31},  {7, 385, 65},   {64, 800, 16},  {130, 3, 545},
                                       {2, 129, 1030}, {37, 1200, 70}, {30, 1024, 40}, {70, 512, 33}};
@@ -55,7 +55,7 @@ static void lin_forward(struct device *dev, const size_t *size, bool out_in, boo
         for (size_t j = 0; j < s.m; j++) {
             double sum = b[j];
             for (size_t k = 0; k < s.k; k++) sum += (double)x[i * s.k + k] * weight(w, &s, k, j);
-            slope[i * s.m + j] = gelu_slope(sum);
+            slope[i * s.m + j] = gelu_derivative(sum);
             want[i * s.m + j] = (act ? gelu(sum) : sum) + (with_res ? (double)res[i * s.m + j] : 0);
         }
     dev->ops->lin_fwd(dev, plan, x, w, b, with_res ? res : NULL, y, act ? aux : NULL);
@@ -64,7 +64,7 @@ static void lin_forward(struct device *dev, const size_t *size, bool out_in, boo
         dev->ops->lin_fwd(dev, plan, x, w, b, res, res, NULL);
         case_equal("lin_fwd in place", res, y, ny);
     }
-    if (act) { /* dx through aux must be the slope: dy = identity-like rows, w = I is too small */
+    if (act) { /* dx through aux must be the derivative: dy = identity-like rows, w = I is too small */
         float *again = case_poisoned(ny);
         dev->ops->act_recompute(dev, plan, aux, again);
         case_equal("act_recompute", again, y, ny);
@@ -126,7 +126,7 @@ static void lin_backward(struct device *dev, const size_t *size, bool out_in)
     for (size_t i = 0; i < nx; i++) want_x[i] *= 2;
     case_close("lin_bwd_x accumulated", dx, want_x, nx, 2e-6);
     dev->ops->lin_bwd_x(dev, plan, dy, w, aux, dx, false);
-    for (size_t i = 0; i < nx; i++) want_x[i] *= 0.5 * gelu_slope(aux[i]);
+    for (size_t i = 0; i < nx; i++) want_x[i] *= 0.5 * gelu_derivative(aux[i]);
     case_close("lin_bwd_x through an activation", dx, want_x, nx, 2e-6);
     for (int pass = 1; pass <= 2; pass++) {
         dev->ops->lin_bwd_w(dev, plan, x, dy, dw, out_in ? NULL : db, pass > 1);
@@ -253,7 +253,7 @@ static void embed_one(struct device *dev, size_t batch, size_t seq, size_t c, si
     for (size_t i = 0; i < seq * c; i++) want_p[i] *= 2;
     dev->ops->embed_bwd(dev, n, seq, c, tokens, dout, dwte, dwpe, true);
     case_close("embed dwpe accumulated", dwpe, want_p, seq * c, 1e-6);
-    memset(wpe, 0, seq * c * sizeof *wpe); /* no positions: as if they were zero */
+    memset(wpe, 0, seq * c * sizeof *wpe); /* no positions: as with zero positions */
     float *bare = case_poisoned(n * c), *dbare = case_normal(v * c, 4, 1), *dzero = case_normal(v * c, 4, 1);
     dev->ops->embed_fwd(dev, n, seq, c, tokens, wte, wpe, out);
     dev->ops->embed_fwd(dev, n, seq, c, tokens, wte, NULL, bare);
@@ -362,31 +362,31 @@ static void check_head(struct device *dev)
     head_one(dev, 21, 20, 100, 3); /* logits of tens: the softmax must not overflow */
 }
 
-static void test_lin_fwd(void **state)
+static void test_linear_forward_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_lin_fwd);
 }
 
-static void test_lin_bwd(void **state)
+static void test_linear_backward_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_lin_bwd);
 }
 
-static void test_norm(void **state)
+static void test_layer_norm_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_norm);
 }
 
-static void test_embed(void **state)
+static void test_embedding_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_embed);
 }
 
-static void test_head(void **state)
+static void test_head_matches_plain_loops(void **state)
 {
     (void)state;
     device_case_each(check_head);
@@ -395,8 +395,11 @@ static void test_head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lin_fwd), cmocka_unit_test(test_lin_bwd), cmocka_unit_test(test_norm),
-        cmocka_unit_test(test_embed),   cmocka_unit_test(test_head),
+        cmocka_unit_test(test_linear_forward_matches_plain_loops),
+        cmocka_unit_test(test_linear_backward_matches_plain_loops),
+        cmocka_unit_test(test_layer_norm_matches_plain_loops),
+        cmocka_unit_test(test_embedding_matches_plain_loops),
+        cmocka_unit_test(test_head_matches_plain_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Reductions, optimizers and vector operations of the CPU device, its elementary functions, and what must hold for all:
- * the same bits with any number of threads, errors that stick, and names that are refused. */
+/* Reductions, optimizers, vector operations and elementary functions of the CPU device.
+ * Also: the same bits with any number of threads, errors that stick, and refused device names. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "common/base/mem.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 static const size_t lengths[] = {1, 7, 16, 1000, 5000, 300001};
 
@@ -58,7 +58,7 @@ static void check_clip(struct device *dev)
     assert_true(scale == 0 && isinf(norm));
 }
 
-/* Spans that leave a gap, one with decay and one without, over some steps. */
+/* Spans that leave a gap, one with decay and one without, over several steps. */
 static void check_adamw(struct device *dev)
 {
     enum { N = 5000 };
@@ -127,7 +127,7 @@ static void check_vector(struct device *dev)
     }
 }
 
-/* exp and log through the head: for two classes the loss is log(1 + exp(d)), known to full precision. */
+/* Tests exp and log through the head: for two classes the loss is log(1 + exp(d)), known to full precision. */
 static void check_functions(struct device *dev)
 {
     struct head_shape shape = {.n = 1, .c = 1, .v = 64};
@@ -144,7 +144,7 @@ static void check_functions(struct device *dev)
     }
 }
 
-/* One transformer-like pass; its bits must not depend on the number of threads. */
+/* Runs a transformer-like pass whose bits must be independent of the number of threads. */
 static void pass(int threads, float *out, size_t n_out)
 {
     enum { B = 2, T = 50, H = 3, HD = 16, C = H * HD, N = B * T };
@@ -175,7 +175,7 @@ static void pass(int threads, float *out, size_t n_out)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
 }
 
-static void test_same_bits(void **state)
+static void test_bits_are_independent_of_threads(void **state)
 {
     (void)state;
     static const char *const levels[] = {"portable", "avx2", "avx512"};
@@ -197,7 +197,7 @@ static void test_same_bits(void **state)
     unsetenv("ATOLL_CPU");
 }
 
-static void test_refusals(void **state)
+static void test_invalid_device_names_are_refused(void **state)
 {
     (void)state;
     struct device *dev = NULL;
@@ -208,7 +208,7 @@ static void test_refusals(void **state)
         assert_int_equal(err.code, STATUS_UNSUPPORTED);
         assert_non_null(strstr(err.msg, "CUDA"));
     }
-    assert_int_equal(device_open("cuda:0,1", 1, &dev, &err), STATUS_INVALID); /* a list is the replica's */
+    assert_int_equal(device_open("cuda:0,1", 1, &dev, &err), STATUS_INVALID); /* only the replica accepts a list */
     assert_int_equal(device_open("cuda:x", 1, &dev, &err), STATUS_INVALID);
     assert_int_equal(device_open("tpu", 1, &dev, &err), STATUS_INVALID);
     assert_int_equal(device_open("cpu", 0, &dev, &err), STATUS_INVALID);
@@ -218,7 +218,7 @@ static void test_refusals(void **state)
     unsetenv("ATOLL_CPU");
     enum status status = err_set(&err, STATUS_UNSUPPORTED, "ATOLL_CPU=avx512: not a level of this CPU");
     assert_int_equal(device_advise(status, "cpu", "--device cpu", &err), STATUS_UNSUPPORTED);
-    assert_null(strstr(err.msg, "--device")); /* it is the CPU that cannot */
+    assert_null(strstr(err.msg, "--device")); /* the CPU lacks the level: the error must not suggest --device */
     status = err_set(&err, STATUS_UNSUPPORTED, "no driver");
     assert_int_equal(device_advise(status, "cuda:1", NULL, &err), STATUS_UNSUPPORTED);
     assert_int_equal(device_advise(status, "cuda:1", "--device cpu", &err), STATUS_UNSUPPORTED);
@@ -235,7 +235,7 @@ static void test_refusals(void **state)
     }
 }
 
-static void test_sticky_error(void **state)
+static void test_first_error_stays(void **state)
 {
     (void)state;
     struct device *dev;
@@ -271,9 +271,14 @@ EACH(functions)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions), cmocka_unit_test(test_clip),         cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_vector),     cmocka_unit_test(test_functions),    cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_sticky_error),
+        cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_vector),
+        cmocka_unit_test(test_functions),
+        cmocka_unit_test(test_bits_are_independent_of_threads),
+        cmocka_unit_test(test_invalid_device_names_are_refused),
+        cmocka_unit_test(test_first_error_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

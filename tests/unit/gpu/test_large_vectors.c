@@ -1,4 +1,4 @@
-/* Fragments and vectors of more than 2^33 numbers: sizes of payloads, their far ends, and what a device computes there.
+/* Fragments and vectors of more than 2^33 values: sizes of payloads, their last values, and operations of a device.
  * ctest: labels=asan */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +15,8 @@
 #include "compress/codec_stage.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/cpu/gemm.h"
-#include "tests/lib/rigs/device_case.h"
-#include "tests/lib/rigs/large_case.h"
+#include "tests/lib/device/device_case.h"
+#include "tests/lib/device/large_case.h"
 
 enum { PLAIN = 4096 };
 #define MATRIX ((uint64_t)1 << 33)
@@ -48,8 +48,8 @@ static void expect_parts(const char *spec, uint64_t bound)
     codec_destroy(codec);
 }
 
-/* Bytes of a payload, the last value of which is decoded, and of the numbers of a device. */
-static void test_codec_sizes(void **state)
+/* Sizes of a payload, and of the quantized values on a device. */
+static void test_payload_sizes_exceed_32_bits(void **state)
 {
     (void)state;
     const uint64_t blocks = MATRIX / 65536;
@@ -59,7 +59,7 @@ static void test_codec_sizes(void **state)
     expect_parts("int4:65536", 2 * PLAIN + 2 * blocks + MATRIX / 2);
     expect_parts("2bit:65536", 2 * PLAIN + 3 * blocks + MATRIX / 4);
     expect_parts("1bit:65536", 2 * PLAIN + 2 * blocks + MATRIX / 8);
-    /* 64 times 16 bits of gaps and 1 a chunk and its scale, groups of two chunks and where they begin */
+    /* the bits of gaps, signs and scales; below, groups of two chunks and their offsets */
     const uint64_t bits = blocks * (64 * (3 + 16 + 1) + 20 + 4);
     expect_parts("topk:64/65536+sign", 2 * PLAIN + bits / 8 + blocks / 2 * (4 + 2 + 1));
     for (int i = 0; i < 2; i++) {
@@ -69,8 +69,8 @@ static void test_codec_sizes(void **state)
     }
 }
 
-/* Offsets in a top-k payload have 32 bits: a fragment that needs more is refused. */
-static void test_codec_limit(void **state)
+/* Offsets in a top-k payload have 32 bits: a larger fragment is refused. */
+static void test_topk_refuses_too_large_fragment(void **state)
 {
     (void)state;
     const struct codec_span span = {.count = MATRIX, .rows = 1 << 17, .cols = 1 << 16, .ndim = 2};
@@ -81,7 +81,7 @@ static void test_codec_limit(void **state)
     assert_non_null(strstr(err.msg, "train.fragments"));
 }
 
-/* The last value of the matrix, in a payload of which all is zero but n bytes at `at` and n_head at `head_at`. */
+/* Decodes the last value of the matrix, from a payload of zeros with n bytes at `at` and n_head bytes at `head_at`. */
 static float far_value(const char *spec, uint64_t at, const void *bytes, size_t n, uint64_t head_at, const void *head,
                        size_t n_head)
 {
@@ -104,7 +104,7 @@ static float far_value(const char *spec, uint64_t at, const void *bytes, size_t 
     return value;
 }
 
-static void test_codec_ends(void **state)
+static void test_last_value_of_large_payload_is_decoded(void **state)
 {
     (void)state;
     const float x = 1.5f;
@@ -118,7 +118,7 @@ static void test_codec_ends(void **state)
                           2 * PLAIN + 2 * (blocks - 1), scale, 2) == 3);
 }
 
-static void test_pieces(void **state)
+static void test_offsets_of_chunks_exceed_32_bits(void **state)
 {
     (void)state;
     static const char *const specs[] = {"int8:65536", "int4:65536", "topk:64/65536+sign"};
@@ -142,15 +142,15 @@ static void test_pieces(void **state)
     }
 }
 
-/* --- numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
-static void *take(struct device *dev, uint64_t bytes)
+static void *map_vector(struct device *dev, uint64_t bytes)
 {
     (void)dev;
     return large_map(bytes);
 }
 
-static void give(struct device *dev, void *p, uint64_t bytes)
+static void unmap_vector(struct device *dev, void *p, uint64_t bytes)
 {
     (void)dev;
     large_unmap(p, bytes);
@@ -158,17 +158,17 @@ static void give(struct device *dev, void *p, uint64_t bytes)
 
 static void check_operations(struct device *dev)
 {
-    large_case_check(dev, take, give);
+    large_case_check(dev, map_vector, unmap_vector);
 }
 
-static void test_operations(void **state)
+static void test_operations_reach_far_values(void **state)
 {
     (void)state;
     device_case_each(check_operations);
 }
 
-/* Rows of A, B and C that lie 2^32 numbers apart. */
-static void test_products(void **state)
+/* Rows of A, B and C that lie 2^32 values apart. */
+static void test_products_reach_far_rows(void **state)
 {
     (void)state;
     enum { M = 3, COLS = 5, DEPTH = 4 };
@@ -199,8 +199,12 @@ static void test_products(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_codec_sizes), cmocka_unit_test(test_codec_limit), cmocka_unit_test(test_codec_ends),
-        cmocka_unit_test(test_pieces),      cmocka_unit_test(test_operations),  cmocka_unit_test(test_products),
+        cmocka_unit_test(test_payload_sizes_exceed_32_bits),
+        cmocka_unit_test(test_topk_refuses_too_large_fragment),
+        cmocka_unit_test(test_last_value_of_large_payload_is_decoded),
+        cmocka_unit_test(test_offsets_of_chunks_exceed_32_bits),
+        cmocka_unit_test(test_operations_reach_far_values),
+        cmocka_unit_test(test_products_reach_far_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
-/* Moments in bf16: rounding has no bias and no memory of other elements, steps, workers or moments; what is exact stays
- * so; and AdamW's bits are those of a plain loop on every instruction-set level, for any threads and any shards. */
+/* Moments in bf16.
+ * - The rounding is unbiased and independent of other elements, steps, workers and moments.
+ * - Exact values stay exact.
+ * - AdamW's bits match a plain loop at every instruction-set level, for any threads and any shards. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,16 +15,15 @@
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/device.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 enum { DRAWS = 1 << 16 };
 
-/* Five standard deviations of a count of DRAWS that each happen with probability p, and one for p near 0. */
+/* Allows five standard deviations of a count of DRAWS events of probability p each, plus one for p near 0. */
 static void expect_share(const char *what, unsigned count, double p)
 {
     double off = fabs(count - p * DRAWS), allowed = 5 * sqrt(DRAWS * p * (1 - p)) + 1;
-    if (off > allowed)
-        fail_msg("%s: %u of %d, expected %.0f, allowed to be off by %.0f", what, count, DRAWS, p * DRAWS, allowed);
+    if (off > allowed) fail_msg("%s: %u of %d, expected %.0f +- %.0f", what, count, DRAWS, p * DRAWS, allowed);
 }
 
 static uint32_t word_of(uint64_t seed, uint64_t step, uint64_t index)
@@ -32,15 +33,15 @@ static uint32_t word_of(uint64_t seed, uint64_t step, uint64_t index)
     return moment_word(noise[0], noise[1], index);
 }
 
-/* Draw number i along one of the ways there are: elements, elements behind 2^32, steps, seeds. */
+/* Returns draw number i along one of four sequences: elements, elements behind 2^32, steps, seeds. */
 static uint32_t draw(int way, uint32_t i)
 {
     if (way < 2) return word_of(7, 3, i + ((uint64_t)way << 32) * 5);
     return way == 2 ? word_of(7, i, 11) : word_of(i, 3, 11);
 }
 
-/* By products what long double's power says, rounded to float. */
-static void test_correct(void **state)
+/* Compares the repeated products with powl, rounded to float. */
+static void test_bias_correction_matches_power(void **state)
 {
     (void)state;
     static const float betas[] = {0, 0.5f, 0.9f, 0.95f, 0.999f, 0.99999f};
@@ -54,10 +55,10 @@ static void test_correct(void **state)
         }
 }
 
-static void test_no_bias(void **state)
+static void test_rounding_is_unbiased(void **state)
 {
     (void)state;
-    static const uint32_t cut[] = {1, 64, 1000, 0x4000, 0x8000, 0xc000, 0xff00, 0xffff}; /* off, of 0x10000 */
+    static const uint32_t cut[] = {1, 64, 1000, 0x4000, 0x8000, 0xc000, 0xff00, 0xffff}; /* of 0x10000 */
     for (int way = 0; way < 4; way++)
         for (size_t c = 0; c < sizeof cut / sizeof *cut; c++)
             for (int moment = 0; moment < 2; moment++) {
@@ -73,9 +74,8 @@ static void test_no_bias(void **state)
             }
 }
 
-/* Whether a half is rounded up says nothing of the next element, the next step, the next worker, nor of the other
- * moment. */
-static void test_no_memory(void **state)
+/* The rounding of a half is independent of the next element, step and worker, and of the other moment. */
+static void test_roundings_are_independent(void **state)
 {
     (void)state;
     unsigned moments = 0, next[4] = {0}, far[4] = {0};
@@ -95,7 +95,7 @@ static void test_no_memory(void **state)
     }
 }
 
-static void test_exact(void **state)
+static void test_exact_values_stay(void **state)
 {
     (void)state;
     for (uint32_t half = 0; half < 0x7f80; half++)
@@ -104,12 +104,12 @@ static void test_exact(void **state)
             assert_int_equal(moment_round(x, 0), half | sign << 15);
             assert_int_equal(moment_round(x, 0xffff), half | sign << 15);
         }
-    assert_int_equal(moment_round(3.4e38f, 0xffff), 0x7f7f); /* its neighbour would be infinity */
+    assert_int_equal(moment_round(3.4e38f, 0xffff), 0x7f7f); /* the next value is infinity */
     assert_int_equal(moment_round(-3.4e38f, 0xffff), 0xff7f);
     assert_int_equal(moment_round(INFINITY, 0), 0x7f7f);
     assert_true(moment_drop(MOMENT_LEAST) == MOMENT_LEAST && moment_drop(-MOMENT_LEAST) == -MOMENT_LEAST);
     assert_true(moment_drop(0x1.fp-111f) == 0 && moment_drop(-1e-40f) == 0);
-    assert_int_equal(moment_round(MOMENT_LEAST, 0), rule_bits(MOMENT_LEAST) >> 16); /* not cut to less */
+    assert_int_equal(moment_round(MOMENT_LEAST, 0), rule_bits(MOMENT_LEAST) >> 16); /* not truncated to less */
 }
 
 /* --- AdamW -------------------------------------------------------------------------------------------------------- */
@@ -139,7 +139,7 @@ static void state_free(struct state *s)
     mem_free(s->v);
 }
 
-/* Of all sizes: squares that are subnormal, and some beyond 1e18; 0 now and then, and for one element always. */
+/* All magnitudes: subnormal squares and squares beyond 1e18; 0 now and then, and always in one element. */
 static void fill_grad(float *grad, uint64_t step)
 {
     float *values = case_normal(N, 10 + step, 1);
@@ -162,7 +162,7 @@ static struct step_count count_of(uint64_t steps)
     return count;
 }
 
-/* What the kernels have to give, to the bit; index: of element 0. */
+/* The expected result, bit for bit; index: of element 0. */
 static void plain_step(struct state *s, size_t from, size_t to, uint64_t index, float decay,
                        const struct step_count *count)
 {
@@ -189,7 +189,7 @@ static void same(const char *what, const struct state *got, const struct state *
     }
 }
 
-/* Whole, and as three shards that keep the moments of their part only. */
+/* Runs whole, and as three shards that keep only the moments of their part. */
 static void check_adamw(struct device *dev)
 {
     const struct adamw_span spans[] = {{.count = 1237, .decay = true}, {.offset = 1237, .count = N - 1237}};
@@ -236,14 +236,14 @@ static void check_adamw(struct device *dev)
     state_free(&cut);
 }
 
-static void test_adamw(void **state)
+static void test_adamw_matches_plain_loop(void **state)
 {
     (void)state;
     device_case_each(check_adamw);
 }
 
-/* More elements than 32 bits count. */
-static void test_far(void **state)
+/* More elements than 32 bits can count. */
+static void test_noise_reaches_elements_behind_32_bits(void **state)
 {
     (void)state;
     static const char *const levels[] = {"portable", "avx2", "avx512"};
@@ -271,9 +271,9 @@ static void test_far(void **state)
     }
 }
 
-/* A second moment that grows by less than half of its last bit a step still gets where it belongs; rounded to nearest
+/* A second moment that grows by less than half of its last bit per step still reaches its limit. Rounded to nearest,
  * it would stay at about a quarter. */
-static void test_slow_growth(void **state)
+static void test_small_increments_accumulate(void **state)
 {
     (void)state;
     enum { FEW = 256, LONG = 6000 };
@@ -295,17 +295,21 @@ static void test_slow_growth(void **state)
         mean_v += rule_bf16_value(v[i]) / FEW;
     }
     device_close(dev);
-    if (!(fabs(mean_m - 1) < 0.01)) fail_msg("the first moment is %g, not 1", mean_m);
-    if (!(fabs(mean_v - (1 - pow(0.999, LONG))) < 0.02)) fail_msg("the second moment is %g, not 1", mean_v);
+    if (!(fabs(mean_m - 1) < 0.01)) fail_msg("the first moment is %g, expected 1", mean_m);
+    if (!(fabs(mean_v - (1 - pow(0.999, LONG))) < 0.02)) fail_msg("the second moment is %g, expected 1", mean_v);
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_correct),     cmocka_unit_test(test_no_bias), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_exact),       cmocka_unit_test(test_adamw),   cmocka_unit_test(test_far),
-        cmocka_unit_test(test_slow_growth),
+        cmocka_unit_test(test_bias_correction_matches_power),
+        cmocka_unit_test(test_rounding_is_unbiased),
+        cmocka_unit_test(test_roundings_are_independent),
+        cmocka_unit_test(test_exact_values_stay),
+        cmocka_unit_test(test_adamw_matches_plain_loop),
+        cmocka_unit_test(test_noise_reaches_elements_behind_32_bits),
+        cmocka_unit_test(test_small_increments_accumulate),
     };
     return cmocka_run_group_tests_name("moments", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Addresses: what is accepted, what each bad one prints, and that nothing plain leaves this machine. */
+/* Addresses: the accepted forms, the error for each invalid one, and that no plain text leaves this machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,14 +14,14 @@
 
 #define HEX64 "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF"
 
-static void says(const struct err *err, enum status code, const char *words, const char *input)
+static void assert_error(const struct err *err, enum status code, const char *words, const char *input)
 {
     if (err->code != code || !strstr(err->msg, words))
         fail_msg("%s: %s, \"%s\"; expected \"%s\"", input, status_text(err->code), err->msg, words);
     assert_null(strchr(err->msg, '\n'));
 }
 
-static void test_good(void **state)
+static void test_valid_addresses_are_parsed(void **state)
 {
     (void)state;
     static const char *const good[] = {
@@ -43,7 +43,7 @@ static void test_good(void **state)
     }
 }
 
-static void test_keys_in_order(void **state)
+static void test_server_key_precedes_secret(void **state)
 {
     (void)state;
     struct transport_address a;
@@ -58,7 +58,7 @@ static void test_keys_in_order(void **state)
     assert_memory_equal(a.secret, keys.worker_secret, 32);
 }
 
-static void test_bad(void **state)
+static void test_invalid_addresses_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -96,8 +96,8 @@ static void test_bad(void **state)
         struct transport_address a;
         struct err err = {0};
         assert_int_equal(transport_address_parse(&a, bad[i].text, &err), STATUS_INVALID);
-        says(&err, STATUS_INVALID, bad[i].words, bad[i].text);
-        assert_null(strstr(err.msg, HEX64)); /* logs are read by others */
+        assert_error(&err, STATUS_INVALID, bad[i].words, bad[i].text);
+        assert_null(strstr(err.msg, HEX64)); /* the log must not show keys */
     }
     char longest[600] = "tcp://";
     memset(longest + 6, 'a', 500);
@@ -107,8 +107,8 @@ static void test_bad(void **state)
     assert_int_equal(transport_address_parse(&a, longest, NULL), STATUS_INVALID);
 }
 
-/* What coordinator.advertise may be, for a coordinator at 10.0.0.1:29600. */
-static void test_advertised(void **state)
+/* The valid values of coordinator.advertise, for a coordinator at 10.0.0.1:29600. */
+static void test_advertised_address_gets_default_port(void **state)
 {
     (void)state;
     static const char *const good[][2] = {
@@ -142,11 +142,11 @@ static void test_advertised(void **state)
         char out[272];
         struct err err = {0};
         assert_int_equal(endpoint_advertised(out, sizeof out, bad[i][0], "tcp://10.0.0.1:29600", &err), STATUS_INVALID);
-        says(&err, STATUS_INVALID, bad[i][1], bad[i][0]);
+        assert_error(&err, STATUS_INVALID, bad[i][1], bad[i][0]);
     }
 }
 
-static void test_find(void **state)
+static void test_loopback_and_ipv6_are_detected(void **state)
 {
     (void)state;
     static const struct {
@@ -167,12 +167,12 @@ static void test_find(void **state)
         assert_int_equal(endpoint_find(&found, &e, NULL), STATUS_OK);
         if (found.loopback != hosts[i].loopback || found.ipv6 != hosts[i].ipv6) fail_msg("%s", hosts[i].text);
     }
-    struct endpoint nobody = {.host = "no-such-host.invalid", .port = "1"};
+    struct endpoint unknown = {.host = "no-such-host.invalid", .port = "1"};
     struct endpoint_found found;
     struct err err = {0};
-    enum status status = endpoint_find(&found, &nobody, &err); /* AGAIN on a machine without name service */
+    enum status status = endpoint_find(&found, &unknown, &err); /* AGAIN on a machine without name service */
     assert_true(status == STATUS_NOTFOUND || status == STATUS_AGAIN);
-    says(&err, status, "no-such-host.invalid", nobody.host);
+    assert_error(&err, status, "no-such-host.invalid", unknown.host);
 }
 
 static enum status try_listen(const char *endpoint, struct err *err)
@@ -184,7 +184,7 @@ static enum status try_listen(const char *endpoint, struct err *err)
     return status;
 }
 
-static void test_listen_refusals(void **state)
+static void test_listen_refuses_plain_text_on_network(void **state)
 {
     (void)state;
     static const struct {
@@ -211,16 +211,16 @@ static void test_listen_refusals(void **state)
     char bound[128];
     assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
     assert_int_equal(transport_zmq_listen(&t, "tcp://192.0.2.1:*", &keys, bound, sizeof bound, &err), STATUS_INVALID);
-    says(&err, err.code, "does not have that address", "192.0.2.1");
+    assert_error(&err, err.code, "does not have that address", "192.0.2.1");
     assert_int_equal(endpoint_check_own("tcp://192.0.2.1:29600", &err), STATUS_INVALID);
-    says(&err, err.code, "does not have that address", "192.0.2.1");
+    assert_error(&err, err.code, "does not have that address", "192.0.2.1");
     assert_int_equal(endpoint_check_own("tcp://no-such-host.invalid:1", &err), STATUS_INVALID);
     assert_int_equal(endpoint_check_own("tcp://127.0.0.1:*", &err), STATUS_OK);
     assert_int_equal(endpoint_check_own("tcp://*:*", &err), STATUS_OK);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_port_taken(void **state)
+static void test_port_in_use_is_reported(void **state)
 {
     (void)state;
     struct transport *t;
@@ -228,14 +228,14 @@ static void test_port_taken(void **state)
     struct err err = {0};
     assert_int_equal(transport_zmq_listen(&t, "tcp://localhost:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
     assert_int_equal(try_listen(bound, &err), STATUS_EXISTS);
-    assert_int_equal(endpoint_check_own(bound, &err), STATUS_OK); /* it may be free when it is needed */
-    says(&err, err.code, "address already in use, perhaps by another coordinator", bound);
-    says(&err, err.code, bound, bound);
+    assert_int_equal(endpoint_check_own(bound, &err), STATUS_OK); /* the port may be free when the coordinator starts */
+    assert_error(&err, err.code, "address already in use, perhaps by another coordinator", bound);
+    assert_error(&err, err.code, bound, bound);
     t->ops->close(t);
     assert_int_equal(try_listen(bound, &err), STATUS_OK);
 }
 
-static void test_dial_refusals(void **state)
+static void test_dial_refuses_plain_text_on_network(void **state)
 {
     (void)state;
     static const uint8_t uuid[WIRE_UUID] = {1};
@@ -252,7 +252,7 @@ static void test_dial_refusals(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_out_of_memory(void **state)
+static void test_out_of_memory_is_reported(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -269,15 +269,15 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),
-        cmocka_unit_test(test_keys_in_order),
-        cmocka_unit_test(test_bad),
-        cmocka_unit_test(test_advertised),
-        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_port_taken),
-        cmocka_unit_test(test_dial_refusals),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_listen_refusals),
+        cmocka_unit_test(test_valid_addresses_are_parsed),
+        cmocka_unit_test(test_server_key_precedes_secret),
+        cmocka_unit_test(test_invalid_addresses_are_refused),
+        cmocka_unit_test(test_advertised_address_gets_default_port),
+        cmocka_unit_test(test_loopback_and_ipv6_are_detected),
+        cmocka_unit_test(test_port_in_use_is_reported),
+        cmocka_unit_test(test_dial_refuses_plain_text_on_network),
+        cmocka_unit_test(test_out_of_memory_is_reported),
+        cmocka_unit_test(test_listen_refuses_plain_text_on_network),
     };
     return cmocka_run_group_tests_name("address", tests, NULL, NULL);
 }

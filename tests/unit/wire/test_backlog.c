@@ -1,5 +1,5 @@
 /* ctest: labels=threads
- * What a listener queues for readers that stall is bounded in bytes, and the others go on. */
+ * A listener limits the bytes that it queues for stalled readers, and other readers continue. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ enum { MIB = 1 << 20, STALLED = 3, READERS = STALLED + 1, SECOND = 1000 * 1000 }
 
 static uint8_t chunk[WIRE_CHUNK_MAX];
 
-/* Queue messages for `slot` until that is enough; how many there were. */
+/* Queues messages for `slot` until the backlog is full; returns their number. */
 static int fill(struct backlog *b, unsigned slot, size_t size, zmq_msg_t *msgs, int cap)
 {
     int n = 0;
@@ -29,21 +29,21 @@ static int fill(struct backlog *b, unsigned slot, size_t size, zmq_msg_t *msgs, 
     return n;
 }
 
-static void test_shares(void **state)
+static void test_backlog_is_shared_and_bounded(void **state)
 {
     (void)state;
     static struct backlog b;
     static zmq_msg_t msgs[64][64];
     int counts[64];
     counts[0] = fill(&b, 0, MIB, msgs[0], 64);
-    assert_int_equal(counts[0], 13); /* the last was let in at 12 MiB: (64 - 12) / 4 */
+    assert_int_equal(counts[0], 13); /* the last one is accepted at 12 MiB: (64 - 12) / 4 */
     for (unsigned i = 1; i < 64; i++) {
         counts[i] = fill(&b, i, MIB / 4, msgs[i], 64);
-        assert_true(counts[i] >= 1); /* however many stall, one more gets its share */
+        assert_true(counts[i] >= 1); /* with any number of stalled readers, one more gets its share */
     }
     assert_true(atomic_load(&b.total) <= BACKLOG_BYTES + 64 * MIB / 4);
     assert_in_range(mem_live_bytes(), atomic_load(&b.total), atomic_load(&b.total) + 64 * 64 * 64);
-    /* What is let go of counts no more, and leaves room. */
+    /* A freed message no longer counts and leaves room. */
     for (unsigned i = 0; i < 64; i++)
         while (counts[i]) zmq_msg_close(&msgs[i][--counts[i]]);
     assert_int_equal(atomic_load(&b.total), 0);
@@ -53,8 +53,8 @@ static void test_shares(void **state)
     while (counts[1]) zmq_msg_close(&msgs[1][--counts[1]]);
 }
 
-/* One message always goes, even to more connections than share the room. */
-static void test_crowd(void **state)
+/* One message is always accepted, even with more connections than the room has shares. */
+static void test_one_message_is_always_accepted(void **state)
 {
     (void)state;
     static struct backlog b;
@@ -79,7 +79,7 @@ static uint64_t hello(struct transport *listener, struct transport *dialler)
     return peer;
 }
 
-/* Push to every stalled reader until nothing more goes, after the kernel and the readers' ends took what they take. */
+/* Sends to every stalled reader until all queues are full, including the buffers of the kernel and of the readers. */
 static int stall(struct transport *listener, const uint64_t *peers)
 {
     int sent = 0;
@@ -95,7 +95,7 @@ static int stall(struct transport *listener, const uint64_t *peers)
     return sent;
 }
 
-static void test_stalled_readers(void **state)
+static void test_stalled_readers_do_not_stop_others(void **state)
 {
     (void)state;
     struct transport *listener, *diallers[READERS];
@@ -114,20 +114,20 @@ static void test_stalled_readers(void **state)
     size_t queued = mem_live_bytes() - before;
     if (queued > BACKLOG_BYTES / 2) fail_msg("%zu bytes are queued", queued);
     assert_true(queued > STALLED * MIB);
-    /* Of the rest, 64 messages lie at each reader, the others in buffers of both sockets: some 10 MiB, as the kernel
-     * pleases (tcp_rmem, tcp_wmem). */
-    if (sent > 104 * STALLED) fail_msg("%d messages went to readers that do not read", sent);
+    /* Beyond these, 64 messages lie at each reader and about 10 MiB in the buffers of both sockets (tcp_rmem,
+     * tcp_wmem). */
+    if (sent > 104 * STALLED) fail_msg("%d messages were sent to stalled readers", sent);
 
     uint64_t start = clock_monotonic_us(), peer;
     enum wire_lane lane;
     const uint8_t *data;
     size_t size;
     struct transport *reader = diallers[STALLED];
-    for (int given = 0, taken = 0; taken < 100;) {
+    for (int sent_now = 0, received = 0; received < 100;) {
         assert_true(clock_monotonic_us() - start < 20 * SECOND);
-        if (given < 100 && listener->ops->send(listener, peers[STALLED], WIRE_BULK, chunk, 256 << 10) == STATUS_OK)
-            given++;
-        if (reader->ops->recv(reader, 0, &peer, &lane, &data, &size) == STATUS_OK) taken++;
+        if (sent_now < 100 && listener->ops->send(listener, peers[STALLED], WIRE_BULK, chunk, 256 << 10) == STATUS_OK)
+            sent_now++;
+        if (reader->ops->recv(reader, 0, &peer, &lane, &data, &size) == STATUS_OK) received++;
     }
     for (int i = 0; i < READERS; i++) diallers[i]->ops->close(diallers[i]);
     listener->ops->close(listener);
@@ -138,9 +138,9 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_stalled_readers),
+        cmocka_unit_test(test_backlog_is_shared_and_bounded),
+        cmocka_unit_test(test_one_message_is_always_accepted),
+        cmocka_unit_test(test_stalled_readers_do_not_stop_others),
     };
     return cmocka_run_group_tests_name("backlog", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The 16 bytes before every message. */
+/* The header of 16 bytes before every message. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "wire/frame.h"
 #include "wire/msg.h"
 
-/* Three bytes of body, version 1, type 20; the checksum was computed with a table-free CRC32C written from RFC 3720. */
+/* Three bytes of body, version 1, type 20; the checksum is from a table-free CRC32C written from RFC 3720. */
 static const uint8_t example[] = {0x41, 0x54, 0x4c, 0x31, 1, 20, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 'a', 'b', 'c'};
 
 static uint32_t slow_crc(const uint8_t *data, size_t n, uint32_t crc)
@@ -23,7 +23,7 @@ static uint32_t slow_crc(const uint8_t *data, size_t n, uint32_t crc)
     return ~crc;
 }
 
-static void test_bytes(void **state)
+static void test_header_has_documented_bytes(void **state)
 {
     (void)state;
     uint8_t made[sizeof example] = {0}, want[sizeof example];
@@ -46,10 +46,10 @@ static void refused(const uint8_t *data, size_t size, const char *why)
     struct frame f;
     struct err err = {0};
     assert_int_equal(frame_open(&f, data, size, &err), STATUS_CORRUPT);
-    if (!strstr(err.msg, why)) fail_msg("\"%s\" does not say \"%s\"", err.msg, why);
+    if (!strstr(err.msg, why)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, why);
 }
 
-static void test_refusals(void **state)
+static void test_invalid_headers_are_refused(void **state)
 {
     (void)state;
     uint8_t f[sizeof example + 1];
@@ -78,8 +78,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_header_has_documented_bytes),
+        cmocka_unit_test(test_invalid_headers_are_refused),
     };
     return cmocka_run_group_tests_name("frame", tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* Messages: whatever is encoded comes back whole, nothing damaged or foreign gets in, and the bytes stay what they are.
- */
+/* Messages: decode restores every encoded message, damaged or foreign bytes are refused, and the format is pinned. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,13 +30,13 @@ static size_t encode(void)
     return size;
 }
 
-/* From an exact-size heap copy, so that a sanitizer sees any read past the end. */
+/* Decodes an exact-size heap copy, so that a sanitizer detects any read past the end. */
 static enum status decode_copy(size_t size, struct err *err)
 {
     uint8_t *copy = malloc(size ? size : 1);
     memcpy(copy, buffer, size);
     enum status status = msg_decode(&got, copy, size, err);
-    /* What was accepted must be usable: encoding it walks every field. */
+    /* An accepted message must be usable: encoding it reads every field. */
     static uint8_t again[WIRE_HEADER + WIRE_BODY_MAX];
     size_t n = 0;
     if (status == STATUS_OK) {
@@ -49,7 +48,7 @@ static enum status decode_copy(size_t size, struct err *err)
     return status;
 }
 
-static void test_round_trip(void **state)
+static void test_decode_restores_every_message(void **state)
 {
     (void)state;
     static const uint32_t most[] = {1, 5, 40, 300, 70000, 2000000};
@@ -65,7 +64,7 @@ static void test_round_trip(void **state)
     }
 }
 
-static void test_truncation_and_flips(void **state)
+static void test_truncated_or_flipped_messages_are_refused(void **state)
 {
     (void)state;
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
@@ -82,9 +81,8 @@ static void test_truncation_and_flips(void **state)
     }
 }
 
-/* A body with any byte wrong but a good checksum is what another program could send: it is refused, or it means
- * something. */
-static void test_resealed_damage(void **state)
+/* A damaged body with a valid checksum may come from another program: it is refused or decodes to a valid message. */
+static void test_damage_behind_valid_checksum_is_safe(void **state)
 {
     (void)state;
     long accepted = 0, refused = 0;
@@ -112,8 +110,8 @@ static void test_resealed_damage(void **state)
     assert_true(accepted > 5000 && refused > 500);
 }
 
-/* What is said to people is sent whatever is in it: a path of other bytes, a line cut within a character. */
-static void test_remarks(void **state)
+/* Any text for the user is sent: a path with other bytes, a line truncated within a character. */
+static void test_text_is_cleaned_when_sent(void **state)
 {
     (void)state;
     static const char *const texts[][2] = {
@@ -137,13 +135,13 @@ static void test_remarks(void **state)
     assert_int_equal(msg_encoded_size(&m), 0);
 }
 
-static void test_random_bodies(void **state)
+static void test_random_bodies_are_safe(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 20000; i++) {
         uint64_t r = rng_u64(7, RNG_TEST, i);
         size_t body = r % 97;
-        for (size_t k = 0; k < body; k++) /* mostly zeros: counts and lengths that make sense */
+        for (size_t k = 0; k < body; k++) /* mostly zeros: plausible counts and lengths */
             buffer[WIRE_HEADER + k] = rng_u64(i, RNG_TEST, k) % 4 ? 0 : (uint8_t)rng_u64(i, RNG_TEST + 1, k);
         frame_seal(buffer, WIRE_VERSION, (uint8_t)(r >> 32) % 25, body);
         enum status status = decode_copy(WIRE_HEADER + body, NULL);
@@ -157,7 +155,7 @@ static void encode_refuses(void)
     if (msg_encode(&m, buffer, sizeof buffer, &size) != STATUS_INVALID || size != 99) fail_msg("%s", msg_name(m.type));
 }
 
-static void test_limits(void **state)
+static void test_encode_refuses_values_over_limits(void **state)
 {
     (void)state;
     size_t size = 99;
@@ -201,7 +199,7 @@ static void test_limits(void **state)
     msg_sample(&m, MSG_METRICS, 1, 5);
     m.metrics.n_steps = WIRE_METRICS_MAX + 1;
     encode_refuses();
-    msg_sample(&m, MSG_METRICS, 1, 5); /* a diverged loss is a report, not an error */
+    msg_sample(&m, MSG_METRICS, 1, 5); /* a diverged loss is reported, not refused */
     m.metrics.steps[0].loss = NAN;
     m.metrics.steps[0].grad_norm = INFINITY;
     assert_int_equal(msg_decode(&got, buffer, encode(), NULL), STATUS_OK);
@@ -211,8 +209,8 @@ static void test_limits(void **state)
     assert_int_equal(msg_encoded_size(&m), 0);
 }
 
-/* The largest of each kind still fits the limits the transport is set to. */
-static void test_largest(void **state)
+/* The largest message of each kind fits the limits of the transport. */
+static void test_largest_messages_fit(void **state)
 {
     (void)state;
     static uint8_t data[WIRE_BODY_MAX];
@@ -233,8 +231,8 @@ static void test_largest(void **state)
     encode_refuses();
 }
 
-/* A count over its limit, with as many elements as it says: writing them would go past the struct. */
-static void test_counts(void **state)
+/* A count over its limit, with as many elements as it announces: writing them would overrun the struct. */
+static void test_counts_over_limit_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -253,7 +251,7 @@ static void test_counts(void **state)
     }
 }
 
-static void test_versions(void **state)
+static void test_other_version_is_refused_except_refuse(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -264,7 +262,7 @@ static void test_versions(void **state)
     assert_string_equal(err.msg, "the other side uses protocol version 2, this program 1: use the same release on "
                                  "both sides");
     msg_sample(&m, MSG_REFUSE, 1, 30);
-    m.refuse.code = 777; /* a reason this version does not know */
+    m.refuse.code = 777; /* a reason that this version does not know */
     size = encode();
     frame_seal(buffer, 200, MSG_REFUSE, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_OK);
@@ -276,7 +274,7 @@ static void test_versions(void **state)
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
 }
 
-static void test_names_and_lanes(void **state)
+static void test_every_type_has_name_and_lane(void **state)
 {
     (void)state;
     int n = 0;
@@ -292,7 +290,7 @@ static void test_names_and_lanes(void **state)
     assert_string_equal(msg_name((enum msg_type)22), "?");
 }
 
-static void test_golden(void **state)
+static void test_messages_match_golden_files(void **state)
 {
     (void)state;
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
@@ -310,12 +308,17 @@ static void test_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_truncation_and_flips),
-        cmocka_unit_test(test_resealed_damage), cmocka_unit_test(test_remarks),
-        cmocka_unit_test(test_random_bodies),   cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_largest),         cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_versions),        cmocka_unit_test(test_names_and_lanes),
-        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_decode_restores_every_message),
+        cmocka_unit_test(test_truncated_or_flipped_messages_are_refused),
+        cmocka_unit_test(test_damage_behind_valid_checksum_is_safe),
+        cmocka_unit_test(test_text_is_cleaned_when_sent),
+        cmocka_unit_test(test_random_bodies_are_safe),
+        cmocka_unit_test(test_encode_refuses_values_over_limits),
+        cmocka_unit_test(test_largest_messages_fit),
+        cmocka_unit_test(test_counts_over_limit_are_refused),
+        cmocka_unit_test(test_other_version_is_refused_except_refuse),
+        cmocka_unit_test(test_every_type_has_name_and_lane),
+        cmocka_unit_test(test_messages_match_golden_files),
     };
     return cmocka_run_group_tests_name("msg", tests, NULL, NULL);
 }

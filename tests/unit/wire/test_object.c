@@ -1,4 +1,4 @@
-/* Updates and snapshot heads: round trip, golden bytes, and nothing damaged gets through. */
+/* Updates and snapshot heads: round trip, golden bytes, and refusal of every damage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void same_update(const struct update *a, const struct update *b)
     assert_memory_equal(a->payload, b->payload, a->payload_size);
 }
 
-static void test_round_trip(void **state)
+static void test_decode_restores_every_update(void **state)
 {
     (void)state;
     static const struct {
@@ -82,7 +82,7 @@ static void test_round_trip(void **state)
     }
 }
 
-/* Exact-size heap copies, so that a sanitizer sees any read past the end. */
+/* Decodes an exact-size heap copy, so that a sanitizer detects any read past the end. */
 static enum status decode_copy(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -93,8 +93,8 @@ static enum status decode_copy(const uint8_t *data, size_t size)
     return status;
 }
 
-/* The head is there as soon as its bytes are, and before that nothing is. */
-static void test_peek(void **state)
+/* update_peek returns the head as soon as its bytes are present, and AGAIN before. */
+static void test_peek_returns_head_once_complete(void **state)
 {
     (void)state;
     struct update u = sample(2, 3, 50), got;
@@ -114,7 +114,7 @@ static void test_peek(void **state)
     assert_int_equal(update_peek(&got, got_named, WIRE_NAMED_MAX, buffer, size, &at), STATUS_CORRUPT);
 }
 
-static void test_damage(void **state)
+static void test_damaged_updates_are_refused(void **state)
 {
     (void)state;
     struct update u = sample(1, 2, 50);
@@ -136,45 +136,45 @@ static void reseal(size_t size)
     for (int i = 0; i < 4; i++) buffer[size - 4 + (size_t)i] = (uint8_t)(crc >> (8 * i));
 }
 
-/* Good checksum, bad content: what somebody else's program might send. Offsets are those of docs/protocol.md. */
-static void test_lies(void **state)
+/* Valid checksum, invalid content, as another program may send it. The offsets are those of docs/protocol.md. */
+static void test_invalid_content_is_refused(void **state)
 {
     (void)state;
     static const struct {
         size_t at;
         uint8_t value;
-    } lies[] = {
+    } invalid[] = {
         {0, 'X'},              /* magic */
         {4, 3},                /* format */
         {5, 2},                /* form */
         {6, 1},                /* reserved */
         {9, 1},                /* fragment 256 and up */
-        {36, 63},              /* codec name longer than it is */
+        {36, 63},              /* codec name shorter than announced */
         {38, 0},               /* NUL in the codec name */
         {38, '\n'},            /* control character */
         {50, 0xff},            /* named deltas */
-        {50, 3},               /* one more than there are */
-        {54 + 2 * 20, 51},     /* payload one longer than it is */
-        {54 + 2 * 20, 49},     /* one shorter: a byte left over */
-        {54 + 2 * 20 + 7, 64}, /* and enormous */
+        {50, 3},               /* one more than the update has */
+        {54 + 2 * 20, 51},     /* payload one byte shorter than announced */
+        {54 + 2 * 20, 49},     /* one byte longer: a byte is left over */
+        {54 + 2 * 20 + 7, 64}, /* an enormous length */
     };
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+    for (size_t i = 0; i < sizeof invalid / sizeof invalid[0]; i++) {
         struct update u = sample(1, 2, 50);
         u.fragment = 1;
         size_t size = encode(&u);
-        buffer[lies[i].at] = lies[i].value;
+        buffer[invalid[i].at] = invalid[i].value;
         reseal(size);
         assert_int_equal(decode_copy(buffer, size), STATUS_CORRUPT);
     }
     struct update u = sample(1, 2, 50), got;
     size_t size = encode(&u);
     assert_int_equal(update_decode(&got, got_named, 1, buffer, size), STATUS_LIMIT);
-    memset(buffer + 12, 0, 8); /* version 0 is nobody's update */
+    memset(buffer + 12, 0, 8); /* version 0 has no update */
     reseal(size);
     assert_int_equal(decode_copy(buffer, size), STATUS_CORRUPT);
 }
 
-static void test_encode_refuses(void **state)
+static void test_encode_refuses_values_over_limits(void **state)
 {
     (void)state;
     size_t size = 77;
@@ -194,7 +194,7 @@ static void test_encode_refuses(void **state)
     assert_int_equal(size, 77);
 }
 
-static void test_snapshot_head(void **state)
+static void test_snapshot_head_is_restored_or_refused(void **state)
 {
     (void)state;
     struct snapshot_head h = {.fragment = 255, .version = 1ull << 60, .hash = UINT64_MAX, .count = 1ull << 40}, got;
@@ -217,7 +217,7 @@ static void test_snapshot_head(void **state)
     assert_int_equal(snapshot_head_decode(&got, bytes, sizeof bytes), STATUS_CORRUPT);
 }
 
-static void test_golden(void **state)
+static void test_objects_match_golden_files(void **state)
 {
     (void)state;
     struct update u = sample(1, 2, 33);
@@ -230,9 +230,13 @@ static void test_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_peek),           cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_lies),       cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_snapshot_head),
-        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_decode_restores_every_update),
+        cmocka_unit_test(test_peek_returns_head_once_complete),
+        cmocka_unit_test(test_damaged_updates_are_refused),
+        cmocka_unit_test(test_invalid_content_is_refused),
+        cmocka_unit_test(test_encode_refuses_values_over_limits),
+        cmocka_unit_test(test_snapshot_head_is_restored_or_refused),
+        cmocka_unit_test(test_objects_match_golden_files),
     };
     return cmocka_run_group_tests_name("object", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Routing ids and peer numbers; and strangers at the door, who cost nothing and disturb nobody. */
+/* Routing ids and peer numbers. Foreign clients cost little and disturb no worker. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -38,26 +38,26 @@ static uint64_t hear(uint32_t n, enum wire_lane lane)
     return p->number;
 }
 
-static void test_table(void **state)
+static void test_peer_keeps_its_number(void **state)
 {
     (void)state;
     peers_init(&peers);
     uint64_t control = hear(5, WIRE_CONTROL), bulk = hear(5, WIRE_BULK);
     assert_true(control && bulk && control != bulk);
-    assert_int_equal(hear(5, WIRE_CONTROL), control); /* known again */
+    assert_int_equal(hear(5, WIRE_CONTROL), control); /* same number again */
     struct peer_id id = id_of(5, WIRE_BULK);
     assert_memory_equal(peers_find(&peers, bulk)->id.bytes, id.bytes, sizeof id.bytes);
     peers_forget(&peers, peers_find(&peers, control));
     assert_null(peers_find(&peers, control));
     assert_non_null(peers_find(&peers, bulk));
     uint64_t again = hear(5, WIRE_CONTROL);
-    assert_true(again != control); /* numbers are never used twice */
+    assert_true(again != control); /* a number is never reused */
     assert_null(peers_find(&peers, control));
     assert_null(peers_find(&peers, 0));
     assert_null(peers_find(&peers, UINT64_MAX));
 }
 
-static void test_strange_ids(void **state)
+static void test_invalid_ids_are_refused(void **state)
 {
     (void)state;
     peers_init(&peers);
@@ -71,8 +71,8 @@ static void test_strange_ids(void **state)
     assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes));
 }
 
-/* A flood of ids: whoever speaks now and then is never forgotten, the table stays as large as it is. */
-static void test_flood(void **state)
+/* A flood of ids: a peer that sends now and then keeps its number, and the table keeps its size. */
+static void test_flood_of_ids_keeps_active_peer(void **state)
 {
     (void)state;
     peers_init(&peers);
@@ -90,11 +90,11 @@ static void test_flood(void **state)
         for (const struct peer *p = peers.table; p < peers.table + PEERS_MAX; p += 64)
             known += p->number && !memcmp(p->id.bytes, id.bytes, sizeof id.bytes);
     }
-    assert_int_equal(known, PEERS_MAX / 64 - 1); /* place 0 is mine */
+    assert_int_equal(known, PEERS_MAX / 64 - 1); /* entry 0 is mine */
 }
 
-/* Random hearing and forgetting against the obvious model. */
-static void test_model(void **state)
+/* Compares random hear and forget calls with a simple model. */
+static void test_table_matches_simple_model(void **state)
 {
     (void)state;
     enum { IDS = 300 };
@@ -120,8 +120,8 @@ static uint16_t port_of(const char *bound)
     return (uint16_t)atoi(strrchr(bound, ':') + 1);
 }
 
-/* Bytes that are not ZMTP, ZMTP that breaks off, and silence. */
-static void bother(uint16_t port, uint64_t seed)
+/* Sends bytes that are not ZMTP, truncated ZMTP, or no bytes. */
+static void send_garbage(uint16_t port, uint64_t seed)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -134,8 +134,8 @@ static void bother(uint16_t port, uint64_t seed)
     close(fd);
 }
 
-/* Proper ZeroMQ clients that are not ours: no id, a foreign id, several parts. */
-static void intrude(void *context, const char *bound)
+/* Connects ZeroMQ clients that are not workers: no id, a foreign id, several parts. */
+static void connect_foreign_clients(void *context, const char *bound)
 {
     struct peer_id mine = id_of(9, WIRE_CONTROL);
     for (int kind = 0; kind < 3; kind++) {
@@ -154,7 +154,7 @@ static void intrude(void *context, const char *bound)
     }
 }
 
-static void test_strangers(void **state)
+static void test_foreign_clients_disturb_no_worker(void **state)
 {
     (void)state;
     struct transport *listener, *worker;
@@ -168,9 +168,9 @@ static void test_strangers(void **state)
     assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
     assert_int_equal(transport_address_parse(&address, bound, NULL), STATUS_OK);
     assert_int_equal(transport_zmq_dial(&worker, &address, uuid, NULL), STATUS_OK);
-    for (uint64_t i = 0; i < 60; i++) bother(port_of(bound), i);
+    for (uint64_t i = 0; i < 60; i++) send_garbage(port_of(bound), i);
     void *context = zmq_ctx_new();
-    intrude(context, bound);
+    connect_foreign_clients(context, bound);
     assert_int_equal(worker->ops->send(worker, 0, WIRE_CONTROL, (const uint8_t *)"mine", 4), STATUS_OK);
     uint64_t end = clock_monotonic_us() + 20000000;
     int heard = 0;
@@ -178,7 +178,7 @@ static void test_strangers(void **state)
         if (listener->ops->recv(listener, 100000, &peer, &lane, &data, &size) != STATUS_OK) continue;
         heard++;
         assert_int_equal(size, 4);
-        assert_memory_equal(data, "mine", 4); /* nothing of the others came through */
+        assert_memory_equal(data, "mine", 4); /* no message of a foreign client is delivered */
     }
     assert_int_equal(heard, 1);
     for (int i = 0; i < 3; i++)
@@ -191,8 +191,11 @@ static void test_strangers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table), cmocka_unit_test(test_strange_ids), cmocka_unit_test(test_flood),
-        cmocka_unit_test(test_model), cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_peer_keeps_its_number),
+        cmocka_unit_test(test_invalid_ids_are_refused),
+        cmocka_unit_test(test_flood_of_ids_keeps_active_peer),
+        cmocka_unit_test(test_table_matches_simple_model),
+        cmocka_unit_test(test_foreign_clients_disturb_no_worker),
     };
     return cmocka_run_group_tests_name("peers", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* docs/protocol.md says what the code does: names, numbers, lanes, directions, every field with its type and bounds,
- * every limit and code. */
+/* docs/protocol.md matches the code: names, numbers, lanes, directions, every field with its type and bounds, every
+ * limit and code. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,14 +69,14 @@ static void add_type(struct text *t, const struct field *f, const struct field *
             add(t, "%s%s ", i == f->items ? "{" : ", ", i->name);
             add_type(t, i, NULL);
         }
-        while (table->at != f->count_at) table++; /* the count's row */
+        while (table->at != f->count_at) table++; /* the row of the count */
         add(t, "}[%s]", table->name);
         break;
     case FIELD_END: break;
     }
 }
 
-/* The line that begins at *at, without its end; *at moves on. NULL at the end of the document. */
+/* Reads the line at *at, without its end, and advances *at. NULL at the end of the document. */
 static const char *next_line(const char **at, char *line, size_t cap)
 {
     if (!**at) return NULL;
@@ -105,15 +105,15 @@ static void check_message(enum msg_type type, const char *name, const char *lane
         add(&row, " |");
         do {
             if (at >= end || !next_line(&at, line, sizeof line))
-                fail_msg("%s: no row %s (or not in this place)", name, row.s);
+                fail_msg("%s: row %s is missing or in another place", name, row.s);
         } while (strncmp(line, "| `", 3));
-        if (strncmp(line, row.s, row.n)) fail_msg("%s: the page says \"%s\", the code \"%s\"", name, line, row.s);
+        if (strncmp(line, row.s, row.n)) fail_msg("%s: the document has \"%s\", the code \"%s\"", name, line, row.s);
     }
     while (at < end && next_line(&at, line, sizeof line))
-        if (!strncmp(line, "| `", 3)) fail_msg("%s: the code has no such field: %s", name, line);
+        if (!strncmp(line, "| `", 3)) fail_msg("%s: the code has no field for %s", name, line);
 }
 
-static void test_messages(void **state)
+static void test_document_lists_every_message(void **state)
 {
     (void)state;
     static const char *const lanes[] = {[WIRE_CONTROL] = "control", [WIRE_BULK] = "bulk"};
@@ -128,10 +128,10 @@ static void check_number(const char *name, long long value)
 {
     struct text row = {.n = 0};
     add(&row, "\n| `%s` | %lld |", name, value);
-    if (!strstr(doc, row.s)) fail_msg("docs/protocol.md does not say %s", row.s + 1);
+    if (!strstr(doc, row.s)) fail_msg("docs/protocol.md lacks %s", row.s + 1);
 }
 
-static void test_limits_and_codes(void **state)
+static void test_document_lists_every_limit_and_code(void **state)
 {
     (void)state;
 #define NUMBER(name) check_number(#name, name)
@@ -153,6 +153,7 @@ static void test_limits_and_codes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages), cmocka_unit_test(test_limits_and_codes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_document_lists_every_message),
+                                       cmocka_unit_test(test_document_lists_every_limit_and_code)};
     return cmocka_run_group_tests_name("protocol_doc", tests, read_doc, NULL);
 }

@@ -1,5 +1,5 @@
 /* ctest: labels=threads waits=1
- * What every transport must do, tried on ZeroMQ over loopback: order, both lanes, full queues, reconnects, keys. */
+ * The contract of a transport, tested with ZeroMQ over loopback: order, both lanes, full queues, reconnects, keys. */
 #include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, BIG = WIRE_HEADER + WIRE_BODY_MAX };
 
 /* A listener and up to four diallers on an ephemeral port. */
-struct place {
+struct endpoints {
     struct transport *listener, *diallers[4];
     char bound[128];
     struct transport_address address;
@@ -38,7 +38,7 @@ struct arrival {
 
 static uint8_t big[BIG];
 
-static void listen_at(struct place *p, const char *endpoint, const struct transport_keys *keys)
+static void listen_at(struct endpoints *p, const char *endpoint, const struct transport_keys *keys)
 {
     struct err err = {0};
     if (transport_zmq_listen(&p->listener, endpoint, keys, p->bound, sizeof p->bound, &err)) fail_msg("%s", err.msg);
@@ -49,14 +49,14 @@ static void listen_at(struct place *p, const char *endpoint, const struct transp
     memcpy(p->address.secret, keys->worker_secret, 32);
 }
 
-static void dial(struct place *p, int i)
+static void dial(struct endpoints *p, int i)
 {
     uint8_t uuid[WIRE_UUID] = {(uint8_t)(i + 1)};
     struct err err = {0};
     if (transport_zmq_dial(&p->diallers[i], &p->address, uuid, &err)) fail_msg("%s", err.msg);
 }
 
-static void close_all(struct place *p)
+static void close_all(struct endpoints *p)
 {
     for (int i = 0; i < 4; i++)
         if (p->diallers[i]) p->diallers[i]->ops->close(p->diallers[i]);
@@ -75,13 +75,13 @@ static enum status recv_for(struct transport *t, uint64_t timeout_us, struct arr
     return t->ops->recv(t, timeout_us, &a->peer, &a->lane, &a->data, &a->size);
 }
 
-/* The next message, or the test fails. */
+/* Returns the next message, or fails the test. */
 static struct arrival expect(struct transport *t)
 {
     struct arrival a;
     for (uint64_t end = clock_monotonic_us() + PATIENCE; clock_monotonic_us() < end;)
         if (recv_for(t, SECOND, &a) == STATUS_OK) return a;
-    fail_msg("no message came");
+    fail_msg("no message arrived");
     return a;
 }
 
@@ -99,8 +99,8 @@ static void say(struct transport *t, uint64_t peer, enum wire_lane lane, const c
     assert_int_equal(send_to(t, peer, lane, text, strlen(text)), STATUS_OK);
 }
 
-/* Introduce dialler i on both lanes; peers[lane] is what the listener calls it. */
-static void greet(struct place *p, int i, uint64_t peers[2])
+/* Introduces dialler i on both lanes; sets peers[lane] to the listener's number for it. */
+static void greet(struct endpoints *p, int i, uint64_t peers[2])
 {
     for (int lane = WIRE_CONTROL; lane <= WIRE_BULK; lane++) {
         say(p->diallers[i], 0, (enum wire_lane)lane, "hello");
@@ -108,10 +108,10 @@ static void greet(struct place *p, int i, uint64_t peers[2])
     }
 }
 
-static void test_both_lanes(void **state)
+static void test_both_lanes_deliver_in_both_directions(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t peers[2][2];
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     for (int i = 0; i < 2; i++) {
@@ -132,7 +132,7 @@ static void test_both_lanes(void **state)
     close_all(&p);
 }
 
-/* Send `n` numbered messages from one end while the other one reads; each lane keeps its order. */
+/* Sends `n` numbered messages from one end while the other end reads; each lane keeps its order. */
 static void stream(struct transport *from, const uint64_t peers[2], struct transport *to, uint32_t n)
 {
     uint32_t sent[2] = {0}, received[2] = {0};
@@ -158,10 +158,10 @@ static void stream(struct transport *from, const uint64_t peers[2], struct trans
     }
 }
 
-static void test_order(void **state)
+static void test_each_lane_keeps_order(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t peers[2], dialled[2] = {0};
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     dial(&p, 0);
@@ -171,10 +171,10 @@ static void test_order(void **state)
     close_all(&p);
 }
 
-static void test_big_and_counted(void **state)
+static void test_large_messages_are_counted(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t peers[2], sent[2], received[2];
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     dial(&p, 0);
@@ -200,11 +200,11 @@ static void test_big_and_counted(void **state)
     close_all(&p);
 }
 
-/* A queue nobody empties is full soon, says so, and works again once emptied. */
-static void test_full_queue(void **state)
+/* A queue without a reader fills up, returns AGAIN, and works again once it is emptied. */
+static void test_full_queue_returns_again(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t peers[2];
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     dial(&p, 0);
@@ -213,7 +213,7 @@ static void test_full_queue(void **state)
         struct transport *from = up ? p.diallers[0] : p.listener, *to = up ? p.listener : p.diallers[0];
         uint64_t peer = up ? 0 : peers[WIRE_BULK];
         int sent = 0;
-        /* Full means full: still so after whatever the kernel takes was taken. */
+        /* The queue stays full after the kernel has taken its part. */
         for (int quiet = 0; quiet < 20;) {
             enum status status = send_to(from, peer, WIRE_BULK, big, WIRE_CHUNK_MAX);
             assert_true(status == STATUS_OK || status == STATUS_AGAIN);
@@ -230,14 +230,14 @@ static void test_full_queue(void **state)
         expect_text(to, WIRE_BULK, "x", NULL);
     }
     close_all(&p);
-    p.address = (struct transport_address){.endpoint = "tcp://127.0.0.1:1"}; /* nobody there: bounded, too */
+    p.address = (struct transport_address){.endpoint = "tcp://127.0.0.1:1"}; /* no listener: bounded, too */
     dial(&p, 0);
     int sent = 0;
     while (send_to(p.diallers[0], 0, WIRE_BULK, big, WIRE_CHUNK_MAX) == STATUS_OK) assert_true(++sent < 20);
     close_all(&p);
 }
 
-/* Take messages from `t` until `n` of control came: how many others came before the last of those. */
+/* Receives from `t` until `n` control messages have arrived; returns the number of others before the last of those. */
 static int others_before(struct transport *t, int n)
 {
     int others = 0;
@@ -250,14 +250,14 @@ static int others_before(struct transport *t, int n)
     return others;
 }
 
-/* What control passes while the bulk queues of three workers are full; it has `ms` to arrive. */
-static int passed_up(struct place *p, unsigned ms)
+/* Sends control messages while the bulk queues of three workers are full, and gives them `ms` to arrive. */
+static int passed_up(struct endpoints *p, unsigned ms)
 {
     for (int i = 0; i < 3; i++)
         for (int quiet = 0; quiet < 5; quiet++)
             while (send_to(p->diallers[i], 0, WIRE_BULK, big, WIRE_CHUNK_MAX) == STATUS_OK) usleep(1000);
     struct arrival a;
-    for (int i = 0; i < 3; i++) assert_int_equal(expect(p->listener).lane, WIRE_BULK); /* it has read ahead */
+    for (int i = 0; i < 3; i++) assert_int_equal(expect(p->listener).lane, WIRE_BULK); /* the listener has read ahead */
     for (int i = 0; i < 3; i++) say(p->diallers[i], 0, WIRE_CONTROL, "urgent");
     usleep(ms * 1000);
     int others = others_before(p->listener, 3);
@@ -265,7 +265,7 @@ static int passed_up(struct place *p, unsigned ms)
     return others;
 }
 
-static int passed_down(struct place *p, const uint64_t peers[2], unsigned ms)
+static int passed_down(struct endpoints *p, const uint64_t peers[2], unsigned ms)
 {
     for (int i = 0; i < 6; i++)
         assert_int_equal(send_to(p->listener, peers[WIRE_BULK], WIRE_BULK, big, 100000), STATUS_OK);
@@ -276,12 +276,12 @@ static int passed_down(struct place *p, const uint64_t peers[2], unsigned ms)
     return others;
 }
 
-/* With all bulk queues full in both directions, control comes first. On a busy machine it may not have arrived when the
- * queues are read: one try of several shows what the order is. */
-static void test_control_first(void **state)
+/* With all bulk queues full in both directions, control messages come first. On a busy machine they may arrive after
+ * the queues are read, so the test tries several times. */
+static void test_control_overtakes_bulk(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t peers[3][2];
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     for (int i = 0; i < 3; i++) {
@@ -290,17 +290,17 @@ static void test_control_first(void **state)
     }
     int others = 10;
     for (unsigned ms = 200; others > 9 && ms < 4000; ms *= 2) others = passed_up(&p, ms);
-    if (others > 9) fail_msg("control messages came after %d others", others);
+    if (others > 9) fail_msg("control messages arrived after %d others", others);
     others = 1;
     for (unsigned ms = 200; others && ms < 4000; ms *= 2) others = passed_down(&p, peers[0], ms);
-    if (others) fail_msg("a control message came after %d others", others);
+    if (others) fail_msg("a control message arrived after %d others", others);
     close_all(&p);
 }
 
-static void test_reconnect(void **state)
+static void test_queued_messages_survive_reconnect(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t before[2], after[2];
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     dial(&p, 0);
@@ -310,10 +310,10 @@ static void test_reconnect(void **state)
     struct arrival a;
     assert_int_equal(recv_for(old, SECOND / 10, &a), STATUS_AGAIN);
     listen_at(&p, p.bound, NULL);
-    greet(&p, 0, after); /* sent while nobody was there, or later: it arrives */
+    greet(&p, 0, after); /* sent without a listener, or later: the message arrives */
     say(p.listener, after[WIRE_CONTROL], WIRE_CONTROL, "again");
     expect_text(old, WIRE_CONTROL, "again", NULL);
-    old->ops->close(old); /* the other way round: a dialler that went away is noticed when one sends to it */
+    old->ops->close(old); /* the listener detects a closed dialler when it sends to it */
     p.diallers[0] = NULL;
     enum status status = STATUS_OK;
     for (int i = 0; i < 2000 && status != STATUS_CLOSED; i++) {
@@ -335,18 +335,18 @@ static void *wake_later(void *arg)
     return NULL;
 }
 
-static void test_wake(void **state)
+static void test_wake_ends_recv_once(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     dial(&p, 0);
     struct transport *ends[] = {p.listener, p.diallers[0]};
     uint64_t peers[2];
-    greet(&p, 0, peers); /* it is connected, and has no more news of that */
+    greet(&p, 0, peers); /* the connection is established and reported */
     for (int i = 0; i < 2; i++) {
         struct arrival a;
-        recv_for(ends[i], 1, &a); /* the dialler's news of its connection */
+        recv_for(ends[i], 1, &a); /* the dialler's connection event */
         uint64_t start = clock_monotonic_us();
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, wake_later, ends[i]), 0);
@@ -354,12 +354,12 @@ static void test_wake(void **state)
         uint64_t waited = clock_monotonic_us() - start;
         pthread_join(thread, NULL);
         assert_true(waited > SECOND / 50 && waited < PATIENCE / 2);
-        ends[i]->ops->wake(ends[i]); /* before recv: not lost */
+        ends[i]->ops->wake(ends[i]); /* wake before recv is not lost */
         start = clock_monotonic_us();
         assert_int_equal(recv_for(ends[i], PATIENCE, &a), STATUS_AGAIN);
         assert_true(clock_monotonic_us() - start < PATIENCE / 2);
         start = clock_monotonic_us();
-        assert_int_equal(recv_for(ends[i], SECOND / 20, &a), STATUS_AGAIN); /* and used up */
+        assert_int_equal(recv_for(ends[i], SECOND / 20, &a), STATUS_AGAIN); /* and acts once */
         assert_true(clock_monotonic_us() - start >= SECOND / 20);
     }
     close_all(&p);
@@ -373,10 +373,10 @@ static void keep_warning(void *ctx, enum log_level level, const char *line)
     if (level == LOG_WARN) snprintf(last_warning, sizeof last_warning, "%s", line);
 }
 
-static void test_keys(void **state)
+static void test_invalid_keys_are_refused(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     struct transport_keys keys, others;
     uint64_t peers[2];
     struct arrival a;
@@ -392,7 +392,7 @@ static void test_keys(void **state)
     memcpy(p.address.secret, others.worker_secret, 32); /* not enrolled */
     dial(&p, 1);
     p.address = good;
-    memcpy(p.address.server_key, others.server_public, 32); /* not this coordinator */
+    memcpy(p.address.server_key, others.server_public, 32); /* the key of another coordinator */
     dial(&p, 2);
     p.address = good;
     p.address.curve = 0; /* no keys at all */
@@ -407,27 +407,27 @@ static void test_keys(void **state)
             assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN);
         static const char *const words[] = {
             [1] = "refused the key", "it closed the connection; check", "which has no keys"};
-        if (!strstr(last_warning, words[i])) fail_msg("said: \"%s\"", last_warning);
+        if (!strstr(last_warning, words[i])) fail_msg("warning: \"%s\"", last_warning);
     }
     log_set_sink(NULL, NULL);
     log_set_level(LOG_ERROR);
     assert_int_equal(recv_for(p.listener, SECOND / 2, &a), STATUS_AGAIN);
-    greet(&p, 0, peers); /* the enrolled one is not disturbed */
+    greet(&p, 0, peers); /* the enrolled worker is not disturbed */
     close_all(&p);
 }
 
-/* A coordinator that goes away is worth a warning, unless the end was near anyway. */
-static void test_orderly_end(void **state)
+/* A closed coordinator gives a warning, unless the worker is ending. */
+static void test_lost_coordinator_is_reported_unless_ending(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     uint64_t peers[2];
     struct arrival a;
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     for (int i = 0; i < 2; i++) {
         dial(&p, i);
         greet(&p, i, peers);
-        assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN); /* sees that it is connected */
+        assert_int_equal(recv_for(p.diallers[i], SECOND / 10, &a), STATUS_AGAIN); /* establishes the connection */
     }
     atomic_store(&p.diallers[1]->ending, true);
     p.listener->ops->close(p.listener);
@@ -445,11 +445,11 @@ static void test_orderly_end(void **state)
     close_all(&p);
 }
 
-/* Where no coordinator listens, or a firewall is in between: what to look at. */
-static void test_nobody_there(void **state)
+/* Without a listener, or behind a firewall, the warning names what to check. */
+static void test_missing_coordinator_is_reported(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     struct arrival a;
     listen_at(&p, "tcp://127.0.0.1:*", NULL);
     p.listener->ops->close(p.listener);
@@ -468,15 +468,15 @@ static void test_nobody_there(void **state)
     close_all(&p);
 }
 
-/* Both lanes of dialler 0 come to the listener, whatever they met before, and are answered. */
-static void expect_healed(struct place *p)
+/* Both lanes of dialler 0 must reach the listener, after any earlier fault, and get an answer. */
+static void expect_healed(struct endpoints *p)
 {
     uint64_t peers[2], end = clock_monotonic_us() + PATIENCE;
     struct arrival a;
     for (int lane = 0; lane < 2;) {
         assert_true(clock_monotonic_us() < end);
         assert_true(send_to(p->diallers[0], 0, (enum wire_lane)lane, "now?", 4) >= STATUS_OK);
-        recv_for(p->diallers[0], SECOND / 50, &a); /* its own housekeeping happens here */
+        recv_for(p->diallers[0], SECOND / 50, &a); /* the transport handles its events in recv */
         if (recv_for(p->listener, SECOND / 50, &a) == STATUS_OK && a.lane == (enum wire_lane)lane)
             peers[lane++] = a.peer;
     }
@@ -484,11 +484,11 @@ static void expect_healed(struct place *p)
     expect_text(p->diallers[0], WIRE_BULK, "welcome", NULL);
 }
 
-/* ZeroMQ gives a connection up after a failed handshake; the dialler must not. */
-static void test_handshake_heals(void **state)
+/* ZeroMQ gives up a connection after a failed handshake; the dialler must not. */
+static void test_dialler_retries_after_failed_handshake(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     struct transport_keys keys, others;
     assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
     assert_int_equal(transport_keys_make(&others, NULL), STATUS_OK);
@@ -500,23 +500,23 @@ static void test_handshake_heals(void **state)
     struct arrival a;
     for (int i = 0; i < 10; i++) assert_int_equal(recv_for(p.diallers[0], SECOND / 20, &a), STATUS_AGAIN);
     p.listener->ops->close(p.listener);
-    memcpy(others.worker_public, keys.worker_public, 32); /* now it is enrolled */
+    memcpy(others.worker_public, keys.worker_public, 32); /* now the worker is enrolled */
     listen_at(&p, p.bound, &others);
     expect_healed(&p);
     close_all(&p);
 }
 
-/* Behind a forwarded port somebody goes on accepting, and hangs up, while the coordinator is away. Messages are queued
- * then, as a worker's heartbeats are. */
-static void test_forwarder_hangs_up(void **state)
+/* A port forwarder accepts connections and closes them while the coordinator is away. The dialler queues messages
+ * meanwhile, such as heartbeats. */
+static void test_dialler_retries_behind_port_forwarder(void **state)
 {
     (void)state;
-    struct place p = {0};
+    struct endpoints p = {0};
     struct arrival a;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
     int forwarder = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), yes = 1;
-    /* or its connections would keep the port for a minute (TIME_WAIT) */
+    /* otherwise its connections keep the port for a minute (TIME_WAIT) */
     assert_int_equal(setsockopt(forwarder, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
     assert_int_equal(bind(forwarder, (struct sockaddr *)&at, size), 0);
     assert_int_equal(listen(forwarder, 8), 0);
@@ -542,18 +542,18 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_lanes),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_big_and_counted),
-        cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_control_first),
-        cmocka_unit_test(test_reconnect),
-        cmocka_unit_test(test_wake),
-        cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_handshake_heals),
-        cmocka_unit_test(test_orderly_end),
-        cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_forwarder_hangs_up),
+        cmocka_unit_test(test_both_lanes_deliver_in_both_directions),
+        cmocka_unit_test(test_each_lane_keeps_order),
+        cmocka_unit_test(test_large_messages_are_counted),
+        cmocka_unit_test(test_full_queue_returns_again),
+        cmocka_unit_test(test_control_overtakes_bulk),
+        cmocka_unit_test(test_queued_messages_survive_reconnect),
+        cmocka_unit_test(test_wake_ends_recv_once),
+        cmocka_unit_test(test_invalid_keys_are_refused),
+        cmocka_unit_test(test_dialler_retries_after_failed_handshake),
+        cmocka_unit_test(test_lost_coordinator_is_reported_unless_ending),
+        cmocka_unit_test(test_missing_coordinator_is_reported),
+        cmocka_unit_test(test_dialler_retries_behind_port_forwarder),
     };
     return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* ctest: waits=1
- * A coordinator that does not come to its messages for a while (a suspended machine, a slow disk) when a worker dies.
- * libzmq up to 4.3.5 ends the process if its ping falls due on a connection that broke while a full queue kept it from
- * being read (zeromq/libzmq issue 4841). */
+ * A worker dies while the coordinator does not read its messages for a while (a suspended machine, a slow disk).
+ * libzmq up to 4.3.5 can end the process then (zeromq/libzmq issue 4841). A full queue keeps the broken connection
+ * from being read, and the ping of that connection falls due. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 
 enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };
 
-/* A worker that sends more than the listener takes, says so, and stays as it is. */
+/* A worker that sends more than the listener accepts, reports it, and then sleeps. */
 static _Noreturn void worker(int address, int sent)
 {
     char endpoint[128] = "";
@@ -38,7 +38,7 @@ static _Noreturn void worker(int address, int sent)
     for (;;) pause();
 }
 
-static void test_worker_dies_unread(void **state)
+static void test_stalled_listener_survives_reset_of_worker(void **state)
 {
     (void)state;
     int address[2], sent[2];
@@ -57,7 +57,7 @@ static void test_worker_dies_unread(void **state)
     size_t size;
     assert_int_equal(t->ops->recv(t, 20 * SECOND, &peer, &lane, &data, &size), STATUS_OK);
     assert_int_equal(read(sent[0], &byte, 1), 1);
-    /* It dies with something unread, so that its end is a reset. */
+    /* It dies with unread bytes, so that the connection ends with a reset. */
     assert_int_equal(kill(child, SIGSTOP), 0);
     assert_int_equal(t->ops->send(t, peer, WIRE_CONTROL, (const uint8_t *)"answer", 6), STATUS_OK);
     usleep(SECOND / 5);
@@ -86,6 +86,6 @@ static void test_worker_dies_unread(void **state)
 int main(void)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_worker_dies_unread)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_stalled_listener_survives_reset_of_worker)};
     return cmocka_run_group_tests_name("transport_stall", tests, NULL, NULL);
 }

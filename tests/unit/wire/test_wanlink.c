@@ -1,4 +1,4 @@
-/* The emulated link: it loses nothing, is never faster than it should be, and obeys. */
+/* The emulated link: it loses no bytes, is never faster than its settings, and follows its commands. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -136,7 +136,7 @@ static void *send_whole(void *arg)
     return NULL;
 }
 
-/* Send data[n] through the link; seconds until all of it and the end of it are there. */
+/* Sends data[n] through the link; returns the seconds until all bytes and the end have arrived. */
 static double transfer(int from, int to, size_t n)
 {
     struct job job = {from, n};
@@ -158,7 +158,7 @@ static void close_pair(int fds[2])
     close(fds[1]);
 }
 
-static void test_whole_and_both_ways(void **state)
+static void test_link_carries_all_bytes_both_ways(void **state)
 {
     (void)state;
     struct setup *s = start(0, 0, 2);
@@ -166,7 +166,7 @@ static void test_whole_and_both_ways(void **state)
     pair(s, a);
     pair(s, b);
     transfer(a[0], a[1], sizeof data);
-    transfer(a[1], a[0], sizeof data); /* half closed: the other half still works */
+    transfer(a[1], a[0], sizeof data); /* half closed: the other direction still works */
     transfer(b[1], b[0], 1000);
     transfer(b[0], b[1], 0);
     close_pair(a);
@@ -177,8 +177,8 @@ static void test_whole_and_both_ways(void **state)
     assert_int_equal(totals.down, sizeof data + 1000);
 }
 
-/* Lower bounds are physics and hold each time. What comes late on a busy machine need not be the link's doing: one of
- * TRIALS within the upper bound shows what the link does. */
+/* A lower bound is physics and holds for each trial. A busy machine can delay any trial, so one of TRIALS within the
+ * upper bound is enough. */
 enum { TRIALS = 20 };
 
 static double round_trip(const int fds[2])
@@ -191,8 +191,8 @@ static double round_trip(const int fds[2])
     return (double)(clock_monotonic_us() - start_us) / 1e6;
 }
 
-/* Seconds of 1 MB through a new connection, the first that is within the bounds. */
-static void test_megabyte(struct setup *s, double least, double most)
+/* Measures 1 MB through a new connection until one trial is within the bounds. */
+static void measure_megabyte(struct setup *s, double least, double most)
 {
     double t = 0;
     for (int i = 0; i < TRIALS && (!i || t > most); i++) {
@@ -205,24 +205,24 @@ static void test_megabyte(struct setup *s, double least, double most)
     if (t < least || t > most) fail_msg("1 MB took %.3f s, not %.3f to %.3f", t, least, most);
 }
 
-static void test_rate_and_delay(void **state)
+static void test_rate_and_delay_are_kept(void **state)
 {
     (void)state;
     struct setup *s = start(40, 30, 0);
     int a[2];
-    test_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, and 30 ms on the way */
+    measure_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, plus 30 ms delay */
     pair(s, a);
     double t = round_trip(a);
     for (int i = 1; i < TRIALS && t > 0.5; i++) t = round_trip(a);
     if (t < 0.060 || t > 0.5) fail_msg("a round trip took %.3f s", t);
     close_pair(a);
     command(s, "delay 0\nrate 400\n");
-    test_megabyte(s, 0.015, 0.19);
+    measure_megabyte(s, 0.015, 0.19);
     stop(s);
 }
 
-/* Seconds of a small message through one connection while a big one is under way in another. */
-static double behind_a_big_one(struct setup *s)
+/* Returns the seconds that a small message takes beside a large transfer on another connection. */
+static double beside_large_transfer(struct setup *s)
 {
     int a[2], b[2];
     pair(s, a);
@@ -242,18 +242,18 @@ static double behind_a_big_one(struct setup *s)
     return t;
 }
 
-/* Two connections share the line; the small one does not wait for the whole of the big one, which takes 400 ms. */
-static void test_sharing(void **state)
+/* Two connections share the link; the small message does not wait for the whole large transfer of 400 ms. */
+static void test_connections_share_link(void **state)
 {
     (void)state;
     struct setup *s = start(20, 0, 0);
-    double t = behind_a_big_one(s);
-    for (int i = 1; i < TRIALS && t > 0.2; i++) t = behind_a_big_one(s);
-    if (t > 0.2) fail_msg("a small message waited %.3f s behind a big one", t);
+    double t = beside_large_transfer(s);
+    for (int i = 1; i < TRIALS && t > 0.2; i++) t = beside_large_transfer(s);
+    if (t > 0.2) fail_msg("a small message waited %.3f s behind a large transfer", t);
     stop(s);
 }
 
-/* Nothing comes through for 300 ms. When it does, the link had not heard of the stall yet, and is told again. */
+/* Returns whether no byte arrives for 300 ms. If one does, the link had not read the command yet, and gets it again. */
 static bool stalls(struct setup *s, const int fds[2], int trial)
 {
     struct timeval soon = {.tv_usec = 300 * 1000}, later = {.tv_sec = 20};
@@ -268,7 +268,7 @@ static bool stalls(struct setup *s, const int fds[2], int trial)
     return still;
 }
 
-static void test_stall(void **state)
+static void test_stall_delays_all_bytes(void **state)
 {
     (void)state;
     struct setup *s = start(0, 0, 0);
@@ -290,15 +290,15 @@ static void test_stall(void **state)
     stop(s);
 }
 
-/* Who hangs up with something unread resets the connection; its last words travel before that. */
-static void test_reset_comes_last(void **state)
+/* Closing a socket with unread bytes resets the connection; the sent bytes arrive before the reset. */
+static void test_bytes_arrive_before_reset(void **state)
 {
     (void)state;
     struct setup *s = start(0, 50, 0);
     int a[2];
     pair(s, a);
     assert_int_equal(send(a[1], "unread", 6, 0), 6);
-    assert_int_equal(recv(a[0], got, 1, MSG_PEEK), 1); /* it is there */
+    assert_int_equal(recv(a[0], got, 1, MSG_PEEK), 1); /* the byte has arrived */
     assert_int_equal(send(a[0], "farewell", 8, 0), 8);
     close(a[0]);
     assert_int_equal(read_whole(a[1], got, 8), 8);
@@ -308,7 +308,7 @@ static void test_reset_comes_last(void **state)
     stop(s);
 }
 
-static void test_cut_and_down(void **state)
+static void test_cut_resets_and_down_refuses(void **state)
 {
     (void)state;
     struct setup *s = start(0, 0, 0);
@@ -326,14 +326,14 @@ static void test_cut_and_down(void **state)
     assert_int_equal(connect_to(s->port), -1);
     close_pair(b);
     command(s, "nonsense\nup\n");
-    for (int i = 0, fd = -1; i < TRIALS && fd < 0; i++) { /* until the link has heard of it */
+    for (int i = 0, fd = -1; i < TRIALS && fd < 0; i++) { /* until the link has read the command */
         usleep(100 * 1000);
         fd = connect_to(s->port);
         if (fd >= 0) close(fd), close(accept(s->server, NULL, NULL));
     }
     pair(s, b);
     transfer(b[0], b[1], 1000);
-    close(s->server); /* the far end is gone: who dials is told */
+    close(s->server); /* the far end is closed: the link closes new connections */
     s->server = socket_with_patience();
     int fd = connect_to(s->port);
     assert_true(fd < 0 || recv(fd, got, 1, 0) <= 0);
@@ -347,12 +347,9 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_and_both_ways),
-        cmocka_unit_test(test_rate_and_delay),
-        cmocka_unit_test(test_sharing),
-        cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_reset_comes_last),
-        cmocka_unit_test(test_cut_and_down),
+        cmocka_unit_test(test_link_carries_all_bytes_both_ways), cmocka_unit_test(test_rate_and_delay_are_kept),
+        cmocka_unit_test(test_connections_share_link),           cmocka_unit_test(test_stall_delays_all_bytes),
+        cmocka_unit_test(test_bytes_arrive_before_reset),        cmocka_unit_test(test_cut_resets_and_down_refuses),
     };
     return cmocka_run_group_tests_name("wanlink", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Updates on theta by several threads: the bits of one thread that decodes and applies (common/tensor/apply.h), for
- * every codec, signs of zeros included. ctest: labels=threads,asan */
+/* Several threads apply updates to theta with the bits of one thread that decodes and applies
+ * (common/tensor/apply.h), for every codec, including the signs of zeros. ctest: labels=threads,asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,12 @@
 #include "common/tensor/apply.h"
 #include "worker/outer/apply_update.h"
 
-enum { FIRST = 140000, N = 300001, THREADS = 3 }; /* several parts of a codec, several shares of floats, and a rest */
+enum {
+    FIRST = 140000,
+    N = 300001,
+    THREADS = 3
+}; /* several parts of a codec, several shares of floats, and a
+    * remainder */
 
 static const char *const specs[] = {"fp32",
                                     "bf16+lz4",
@@ -30,7 +35,7 @@ static const struct codec_span spans[] = {{0, FIRST, 100, FIRST / 100, 2}, {FIRS
 static float theta[2][N], x[N], merged[2][N];
 static struct pool *pool;
 
-/* Some of theta are zeros of both signs, and so are some of what comes. */
+/* Some values of theta and of the update are zeros of both signs. */
 static void draw(uint64_t seed, float *out, float sigma)
 {
     rng_normal_fill(seed, RNG_TEST, 0, sigma, out, N);
@@ -43,7 +48,7 @@ static void both(uint64_t seed)
     memcpy(theta[1], theta[0], sizeof theta[0]);
 }
 
-static void test_views(void **state)
+static void test_applied_view_equals_decode_and_apply(void **state)
 {
     (void)state;
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
@@ -69,7 +74,7 @@ static void test_views(void **state)
     }
 }
 
-static void test_steps(void **state)
+static void test_applied_step_equals_sgd_and_apply(void **state)
 {
     static const struct apply_update_sgd steps[] = {
         {1, true, false}, {0.7, true, false}, {0.7, true, true}, {0.7, false, true}};
@@ -89,8 +94,8 @@ static void test_steps(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_views),
-        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_applied_view_equals_decode_and_apply),
+        cmocka_unit_test(test_applied_step_equals_sgd_and_apply),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     if (pool_create(THREADS, POOL_FLOATS_EXACT, &pool) != STATUS_OK) return 1;

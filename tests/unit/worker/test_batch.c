@@ -1,4 +1,5 @@
-/* Counters to windows: each epoch shows every window once, in an order of its own, and rows hold what was promised. */
+/* Counters to windows: each epoch shows every window once, in its own order, and rows hold the contents of their
+ * window. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +34,7 @@ static struct batch_source source(uint32_t vocab, bool in_order)
     return s;
 }
 
-static void test_epochs(void **state)
+static void test_epoch_shows_every_window_once(void **state)
 {
     (void)state;
     struct batch_source s = source(1000, false);
@@ -48,10 +49,10 @@ static void test_epochs(void **state)
             moved += epoch && window != batch_window(&s, k);
         }
     }
-    assert_true(moved > N_WINDOWS); /* later epochs come in another order */
+    assert_true(moved > N_WINDOWS); /* later epochs have another order */
 }
 
-static void test_rows(void **state)
+static void test_rows_hold_tokens_and_targets(void **state)
 {
     (void)state;
     struct batch_source s = source(1000, false);
@@ -72,14 +73,14 @@ static void test_rows(void **state)
     }
 }
 
-static void test_in_order(void **state)
+static void test_in_order_keeps_order(void **state)
 {
     (void)state;
     struct batch_source s = source(1000, true);
     for (uint64_t k = 0; k < N_WINDOWS; k++) assert_int_equal(batch_window(&s, k), k);
 }
 
-static void test_vocabulary(void **state)
+static void test_token_outside_vocabulary_is_refused(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -88,12 +89,12 @@ static void test_vocabulary(void **state)
     uint32_t scratch[SEQ + 1];
     struct batch_source s = source(401, true);
     assert_int_equal(batch_fill(&s, &counter, 1, 1, tokens, targets, scratch, &err), STATUS_OK);
-    s = source(400, true); /* the last target is the one too large */
+    s = source(400, true); /* the last target is too large */
     assert_int_equal(batch_fill(&s, &counter, 1, 1, tokens, targets, scratch, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "token 400 at position 400, but model.vocab_size is 400"));
 }
 
-static void test_too_short(void **state)
+static void test_too_short_data_are_refused(void **state)
 {
     (void)state;
     struct batch_source s;
@@ -107,8 +108,11 @@ static void test_too_short(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_epochs),     cmocka_unit_test(test_rows),      cmocka_unit_test(test_in_order),
-        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_too_short),
+        cmocka_unit_test(test_epoch_shows_every_window_once),
+        cmocka_unit_test(test_rows_hold_tokens_and_targets),
+        cmocka_unit_test(test_in_order_keeps_order),
+        cmocka_unit_test(test_token_outside_vocabulary_is_refused),
+        cmocka_unit_test(test_too_short_data_are_refused),
     };
     return cmocka_run_group_tests(tests, fill_data, NULL);
 }

@@ -1,4 +1,4 @@
-/* Deltas in host memory: exact in every form and at any length, and the same bits, norm included, by any number of
+/* Deltas in host memory: exact in every form and at any length, with the same bits and norm for any number of
  * threads. ctest: labels=threads */
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #include "common/base/sum_squares.h"
 #include "worker/outer/delta_host.h"
 
-/* More blocks than are summed at a time. */
+/* More blocks than one batch of sums. */
 enum { BLOCK = SUM_BLOCK, MOST = (SUM_BLOCKS + 1) * BLOCK + 5, THREADS_MAX = 8 };
 
 static float *base, *values, *out;
@@ -29,15 +29,15 @@ static double check(enum delta_form form, size_t n)
     for (size_t i = 0; i < n; i++) {
         double d = (double)base[i] - (double)values[i];
         float want = form == DELTA_PSEUDO_GRADIENT ? (float)d : values[i];
-        if (memcmp(&out[i], &want, sizeof want)) fail_msg("%s of %zu floats: number %zu", names[form], n, i);
+        if (memcmp(&out[i], &want, sizeof want)) fail_msg("%s of %zu floats: value %zu", names[form], n, i);
         square += form == DELTA_GRADIENT ? (long double)values[i] * values[i] : (long double)d * d;
     }
     if (fabsl(norm - sqrtl(square)) > 1e-12L * sqrtl(square))
-        fail_msg("%s of %zu floats: norm %.17g, not %.17Lg", names[form], n, norm, sqrtl(square));
+        fail_msg("%s of %zu floats: norm %.17g, expected %.17Lg", names[form], n, norm, sqrtl(square));
     return norm;
 }
 
-static void test_forms(void **state)
+static void test_every_form_is_exact(void **state)
 {
     static const size_t sizes[] = {1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 3, SUM_BLOCKS * BLOCK, MOST};
     static const enum delta_form forms[] = {DELTA_PSEUDO_GRADIENT, DELTA_PARAMETERS, DELTA_GRADIENT};
@@ -58,7 +58,7 @@ static void test_forms(void **state)
     mem_free(alone);
 }
 
-static void test_finite(void **state)
+static void test_nonfinite_values_are_detected(void **state)
 {
     enum { N = 9 * BLOCK + 2 };
     static const size_t places[] = {0, BLOCK - 1, BLOCK, 4 * BLOCK + 7, N - 1};
@@ -71,7 +71,7 @@ static void test_finite(void **state)
             assert_false(delta_host_finite(pools[threads], values, N));
             values[places[i]] = was;
         }
-        values[N] = NAN; /* not asked about */
+        values[N] = NAN; /* past the end */
         assert_true(delta_host_finite(pools[threads], values, N));
         values[N] = 0;
     }
@@ -104,6 +104,7 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_finite)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_form_is_exact),
+                                       cmocka_unit_test(test_nonfinite_values_are_detected)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,7 +1,7 @@
-/* Text generation: the draw, the sliding context, the same text from a folder as from memory.
+/* Text generation: the draw, the sliding context, and the same text from a folder as from memory.
  *
- * With ATOLL_HF_OUT=DIR the folder DIR is written and kept, with DIR/logits.bin (u32 T, V; i32 tokens[T]; f32
- * logits[T*V]) beside the model, for tests/golden/check_transformers.py. */
+ * With ATOLL_HF_OUT=DIR the test writes and keeps the folder DIR. Beside the model, DIR/logits.bin has u32 T, V; i32
+ * tokens[T]; f32 logits[T*V], for tests/golden/check_transformers.py. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,12 +104,12 @@ static bool same(const struct text *a, const struct text *b)
     return a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
 }
 
-static void test_pick(void **state)
+static void test_pick_follows_probabilities(void **state)
 {
     (void)state;
     static const float logits[] = {0, 1, -INFINITY, 1}; /* probabilities e^0, e^1, 0, e^1 over their sum */
     double total = 1 + 2 * exp(1);
-    assert_int_equal(generate_pick(logits, 4, 0, 0.99), 1); /* the first of equals */
+    assert_int_equal(generate_pick(logits, 4, 0, 0.99), 1); /* the first of equal values */
     assert_int_equal(generate_pick(logits, 4, 1, 0), 0);
     assert_int_equal(generate_pick(logits, 4, 1, 1 / total - 1e-9), 0);
     assert_int_equal(generate_pick(logits, 4, 1, 1 / total + 1e-9), 1);
@@ -118,7 +118,7 @@ static void test_pick(void **state)
     assert_int_equal(generate_pick(logits, 4, 1e-3, 0.001), 1); /* nearly greedy */
 }
 
-static void test_folder_and_memory(void **state)
+static void test_folder_and_memory_give_same_text(void **state)
 {
     (void)state;
     struct generate_options o = {
@@ -130,7 +130,7 @@ static void test_folder_and_memory(void **state)
     o.seed = 5;
     c = text_of(false, &o);
     assert_false(same(&a, &c));
-    o.n_tokens = 20; /* a shorter text is a beginning of the longer one, whatever instance length was used */
+    o.n_tokens = 20; /* a shorter text is a prefix of the longer one, for any length of the model instance */
     b = text_of(false, &o);
     assert_memory_equal(b.bytes, c.bytes, b.size);
     o.prompt = "";
@@ -140,8 +140,8 @@ static void test_folder_and_memory(void **state)
     assert_int_equal(a.bytes[0], '\n');
 }
 
-/* Greedy text through growing contexts equals the arg-max of logits taken at full length. */
-static void test_against_logits(void **state)
+/* Greedy text through growing contexts equals the arg-max of logits at full length. */
+static void test_greedy_text_matches_logits(void **state)
 {
     (void)state;
     struct device *dev;
@@ -167,7 +167,7 @@ static void test_against_logits(void **state)
         collect(&want, piece, (size_t)n);
     }
     assert_true(same(&text, &want));
-    int changes = 0; /* a model that always says the same would prove nothing */
+    int changes = 0; /* a model that always returns the same token would prove nothing */
     for (size_t i = 1; i < text.size; i++) changes += text.bytes[i] != text.bytes[i - 1];
     assert_true(changes > SEQ / 4);
     dev->ops->release(dev, device_theta);
@@ -177,20 +177,20 @@ static void test_against_logits(void **state)
     mem_free(logits);
 }
 
-static void test_nobody_reads(void **state)
+static void test_closed_output_ends_text(void **state)
 {
     (void)state;
     struct generate_options o = {.prompt = "x", .n_tokens = 20, .temperature = 0.8, .device = "cpu"};
     struct err err = {0};
-    for (size_t calls = 1; calls <= 3; calls++) { /* the prompt is the first */
+    for (size_t calls = 1; calls <= 3; calls++) { /* the prompt is the first call */
         struct text text = {.calls_max = calls};
         assert_int_equal(generate_text(folder, &o, collect, &text, &err), STATUS_OK);
         assert_int_equal(text.calls, calls);
     }
 }
 
-/* The same tokens, given and written as numbers. */
-static void test_ids(void **state)
+/* The same tokens, as input and output of numbers. */
+static void test_ids_give_same_tokens(void **state)
 {
     (void)state;
     struct generate_options o = {.prompt = "To", .n_tokens = 20, .device = "cpu"};
@@ -213,8 +213,8 @@ static void test_ids(void **state)
     }
 }
 
-/* What is not made of bytes is not taken for them. */
-static void test_other_tokens(void **state)
+/* A model whose tokens are not bytes is refused. */
+static void test_tokens_other_than_bytes_are_refused(void **state)
 {
     (void)state;
     struct generate_options o = {.prompt = "x", .n_tokens = 1, .device = "cpu"};
@@ -228,7 +228,7 @@ static void test_other_tokens(void **state)
     assert_non_null(strstr(err.msg, "--ids"));
     assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof path, "%s/config.json", folder);
-    for (int bytes = 0; bytes < 2; bytes++) { /* the second puts it back */
+    for (int bytes = 0; bytes < 2; bytes++) { /* the second restores it */
         other.bytes = bytes;
         assert_int_equal(family->config_json(&other, json, sizeof json), STATUS_OK);
         assert_int_equal(file_write(path, json, strlen(json), &err), STATUS_OK);
@@ -236,7 +236,7 @@ static void test_other_tokens(void **state)
     }
 }
 
-static void test_refusals(void **state)
+static void test_invalid_models_are_refused(void **state)
 {
     (void)state;
     struct generate_options o = {.prompt = "x", .n_tokens = 1, .device = "cpu"};
@@ -253,7 +253,7 @@ static void test_refusals(void **state)
     assert_int_equal(generate_text_theta(family, &tiny, theta, &o, collect, &text, &err), STATUS_INVALID);
 }
 
-static void test_write_logits(void **state)
+static void test_logits_are_written_for_transformers(void **state)
 {
     (void)state;
     if (!getenv("ATOLL_HF_OUT")) skip();
@@ -298,10 +298,14 @@ static int set_up_llama(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pick),           cmocka_unit_test(test_folder_and_memory),
-        cmocka_unit_test(test_against_logits), cmocka_unit_test(test_nobody_reads),
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_other_tokens),   cmocka_unit_test(test_write_logits),
+        cmocka_unit_test(test_pick_follows_probabilities),
+        cmocka_unit_test(test_folder_and_memory_give_same_text),
+        cmocka_unit_test(test_greedy_text_matches_logits),
+        cmocka_unit_test(test_closed_output_ends_text),
+        cmocka_unit_test(test_invalid_models_are_refused),
+        cmocka_unit_test(test_ids_give_same_tokens),
+        cmocka_unit_test(test_tokens_other_than_bytes_are_refused),
+        cmocka_unit_test(test_logits_are_written_for_transformers),
     };
     int failed = cmocka_run_group_tests_name("gpt2", tests, set_up_gpt2, tear_down);
     return cmocka_run_group_tests_name("llama", tests, set_up_llama, tear_down) || failed;

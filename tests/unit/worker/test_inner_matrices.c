@@ -1,5 +1,5 @@
-/* Which parts of theta muon takes: the matrices of every block and nothing else, each by one rank, the rest of theta by
- * AdamW, all of it once; q, k and v apart where they lie side by side; and the work cut evenly. */
+/* The parts of theta for muon: the matrices of every block and no other part, each on one rank. AdamW updates the
+ * rest once. q, k and v are separate matrices where they lie side by side, and the work is even. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static const struct model_config models[] = {
      .tied = true},
 };
 
-/* Mark what a list of matrices covers; nothing twice. */
+/* Marks the elements of a list of matrices; no element twice. */
 static size_t mark(const struct muon_matrix *m, size_t n, uint8_t *owners)
 {
     size_t count = 0;
@@ -72,7 +72,7 @@ static void check_cover(const struct model_family *family, const struct model_co
         const struct tensor *t = &layout.tensors[i];
         bool block = !strncmp(t->name, "h.", 2) || !strncmp(t->name, "model.layers.", 13);
         for (uint64_t at = t->offset; at < t->offset + t->count; at++)
-            if (owners[at] != (block && t->ndim == 2)) fail_msg("%s: taken %d times", t->name, owners[at]);
+            if (owners[at] != (block && t->ndim == 2)) fail_msg("%s: updated %d times", t->name, owners[at]);
     }
     struct device *devices[RANKS_MAX];
     for (int r = 0; r < ranks; r++) assert_int_equal(device_open("cpu", 1, &devices[r], NULL), STATUS_OK);
@@ -93,7 +93,7 @@ static void check_cover(const struct model_family *family, const struct model_co
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_cover(void **state)
+static void test_every_parameter_is_updated_once(void **state)
 {
     (void)state;
     static const struct model_family *const families[] = {&gpt2_family, &llama_family};
@@ -102,7 +102,7 @@ static void test_cover(void **state)
             for (int ranks = 1; ranks <= RANKS_MAX; ranks++) check_cover(families[f], &models[m], ranks);
 }
 
-static void test_columns(void **state)
+static void test_qkv_are_separate_matrices(void **state)
 {
     (void)state;
     struct layout layout;
@@ -121,7 +121,7 @@ static void test_columns(void **state)
     layout_finish(&layout);
 }
 
-static void test_even(void **state)
+static void test_work_is_even(void **state)
 {
     (void)state;
     const struct model_config model = {.n_layer = 12, .n_head = 2, .n_embd = 64, .block_size = 8, .vocab_size = 256};
@@ -157,7 +157,7 @@ static uint32_t of_vectors(const struct tensor *tensor)
     return 1;
 }
 
-static void test_wrong(void **state)
+static void test_unsupported_layouts_are_refused(void **state)
 {
     (void)state;
     const uint64_t odd[2] = {4, 5};
@@ -191,10 +191,10 @@ static void test_wrong(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cover),
-        cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_even),
-        cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_every_parameter_is_updated_once),
+        cmocka_unit_test(test_qkv_are_separate_matrices),
+        cmocka_unit_test(test_work_is_even),
+        cmocka_unit_test(test_unsupported_layouts_are_refused),
     };
     return cmocka_run_group_tests_name("inner_matrices", tests, NULL, NULL);
 }

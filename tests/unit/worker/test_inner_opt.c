@@ -1,4 +1,5 @@
-/* The inner optimizer's state on a device whose memory the host does not see: read and written through its table. */
+/* The inner optimizer's state on a device whose memory the host cannot access: read and written through the device's
+ * operations. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +16,7 @@ enum { N = 1001 };
 static int syncs, downloads, waiting; /* waiting: operations since the last sync */
 static bool lost;                     /* the device fails from now on */
 
-/* Far addresses differ from near ones in bits that make them no addresses at all: whoever uses one on the host
- * faults. */
+/* Far addresses differ from near ones in bits that make them invalid: an access by the host faults. */
 static void *far(void *near)
 {
     return near ? (void *)((uintptr_t)near ^ (uintptr_t)3 << 60) : NULL;
@@ -49,7 +49,7 @@ static void far_download(struct device *dev, void *dst, const void *src, size_t 
     memcpy(dst, far((void *)(uintptr_t)src), bytes);
 }
 
-/* As the table says: the host's side is free, or filled, when these return. */
+/* When these return, the host's side is free or filled, by contract. */
 static void far_send(struct device *dev, void *dst, const void *src, size_t bytes)
 {
     (void)dev;
@@ -95,7 +95,7 @@ static struct device far_device = {.ops = &far_ops}, *const devices[] = {&far_de
 static struct tensor tensor = {.count = N};
 static const struct layout layout = {.n_tensors = 1, .tensors = &tensor, .n_params = N};
 
-static void test_state_through_the_table(void **state)
+static void test_state_is_read_and_written_by_device(void **state)
 {
     (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW};
@@ -110,7 +110,7 @@ static void test_state_through_the_table(void **state)
     assert_int_equal(inner_opt_write(opt, m, v, NULL), STATUS_OK);
     assert_int_equal(waiting, 0);
     assert_int_equal(inner_opt_read(opt, &m_back, &v_back, NULL), STATUS_OK);
-    assert_int_equal(waiting, 0); /* what is given back has arrived */
+    assert_int_equal(waiting, 0); /* the returned values have arrived */
     assert_memory_equal(m_back, m, sizeof m);
     assert_memory_equal(v_back, v, sizeof v);
     assert_int_equal(inner_opt_write(opt, NULL, NULL, NULL), STATUS_OK);
@@ -130,7 +130,7 @@ static void test_state_through_the_table(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_without_moments(void **state)
+static void test_sgd_has_no_moments(void **state)
 {
     (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_SGD};
@@ -147,7 +147,7 @@ static void test_without_moments(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_bf16_moments(void **state)
+static void test_bf16_moments_are_read_and_written(void **state)
 {
     (void)state;
     struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW, .bf16 = true};
@@ -177,7 +177,7 @@ static void test_bf16_moments(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_no_memory(void **state)
+static void test_out_of_memory_is_reported(void **state)
 {
     (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW};
@@ -193,10 +193,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_state_through_the_table),
-        cmocka_unit_test(test_without_moments),
-        cmocka_unit_test(test_bf16_moments),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_state_is_read_and_written_by_device),
+        cmocka_unit_test(test_sgd_has_no_moments),
+        cmocka_unit_test(test_bf16_moments_are_read_and_written),
+        cmocka_unit_test(test_out_of_memory_is_reported),
     };
     return cmocka_run_group_tests_name("inner_opt", tests, NULL, NULL);
 }

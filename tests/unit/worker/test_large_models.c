@@ -1,5 +1,5 @@
-/* Models of billions of parameters, of which a machine that runs tests has the description only: layouts, memory that
- * is planned, messages, the machines that count bytes, files with holes. Numbers are more than 32 bits hold.
+/* Models of billions of parameters, as descriptions only: layouts, planned memory, messages, state machines that
+ * count bytes, files with holes. Values exceed 32 bits.
  * ctest: labels=asan */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -40,7 +40,7 @@
 
 static struct config config;
 
-/* The layout of a model, cut as a run would. */
+/* Makes the layout of a model, split as in a run. */
 static void lay_out(struct layout *layout, struct model_config *model, const char *const *settings)
 {
     struct config_sources sources;
@@ -73,7 +73,7 @@ static void expect_tiled(const struct layout *layout)
     assert_int_equal(at, layout->n_params);
 }
 
-static void expect_travels(const struct layout *layout)
+static void expect_round_trip(const struct layout *layout)
 {
     struct layout other;
     size_t size = layout_encoded_size(layout);
@@ -89,7 +89,7 @@ static void expect_travels(const struct layout *layout)
     mem_free(bytes);
 }
 
-static void test_layouts(void **state)
+static void test_layouts_count_beyond_32_bits(void **state)
 {
     (void)state;
     struct layout layout;
@@ -97,15 +97,15 @@ static void test_layouts(void **state)
     LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
     assert_int_equal(layout.n_params, 8030261248);
     expect_tiled(&layout);
-    expect_travels(&layout);
+    expect_round_trip(&layout);
     layout_finish(&layout);
-    /* 16 layers of 4 + 3 * 4 squares of 16384; the words are 2^24 * 16384 */
+    /* 16 layers of 4 + 3 * 4 squares of 16384; the embedding is 2^24 * 16384. */
     LAY_OUT(&layout, &model, "model.family=llama", "model.n_layer=16", "model.n_embd=16384", "model.n_head=128",
             "model.ffn=65536", "model.vocab_size=16777216", "data.tokenizer=none", "train.fragments=1");
     assert_int_equal(layout.n_params, 64 * G + 256 * G + 33 * 16384);
     assert_int_equal(layout.n_fragments, 1);
     expect_tiled(&layout);
-    expect_travels(&layout);
+    expect_round_trip(&layout);
     layout_finish(&layout);
     LAY_OUT(&layout, &model, "model.n_layer=2", "model.n_embd=65536", "model.n_head=512", "data.tokenizer=none",
             "model.vocab_size=131072");
@@ -114,9 +114,9 @@ static void test_layouts(void **state)
     layout_finish(&layout);
 }
 
-/* Activations of a micro-step of 2^18 tokens, with everything kept: of each layer 6C + 2K + 2F + F numbers a token, the
- * log-sum-exps and two norms; besides, the stream, the final norm, gradients, angles. */
-static void test_activations(void **state)
+/* Activations of a micro-step of 2^18 tokens without recompute. Each layer has 6C + 2K + 2F + F values per token,
+ * the log-sum-exps and two norms. Beside the layers: the stream, the final norm, gradients, angles. */
+static void test_activations_count_beyond_32_bits(void **state)
 {
     (void)state;
     struct layout layout;
@@ -130,7 +130,7 @@ static void test_activations(void **state)
     layout_finish(&layout);
 }
 
-static void test_shards(void **state)
+static void test_shards_cover_large_theta(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks <= 8; ranks += 7) {
@@ -149,9 +149,9 @@ static void test_shards(void **state)
     }
 }
 
-/* What the outer path will take is counted without taking it: of one fragment of 320 G parameters, whose payload lies
- * in memory once more for a byte stage. */
-static void test_outer_memory(void **state)
+/* The memory of the outer path is computed without allocation: one fragment of 320 G parameters, with a second copy
+ * of the payload for a byte stage. */
+static void test_outer_memory_counts_beyond_32_bits(void **state)
 {
     (void)state;
     struct layout layout;
@@ -181,7 +181,7 @@ static void pass(const struct msg *m, struct msg *out)
     if (msg_decode(out, bytes, size, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-static void test_messages(void **state)
+static void test_messages_carry_64_bit_sizes(void **state)
 {
     (void)state;
     struct msg m = {.type = MSG_OFFER, .offer = {.form = 0, .bytes = 32 * G + 1, .tokens = 40 * G, .steps = 1}}, back;
@@ -203,7 +203,7 @@ static void test_messages(void **state)
     assert_true(back.chunk.offset == 30 * G + 9 && back.chunk.total == 32 * G);
 }
 
-static void test_objects(void **state)
+static void test_objects_carry_64_bit_sizes(void **state)
 {
     (void)state;
     uint8_t bytes[256];
@@ -231,10 +231,10 @@ static void test_objects(void **state)
     assert_true(delta_back.part.bytes == 32 * G + 8 && delta_back.part.tokens == 9 * G);
 }
 
-/* --- machines ----------------------------------------------------------------------------------------------------- */
+/* ---- state machines ---------------------------------------------------------------------------------------------- */
 
 /* The coordinator's side of an upload and of a download. */
-static void test_coordinator_flow(void **state)
+static void test_coordinator_transfers_beyond_32_bits(void **state)
 {
     (void)state;
     struct upload up = {0};
@@ -266,8 +266,8 @@ static void test_coordinator_flow(void **state)
     assert_true(download_next(&download, &item, &size) && item.at == 32 * G - 1 && size == 1);
 }
 
-/* The worker's: a delta of 32 GB under credit, and an update of as much. */
-static void test_worker_flow(void **state)
+/* The worker's side: a delta of 32 GB under credit, and an update of the same size. */
+static void test_worker_transfers_beyond_32_bits(void **state)
 {
     (void)state;
     static struct sync s;
@@ -305,8 +305,8 @@ static void test_worker_flow(void **state)
     assert_true(sent);
 }
 
-/* Deltas on their way in, of 64 workers at a time: none over another, all before ext4's largest file ends. */
-static void test_spool(void **state)
+/* Incomplete deltas of 64 workers: no overlap, and all end before ext4's maximum file size. */
+static void test_spool_ranges_do_not_overlap(void **state)
 {
     (void)state;
     enum { WORKERS = 64 };
@@ -333,8 +333,8 @@ static void test_spool(void **state)
 
 /* --- samples ------------------------------------------------------------------------------------------------------ */
 
-/* Positions in the order of samples of a run of 10^13 tokens, its windows, and what a worker makes of its ranges. */
-static void test_samples(void **state)
+/* Positions in the sample order of a run of 10^13 tokens, its windows, and a worker's counters. */
+static void test_sample_positions_exceed_32_bits(void **state)
 {
     (void)state;
     struct lease_book book;
@@ -374,7 +374,7 @@ static void test_samples(void **state)
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* A file of holes, `size` bytes long. */
+/* Makes a sparse file of `size` bytes. */
 static int sparse(const char *path, uint64_t size)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -388,8 +388,8 @@ static void put_at(int fd, uint64_t at, const void *bytes, size_t n)
     assert_int_equal(pwrite(fd, bytes, n, (off_t)at), n);
 }
 
-/* A tensor of 2^33 numbers behind another: a checkpoint, read at its end. */
-static void test_safetensors(void **state)
+/* A tensor of 2^33 values behind another one: a checkpoint, read at its end. */
+static void test_end_of_large_tensor_is_read(void **state)
 {
     (void)state;
     char text[256], path[FILEIO_PATH_MAX];
@@ -428,8 +428,8 @@ static void test_safetensors(void **state)
     layout_finish(&layout);
 }
 
-/* The largest shard there can be, of tokens of 4 bytes. */
-static void test_shard(void **state)
+/* The largest shard with tokens of 4 bytes. */
+static void test_end_of_largest_shard_is_read(void **state)
 {
     (void)state;
     const uint32_t head[3] = {20240801, 7, INT32_MAX}, tail[3] = {70001, 70002, 70003};
@@ -452,18 +452,18 @@ static void test_shard(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_outer_memory),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_coordinator_flow),
-        cmocka_unit_test(test_worker_flow),
-        cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_samples),
-        cmocka_unit_test_setup_teardown(test_safetensors, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_shard, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test(test_layouts_count_beyond_32_bits),
+        cmocka_unit_test(test_activations_count_beyond_32_bits),
+        cmocka_unit_test(test_shards_cover_large_theta),
+        cmocka_unit_test(test_outer_memory_counts_beyond_32_bits),
+        cmocka_unit_test(test_messages_carry_64_bit_sizes),
+        cmocka_unit_test(test_objects_carry_64_bit_sizes),
+        cmocka_unit_test(test_coordinator_transfers_beyond_32_bits),
+        cmocka_unit_test(test_worker_transfers_beyond_32_bits),
+        cmocka_unit_test(test_spool_ranges_do_not_overlap),
+        cmocka_unit_test(test_sample_positions_exceed_32_bits),
+        cmocka_unit_test_setup_teardown(test_end_of_large_tensor_is_read, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_end_of_largest_shard_is_read, tmpdir_make, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* ctest: labels=threads
- * The link thread over a transport of the test: heartbeats go on while the compute thread is busy, messages keep their
- * order, queues are bounded, closing sends what is queued. And the ring it is made of. */
+ * The link thread over a scripted transport, and its ring.
+ * - Heartbeats continue while the compute thread is busy.
+ * - Messages keep their order and queues are bounded.
+ * - Closing sends the queued messages. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +39,7 @@ static void test_ring_keeps_order_and_bounds(void **state)
         if (draw >> 40 & 1) {
             uint8_t *room = ring_reserve(&r, size);
             if (!room) {
-                assert_false(ring_empty(&r)); /* an empty ring always has room for half of itself */
+                assert_false(ring_empty(&r)); /* an empty ring always accepts a record of half its size */
                 continue;
             }
             assert_true(room >= r.data && room + size <= r.data + r.cap);
@@ -62,7 +64,7 @@ static void test_ring_keeps_order_and_bounds(void **state)
     ring_finish(&r);
 }
 
-static void test_ring_too_large_a_record(void **state)
+static void test_ring_refuses_too_large_record(void **state)
 {
     (void)state;
     struct ring r;
@@ -82,7 +84,7 @@ struct fake {
     struct transport transport;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool woken, closed, full; /* full: send answers AGAIN */
+    bool woken, closed, full; /* full: send returns AGAIN */
     struct {
         enum wire_lane lane;
         uint8_t data[BOX_BYTES];
@@ -220,7 +222,7 @@ static int down(void **state)
 /* ---- link ---------------------------------------------------------------------------------------------------------
  */
 
-static void test_heartbeats_while_the_compute_thread_computes(void **state)
+static void test_heartbeats_continue_during_compute(void **state)
 {
     (void)state;
     uint64_t versions[1] = {3};
@@ -239,13 +241,13 @@ static void test_heartbeats_while_the_compute_thread_computes(void **state)
     heartbeat_leave(&heartbeat);
     struct msg bind = {.type = MSG_BIND, .bind = {.session = 1}};
     assert_int_equal(link_send(work_link, WIRE_BULK, &bind), STATUS_OK);
-    assert_true(eventually(MSG_BIND, 1)); /* goes after a heartbeat that was due before */
+    assert_true(eventually(MSG_BIND, 1)); /* sent after a heartbeat that was due earlier */
     int n = count_sent(MSG_HEARTBEAT);
     usleep(100000);
     assert_int_equal(count_sent(MSG_HEARTBEAT), n);
 }
 
-static void test_change_of_state_is_told_at_once(void **state)
+static void test_state_change_is_sent_at_once(void **state)
 {
     (void)state;
     uint64_t versions[1] = {3};
@@ -263,7 +265,7 @@ static void test_change_of_state_is_told_at_once(void **state)
     assert_true(eventually(MSG_HEARTBEAT, 2));
 }
 
-static void test_order_both_ways(void **state)
+static void test_messages_keep_order_both_ways(void **state)
 {
     (void)state;
     struct msg m;
@@ -289,7 +291,7 @@ static void test_order_both_ways(void **state)
     assert_int_equal(received, 22);
 }
 
-static void test_answers_to_heartbeats_end_in_the_link(void **state)
+static void test_link_consumes_heartbeat_answers(void **state)
 {
     (void)state;
     struct msg m = {.type = MSG_HEARTBEAT_ACK,
@@ -305,11 +307,11 @@ static void test_answers_to_heartbeats_end_in_the_link(void **state)
     assert_true(heartbeat_heard_us(&heartbeat) > 0);
     heartbeat_waiting_for(&heartbeat, clock_monotonic_us(), text);
     assert_string_equal(text, "worker-7");
-    heartbeat_waiting_for(&heartbeat, clock_monotonic_us() + HEARTBEAT_SILENT_US, text); /* not when it is long ago */
+    heartbeat_waiting_for(&heartbeat, clock_monotonic_us() + HEARTBEAT_SILENT_US, text); /* not for an old answer */
     assert_string_equal(text, "");
 }
 
-static void test_garbage_is_reported_not_fatal(void **state)
+static void test_invalid_message_is_reported_not_fatal(void **state)
 {
     (void)state;
     struct msg m = {.type = MSG_CREDIT};
@@ -325,7 +327,7 @@ static void test_garbage_is_reported_not_fatal(void **state)
     assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
 }
 
-static void test_full_queues(void **state)
+static void test_full_queue_returns_again(void **state)
 {
     (void)state;
     static uint8_t bytes[8000];
@@ -336,14 +338,14 @@ static void test_full_queues(void **state)
     while (n < 10000 && link_send(work_link, WIRE_BULK, &m) == STATUS_OK) n++;
     assert_in_range(n, 100, 1000); /* bounded */
     struct msg control = {.type = MSG_BIND, .bind = {.session = 1}};
-    assert_int_equal(link_send(work_link, WIRE_CONTROL, &control), STATUS_OK); /* the other lane goes on */
+    assert_int_equal(link_send(work_link, WIRE_CONTROL, &control), STATUS_OK); /* the other lane continues */
     set_full(false);
     for (int i = 0; i < 5000 && count_sent(MSG_CHUNK) < n; i++) usleep(1000);
     assert_int_equal(count_sent(MSG_CHUNK), n);
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK);
 }
 
-static void test_inbox_that_nobody_reads_is_bounded(void **state)
+static void test_unread_inbox_is_bounded(void **state)
 {
     (void)state;
     static struct msg m;
@@ -363,7 +365,7 @@ static void test_inbox_that_nobody_reads_is_bounded(void **state)
     }
     usleep(20000);
     while (link_recv(work_link, 10000, &lane, &m) == STATUS_OK) got++;
-    assert_in_range(got, 300, BOX - 1); /* 512 KiB of them; the rest was dropped */
+    assert_in_range(got, 300, BOX - 1); /* 512 KiB of them; the others are dropped */
     m = (struct msg){.type = MSG_CREDIT};
     pthread_mutex_lock(&fake->lock);
     fake->n_incoming = fake->n_taken = 0;
@@ -372,7 +374,7 @@ static void test_inbox_that_nobody_reads_is_bounded(void **state)
     assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
 }
 
-static void test_close_sends_what_is_queued(void **state)
+static void test_close_sends_queued_messages(void **state)
 {
     (void)state;
     struct msg m = {.type = MSG_LEAVE, .leave = {.session = 4, .finished = true}};
@@ -382,7 +384,7 @@ static void test_close_sends_what_is_queued(void **state)
     assert_int_equal(count_sent(MSG_LEAVE), 50);
 }
 
-static void test_close_does_not_wait_for_ever(void **state)
+static void test_close_has_timeout(void **state)
 {
     (void)state;
     struct msg m = {.type = MSG_LEAVE, .leave = {.session = 4, .finished = true}};
@@ -398,16 +400,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ring_keeps_order_and_bounds),
-        cmocka_unit_test(test_ring_too_large_a_record),
-        cmocka_unit_test_setup_teardown(test_heartbeats_while_the_compute_thread_computes, up, down),
-        cmocka_unit_test_setup_teardown(test_change_of_state_is_told_at_once, up, down),
-        cmocka_unit_test_setup_teardown(test_order_both_ways, up, down),
-        cmocka_unit_test_setup_teardown(test_answers_to_heartbeats_end_in_the_link, up, down),
-        cmocka_unit_test_setup_teardown(test_garbage_is_reported_not_fatal, up, down),
-        cmocka_unit_test_setup_teardown(test_full_queues, up, down),
-        cmocka_unit_test_setup_teardown(test_inbox_that_nobody_reads_is_bounded, up, down),
-        cmocka_unit_test_setup_teardown(test_close_sends_what_is_queued, up, down),
-        cmocka_unit_test_setup_teardown(test_close_does_not_wait_for_ever, up, down),
+        cmocka_unit_test(test_ring_refuses_too_large_record),
+        cmocka_unit_test_setup_teardown(test_heartbeats_continue_during_compute, up, down),
+        cmocka_unit_test_setup_teardown(test_state_change_is_sent_at_once, up, down),
+        cmocka_unit_test_setup_teardown(test_messages_keep_order_both_ways, up, down),
+        cmocka_unit_test_setup_teardown(test_link_consumes_heartbeat_answers, up, down),
+        cmocka_unit_test_setup_teardown(test_invalid_message_is_reported_not_fatal, up, down),
+        cmocka_unit_test_setup_teardown(test_full_queue_returns_again, up, down),
+        cmocka_unit_test_setup_teardown(test_unread_inbox_is_bounded, up, down),
+        cmocka_unit_test_setup_teardown(test_close_sends_queued_messages, up, down),
+        cmocka_unit_test_setup_teardown(test_close_has_timeout, up, down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

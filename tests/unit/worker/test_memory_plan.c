@@ -1,5 +1,5 @@
-/* The memory planner: what it says a replica takes is what the replica takes, on the CPU and, to the byte, on the
- * emulated CUDA device; it takes the first level of recompute that fits, and says which batch would. */
+/* The memory planner. Its plan equals the memory that a replica takes: on the CPU, and to the byte on the emulated
+ * CUDA device. It selects the first recompute level that fits, and names the largest batch that would fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "common/os/host_memory.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 #include "worker/model/gpt2.h"
 #include "worker/outer/outer_loop_impl.h"
 #include "worker/outer/outer_memory.h"
@@ -65,13 +65,13 @@ static struct replica *make(const struct replica_config *config)
     return r;
 }
 
-/* Of what is left after what the device took for itself, or of all there is. */
+/* Too little free memory, or too little memory in total. */
 static bool lacks(enum status status)
 {
     return status == STATUS_NOMEM || status == STATUS_UNSUPPORTED;
 }
 
-/* A device without anything on it. */
+/* Returns the free memory of a device without a replica. */
 static uint64_t bare(const char *device, int threads)
 {
     struct device *dev;
@@ -85,26 +85,26 @@ static uint64_t bare(const char *device, int threads)
     return own;
 }
 
-static void test_cpu(void **state)
+static void test_cpu_plan_matches_allocation(void **state)
 {
     (void)state;
     for (uint32_t ranks = 1; ranks <= 2; ranks++)
         for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
             struct replica_config config = config_of("cpu", ranks, (enum recompute)level);
-            if (level == RECOMPUTE_ACT) config.opt.kind = OPTIMIZER_MUON; /* whatever the level */
+            if (level == RECOMPUTE_ACT) config.opt.kind = OPTIMIZER_MUON; /* at any level */
             config.opt.bf16 = level == RECOMPUTE_NORM;
             size_t before = mem_live_bytes();
             struct replica *r = make(&config);
             const struct memory_plan *plan = replica_memory(r);
             size_t took = mem_live_bytes() - before - ranks * (size_t)bare("cpu", ranks == 1 ? 2 : 1);
             assert_int_equal(plan->level, level);
-            assert_true(plan->total <= took && took - plan->total < 128 * KIB); /* beside it: tables and handles */
+            assert_true(plan->total <= took && took - plan->total < 128 * KIB); /* additional: tables and handles */
             assert_true(plan->total == plan->levels[level]);
             replica_destroy(r);
         }
 }
 
-static uint64_t took_of(struct replica *r, uint64_t before)
+static uint64_t allocated_by(struct replica *r, uint64_t before)
 {
     struct device *dev = replica_device(r);
     uint64_t left, all;
@@ -112,7 +112,7 @@ static uint64_t took_of(struct replica *r, uint64_t before)
     return before - left;
 }
 
-/* Pinned memory of its GPUs, which the plugin counts for itself. */
+/* Returns the pinned memory of its GPUs, which the plugin counts separately. */
 static size_t pinned_of(const struct replica *r)
 {
     size_t sum = 0;
@@ -121,8 +121,8 @@ static size_t pinned_of(const struct replica *r)
     return sum;
 }
 
-/* Beside GPUs: what is planned of the host's memory is taken, pinned memory too, but for tables and handles. */
-static void test_host(void **state)
+/* A replica on GPUs takes the planned host memory, including pinned memory, except for tables and handles. */
+static void test_host_plan_matches_allocation(void **state)
 {
     (void)state;
     setenv("ATOLL_EMULATED_GPUS", "2", 1);
@@ -140,7 +140,7 @@ static void test_host(void **state)
         size_t took = mem_live_bytes() - before + pinned_of(r);
         assert_int_equal(plan->bytes[MEMORY_PINNED], pinned_of(r));
         if (plan->total > took || took - plan->total > 128 * KIB)
-            fail_msg("%d: %zu taken, planned %llu", kind, took, (unsigned long long)plan->total);
+            fail_msg("%d: %zu allocated, planned %llu", kind, took, (unsigned long long)plan->total);
         const void *m, *v;
         bool moments = config.opt.kind == OPTIMIZER_ADAMW && !config.eval_only;
         assert_int_equal(plan->bytes[MEMORY_MOMENTS],
@@ -155,8 +155,8 @@ static void test_host(void **state)
     replica_destroy(r);
 }
 
-/* A worker beside others, with so much of the host for all of them; what is said. */
-static void host_case(uint64_t host, const char *workers, uint64_t coordinator, const char *says)
+/* A worker beside others that share the host's memory; checks the error text. */
+static void host_case(uint64_t host, const char *workers, uint64_t coordinator, const char *error)
 {
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
     struct replica *r = NULL;
@@ -172,13 +172,14 @@ static void host_case(uint64_t host, const char *workers, uint64_t coordinator, 
     unsetenv(MEMORY_HOST_ENV);
     unsetenv(MEMORY_COORDINATOR_ENV);
     if (status == STATUS_OK) replica_destroy(r);
-    if (!says && status != STATUS_OK) fail_msg("%s", err.msg);
-    /* What launch found is told to one that is started again, too: it would not help. */
-    if (says && (status != STATUS_UNSUPPORTED || !strstr(err.msg, says))) fail_msg("no \"%s\" in: %s", says, err.msg);
+    if (!error && status != STATUS_OK) fail_msg("%s", err.msg);
+    /* A restarted worker gets the limits of the launch, too: a restart would not help. */
+    if (error && (status != STATUS_UNSUPPORTED || !strstr(err.msg, error)))
+        fail_msg("no \"%s\" in: %s", error, err.msg);
 }
 
-/* The host's memory is short: one line before anything is trained, and it says what would do. */
-static void test_host_short(void **state)
+/* The host has too little memory: one error line before any training, with the remedy. */
+static void test_too_little_host_memory_is_refused(void **state)
 {
     (void)state;
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
@@ -195,7 +196,7 @@ static void test_host_short(void **state)
     host_case(plan.total - 1, "1", 1, "pinned buffers");
     host_case(2000001, "2", 1, "1000000 bytes are free for each of 2 workers beside 1 bytes of the coordinator: ");
     host_case(plan.total * 2 - 2, "2", 0, "MiB are free for each of 2 workers: ");
-    setenv(HOST_MEMORY_ENV, "1000", 1); /* less than the system tells of */
+    setenv(HOST_MEMORY_ENV, "1000", 1); /* less than the system reports */
     host_case(plan.total * 3, "3", 0, "nothing is free for each of 3 workers: ");
     host_case(plan.total * 3, "3", 0, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY");
     setenv(HOST_MEMORY_ENV, "1T", 1);
@@ -205,8 +206,8 @@ static void test_host_short(void **state)
     unsetenv(HOST_MEMORY_ENV);
 }
 
-/* Owners of matrices take different amounts: the plan is that of the rank that takes most. */
-static void test_owners(void **state)
+/* Owners of matrices need different amounts: the plan is that of the rank with the largest. */
+static void test_plan_is_that_of_largest_owner(void **state)
 {
     (void)state;
     uint64_t before = bare("cuda", 1);
@@ -227,7 +228,7 @@ static void test_owners(void **state)
             replica_destroy(r);
         }
     unsetenv("ATOLL_EMULATED_GPUS");
-    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) { /* in one memory: all of them */
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) { /* in one memory: the sum of all ranks */
         struct replica_config config = config_of("cpu", ranks, RECOMPUTE_NONE);
         config.opt.kind = OPTIMIZER_MUON;
         config.sharded = true;
@@ -235,13 +236,13 @@ static void test_owners(void **state)
         size_t had = mem_live_bytes();
         struct replica *r = make(&config);
         size_t took = mem_live_bytes() - had - ranks * (size_t)bare("cpu", 1) - 2 * layout.n_params * sizeof(float);
-        uint64_t said = replica_memory(r)->total; /* beside it: where the host reads moments, tables and handles */
-        assert_true(said <= took && took - said < 128 * KIB);
+        uint64_t planned = replica_memory(r)->total; /* plus read buffers, tables and handles */
+        assert_true(planned <= took && took - planned < 128 * KIB);
         replica_destroy(r);
     }
 }
 
-static void test_device(void **state)
+static void test_device_plan_matches_allocation(void **state)
 {
     (void)state;
     uint64_t before = bare("cuda", 1), last = UINT64_MAX;
@@ -251,7 +252,7 @@ static void test_device(void **state)
         config.bf16 = i % 2;
         config.opt.bf16 = level == RECOMPUTE_BLOCK;
         struct replica *r = make(&config);
-        assert_int_equal(replica_memory(r)->total, took_of(r, before));
+        assert_int_equal(replica_memory(r)->total, allocated_by(r, before));
         assert_int_equal(replica_memory(r)->bytes[MEMORY_MOMENTS],
                          2 * layout.n_params * (config.opt.bf16 ? 2 : sizeof(float)));
         assert_true((replica_memory(r)->bytes[MEMORY_IMAGE] > 0) == config.bf16);
@@ -262,28 +263,28 @@ static void test_device(void **state)
         replica_destroy(r);
     }
     setenv("ATOLL_EMULATED_GPUS", "2", 1);
-    for (int bf16 = 0; bf16 < 2; bf16++) { /* a shard of the moments each; what they meet by is not planned */
+    for (int bf16 = 0; bf16 < 2; bf16++) { /* a shard of the moments each; the collective's memory is not planned */
         struct replica_config two = config_of("cuda:0,1", 2, RECOMPUTE_NONE);
         two.bf16 = two.opt.bf16 = bf16;
         struct replica *pair = make(&two);
-        uint64_t took = took_of(pair, before), said = replica_memory(pair)->total;
-        assert_true(said <= took && took - said < KIB);
+        uint64_t took = allocated_by(pair, before), planned = replica_memory(pair)->total;
+        assert_true(planned <= took && took - planned < KIB);
         replica_destroy(pair);
     }
     unsetenv("ATOLL_EMULATED_GPUS");
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
     config.opt.kind = OPTIMIZER_MUON;
     struct replica *r = make(&config);
-    assert_int_equal(replica_memory(r)->total, took_of(r, before));
+    assert_int_equal(replica_memory(r)->total, allocated_by(r, before));
     replica_destroy(r);
     config.eval_only = true;
     r = make(&config);
-    assert_int_equal(replica_memory(r)->total, took_of(r, before));
+    assert_int_equal(replica_memory(r)->total, allocated_by(r, before));
     replica_destroy(r);
 }
 
-/* NCCL's buffers come off before the plan is made, and the GPU that has least free counts. */
-static void test_several(void **state)
+/* NCCL's buffers are subtracted before planning, and the GPU with the least free memory counts. */
+static void test_nccl_buffers_are_subtracted(void **state)
 {
     (void)state;
     static const char *const memory[] = {"50000000,40000000", "40000000,50000000"};
@@ -298,7 +299,7 @@ static void test_several(void **state)
         setenv("ATOLL_EMULATED_NCCL_MEMORY", "0", 1);
         struct replica *r = make(&config);
         uint64_t without = replica_memory(r)->free_bytes;
-        assert_in_range(without, 30000000, 40000000); /* a device takes some for itself */
+        assert_in_range(without, 30000000, 40000000); /* a device takes some memory for itself */
         replica_destroy(r);
         setenv("ATOLL_EMULATED_NCCL_MEMORY", "1000000", 1);
         r = make(&config);
@@ -317,8 +318,8 @@ static void give(uint64_t room)
     setenv("ATOLL_EMULATED_MEMORY", text, 1);
 }
 
-/* What others hold may come free; what the device has not will not. */
-static void test_never_fits(void **state)
+/* Memory of other programs may become free; more memory than the device has never will. */
+static void test_total_memory_decides_about_retry(void **state)
 {
     (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
@@ -340,9 +341,9 @@ static void test_never_fits(void **state)
     device_close(ask.dev);
 }
 
-/* Two workers on one machine: each plans with its half, of a GPU's memory as of what the host had free when they were
- * started; the line that refuses says so. */
-static void test_share(void **state)
+/* Two workers on one machine: each plans with half of a GPU's memory, and half of the host's free memory at their
+ * start. The error line names the share. */
+static void test_workers_share_memory(void **state)
 {
     (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
@@ -376,35 +377,35 @@ static void test_share(void **state)
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
     setenv(MEMORY_HOST_ENV, "18446744073709551616", 1);                      /* 2^64 */
-    assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask stays */
+    assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask is unchanged */
     assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: expected bytes, 0 to 18446744073709551615"));
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 100 bytes of the coordinator: "));
     device_close(ask.dev);
     unsetenv(MEMORY_HOST_ENV);
     unsetenv(MEMORY_COORDINATOR_ENV);
-    setenv(WORKERS_HERE_ENV, "6", 1); /* of which three are on this GPU */
+    setenv(WORKERS_HERE_ENV, "6", 1); /* three of these are on this GPU */
     struct replica_config on_gpu = config_of("cuda", 1, RECOMPUTE_NONE);
     on_gpu.sharers = 3;
     struct replica *r = make(&on_gpu);
-    assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3 - (640 << 20)); /* and each is a process */
+    assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3 - (640 << 20)); /* each is a process */
     replica_destroy(r);
     unsetenv(WORKERS_HERE_ENV);
-    ask = (struct memory_ask){.free_bytes = 900, .total_bytes = 1000}; /* a small GPU has little of a driver's */
+    ask = (struct memory_ask){.free_bytes = 900, .total_bytes = 1000}; /* a small GPU: little driver memory */
     assert_int_equal(memory_ask_share(&ask, false, 2, &err), STATUS_OK);
     assert_int_equal(ask.free_bytes, 475);
 }
 
-/* The emulated device has less and less: auto goes down the levels, each as soon as the one before does not fit, and
- * what it chose can be made. Then it refuses, and the batch that it names fits, and one more does not. */
-static void test_levels_by_room(void **state)
+/* The emulated device has less and less memory. auto selects the next level as soon as the previous one does not
+ * fit, and the replica fits. Finally it refuses: the named batch fits, and one more does not. */
+static void test_auto_selects_first_level_that_fits(void **state)
 {
     (void)state;
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_NONE);
     struct replica *r = make(&config);
     const struct memory_plan all = *replica_memory(r);
     struct err err = {0};
-    uint64_t base = (UINT64_C(1) << 40) - bare("cuda", 1); /* what a device takes for itself */
+    uint64_t base = (UINT64_C(1) << 40) - bare("cuda", 1); /* the device's own memory */
     replica_destroy(r);
     config.recompute = RECOMPUTE_AUTO;
     for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++)
@@ -438,7 +439,7 @@ static void test_levels_by_room(void **state)
     assert_non_null(strstr(err.msg, "not even train.batch_size=1"));
     config.recompute = RECOMPUTE_NORM;
     assert_true(lacks(replica_create(&r, &config, &layout, &data, &err)));
-    assert_null(strstr(err.msg, "train.recompute=auto")); /* which does not fit either */
+    assert_null(strstr(err.msg, "train.recompute=auto")); /* which would not fit either */
     unsetenv("ATOLL_EMULATED_MEMORY");
 }
 
@@ -452,7 +453,7 @@ static struct config run_config(const char *up, enum train_method method)
     return config;
 }
 
-/* Updates that hold the deltas of three workers, each as long as can be. */
+/* Updates with the deltas of three workers of maximum length. */
 static void fill_with_deltas(struct outer_loop *loop)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
@@ -462,8 +463,8 @@ static void fill_with_deltas(struct outer_loop *loop)
     }
 }
 
-/* The outer path: what outer_memory_init takes, and relayed deltas later. */
-static void test_outer_path(void **state)
+/* The outer path: allocations of outer_memory_init, and later relayed deltas. */
+static void test_outer_plan_matches_allocation(void **state)
 {
     (void)state;
     static const char *const codecs[] = {"int8:256", "topk:64/4096", "fp32", "int4", "topk:64/4096"};
@@ -487,11 +488,11 @@ static void test_outer_path(void **state)
             if (outer_memory_init(loop, &err) != STATUS_OK) fail_msg("%s", err.msg);
             if (c > 2) fill_with_deltas(loop);
             if (on_device) {
-                assert_int_equal(replica_memory(r)->total, took_of(r, bare_left));
+                assert_int_equal(replica_memory(r)->total, allocated_by(r, bare_left));
                 size_t host = mem_live_bytes() - all + pinned_of(r);
                 uint64_t planned = replica_host_memory(r)->total;
                 assert_int_equal(replica_host_memory(r)->bytes[MEMORY_PINNED], pinned_of(r));
-                const float *values; /* are there all the same, if the device does not make the deltas after all */
+                const float *values; /* available on the host too, in case the device does not make the deltas */
                 assert_int_equal(replica_host_memory(r)->bytes[MEMORY_PARAMS] > 0, codec_spec_lossless(codecs[c]));
                 assert_int_equal(replica_get_params(r, &values, &err), STATUS_OK);
                 if (planned > host + 16 * KIB || host > planned + 256 * KIB)
@@ -499,8 +500,9 @@ static void test_outer_path(void **state)
             } else {
                 const struct memory_outer *o = &rc.outer.host;
                 double took = (double)(mem_live_bytes() - before);
-                double said = (double)(o->anchor + o->residual + o->messages);
-                if (took > 1.05 * said || took < 0.95 * said) fail_msg("%s: %.0f, planned %.0f", codecs[c], took, said);
+                double planned = (double)(o->anchor + o->residual + o->messages);
+                if (took > 1.05 * planned || took < 0.95 * planned)
+                    fail_msg("%s: %.0f, planned %.0f", codecs[c], took, planned);
             }
             outer_memory_finish(loop);
             mem_free(loop);
@@ -508,8 +510,8 @@ static void test_outer_path(void **state)
         }
 }
 
-/* No room for anchor and residuals: activations come first, the outer path stays with the host. */
-static void test_outer_left_out(void **state)
+/* No space for anchor and residuals on the device: activations come first, the outer path stays on the host. */
+static void test_outer_path_stays_on_host_without_space(void **state)
 {
     (void)state;
     struct config config = run_config("int8:256", METHOD_DILOCO);
@@ -529,7 +531,7 @@ static void test_outer_left_out(void **state)
     unsetenv("ATOLL_EMULATED_MEMORY");
 }
 
-static void test_text(void **state)
+static void test_text_lists_parts_and_total(void **state)
 {
     (void)state;
     struct memory_plan plan = {.bytes = {[MEMORY_PARAMS] = 3 * MIB / 2, [MEMORY_LOGITS] = 20 * MIB},
@@ -544,18 +546,18 @@ static void test_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu),
-        cmocka_unit_test(test_owners),
-        cmocka_unit_test(test_device),
-        cmocka_unit_test(test_several),
-        cmocka_unit_test(test_never_fits),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_levels_by_room),
-        cmocka_unit_test(test_host),
-        cmocka_unit_test(test_host_short),
-        cmocka_unit_test(test_outer_path),
-        cmocka_unit_test(test_outer_left_out),
-        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_cpu_plan_matches_allocation),
+        cmocka_unit_test(test_plan_is_that_of_largest_owner),
+        cmocka_unit_test(test_device_plan_matches_allocation),
+        cmocka_unit_test(test_nccl_buffers_are_subtracted),
+        cmocka_unit_test(test_total_memory_decides_about_retry),
+        cmocka_unit_test(test_workers_share_memory),
+        cmocka_unit_test(test_auto_selects_first_level_that_fits),
+        cmocka_unit_test(test_host_plan_matches_allocation),
+        cmocka_unit_test(test_too_little_host_memory_is_refused),
+        cmocka_unit_test(test_outer_plan_matches_allocation),
+        cmocka_unit_test(test_outer_path_stays_on_host_without_space),
+        cmocka_unit_test(test_text_lists_parts_and_total),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

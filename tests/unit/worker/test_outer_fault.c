@@ -1,4 +1,4 @@
-/* What a worker does with values that no run takes: those it sees itself, and those the coordinator refuses. */
+/* A worker with invalid values: values that it detects itself, and values that the coordinator refuses. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 static struct scripted *const s = &scripted;
 
-static void test_not_finite_is_never_sent(void **state)
+static void test_nonfinite_delta_is_never_sent(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -36,9 +36,9 @@ static void test_not_finite_is_never_sent(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
 }
 
-/* What is finite and still refused for its values does not come back with the residual; a round that is taken between
- * two of them makes the count begin anew. */
-static void test_too_large_is_sent_once(void **state)
+/* A delta refused for its finite values does not return with the residual. An accepted round between two refusals
+ * restarts their count. */
+static void test_too_large_delta_is_sent_once(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -47,14 +47,14 @@ static void test_too_large_is_sent_once(void **state)
     for (int times = 1; times <= 5; times++) {
         assert_true(scripted_until_training());
         scripted_train();
-        assert_true((s->inner[0] == 1) == (times != 3)); /* begun anew, but behind the round that was taken */
+        assert_true((s->inner[0] == 1) == (times != 3)); /* restarted, but after the accepted round */
         s->inner[0] = 99;
         s->reject = times == 2 ? 0 : REJECT_NONFINITE;
         s->no_work = true;
         scripted_train_done();
         scripted_pass(1000000);
         s->no_work = false;
-        assert_true(s->inner[0] == 99); /* a step may be under way */
+        assert_true(s->inner[0] == 99); /* a step may be in progress */
         if (times == 5) break;
         assert_int_not_equal(outer_loop_want(s->loop), OUTER_FAILED);
         for (uint32_t f = 0; f < SCRIPTED_F && times != 2; f++) {
@@ -70,8 +70,8 @@ static void test_too_large_is_sent_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_not_finite_is_never_sent, scripted_teardown),
-        cmocka_unit_test_teardown(test_too_large_is_sent_once, scripted_teardown),
+        cmocka_unit_test_teardown(test_nonfinite_delta_is_never_sent, scripted_teardown),
+        cmocka_unit_test_teardown(test_too_large_delta_is_sent_once, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* The outer loop against a coordinator of a hundred lines that does what the test tells it: joining fresh, from a
- * snapshot and from a saved state, uploads that break off, refusals, wrong hashes, and any of it on a network
- * that loses and doubles messages. What the worker sent plus what it keeps back must always be what it computed. */
+/* The outer loop against a scripted coordinator: fresh joins, joins from a snapshot or a saved state, interrupted
+ * uploads, refusals and wrong hashes, also on a network that loses and duplicates messages.
+ * Sent + residual must always equal the computed deltas. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ static void test_version_0_of_other_weights_is_downloaded(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
-    s->theta[1][0][5] = 3.25f; /* init_from: not what the seed gives */
+    s->theta[1][0][5] = 3.25f; /* init_from: other values than the seed's */
     s->hash_at[1][0] = hash_floats(NULL, s->theta[1][0], s->layout.fragments[1].count);
     assert_true(scripted_until_training());
     assert_int_equal(s->snapshot_gets, 1);
@@ -67,7 +67,7 @@ static void test_late_joiner_takes_snapshot_and_log(void **state)
     assert_int_equal(outer_loop_assignment(s->loop)->round, 6);
 }
 
-static void test_killed_after_saving_offers_the_same_bytes(void **state)
+static void test_killed_after_save_offers_same_bytes(void **state)
 {
     (void)state;
     uint32_t crc;
@@ -87,7 +87,7 @@ static void test_killed_after_saving_offers_the_same_bytes(void **state)
     assert_int_equal(s->offered[0].crc, crc);
     assert_true(s->inner[0] == 3);
     s->hold_merge = false;
-    s->part_have[0] = s->part_have[1] = 0; /* the coordinator had lost it, too */
+    s->part_have[0] = s->part_have[1] = 0; /* the coordinator lost it, too */
     scripted_pass(60000000);
     log_set_sink(NULL, NULL);
     log_set_level(LOG_ERROR - 1);
@@ -95,8 +95,8 @@ static void test_killed_after_saving_offers_the_same_bytes(void **state)
     scripted_check_nothing_lost();
 }
 
-/* A worker killed while it trains recomputes the same round from the same state: the run's parameters do not change. */
-static void test_kills_do_not_change_the_run(void **state)
+/* A worker killed during training recomputes the same round from the same state: the run's parameters stay the same. */
+static void test_kills_do_not_change_run(void **state)
 {
     (void)state;
     uint64_t hashes[2];
@@ -117,17 +117,17 @@ static void test_kills_do_not_change_the_run(void **state)
     assert_int_equal(hashes[0], hashes[1]);
 }
 
-static void test_upload_resumes_after_restart_of_the_coordinator(void **state)
+static void test_upload_resumes_after_coordinator_restart(void **state)
 {
     (void)state;
     scripted_begin("fp32");
     scripted_rounds(1);
     scripted_train();
     scripted_train_done();
-    s->mute = true; /* everything from here on is lost */
+    s->mute = true; /* every later message is lost */
     scripted_pass(3000000);
     s->mute = false;
-    s->session = 1; /* it forgot the sessions, but holds half of fragment 0 */
+    s->session = 1; /* the coordinator lost its sessions, but holds half of fragment 0 */
     s->part_have[0] = 0;
     scripted_pass(60000000);
     log_set_sink(NULL, NULL);
@@ -138,7 +138,7 @@ static void test_upload_resumes_after_restart_of_the_coordinator(void **state)
     scripted_check_nothing_lost();
 }
 
-static void test_rejection_puts_the_delta_back(void **state)
+static void test_refused_delta_returns_to_residual(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -146,21 +146,21 @@ static void test_rejection_puts_the_delta_back(void **state)
     assert_true(scripted_until_training());
     scripted_train();
     s->reject = REJECT_LATE;
-    s->no_work = true; /* no new work before the round closed */
+    s->no_work = true; /* no new work before the round closes */
     scripted_train_done();
     scripted_pass(1000000);
     s->reject = 0;
     s->no_work = false;
     assert_int_equal(s->loop->sync.last_again, 1);
-    scripted_check_nothing_lost();                                        /* all of it is in the residual */
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false); /* the round closed without it */
+    scripted_check_nothing_lost();                                        /* the residual holds the whole delta */
+    for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false); /* the round closes without the worker */
     scripted_rounds(3);
     scripted_check_theta();
     for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_false(s->merged_round[f][2]);
-    scripted_check_nothing_lost(); /* and was sent with the next ones */
+    scripted_check_nothing_lost(); /* the next deltas include it */
 }
 
-static void test_passed_over_is_put_back(void **state)
+static void test_unmerged_delta_returns_to_residual(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -173,7 +173,7 @@ static void test_passed_over_is_put_back(void **state)
     for (uint32_t f = 0; f < SCRIPTED_F; f++) {
         s->offered[f].round = 1;
         scripted_publish(f, false);
-        s->merged_round[f][1] = true; /* claims "merged" although no update names it */
+        s->merged_round[f][1] = true; /* the coordinator claims "merged", but no update names the delta */
     }
     s->hold_merge = false;
     s->no_work = false;
@@ -183,7 +183,7 @@ static void test_passed_over_is_put_back(void **state)
     scripted_check_nothing_lost();
 }
 
-static void test_wrong_hash_drops_everything_and_rejoins(void **state)
+static void test_wrong_hash_drops_state_and_rejoins(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -191,13 +191,13 @@ static void test_wrong_hash_drops_everything_and_rejoins(void **state)
     uint64_t good = s->hash_at[0][2];
     s->snapshot_at = 2;
     scripted_train();
-    s->spoil_hash = true; /* of the first fragment that is merged */
+    s->spoil_hash = true; /* of the first merged fragment */
     scripted_train_done();
     scripted_pass(3000000);
     assert_true(s->joins >= 2);
     assert_int_equal(good, s->hash_at[0][2]);
     assert_true(s->snapshot_gets >= SCRIPTED_F);
-    /* The update itself carries the wrong hash: loading cannot pass it until the snapshot moves on. */
+    /* The update itself has a wrong hash: the worker cannot get past it until the snapshot moves on. */
     for (uint32_t f = 0; f < SCRIPTED_F; f++)
         if (s->top[f] < 3) scripted_publish(f, false);
     s->snapshot_at = s->oldest = 3;
@@ -207,7 +207,7 @@ static void test_wrong_hash_drops_everything_and_rejoins(void **state)
     scripted_check_theta();
 }
 
-static void test_damaged_update_is_asked_for_again(void **state)
+static void test_damaged_update_is_requested_again(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -219,13 +219,13 @@ static void test_damaged_update_is_asked_for_again(void **state)
     assert_int_equal(s->joins, 1);
     s->snapshot_at = s->oldest = 2;
     scripted_publish(1, false);
-    scripted_pass(60000000); /* three useless copies: everything anew, from the snapshot behind it */
+    scripted_pass(60000000); /* after three damaged copies the worker starts from the later snapshot */
     log_set_sink(NULL, NULL);
     log_set_level(LOG_ERROR - 1);
     scripted_check_theta();
 }
 
-static void test_damaged_snapshot_is_asked_for_again(void **state)
+static void test_damaged_snapshot_is_requested_again(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -239,7 +239,7 @@ static void test_damaged_snapshot_is_asked_for_again(void **state)
     scripted_check_theta();
 }
 
-static void test_log_gone_means_snapshot_and_no_residual(void **state)
+static void test_deleted_log_means_snapshot_without_residual(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -254,8 +254,8 @@ static void test_log_gone_means_snapshot_and_no_residual(void **state)
     for (int i = 0; i < 10; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
 }
 
-/* Saved every third round and killed two rounds later: the residual of the saved round was part of deltas that the run
- * has merged since. Keeping it would send it twice. */
+/* Saved every third round and killed two rounds later: the residual of the saved round is part of deltas merged
+ * since. Keeping it would send it twice. */
 static void test_older_state_resets_its_residual(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void test_older_state_resets_its_residual(void **state)
     scripted_check_theta();
 }
 
-static void test_torn_newest_state_falls_back_to_the_older(void **state)
+static void test_damaged_state_falls_back_to_older(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -289,21 +289,21 @@ static void test_torn_newest_state_falls_back_to_the_older(void **state)
     scripted_check_theta();
 }
 
-static void test_state_of_another_run_is_not_used(void **state)
+static void test_state_of_other_worker_is_ignored(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     scripted_worker_kill();
-    s->setup.uuid[0] ^= 1; /* its file belongs to another worker */
+    s->setup.uuid[0] ^= 1; /* the file belongs to another worker */
     scripted_worker_up();
     assert_true(scripted_until_training());
     assert_true(s->inner[0] == 0);
     scripted_check_theta();
 }
 
-/* A coordinator that does not answer is what is waited for, whatever was waited for when it did. */
-static void test_no_answer(void **state)
+/* If the coordinator does not answer, the status names that first, independent of the earlier wait. */
+static void test_status_names_silent_coordinator(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -319,7 +319,7 @@ static void test_no_answer(void **state)
     assert_string_equal(outer_loop_text(s->loop, s->now + 8000000), "the coordinator, which has not answered for 8 s");
 }
 
-static void test_refused_for_good(void **state)
+static void test_permanent_refusal_ends_worker(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -329,8 +329,8 @@ static void test_refused_for_good(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "refused by the test"));
 }
 
-/* Another coordinator at the address refuses the run of a worker that has trained: the state is not to blame. */
-static void test_another_run_at_the_address(void **state)
+/* Another coordinator at the address refuses the run of a trained worker: the error does not blame the state. */
+static void test_other_run_at_address_ends_worker(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -354,8 +354,8 @@ static void count_warnings(void *ctx, enum log_level level, const char *line)
     if (level <= LOG_WARN) assert_non_null(strstr(line, "asks again for 90 s"));
 }
 
-/* Said once, asked for some time, and let in when the other one is gone. */
-static void test_taken_name(void **state)
+/* One warning, retries for some time, and a join once the other worker is gone. */
+static void test_taken_name_is_retried(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -372,7 +372,7 @@ static void test_taken_name(void **state)
     assert_true(scripted_until_training());
 }
 
-static void test_evaluation_and_end(void **state)
+static void test_evaluation_and_done_end_run(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -396,7 +396,7 @@ static void test_evaluation_and_end(void **state)
     assert_int_equal(s->leaves, 1);
 }
 
-static void test_bad_network(void **state)
+static void test_lossy_network_loses_no_delta(void **state)
 {
     (void)state;
     for (int seed = 0; seed < 6; seed++) {
@@ -410,17 +410,17 @@ static void test_bad_network(void **state)
                 scripted_worker_kill();
                 scripted_worker_up();
             }
-            if (i % 5 == 2) s->session = 0; /* the coordinator forgets the sessions */
+            if (i % 5 == 2) s->session = 0; /* the coordinator loses its sessions */
         }
         s->loss = 0;
         assert_true(scripted_until_training());
         scripted_check_theta();
         scripted_check_nothing_lost();
-        assert_int_equal(s->merges, 2 * (int)s->top[0]); /* nothing merged twice */
+        assert_int_equal(s->merges, 2 * (int)s->top[0]); /* no delta is merged twice */
     }
 }
 
-static void test_no_allocation_after_the_layout_is_known(void **state)
+static void test_steady_state_allocates_no_memory(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -433,7 +433,7 @@ static void test_no_allocation_after_the_layout_is_known(void **state)
     scripted_check_theta();
 }
 
-/* Work takes time: every second look at the clock, the one behind it, finds it later. */
+/* Work takes time: at every second call, the stopwatch has advanced. */
 enum { WORK_US = 200000, IDLE_US = 50000 };
 
 static uint64_t slow_stopwatch(void)
@@ -443,8 +443,8 @@ static uint64_t slow_stopwatch(void)
     return s->now += behind ? 0 : WORK_US;
 }
 
-/* What the parts of a round say adds up to what it took: nothing is left out, and nothing counted twice. */
-static void test_times_add_up(void **state)
+/* The times of a round's parts add up to its duration: no part is missing or counted twice. */
+static void test_times_of_round_add_up(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -454,7 +454,7 @@ static void test_times_add_up(void **state)
         assert_true(scripted_until_training());
         scripted_train();
         s->hold_merge = round == 2;
-        s->save_us = round == 3 ? 4000000 : 0; /* delivered when it is saved */
+        s->save_us = round == 3 ? 4000000 : 0; /* delivered at the end of the save */
         uint64_t begun = s->now;
         scripted_train_done();
         if (s->hold_merge) scripted_pass(3000000); /* delivered long before */
@@ -462,19 +462,19 @@ static void test_times_add_up(void **state)
         s->hold_merge = false;
         while (outer_loop_times(s->loop)->round != (uint64_t)round && s->now < begun + 100000000) scripted_pass(1);
         const struct outer_times *t = outer_loop_times(s->loop);
-        double took = (double)(s->now - begun) * 1e-6, said = t->compress_s + t->send_s + t->wait_s + t->apply_s;
+        double took = (double)(s->now - begun) * 1e-6, sum = t->compress_s + t->send_s + t->wait_s + t->apply_s;
         assert_true(fabs(t->compute_s - 1e-3) < 1e-9);
-        assert_true(fabs(t->compress_s - 2 * WORK_US * 1e-6) < 1e-9); /* encoded, gathered for the save */
+        assert_true(fabs(t->compress_s - 2 * WORK_US * 1e-6) < 1e-9); /* encode, and gather for the save */
         assert_true(fabs(t->apply_s - SCRIPTED_F * WORK_US * 1e-6) < 1e-9);
         if (round == 2) assert_true(t->wait_s > 2);
         if (round == 3) assert_true(t->send_s > 3.5);
-        if (said > took + 1e-9 || said < took - 2.5e-6 * IDLE_US)
+        if (sum > took + 1e-9 || sum < took - 2.5e-6 * IDLE_US)
             fail_msg("round %d took %.3f s: compress %.3f, send %.3f, wait %.3f, apply %.3f", round, took,
                      t->compress_s, t->send_s, t->wait_s, t->apply_s);
     }
 }
 
-static void test_out_of_memory_at_config(void **state)
+static void test_out_of_memory_at_config_is_reported(void **state)
 {
     (void)state;
     for (long n = 1; n < 12; n++) {
@@ -488,9 +488,9 @@ static void test_out_of_memory_at_config(void **state)
     scripted_begin("int8:256");
 }
 
-/* Relayed updates grow with the number of workers. One that is larger than any can be is a defect of its sender; one
- * that there is no memory for would be asked for again for ever. */
-static void test_no_memory_for_an_update(void **state)
+/* Relayed updates grow with the number of workers. One larger than the maximum is an error of its sender. One that
+ * does not fit into memory must not be requested without end. */
+static void test_out_of_memory_for_update_ends_worker(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -519,28 +519,28 @@ int main(void)
         cmocka_unit_test_teardown(test_lossless_sends_parameters, scripted_teardown),
         cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, scripted_teardown),
         cmocka_unit_test_teardown(test_late_joiner_takes_snapshot_and_log, scripted_teardown),
-        cmocka_unit_test_teardown(test_killed_after_saving_offers_the_same_bytes, scripted_teardown),
-        cmocka_unit_test_teardown(test_kills_do_not_change_the_run, scripted_teardown),
-        cmocka_unit_test_teardown(test_upload_resumes_after_restart_of_the_coordinator, scripted_teardown),
-        cmocka_unit_test_teardown(test_rejection_puts_the_delta_back, scripted_teardown),
-        cmocka_unit_test_teardown(test_passed_over_is_put_back, scripted_teardown),
-        cmocka_unit_test_teardown(test_wrong_hash_drops_everything_and_rejoins, scripted_teardown),
-        cmocka_unit_test_teardown(test_damaged_update_is_asked_for_again, scripted_teardown),
-        cmocka_unit_test_teardown(test_damaged_snapshot_is_asked_for_again, scripted_teardown),
-        cmocka_unit_test_teardown(test_log_gone_means_snapshot_and_no_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_killed_after_save_offers_same_bytes, scripted_teardown),
+        cmocka_unit_test_teardown(test_kills_do_not_change_run, scripted_teardown),
+        cmocka_unit_test_teardown(test_upload_resumes_after_coordinator_restart, scripted_teardown),
+        cmocka_unit_test_teardown(test_refused_delta_returns_to_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_unmerged_delta_returns_to_residual, scripted_teardown),
+        cmocka_unit_test_teardown(test_wrong_hash_drops_state_and_rejoins, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_update_is_requested_again, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_snapshot_is_requested_again, scripted_teardown),
+        cmocka_unit_test_teardown(test_deleted_log_means_snapshot_without_residual, scripted_teardown),
         cmocka_unit_test_teardown(test_older_state_resets_its_residual, scripted_teardown),
-        cmocka_unit_test_teardown(test_torn_newest_state_falls_back_to_the_older, scripted_teardown),
-        cmocka_unit_test_teardown(test_state_of_another_run_is_not_used, scripted_teardown),
-        cmocka_unit_test_teardown(test_no_answer, scripted_teardown),
-        cmocka_unit_test_teardown(test_refused_for_good, scripted_teardown),
-        cmocka_unit_test_teardown(test_another_run_at_the_address, scripted_teardown),
-        cmocka_unit_test_teardown(test_taken_name, scripted_teardown),
-        cmocka_unit_test_teardown(test_evaluation_and_end, scripted_teardown),
-        cmocka_unit_test_teardown(test_bad_network, scripted_teardown),
-        cmocka_unit_test_teardown(test_no_allocation_after_the_layout_is_known, scripted_teardown),
-        cmocka_unit_test_teardown(test_times_add_up, scripted_teardown),
-        cmocka_unit_test_teardown(test_out_of_memory_at_config, scripted_teardown),
-        cmocka_unit_test_teardown(test_no_memory_for_an_update, scripted_teardown),
+        cmocka_unit_test_teardown(test_damaged_state_falls_back_to_older, scripted_teardown),
+        cmocka_unit_test_teardown(test_state_of_other_worker_is_ignored, scripted_teardown),
+        cmocka_unit_test_teardown(test_status_names_silent_coordinator, scripted_teardown),
+        cmocka_unit_test_teardown(test_permanent_refusal_ends_worker, scripted_teardown),
+        cmocka_unit_test_teardown(test_other_run_at_address_ends_worker, scripted_teardown),
+        cmocka_unit_test_teardown(test_taken_name_is_retried, scripted_teardown),
+        cmocka_unit_test_teardown(test_evaluation_and_done_end_run, scripted_teardown),
+        cmocka_unit_test_teardown(test_lossy_network_loses_no_delta, scripted_teardown),
+        cmocka_unit_test_teardown(test_steady_state_allocates_no_memory, scripted_teardown),
+        cmocka_unit_test_teardown(test_times_of_round_add_up, scripted_teardown),
+        cmocka_unit_test_teardown(test_out_of_memory_at_config_is_reported, scripted_teardown),
+        cmocka_unit_test_teardown(test_out_of_memory_for_update_ends_worker, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
-/* The state of a worker, saved beside the upload of its deltas: nothing that could be merged leaves before that is on
- * disk, nothing of it changes before, and whoever is killed in between trains the same round again. */
+/* The worker saves its state during the upload of its deltas.
+ * - No delta can be merged before the state is on disk.
+ * - The state does not change during the save.
+ * - A worker killed in between trains the same round again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +19,8 @@ static struct scripted *const s = &scripted;
 
 enum { SAVE_US = 10000000 };
 
-/* A round is trained, and its deltas are offered while the state is being saved. */
-static void hand_in_saving(void)
+/* Trains a round and offers its deltas during the save. */
+static void deliver_during_save(void)
 {
     assert_true(scripted_until_training());
     scripted_train();
@@ -26,13 +28,13 @@ static void hand_in_saving(void)
     scripted_train_done();
 }
 
-static void test_all_but_the_last_byte_goes_beside_the_save(void **state)
+static void test_last_byte_waits_for_save(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(2);
-    hand_in_saving();
-    assert_true(outer_loop_deadline_us(s->loop) <= s->now + 10000); /* the end is noticed soon */
+    deliver_during_save();
+    assert_true(outer_loop_deadline_us(s->loop) <= s->now + 10000); /* the end is detected soon */
     scripted_pass(SAVE_US / 2);
     for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_int_equal(s->part_have[f], s->offered[f].bytes - 1);
     assert_int_equal(s->saves, 2);
@@ -46,8 +48,8 @@ static void test_all_but_the_last_byte_goes_beside_the_save(void **state)
     scripted_check_nothing_lost();
 }
 
-/* Killed while its state is being saved, when that is on disk and nobody noticed, and when the delta is merged. */
-static void test_kills_around_a_save_do_not_change_the_run(void **state)
+/* Kills the worker during a save, after a save that the worker has not noticed, and after the merge of its delta. */
+static void test_kills_around_save_do_not_change_run(void **state)
 {
     (void)state;
     uint64_t calm = 0;
@@ -56,7 +58,7 @@ static void test_kills_around_a_save_do_not_change_the_run(void **state)
         scripted_begin("int8:256");
         scripted_rounds(2);
         for (int i = 0; i < 3; i++) {
-            hand_in_saving();
+            deliver_during_save();
             uint32_t crc = s->loop->f[0].payload_crc;
             if (when) scripted_pass(when == 3 ? SAVE_US + 100000 : SAVE_US / 2);
             if (when == 2) scripted_save_ends();
@@ -65,7 +67,7 @@ static void test_kills_around_a_save_do_not_change_the_run(void **state)
             s->save_us = 0;
             if (when == 1) {
                 assert_true(s->inner[0] == 0);
-                assert_true(scripted_until_training()); /* the round before this one is all that it remembers */
+                assert_true(scripted_until_training()); /* the worker remembers only the previous round */
                 assert_int_equal(outer_loop_assignment(s->loop)->round, s->offered[0].round);
                 assert_true(s->inner[0] == (float)s->offered[0].round);
                 scripted_train();
@@ -98,7 +100,7 @@ static void listen(bool on)
     log_set_sink(on ? keep_line : NULL, NULL);
 }
 
-static void test_failed_save_lets_the_delta_go(void **state)
+static void test_failed_save_releases_delta(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
@@ -107,7 +109,7 @@ static void test_failed_save_lets_the_delta_go(void **state)
     s->save_us = 3000000;
     listen(true);
     scripted_rounds(3);
-    assert_int_equal(lines, 1); /* said once */
+    assert_int_equal(lines, 1); /* one line */
     assert_non_null(strstr(last_line, "the test's disk is full"));
     listen(false);
     assert_int_equal(s->saves, 1);
@@ -116,14 +118,14 @@ static void test_failed_save_lets_the_delta_go(void **state)
     scripted_check_nothing_lost();
 }
 
-/* Others' work is merged and ours is not: the update waits until theta is on disk. */
-static void test_update_waits_for_the_save(void **state)
+/* A round closes without the worker's delta: its update waits until theta is on disk. */
+static void test_update_waits_for_save(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->hold_merge = s->no_work = true;
-    hand_in_saving();
+    deliver_during_save();
     scripted_pass(1000000);
     for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
     scripted_pass(1000000);
@@ -134,16 +136,17 @@ static void test_update_waits_for_the_save(void **state)
     scripted_check_theta();
 }
 
-/* The residual changes at once: the save has ended by then. The round may be given out again from the same versions,
- * and the refused delta must not come back from the disk then: it is READY when its state is there without it. */
-static void test_refusal_waits_for_the_save(void **state)
+/* The residual changes at once, because the save has ended by then. The round may be assigned again from the same
+ * versions, and the refused delta must not return from the disk. The worker is READY only when the state without it
+ * is saved. */
+static void test_refusal_waits_for_save(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->reject = REJECT_LATE;
     s->no_work = true;
-    hand_in_saving();
+    deliver_during_save();
     scripted_pass(100000);
     assert_int_equal(s->saves, 2);
     assert_int_equal(s->loop->sync.last_again, 1);
@@ -163,19 +166,19 @@ static void test_refusal_waits_for_the_save(void **state)
     scripted_check_nothing_lost();
 }
 
-/* The run went on without it: all that it has is dropped, and loaded anew. */
-static void test_starting_anew_waits_for_the_save(void **state)
+/* The run continued without the worker: it drops its state and loads a snapshot. */
+static void test_reset_waits_for_save(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->hold_merge = true;
-    hand_in_saving();
+    deliver_during_save();
     scripted_pass(100000);
     for (int v = 0; v < 4; v++)
         for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
     s->snapshot_at = s->oldest = 4;
-    s->session = 0; /* and forgot it */
+    s->session = 0; /* and lost its sessions */
     scripted_pass(SAVE_US / 2);
     assert_int_equal(s->joins, 2);
     assert_int_equal(s->saves, 2);
@@ -187,43 +190,43 @@ static void test_starting_anew_waits_for_the_save(void **state)
     scripted_check_theta();
 }
 
-static void test_leaving_waits_for_the_save(void **state)
+static void test_leave_waits_for_save(void **state)
 {
     (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
-    hand_in_saving();
+    deliver_during_save();
     scripted_pass(100000);
     outer_loop_leave(s->loop, "stopped", s->now);
-    assert_int_equal(s->saves, 2); /* and no other */
+    assert_int_equal(s->saves, 2); /* and no other save */
     assert_int_equal(s->leaves, 1);
     assert_int_equal(outer_loop_want(s->loop), OUTER_DONE);
     scripted_worker_kill();
     scripted_worker_up();
     assert_true(scripted_until_training());
-    hand_in_saving();
+    deliver_during_save();
     scripted_pass(100000);
-    outer_loop_destroy(s->loop); /* an end of another kind: what is read is not freed before */
+    outer_loop_destroy(s->loop); /* another end: the state is not freed before the save has read it */
     s->loop = NULL;
     assert_int_equal(s->saves, 3);
     scripted_worker_up();
 }
 
-/* Only what the round waited for counts: not what the upload took anyway. */
-static void test_slow_saves_are_told_of(void **state)
+/* Only the time that the round waited for the save counts, not the time of the upload. */
+static void test_slow_saves_are_reported(void **state)
 {
     (void)state;
     double waited;
     scripted_begin("int8:256");
     scripted_rounds(1);
     listen(true);
-    hand_in_saving();
+    deliver_during_save();
     s->mute = true;
     scripted_pass(SAVE_US - 1500000);
     s->mute = false;
     scripted_pass(60000000);
     assert_int_equal(lines, 0);
-    hand_in_saving();
+    deliver_during_save();
     scripted_pass(SAVE_US + 100000);
     assert_int_equal(lines, 1);
     const char *at = strstr(last_line, "the round waited ");
@@ -237,14 +240,14 @@ int main(void)
 {
     log_set_level(LOG_ERROR - 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_all_but_the_last_byte_goes_beside_the_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_kills_around_a_save_do_not_change_the_run, scripted_teardown),
-        cmocka_unit_test_teardown(test_failed_save_lets_the_delta_go, scripted_teardown),
-        cmocka_unit_test_teardown(test_update_waits_for_the_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_refusal_waits_for_the_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_starting_anew_waits_for_the_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_leaving_waits_for_the_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_slow_saves_are_told_of, scripted_teardown),
+        cmocka_unit_test_teardown(test_last_byte_waits_for_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_kills_around_save_do_not_change_run, scripted_teardown),
+        cmocka_unit_test_teardown(test_failed_save_releases_delta, scripted_teardown),
+        cmocka_unit_test_teardown(test_update_waits_for_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_refusal_waits_for_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_reset_waits_for_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_leave_waits_for_save, scripted_teardown),
+        cmocka_unit_test_teardown(test_slow_saves_are_reported, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,8 @@
-/* The training step: cutting a batch over ranks or micro-steps changes nothing but rounding, the same step gives the
- * same bits, a gradient that is not finite changes nothing at all, and failures end in an error, not in a wait.
+/* The training step.
+ * - Splitting a batch over ranks or micro-steps changes only rounding.
+ * - The same step gives the same bits.
+ * - A nonfinite gradient changes no state.
+ * - A failure of a rank ends in an error, not in a wait.
  * ctest: labels=threads */
 #include <math.h>
 #include <setjmp.h>
@@ -82,7 +85,7 @@ static double distance(const float *a, const float *b)
     return sqrt(diff / norm);
 }
 
-/* The gradient of samples 10 .. 10 + n, copied; returns the loss sum. */
+/* Returns the loss sum of samples 10 .. 10 + n, and copies their gradient. */
 static double gradient(const struct replica_config *config, size_t n, float *out)
 {
     struct replica *r = open_replica(config);
@@ -98,7 +101,7 @@ static double gradient(const struct replica_config *config, size_t n, float *out
     return result.loss_sum;
 }
 
-static void test_ranks_and_accumulation(void **state)
+static void test_gradient_is_independent_of_split(void **state)
 {
     (void)state;
     static const struct {
@@ -111,7 +114,7 @@ static void test_ranks_and_accumulation(void **state)
     double want_loss = 0;
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         struct replica_config config = config_of(cuts[i].ranks, cuts[i].threads, cuts[i].batch, cuts[i].accum);
-        config.sharded = i % 2; /* ranks of their own memory give the same, too */
+        config.sharded = i % 2; /* ranks with separate memory give the same gradient, too */
         config.bucket = 500;
         bool first = i == 0 || cuts[i].n != cuts[i - 1].n;
         double loss = gradient(&config, cuts[i].n, first ? want : got);
@@ -126,7 +129,7 @@ static void test_ranks_and_accumulation(void **state)
     mem_free(got);
 }
 
-/* Six steps; returns hash of parameters and moments. */
+/* Trains six steps; returns the hash of parameters and moments. */
 static uint64_t train(const struct replica_config *config, double *last_loss)
 {
     struct replica *r = open_replica(config);
@@ -147,7 +150,7 @@ static uint64_t train(const struct replica_config *config, double *last_loss)
     return hash;
 }
 
-static void test_same_bits(void **state)
+static void test_same_step_gives_same_bits(void **state)
 {
     (void)state;
     double loss, again;
@@ -158,13 +161,13 @@ static void test_same_bits(void **state)
         uint64_t hash = train(&config, &loss);
         assert_true(train(&config, &again) == hash);
         assert_true(loss == again);
-        config.threads = 3 * ranks; /* the number of threads is no part of the result */
+        config.threads = 3 * ranks; /* the result is independent of the number of threads */
         assert_true(train(&config, &again) == hash);
-        assert_true(loss < log(model.vocab_size)); /* and it learns */
+        assert_true(loss < log(model.vocab_size)); /* the loss falls */
     }
 }
 
-static void test_refused_step(void **state)
+static void test_nonfinite_gradient_changes_nothing(void **state)
 {
     (void)state;
     static const enum optimizer kinds[] = {OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON};
@@ -197,9 +200,9 @@ static void test_refused_step(void **state)
     }
 }
 
-/* Whoever takes a matrix and however the rest is cut: from the same gradient (no rounding of another reduction: all
- * ranks but the first have empty rows) the same step, bit for bit, by 1 to 4 ranks. */
-static void test_muon_of_any_ranks(void **state)
+/* From the same gradient, 1 to 4 ranks make the same step, bit for bit, with any owners of matrices and any split of
+ * the rest. All ranks but the first have empty rows, so that no reduction rounds. */
+static void test_muon_step_is_independent_of_ranks(void **state)
 {
     (void)state;
     float *want = mem_alloc(layout.n_params, sizeof *want);
@@ -213,7 +216,7 @@ static void test_muon_of_any_ranks(void **state)
         if (ranks == 1) memcpy(want, replica_params(r), layout.n_params * sizeof *want);
         for (uint64_t i = 0; i < layout.n_params; i++)
             if (want[i] != replica_params(r)[i])
-                fail_msg("%u ranks: parameter %llu is %a, with one %a", ranks, (unsigned long long)i,
+                fail_msg("%u ranks: parameter %llu is %a, with one rank %a", ranks, (unsigned long long)i,
                          (double)replica_params(r)[i], (double)want[i]);
         replica_destroy(r);
     }
@@ -221,7 +224,7 @@ static void test_muon_of_any_ranks(void **state)
 }
 
 /* One SGD step by hand: decay on matrices only, clipping of the global norm. */
-static void test_sgd(void **state)
+static void test_sgd_step_matches_formula(void **state)
 {
     (void)state;
     const double lr = 0.5, wd = 0.1;
@@ -235,7 +238,7 @@ static void test_sgd(void **state)
         uint64_t counters[BATCH] = {0, 1, 2, 3};
         float *want = mem_alloc(layout.n_params, sizeof *want);
         assert_int_equal(replica_gradient(r, counters, BATCH, &grad, &result, NULL), STATUS_OK);
-        assert_true(result.grad_norm > 0.3); /* so that clipping does something */
+        assert_true(result.grad_norm > 0.3); /* so that clipping has an effect */
         for (uint32_t i = 0; i < layout.n_tensors; i++) {
             const struct tensor *t = &layout.tensors[i];
             for (uint64_t k = t->offset; k < t->offset + t->count; k++)
@@ -249,7 +252,7 @@ static void test_sgd(void **state)
     }
 }
 
-static void test_eval(void **state)
+static void test_evaluation_is_independent_of_split(void **state)
 {
     (void)state;
     uint64_t windows = (N_TOKENS - 1) / model.block_size, tokens, part_tokens;
@@ -278,7 +281,7 @@ static void test_eval(void **state)
     }
 }
 
-static void test_refusals(void **state)
+static void test_invalid_settings_are_refused(void **state)
 {
     (void)state;
     struct replica *r;
@@ -302,8 +305,8 @@ static void test_refusals(void **state)
     replica_destroy(r);
 }
 
-/* A token outside the vocabulary reaches one rank of two; the other must not wait for it for ever. */
-static void test_failure_of_one_rank(void **state)
+/* A token outside the vocabulary reaches one of two ranks; the other must not wait without end. */
+static void test_failure_of_one_rank_ends_step(void **state)
 {
     (void)state;
     struct replica_config config = config_of(2, 2, BATCH, 1);
@@ -311,7 +314,7 @@ static void test_failure_of_one_rank(void **state)
     struct step_result result;
     struct err err = {0};
     uint64_t counters[BATCH], window = 100;
-    for (uint64_t k = 0, n = 0; n < BATCH; k++) /* the bad window comes last: rank 1's */
+    for (uint64_t k = 0, n = 0; n < BATCH; k++) /* the invalid window comes last: rank 1 gets it */
         if (rng_permute(5, 0, k, 200) != window) counters[n++] = k;
     for (uint64_t k = 0; k < 200; k++)
         if (rng_permute(5, 0, k, 200) == window) counters[BATCH - 1] = k;
@@ -322,13 +325,13 @@ static void test_failure_of_one_rank(void **state)
     assert_non_null(strstr(err.msg, "token 200"));
     assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, &err), STATUS_INVALID);
     bytes[at] = good;
-    err.msg[0] = 0; /* what came first is what is told from then on */
+    err.msg[0] = 0; /* the first error is kept */
     assert_int_equal(replica_train_step(r, counters, BATCH, 1e-3, &result, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "token 200"));
     replica_destroy(r);
 }
 
-static void test_out_of_memory(void **state)
+static void test_out_of_memory_is_reported(void **state)
 {
     (void)state;
     struct replica_config config = config_of(2, 2, BATCH, 1);
@@ -353,15 +356,15 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_and_accumulation),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_refused_step),
-        cmocka_unit_test(test_muon_of_any_ranks),
-        cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_failure_of_one_rank),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_gradient_is_independent_of_split),
+        cmocka_unit_test(test_same_step_gives_same_bits),
+        cmocka_unit_test(test_nonfinite_gradient_changes_nothing),
+        cmocka_unit_test(test_muon_step_is_independent_of_ranks),
+        cmocka_unit_test(test_sgd_step_matches_formula),
+        cmocka_unit_test(test_evaluation_is_independent_of_split),
+        cmocka_unit_test(test_invalid_settings_are_refused),
+        cmocka_unit_test(test_failure_of_one_rank_ends_step),
+        cmocka_unit_test(test_out_of_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,4 +1,4 @@
-/* Every parameter has one owner and one place in its shard, for odd numbers of everything. */
+/* Every parameter has one owner and one position in its shard, for odd sizes of everything. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -37,7 +37,7 @@ static void check(uint64_t n, uint32_t ranks, uint64_t bucket)
     for (uint64_t i = 0; i < n; i++) assert_int_equal(seen[i], 1);
 }
 
-static void test_every_parameter_once(void **state)
+static void test_every_parameter_has_one_owner(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {1, 63, 64, 65, 127, 128, 129, 191, 193, 4096, 9999, 10007};
@@ -47,7 +47,7 @@ static void test_every_parameter_once(void **state)
     check(10007, 3, 0);
 }
 
-static void test_large(void **state)
+static void test_large_theta_has_one_owner_per_parameter(void **state)
 {
     (void)state;
     struct shard_map map = shard_map_make(8030261248u, 8, 0);
@@ -61,8 +61,8 @@ static void test_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_parameter_once),
-        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_every_parameter_has_one_owner),
+        cmocka_unit_test(test_large_theta_has_one_owner_per_parameter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

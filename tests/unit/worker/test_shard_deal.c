@@ -1,6 +1,8 @@
-/* Who takes what of theta with muon on ranks that have memory of their own: every parameter has one owner and one place
- * in its state, matrices are whole on one rank and are those that muon takes, buckets' parts cover theta without their
- * padding, and the work is even. */
+/* The owners of theta with muon on ranks with separate memory.
+ * - Every parameter has one owner and one position in its state.
+ * - Matrices are whole on one rank and equal those of muon.
+ * - The parts of the buckets cover theta without their padding.
+ * - The work is even. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +60,7 @@ static void check_pieces(const struct shard_deal *deal, const struct layout *lay
         size_t n = 0;
         for (size_t i = 0; i < deal->n_pieces; i++) n += deal->pieces[i].rank == r;
         if (n > most) most = n;
-        for (int m = 0; m < 2; m++) { /* end to end: as many floats as there is room for */
+        for (int m = 0; m < 2; m++) { /* end to end, without gaps */
             uint64_t floats = shard_deal_floats(deal, r, m);
             for (uint64_t k = 0; k < N_MAX; k++) assert_int_equal(state[r][m][k], k < floats);
         }
@@ -66,11 +68,11 @@ static void check_pieces(const struct shard_deal *deal, const struct layout *lay
     assert_int_equal(deal->most, most);
 }
 
-/* The same matrices as without a deal, each where its owner's pieces are, and its momentum in its piece. */
+/* The matrices equal those without a deal. Each lies in its owner's pieces, with its momentum in its piece. */
 static void check_matrices(const struct shard_deal *deal, const struct layout *layout, hidden_blocks_fn blocks)
 {
     struct inner_matrices want;
-    uint64_t count = 0, taken = 0;
+    uint64_t count = 0, marked = 0;
     assert_int_equal(inner_matrices_deal(&want, layout, blocks, 1), STATUS_OK);
     assert_int_equal(deal->matrices.n, want.n);
     for (size_t i = 0; i < want.n; i++) {
@@ -81,7 +83,7 @@ static void check_matrices(const struct shard_deal *deal, const struct layout *l
             for (size_t c = 0; c < m->cols; c++) {
                 uint64_t at = m->offset + r * m->ld + c, in = 0;
                 assert_true(matrix[at] && owner[at] == deal->matrices.ranks[i]);
-                for (size_t p = 0; p < deal->n_pieces; p++) { /* where the piece says */
+                for (size_t p = 0; p < deal->n_pieces; p++) { /* at the position of the piece */
                     const struct shard_piece *piece = &deal->pieces[p];
                     if (at >= piece->offset && at < piece->offset + piece->count)
                         in = at - piece->offset + piece->state;
@@ -90,8 +92,8 @@ static void check_matrices(const struct shard_deal *deal, const struct layout *l
                 count++;
             }
     }
-    for (uint64_t at = 0; at < layout->n_params; at++) taken += matrix[at];
-    assert_int_equal(count, taken);
+    for (uint64_t at = 0; at < layout->n_params; at++) marked += matrix[at];
+    assert_int_equal(count, marked);
     inner_matrices_finish(&want);
 }
 
@@ -128,7 +130,7 @@ static void check(const struct model_family *family, const struct model_config *
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_one_owner(void **unused)
+static void test_every_parameter_has_one_owner(void **unused)
 {
     (void)unused;
     static const struct model_family *const families[] = {&gpt2_family, &llama_family};
@@ -140,8 +142,8 @@ static void test_one_owner(void **unused)
             }
 }
 
-/* Work and memory, of a model whose layers are few for the number of ranks. */
-static void test_even(void **unused)
+/* Work and memory of a model with few layers for the number of ranks. */
+static void test_work_and_memory_are_even(void **unused)
 {
     (void)unused;
     const struct model_config model = {.n_layer = 12, .n_head = 2, .n_embd = 64, .block_size = 8, .vocab_size = 256};
@@ -176,7 +178,7 @@ static uint32_t two_blocks(const struct tensor *tensor)
     return tensor->ndim == 2 ? 2 : 0;
 }
 
-static void test_wrong(void **unused)
+static void test_unsupported_layouts_are_refused(void **unused)
 {
     (void)unused;
     const uint64_t odd[2] = {4, 5};
@@ -186,7 +188,7 @@ static void test_wrong(void **unused)
     assert_int_equal(layout_add(&layout, "a", 2, odd, LAYOUT_INIT_ZEROS, 0, true), STATUS_OK);
     struct shard_map map = shard_map_make(20, 3, 0);
     assert_int_equal(shard_deal_make(&deal, &map, &layout, two_blocks), STATUS_INVALID);
-    assert_int_equal(shard_deal_make(&deal, &map, &layout, NULL), STATUS_OK); /* all of it by elements, to few ranks */
+    assert_int_equal(shard_deal_make(&deal, &map, &layout, NULL), STATUS_OK); /* all of it by elements, on few ranks */
     assert_int_equal(shard_deal_floats(&deal, 0, false), 20);
     shard_deal_finish(&deal);
     layout_finish(&layout);
@@ -205,9 +207,9 @@ static void test_wrong(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_owner),
-        cmocka_unit_test(test_even),
-        cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_every_parameter_has_one_owner),
+        cmocka_unit_test(test_work_and_memory_are_even),
+        cmocka_unit_test(test_unsupported_layouts_are_refused),
     };
     return cmocka_run_group_tests_name("shard_deal", tests, NULL, NULL);
 }

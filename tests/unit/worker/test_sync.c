@@ -1,4 +1,4 @@
-/* The worker's protocol machine: every transition, and what lost, doubled, late and reordered messages do to it.
+/* The worker's protocol machine: every transition, with lost, duplicated, late and reordered messages.
  * Transfers, evaluation and the end of a run are in test_sync_flow.c. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static void test_handshake_retries_until_answered(void **state)
     assert_in_range(gap, 8 * S, 12 * S);
     assert_true(sync_on_config(&sync_rig.s, sync_rig.now));
     assert_false(sync_on_config(&sync_rig.s, sync_rig.now));
-    sync_rig_expect_none(); /* the owner is at work */
+    sync_rig_expect_none(); /* the owner prepares the join */
     sync_configured(&sync_rig.s, false, 2, NULL, sync_rig.now);
     sync_rig_expect(SYNC_SEND_JOIN);
     sync_rig_expect_none();
@@ -45,7 +45,7 @@ static void test_handshake_retries_until_answered(void **state)
     sync_rig_expect(SYNC_SEND_BIND);
 }
 
-static void test_two_workers_do_not_retry_together(void **state)
+static void test_retries_of_workers_are_spread(void **state)
 {
     (void)state;
     uint64_t due[2];
@@ -83,7 +83,7 @@ static void test_fresh_worker_loads_snapshot_then_replays(void **state)
     uint32_t f;
     assert_true(sync_apply(&sync_rig.s, &f));
     sync_loaded(&sync_rig.s, 0, 10, sync_rig.now);
-    sync_rig_expect_none(); /* no replay before all of it is loaded */
+    sync_rig_expect_none(); /* no replay before the whole snapshot is loaded */
     sync_loaded(&sync_rig.s, 1, 10, sync_rig.now);
     assert_true(sync_rig.s.holds);
     assert_int_equal(sync_rig.s.state, WORKER_CATCHING_UP);
@@ -92,7 +92,7 @@ static void test_fresh_worker_loads_snapshot_then_replays(void **state)
     assert_int_equal(sync_rig.s.state, WORKER_READY);
 }
 
-static void test_refusals(void **state)
+static void test_refusal_retries_or_stops(void **state)
 {
     (void)state;
     sync_rig.now = S;
@@ -104,7 +104,7 @@ static void test_refusals(void **state)
     char text[WIRE_TEXT_MAX];
     sync_waits_for(&sync_rig.s, text, sizeof text);
     assert_non_null(strstr(text, "because"));
-    sync_rig_refuse(REFUSE_UNKNOWN_SESSION); /* of an earlier life: no effect */
+    sync_rig_refuse(REFUSE_UNKNOWN_SESSION); /* from an earlier session: no effect */
     assert_int_equal(sync_rig.s.phase, SYNC_HELLO);
     sync_rig_refuse(REFUSE_LAYOUT);
     assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
@@ -113,9 +113,9 @@ static void test_refusals(void **state)
     sync_rig_expect_none();
 }
 
-/* A name that is taken may be one's own, of a machine that was restarted: asked for again, less and less, not for
- * ever. */
-static void test_taken_name(void **state)
+/* A taken name may be the worker's own after a restart of its machine: it retries at growing intervals, up to a
+ * limit. */
+static void test_taken_name_is_retried_up_to_limit(void **state)
 {
     (void)state;
     sync_rig.now = S;
@@ -143,7 +143,7 @@ static void test_bad_welcome_stops(void **state)
     (void)state;
     sync_rig_start(false, 2, 4);
     sync_rejoin(&sync_rig.s, sync_rig.now);
-    sync_rig_expect_none(); /* not within a second of joining: no two sides may chase each other */
+    sync_rig_expect_none(); /* not within one second of joining, so that the two sides cannot loop */
     sync_rig.now += S;
     sync_rig_drain_all();
     sync_on_config(&sync_rig.s, sync_rig.now);
@@ -167,7 +167,7 @@ static void test_round_from_assignment_to_update(void **state)
     assert_int_equal(sync_rig_expect(SYNC_SEND_OFFER).fragment, 0);
     assert_int_equal(sync_rig_expect(SYNC_SEND_OFFER).fragment, 1);
     sync_rig_drain(n);
-    assert_int_equal(n[SYNC_SEND_CHUNK], 0); /* nothing without credit */
+    assert_int_equal(n[SYNC_SEND_CHUNK], 0); /* no chunk without credit */
     sync_rig_credit(4, 0, 0, 3 * SYNC_CHUNK / 2);
     struct sync_action a = sync_rig_expect(SYNC_SEND_CHUNK);
     assert_int_equal(a.offset, 0);
@@ -218,7 +218,7 @@ static void test_lost_offer_is_repeated(void **state)
     sync_rig_expect_none();
     sync_rig.now += 1;
     sync_rig_expect(SYNC_SEND_OFFER);
-    sync_rig_expect(SYNC_SEND_BIND); /* perhaps that was lost */
+    sync_rig_expect(SYNC_SEND_BIND); /* the BIND may be lost */
 }
 
 static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
@@ -230,14 +230,14 @@ static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
     sync_rig_credit(0, 0, 0, BYTES);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_CHUNK], BYTES / SYNC_CHUNK);
-    /* Slow: each credit brings a little more, nothing is sent twice although it takes minutes. */
+    /* Slow: each credit acknowledges a few bytes, and no byte is sent twice in many minutes. */
     for (uint64_t have = 1; have < 100; have++) {
         sync_rig.now += SYNC_RETRY_MIN_US - 1;
         sync_rig_credit(0, 0, have * 10, BYTES);
         sync_rig_drain(n);
         assert_int_equal(n[SYNC_SEND_CHUNK], 0);
     }
-    /* Silence: offer again; the answer says that nothing arrived since: go back to it. */
+    /* Silence: the worker offers again. The answer reports no new bytes, so the worker sends from there. */
     int offers = 0;
     for (int i = 0; i < 40 && !offers; i++) {
         sync_rig.now += S;
@@ -249,7 +249,7 @@ static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
     sync_rig_credit(0, 0, 99 * 10, BYTES);
     struct sync_action a = sync_rig_expect(SYNC_SEND_CHUNK);
     assert_int_equal(a.offset, 990);
-    /* Silence again, but the answer brings more: it was only slow, nothing goes twice. */
+    /* Silence again, but the answer reports new bytes: the line was slow, and no byte is sent twice. */
     sync_rig_drain_all();
     for (offers = 0; !offers; offers = n[SYNC_SEND_OFFER]) {
         sync_rig.now += S;
@@ -279,7 +279,7 @@ static void test_credit_of_other_rounds_changes_nothing(void **state)
     assert_int_equal(sync_rig_expect(SYNC_SEND_CHUNK).offset, 5);
 }
 
-static void test_assignment_that_overtakes_the_update(void **state)
+static void test_assignment_may_overtake_update(void **state)
 {
     (void)state;
     sync_rig_start(false, 1, 0);
@@ -293,7 +293,7 @@ static void test_assignment_that_overtakes_the_update(void **state)
     assert_int_equal(sync_rig.s.task.round, 1);
 }
 
-static void test_stale_assignments(void **state)
+static void test_stale_assignments_are_ignored(void **state)
 {
     (void)state;
     sync_rig_start(false, 1, 0);
@@ -301,26 +301,27 @@ static void test_stale_assignments(void **state)
     sync_rig_credit(0, 0, 10, 10);
     sync_rig_update(0, 0, 0);
     struct msg_assign old = sync_rig_assign(0, 0), next = sync_rig_assign(1, 1), ahead = sync_rig_assign(2, 3);
-    assert_false(sync_on_assign(&sync_rig.s, &old, sync_rig.now)); /* a duplicate of a round that is over */
+    assert_false(sync_on_assign(&sync_rig.s, &old, sync_rig.now)); /* a duplicate of a past round */
     assert_true(sync_on_assign(&sync_rig.s, &next, sync_rig.now));
-    assert_false(sync_on_assign(&sync_rig.s, &next, sync_rig.now)); /* said again while it is in hand */
+    assert_false(sync_on_assign(&sync_rig.s, &next, sync_rig.now)); /* repeated while the task is held */
     sync_train_begin(&sync_rig.s, sync_rig.now);
     assert_false(sync_on_assign(&sync_rig.s, &next, sync_rig.now));
     assert_false(sync_on_assign(&sync_rig.s, &ahead, sync_rig.now)); /* not while training */
     sync_train_abandon(&sync_rig.s, sync_rig.now);
     assert_true(sync_on_assign(&sync_rig.s, &ahead, sync_rig.now));
     assert_int_equal(sync_rig.s.state, WORKER_CATCHING_UP);
-    assert_false(sync_wants_training(&sync_rig.s)); /* versions 1, wanted 3 */
+    assert_false(sync_wants_training(&sync_rig.s)); /* version 1, needs 3 */
     sync_rig_update(0, 1, SYNC_NO_ROUND);
     assert_false(sync_wants_training(&sync_rig.s));
     sync_rig_update(0, 2, SYNC_NO_ROUND);
     assert_true(sync_wants_training(&sync_rig.s));
     next = sync_rig_assign(3, 2);
-    assert_false(sync_on_assign(&sync_rig.s, &next, sync_rig.now)); /* versions of the past */
+    assert_false(sync_on_assign(&sync_rig.s, &next, sync_rig.now)); /* past versions */
 }
 
-/* With a barrier, for what was refused of it to an earlier life; without one the next round has another number. */
-static void test_round_begins_again(void **state)
+/* A barrier assigns a round again if it refused the delta of an earlier session. Without a barrier the next round
+ * has another number. */
+static void test_only_barrier_assigns_round_again(void **state)
 {
     (void)state;
     for (int async = 0; async < 2; async++) {
@@ -348,10 +349,10 @@ static void test_rejection_ends_the_round(void **state)
     assert_int_equal(sync_rig.s.state, WORKER_READY);
     assert_true(sync_rig.s.last_again);
     struct msg_assign again = sync_rig_assign(0, 1);
-    assert_true(sync_on_assign(&sync_rig.s, &again, sync_rig.now)); /* a refused round may be given again */
+    assert_true(sync_on_assign(&sync_rig.s, &again, sync_rig.now)); /* a refused round may be assigned again */
 }
 
-static void test_closed_without_us_asks_for_the_verdict(void **state)
+static void test_unmerged_delta_is_offered_for_verdict(void **state)
 {
     (void)state;
     int n[8];
@@ -365,19 +366,19 @@ static void test_closed_without_us_asks_for_the_verdict(void **state)
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 1);
     assert_false(sync_take_rollback(&sync_rig.s, &lost));
-    sync_rig_credit(0, 0, 10, 10); /* "merged long ago": but it was not */
+    sync_rig_credit(0, 0, 10, 10); /* the coordinator claims "merged", but no update named the delta */
     assert_true(sync_take_rollback(&sync_rig.s, &lost));
     assert_int_equal(lost, 0);
     assert_false(sync_take_rollback(&sync_rig.s, &lost));
     assert_int_equal(sync_rig.s.state, WORKER_READY);
 }
 
-static void test_named_in_a_life_that_was_not_saved(void **state)
+static void test_update_of_lost_round_is_recognized(void **state)
 {
     (void)state;
     uint64_t bytes = 10;
     sync_rig_start(false, 1, 5);
-    sync_work_ready(&sync_rig.s, 5, &bytes, sync_rig.now); /* restored: round 5 pending, rounds 6 and 7 forgotten */
+    sync_work_ready(&sync_rig.s, 5, &bytes, sync_rig.now); /* restored: round 5 pending, rounds 6 and 7 lost */
     sync_rig_credit(5, 0, 10, 10);
     assert_int_equal(sync_rig_update(0, 5, 5), SYNC_NAMED);
     assert_int_equal(sync_rig_update(0, 6, 6), SYNC_NAMED_LATER);
@@ -387,7 +388,7 @@ static void test_named_in_a_life_that_was_not_saved(void **state)
 /* ---- sessions -----------------------------------------------------------------------------------------------------
  */
 
-static void test_new_session_keeps_the_work(void **state)
+static void test_new_session_keeps_work(void **state)
 {
     (void)state;
     int n[8];
@@ -396,7 +397,7 @@ static void test_new_session_keeps_the_work(void **state)
     sync_rig_credit(0, 0, BYTES, BYTES);
     sync_rig_credit(0, 1, 0, BYTES);
     sync_rig_drain(n);
-    sync_rig_refuse(REFUSE_UNKNOWN_SESSION); /* too soon after WELCOME: of the session before */
+    sync_rig_refuse(REFUSE_UNKNOWN_SESSION); /* too soon after WELCOME: from the previous session */
     assert_int_equal(sync_rig.s.phase, SYNC_JOINED);
     sync_rig.now += 2 * S;
     sync_rig_refuse(REFUSE_UNKNOWN_SESSION);
@@ -405,7 +406,7 @@ static void test_new_session_keeps_the_work(void **state)
     sync_rig_join_again(8, true, 0, 0);
     sync_rig_expect(SYNC_SEND_BIND);
     assert_int_equal(sync_rig_expect(SYNC_SEND_OFFER).fragment,
-                     0); /* also what was delivered: the journal may have lost it */
+                     0); /* delivered ones too: the journal may have lost them */
     assert_int_equal(sync_rig_expect(SYNC_SEND_OFFER).fragment, 1);
     sync_rig_credit(0, 1, 12345, BYTES);
     sync_rig_drain(n);
@@ -426,7 +427,7 @@ static void test_new_session_while_training(void **state)
     assert_int_equal(sync_rig.s.round, 0);
 }
 
-static void test_no_resume_drops_everything(void **state)
+static void test_welcome_without_resume_drops_state(void **state)
 {
     (void)state;
     sync_rig_start(false, 1, 3);
@@ -442,7 +443,7 @@ static void test_no_resume_drops_everything(void **state)
     sync_rig_expect_none();
 }
 
-static void test_repeated_welcome(void **state)
+static void test_repeated_welcome_keeps_training(void **state)
 {
     (void)state;
     sync_rig_start(false, 1, 3);
@@ -450,22 +451,22 @@ static void test_repeated_welcome(void **state)
     same.worker_id = 11;
     assert_false(sync_on_welcome(&sync_rig.s, &same, sync_rig.now));
     assert_int_equal(sync_rig.s.worker_id, 11);
-    assert_true(sync_on_welcome(&sync_rig.s, &other, sync_rig.now)); /* a repeated JOIN made it: it replaced ours */
+    assert_true(sync_on_welcome(&sync_rig.s, &other, sync_rig.now)); /* from a repeated JOIN: replaces the session */
     assert_int_equal(sync_rig.s.session, 8);
     sync_rig_give(3, 3);
     sync_train_begin(&sync_rig.s, sync_rig.now);
-    other = sync_rig_welcome(9, false, 3, 2); /* that JOIN was sent before anything was held */
+    other = sync_rig_welcome(9, false, 3, 2); /* its JOIN was sent before the worker held a version */
     assert_true(sync_on_welcome(&sync_rig.s, &other, sync_rig.now));
     assert_int_equal(sync_rig.s.session, 9);
     assert_int_equal(sync_rig.s.state, WORKER_TRAINING);
-    other = sync_rig_welcome(10, false, 5, 4); /* but here the log before version 4 is gone */
+    other = sync_rig_welcome(10, false, 5, 4); /* the log before version 4 is deleted */
     assert_true(sync_on_welcome(&sync_rig.s, &other, sync_rig.now));
     assert_int_equal(sync_rig.s.state, WORKER_CATCHING_UP);
     assert_false(sync_rig.s.holds);
 }
 
-/* A worker that restarts does not know whether its last round counted; the session that it begins does. */
-static void test_last_round_may_be_given_by_a_new_session(void **state)
+/* A restarted worker does not know whether its last round was merged; its new session does. */
+static void test_new_session_may_assign_last_round(void **state)
 {
     (void)state;
     for (int async = 0; async < 2; async++) {
@@ -478,10 +479,10 @@ static void test_last_round_may_be_given_by_a_new_session(void **state)
         sync_work_ready(&sync_rig.s, 4, (uint64_t[]){1000}, sync_rig.now);
         sync_rig_update(0, 4, 4);
         assert_int_equal(sync_rig.s.last_round, 4);
-        assert_false(sync_on_assign(&sync_rig.s, &m, sync_rig.now)); /* merged, and said again */
+        assert_false(sync_on_assign(&sync_rig.s, &m, sync_rig.now)); /* merged, and repeated */
         sync_rejoin(&sync_rig.s, sync_rig.now += 2 * S);
         sync_rig_join_again(9, true, 5, 0);
-        if (!async) assert_false(sync_on_assign(&sync_rig.s, &m, sync_rig.now)); /* its versions have gone by */
+        if (!async) assert_false(sync_on_assign(&sync_rig.s, &m, sync_rig.now)); /* its versions are past */
     }
 }
 
@@ -489,27 +490,27 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_handshake_retries_until_answered),
-        cmocka_unit_test(test_two_workers_do_not_retry_together),
+        cmocka_unit_test(test_retries_of_workers_are_spread),
         cmocka_unit_test(test_fresh_worker_loads_snapshot_then_replays),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_taken_name),
+        cmocka_unit_test(test_refusal_retries_or_stops),
+        cmocka_unit_test(test_taken_name_is_retried_up_to_limit),
         cmocka_unit_test(test_bad_welcome_stops),
         cmocka_unit_test(test_round_from_assignment_to_update),
         cmocka_unit_test(test_full_queue_sends_the_chunk_again),
         cmocka_unit_test(test_lost_offer_is_repeated),
         cmocka_unit_test(test_lost_chunks_are_sent_again_but_not_slow_ones),
         cmocka_unit_test(test_credit_of_other_rounds_changes_nothing),
-        cmocka_unit_test(test_assignment_that_overtakes_the_update),
-        cmocka_unit_test(test_stale_assignments),
-        cmocka_unit_test(test_round_begins_again),
+        cmocka_unit_test(test_assignment_may_overtake_update),
+        cmocka_unit_test(test_stale_assignments_are_ignored),
+        cmocka_unit_test(test_only_barrier_assigns_round_again),
         cmocka_unit_test(test_rejection_ends_the_round),
-        cmocka_unit_test(test_last_round_may_be_given_by_a_new_session),
-        cmocka_unit_test(test_closed_without_us_asks_for_the_verdict),
-        cmocka_unit_test(test_named_in_a_life_that_was_not_saved),
-        cmocka_unit_test(test_new_session_keeps_the_work),
+        cmocka_unit_test(test_new_session_may_assign_last_round),
+        cmocka_unit_test(test_unmerged_delta_is_offered_for_verdict),
+        cmocka_unit_test(test_update_of_lost_round_is_recognized),
+        cmocka_unit_test(test_new_session_keeps_work),
         cmocka_unit_test(test_new_session_while_training),
-        cmocka_unit_test(test_no_resume_drops_everything),
-        cmocka_unit_test(test_repeated_welcome),
+        cmocka_unit_test(test_welcome_without_resume_drops_state),
+        cmocka_unit_test(test_repeated_welcome_keeps_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The worker's protocol machine, continued: downloads, evaluation, the end, and what a wait is called. */
+/* The worker's protocol machine, continued: downloads, evaluation, the end, and the texts of waits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ enum { S = 1000000, BYTES = 1 << 20 };
 /* ---- downloads ----------------------------------------------------------------------------------------------------
  */
 
-static void test_waiting_worker_has_parked_gets(void **state)
+static void test_waiting_worker_requests_next_update(void **state)
 {
     (void)state;
     int n[8];
@@ -25,10 +25,10 @@ static void test_waiting_worker_has_parked_gets(void **state)
     assert_int_equal(n[SYNC_SEND_GET], 0);
     sync_rig.now += SYNC_RETRY_MIN_US;
     sync_rig_drain(n);
-    assert_int_equal(n[SYNC_SEND_GET], 3); /* silence: again */
+    assert_int_equal(n[SYNC_SEND_GET], 3); /* silence: retry */
     sync_rig.now += SYNC_RETRY_MIN_US;
     sync_rig_drain(n);
-    assert_int_equal(n[SYNC_SEND_GET], 0); /* less often */
+    assert_int_equal(n[SYNC_SEND_GET], 0); /* longer interval */
 }
 
 static void test_download_resumes_where_it_stopped(void **state)
@@ -49,8 +49,8 @@ static void test_download_resumes_where_it_stopped(void **state)
     fail_msg("no second GET");
 }
 
-/* What a session before loaded of the same snapshot is kept. */
-static void test_snapshot_is_gone_on_with_in_a_new_session(void **state)
+/* A new session keeps the loaded part of the same snapshot. */
+static void test_new_session_continues_snapshot(void **state)
 {
     (void)state;
     for (int other = 0; other < 3; other++) {
@@ -82,7 +82,7 @@ static void test_snapshot_is_gone_on_with_in_a_new_session(void **state)
         assert_int_equal(a.version, other == 1 ? 9 : 8);
         assert_int_equal(a.offset, other ? 0 : 300000);
         if (other) continue;
-        sync_rig_expect_none(); /* of the fragment that is loaded: when the other one is */
+        sync_rig_expect_none(); /* the loaded fragment waits for the other one */
         sync_on_progress(&sync_rig.s, 1, 10000000, 10000000, sync_rig.now);
         sync_loaded(&sync_rig.s, 1, 8, sync_rig.now);
         assert_true(sync_rig.s.holds);
@@ -91,15 +91,14 @@ static void test_snapshot_is_gone_on_with_in_a_new_session(void **state)
     }
 }
 
-/* A request that crosses the object it asks for brings a second copy of all of it: on a slow line that is a round lost.
- */
-static void test_object_on_its_way_is_not_asked_for_again(void **state)
+/* A request that crosses its object on the way brings a second copy: on a slow line this costs a round. */
+static void test_object_in_transit_is_not_requested_again(void **state)
 {
     (void)state;
     int n[8];
     const uint64_t bytes = 800000;
     sync_rig_start(false, 2, 6);
-    for (uint32_t i = 0; i < 2; i++) { /* one update each at 200 kB/s: now its size and the rate are known */
+    for (uint32_t i = 0; i < 2; i++) { /* one update each at 200 kB/s: the machine learns its size and the rate */
         for (uint64_t have = 100000; have <= bytes; have += 100000) {
             sync_rig.now += S / 2;
             sync_on_progress(&sync_rig.s, i, have, bytes, sync_rig.now);
@@ -111,13 +110,13 @@ static void test_object_on_its_way_is_not_asked_for_again(void **state)
     sync_train_begin(&sync_rig.s, sync_rig.now);
     sync_work_ready(&sync_rig.s, 1, (uint64_t[]){bytes, bytes}, sync_rig.now);
     sync_rig_drain_all();
-    sync_rig.now += 60 * S; /* a long upload: every deadline is long past */
+    sync_rig.now += 60 * S; /* a long upload: every deadline has passed */
     sync_rig_drain_all();
     for (uint32_t i = 0; i < 2; i++) {
         struct msg_credit c = {.round = 1, .fragment = i, .have = bytes, .upto = bytes};
         sync_on_credit(&sync_rig.s, &c, sync_rig.now);
     }
-    sync_rig.now += 7 * S; /* the first byte of 800000 may take as long as all of them: 4 s, twice that is silence */
+    sync_rig.now += 7 * S; /* the first byte of 800000 may take as long as all: 4 s; silence is twice that */
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 0);
     sync_on_progress(&sync_rig.s, 0, 100000, bytes, sync_rig.now); /* fragment 1 waits behind fragment 0 */
@@ -125,13 +124,13 @@ static void test_object_on_its_way_is_not_asked_for_again(void **state)
     sync_on_progress(&sync_rig.s, 0, bytes, bytes, sync_rig.now);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 0);
-    sync_rig.now += SYNC_RETRY_MAX_US; /* lost all the same */
+    sync_rig.now += SYNC_RETRY_MAX_US; /* lost */
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_GET], 1);
 }
 
-/* Chunks that queued up while it trained are found at once: how fast the line is they do not tell. */
-static void test_rate_is_measured_from_look_to_look(void **state)
+/* Chunks that queued during training are read at once: they give no rate. */
+static void test_rate_ignores_queued_chunks(void **state)
 {
     (void)state;
     sync_rig_start(true, 1, 6);
@@ -149,8 +148,8 @@ static void test_rate_is_measured_from_look_to_look(void **state)
     }
 }
 
-/* Copies of what is here already: the line is busy, nothing is lost. */
-static void test_copies_are_a_sign_of_life(void **state)
+/* Duplicate chunks: the line is busy, no chunk is lost. */
+static void test_duplicate_chunks_prevent_retry(void **state)
 {
     (void)state;
     int n[8];
@@ -169,7 +168,7 @@ static void test_copies_are_a_sign_of_life(void **state)
     assert_int_equal(n[SYNC_SEND_GET], 1);
 }
 
-static void test_download_window(void **state)
+static void test_downloads_respect_window(void **state)
 {
     (void)state;
     sync_rig_start(false, LAYOUT_FRAGMENTS_MAX, 1);
@@ -195,7 +194,7 @@ static void test_download_window(void **state)
     }
 }
 
-static void test_next_window_is_asked_for_early(void **state)
+static void test_next_window_is_requested_early(void **state)
 {
     (void)state;
     struct sync_action a;
@@ -216,7 +215,7 @@ static void test_next_window_is_asked_for_early(void **state)
     assert_int_equal(asked, total);
 }
 
-/* What is in place already is neither waited for nor asked for, wherever windows end. */
+/* Bytes in place are neither requested nor expected, for any window boundaries. */
 static void test_own_bytes_are_skipped(void **state)
 {
     (void)state;
@@ -224,12 +223,12 @@ static void test_own_bytes_are_skipped(void **state)
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
     sync_on_local_bytes(&sync_rig.s, 0, 0,
-                        100); /* not these: an object begins with its head and ends with its checksum */
+                        100); /* invalid: an object begins with its head and ends with its checksum */
     sync_on_local_bytes(&sync_rig.s, 0, from, total);
     assert_int_equal(sync_rig.s.f[0].own_to, 0);
     sync_on_local_bytes(&sync_rig.s, 0, from, to);
     assert_int_equal(sync_rig.s.f[0].have, 1000);
-    uint64_t asked = SYNC_WINDOW, lacked = from; /* the first window ends inside of them */
+    uint64_t asked = SYNC_WINDOW, lacked = from; /* the first window ends inside them */
     for (uint64_t have = 1u << 20; have < total; have += 1u << 20) {
         struct sync_action a;
         if (have > from && have <= to) continue;
@@ -250,8 +249,8 @@ static void test_own_bytes_are_skipped(void **state)
     assert_int_equal(sync_rig.s.f[0].own_to, 0);
 }
 
-/* A window that reaches over them is longer by them; damage forgets them. */
-static void test_own_bytes_do_not_count(void **state)
+/* A window across them is longer by their length; damage resets them. */
+static void test_own_bytes_extend_window(void **state)
 {
     (void)state;
     const uint64_t total = 40u << 20, from = 5u << 20, to = 30u << 20;
@@ -285,7 +284,7 @@ static void test_barrier_freezes_theta_while_training_async_does_not(void **stat
 /* ---- a save beside the upload -------------------------------------------------------------------------------------
  */
 
-/* The next message of the upload. */
+/* Returns the next message of the upload. */
 static bool next_up(struct sync_action *a)
 {
     while (sync_rig_poll_one(a))
@@ -302,8 +301,8 @@ static struct sync_action expect_up(enum sync_action_type type, uint32_t fragmen
     return a;
 }
 
-/* All but the last byte of each delta goes, and is repeated where it was lost; then it is quiet until the save ends. */
-static void test_last_byte_waits_for_the_save(void **state)
+/* All but the last byte of each delta is sent, and repeated after a loss; then the worker waits for the save. */
+static void test_last_byte_waits_for_saved_state(void **state)
 {
     (void)state;
     struct sync_action a;
@@ -335,7 +334,7 @@ static void test_last_byte_waits_for_the_save(void **state)
     assert_non_null(strstr(text, "to arrive (0.0 of 1.0 MB) and its state to be saved"));
     sync_rig.now += 20 * S;
     sync_rig_drain(n);
-    assert_int_equal(n[SYNC_SEND_OFFER], 1); /* silence: is it there? Of the other nothing was sent */
+    assert_int_equal(n[SYNC_SEND_OFFER], 1); /* silence: offer again; no byte of the other was sent */
     sync_rig_credit(4, 0, BYTES / 2, BYTES); /* half of it */
     sync_rig.now += 40 * S;
     expect_up(SYNC_SEND_OFFER, 0);
@@ -356,14 +355,14 @@ static void test_last_byte_waits_for_the_save(void **state)
         assert_int_equal(a.length, 1);
     }
     assert_false(next_up(&a));
-    sync_rig.now += SYNC_RETRY_MIN_US; /* lost: not forgotten */
+    sync_rig.now += SYNC_RETRY_MIN_US; /* still lost */
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 2);
 }
 
-/* Meanwhile a fragment begins when the one before should be through: what is in the transport's queue goes out before
- * the last byte that waits. */
-static void test_fragments_one_by_one_while_saving(void **state)
+/* Meanwhile the next fragment starts once the previous one should be sent: the transport's queue goes first, then
+ * the waiting last byte. */
+static void test_fragments_are_sent_in_turn_during_save(void **state)
 {
     (void)state;
     struct sync_action a;
@@ -386,7 +385,7 @@ static void test_fragments_one_by_one_while_saving(void **state)
             sync_saved(&sync_rig.s, sync_rig.now);
             assert_int_equal(expect_up(SYNC_SEND_CHUNK, 0).offset, BYTES - 1);
         } else {
-            sync_rig.now = begun + 8 * S; /* 1 MB at 1 Mbit/s: not through yet */
+            sync_rig.now = begun + 8 * S; /* 1 MB at 1 Mbit/s: not sent yet */
             while (next_up(&a)) assert_int_not_equal(a.type, SYNC_SEND_CHUNK);
             assert_in_range(sync_deadline_us(&sync_rig.s), sync_rig.now, begun + 9 * S);
             sync_rig.now = begun + 9 * S;
@@ -397,8 +396,8 @@ static void test_fragments_one_by_one_while_saving(void **state)
     }
 }
 
-/* The parameters stay as they are while they are written. */
-static void test_updates_wait_for_the_save(void **state)
+/* The parameters stay unchanged during the save. */
+static void test_updates_wait_for_saved_state(void **state)
 {
     (void)state;
     uint32_t f;
@@ -409,7 +408,7 @@ static void test_updates_wait_for_the_save(void **state)
         sync_unsaved(&sync_rig.s, sync_rig.now);
         sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
         assert_false(sync_apply(&sync_rig.s, &f));
-        assert_true(sync_rig_reject(4, 0)); /* the round is over, and the next one may be given out: not yet */
+        assert_true(sync_rig_reject(4, 0)); /* the round is over; the next one may not be assigned yet */
         assert_int_equal(sync_rig.s.state, WORKER_CATCHING_UP);
         sync_rig_give(5, async ? 4 : 5);
         assert_false(sync_wants_training(&sync_rig.s));
@@ -425,7 +424,7 @@ static void test_updates_wait_for_the_save(void **state)
 /* ---- evaluation, end ----------------------------------------------------------------------------------------------
  */
 
-static void test_evaluation(void **state)
+static void test_evaluation_waits_for_its_version(void **state)
 {
     (void)state;
     int n[8];
@@ -433,16 +432,16 @@ static void test_evaluation(void **state)
     sync_rig_start(false, 1, 4);
     struct msg_eval e = sync_rig_eval(1, 5);
     sync_on_eval(&sync_rig.s, &e, sync_rig.now);
-    assert_false(sync_wants_eval(&sync_rig.s)); /* not there yet */
+    assert_false(sync_wants_eval(&sync_rig.s)); /* the version is not there yet */
     sync_rig_update(0, 4, SYNC_NO_ROUND);
     assert_true(sync_wants_eval(&sync_rig.s));
     sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
-    assert_false(sync_apply(&sync_rig.s, &f)); /* not past the version to be evaluated */
+    assert_false(sync_apply(&sync_rig.s, &f)); /* not past the version to evaluate */
     struct msg_assign a = sync_rig_assign(5, 5);
     sync_on_assign(&sync_rig.s, &a, sync_rig.now);
     assert_false(sync_wants_training(&sync_rig.s)); /* evaluation first */
     sync_eval_begin(&sync_rig.s, sync_rig.now);
-    sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* repeated while it is at it */
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* repeated during the evaluation */
     sync_eval_done(&sync_rig.s, 12.5, 100, sync_rig.now);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
@@ -455,7 +454,7 @@ static void test_evaluation(void **state)
     assert_false(sync_wants_eval(&sync_rig.s));
 }
 
-static void test_evaluation_of_a_version_gone_by(void **state)
+static void test_evaluation_of_past_version_is_refused(void **state)
 {
     (void)state;
     int n[8];
@@ -465,12 +464,12 @@ static void test_evaluation_of_a_version_gone_by(void **state)
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
     assert_int_equal(sync_rig.s.eval.result.tokens, 0);
-    e = sync_rig_eval(1, 4); /* given again at the version of now */
+    e = sync_rig_eval(1, 4); /* assigned again at the present version */
     sync_on_eval(&sync_rig.s, &e, sync_rig.now);
     assert_true(sync_wants_eval(&sync_rig.s));
 }
 
-static void test_done_says_goodbye_once(void **state)
+static void test_done_sends_one_leave(void **state)
 {
     (void)state;
     struct msg_done d = {.n_fragments = 1, .text = "finished"};
@@ -487,7 +486,7 @@ static void test_done_says_goodbye_once(void **state)
     sync_rig_expect_none();
 }
 
-static void test_leave(void **state)
+static void test_leave_is_sent_once(void **state)
 {
     (void)state;
     sync_rig_start(false, 1, 4);
@@ -496,12 +495,12 @@ static void test_leave(void **state)
     assert_false(sync_rig.s.finished);
     assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
     sync_init(&sync_rig.s, 1, sync_rig.now);
-    sync_leave(&sync_rig.s, "stopped", sync_rig.now); /* without a session there is nobody to tell */
+    sync_leave(&sync_rig.s, "stopped", sync_rig.now); /* without a session there is no peer for LEAVE */
     assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
     sync_rig_expect_none();
 }
 
-static void test_every_wait_has_a_text(void **state)
+static void test_every_wait_has_text(void **state)
 {
     (void)state;
     char text[WIRE_TEXT_MAX];
@@ -524,7 +523,7 @@ static void test_every_wait_has_a_text(void **state)
     assert_non_null(strstr(text, "snapshot"));
 }
 
-static void test_dropping_everything_again_and_again_ends(void **state)
+static void test_repeated_drops_end_worker(void **state)
 {
     (void)state;
     sync_rig_start(false, 1, 4);
@@ -544,26 +543,26 @@ static void test_dropping_everything_again_and_again_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waiting_worker_has_parked_gets),
+        cmocka_unit_test(test_waiting_worker_requests_next_update),
         cmocka_unit_test(test_download_resumes_where_it_stopped),
-        cmocka_unit_test(test_snapshot_is_gone_on_with_in_a_new_session),
-        cmocka_unit_test(test_object_on_its_way_is_not_asked_for_again),
-        cmocka_unit_test(test_rate_is_measured_from_look_to_look),
-        cmocka_unit_test(test_copies_are_a_sign_of_life),
-        cmocka_unit_test(test_download_window),
-        cmocka_unit_test(test_next_window_is_asked_for_early),
+        cmocka_unit_test(test_new_session_continues_snapshot),
+        cmocka_unit_test(test_object_in_transit_is_not_requested_again),
+        cmocka_unit_test(test_rate_ignores_queued_chunks),
+        cmocka_unit_test(test_duplicate_chunks_prevent_retry),
+        cmocka_unit_test(test_downloads_respect_window),
+        cmocka_unit_test(test_next_window_is_requested_early),
         cmocka_unit_test(test_own_bytes_are_skipped),
-        cmocka_unit_test(test_own_bytes_do_not_count),
+        cmocka_unit_test(test_own_bytes_extend_window),
         cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
-        cmocka_unit_test(test_last_byte_waits_for_the_save),
-        cmocka_unit_test(test_fragments_one_by_one_while_saving),
-        cmocka_unit_test(test_updates_wait_for_the_save),
-        cmocka_unit_test(test_evaluation),
-        cmocka_unit_test(test_evaluation_of_a_version_gone_by),
-        cmocka_unit_test(test_done_says_goodbye_once),
-        cmocka_unit_test(test_leave),
-        cmocka_unit_test(test_every_wait_has_a_text),
-        cmocka_unit_test(test_dropping_everything_again_and_again_ends),
+        cmocka_unit_test(test_last_byte_waits_for_saved_state),
+        cmocka_unit_test(test_fragments_are_sent_in_turn_during_save),
+        cmocka_unit_test(test_updates_wait_for_saved_state),
+        cmocka_unit_test(test_evaluation_waits_for_its_version),
+        cmocka_unit_test(test_evaluation_of_past_version_is_refused),
+        cmocka_unit_test(test_done_sends_one_leave),
+        cmocka_unit_test(test_leave_is_sent_once),
+        cmocka_unit_test(test_every_wait_has_text),
+        cmocka_unit_test(test_repeated_drops_end_worker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The worker's protocol machine and the coordinator's list of requests, on the two ends of a slow line: how many bytes
- * come down it for those that are needed. */
+/* The worker's protocol machine and the coordinator's request list at the two ends of a slow line: compares sent
+ * with needed bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,9 +16,9 @@ struct packet {
     uint64_t at, version, offset, size;
 };
 
-/* Down it go chunks, one after the other; up it GETs, which are small. */
+/* Down: chunks, one after the other; up: GETs, which are small. */
 static struct line {
-    uint64_t rate, free_us, sent; /* bytes a second; when it is free again; bytes in all */
+    uint64_t rate, free_us, sent; /* bytes per second; time when it is free again; total bytes */
     struct download download;
     struct packet down[LINE_MAX];
     struct msg_get up[LINE_MAX];
@@ -51,8 +51,8 @@ static void coordinator(uint64_t published, uint64_t bytes)
     }
 }
 
-/* It takes in all that came, then sends what is due. */
-static void worker_looks(uint64_t bytes)
+/* Reads all arrived chunks, then sends every message that is due. */
+static void worker_reads(uint64_t bytes)
 {
     struct sync_action a;
     uint32_t f;
@@ -73,14 +73,14 @@ static void worker_looks(uint64_t bytes)
     }
 }
 
-/* An asynchronous worker trains, takes half a minute for something else now and then, and updates of so many bytes are
- * published so often: nothing is sent twice but what is asked for before the size of an update is known. */
+/* An asynchronous worker trains and sometimes pauses for half a minute, while updates of `bytes` are published every
+ * `every` microseconds. No byte is sent twice, except those requested before the size of an update is known. */
 static void check_copies(uint64_t step_us, uint64_t bytes, uint64_t every_us)
 {
     uint64_t looks = 0, next = 0, published = 0;
     line = (struct line){.rate = 125000};
     sync_rig_start(true, 1, 0);
-    sync_rejoin(&sync_rig.s, sync_rig.now += 2 * S); /* its first GET is the line's, too */
+    sync_rejoin(&sync_rig.s, sync_rig.now += 2 * S); /* its first GET loads the line, too */
     sync_rig_join_again(8, true, 0, 0);
     sync_rig_give(0, 0);
     sync_train_begin(&sync_rig.s, sync_rig.now);
@@ -89,13 +89,13 @@ static void check_copies(uint64_t step_us, uint64_t bytes, uint64_t every_us)
         coordinator(published, bytes);
         if (sync_rig.now < next) continue;
         next = sync_rig.now + (++looks % 20 ? step_us : 30 * S);
-        worker_looks(bytes);
+        worker_reads(bytes);
     }
     assert_true(sync_rig.s.f[0].version + 1 >= published);
     assert_true(line.sent <= (sync_rig.s.f[0].version + 1) * bytes + SYNC_WINDOW);
 }
 
-static void test_nothing_comes_twice_over_a_slow_line(void **state)
+static void test_slow_line_carries_no_byte_twice(void **state)
 {
     (void)state;
     check_copies(500000, 1 << 20, 20ull * S);
@@ -106,6 +106,6 @@ static void test_nothing_comes_twice_over_a_slow_line(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_comes_twice_over_a_slow_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slow_line_carries_no_byte_twice)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* What a trainer says of its steps, and of those it skipped. */
+/* A trainer's reports of its steps and of skipped steps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,8 +22,8 @@ static void keep(void *ctx, enum log_level level, const char *line)
     snprintf(last, sizeof last, "%s", line);
 }
 
-/* A run that diverges skips every step from some point on: that is one warning, then one now and then. */
-static void test_skipped_steps(void **state)
+/* A diverged run skips every later step: one warning, then one at intervals. */
+static void test_skipped_steps_give_few_warnings(void **state)
 {
     (void)state;
     struct skip_log skips = {0};
@@ -49,8 +49,8 @@ static void test_skipped_steps(void **state)
     log_set_sink(NULL, NULL);
 }
 
-/* A step of more than 71 minutes has no time that 32 bits hold: none is told, not a shorter one. */
-static void test_long_steps(void **state)
+/* A step of more than 71 minutes exceeds 32 bits of microseconds: it is reported without a time. */
+static void test_too_long_step_has_no_time(void **state)
 {
     (void)state;
     static struct trainer t;
@@ -76,13 +76,13 @@ static int empty(void **state)
     return 0;
 }
 
-/* Records of steps `from` to before `to`. */
+/* Adds the records of steps [from, to). */
 static void add(uint32_t from, uint32_t to)
 {
     for (; from < to; from++) step_queue_add(&queue, &(struct metrics_step){.round = 7, .step = from, .tokens = 16});
 }
 
-/* The next message holds steps `from` to before `to`, and is sent. */
+/* Checks that the next message holds steps [from, to), and sends it. */
 static void take(uint32_t from, uint32_t to, uint64_t now_us)
 {
     step_queue_batch(&queue, &m);
@@ -95,7 +95,7 @@ static void take(uint32_t from, uint32_t to, uint64_t now_us)
     step_queue_sent(&queue, m.n_steps, now_us);
 }
 
-static void test_each_is_sent_once(void **state)
+static void test_each_step_is_sent_once(void **state)
 {
     (void)state;
     add(0, 300);
@@ -106,8 +106,8 @@ static void test_each_is_sent_once(void **state)
     take(300, 301, 2000);
 }
 
-/* The answer to a heartbeat acknowledges what was sent before the heartbeat; the rest is sent again, in order. */
-static void test_resend(void **state)
+/* The answer to a heartbeat acknowledges messages sent before the heartbeat; the others are sent again, in order. */
+static void test_unacknowledged_steps_are_sent_again(void **state)
 {
     (void)state;
     add(0, 10);
@@ -115,7 +115,7 @@ static void test_resend(void **state)
     add(10, 20); /* not sent: the coordinator is away */
     step_queue_acked(&queue, 1000);
     step_queue_resend(&queue);
-    step_queue_acked(&queue, 1001); /* the record of a message that was lost stays */
+    step_queue_acked(&queue, 1001); /* the record of a lost message stays */
     assert_int_equal(queue.end - queue.first, 20);
     take(0, 20, 3000);
     step_queue_acked(&queue, 3001);
@@ -125,8 +125,8 @@ static void test_resend(void **state)
     take(20, 25, 5000);
 }
 
-/* A full queue drops the oldest record and counts it if it was never sent. */
-static void test_full(void **state)
+/* A full queue drops the oldest record, and counts it if it was never sent. */
+static void test_full_queue_drops_oldest_step(void **state)
 {
     (void)state;
     add(0, 10);
@@ -146,8 +146,8 @@ static void answer(struct heartbeat *p, uint64_t sent_us)
     heartbeat_on_message(p, &(struct msg){.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = sent_us}, sent_us + 1000);
 }
 
-/* The newest heartbeat that was answered; 0 at the begin of a session. */
-static void test_answers(void **state)
+/* The newest answered heartbeat; 0 at the start of a session. */
+static void test_newest_answer_counts(void **state)
 {
     (void)state;
     struct heartbeat p;
@@ -155,7 +155,7 @@ static void test_answers(void **state)
     heartbeat_join(&p, 1, 1000);
     assert_int_equal(heartbeat_acked_us(&p), 0);
     for (uint64_t s = 50; s < 60; s++) answer(&p, s * 1000000);
-    answer(&p, 51000000); /* that took another way */
+    answer(&p, 51000000); /* over the other lane */
     assert_int_equal(heartbeat_acked_us(&p), 59000000);
     heartbeat_join(&p, 2, 1000);
     assert_int_equal(heartbeat_acked_us(&p), 0);
@@ -167,12 +167,12 @@ static void test_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skipped_steps),
-        cmocka_unit_test(test_long_steps),
-        cmocka_unit_test_setup(test_each_is_sent_once, empty),
-        cmocka_unit_test_setup(test_resend, empty),
-        cmocka_unit_test_setup(test_full, empty),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_skipped_steps_give_few_warnings),
+        cmocka_unit_test(test_too_long_step_has_no_time),
+        cmocka_unit_test_setup(test_each_step_is_sent_once, empty),
+        cmocka_unit_test_setup(test_unacknowledged_steps_are_sent_again, empty),
+        cmocka_unit_test_setup(test_full_queue_drops_oldest_step, empty),
+        cmocka_unit_test(test_newest_answer_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The worker's own folder: who has it, and for how long that is waited for. */
+/* The worker's own folder: its lock, and the wait for it. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -16,15 +16,15 @@
 #include "tests/lib/store/tmpdir.h"
 #include "worker/worker_dir.h"
 
-static int held = -1; /* the lock, as an earlier life has it */
+static int held = -1; /* the lock as an earlier process holds it */
 
-static void let_go(int unused)
+static void release(int unused)
 {
     (void)unused;
     close(held);
 }
 
-static void test_lock(void **state)
+static void test_lock_waits_for_exiting_worker(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -34,17 +34,17 @@ static void test_lock(void **state)
     assert_non_null(strstr(err.msg, "another worker runs in"));
     worker_dir_close(&d);
 
-    /* Killed a moment ago, and still ending. */
+    /* Killed a moment ago, and still exiting. */
     const struct itimerval later = {.it_value.tv_usec = 500000};
     held = open(tmpdir_path("lock"), O_RDONLY | O_CLOEXEC);
     assert_true(held >= 0 && flock(held, LOCK_EX | LOCK_NB) == 0);
-    assert_true(signal(SIGALRM, let_go) != SIG_ERR && setitimer(ITIMER_REAL, &later, NULL) == 0);
+    assert_true(signal(SIGALRM, release) != SIG_ERR && setitimer(ITIMER_REAL, &later, NULL) == 0);
     assert_int_equal(worker_dir_open(&other, tmpdir, &err), STATUS_OK);
     assert_memory_equal(other.uuid, d.uuid, sizeof d.uuid);
     worker_dir_close(&other);
 }
 
-static void test_folder_of_a_run(void **state)
+static void test_run_folder_is_refused(void **state)
 {
     (void)state;
     struct err err = {0};
@@ -58,8 +58,8 @@ static void test_folder_of_a_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_lock, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_folder_of_a_run, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_lock_waits_for_exiting_worker, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_run_folder_is_refused, tmpdir_make, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

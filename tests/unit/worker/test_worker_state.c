@@ -1,5 +1,5 @@
-/* The worker's saved state: comes back whole, is refused when a single bit is wrong or the end is missing, and a save
- * that is cut off leaves an older state to start from. ctest: labels=threads */
+/* The worker's saved state: restored as saved, refused after one flipped bit or a missing end. An interrupted save
+ * leaves an older state. ctest: labels=threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static float theta[N], residual[N];
 static uint8_t inner[INNER], payload[PAYLOAD], whole[8192] __attribute__((aligned(64)));
 static struct outer_part body[4];
 
-/* The state as it is on disk, in `whole`. */
+/* The state in its disk format, in `whole`. */
 static size_t image(void)
 {
     size_t size;
@@ -36,7 +36,7 @@ static size_t image(void)
     return size;
 }
 
-/* Two fragments of 20 and 30 floats; the second has a pending delta. `salt` tells states apart. */
+/* Makes two fragments of 20 and 30 floats; the second has a pending delta. `salt` distinguishes states. */
 static size_t make(uint8_t salt)
 {
     memset(&state_in, 0, sizeof state_in);
@@ -79,11 +79,11 @@ static enum status decode(size_t size)
 {
     struct err err = {0};
     enum status status = saved_state_decode(&state_out, whole, size, &err);
-    if (status != STATUS_OK) assert_int_not_equal(err.msg[0], 0); /* says why */
+    if (status != STATUS_OK) assert_int_not_equal(err.msg[0], 0); /* the error has a text */
     return status;
 }
 
-static void test_round_trip(void **unused)
+static void test_decode_restores_state(void **unused)
 {
     (void)unused;
     size_t size = make(0);
@@ -107,7 +107,7 @@ static void test_round_trip(void **unused)
     assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
 }
 
-static void test_every_flipped_bit_is_seen(void **unused)
+static void test_every_flipped_bit_is_detected(void **unused)
 {
     (void)unused;
     size_t size = make(0);
@@ -119,7 +119,7 @@ static void test_every_flipped_bit_is_seen(void **unused)
     assert_int_equal(decode(size), STATUS_OK);
 }
 
-static void test_every_torn_end_is_seen(void **unused)
+static void test_every_truncation_is_detected(void **unused)
 {
     (void)unused;
     size_t size = make(0);
@@ -127,8 +127,8 @@ static void test_every_torn_end_is_seen(void **unused)
     assert_int_not_equal(decode(size + 1), STATUS_OK);
 }
 
-/* Another release wrote it. */
-static void test_other_format(void **unused)
+/* Written by another release. */
+static void test_other_format_is_refused(void **unused)
 {
     (void)unused;
     struct err err = {0};
@@ -140,8 +140,8 @@ static void test_other_format(void **unused)
     assert_int_equal(decode(size), STATUS_UNSUPPORTED);
 }
 
-/* A good checksum over nonsense: a defect or an adversary, and still no wild read. */
-static void test_contradictions_are_refused(void **unused)
+/* Valid checksum, inconsistent content, from a defect or an attacker: the decoder never reads out of bounds. */
+static void test_inconsistent_state_is_refused(void **unused)
 {
     (void)unused;
     size_t size = make(0);
@@ -193,7 +193,7 @@ static int setup_dir(void **state)
     return 0;
 }
 
-static void test_two_generations(void **unused)
+static void test_two_generations_are_kept(void **unused)
 {
     (void)unused;
     assert_int_equal(load(0), STATUS_NOTFOUND);
@@ -207,7 +207,7 @@ static void test_two_generations(void **unused)
     }
 }
 
-static void test_torn_file_leaves_the_older_one(void **unused)
+static void test_truncated_file_leaves_older_state(void **unused)
 {
     (void)unused;
     assert_int_equal(save(0), STATUS_OK);
@@ -226,8 +226,8 @@ static ino_t inode(const char *name)
     return stat(path, &st) == 0 ? st.st_ino : 0;
 }
 
-/* The three files take turns: a disk that is full by now has room for another save. */
-static void test_files_are_written_over(void **unused)
+/* The three files rotate: a disk that filled up still has space for another save. */
+static void test_files_rotate(void **unused)
 {
     (void)unused;
     static const char *const names[] = {"state.bin", "state.old.bin", "state.spare.bin"};
@@ -243,24 +243,23 @@ static void test_files_are_written_over(void **unused)
         for (int i = 0; i < 3; i++) assert_int_equal(inode(names[i]), known[i]);
         assert_int_equal(inode("state.passing.bin"), 0);
     }
-    /* A longer content that was there before leaves nothing behind the new one. */
+    /* A longer old content leaves no bytes after the new one. */
     assert_int_equal(truncate(dir.spare, 1 << 20), 0);
     assert_int_equal(save(9), STATUS_OK);
     assert_int_equal(load(0), STATUS_OK);
 }
 
-/* A save killed at each of its steps, by hand: the states there were stay whole, and no later save writes over one of
- * them. */
-static void test_killed_saves(void **unused)
+/* A save killed at each step, simulated by hand: the existing states stay whole, and no later save overwrites them. */
+static void test_killed_save_leaves_whole_states(void **unused)
 {
     (void)unused;
     for (int step = 0; step < 5; step++) {
         for (uint8_t salt = 0; salt < 4; salt++) assert_int_equal(save(salt), STATUS_OK);
-        if (step == 0) assert_int_equal(truncate(dir.spare, 300), 0); /* while it was written */
+        if (step == 0) assert_int_equal(truncate(dir.spare, 300), 0); /* during the write */
         if (step == 1 || step == 2) assert_int_equal(rename(dir.previous, dir.passing), 0);
         if (step == 2) assert_int_equal(link(dir.current, dir.previous), 0);
-        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0);    /* the new one has its place */
-        if (step == 4) assert_int_equal(rename(dir.current, dir.previous), 0); /* no links here */
+        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0);    /* the new file has its name */
+        if (step == 4) assert_int_equal(rename(dir.current, dir.previous), 0); /* without hard links */
         assert_int_equal(load(step == 4), STATUS_OK);
         assert_true(theta[0] == 3.0f);
         for (uint8_t salt = 4; salt < 9; salt++) {
@@ -277,22 +276,22 @@ static void test_killed_saves(void **unused)
     }
 }
 
-static void test_failed_save_keeps_what_was(void **unused)
+static void test_failed_save_keeps_older_state(void **unused)
 {
     (void)unused;
     char tmp_is_a_folder[CONFIG_PATH_MAX + 64];
     assert_int_equal(save(0), STATUS_OK);
     snprintf(tmp_is_a_folder, sizeof tmp_is_a_folder, "%s/gone", tmpdir);
-    state_dir_init(&dir, tmp_is_a_folder); /* no such folder: nothing can be written */
+    state_dir_init(&dir, tmp_is_a_folder); /* no such folder: every write fails */
     assert_int_not_equal(save(1), STATUS_OK);
     state_dir_init(&dir, tmpdir);
     assert_int_equal(load(0), STATUS_OK);
     assert_true(theta[0] == 0.0f);
 }
 
-/* Beside its owner: what it is told of is all there is to wait for, and it is the bytes of a state that is made in one
- * piece; parts are longer and shorter than what is summed and written at a time. */
-static void test_save_beside_the_caller(void **unused)
+/* A save in a thread: the owner only polls it. The file equals the state made in one piece; parts are longer and
+ * shorter than a block of the checksum and the write. */
+static void test_save_in_thread_writes_same_bytes(void **unused)
 {
     enum { PIECE = 1 << 20 };
     static uint8_t big[2 * PIECE + 77];
@@ -306,7 +305,7 @@ static void test_save_beside_the_caller(void **unused)
         size_t size, want_size;
         struct err err = {0};
         enum status status;
-        assert_int_equal(setup.save_poll(setup.storage_ctx, false, &err), STATUS_OK); /* none is under way */
+        assert_int_equal(setup.save_poll(setup.storage_ctx, false, &err), STATUS_OK); /* no save in progress */
         setup.save_begin(setup.storage_ctx, &state_in, pieces, 4);
         while ((status = setup.save_poll(setup.storage_ctx, i == 3, &err)) == STATUS_AGAIN) usleep(1000);
         assert_int_equal(status, STATUS_OK);
@@ -319,8 +318,8 @@ static void test_save_beside_the_caller(void **unused)
     }
 }
 
-/* The thread reads what the loop has, and the loop goes on: rounds, a refusal and an end while a save is under way. */
-static void test_loop_beside_its_saves(void **unused)
+/* The thread reads the loop's state while the loop continues: rounds, a refusal and an end during a save. */
+static void test_loop_continues_during_save(void **unused)
 {
     struct scripted *s = &scripted;
     (void)unused;
@@ -338,7 +337,7 @@ static void test_loop_beside_its_saves(void **unused)
             usleep(100);
         }
         assert_int_equal(outer_loop_want(s->loop), OUTER_TRAIN);
-        assert_true(s->inner[0] == (float)round); /* every state came back */
+        assert_true(s->inner[0] == (float)round); /* every state is restored */
         scripted_train();
         s->no_work = round == 4;
         s->reject = round == 4 ? REJECT_LATE : 0;
@@ -355,18 +354,18 @@ static void test_loop_beside_its_saves(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_every_flipped_bit_is_seen),
-        cmocka_unit_test(test_every_torn_end_is_seen),
-        cmocka_unit_test(test_other_format),
-        cmocka_unit_test(test_contradictions_are_refused),
-        cmocka_unit_test_setup_teardown(test_save_beside_the_caller, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_loop_beside_its_saves, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_two_generations, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_torn_file_leaves_the_older_one, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_files_are_written_over, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_killed_saves, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_failed_save_keeps_what_was, setup_dir, tmpdir_remove),
+        cmocka_unit_test(test_decode_restores_state),
+        cmocka_unit_test(test_every_flipped_bit_is_detected),
+        cmocka_unit_test(test_every_truncation_is_detected),
+        cmocka_unit_test(test_other_format_is_refused),
+        cmocka_unit_test(test_inconsistent_state_is_refused),
+        cmocka_unit_test_setup_teardown(test_save_in_thread_writes_same_bytes, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_loop_continues_during_save, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_two_generations_are_kept, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_truncated_file_leaves_older_state, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_files_rotate, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_killed_save_leaves_whole_states, setup_dir, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_failed_save_keeps_older_state, setup_dir, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Devices under test: every instruction-set level this CPU has, with one and with several threads, against references
- * written in double. */
+/* Devices under test: every instruction-set level of this CPU, with one and several threads, against references in
+ * double. */
 #ifndef TESTS_LIB_DEVICE_CASE_H
 #define TESTS_LIB_DEVICE_CASE_H
 
@@ -12,20 +12,19 @@
 /* Run `check` on each level with 1 and 2 threads (and 3 for the best level). */
 void device_case_each(void (*check)(struct device *dev));
 
-/* N(0, sigma^2) floats; `stream` names the tensor, so that two tensors differ. Freed by the caller with mem_free. */
+/* N(0, sigma^2) floats; `stream` names the tensor, so that two tensors differ. The caller frees them with mem_free. */
 float *case_normal(size_t n, uint64_t stream, float sigma);
-/* Full of NaN: whoever forgets to write an element, or reads one it should not, shows. `slack` floats behind the n are
- * checked by case_free_poisoned to be untouched. */
+/* Return n floats full of NaN: an element that is not written, or is read by mistake, shows. case_free_poisoned
+ * checks that the `slack` floats past the end are unchanged. */
 float *case_poisoned(size_t n);
 void case_free_poisoned(float *p, size_t n);
 
-/* ||got - want|| <= tol * ||want|| (plus nothing: zero must be zero), and every element finite. The test fails
- * otherwise. */
+/* Fail the test unless ||got - want|| <= tol * ||want|| (zero must be zero) and every element is finite. */
 void case_close(const char *what, const float *got, const double *want, size_t n, double tol);
 void case_equal(const char *what, const float *a, const float *b, size_t n);
 
-/* Derivative by central differences of a loss in double at x[n], for every element (or `most` of them, evenly chosen),
- * held against grad: relative to the norm over the checked elements. x is restored. */
+/* Check grad against central differences of a loss in double at x[n], relative to the norm over the checked
+ * elements. Checks every element, or `most` of them, evenly chosen. x is restored. */
 void case_gradient(const char *what, double (*loss)(void *ctx), void *ctx, double *x, size_t n, const float *grad,
                    double tol, size_t most);
 double *case_widen(const float *x, size_t n);

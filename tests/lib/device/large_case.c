@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/large_case.h"
+#include "tests/lib/device/large_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static void get(const struct large *l, void *values, const float *src, size_t by
     if (l->dev->ops->sync(l->dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-/* The same random numbers at `place` of every vector. */
+/* Writes the same random values at `place` of every vector. */
 static void put_all(const struct large *l, uint64_t place, size_t n)
 {
     float x[CHUNK * ROWS];
@@ -66,7 +66,7 @@ static void expect_same(const struct large *l, const char *what, int vector, uin
     float a[CHUNK * ROWS], b[CHUNK * ROWS];
     get(l, a, l->at[vector] + near, n * sizeof *a);
     get(l, b, l->at[vector] + far, n * sizeof *b);
-    if (memcmp(a, b, n * sizeof *a) != 0) fail_msg("%s: vector %d differs behind 2^33 numbers", what, vector);
+    if (memcmp(a, b, n * sizeof *a) != 0) fail_msg("%s: vector %d differs past 2^33 values", what, vector);
 }
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ static void check_adamw(const struct large *l)
     expect_same(l, "adamw", SECOND, 0, LARGE_FAR - far.skipped, N);
 }
 
-/* Rows whose distance is more than 2^31. */
+/* Rows more than 2^31 apart. */
 static void check_muon(const struct large *l)
 {
     const uint64_t ld = LARGE_FAR / (ROWS - 1);
@@ -100,7 +100,7 @@ static void check_muon(const struct large *l)
     for (int v = 0; v < VECTORS; v++)
         for (uint64_t row = 0; row < ROWS; row++) {
             get(l, x, l->at[v] + row * COLS, sizeof x);
-            put(l, l->at[v] + (1 << 20) + row * COLS, x, sizeof x); /* row 0 of `far` lies where `near` does */
+            put(l, l->at[v] + (1 << 20) + row * COLS, x, sizeof x); /* row 0 of `far` lies at the position of `near` */
         }
     assert_int_equal(l->dev->ops->muon_plan(l->dev, &near, 1, &plans[0]), STATUS_OK);
     assert_int_equal(l->dev->ops->muon_plan(l->dev, &far, 1, &plans[1]), STATUS_OK);
@@ -122,7 +122,7 @@ static void check_muon(const struct large *l)
     for (int i = 0; i < 2; i++) l->dev->ops->plan_free(l->dev, plans[i]);
 }
 
-/* A word whose row begins behind 2^33 numbers. */
+/* A word whose row begins past 2^33 values. */
 static void check_embed(const struct large *l)
 {
     const int32_t token = (int32_t)(LARGE_FAR / WIDTH);
@@ -161,7 +161,7 @@ static void check_rope(const struct large *l)
     }
 }
 
-/* Pieces of a fragment of 2^33 values: the numbers of the last ones, and what they add. */
+/* Pieces of a fragment of 2^33 values: the quantized values of the last pieces, and their sum. */
 static void check_delta(const struct large *l, enum piece_kind kind, uint32_t length, uint32_t k)
 {
     size_t chosen = kind <= PIECE_HALF ? k : 0, bytes = kind <= PIECE_HALF ? 0 : length;
@@ -203,7 +203,7 @@ void large_case_check(struct device *dev, void *(*alloc)(struct device *dev, uin
     const uint64_t bytes = LARGE_FLOATS * sizeof(float);
     for (int v = 0; v < VECTORS; v++) {
         l.at[v] = alloc(dev, bytes);
-        if (!l.at[v]) skip(); /* a system that promises no more than it has */
+        if (!l.at[v]) skip(); /* a system without overcommit */
     }
     check_adamw(&l);
     check_muon(&l);

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/muon_case.h"
+#include "tests/lib/device/muon_case.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "gpu/moment_rules.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 enum { MAGIC = 0x4E4F554D, MATRICES_MAX = 16, STEPS_MAX = 4, SIDE_MAX = 64 };
 
@@ -145,7 +145,7 @@ static void golden_free(struct golden *g)
     mem_free(g->momentum);
 }
 
-/* How far `got` is from `want`, by the length of the way that `want` is from `start`. */
+/* Returns the distance from `got` to `want`, relative to the distance from `start` to `want`. */
 static double off_by(const struct muon_matrix *m, const float *got, const float *want, const float *start)
 {
     double off = 0, way = 0;
@@ -168,8 +168,9 @@ void muon_case_golden(struct device *dev, double tol)
     for (size_t i = 0; i < g.n_matrices; i++) {
         const struct muon_matrix *m = &g.matrices[i];
         double way = off_by(m, theta, g.end, g.theta), memory = off_by(m, momentum, g.momentum, NULL);
-        if (!(way < tol)) fail_msg("%zu x %zu: off by %.2e of the way, allowed %.1e", m->rows, m->cols, way, tol);
-        if (!(memory < 1e-6)) fail_msg("%zu x %zu: momentum off by %.2e", m->rows, m->cols, memory);
+        if (!(way < tol))
+            fail_msg("%zu x %zu: relative error of the step %.2e, allowed %.1e", m->rows, m->cols, way, tol);
+        if (!(memory < 1e-6)) fail_msg("%zu x %zu: error of the momentum %.2e", m->rows, m->cols, memory);
     }
     mem_free(theta);
     mem_free(momentum);
@@ -201,7 +202,7 @@ static void eigenvalues(double *a, size_t n, double *out)
     for (size_t i = 0; i < n; i++) out[i] = a[i * n + i];
 }
 
-/* Products on the short side: out = x y^T (wide) or x^T y (tall), x and y with their own leading dimensions. */
+/* Products on the short side: out = x y^T (wide) or x^T y (tall), each with its own leading dimension. */
 static void short_product(size_t rows, size_t cols, const double *x, size_t ldx, const double *y, size_t ldy,
                           double *out)
 {
@@ -233,10 +234,11 @@ static void check_directions(const struct muon_matrix *m, const double *step, co
             skew += pow(square[i * side + j] - square[j * side + i], 2);
             norm += pow(square[i * side + j], 2);
         }
-    if (!(sqrt(skew / norm) < turned)) fail_msg("%zu x %zu: turned by %g", m->rows, m->cols, sqrt(skew / norm));
+    if (!(sqrt(skew / norm) < turned))
+        fail_msg("%zu x %zu: product of gradient and step is asymmetric by %g", m->rows, m->cols, sqrt(skew / norm));
     eigenvalues(square, side, values);
     for (size_t i = 0; i < side; i++)
-        if (!(values[i] > 0)) fail_msg("%zu x %zu: a step along the gradient", m->rows, m->cols);
+        if (!(values[i] > 0)) fail_msg("%zu x %zu: a step in the direction of the gradient", m->rows, m->cols);
 }
 
 static const struct muon_matrix shapes[] = {
@@ -247,7 +249,12 @@ static const struct muon_matrix shapes[] = {
     {.offset = 7423, .rows = 64, .cols = 128, .ld = 128},
     {.offset = 15615, .rows = 61, .cols = 20, .ld = 20},
 };
-enum { SHAPES = sizeof shapes / sizeof *shapes, SHAPES_N = 16835, GAP = 2510 /* a column of no matrix, 33 rows */ };
+enum {
+    SHAPES = sizeof shapes / sizeof *shapes,
+    SHAPES_N = 16835,
+    GAP = 2510 /* a column outside the matrices, 33
+                * rows */
+};
 
 void muon_case_directions(struct device *dev)
 {
@@ -345,7 +352,7 @@ void muon_case_same(struct device *dev, struct device *reference, double tol)
     }
     for (size_t i = 0; i < 3; i++) {
         double off = off_by(&matrices[i], after[0], after[1], theta);
-        if (!(off < tol)) fail_msg("matrix %zu: off by %.2e of the way, allowed %.1e", i, off, tol);
+        if (!(off < tol)) fail_msg("matrix %zu: relative error of the step %.2e, allowed %.1e", i, off, tol);
     }
     for (int d = 0; d < 2; d++) mem_free(after[d]);
     mem_free(theta);
@@ -354,7 +361,7 @@ void muon_case_same(struct device *dev, struct device *reference, double tol)
 
 /* --- momentum in bf16 --------------------------------------------------------------------------------------------- */
 
-/* As a shard keeps it: nothing of what lies before the third matrix. */
+/* Like a shard: no momentum before the third matrix. */
 enum { BEFORE = 2440, BF16_STEPS = 2 };
 
 static void plain_momentum(const struct muon_matrix *m, const float *grad, float mu, float scale,
@@ -399,7 +406,7 @@ void muon_case_bf16_momentum(struct device *dev, double tol)
     assert_memory_equal(momentum, want, (SHAPES_N - BEFORE) * sizeof *want);
     for (size_t i = 0; i < LEFT; i++) {
         double off = off_by(&matrices[i], after, near, theta);
-        if (!(off < tol)) fail_msg("matrix %zu: off by %.2e of the way, allowed %.1e", i, off, tol);
+        if (!(off < tol)) fail_msg("matrix %zu: relative error of the step %.2e, allowed %.1e", i, off, tol);
     }
     dev->ops->release(dev, on_dev);
     state_close(&s);

@@ -1,5 +1,5 @@
-/* The CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h) or by a GPU
- * (tests/gpu/true_device.c), against the CPU device: what both are given, and how near their results have to be. */
+/* The CUDA device against the CPU device: the inputs of both, and the allowed difference.
+ * The emulation (tests/cuda/emulator/emulate.h) or a GPU (tests/gpu/true_device.c) runs the kernels. */
 #ifndef TESTS_LIB_DEVICE_PAIR_H
 #define TESTS_LIB_DEVICE_PAIR_H
 
@@ -9,21 +9,21 @@
 
 #include "gpu/device.h"
 
-/* The CPU device and the CUDA device, open while a check runs, and what the latter computes in. */
+/* The CPU device and the CUDA device, open during a check, and the precision of the CUDA device. */
 struct device_pair {
     struct device *devs[2];
     bool bf16;
 };
 extern struct device_pair pair;
 
-/* The same operation on either: ON(d, norm_fwd, n, c, x.at[d], ...) for d = 0, 1. */
+/* The same operation on either device: ON(d, norm_fwd, n, c, x.at[d], ...) for d = 0, 1. */
 #define ON(which, op, ...) pair.devs[which]->ops->op(pair.devs[which], __VA_ARGS__)
 
-/* Runs `check` on both devices, and threads from first to last, from last to first, and shuffled, then in bf16; where a
- * checker watches, which does not care about the order, once each. */
+/* Runs `check` on both devices, in fp32 and bf16, with threads in forward, reverse and shuffled order. Under a
+ * checker, which does not depend on the order, it runs once each. */
 void pair_each(void (*check)(void));
 
-/* test_NAME, a test of cmocka's: check_NAME on both. */
+/* test_NAME, a cmocka test: check_NAME on both devices. */
 #define PAIR_TEST(name)                                                                                                \
     static void test_##name(void **state)                                                                              \
     {                                                                                                                  \
@@ -31,14 +31,14 @@ void pair_each(void (*check)(void));
         pair_each(check_##name);                                                                                       \
     }
 
-/* What is allowed, in fp32 and in bf16. */
+/* The tolerance in fp32 and in bf16. */
 static inline double tol(double fp32, double half)
 {
     return pair.bf16 ? half : fp32;
 }
 
-/* A vector in the memory of both; an activation is bf16 on the CUDA device when that computes in it, and the CPU gets
- * the same rounded numbers. */
+/* A vector in the memory of both. An activation is bf16 on a CUDA device that computes in bf16; the CPU gets the
+ * same rounded values. */
 struct vec {
     size_t n;
     bool act;
@@ -48,12 +48,12 @@ struct vec {
 struct vec vec_of(size_t n, const float *values, bool act);
 struct vec vec_random(size_t n, uint64_t stream, float sigma, bool act); /* case_normal */
 struct vec vec_nan(size_t n, bool act);
-/* Parameters of matrix products: rounded beforehand where the device would round them. */
+/* Parameters of matrix products: already rounded if the device rounds them. */
 struct vec vec_params(size_t n, uint64_t stream, float sigma);
 void vec_free(struct vec *v);
-/* One's numbers in fp32, of mem_alloc. */
+/* Return one device's values in fp32, allocated with mem_alloc. */
 float *vec_host(const struct vec *v, int which);
-/* The test fails where the CUDA device's numbers are further from the CPU's than allowed (case_close). Frees v, too:
+/* Fail the test if the CUDA device's values differ from the CPU's by more than allowed (case_close). Also frees v:
  * every output is compared once. */
 void vec_same(const char *what, struct vec *v, double allowed);
 

@@ -1,5 +1,6 @@
-/* Levels of recompute against each other on one device: each takes less memory than the one before, and losses and
- * gradients do not change by a bit, over micro-steps that overwrite and that add. */
+/* Levels of recompute against each other on one device.
+ * Each level takes less memory than the previous one. Losses and gradients have the same bits, over micro-steps that
+ * overwrite and micro-steps that add. */
 #ifndef TESTS_LIB_RECOMPUTE_CASE_H
 #define TESTS_LIB_RECOMPUTE_CASE_H
 

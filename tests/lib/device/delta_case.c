@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/delta_case.h"
+#include "tests/lib/device/delta_case.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include "common/tensor/apply.h"
 #include "compress/feedback.h"
 
-enum { LEAD = 3 }; /* floats before the fragment: nothing is aligned */
+enum { LEAD = 3 }; /* floats before the fragment, so that addresses are unaligned */
 
 static const struct codec_span odd_spans[] = {
     {.offset = 0, .count = 3, .rows = 1, .cols = 3, .ndim = 1},
@@ -39,8 +39,8 @@ struct codec *delta_case_codec(const char *spec, const struct codec_span *spans,
     return codec;
 }
 
-/* Added one by one in fp64, the small ones are lost: half of the last bit each, and the number before is even. Their
- * sum is not: it would lift the mean, in fp32, from below a boundary between two scales to it. */
+/* Added one by one in fp64, the small values are lost: each is half of the last bit, and the sum before is even.
+ * Their sum is not lost: in fp32 it lifts the mean from below a boundary between two scales to that boundary. */
 static float chunk_order(size_t i)
 {
     if (i == 0) return 1 + (float)((1 << 18) - 1) * 0x1p-23f;
@@ -74,7 +74,7 @@ void delta_case_fill(enum delta_values values, uint64_t seed, float *x, size_t n
     }
 }
 
-/* One vector in the memory of the device, LEAD floats into it. */
+/* Copies one vector to the memory of the device, LEAD floats into it. */
 static float *upload(struct device *dev, const float *values, size_t n)
 {
     float *at = dev->ops->alloc(dev, (n + LEAD) * sizeof *at);
@@ -95,12 +95,12 @@ static struct delta_plan *plan_for(struct device *dev, const struct codec *codec
     return plan;
 }
 
-/* Everything of one case; arrays of n floats. */
+/* The buffers of one case; arrays of n floats. */
 struct run {
     size_t n;
     float decay;
-    float *theta, *anchor, *residual; /* residual, anchor: NULL where the call has none */
-    float *rest;                      /* out */
+    float *theta, *anchor, *residual; /* residual, anchor: NULL if the call has none */
+    float *rest;                      /* output */
     struct delta_format shape;
     struct quantized_delta numbers;
     void *room;
@@ -122,7 +122,7 @@ static void on_device(struct device *dev, const struct codec *codec, struct run 
     float *residual = r->residual ? upload(dev, r->residual, r->n) : NULL;
     float *rest = r->residual && !in_place ? upload(dev, r->rest, r->n) : residual;
     ops->delta(dev, plan, theta, anchor, r->decay, residual, rest, out);
-    if (ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg); /* uploads came from where downloads go */
+    if (ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg); /* downloads overwrite the source of uploads */
     ops->download(dev, r->room, out, bytes);
     if (rest) ops->download(dev, r->rest, rest, r->n * sizeof *rest);
     if (ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
@@ -147,13 +147,13 @@ struct quantized_delta delta_case_numbers(struct device *dev, const struct codec
     return r.numbers;
 }
 
-/* The norm is for a guard, not for the bytes. */
+/* The norm serves a guard; the bytes do not depend on it. */
 static void check_square(const struct run *r, const float *delta)
 {
     double want = 0, got = 0;
     for (size_t i = 0; i < r->n; i++) want += (double)delta[i] * (double)delta[i];
     for (size_t i = 0; i < r->shape.n_pieces; i++) got += r->numbers.heads[i].square;
-    if (fabs(got - want) > 1e-12 * want) fail_msg("sum of squares %g, want %g", got, want);
+    if (fabs(got - want) > 1e-12 * want) fail_msg("sum of squares %g, expected %g", got, want);
 }
 
 void delta_case_check(struct device *dev, const char *spec, const struct codec_span *spans, size_t n_spans,
@@ -186,11 +186,10 @@ void delta_case_check(struct device *dev, const char *spec, const struct codec_s
     assert_int_equal(feedback_encode(&fb, codec, NULL, delta, payload, cap, &size), STATUS_OK);
     assert_int_equal(codec_encode_quantized(codec, &r.numbers, payload + cap, cap, &made), STATUS_OK);
     if (made != size || memcmp(payload, payload + cap, size))
-        fail_msg("%s, values %d, call %d: the payload's %zu bytes are off by something (%zu)", spec, values, call, made,
-                 size);
+        fail_msg("%s, values %d, call %d: the payload's %zu bytes differ (%zu)", spec, values, call, made, size);
     for (size_t i = 0; feedback && i < n; i++)
         if (memcmp(&fb.residual[i], &r.rest[i], sizeof *r.rest))
-            fail_msg("%s, values %d, call %d: residual %zu is off by something: %a, want %a", spec, values, call, i,
+            fail_msg("%s, values %d, call %d: residual %zu is %a, expected %a", spec, values, call, i,
                      (double)r.rest[i], (double)fb.residual[i]);
     mem_free(r.room);
     mem_free(host);
@@ -199,9 +198,9 @@ void delta_case_check(struct device *dev, const char *spec, const struct codec_s
     codec_destroy(codec);
 }
 
-/* ---- the way back ------------------------------------------------------------------------------------------------ */
+/* ---- adding a payload -------------------------------------------------------------------------------------------- */
 
-/* Zeros of both signs and denormals are among them. */
+/* Includes zeros of both signs and denormals. */
 static void fill_theta(float *theta, size_t n)
 {
     delta_case_fill(DELTA_NORMAL, 21, theta, n);
@@ -249,14 +248,13 @@ void delta_case_add(struct device *dev, const char *spec, const struct codec_spa
     delta_format_lay_out(&shape, room, &numbers);
     assert_int_equal(codec_encode_quantized(codec, &numbers, payload + cap, cap, &made), STATUS_OK);
     if (made != size || memcmp(payload, payload + cap, size))
-        fail_msg("%s, values %d: the numbers of a payload make another one", spec, values);
+        fail_msg("%s, values %d: the quantized values make a different payload", spec, values);
     add_on_device(dev, codec, room, bytes, theta, n);
     assert_int_equal(codec_decode(codec, payload, size, x), STATUS_OK);
     apply_update(want, false, x, n);
     for (size_t i = 0; i < n; i++)
         if (memcmp(&theta[i], &want[i], sizeof *want))
-            fail_msg("%s, values %d: theta %zu is off by something: %a, want %a", spec, values, i, (double)theta[i],
-                     (double)want[i]);
+            fail_msg("%s, values %d: theta %zu is %a, expected %a", spec, values, i, (double)theta[i], (double)want[i]);
     mem_free(room);
     mem_free(payload);
     mem_free(x);

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/device_pair.h"
+#include "tests/lib/device/device_pair.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 struct device_pair pair;
 
@@ -76,7 +76,7 @@ float *vec_host(const struct vec *v, int which)
     struct err err = {0};
     if (ON(which, sync, &err) != STATUS_OK) fail_msg("%s", err.msg);
     const uint16_t *half = (const uint16_t *)(const void *)host;
-    for (size_t i = v->n; i-- > 0 && narrow;) host[i] = bf16_value(half[i]); /* from the end: it grows over itself */
+    for (size_t i = v->n; i-- > 0 && narrow;) host[i] = bf16_value(half[i]); /* from the end: it expands in place */
     return host;
 }
 

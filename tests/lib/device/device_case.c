@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -53,11 +53,11 @@ void case_free_poisoned(float *p, size_t n)
 {
     const unsigned char *slack = (const unsigned char *)(p + n);
     for (size_t i = 0; i < SLACK * sizeof *p; i++)
-        if (slack[i] != 0xff) fail_msg("written %zu bytes behind the end", i);
+        if (slack[i] != 0xff) fail_msg("%zu bytes past the end were written", i);
     mem_free(p);
 }
 
-/* For tables: one line a comparison, where ATOLL_CASE_LOG names a file. */
+/* Appends one line per comparison to the file that ATOLL_CASE_LOG names, for tables. */
 static void record(const char *what, double off, double tol)
 {
     const char *path = getenv("ATOLL_CASE_LOG");
@@ -76,7 +76,7 @@ void case_close(const char *what, const float *got, const double *want, size_t n
         norm += want[i] * want[i];
     }
     record(what, norm > 0 ? sqrt(diff / norm) : sqrt(diff), tol);
-    if (sqrt(diff) > tol * sqrt(norm)) fail_msg("%s: off by %.2e, allowed %.2e", what, sqrt(diff / norm), tol);
+    if (sqrt(diff) > tol * sqrt(norm)) fail_msg("%s: relative error %.2e, allowed %.2e", what, sqrt(diff / norm), tol);
 }
 
 void case_equal(const char *what, const float *a, const float *b, size_t n)
@@ -111,5 +111,6 @@ void case_gradient(const char *what, double (*loss)(void *ctx), void *ctx, doubl
         diff += (grad[i] - want) * (grad[i] - want);
         norm += want * want;
     }
-    if (sqrt(diff) > tol * sqrt(norm)) fail_msg("%s: gradient off by %.2e, allowed %.2e", what, sqrt(diff / norm), tol);
+    if (sqrt(diff) > tol * sqrt(norm))
+        fail_msg("%s: relative error of the gradient %.2e, allowed %.2e", what, sqrt(diff / norm), tol);
 }

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/recompute_case.h"
+#include "tests/lib/device/recompute_case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,11 +9,11 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "tests/lib/rigs/device_case.h"
+#include "tests/lib/device/device_case.h"
 #include "worker/model/decoder.h"
 
 struct outcome {
-    float *loss, *grad; /* host, two losses end to end */
+    float *loss, *grad; /* on the host, two losses end to end */
 };
 
 static void *on_device(struct device *dev, const void *host, size_t bytes)
@@ -31,7 +31,7 @@ static void fetch(struct device *dev, void *host, const void *from, size_t bytes
     if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-/* Gradient of two micro-steps, the second added, with tokens of their own. */
+/* Runs two micro-steps with different tokens; the second adds to the gradient. */
 static struct outcome run(struct device *dev, const struct model_family *family, const struct model_config *config,
                           size_t batch, size_t seq, unsigned uses, const float *theta, uint64_t n_params)
 {

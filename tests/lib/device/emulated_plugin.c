@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/emulated_plugin.h"
+#include "tests/lib/device/emulated_plugin.h"
 
 #include <libgen.h>
 #include <string.h>
@@ -8,7 +8,7 @@ const char *beside_program(const char *file)
 {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - strlen(file) - 2);
-    if (n < 0) return file; /* nothing lies there */
+    if (n < 0) return file; /* the file does not exist */
     path[n] = '\0';
     return strcat(strcat(dirname(path), "/"), file);
 }
