@@ -22,7 +22,7 @@ def main():
     with open(os.path.join(DOCS, "history", "loss-bytes.csv"), encoding="utf-8") as f:
         rows = list(csv.DictReader(f))
     newest = max(row["date"] for row in rows)
-    figure, axes = plt.subplots(figsize=(6.4, 3.2))
+    figure, axes = plt.subplots(figsize=(7.2, 3.4))
     for method, label in LABELS.items():
         of_method = [row for row in rows if row["method"] == method and row["date"] == newest]
         axes.plot([float(row["megabytes"]) for row in of_method], [float(row["val_loss"]) for row in of_method],
@@ -31,7 +31,7 @@ def main():
     axes.set_xlabel("megabytes sent by both workers and the coordinator")
     axes.set_ylabel("validation loss, nats a byte")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.46, 1.0))
     figure.tight_layout()
     figure.savefig(os.path.join(DOCS, "loss-bytes.svg"), metadata={"Date": None})
 
