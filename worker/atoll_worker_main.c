@@ -1,5 +1,5 @@
-/* atoll-worker: joins a run and trains. Everything that is the run's comes from the coordinator; the command line says
- * where that is and what is this machine's own. */
+/* atoll-worker: joins a run and trains. The coordinator sends the run's settings; the command line gives the
+ * coordinator's address and the settings of this worker. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ enum {
     ADDRESS_POLL_US = 200000,
     ADDRESS_WAIT_S = 60,
     FOLDER_NAME_MAX = 60,
-    MAX_WAIT_LEAST_S = 5, /* heartbeats are answered, one a second (worker/link/heartbeat.h) */
+    MAX_WAIT_MIN_S = 5, /* the coordinator answers one heartbeat per second (worker/link/heartbeat.h) */
 };
 
 struct arguments {
@@ -46,8 +46,8 @@ static enum status set_local(struct arguments *a, const char *setting, struct er
     return config_set(&a->config, &a->sources, setting, CONFIG_FLAG, err);
 }
 
-/* Not refused as a flag is: a shell that starts several programs exports it for all of them. */
-static void warn_of_shared(const struct config_sources *sources)
+/* Warns instead of refusing: a shell may export the variable for several programs. */
+static void warn_shared_keys(const struct config_sources *sources)
 {
     char name[128];
     for (int i = 0; i < config_keys_count; i++)
@@ -61,7 +61,7 @@ static enum status read_settings(struct arguments *a, const struct options *opti
     char data[CONFIG_PATH_MAX + 32];
     config_defaults(&a->config, &a->sources);
     TRY(config_env(&a->config, &a->sources, err));
-    if (!getenv(EXIT_PERMANENT_ENV)) warn_of_shared(&a->sources); /* launch hands its own on, which count */
+    if (!getenv(EXIT_PERMANENT_ENV)) warn_shared_keys(&a->sources); /* under launch the coordinator reads them */
     for (size_t i = 0; i < options->n_settings; i++) TRY(set_local(a, options->settings[i], err));
     const char *const paths[][2] = {{"train", a->train}, {"val", a->val}};
     for (int i = 0; i < 2; i++) {
@@ -78,18 +78,18 @@ static enum status check_arguments(struct arguments *a, const struct options *op
     if (!a->join)
         return err_set(err, STATUS_INVALID, "--join is missing: give the coordinator's join line, or its run folder");
     if (a->name && (!a->name[0] || strlen(a->name) >= WIRE_NAME_MAX))
-        return err_set(err, STATUS_INVALID, "--name has 1 to %d bytes", WIRE_NAME_MAX - 1);
+        return err_set(err, STATUS_INVALID, "--name must have 1 to %d bytes", WIRE_NAME_MAX - 1);
     if (a->name && !text_is_clean(a->name, strlen(a->name), false))
-        return err_set(err, STATUS_INVALID, "--name is not UTF-8 without control characters: give another one");
-    if (a->max_wait_s < MAX_WAIT_LEAST_S)
-        return err_set(err, STATUS_INVALID, "--max-wait is %d seconds or more", MAX_WAIT_LEAST_S);
+        return err_set(err, STATUS_INVALID, "--name must be UTF-8 without control characters");
+    if (a->max_wait_s < MAX_WAIT_MIN_S)
+        return err_set(err, STATUS_INVALID, "--max-wait must be %d seconds or more", MAX_WAIT_MIN_S);
     if (a->name && !a->dir && strchr(a->name, '/'))
-        return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir, too", a->name);
-    if (!getenv(EXIT_PERMANENT_ENV)) config_env_warn(); /* under launch the coordinator does */
+        return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir too", a->name);
+    if (!getenv(EXIT_PERMANENT_ENV)) config_env_warn(); /* under launch the coordinator warns */
     return read_settings(a, options, err);
 }
 
-/* --dir without --name: the folder tells workers of one host apart. */
+/* --dir without --name: name the worker after the folder, which is unique on this host. */
 static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, struct err *err)
 {
     char path[PATH_MAX];
@@ -97,18 +97,18 @@ static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, 
     while (n > 1 && dir[n - 1] == '/') n--;
     const char *slash = memrchr(dir, '/', n), *base = slash ? slash + 1 : dir;
     n -= (size_t)(base - dir);
-    bool dots = !n || (n <= 2 && strspn(base, ".") == n);
-    if (dots && realpath(dir, path)) base = strrchr(path, '/') + 1, n = strlen(base);
+    bool is_dots = !n || (n <= 2 && strspn(base, ".") == n);
+    if (is_dots && realpath(dir, path)) base = strrchr(path, '/') + 1, n = strlen(base);
     if (n > FOLDER_NAME_MAX) n = FOLDER_NAME_MAX;
-    while (n && (base[n] & 0xc0) == 0x80) n--; /* not within a character */
+    while (n && (base[n] & 0xc0) == 0x80) n--; /* cut before a UTF-8 character, not inside */
     if (!n || !text_is_clean(base, n, false))
-        return err_set(err, STATUS_INVALID, "the folder's name is no name for a worker: give --name, too");
+        return err_set(err, STATUS_INVALID, "the name of the --dir folder is not a valid worker name: give --name too");
     memcpy(name, base, n);
     name[n] = '\0';
     return STATUS_OK;
 }
 
-/* A word that cannot become a run folder: HOST:PORT[/KEYS], another scheme, a file. */
+/* Refuses an argument that cannot be a run folder: HOST:PORT[/KEYS], another scheme, a file. */
 static enum status check_join(const char *join, struct err *err)
 {
     struct stat st;
@@ -125,21 +125,21 @@ static enum status check_join(const char *join, struct err *err)
     return STATUS_OK;
 }
 
-/* A join line or a run folder. */
+/* Reads --join: a join line or a run folder. */
 static enum status read_join(const char *join, struct train_options *o, struct err *err)
 {
     if (!strncmp(join, "tcp://", 6)) {
         if ((size_t)snprintf(o->join, sizeof o->join, "%s", join) < sizeof o->join) return STATUS_OK;
-        return err_set(err, STATUS_INVALID, "--join is longer than a join line");
+        return err_set(err, STATUS_INVALID, "--join is too long for a join line");
     }
     TRY(check_join(join, err));
     if ((size_t)snprintf(o->run_dir, sizeof o->run_dir, "%s", join) >= sizeof o->run_dir)
-        return err_set(err, STATUS_INVALID, "--join is too long a path");
+        return err_set(err, STATUS_INVALID, "--join is too long for a path");
     snprintf(o->address_file, sizeof o->address_file, "%s/address", join);
     return STATUS_OK;
 }
 
-/* A run folder, or one that is about to be: the coordinator may be starting just now. END: the run is complete. */
+/* Waits until the coordinator has written its address to the run folder. END: the run is complete. */
 static enum status await_coordinator(struct train_options *o, struct err *err)
 {
     char id_file[CONFIG_PATH_MAX + 16];
@@ -149,28 +149,28 @@ static enum status await_coordinator(struct train_options *o, struct err *err)
         TRY(train_check_stop(err));
         if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
         enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
-        join_run_id_read(id_file, o->run_id); /* after the address, which a coordinator writes after it */
+        join_run_id_read(id_file, o->run_id); /* the coordinator writes run_id before address */
         if (status != STATUS_NOTFOUND || i * (ADDRESS_POLL_US / 1000) >= ADDRESS_WAIT_S * 1000) return status;
-        if (i == (missing ? 0 : 10)) /* a folder that is not there may be a slip: at once */
-            log_info("waits for a coordinator to write %s%s, for %d s", o->address_file,
-                     missing ? " (there is no such folder yet)" : "", ADDRESS_WAIT_S);
+        if (i == (missing ? 0 : 10)) /* log a missing folder at once: it may be a typing error */
+            log_info("waiting up to %d s for a coordinator to write %s%s", ADDRESS_WAIT_S, o->address_file,
+                     missing ? " (the folder does not exist yet)" : "");
         usleep(ADDRESS_POLL_US);
     }
 }
 
-/* A GPU that never answers keeps the threads that wait for it. Files are whole at any time, as for a worker that is
- * killed. Without the log, whose lock one of those threads may hold. */
-static void end_here(const char *line)
+/* Exits when a GPU hangs: threads that wait for it never end. All files are complete at any time, as for a killed
+ * worker. Prints without the log, because one of these threads may hold its lock. */
+static void exit_now(const char *line)
 {
     dprintf(STDERR_FILENO, "atoll: %s\n", line);
     _exit(EXIT_FAILED);
 }
 
-/* A name service that does not answer is waited for here: what ZeroMQ looks up cannot be interrupted. */
+/* Waits here for the name service: a look-up by ZeroMQ cannot be interrupted. */
 static enum status find_host(const struct train_options *o, struct err *err)
 {
     struct transport_address address;
-    bool ipv6, said = false;
+    bool ipv6, logged = false;
     uint64_t since = clock_monotonic_us();
     TRY(transport_address_parse(&address, o->join, err));
     address.fail_fast = true;
@@ -178,15 +178,15 @@ static enum status find_host(const struct train_options *o, struct err *err)
         enum status status = transport_zmq_resolve(&address, &ipv6, err);
         if (status != STATUS_AGAIN) return status;
         if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
-        if (!said) log_warn("%s, trying on", err->msg);
-        said = true;
+        if (!logged) log_warn("retrying: %s", err->msg);
+        logged = true;
         TRY(train_check_stop(err));
         usleep(ADDRESS_POLL_US);
     }
 }
 
-/* What is wrong here is said before a coordinator is waited for, or the worker's folder made. */
-static enum status look_around(struct arguments *a, struct train_options *o, struct err *err)
+/* Reports errors of arguments and data before it waits for a coordinator or makes the worker's folder. */
+static enum status check_early(struct arguments *a, struct train_options *o, struct err *err)
 {
     struct config config = a->config;
     struct tokens train, val;
@@ -198,17 +198,17 @@ static enum status look_around(struct arguments *a, struct train_options *o, str
     return find_host(o, err);
 }
 
-static enum exit_code work(struct arguments *a, struct err *err)
+static enum exit_code run_worker(struct arguments *a, struct err *err)
 {
     static struct train_options o;
     struct worker_dir dir;
     o.local = &a->config;
     o.sources = &a->sources;
-    o.end = end_here;
+    o.end = exit_now;
     o.max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
     train_catch_signals();
     if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
-    enum status status = look_around(a, &o, err);
+    enum status status = check_early(a, &o, err);
     if (status == STATUS_END) return log_info("%s", err->msg), EXIT_DONE;
     if (status == STATUS_OK)
         status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
@@ -231,7 +231,7 @@ static enum status run(struct options *options, void *ctx, struct err *err)
     struct arguments *a = ctx;
     TRY(check_arguments(a, options, err));
     log_set_level((enum log_level)log_level_parse(a->config.log.level));
-    options->code = work(a, err);
+    options->code = run_worker(a, err);
     return STATUS_OK;
 }
 
@@ -245,18 +245,18 @@ int main(int argc, char **argv)
          "unique in the run (default: the last part of --dir, else the host's name)"},
         {"data.train", OPTION_TEXT, &a.train, "GLOB", "token shards to train on"},
         {"data.val", OPTION_TEXT, &a.val, "GLOB",
-         "token shards to evaluate on (default: \"val\" for \"train\" in GLOB)"},
+         "token shards to evaluate on (default: --data.train with \"val\" for \"train\")"},
         {"max-wait", OPTION_COUNT, &a.max_wait_s, "SECONDS",
-         "end, with 75, when the coordinator does not answer for so long (default: wait on)"},
+         "exit with 75 if the coordinator does not answer for this long (default: no limit)"},
     };
     struct options options = {
         .program = "atoll-worker",
         .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
                  "[--section.key=value ...]",
         .about =
-            "Joins a training run and computes for it until the run is done. Local keys only: data.train, data.val,\n"
-            "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps; everything else\n"
-            "is the run's.",
+            "Joins a training run and trains until the run is done. It takes local keys only: data.train, data.val,\n"
+            "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps. The coordinator\n"
+            "sends all other keys.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .settings_allowed = true,

@@ -19,22 +19,22 @@
 #include "worker/train_impl.h"
 
 enum {
-    POLL_US = 100000,        /* a signal is noticed after at most this long */
-    WAIT_LINE_US = 10000000, /* a wait this long is said, and again each time it doubles */
-    ADDRESS_US = 3000000,    /* without an answer for so long, the address may have changed */
-    FLUSH_US = 2000000,
-    EVAL_WINDOWS = 64, /* validation windows between looks at the messages */
+    POLL_US = 100000,        /* longest delay before a signal is seen */
+    WAIT_LINE_US = 10000000, /* log a wait of this length, and again when it has doubled */
+    ADDRESS_US = 3000000,    /* without an answer for this long, read the address again */
+    FLUSH_US = 2000000,      /* time to send queued messages at the end */
+    EVAL_WINDOWS = 64,       /* validation windows between polls for messages */
 };
 
 static volatile sig_atomic_t stop_signal;
-static struct link *volatile signal_link; /* of the one trainer there is; NULL while it is opened or closed */
+static struct link *volatile signal_link; /* link of the only trainer; NULL while it is opened or closed */
 
 static void on_signal(int number)
 {
     struct link *link = signal_link;
     interrupt_on_signal(number);
     stop_signal = number;
-    /* The coordinator may have been stopped with us, and be gone before the step in hand is done. */
+    /* The same signal may have stopped the coordinator, which can exit before the current step is done. */
     if (link) link_expect_end(link);
 }
 
@@ -54,12 +54,12 @@ enum status train_check_stop(struct err *err)
 static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)
 {
     struct trainer *t = ctx;
-    if (m->type == MSG_LEAVE && m->leave.finished) link_expect_end(t->link); /* it may go before we do */
+    if (m->type == MSG_LEAVE && m->leave.finished) link_expect_end(t->link); /* the coordinator may exit first */
     return link_send(t->link, lane, m);
 }
 
-/* Handle what came, waiting up to timeout_us for the first message; send what is due. */
-static void pump(struct trainer *t, uint64_t timeout_us)
+/* Waits up to timeout_us for a message, handles all that arrived, sends messages that are due. */
+static void handle_messages(struct trainer *t, uint64_t timeout_us)
 {
     enum wire_lane lane;
     enum status status = link_recv(t->link, timeout_us, &lane, &t->in);
@@ -70,11 +70,10 @@ static void pump(struct trainer *t, uint64_t timeout_us)
     outer_loop_tick(t->loop, clock_monotonic_us());
 }
 
-/* ---- training -----------------------------------------------------------------------------------------------------
- */
+/* --- training ----------------------------------------------------------------------------------------------------- */
 
-/* A result came: of the step in flight when it is late, else of `note`. */
-static void take_result(struct trainer *t, const struct step_note *note, const struct step_result *result)
+/* Records a result: a late one belongs to the step in flight, otherwise to `note`. */
+static void handle_result(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
     if (!result->tokens) return;
     t->loss_sum += result->loss_sum;
@@ -83,8 +82,8 @@ static void take_result(struct trainer *t, const struct step_note *note, const s
     train_note_step(t, result->late ? &t->in_flight : note, result);
 }
 
-static enum status one_step(struct trainer *t, const struct msg_assign *task, uint32_t step, const float **grad_p,
-                            struct err *err)
+static enum status train_step(struct trainer *t, const struct msg_assign *task, uint32_t step, const float **grad_p,
+                              struct err *err)
 {
     uint32_t n = replica_step_samples(t->replica);
     struct step_note note = {.round = task->round, .step = step, .position = task->step0 + step * task->step_rate};
@@ -100,7 +99,7 @@ static enum status one_step(struct trainer *t, const struct msg_assign *task, ui
                                  : replica_train_step(t->replica, t->counters, n, note.lr, &result, err);
     if (status == STATUS_NONFINITE) result.loss_sum = NAN;
     if (status != STATUS_OK && status != STATUS_NONFINITE) return status;
-    take_result(t, &note, &result);
+    handle_result(t, &note, &result);
     t->in_flight = note;
     uint64_t now = clock_monotonic_us();
     t->compute_us += now - started;
@@ -109,28 +108,28 @@ static enum status one_step(struct trainer *t, const struct msg_assign *task, ui
     return STATUS_OK;
 }
 
-static enum status last_step(struct trainer *t, struct err *err)
+static enum status flush_steps(struct trainer *t, struct err *err)
 {
     struct step_result result;
     uint64_t started = clock_monotonic_us();
     TRY(replica_flush(t->replica, &result, err));
-    take_result(t, &t->in_flight, &result);
+    handle_result(t, &t->in_flight, &result);
     t->compute_us += clock_monotonic_us() - started;
     return STATUS_OK;
 }
 
-/* The steps of a round; *done: all of them, and nobody wants us to stop. */
+/* Trains the steps of a round. *done: all of them; false after a signal or if the round was revoked. */
 static enum status train_steps(struct trainer *t, const float **grad_p, bool *done, struct err *err)
 {
     const struct msg_assign *task = outer_loop_assignment(t->loop);
     uint64_t round = task->round;
     *done = false;
     for (uint32_t step = 0; step < task->steps; step++) {
-        TRY(one_step(t, task, step, grad_p, err));
-        pump(t, 0);
+        TRY(train_step(t, task, step, grad_p, err));
+        handle_messages(t, 0);
         if (stop_signal) return STATUS_OK;
         if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round) {
-            log_info("round %" PRIu64 " is given up after %u of %u steps: the run went on without it", round + 1,
+            log_info("left round %" PRIu64 " after %u of %u steps: the run continued without this worker", round + 1,
                      step + 1, task->steps);
             return STATUS_OK;
         }
@@ -142,19 +141,19 @@ static enum status train_steps(struct trainer *t, const float **grad_p, bool *do
 static enum status train_round(struct trainer *t, struct err *err)
 {
     bool done;
-    uint64_t begun = clock_monotonic_us();
-    outer_loop_train_begin(t->loop, begun);
-    assert(outer_loop_assignment(t->loop)); /* outer_loop_want said OUTER_TRAIN */
+    uint64_t started = clock_monotonic_us();
+    outer_loop_train_begin(t->loop, started);
+    assert(outer_loop_assignment(t->loop)); /* outer_loop_want returned OUTER_TRAIN */
     uint32_t steps = outer_loop_assignment(t->loop)->steps;
     const float *params = outer_loop_params(t->loop), *grad = NULL;
     TRY(replica_set_params_at(t->replica, params, outer_loop_device_params(t->loop), err));
     uint64_t placed = clock_monotonic_us();
-    if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: the gradient is wanted */
+    if (t->config.train.method == METHOD_DDP) grad = params; /* not NULL: train_step computes the gradient */
     inner_opt_set_worker(replica_optimizer(t->replica), outer_loop_assignment(t->loop)->worker_id);
     t->loss_sum = 0;
     t->tokens = t->compute_us = 0;
     TRY(train_steps(t, &grad, &done, err));
-    TRY(last_step(t, err));
+    TRY(flush_steps(t, err));
     if (!done) return STATUS_OK;
     uint64_t trained = clock_monotonic_us();
     if (!grad && !outer_loop_on_device(t->loop)) TRY(replica_get_params(t->replica, &params, err));
@@ -165,25 +164,24 @@ static enum status train_round(struct trainer *t, struct err *err)
         .steps = steps,
         .loss_sum = t->loss_sum,
         .compute_us = t->compute_us,
-        .place_us = placed - begun,
+        .place_us = placed - started,
         .fetch_us = now - trained,
     };
     enum status status = outer_loop_train_done(t->loop, &result, now);
     train_send_metrics(t, true, clock_monotonic_us());
-    return status == STATUS_NONFINITE ? STATUS_OK : status; /* reported and handled inside */
+    return status == STATUS_NONFINITE ? STATUS_OK : status; /* outer_loop_train_done handled and logged it */
 }
 
-/* ---- evaluation ---------------------------------------------------------------------------------------------------
- */
+/* --- evaluation --------------------------------------------------------------------------------------------------- */
 
 static enum status evaluate(struct trainer *t, struct err *err)
 {
     double loss_sum = 0;
     uint64_t tokens = 0, started = clock_monotonic_us();
     outer_loop_eval_begin(t->loop, started);
-    assert(outer_loop_evaluation(t->loop)); /* outer_loop_want said OUTER_EVAL */
+    assert(outer_loop_evaluation(t->loop)); /* outer_loop_want returned OUTER_EVAL */
     const struct msg_eval task = *outer_loop_evaluation(t->loop);
-    /* A round starts from what it is given: what the last one left is not needed any more. */
+    /* Overwrites the trained parameters: each round starts from outer_loop_params. */
     TRY(replica_set_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));
     for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
         double part = 0;
@@ -191,7 +189,7 @@ static enum status evaluate(struct trainer *t, struct err *err)
         TRY(replica_eval(t->replica, &t->val, task.start + at, n, &part, &part_tokens, err));
         loss_sum += part;
         tokens += part_tokens;
-        pump(t, 0);
+        handle_messages(t, 0);
         if (stop_signal || outer_loop_want(t->loop) != OUTER_EVAL) return STATUS_OK;
     }
     outer_loop_eval_done(t->loop, loss_sum, tokens, clock_monotonic_us());
@@ -199,22 +197,22 @@ static enum status evaluate(struct trainer *t, struct err *err)
     return STATUS_OK;
 }
 
-/* ---- the loop -----------------------------------------------------------------------------------------------------
- */
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
 
-struct patience {
-    uint64_t since, said_after; /* of this wait; what was said last */
+struct wait_log {
+    uint64_t since;        /* start of this wait; 0: not waiting */
+    uint64_t logged_after; /* length of the wait at the last line */
 };
 
-static void say_wait(struct trainer *t, struct patience *p, uint64_t now)
+static void log_wait(struct trainer *t, struct wait_log *wait_log, uint64_t now)
 {
     char others[WIRE_TEXT_MAX];
-    if (!p->since) p->since = now;
-    uint64_t next = p->said_after ? 2 * p->said_after : WAIT_LINE_US;
-    if (now - p->since < next) return;
-    p->said_after = next;
+    if (!wait_log->since) wait_log->since = now;
+    uint64_t next = wait_log->logged_after ? 2 * wait_log->logged_after : WAIT_LINE_US;
+    if (now - wait_log->since < next) return;
+    wait_log->logged_after = next;
     heartbeat_waiting_for(outer_loop_heartbeat(t->loop), now, others);
-    log_info("has waited %.0f s for %s%s%s", (double)(now - p->since) / 1e6, outer_loop_text(t->loop, now),
+    log_info("waiting for %s, %.0f s so far%s%s", outer_loop_text(t->loop, now), (double)(now - wait_log->since) / 1e6,
              others[0] ? "; the run waits for " : "", others);
 }
 
@@ -229,49 +227,50 @@ static enum status open_link(struct trainer *t, const char *join, struct err *er
     return STATUS_OK;
 }
 
-static void shut_link(struct trainer *t, uint64_t flush_us)
+static void close_link(struct trainer *t, uint64_t flush_us)
 {
     signal_link = NULL;
     link_close(t->link, flush_us);
     t->link = NULL;
 }
 
-/* How long the coordinator has not answered, of this wait. */
-static uint64_t silent_us(const struct trainer *t, const struct patience *p, uint64_t now)
+/* Time without an answer of the coordinator, within this wait. */
+static uint64_t silent_us(const struct trainer *t, const struct wait_log *wait_log, uint64_t now)
 {
-    uint64_t heard = heartbeat_heard_us(outer_loop_heartbeat(t->loop)), last = heard > p->since ? heard : p->since;
+    uint64_t heard = heartbeat_heard_us(outer_loop_heartbeat(t->loop)),
+             last = heard > wait_log->since ? heard : wait_log->since;
     return now > last ? now - last : 0;
 }
 
-/* A coordinator on this machine may come back at another port: its run folder says where. Where that cannot be reached
- * the worker leaves as it does after any error, by the connection that it has. END: it will not come back, the run is
- * complete and nobody told us. */
+/* A coordinator on this machine may restart at another port, which its run folder gives. If the worker cannot connect
+ * there, it leaves over the old connection, as after any error. END: the run is complete, and the coordinator has
+ * exited. */
 static enum status follow_address(struct trainer *t, char *join, size_t cap, struct err *err)
 {
-    char now_there[sizeof t->options->join];
+    char current[sizeof t->options->join];
     struct link *before = t->link;
     if (join_run_is_over(t->options->run_dir))
         return err_set(err, STATUS_END, "the run in %s is complete", t->options->run_dir);
-    if (join_line_read(t->options->address_file, now_there, sizeof now_there, NULL) != STATUS_OK) return STATUS_OK;
-    if (!strcmp(now_there, join)) return STATUS_OK;
-    log_info("the coordinator's address changed: connects again");
-    snprintf(join, cap, "%s", now_there);
+    if (join_line_read(t->options->address_file, current, sizeof current, NULL) != STATUS_OK) return STATUS_OK;
+    if (!strcmp(current, join)) return STATUS_OK;
+    log_info("reconnecting: the coordinator's address changed");
+    snprintf(join, cap, "%s", current);
     TRY(open_link(t, join, err));
     link_close(before, 0);
     return STATUS_OK;
 }
 
-static enum status wait_for_work(struct trainer *t, struct patience *patience, char *join, size_t cap, struct err *err)
+static enum status wait_for_work(struct trainer *t, struct wait_log *wait_log, char *join, size_t cap, struct err *err)
 {
     uint64_t now = clock_monotonic_us(), due = outer_loop_deadline_us(t->loop), wait = POLL_US;
     train_send_metrics(t, false, now);
-    say_wait(t, patience, now);
+    log_wait(t, wait_log, now);
     if (due <= now)
         wait = 0;
     else if (due - now < wait)
         wait = due - now;
-    pump(t, wait);
-    uint64_t silent = silent_us(t, patience, now);
+    handle_messages(t, wait);
+    uint64_t silent = silent_us(t, wait_log, now);
     if (silent >= t->options->max_wait_us)
         return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %.0f s (--max-wait)",
                        (double)silent / 1e6);
@@ -281,13 +280,13 @@ static enum status wait_for_work(struct trainer *t, struct patience *patience, c
 static enum status loop(struct trainer *t, struct err *err)
 {
     char join[sizeof t->options->join];
-    struct patience patience = {0};
+    struct wait_log wait_log = {0};
     snprintf(join, sizeof join, "%s", t->options->join);
     TRY(open_link(t, join, err));
     for (;;) {
         TRY(train_check_stop(err));
         switch (outer_loop_want(t->loop)) {
-        case OUTER_WAIT: TRY(wait_for_work(t, &patience, join, sizeof join, err)); continue;
+        case OUTER_WAIT: TRY(wait_for_work(t, &wait_log, join, sizeof join, err)); continue;
         case OUTER_TRAIN: TRY(train_round(t, err)); break;
         case OUTER_EVAL: TRY(evaluate(t, err)); break;
         case OUTER_DONE: log_info("done: %s", outer_loop_text(t->loop, 0)); return STATUS_OK;
@@ -299,7 +298,7 @@ static enum status loop(struct trainer *t, struct err *err)
             return err_set(err, outer_loop_refused(t->loop) ? STATUS_REFUSED : STATUS_STATE, "%s",
                            outer_loop_text(t->loop, 0));
         }
-        patience = (struct patience){0};
+        wait_log = (struct wait_log){0};
     }
 }
 
@@ -338,7 +337,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
     }
     train_end_skips(&t->skips);
-    shut_link(t, FLUSH_US);
+    close_link(t, FLUSH_US);
     outer_loop_destroy(t->loop);
     train_setup_finish(t);
     mem_free(t);

@@ -1,4 +1,4 @@
-/* One worker at work: join, train, send, apply, evaluate, until the run is done or it is told to stop. */
+/* Runs one worker: join, train, send deltas, apply updates, evaluate, until the run is done or a signal stops it. */
 #ifndef WORKER_TRAIN_H
 #define WORKER_TRAIN_H
 
@@ -10,26 +10,26 @@
 #include "wire/transport.h"
 
 struct train_options {
-    const struct config *local;           /* defaults, environment and flags: its local keys count */
+    const struct config *local;           /* defaults, environment and flags; only its local keys are used */
     const struct config_sources *sources; /* of local */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
-    char dir[CONFIG_PATH_MAX]; /* the worker's own folder; its state lies there */
+    char dir[CONFIG_PATH_MAX]; /* the worker's folder, with its saved state */
     char join[1024];           /* join line */
-    /* Joined by its run folder on this machine: */
-    char run_dir[CONFIG_PATH_MAX];           /* "": not so */
-    char address_file[CONFIG_PATH_MAX + 16]; /* where the join line may change */
-    uint8_t run_id[WIRE_UUID];               /* of the run the folder holds; zeros: not known */
-    uint64_t max_wait_us; /* a coordinator that does not answer for so long is waited for no more; UINT64_MAX: never */
-    void (*end)(const char *line); /* replica.h */
+    /* If joined by a run folder on this machine: */
+    char run_dir[CONFIG_PATH_MAX];           /* "": joined by a join line */
+    char address_file[CONFIG_PATH_MAX + 16]; /* file with the join line, which may change */
+    uint8_t run_id[WIRE_UUID];               /* of the run in the folder; zeros: unknown */
+    uint64_t max_wait_us;          /* stop if the coordinator does not answer for this long; UINT64_MAX: no limit */
+    void (*end)(const char *line); /* exits when a GPU hangs (replica.h) */
 };
 
-/* From here on SIGINT, SIGTERM, and SIGHUP where it is not ignored, are a wish to stop, which train_check_stop tells of
- * (INTERRUPTED). Before anything is made or waited for. */
+/* Catches SIGINT, SIGTERM, and SIGHUP if it is not ignored. Call it before any wait and before files are made. */
 void train_catch_signals(void);
+/* INTERRUPTED: one of these signals arrived. */
 enum status train_check_stop(struct err *err) MUST_CHECK;
-/* Runs until the end; those signals stop it after the inner step in hand. DONE: code is EXIT_DONE. Otherwise err
- * says why and code is what the process should exit with. */
+/* Runs until the run is done; these signals stop it after the current inner step. Returns EXIT_DONE, or the exit code
+ * of the process, and err says why. */
 enum exit_code train_run(const struct train_options *options, struct err *err);
 
 #endif

@@ -14,11 +14,11 @@ static enum status open_tokens(struct tokens *tokens, const char *pattern, const
     enum status status = tokens_open(tokens, pattern, err);
     if (status == STATUS_OK) return STATUS_OK;
     err_prefix(err, "data.%s", key);
-    if (status == STATUS_NOTFOUND) err->code = STATUS_INVALID; /* a wrong setting, not a failure */
+    if (status == STATUS_NOTFOUND) err->code = STATUS_INVALID; /* a wrong setting */
     return err->code;
 }
 
-/* Without data.val: the shards beside the training shards that have "val" where those have "train" in their names. */
+/* Default of data.val: data.train with "val" for "train" in the file name. */
 static void guess_val(struct config *config)
 {
     const char *slash = strrchr(config->data.train, '/'), *name = slash ? slash + 1 : config->data.train;
@@ -37,7 +37,7 @@ enum status train_data_open(struct tokens *train, struct tokens *val, struct con
     return status;
 }
 
-/* Of training data whatever can be read in a second or two; of validation data all, as the last evaluation reads it. */
+/* Checks all tokens, or samples of them if the shards have more than read_max bytes. */
 static enum status check_tokens(const struct tokens *tokens, const char *key, uint64_t read_max,
                                 const struct config *config, struct err *err)
 {
@@ -50,6 +50,7 @@ enum status train_data_check(const struct tokens *train, const struct tokens *va
                              struct err *err)
 {
     uint32_t seq = config->model.block_size;
+    /* 1 GiB takes a second or two to read. The last evaluation reads all validation data anyway. */
     TRY(check_tokens(train, "train", 1u << 30, config, err));
     TRY(check_tokens(val, "val", UINT64_MAX, config, err));
     bool trains = tokens_samples(train, seq) > 0;

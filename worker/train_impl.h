@@ -1,5 +1,7 @@
-/* Inside of worker/train.c, shared with its two helpers: train_setup.c (configuration -> model, data) and
- * train_metrics.c (what is reported). */
+/* Internals of the trainer, shared by its files only:
+ *   train.c         the main loop
+ *   train_setup.c   configuration -> model, data, optimizer
+ *   train_metrics.c log lines and METRICS */
 #ifndef WORKER_TRAIN_IMPL_H
 #define WORKER_TRAIN_IMPL_H
 
@@ -14,16 +16,16 @@
 
 enum { MODEL_TEXT_MAX = 8192, SPEED_MAX = 96, STEP_QUEUE_MAX = 4096 };
 
-/* Steps that were not taken since it was last said. */
+/* Skipped steps that are not yet logged. */
 struct skip_log {
-    uint64_t count, said_us; /* said_us 0: never */
-    double position;         /* of the last one */
+    uint64_t count, logged_us; /* logged_us: time of the last line; 0: none yet */
+    double position;           /* of the last skipped step */
 };
 
-/* A step whose result may come later. */
+/* A submitted step; its result may arrive with the next one. */
 struct step_note {
     uint64_t round;
-    uint32_t step; /* of the round */
+    uint32_t step; /* index in the round */
     double position, lr;
 };
 
@@ -39,36 +41,36 @@ struct step_queue {
 
 struct trainer {
     const struct train_options *options;
-    struct config config; /* shared keys of the run, local keys of this machine */
+    struct config config; /* shared keys of the run, local keys of this worker */
     struct config_sources sources;
-    struct gpu_share share; /* its GPUs of this machine's */
+    struct gpu_share share; /* this worker's GPUs */
     struct layout layout;
     struct tokens train, val;
-    struct pool *pool; /* copies, and what updates and deltas take of the host */
+    struct pool *pool; /* threads for updates, deltas and copies on the host */
     struct replica *replica;
     struct lr_schedule schedule;
     char model_text[MODEL_TEXT_MAX];
     char devices[WIRE_NAME_MAX];
-    uint64_t inner_head[2]; /* steps, skipped: what is saved beside the moments */
-    uint64_t *counters;     /* (samples of a step) */
-    struct err host_err;    /* why on_config failed */
+    uint64_t inner_head[2]; /* steps, skipped; saved with the moments */
+    uint64_t *counters;     /* [samples of a step] */
+    struct err host_err;    /* error of on_config */
 
     struct outer_loop *loop;
     struct link *link;
     struct msg in;
 
-    /* The round in hand. */
+    /* The current round. */
     uint64_t tokens, compute_us;
     double loss_sum;
     struct step_note in_flight; /* the step submitted last */
-    uint64_t step_us;           /* the last one known */
+    uint64_t step_us;           /* duration of the last step with a result */
 
     struct step_queue steps;
     struct msg_metrics metrics; /* the message being sent */
     uint64_t steps_session;     /* session of the last message */
     unsigned steps_connected;   /* link_connected of the last message */
     uint64_t reported_round;    /* round whose times were sent last */
-    uint64_t steps_done;        /* of this process, for the step lines */
+    uint64_t steps_done;        /* in this process; selects the steps to log */
     struct skip_log skips;
 };
 
@@ -77,16 +79,17 @@ void train_setup_finish(struct trainer *t);
 /* outer_setup.on_config; ctx is the trainer. */
 enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
 
-/* Sample counters [n] from position `from` of the assignment's ranges laid end to end; false: they end before. */
+/* Fills counters[n] with the sample counters from position `from` of the task's concatenated ranges. False: the ranges
+ * are too short. */
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n);
 
-/* A step was skipped for its gradient: a warning for the first, then one with a count every half a minute. */
+/* A step was skipped because its gradient is not finite. Warns at the first, then at most every 30 s with a count. */
 void train_note_skip(struct skip_log *log, const struct config *config, double position, uint64_t now_us);
-/* The worker ends: those that were not said yet. */
+/* Logs the remaining skipped steps; called when the worker ends. */
 void train_end_skips(struct skip_log *log);
-/* "1234 tok/s  5.678 TFLOP/s", with "  MFU 45.6 %" behind it where the peak is known (not 0). */
+/* Writes "1234 tok/s  5.678 TFLOP/s", then "  MFU 45.6 %" if peak_flops is known (not 0). */
 void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
-/* One step is done: a step line now and then, a record for METRICS. */
+/* One step is done: queues its record for METRICS, logs every log.every_steps. */
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);
 /* When the queue is full the oldest record is dropped. */
 void step_queue_add(struct step_queue *q, const struct metrics_step *step);

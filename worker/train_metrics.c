@@ -11,14 +11,14 @@
 
 enum { METRICS_US = 1000000, SKIP_LINE_US = 30000000 };
 
-/* Of a step that took longer than the protocol can say: 0, no time is better than a wrong one. */
+/* Returns 0 for a time above the protocol's range: a missing time is better than a wrong one. */
 static uint32_t microseconds(double s)
 {
     return s * 1e6 <= UINT32_MAX ? (uint32_t)(s * 1e6) : 0;
 }
 
-/* METRICS crosses the protocol, which takes no NaN where a number is needed. */
-static float number(double value)
+/* The protocol accepts no NaN in these fields. */
+static float finite_or_zero(double value)
 {
     return isfinite(value) ? (float)value : 0.0f;
 }
@@ -27,23 +27,23 @@ void train_note_skip(struct skip_log *log, const struct config *config, double p
 {
     log->count++;
     log->position = position;
-    if (!log->said_us) {
+    if (!log->logged_us) {
         log->count = 0;
-        log_warn("step %.0f: the gradient is not finite, step skipped; if this goes on %s", position + 1,
+        log_warn("skipped step %.0f: the gradient is not finite; if this continues, %s", position + 1,
                  config_divergence_advice(config));
-    } else if (now_us - log->said_us >= SKIP_LINE_US) {
+    } else if (now_us - log->logged_us >= SKIP_LINE_US) {
         train_end_skips(log);
     } else {
         return;
     }
-    log->said_us = now_us;
+    log->logged_us = now_us;
 }
 
 void train_end_skips(struct skip_log *log)
 {
     if (log->count)
-        log_warn("%" PRIu64 " more step%s up to step %.0f %s skipped: the gradient is not finite", log->count,
-                 log->count > 1 ? "s" : "", log->position + 1, log->count > 1 ? "were" : "was");
+        log_warn("skipped %" PRIu64 " more step%s up to step %.0f: the gradient is not finite", log->count,
+                 log->count > 1 ? "s" : "", log->position + 1);
     log->count = 0;
 }
 
@@ -65,7 +65,7 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
                                   .step = note->step,
                                   .position = note->position,
                                   .loss = (float)loss,
-                                  .lr = number(note->lr),
+                                  .lr = finite_or_zero(note->lr),
                                   .grad_norm = (float)result->grad_norm,
                                   .tokens = result->tokens,
                                   .step_us = microseconds(result->compute_s),
@@ -117,24 +117,25 @@ void step_queue_resend(struct step_queue *q)
     q->next = q->first;
 }
 
-/* The times of the last round, once. */
+/* Adds the times of the last round if they are not reported yet. */
 static void put_times(const struct trainer *t, struct msg_metrics *m)
 {
     const struct outer_times *times = outer_loop_times(t->loop);
     m->round = times->round == t->reported_round ? UINT64_MAX : times->round;
-    bool told = m->round != UINT64_MAX;
-    m->compute_s = told ? number(times->compute_s) : 0;
-    m->compress_s = told ? number(times->compress_s) : 0;
-    m->send_s = told ? number(times->send_s) : 0;
-    m->wait_s = told ? number(times->wait_s) : 0;
-    m->apply_s = told ? number(times->apply_s) : 0;
+    bool has_times = m->round != UINT64_MAX;
+    m->compute_s = has_times ? finite_or_zero(times->compute_s) : 0;
+    m->compress_s = has_times ? finite_or_zero(times->compress_s) : 0;
+    m->send_s = has_times ? finite_or_zero(times->send_s) : 0;
+    m->wait_s = has_times ? finite_or_zero(times->wait_s) : 0;
+    m->apply_s = has_times ? finite_or_zero(times->apply_s) : 0;
 }
 
-/* Returns whether the session or the connection changed since the last message. */
-static bool look_back(struct trainer *t, uint64_t session)
+/* Queues unacknowledged records again if the session or the connection changed; returns whether it did. */
+static bool resend_if_changed(struct trainer *t, uint64_t session)
 {
     uint64_t acked_us = heartbeat_acked_us(outer_loop_heartbeat(t->loop));
-    unsigned connected = link_connected(t->link); /* read after acked_us: the answer came over this connection */
+    unsigned connected =
+        link_connected(t->link); /* read after acked_us: the acknowledgement came over this connection */
     bool changed = session != t->steps_session || connected != t->steps_connected;
     if (changed) {
         step_queue_resend(&t->steps);
@@ -144,7 +145,7 @@ static bool look_back(struct trainer *t, uint64_t session)
     t->steps_connected = connected;
     step_queue_acked(&t->steps, acked_us);
     if (t->steps.lost)
-        log_warn("metrics.jsonl lacks %" PRIu64 " steps: the coordinator was away and the queue holds %d",
+        log_warn("dropped %" PRIu64 " steps from metrics.jsonl: no answer from the coordinator, and the queue holds %d",
                  t->steps.lost, STEP_QUEUE_MAX);
     t->steps.lost = 0;
     return changed;
@@ -156,7 +157,7 @@ void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
     struct msg_metrics *m = &t->metrics;
     uint64_t session = outer_loop_session(t->loop);
     if (!session) return;
-    if (look_back(t, session)) force = true; /* the run may end before a second has passed */
+    if (resend_if_changed(t, session)) force = true; /* the run may end before a second has passed */
     if (!force && q->end - q->next < WIRE_METRICS_MAX && now_us < q->sent_us + METRICS_US) return;
     while (q->next < q->end) {
         step_queue_batch(q, m);

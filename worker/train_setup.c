@@ -1,4 +1,4 @@
-/* The run's configuration becomes model, data and optimizer. */
+/* Builds model, data and optimizer from the run's configuration. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +31,7 @@ void train_setup_finish(struct trainer *t)
     mem_free(t->counters);
 }
 
-/* ---- the inner optimizer as bytes ---------------------------------------------------------------------------------
- */
+/* --- the inner optimizer as bytes --------------------------------------------------------------------------------- */
 
 static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
 {
@@ -82,10 +81,9 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
     return filled == n;
 }
 
-/* ---- on_config ----------------------------------------------------------------------------------------------------
- */
+/* --- on_config ---------------------------------------------------------------------------------------------------- */
 
-/* The address in a run folder may be an old one, where another run is served by now. */
+/* The address in a run folder may be stale, and another run may use it now. */
 static enum status check_run(const struct trainer *t, const uint8_t run_id[WIRE_UUID], struct err *err)
 {
     static const uint8_t any[WIRE_UUID];
@@ -113,22 +111,21 @@ static enum status open_data(struct trainer *t, struct err *err)
     TRY(train_data_open(&t->train, &t->val, &t->config, err));
     uint32_t shared = tokens_shared(&t->train, &t->val);
     if (shared)
-        log_warn("%u of %u shards of data.val are in data.train, too: validation losses are of text that was trained "
-                 "on",
-                 shared, t->val.n_shards);
+        log_warn("%u of %u shards of data.val are also in data.train: validation losses include training data", shared,
+                 t->val.n_shards);
     return train_data_check(&t->train, &t->val, &t->config, err);
 }
 
-/* Threads of the outer step, which has the machine's cores while nothing is trained. Of a CPU those that the user gave;
- * beside a GPU a few more, for what goes up and down: eight come near to what the bus takes. Their floats are not
- * flushed: theta must be everybody's, to the bit. */
+/* Threads of the outer step, which runs while no training uses the cores. On a CPU: train.threads. Beside a GPU: at
+ * least 8, which nearly saturate the bus. They do not flush denormals: theta must have the same bits on every worker.
+ */
 static enum status make_pool(struct trainer *t, struct err *err)
 {
-    enum { BESIDE_A_GPU = 8 };
+    enum { GPU_HOST_THREADS = 8 };
     const char *devices = t->config.train.devices;
     int threads = (int)t->config.train.threads;
     bool gpu = !strncmp(devices, "cuda", 4) || (!strcmp(devices, "auto") && plugin_cuda_count() > 0);
-    if (gpu && threads < BESIDE_A_GPU) threads = pool_cores(BESIDE_A_GPU);
+    if (gpu && threads < GPU_HOST_THREADS) threads = pool_cores(GPU_HOST_THREADS);
     if (threads > POOL_THREADS_MAX) threads = POOL_THREADS_MAX;
     if (pool_create(threads, POOL_FLOATS_EXACT, &t->pool) == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "cannot start %d threads: %s", threads,
@@ -139,8 +136,7 @@ static enum status make_model(struct trainer *t, struct err *err)
 {
     const struct config *c = &t->config;
     const struct model_family *family = model_family_find(c->model.family);
-    if (!family)
-        return err_set(err, STATUS_UNSUPPORTED, "model.family %s: this program does not know it", c->model.family);
+    if (!family) return err_set(err, STATUS_UNSUPPORTED, "unknown model.family %s", c->model.family);
     struct model_config model = model_config_of(c);
     TRY(family->layout(&model, &t->layout, err));
     TRY(model_split_fragments(c, &t->layout, err));
@@ -165,8 +161,9 @@ static enum status make_model(struct trainer *t, struct err *err)
         .opt = inner_opt_config_of(c),
         .pool = t->pool,
     };
-    if (c->train.method == METHOD_DDP) replica.opt.kind = OPTIMIZER_SGD; /* the coordinator's step: no moments here */
-    replica.opt.unread = !c->checkpoint.worker_every;                    /* only saves read it */
+    if (c->train.method == METHOD_DDP)
+        replica.opt.kind = OPTIMIZER_SGD;             /* the coordinator runs the optimizer: no moments here */
+    replica.opt.unread = !c->checkpoint.worker_every; /* only saves read the moments */
     TRY(outer_memory_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
@@ -182,36 +179,36 @@ static enum status make_model(struct trainer *t, struct err *err)
     return STATUS_OK;
 }
 
-/* host: beside a GPU, or NULL. */
-static void describe_memory(const struct memory_plan *plan, const struct memory_plan *host, enum recompute wanted)
+/* host: the plan of host memory beside a GPU, or NULL. */
+static void log_memory(const struct memory_plan *plan, const struct memory_plan *host, enum recompute wanted)
 {
     char text[512];
     const uint64_t *levels = plan->levels;
     log_info("memory in MiB: %s", memory_plan_text(plan, text, sizeof text));
-    log_info("train.recompute is %s%s: none takes %.0f MiB, act %.0f, norm %.0f, block %.0f",
+    log_info("train.recompute is %s%s: none needs %.0f MiB, act %.0f, norm %.0f, block %.0f",
              memory_level_name((enum recompute)plan->level), wanted == RECOMPUTE_AUTO ? " (auto)" : "",
              (double)levels[MODEL_KEEP_ALL] / (1 << 20), (double)levels[MODEL_RECOMPUTE_ACT] / (1 << 20),
              (double)levels[MODEL_RECOMPUTE_NORM] / (1 << 20), (double)levels[MODEL_RECOMPUTE_BLOCK] / (1 << 20));
     if (host) log_info("memory of the host, in MiB: %s", memory_plan_text(host, text, sizeof text));
-    if (plan->outer_left_out) log_info("no room for anchor and residual on the device: the host keeps them");
+    if (plan->outer_left_out) log_info("keeping anchor and residual on the host: no room on the device");
 }
 
-static void describe(const struct trainer *t)
+static void log_setup(const struct trainer *t)
 {
     const struct config *c = &t->config;
     log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s, down %s", c->run.name,
              (double)t->layout.n_params / 1e6, t->layout.n_fragments, t->layout.n_fragments > 1 ? "s" : "",
              config_method_name(c->train.method), c->train.sync_every, c->codec.up, c->codec.down);
-    log_info("%s, %u thread%s; %.2f M tokens to train on, %.2f M to evaluate on", t->devices, c->train.threads,
+    log_info("%s, %u thread%s; %.2f M training tokens, %.2f M validation tokens", t->devices, c->train.threads,
              c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
-    describe_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);
+    log_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);
     if (*replica_note(t->replica)) log_warn("%s: %s", t->devices, replica_note(t->replica));
     if (!replica_device(t->replica)->host_memory && c->train.precision == PRECISION_FP32)
-        log_info("train.precision is fp32, which leaves the GPU's tensor cores idle: they are for bf16, which the "
-                 "run's configuration chooses");
+        log_info(
+            "train.precision is fp32, which does not use the GPU's tensor cores: set bf16 in the run's configuration");
 }
 
-static enum status build(struct trainer *t, const struct msg_config *config, struct err *err)
+static enum status build_all(struct trainer *t, const struct msg_config *config, struct err *err)
 {
     TRY(read_config(t, config, err));
     TRY(open_data(t, err));
@@ -221,12 +218,12 @@ static enum status build(struct trainer *t, const struct msg_config *config, str
 enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err)
 {
     struct trainer *t = ctx;
-    enum status status = build(t, config, &t->host_err);
+    enum status status = build_all(t, config, &t->host_err);
     if (status != STATUS_OK) {
         if (err) *err = t->host_err;
         return status;
     }
-    describe(t);
+    log_setup(t);
     uint32_t seq = t->config.model.block_size;
     *model = (struct outer_model){
         .config = &t->config,

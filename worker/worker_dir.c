@@ -18,7 +18,7 @@ static enum status uuid_make(const char *path, uint8_t uuid[WIRE_UUID], struct e
 {
     char text[HEX + 2];
     if (getrandom(uuid, WIRE_UUID, 0) != WIRE_UUID)
-        return err_set(err, STATUS_IO, "no random numbers: %s", strerror(errno));
+        return err_set(err, STATUS_IO, "cannot get random numbers: %s", strerror(errno));
     number_hex_text(uuid, WIRE_UUID, text);
     text[HEX] = '\n';
     return file_write(path, text, HEX + 1, err);
@@ -36,11 +36,12 @@ static enum status uuid_open(struct worker_dir *d, struct err *err)
     bool good = number_hex(data, d->uuid, WIRE_UUID);
     mem_free(data);
     if (!good)
-        return err_set(err, STATUS_CORRUPT, "%s is not a worker's identity: remove the folder to start anew", path);
+        return err_set(err, STATUS_CORRUPT, "%s is not a worker's uuid: remove the folder to start with a new one",
+                       path);
     return STATUS_OK;
 }
 
-static enum status open_dir(struct worker_dir *d, const char *path, bool patient, struct err *err)
+static enum status open_dir(struct worker_dir *d, const char *path, bool wait, struct err *err)
 {
     char file[CONFIG_PATH_MAX + 16];
     d->lock_fd = -1;
@@ -54,7 +55,7 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool patient
     d->lock_fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (d->lock_fd < 0) return err_set(err, STATUS_IO, "cannot open %s: %s", file, strerror(errno));
     enum status status =
-        file_lock(d->lock_fd, patient)
+        file_lock(d->lock_fd, wait)
             ? uuid_open(d, err)
             : err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
     if (status != STATUS_OK) worker_dir_close(d);
@@ -66,7 +67,7 @@ enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *
     return open_dir(d, path, true, err);
 }
 
-/* Names go into messages, files and metrics: keep what is harmless there. */
+/* The name goes into messages, files and metrics: keep characters that are safe there. */
 static void host_name(char out[WIRE_NAME_MAX])
 {
     char host[256] = "";

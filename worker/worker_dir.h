@@ -1,4 +1,4 @@
-/* The folder of one worker: its identity (uuid), its saved state, and a lock, so that two processes never share one. */
+/* The folder of one worker: its uuid, its saved state, and a lock that keeps a second process out. */
 #ifndef WORKER_WORKER_DIR_H
 #define WORKER_WORKER_DIR_H
 
@@ -15,12 +15,13 @@ struct worker_dir {
     int lock_fd; /* -1: not open */
 };
 
-/* Make and lock the folder, read or make its uuid. EXISTS: another process has it, for two seconds. INVALID: it is a
- * coordinator's. */
+/* Makes and locks the folder, reads or makes its uuid. Waits up to two seconds for the lock. EXISTS: another process
+ * holds it. INVALID: the folder belongs to a coordinator, or its path is too long. CORRUPT: malformed uuid. IO. */
 enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err) MUST_CHECK;
-/* Without names from the user: name = host name (then HOST-2, HOST-3, ...), folder ./atoll-worker-NAME: the first that
- * no process has. A given name (not "") is kept. */
+/* Opens ./atoll-worker-NAME. If `name` is "", sets it to the first free of HOST, HOST-2, HOST-3, ... A given name is
+ * kept. Errors as worker_dir_open. */
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err) MUST_CHECK;
+/* Releases the lock. */
 void worker_dir_close(struct worker_dir *d);
 
 #endif

@@ -113,16 +113,16 @@ grep -q 'the run in calm is complete' late.log || fail "a worker of a run that i
 # A worker that is started before its coordinator waits for the folder to appear.
 start early.log "$BIN/atoll-worker" --join later --dir early --name early --data.train="$WORK/data/train_*.bin"
 early=$pid
-until_true 60 "the line that says what it waits for" grep -q 'waits for .*later/address.*no such folder' early.log
+until_true 60 "the line that says what it waits for" grep -q 'waiting up to .*later/address.*the folder does not exist' early.log
 start later.log "$BIN/atoll-coordinator" run.yaml --dir later --train.max_steps=20
 finish "$pid" 100 0 "a coordinator started after its worker"
 finish "$early" 60 0 "a worker started before its coordinator"
 start asked.log "$BIN/atoll-worker" --join never --dir asked --name asked --data.train="$WORK/data/train_*.bin"
-until_true 60 "the line that says what it waits for" grep -q 'waits for .*never/address' asked.log
+until_true 60 "the line that says what it waits for" grep -q 'waiting up to .*never/address' asked.log
 kill -TERM "$pid" "$pid" # one request, as timeout(1) and service managers make it
 finish "$pid" 60 75 "a worker asked to stop while it waits"
 start over.log "$BIN/atoll-worker" --join over --dir asked --name asked --data.train="$WORK/data/train_*.bin"
-until_true 60 "the line that says what it waits for" grep -q 'waits for .*over/address' over.log
+until_true 60 "the line that says what it waits for" grep -q 'waiting up to .*over/address' over.log
 mkdir over
 cp calm/summary.json over/
 finish "$pid" 30 0 "a worker whose run ends while it waits for an address"

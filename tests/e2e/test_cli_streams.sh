@@ -112,7 +112,7 @@ if unshare -rn true 2>/dev/null; then
     if ! grep -q 'not found' host.txt; then
         start early.log unshare -rn "$BIN/atoll-worker" --join "tcp://no-such-host.invalid:29600/$key/$key" \
             --name early --data.train="$WORK/data/train_*.bin"
-        until_true 60 "the worker's line" grep -q 'host no-such-host.invalid: DNS does not answer' early.log
+        until_true 60 "the worker's line" grep -q 'retrying: host no-such-host.invalid: DNS does not answer' early.log
         kill -TERM "$pid"
         finish "$pid" 60 75 "a worker that waits for a name service"
         [[ ! -e atoll-worker-early ]] || fail "it leaves a folder"

@@ -58,8 +58,8 @@ for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8 --c
     grep -q 'cuda:0 emulated' cuda/logs/worker-0.log || fail "worker-0 does not say that it uses the device"
     grep -q 'memory of the host, in MiB: .*anchor .*, pinned buffers .* free' cuda/logs/worker-0.log ||
         fail "worker-0 does not say what it takes of the host's memory"
-    grep -q 'fp32, which leaves the GPU' cuda/logs/worker-0.log || fail "worker-0 does not say what fp32 leaves idle"
-    if grep 'deltas are made by the CPU' cuda/logs/worker-0.log; then fail "$settings: not by the device"; fi
+    grep -q 'fp32, which does not use the GPU' cuda/logs/worker-0.log || fail "worker-0 does not say what fp32 leaves idle"
+    if grep 'making deltas on the CPU' cuda/logs/worker-0.log; then fail "$settings: not by the device"; fi
     if [[ $settings ]]; then
         rm -rf cpu
         # shellcheck disable=SC2086

@@ -20,7 +20,7 @@ run_once() { # everybody from nothing
 
 run_ends() { # sets theta
     nodes_finish 100
-    if grep -q 'went wrong' worker-?.log; then fail "$what: a copy of theta differs: $(grep -h 'went wrong' worker-?.log)"; fi
+    if grep -q 'wrong parameters on this worker' worker-?.log; then fail "$what: a copy of theta differs: $(grep -h 'wrong parameters on this worker' worker-?.log)"; fi
     theta=$(json get run/summary.json theta_hash)
 }
 

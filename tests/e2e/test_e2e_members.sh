@@ -146,7 +146,7 @@ mv address.before run/address
 kill -CONT "${node_pid[coordinator]}"
 until_true 30 "LEAVE to come" grep -q 'worker-0 left' coordinator.log
 node_start worker-0
-until_true 30 "the state" grep -Eq 'continues from its state after round ([2-9]|[0-9]{2,}) ' worker-0.log
+until_true 30 "the state" grep -Eq 'loaded the saved state after round ([2-9]|[0-9]{2,}) ' worker-0.log
 echo "a coordinator that moved out of reach: the worker left with its state saved"
 
 # The run ended and nobody told the worker, which was stopped, say: its folder does.

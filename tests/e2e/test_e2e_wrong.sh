@@ -119,9 +119,9 @@ wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 -
 wrong 'no shard matches, worker' 2 'data.train: .*nowhere' "$BIN/atoll-worker" --join later --data.train='nowhere/*.bin'
 wrong 'no memory to speak of' 1 'needs [0-9]+ bytes on cpu .*, and nothing is free beside [0-9.]+ MiB of the coordinator' \
     env ATOLL_HOST_MEMORY=1000 bash -c 'launch "$@"' launch --train.devices=cpu
-wrong 'an outer rate too high' 1 'does not stay finite: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
+wrong 'an outer rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
     --outer.learning_rate=1000 --train.max_steps=1000
-wrong 'an inner rate too high' 1 'does not stay finite: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
+wrong 'an inner rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
     --inner.warmup_steps=0 --train.max_steps=1000
 
 echo '--- address'

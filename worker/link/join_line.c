@@ -17,7 +17,7 @@ enum status join_line_read(const char *path, char *out, size_t cap, struct err *
     size_t size;
     enum status status = file_read(path, ADDRESS_MAX, &data, &size, err);
     if (status == STATUS_NOTFOUND)
-        return err_set(err, STATUS_NOTFOUND, "no file %s: is a coordinator running in that folder?", path);
+        return err_set(err, STATUS_NOTFOUND, "%s does not exist: start a coordinator in that folder", path);
     if (status != STATUS_OK && status != STATUS_LIMIT) return status;
     char line[ADDRESS_MAX] = "";
     struct transport_address address;

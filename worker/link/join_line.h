@@ -1,5 +1,4 @@
-/* Where a worker finds its coordinator: a join line as it was printed, or the run folder of a coordinator on this
- * machine (which keeps its join line in RUN/address). */
+/* Reads the join line of a coordinator on this machine from its run folder (RUN/address), and the state of that run. */
 #ifndef WORKER_JOIN_LINE_H
 #define WORKER_JOIN_LINE_H
 
@@ -9,11 +8,11 @@
 #include "common/base/status.h"
 #include "wire/msg.h"
 
-/* First line of `path`, without the end of line. NOTFOUND: no such file (yet); CORRUPT: no address is in it. */
+/* Copies the first line of `path` to out[cap]. NOTFOUND: no such file yet; CORRUPT: the line is not an address. */
 enum status join_line_read(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
-/* The id of the run that the file (RUN/run_id) names; zeros when there is none, as in folders of older versions. */
+/* Reads the run's id from `path` (RUN/run_id); zeros if the file is missing or malformed. */
 void join_run_id_read(const char *path, uint8_t run_id[WIRE_UUID]);
-/* The run's summary is written, and no coordinator is left to tell late workers so. */
+/* The run is complete (RUN/summary.json exists) and its coordinator has exited (RUN/lock is free). */
 bool join_run_is_over(const char *run_dir);
 
 #endif

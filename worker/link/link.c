@@ -18,9 +18,9 @@ enum {
     CONTROL_OUT = 3 << 20, /* JOIN carries the layout and config.json */
     BULK_OUT = 2 << 20,
     CONTROL_IN = 512 << 10,
-    BULK_IN = SYNC_WINDOW + (3 << 20), /* everything that may be under way, and one chunk that does not fit the end */
-    IDLE_US = 200000,                  /* longest sleep of the thread */
-    BLOCKED_US = 1000,                 /* the transport's queue is full: look again */
+    BULK_IN = SYNC_WINDOW + (3 << 20), /* all bytes in flight, and one chunk lost at the end of the ring */
+    SLEEP_MAX_US = 200000,             /* longest sleep of the link thread */
+    BLOCKED_US = 1000,                 /* sleep while the transport's queue is full */
     LANES = 2,
 };
 
@@ -35,19 +35,18 @@ struct link {
     pthread_mutex_t lock;
     pthread_cond_t arrived, drained;
     struct ring in[LANES], out[LANES];
-    int taken; /* lane of the inbox record the compute thread reads; -1: none */
-    uint64_t dropped;
+    int read_lane;    /* lane of the record that the compute thread reads; -1: none */
+    uint64_t dropped; /* messages that did not fit the inbox */
 
-    struct msg beat, seen; /* the thread's own */
-    uint8_t *beat_bytes;   /* (BEAT_BYTES) */
+    struct msg beat, ack; /* of the link thread */
+    uint8_t *beat_bytes;  /* [BEAT_BYTES] */
 };
 
 enum { BEAT_BYTES = 8192 };
 
-/* ---- the thread ---------------------------------------------------------------------------------------------------
- */
+/* --- the thread --------------------------------------------------------------------------------------------------- */
 
-/* Hand queued records to the transport. False: it took less than there is. */
+/* Passes queued messages to the transport. Returns false if its queue is full. */
 static bool send_lane(struct link *link, enum wire_lane lane)
 {
     const struct transport_ops *ops = link->transport->ops;
@@ -60,7 +59,7 @@ static bool send_lane(struct link *link, enum wire_lane lane)
         if (!data) return true;
         enum status status = ops->send(link->transport, 0, lane, data, size);
         if (status == STATUS_AGAIN) return false;
-        if (status != STATUS_OK) log_debug("message not sent: %s", status_text(status));
+        if (status != STATUS_OK) log_debug("dropped a message: %s", status_text(status));
         pthread_mutex_lock(&link->lock);
         ring_drop(&link->out[lane]);
         pthread_cond_signal(&link->drained);
@@ -68,7 +67,7 @@ static bool send_lane(struct link *link, enum wire_lane lane)
     }
 }
 
-static void send_beat(struct link *link)
+static void send_heartbeat(struct link *link)
 {
     size_t size;
     if (!heartbeat_take(link->heartbeat, clock_monotonic_us(), &link->beat)) return;
@@ -76,12 +75,12 @@ static void send_beat(struct link *link)
     (void)link->transport->ops->send(link->transport, 0, WIRE_CONTROL, link->beat_bytes, size);
 }
 
-/* Answers to heartbeats end here; everything else is the compute thread's. */
-static void take_in(struct link *link, enum wire_lane lane, const uint8_t *data, size_t size)
+/* Handles HEARTBEAT_ACK in this thread, queues other messages for the compute thread. */
+static void receive(struct link *link, enum wire_lane lane, const uint8_t *data, size_t size)
 {
-    bool ack = size > 5 && data[5] == MSG_HEARTBEAT_ACK; /* wire/frame.h: the type */
-    if (ack && msg_decode(&link->seen, data, size, NULL) == STATUS_OK) {
-        heartbeat_on_message(link->heartbeat, &link->seen, clock_monotonic_us());
+    bool is_ack = size > 5 && data[5] == MSG_HEARTBEAT_ACK; /* wire/frame.h: byte 5 is the type */
+    if (is_ack && msg_decode(&link->ack, data, size, NULL) == STATUS_OK) {
+        heartbeat_on_message(link->heartbeat, &link->ack, clock_monotonic_us());
         return;
     }
     heartbeat_on_message(link->heartbeat, NULL, clock_monotonic_us());
@@ -100,7 +99,7 @@ static void take_in(struct link *link, enum wire_lane lane, const uint8_t *data,
 static uint64_t sleep_us(struct link *link, bool blocked)
 {
     uint64_t now = clock_monotonic_us(), beat = heartbeat_deadline_us(link->heartbeat);
-    uint64_t wait = blocked ? BLOCKED_US : IDLE_US;
+    uint64_t wait = blocked ? BLOCKED_US : SLEEP_MAX_US;
     if (beat <= now) return 1;
     return beat - now < wait ? beat - now : wait;
 }
@@ -114,13 +113,13 @@ static void *run(void *arg)
         enum wire_lane lane;
         const uint8_t *data;
         size_t size;
-        send_beat(link);
-        bool all = send_lane(link, WIRE_CONTROL);
-        all = send_lane(link, WIRE_BULK) && all;
-        enum status status = ops->recv(link->transport, sleep_us(link, !all), &peer, &lane, &data, &size);
+        send_heartbeat(link);
+        bool sent_all = send_lane(link, WIRE_CONTROL);
+        sent_all = send_lane(link, WIRE_BULK) && sent_all;
+        enum status status = ops->recv(link->transport, sleep_us(link, !sent_all), &peer, &lane, &data, &size);
         for (int n = 0; status == STATUS_OK; n++) {
-            take_in(link, lane, data, size);
-            if (n == 64) break; /* heartbeats must not wait behind a flood */
+            receive(link, lane, data, size);
+            if (n == 64) break; /* send heartbeats and queued messages between bursts */
             status = ops->recv(link->transport, 0, &peer, &lane, &data, &size);
         }
         ops->bytes(link->transport, &sent, &received);
@@ -130,10 +129,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- the compute thread -------------------------------------------------------------------------------------------
- */
+/* --- the compute thread ------------------------------------------------------------------------------------------- */
 
-static void finish(struct link *link)
+static void link_free(struct link *link)
 {
     for (int i = 0; i < LANES; i++) {
         ring_finish(&link->in[i]);
@@ -147,7 +145,7 @@ static void finish(struct link *link)
     mem_free(link);
 }
 
-static enum status start(struct link *link)
+static enum status start_thread(struct link *link)
 {
     link->started = thread_start(&link->thread, run, link) == 0;
     return link->started ? STATUS_OK : STATUS_NOMEM;
@@ -164,7 +162,7 @@ enum status link_open(struct link **link_p, struct transport *transport, struct 
     }
     link->transport = transport;
     link->heartbeat = heartbeat;
-    link->taken = -1;
+    link->read_lane = -1;
     pthread_mutex_init(&link->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -177,11 +175,11 @@ enum status link_open(struct link **link_p, struct transport *transport, struct 
     TRY_GOTO(ring_init(&link->out[WIRE_BULK], BULK_OUT), err_finish);
     TRY_GOTO(ring_init(&link->in[WIRE_CONTROL], CONTROL_IN), err_finish);
     TRY_GOTO(ring_init(&link->in[WIRE_BULK], BULK_IN), err_finish);
-    TRY_GOTO(start(link), err_finish);
+    TRY_GOTO(start_thread(link), err_finish);
     *link_p = link;
     return STATUS_OK;
 err_finish:
-    finish(link);
+    link_free(link);
     return err_set(err, status, "no memory for the connection");
 }
 
@@ -211,8 +209,8 @@ void link_close(struct link *link, uint64_t flush_us)
     atomic_store(&link->stop, true);
     link->transport->ops->wake(link->transport);
     pthread_join(link->thread, NULL);
-    if (link->dropped) log_debug("%llu messages did not fit the inbox", (unsigned long long)link->dropped);
-    finish(link);
+    if (link->dropped) log_debug("dropped %llu messages: inbox full", (unsigned long long)link->dropped);
+    link_free(link);
 }
 
 enum status link_send(struct link *link, enum wire_lane lane, const struct msg *m)
@@ -237,23 +235,23 @@ enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *la
     struct err err = {0};
     deadline_after(&until, timeout_us);
     pthread_mutex_lock(&link->lock);
-    assert(link->taken < LANES);
-    if (link->taken >= 0) ring_drop(&link->in[link->taken]);
-    link->taken = -1;
+    assert(link->read_lane < LANES);
+    if (link->read_lane >= 0) ring_drop(&link->in[link->read_lane]);
+    link->read_lane = -1;
     for (;;) {
-        for (int lane = 0; lane < LANES && link->taken < 0; lane++) {
-            data = ring_peek(&link->in[lane], &tag, &size);
-            if (data) link->taken = lane;
+        for (int i = 0; i < LANES && link->read_lane < 0; i++) {
+            data = ring_peek(&link->in[i], &tag, &size);
+            if (data) link->read_lane = i;
         }
-        if (link->taken >= 0 || !timeout_us) break;
+        if (link->read_lane >= 0 || !timeout_us) break;
         if (pthread_cond_timedwait(&link->arrived, &link->lock, &until) == ETIMEDOUT) break;
     }
-    int taken = link->taken;
+    int lane = link->read_lane;
     pthread_mutex_unlock(&link->lock);
-    if (taken < 0) return STATUS_AGAIN;
-    *lane_p = (enum wire_lane)taken;
+    if (lane < 0) return STATUS_AGAIN;
+    *lane_p = (enum wire_lane)lane;
     enum status status = msg_decode(m, data, size, &err);
-    if (status != STATUS_OK) log_warn("a message of the coordinator cannot be read: %s", err.msg);
+    if (status != STATUS_OK) log_warn("ignored a malformed message of the coordinator: %s", err.msg);
     return status;
 }
 

@@ -1,6 +1,6 @@
-/* The worker's connection, with a thread of its own: it sends what the compute thread queued, queues what arrives, and
- * sends heartbeats whatever the compute thread is doing. All queues are bounded and allocated at the
- * start: a full outbox answers AGAIN, a full inbox drops (everything is asked for again). */
+/* The worker's connection. Its thread sends queued messages, queues arriving ones, and sends heartbeats while the
+ * compute thread is busy. All queues are bounded and allocated by link_open: a full outbox returns AGAIN, a full inbox
+ * drops the message (the state machine requests it again). */
 #ifndef WORKER_LINK_H
 #define WORKER_LINK_H
 
@@ -14,21 +14,22 @@
 
 struct link;
 
-/* Takes over the transport (closed with the link, also on failure). `heartbeat` is borrowed. */
+/* Takes ownership of the transport, also on failure. `heartbeat` is borrowed. NOMEM. */
 enum status link_open(struct link **link_p, struct transport *transport, struct heartbeat *heartbeat,
                       struct err *err) MUST_CHECK;
-/* The end is near: a lost connection is not worth a warning any more. Any thread or signal handler may call it. */
+/* From here on a lost connection is expected and not logged as a warning. Safe in any thread and signal handler. */
 void link_expect_end(struct link *link);
-/* Sends what is queued for at most flush_us, then closes. NULL is allowed. */
+/* Sends queued messages for at most flush_us, then closes. NULL is allowed. */
 void link_close(struct link *link, uint64_t flush_us);
 
-/* The compute thread. m is encoded before it returns. AGAIN: queue full. */
+/* --- compute thread ----------------------------------------------------------------------------------------------- */
+/* Encodes m into the outbox. AGAIN: it is full. */
 enum status link_send(struct link *link, enum wire_lane lane, const struct msg *m) MUST_CHECK;
-/* The next message, waiting up to timeout_us. AGAIN: none came. m borrows from the queue until the next call. */
+/* Waits up to timeout_us for the next message. AGAIN: none arrived. *m borrows from the inbox until the next call. */
 enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *lane_p, struct msg *m) MUST_CHECK;
-/* transport.connected */
+/* Counter of connections: transport.connected. */
 unsigned link_connected(const struct link *link);
-/* Bytes on the socket so far. */
+/* Bytes sent and received on the socket so far. */
 void link_bytes(struct link *link, uint64_t *sent_p, uint64_t *received_p);
 
 #endif

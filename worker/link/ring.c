@@ -5,7 +5,7 @@
 
 #include "common/base/mem.h"
 
-/* Before each record; the record starts 16 bytes later. `skip`: nothing more until the end of the buffer. */
+/* Head before each record, 16 bytes. skip: the rest of the buffer is unused. */
 struct ring_head {
     uint32_t tag, skip;
     uint64_t size;
@@ -13,7 +13,7 @@ struct ring_head {
 
 enum { HEAD = sizeof(struct ring_head) };
 
-static size_t rounded(size_t size)
+static size_t record_bytes(size_t size)
 {
     return (HEAD + size + HEAD - 1) & ~(size_t)(HEAD - 1);
 }
@@ -40,7 +40,7 @@ static struct ring_head *head_at(const struct ring *r, size_t at)
 
 uint8_t *ring_reserve(struct ring *r, size_t size)
 {
-    size_t need = rounded(size), tail = (r->head + r->used) % r->cap;
+    size_t need = record_bytes(size), tail = (r->head + r->used) % r->cap;
     assert(r->head < r->cap && r->used <= r->cap);
     if (need > r->cap) return NULL;
     if (r->used == 0) r->head = tail = 0;
@@ -60,11 +60,11 @@ uint8_t *ring_reserve(struct ring *r, size_t size)
 void ring_commit(struct ring *r, uint32_t tag, size_t size)
 {
     *head_at(r, r->reserved) = (struct ring_head){.tag = tag, .size = size};
-    r->used += rounded(size);
-    assert(r->reserved + rounded(size) <= r->cap && r->used <= r->cap);
+    r->used += record_bytes(size);
+    assert(r->reserved + record_bytes(size) <= r->cap && r->used <= r->cap);
 }
 
-static size_t first(const struct ring *r)
+static size_t first_record(const struct ring *r)
 {
     return head_at(r, r->head)->skip ? 0 : r->head;
 }
@@ -72,11 +72,11 @@ static size_t first(const struct ring *r)
 const uint8_t *ring_peek(const struct ring *r, uint32_t *tag_p, size_t *size_p)
 {
     if (ring_empty(r)) return NULL;
-    const struct ring_head *h = head_at(r, first(r));
-    assert(!h->skip && first(r) + rounded(h->size) <= r->cap);
+    const struct ring_head *h = head_at(r, first_record(r));
+    assert(!h->skip && first_record(r) + record_bytes(h->size) <= r->cap);
     *tag_p = h->tag;
     *size_p = h->size;
-    return r->data + first(r) + HEAD;
+    return r->data + first_record(r) + HEAD;
 }
 
 void ring_drop(struct ring *r)
@@ -87,7 +87,7 @@ void ring_drop(struct ring *r)
         r->used -= r->cap - r->head;
         r->head = 0;
     }
-    size_t size = rounded(head_at(r, r->head)->size);
+    size_t size = record_bytes(head_at(r, r->head)->size);
     assert(size <= r->used && r->head + size <= r->cap);
     r->head = (r->head + size) % r->cap;
     r->used -= size;

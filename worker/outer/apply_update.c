@@ -3,7 +3,7 @@
 #include "common/base/pool.h"
 #include "common/tensor/apply.h"
 
-enum { STEP_FLOATS = 1 << 16 }; /* a thread's share, at least */
+enum { STEP_FLOATS = 1 << 16 }; /* smallest share of a thread */
 
 struct apply_job {
     const struct codec_view *view;
@@ -13,7 +13,7 @@ struct apply_job {
     size_t items; /* parts, or floats */
 };
 
-static void move_parts(void *ctx, int thread, int threads)
+static void apply_parts(void *ctx, int thread, int threads)
 {
     const struct apply_job *job = ctx;
     size_t first, end;
@@ -30,7 +30,7 @@ static void move_parts(void *ctx, int thread, int threads)
 void apply_update_view(struct pool *pool, const struct codec_view *view, bool replace, float *theta)
 {
     struct apply_job job = {.view = view, .replace = replace, .theta = theta, .items = codec_parts(view->codec)};
-    pool_run_if(pool, job.items > 1, move_parts, &job);
+    pool_run_if(pool, job.items > 1, apply_parts, &job);
 }
 
 static void step_floats(void *ctx, int thread, int threads)
@@ -39,7 +39,7 @@ static void step_floats(void *ctx, int thread, int threads)
     const struct apply_update_sgd *s = job->step;
     size_t first, end;
     pool_share(job->items, STEP_FLOATS, thread, threads, &first, &end);
-    for (size_t at = first; at < end; at += STEP_FLOATS) { /* so much at a time: x is still in cache when it is added */
+    for (size_t at = first; at < end; at += STEP_FLOATS) { /* in blocks: x is in cache for the second pass */
         size_t n = end - at < STEP_FLOATS ? end - at : STEP_FLOATS;
         apply_sgd(job->theta + at, job->x + at, n, s->lr, s->parameters, s->increment);
         apply_update(job->theta + at, !s->increment, job->x + at, n);

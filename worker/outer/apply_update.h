@@ -1,7 +1,6 @@
-/* What an update does to a fragment of theta, by several threads: each takes some of the codec's parts (or of the
- * floats), and every coordinate is computed alone, so any number of threads makes the same bits
- * (common/tensor/apply.h). In one pass: a part's floats are decoded and added while they are in cache, and of a sparse
- * payload only those it names are touched. */
+/* Applies an update to a fragment of theta with several threads. Threads share the codec's parts (or the floats), and
+ * every coordinate is computed independently: the bits do not depend on the number of threads (common/tensor/apply.h).
+ * One pass decodes a part and adds it while it is in cache. A sparse payload touches only the coordinates it lists. */
 #ifndef WORKER_APPLY_UPDATE_H
 #define WORKER_APPLY_UPDATE_H
 
@@ -12,14 +11,14 @@
 
 struct pool;
 
-/* theta[codec_count], as common/tensor/apply.h's apply_update with the decoded values of the view. pool NULL: the
- * caller alone. */
+/* theta[codec_count] = the decoded values of the view if `replace`, else theta + values: apply_update of
+ * common/tensor/apply.h. pool NULL: the caller's thread only. */
 void apply_update_view(struct pool *pool, const struct codec_view *view, bool replace, float *theta);
 
-/* The outer step of relayed deltas, apply_sgd and apply_update: x[n] holds their merge, and is written over. */
+/* The outer step for relayed deltas: apply_sgd, then apply_update. x[n] holds the merged deltas and is overwritten. */
 struct apply_update_sgd {
     double lr;
-    bool parameters, increment; /* as apply_sgd has them */
+    bool parameters, increment; /* arguments of apply_sgd */
 };
 void apply_update_step(struct pool *pool, const struct apply_update_sgd *step, float *x, float *theta, size_t n);
 

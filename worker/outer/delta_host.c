@@ -8,10 +8,10 @@
 
 struct difference {
     const float *base, *values;
-    float *out; /* NULL: only its squared norm is wanted */
+    float *out; /* NULL: only the squared norm is needed */
 };
 
-/* The pseudo-gradient, subtracted in double precision and rounded once; its squared norm. */
+/* Writes the pseudo-gradient of a block to `out`; returns its squared norm. */
 static double subtract_block(void *ctx, size_t at, size_t n)
 {
     const struct difference *d = ctx;
@@ -46,25 +46,25 @@ double delta_host(struct pool *pool, enum delta_form form, const float *base, co
     return sqrt(form == DELTA_GRADIENT ? sum_squares(pool, values, n) : subtract(pool, base, values, NULL, n));
 }
 
-struct looking {
+struct finite_check {
     const float *values;
     size_t n;
-    bool bad[POOL_THREADS_MAX]; /* by thread: something is not finite */
+    bool nonfinite[POOL_THREADS_MAX]; /* by thread */
 };
 
-static void look_at_share(void *ctx, int thread, int threads)
+static void check_share(void *ctx, int thread, int threads)
 {
-    struct looking *l = ctx;
+    struct finite_check *check = ctx;
     size_t at, end;
-    pool_share(l->n, SUM_BLOCK, thread, threads, &at, &end);
-    l->bad[thread] = codec_first_nonfinite(l->values + at, end - at) < end - at;
+    pool_share(check->n, SUM_BLOCK, thread, threads, &at, &end);
+    check->nonfinite[thread] = codec_first_nonfinite(check->values + at, end - at) < end - at;
 }
 
 bool delta_host_finite(struct pool *pool, const float *values, size_t n)
 {
-    struct looking l = {.values = values, .n = n};
-    bool bad = false;
-    pool_run_if(pool, n > SUM_BLOCK, look_at_share, &l);
-    for (int i = 0; i < POOL_THREADS_MAX; i++) bad = bad || l.bad[i];
-    return !bad;
+    struct finite_check check = {.values = values, .n = n};
+    bool nonfinite = false;
+    pool_run_if(pool, n > SUM_BLOCK, check_share, &check);
+    for (int i = 0; i < POOL_THREADS_MAX; i++) nonfinite = nonfinite || check.nonfinite[i];
+    return !nonfinite;
 }

@@ -1,5 +1,5 @@
-/* Deltas made in host memory, where no device makes them (worker/outer/delta_device.h): what codec.up gets, by several
- * threads (the same bits by any number of them: common/base/sum_squares.h). */
+/* Makes deltas in host memory, the input of codec.up, if no device makes them (worker/outer/delta_device.h). The bits
+ * do not depend on the number of threads (common/base/sum_squares.h). */
 #ifndef WORKER_DELTA_HOST_H
 #define WORKER_DELTA_HOST_H
 
@@ -10,13 +10,15 @@
 
 struct pool;
 
-/* Of one fragment: out[n] is what is sent as `form`, the pseudo-gradient base - values (subtracted in double precision,
- * rounded once) or the values themselves (parameters, or a gradient). Returns the L2 norm of the delta: of base -
- * values, or for a gradient of the values. base, values [n]; base is not read for a gradient. pool NULL: the caller
- * alone. */
+/* Makes the delta of one fragment in out[n], by `form`:
+ *   DELTA_PSEUDO_GRADIENT  base - values, subtracted in double precision and rounded once
+ *   DELTA_PARAMETERS       values
+ *   DELTA_GRADIENT         values
+ * Returns the L2 norm of base - values, for a gradient that of values. base[n] is not read for a gradient. values[n].
+ * pool NULL: the caller's thread only. */
 double delta_host(struct pool *pool, enum delta_form form, const float *base, const float *values, float *out,
                   size_t n);
-/* No NaN and no infinity in values[n]. */
+/* Returns whether values[n] are all finite. */
 bool delta_host_finite(struct pool *pool, const float *values, size_t n);
 
 #endif

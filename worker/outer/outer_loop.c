@@ -48,8 +48,8 @@ uint64_t outer_stopwatch(const struct outer_loop *loop)
     return loop->setup.stopwatch_us ? loop->setup.stopwatch_us() : 0;
 }
 
-/* Show the work's state to the heartbeats. */
-static void refresh_heartbeat(struct outer_loop *loop)
+/* Copies state, round and versions to the heartbeat. */
+static void update_heartbeat(struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
@@ -60,19 +60,18 @@ static void refresh_heartbeat(struct outer_loop *loop)
     if (s->phase != SYNC_JOINED) heartbeat_leave(&loop->heartbeat);
 }
 
-/* ---- messages -----------------------------------------------------------------------------------------------------
- */
+/* --- messages ----------------------------------------------------------------------------------------------------- */
 
-static void other_run(struct outer_loop *loop)
+static void fail_other_run(struct outer_loop *loop)
 {
-    sync_fail(&loop->sync, "this address serves another run now: start the worker again to join that one");
+    sync_fail(&loop->sync, "the coordinator's address now serves another run: start the worker again to join that run");
 }
 
-/* A run's configuration never changes; another one means that the address serves another run now. */
+/* A run's configuration never changes: a different one means that the address now serves another run. */
 static void repeated_config(struct outer_loop *loop, const struct msg_config *m, uint64_t now_us)
 {
     if (m->config_hash != loop->config_hash || memcmp(m->run_id, loop->run_id, WIRE_UUID) != 0) {
-        other_run(loop);
+        fail_other_run(loop);
         return;
     }
     sync_configured(&loop->sync, loop->async, loop->n_fragments, NULL, now_us);
@@ -95,7 +94,7 @@ static void on_config(struct outer_loop *loop, const struct msg_config *m, uint6
         return;
     }
     loop->configured = true;
-    outer_restore(loop, now_us); /* ends with sync_configured */
+    outer_restore(loop, now_us);
 }
 
 static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uint64_t now_us)
@@ -105,15 +104,15 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
     heartbeat_join(&loop->heartbeat, m->session, m->heartbeat_ms);
     if (loop->sync.holds) {
-        log_debug("joined: continues at version %" PRIu64, loop->sync.f[0].version);
+        log_debug("joined: continuing at version %" PRIu64, loop->sync.f[0].version);
         return;
     }
     if (held && version > m->current[0].version)
-        log_warn("this worker holds version %" PRIu64 " and the run's log ends at %" PRIu64 " (a power cut there, or "
-                 "an older copy of the folder): it starts from a snapshot",
+        log_warn("loading a snapshot: this worker is at version %" PRIu64 ", but the run's log ends at %" PRIu64
+                 " (power cut at the coordinator, or an older copy of its folder)",
                  version, m->current[0].version);
     else if (held)
-        log_warn("the run's log no longer reaches back to what this worker holds: it starts from a snapshot");
+        log_warn("loading a snapshot: the run's log no longer has the updates after this worker's version");
     outer_drop_deltas(loop);
     outer_make_version0(loop, m, now_us);
 }
@@ -121,19 +120,18 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
 static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint64_t now_us)
 {
     enum sync_phase before = loop->sync.phase;
-    bool said = !strcmp(loop->sync.text, m->text);
+    bool logged = !strcmp(loop->sync.text, m->text);
     sync_on_refuse(&loop->sync, m, now_us);
     if (m->code == REFUSE_RUN && loop->configured && loop->sync.phase == SYNC_STOPPED)
-        other_run(loop); /* not that our state is of a wrong run */
+        fail_other_run(loop); /* m->text blames the saved state */
     else if (before == SYNC_JOINED && loop->sync.phase == SYNC_HELLO)
-        log_info("the coordinator does not know this session (%s): joins again", m->text);
+        log_info("joining again: the coordinator does not know this session (%s)", m->text);
     else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
         log_warn("the coordinator refused a message: %s", m->text);
-    else if (!said && m->code == REFUSE_NAME && loop->sync.phase != SYNC_STOPPED)
-        log_warn("%s; asks again for %d s, in case it was an earlier life of this one", m->text,
-                 SYNC_NAME_US / 1000000);
-    else if (!said && loop->sync.phase != SYNC_STOPPED && !strcmp(loop->sync.text, m->text))
-        log_warn("not let in for now, asks again: %s", m->text);
+    else if (!logged && m->code == REFUSE_NAME && loop->sync.phase != SYNC_STOPPED)
+        log_warn("%s: retrying for %d s (it may be this worker's previous session)", m->text, SYNC_NAME_US / 1000000);
+    else if (!logged && loop->sync.phase != SYNC_STOPPED && !strcmp(loop->sync.text, m->text))
+        log_warn("refused, retrying: %s", m->text);
 }
 
 static void note_delivered(struct outer_loop *loop, uint64_t now_us)
@@ -149,7 +147,7 @@ static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint6
     uint32_t lost;
     sync_on_credit(&loop->sync, m, now_us);
     while (sync_take_rollback(&loop->sync, &lost)) {
-        log_warn("round %" PRIu64 " closed without the delta of fragment %u: it is kept for the next round",
+        log_warn("round %" PRIu64 " closed without the delta of fragment %u: adding it to the next round's delta",
                  m->round + 1, lost);
         outer_rollback(loop, lost);
     }
@@ -159,7 +157,7 @@ static void on_credit(struct outer_loop *loop, const struct msg_credit *m, uint6
 static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint64_t now_us)
 {
     if (!sync_on_reject(&loop->sync, m, now_us)) return;
-    log_warn("delta of round %" PRIu64 ", fragment %u was refused: %s", m->round + 1, m->fragment, m->text);
+    log_warn("delta of round %" PRIu64 ", fragment %u refused: %s", m->round + 1, m->fragment, m->text);
     if (m->code == REJECT_NONFINITE)
         outer_drop_nonfinite_delta(loop, m->fragment, m->round);
     else
@@ -187,7 +185,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     sync_set_rtt(s, heartbeat_rtt_us(&loop->heartbeat));
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
-    refresh_heartbeat(loop);
+    update_heartbeat(loop);
 }
 
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
@@ -196,7 +194,7 @@ void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
     outer_apply_ready(loop, now_us);
     outer_save_refusal(loop, now_us);
     outer_send_due(loop, now_us);
-    refresh_heartbeat(loop);
+    update_heartbeat(loop);
 }
 
 uint64_t outer_loop_deadline_us(const struct outer_loop *loop)
@@ -205,14 +203,13 @@ uint64_t outer_loop_deadline_us(const struct outer_loop *loop)
     return loop->save.running && loop->save.look_us < due ? loop->save.look_us : due;
 }
 
-/* ---- what the caller sees -----------------------------------------------------------------------------------------
- */
+/* --- public state ------------------------------------------------------------------------------------------------- */
 
 enum outer_want outer_loop_want(const struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
     if (s->phase == SYNC_STOPPED) return s->refused ? OUTER_FAILED : OUTER_DONE;
-    if (s->done) return OUTER_WAIT; /* for tick to say LEAVE */
+    if (s->done) return OUTER_WAIT; /* outer_loop_tick sends LEAVE */
     if (s->state == WORKER_EVALUATING || sync_wants_eval(s)) return OUTER_EVAL;
     if (s->state == WORKER_TRAINING || sync_wants_training(s)) return OUTER_TRAIN;
     return OUTER_WAIT;
@@ -231,8 +228,8 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     sync_waits_for(&loop->sync, what, sizeof what);
     uint64_t heard = heartbeat_heard_us(&loop->heartbeat);
     if (heard && now_us > heard + HEARTBEAT_SILENT_US)
-        snprintf(loop->text, sizeof loop->text, "the coordinator, which has not answered for %.0f s%s%s",
-                 (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? "; then for " : "",
+        snprintf(loop->text, sizeof loop->text, "the coordinator (no answer for %.0f s)%s%s",
+                 (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? ", then for " : "",
                  loop->sync.phase == SYNC_JOINED ? what : "");
     else
         snprintf(loop->text, sizeof loop->text, "%s", what);
@@ -284,14 +281,14 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     if (!sync_wants_training(&loop->sync)) return;
     sync_train_begin(&loop->sync, now_us);
     assert(!loop->save.running);
-    if (loop->inner_spoilt) outer_reset_inner_opt(loop);
+    if (loop->reset_inner) outer_reset_inner_opt(loop);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         assert(!loop->f[i].pending && !loop->f[i].fb.pending);
         loop->f[i].base_version = loop->sync.f[i].version;
     }
     if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
     outer_anchor_all(loop);
-    refresh_heartbeat(loop);
+    update_heartbeat(loop);
 }
 
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
@@ -304,7 +301,7 @@ void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
     if (!sync_wants_eval(&loop->sync)) return;
     sync_eval_begin(&loop->sync, now_us);
     outer_anchor_all(loop);
-    refresh_heartbeat(loop);
+    update_heartbeat(loop);
 }
 
 void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, uint64_t now_us)
@@ -333,7 +330,7 @@ void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us
     const struct sync *s = &loop->sync;
     outer_save_join(loop);
     bool training = s->state == WORKER_TRAINING;
-    /* A step of ddp that is given up has changed nothing: it can be saved as the end of the round before. */
+    /* An abandoned step of ddp changed no state: it can be saved as the end of the previous round. */
     bool whole = !training || (loop->configured && loop->model.config->train.method == METHOD_DDP);
     uint64_t round = s->round != SYNC_NO_ROUND && !training ? s->round : s->last_round;
     bool boundary = loop->configured && s->holds && whole && round != SYNC_NO_ROUND;

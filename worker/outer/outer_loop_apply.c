@@ -10,21 +10,20 @@
 #include "worker/outer/apply_update.h"
 #include "worker/outer/outer_loop_impl.h"
 
-enum { DAMAGED_MAX = 3 }; /* unusable copies of one object before everything is loaded anew */
+enum { DAMAGED_MAX = 3 }; /* corrupt copies of one object before all snapshots are loaded again */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "snapshots are assembled in place");
 
-/* ---- assembling ---------------------------------------------------------------------------------------------------
- */
+/* --- assembling --------------------------------------------------------------------------------------------------- */
 
 static uint64_t snapshot_bytes(const struct outer_fragment *f)
 {
     return SNAPSHOT_HEAD_BYTES + f->count * sizeof(float);
 }
 
-/* The head goes to its own place, the floats straight into theta: what was there is not needed any more. */
-static void put_snapshot(struct outer_loop *loop, struct outer_fragment *f, uint64_t offset, const uint8_t *data,
-                         size_t size)
+/* Writes the head to snapshot_head and the floats directly to theta, whose old values are no longer needed. */
+static void store_snapshot_bytes(struct outer_loop *loop, struct outer_fragment *f, uint64_t offset,
+                                 const uint8_t *data, size_t size)
 {
     assert(offset + size <= snapshot_bytes(f));
     while (size && offset < SNAPSHOT_HEAD_BYTES) {
@@ -34,9 +33,9 @@ static void put_snapshot(struct outer_loop *loop, struct outer_fragment *f, uint
     if (size) memcpy((uint8_t *)(loop->theta + f->offset) + (offset - SNAPSHOT_HEAD_BYTES), data, size);
 }
 
-/* The coordinator leaves out of a relayed update what this worker sent itself: it is put there from its own payload.
- * The checksum of the whole object is still to come; when it does not match, all of the bytes are fetched. */
-static void take_own(struct outer_loop *loop, uint32_t i)
+/* A relayed update arrives without this worker's own delta: copy it from the payload. If the checksum of the whole
+ * object then fails, the worker downloads all bytes. */
+static void insert_own_delta(struct outer_loop *loop, uint32_t i)
 {
     struct outer_fragment *f = &loop->f[i];
     const struct sync_fragment *sf = &loop->sync.f[i];
@@ -57,8 +56,8 @@ static void take_own(struct outer_loop *loop, uint32_t i)
     }
 }
 
-/* Asking for it again would not help. */
-static void no_memory(struct outer_loop *loop, uint64_t bytes)
+/* A retry would not help: the loop fails. */
+static void fail_no_memory(struct outer_loop *loop, uint64_t bytes)
 {
     snprintf(loop->text, sizeof loop->text,
              "no memory for an update of %.1f MB: codec.down relays the deltas of all workers", (double)bytes / 1e6);
@@ -75,34 +74,33 @@ void outer_on_chunk(struct outer_loop *loop, const struct msg_chunk *m, uint64_t
     bool snapshot = m->kind == OBJECT_SNAPSHOT;
     enum status room = snapshot ? STATUS_OK : outer_reserve_object(f, m->total);
     if (room == STATUS_NOMEM) {
-        no_memory(loop, m->total);
+        fail_no_memory(loop, m->total);
         return;
     }
     bool fits = snapshot ? m->total == snapshot_bytes(f) : room == STATUS_OK;
     if (!fits || (sf->total && m->total != sf->total) || m->offset > m->total || m->size > m->total - m->offset) {
-        log_warn("chunk of %s %" PRIu64 ", fragment %u has impossible sizes: ignored", snapshot ? "snapshot" : "update",
-                 m->key, m->fragment);
+        log_warn("ignored a chunk of %s %" PRIu64 ", fragment %u: its sizes are invalid",
+                 snapshot ? "snapshot" : "update", m->key, m->fragment);
         return;
     }
-    if (m->offset > have || m->offset + m->size <= have) return; /* a gap, or nothing new */
+    if (m->offset > have || m->offset + m->size <= have) return; /* a gap, or a duplicate */
     if (crc32c(0, m->data, m->size) != m->crc) {
-        log_warn("chunk of fragment %u does not match its checksum: asked for again", m->fragment);
+        log_warn("ignored a chunk of fragment %u: checksum mismatch", m->fragment);
         return;
     }
     size_t skip = (size_t)(have - m->offset);
     assert(skip < m->size && (snapshot || m->total <= f->object_cap));
     if (snapshot)
-        put_snapshot(loop, f, have, m->data + skip, m->size - skip);
+        store_snapshot_bytes(loop, f, have, m->data + skip, m->size - skip);
     else
         memcpy(f->object + have, m->data + skip, m->size - skip);
     sync_on_progress(&loop->sync, m->fragment, m->offset + m->size, m->total, now_us);
-    if (!snapshot && loop->relays) take_own(loop, m->fragment);
+    if (!snapshot && loop->relays) insert_own_delta(loop, m->fragment);
 }
 
-/* ---- applying -----------------------------------------------------------------------------------------------------
- */
+/* --- applying ----------------------------------------------------------------------------------------------------- */
 
-static void drop_everything(struct outer_loop *loop, uint64_t now_us)
+static void drop_all(struct outer_loop *loop, uint64_t now_us)
 {
     outer_drop_deltas(loop);
     sync_drop(&loop->sync, now_us);
@@ -117,7 +115,7 @@ static void damaged(struct outer_loop *loop, uint32_t i, const char *what, uint6
         return;
     }
     f->damaged = 0;
-    drop_everything(loop, now_us);
+    drop_all(loop, now_us);
 }
 
 static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
@@ -126,12 +124,12 @@ static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
     struct snapshot_head head;
     if (snapshot_head_decode(&head, f->snapshot_head, sizeof f->snapshot_head) != STATUS_OK || head.fragment != i ||
         head.version != loop->sync.f[i].get_version || head.count != f->count) {
-        damaged(loop, i, "the snapshot's head is malformed", now_us);
+        damaged(loop, i, "malformed snapshot head", now_us);
         return;
     }
     uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
     if (hash != head.hash) {
-        damaged(loop, i, "the snapshot does not match its hash", now_us);
+        damaged(loop, i, "snapshot does not match its hash", now_us);
         return;
     }
     f->hash = hash;
@@ -141,7 +139,7 @@ static void load_snapshot(struct outer_loop *loop, uint32_t i, uint64_t now_us)
     log_debug("loaded fragment %u at version %" PRIu64, i, head.version);
 }
 
-/* The deltas themselves: merge them as the coordinator did; its step is still to be taken. */
+/* Merges relayed deltas into scratch as the coordinator did. The outer step is not yet applied. */
 static enum status merge_relayed(struct outer_loop *loop, const struct outer_fragment *f, uint32_t i,
                                  const struct update *u)
 {
@@ -159,24 +157,25 @@ static bool is_relayed(const struct outer_loop *loop, const struct update *u)
     return loop->relays && !strcmp(u->codec, "relay");
 }
 
-/* Check the assembled update without changing anything: it is open in *view, or if relayed merged in scratch. */
+/* Checks the assembled update without changing theta: opens it in *view, or merges relayed deltas into scratch. Returns
+ * an error text, or NULL. */
 static const char *open_update(struct outer_loop *loop, uint32_t i, struct update *u, struct codec_view *view)
 {
     struct outer_fragment *f = &loop->f[i];
     const struct sync_fragment *sf = &loop->sync.f[i];
-    if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK)
-        return "the update is malformed";
-    if (u->fragment != i || u->version != sf->version + 1) return "the update is another one than was asked for";
+    if (update_decode(u, loop->named, WIRE_NAMED_MAX, f->object, sf->total) != STATUS_OK) return "malformed update";
+    if (u->fragment != i || u->version != sf->version + 1)
+        return "update of another version or fragment than requested";
     bool relayed = is_relayed(loop, u);
     if (!relayed && (!f->down || strcmp(u->codec, codec_spec(f->down)) != 0))
-        return "the update's codec is not the run's codec.down";
+        return "update not encoded with the run's codec.down";
     enum status status =
         relayed ? merge_relayed(loop, f, i, u) : codec_open(f->down, u->payload, u->payload_size, NULL, view);
-    if (status == STATUS_NONFINITE) return "the update holds NaN or infinity";
-    return status == STATUS_OK ? NULL : "the update's payload is malformed";
+    if (status == STATUS_NONFINITE) return "update holds NaN or infinity";
+    return status == STATUS_OK ? NULL : "malformed update payload";
 }
 
-static void move_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
+static void apply_to_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
 {
     const struct outer_fragment *f = &loop->f[i];
     const struct apply_update_sgd step = {.lr = loop->model.config->outer.learning_rate,
@@ -218,19 +217,18 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     uint64_t started = outer_stopwatch(loop), took;
     enum worker_state state = loop->sync.state;
     assert(!loop->save.running); /* the save reads theta */
-    const char *wrong = open_update(loop, i, &u, &view);
-    if (wrong) {
-        damaged(loop, i, wrong, now_us);
+    const char *error = open_update(loop, i, &u, &view);
+    if (error) {
+        damaged(loop, i, error, now_us);
         return;
     }
-    move_theta(loop, i, &u, &view);
+    apply_to_theta(loop, i, &u, &view);
     uint64_t hash = hash_floats(loop->model.pool, loop->theta + f->offset, f->count);
     if (hash != u.theta_hash) {
         log_error("fragment %u at version %" PRIu64 " has hash %016" PRIx64 ", the run has %016" PRIx64
-                  ": this worker's parameters went wrong (memory fault or software defect); it drops them and loads a "
-                  "snapshot",
+                  ": wrong parameters on this worker (memory fault or software defect), loading a snapshot",
                   i, u.version, hash, u.theta_hash);
-        drop_everything(loop, now_us);
+        drop_all(loop, now_us);
         return;
     }
     uint64_t before = f->hash;
@@ -243,7 +241,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         f->pending = false;
         break;
     case SYNC_NAMED_LATER:
-        log_debug("fragment %u: the run merged work that this worker does not remember: its residual is reset", i);
+        log_debug("fragment %u: reset the residual, the run merged a delta that this worker did not save", i);
         outer_residual_reset(loop, i);
         f->pending = false;
         break;
@@ -252,7 +250,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     assert(loop->sync.f[i].version == u.version);
     took = outer_stopwatch(loop) - started;
     bool of_round = state == WORKER_TRAINING || state == WORKER_SENDING || state == WORKER_WAITING;
-    if (of_round) loop->running.apply_s += (double)took / 1e6; /* who catches up has no round yet */
+    if (of_round) loop->running.apply_s += (double)took / 1e6; /* a worker that catches up has no round */
     note_round_end(loop, now_us + took);
 }
 
@@ -273,11 +271,12 @@ void outer_make_version0(struct outer_loop *loop, const struct msg_welcome *w, u
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         const struct sync_fragment *sf = &loop->sync.f[i];
-        if (w->snapshot[i].version != 0 || !sf->loading || sf->have) continue; /* it is on its way here, or has come */
+        if (w->snapshot[i].version != 0 || !sf->loading || sf->have)
+            continue; /* its download has begun or is complete */
         float *theta = loop->theta + f->offset;
         layout_fill(loop->model.layout, i, loop->model.config->run.seed, theta);
         uint64_t hash = hash_floats(loop->model.pool, theta, f->count);
-        if (hash != w->snapshot[i].hash) continue; /* the run starts from existing weights: they are downloaded */
+        if (hash != w->snapshot[i].hash) continue; /* the run starts from existing weights: download them */
         f->hash = hash;
         sync_loaded(&loop->sync, i, 0, now_us);
     }

@@ -50,7 +50,7 @@ enum status outer_reserve_object(struct outer_fragment *f, size_t bytes)
     return STATUS_OK;
 }
 
-/* What merging relayed deltas takes. */
+/* Allocates the memory that merges relayed deltas. */
 static enum status merger_make(struct outer_loop *loop, struct err *err)
 {
     size_t part_max = 0;
@@ -71,10 +71,10 @@ static enum status layout_bytes_init(struct outer_loop *loop, struct err *err)
     if (!loop->layout_bytes) return err_set(err, STATUS_NOMEM, "no memory for the layout");
     struct writer w = writer_of(loop->layout_bytes, loop->layout_size);
     layout_encode(loop->model.layout, &w);
-    return w.bad ? err_set(err, STATUS_LIMIT, "the layout does not fit its own size") : STATUS_OK;
+    return w.bad ? err_set(err, STATUS_LIMIT, "the encoded layout exceeds its computed size") : STATUS_OK;
 }
 
-/* Where the parameters are on a device: the deltas are made there, too, or the host does without. */
+/* Lets the device that holds the parameters make the deltas, if it can; otherwise the host makes them. */
 static enum status make_delta_device(struct outer_loop *loop, struct err *err)
 {
     struct delta_source sources[LAYOUT_FRAGMENTS_MAX];
@@ -88,7 +88,7 @@ static enum status make_delta_device(struct outer_loop *loop, struct err *err)
     enum status status =
         delta_device_create(&loop->delta_device, model->device, model->device_theta, sources, loop->n_fragments, err);
     if (status != STATUS_UNSUPPORTED && status != STATUS_NOMEM) return status;
-    log_info("deltas are made by the CPU: %s", err->msg);
+    log_info("making deltas on the CPU: %s", err->msg);
     *err = (struct err){0};
     return STATUS_OK;
 }
@@ -116,8 +116,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->parts = mem_alloc(OUTER_PARTS_MAX + 1 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
     bool all = loop->theta && loop->scratch && loop->named && loop->parts;
     if (all) TRY(make_delta_device(loop, err));
-    /* Updates that come while it trains move theta: what it started from is kept, by the delta device if there is one.
-     */
+    /* async: updates during training change theta, so base is a copy. The delta device keeps it, if there is one. */
     loop->base = loop->async && !loop->delta_device ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
     if (all && loop->base) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);

@@ -13,19 +13,20 @@ enum status outer_send(struct outer_loop *loop, enum wire_lane lane)
     if (status == STATUS_AGAIN || status == STATUS_CLOSED)
         log_trace("%s not sent: %s", msg_name(loop->out.type), status_text(status));
     else if (status != STATUS_OK)
-        log_error("%s cannot be sent: %s", msg_name(loop->out.type), status_text(status));
+        log_error("cannot send %s: %s", msg_name(loop->out.type), status_text(status));
     return status;
 }
 
-/* The run of the saved state, for the coordinator to refuse. Not if it is the run that is looked for: whoever has its
- * address now would call the state wrong; he says who he is with CONFIG. */
+/* HELLO carries the run id of the saved state, so that the coordinator of another run refuses it. The id is left out if
+ * it is that of the run to join: the coordinator at its address may serve another run, and would blame the saved state.
+ * The worker then finds out from CONFIG. */
 static void fill_hello(struct outer_loop *loop)
 {
     struct msg_hello *m = &loop->out.hello;
-    bool meant = !loop->configured && !memcmp(loop->setup.run_id, loop->run_id, WIRE_UUID);
+    bool run_to_join = !loop->configured && !memcmp(loop->setup.run_id, loop->run_id, WIRE_UUID);
     memcpy(m->uuid, loop->setup.uuid, WIRE_UUID);
     memset(m->run_id, 0, WIRE_UUID);
-    if (!meant) memcpy(m->run_id, loop->run_id, WIRE_UUID);
+    if (!run_to_join) memcpy(m->run_id, loop->run_id, WIRE_UUID);
     snprintf(m->name, sizeof m->name, "%s", loop->setup.name);
     snprintf(m->software, sizeof m->software, "atoll %s", ATOLL_VERSION);
 }

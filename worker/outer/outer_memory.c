@@ -10,42 +10,42 @@
 #include "wire/object.h"
 #include "worker/outer/delta_device.h"
 
-/* Beside theta: what an update says of the deltas that it names, in each fragment's object and once read. */
+/* The list of deltas that an update names: per fragment in its object, and once decoded. */
 enum { OBJECT_BYTES = WIRE_NAMED_MAX * 24, READ_BYTES = WIRE_NAMED_MAX * sizeof(struct update_named) };
-/* And where updates are relayed deltas: these, and what each weighs. */
+/* For relayed updates: the views of the deltas, and their weights. */
 enum { MERGE_BYTES = WIRE_NAMED_MAX * (sizeof(struct merge_delta) + sizeof(uint64_t)) };
 
-/* Tables of pieces of both ways, and *numbers_p: room for the larger numbers. shape: up's. */
-static uint64_t table_bytes(const struct codec *up, const struct codec *down, const struct delta_format *shape,
-                            uint64_t *numbers_p)
+/* Bytes of the piece tables of both codecs. *values_p: bytes of the larger quantized payload. format: that of `up`. */
+static uint64_t device_table_bytes(const struct codec *up, const struct codec *down, const struct delta_format *format,
+                                   uint64_t *values_p)
 {
     struct quantized_delta unused;
-    struct delta_format other;
-    uint64_t numbers = delta_format_lay_out(shape, NULL, &unused), pieces = shape->n_pieces, room;
-    if (delta_device_supports(down, &other)) {
-        room = delta_format_lay_out(&other, NULL, &unused);
-        if (strcmp(codec_spec(up), codec_spec(down)) != 0) pieces += other.n_pieces;
-        if (room > numbers) numbers = room;
+    struct delta_format down_format;
+    uint64_t values = delta_format_lay_out(format, NULL, &unused), pieces = format->n_pieces, down_values;
+    if (delta_device_supports(down, &down_format)) {
+        down_values = delta_format_lay_out(&down_format, NULL, &unused);
+        if (strcmp(codec_spec(up), codec_spec(down)) != 0) pieces += down_format.n_pieces;
+        if (down_values > values) values = down_values;
     }
-    *numbers_p = numbers;
+    *values_p = values;
     return pieces * sizeof(struct piece_range);
 }
 
-/* The update of a fragment while it is put together: in the run's codec, or the deltas themselves. relayed: of how many
- * workers; 0: never. */
+/* Bytes of the buffer that assembles a fragment's update, encoded by codec.down or as relayed deltas. relayed: number
+ * of workers whose deltas an update may relay; 0: never. */
 static uint64_t update_bytes(const struct codec *up, const struct codec *down, uint32_t relayed)
 {
     uint64_t coded = down ? codec_bound(down) : 0, deltas = relayed * (uint64_t)(codec_bound(up) + relay_head_size(1));
     return OBJECT_BYTES + (coded > deltas ? coded : deltas);
 }
 
-/* What one fragment's codecs and buffers take of the host, and its numbers of the device; *device is false from then on
- * if the codec has no form for devices. */
+/* Adds the codecs and buffers of one fragment on the host, and its quantized values on the device. Sets *device to
+ * false if the codec has no device format. */
 static enum status add_fragment(struct replica_outer *o, const struct config *config, const struct layout *layout,
                                 uint32_t i, uint32_t relayed, size_t *part_max, bool *device, struct err *err)
 {
     struct codec *up = NULL, *down = NULL;
-    struct delta_format shape;
+    struct delta_format format;
     char spec[CODEC_SPEC_MAX];
     enum status status = codec_describe_for_fragment(&up, config->codec.up, layout, i, err);
     config_down_spec(config, spec);
@@ -54,11 +54,11 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
         o->host.messages += codec_memory(up) + codec_bound(up) + update_bytes(up, down, relayed);
         if (down) o->host.messages += codec_memory(down);
         if (relayed && merge_part_max(up) > *part_max) *part_max = merge_part_max(up);
-        *device = *device && codec_delta_format(up, &shape, NULL);
+        *device = *device && codec_delta_format(up, &format, NULL);
         if (*device) {
-            uint64_t numbers, tables = table_bytes(up, down, &shape, &numbers);
-            o->device.messages += tables + numbers;
-            o->pinned += numbers;
+            uint64_t values, tables = device_table_bytes(up, down, &format, &values);
+            o->device.messages += tables + values;
+            o->pinned += values;
         }
     }
     codec_destroy(up);

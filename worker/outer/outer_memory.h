@@ -1,5 +1,4 @@
-/* What the outer path (worker/outer/outer_loop.h) will take of memory: of the host, and of a device that makes deltas.
- */
+/* Computes the memory of the outer loop (worker/outer/outer_loop.h), on the host and on a device that makes deltas. */
 #ifndef WORKER_OUTER_MEMORY_H
 #define WORKER_OUTER_MEMORY_H
 
@@ -8,8 +7,8 @@
 #include "common/tensor/layout.h"
 #include "worker/replica/replica.h"
 
-/* For a layout cut into fragments. `workers`: those whose deltas one update may relay, as many as are known of; 0: this
- * one. Codecs are made and thrown away; what they say, or NOMEM. */
+/* Fills *out, in bytes, for a layout with fragments. `workers`: number of workers whose deltas one update may relay; 0:
+ * unknown, counted as 1. Creates and destroys the codecs without buffers; returns their errors. NOMEM. */
 enum status outer_memory_bytes(struct replica_outer *out, const struct config *config, const struct layout *layout,
                                uint32_t workers, struct err *err) MUST_CHECK;
 

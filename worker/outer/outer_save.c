@@ -8,27 +8,26 @@
 #include "worker/outer/outer_loop_impl.h"
 
 enum {
-    DDP_SAVE_ROUNDS = 50, /* a round of ddp is one step: its residual is worth a save only now and then */
-    SAVE_LOOK_US = 2000,  /* an end of a save is seen so late */
+    DDP_SAVE_ROUNDS = 50, /* a round of ddp is one step: save every 50 worker_every */
+    SAVE_POLL_US = 2000,  /* interval of polls for the end of a save */
 };
-#define SAVE_SHARE 0.005 /* what the outer path may take of the time */
-#define SAVE_SLOW_S 1.0
+#define SAVE_SHARE 0.005 /* share of the time that the outer path may take */
+#define SAVE_SLOW_S 1.0  /* shorter delays are not logged */
 
-/* ---- save ----------------------------------------------------------------------------------------------------------
- */
+/* --- save --------------------------------------------------------------------------------------------------------- */
 
 bool outer_save_due(const struct outer_loop *loop, uint64_t round)
 {
     uint64_t every = loop->model.config->checkpoint.worker_every;
     if (!every || !loop->setup.save_begin) return false;
     if (loop->model.config->train.method == METHOD_DDP) {
-        if (!loop->feedback) return false; /* a step depends on the parameters only, which the run's log gives back */
+        if (!loop->feedback) return false; /* a step depends on the parameters only, which the log restores */
         every *= DDP_SAVE_ROUNDS;
     }
     return round % every == 0;
 }
 
-static void describe(struct outer_loop *loop, uint64_t round)
+static void fill_state(struct outer_loop *loop, uint64_t round)
 {
     struct saved_state *s = &loop->saved;
     memset(s, 0, sizeof *s);
@@ -59,23 +58,23 @@ static void describe(struct outer_loop *loop, uint64_t round)
     }
 }
 
-/* What a round waited for it, with nothing else to do, is said once where it is more than SAVE_SHARE of the rounds. */
-static void note_save(struct outer_loop *loop)
+/* Logs once if saves delay rounds by at least SAVE_SLOW_S and SAVE_SHARE of the time, with a larger worker_every. */
+static void log_slow_save(struct outer_loop *loop)
 {
     uint64_t every = loop->model.config->checkpoint.worker_every;
     double rounds_s = (double)every * (double)loop->saved.compute_us * 1e-6;
     double held_up_s = (double)loop->save.held_up_us * 1e-6;
     if (loop->save.slow || rounds_s == 0 || loop->model.config->train.method == METHOD_DDP) return;
     if (held_up_s < SAVE_SLOW_S || held_up_s < SAVE_SHARE * rounds_s) return;
-    log_info("the round waited %.1f s for this worker's state (%.2f GB) to be saved, %.1f %% of the time between two "
-             "saves; checkpoint.worker_every: %.0f would bring it below %.1f %%",
+    log_info("waited %.1f s for the save of this worker's state (%.2f GB), %.1f %% of the time between two saves: "
+             "set checkpoint.worker_every to %.0f to bring it below %.1f %%",
              held_up_s, (double)loop->save.bytes * 1e-9, 100 * held_up_s / (rounds_s + held_up_s),
              ceil(held_up_s * (double)every / (SAVE_SHARE * rounds_s)), 100 * SAVE_SHARE);
     loop->save.slow = true;
 }
 
-/* What belongs to the state, in loop->parts, where the host has it; how many, 0: it cannot be had, which was said. */
-static size_t gather(struct outer_loop *loop)
+/* Collects the parts of the state in loop->parts, in host memory. Returns their number; 0: an error, already logged. */
+static size_t collect_parts(struct outer_loop *loop)
 {
     struct outer_part *body = loop->parts;
     struct outer_inner *inner = &loop->model.inner;
@@ -101,8 +100,8 @@ void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     if (!loop->setup.save_begin) return;
     assert(!save->running);
     uint64_t started = outer_stopwatch(loop);
-    describe(loop, round);
-    size_t n = gather(loop);
+    fill_state(loop, round);
+    size_t n = collect_parts(loop);
     if (!n) {
         save->failed = true;
         return;
@@ -117,8 +116,8 @@ void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     save->held_up_us = outer_stopwatch(loop) - started;
 }
 
-/* False: it goes on. */
-static bool look(struct outer_loop *loop, bool wait)
+/* Returns false while the save is running. */
+static bool poll_save(struct outer_loop *loop, bool wait)
 {
     struct outer_save *save = &loop->save;
     struct err err = {0};
@@ -129,7 +128,7 @@ static bool look(struct outer_loop *loop, bool wait)
     if (status == STATUS_OK)
         save->saved_round = save->round;
     else if (!save->failed)
-        log_error("%s: if this worker dies now, its optimizer state is lost", err.msg);
+        log_error("cannot save this worker's state: %s (its optimizer state is lost if the worker dies)", err.msg);
     save->failed = status != STATUS_OK;
     return true;
 }
@@ -143,10 +142,10 @@ void outer_save_tick(struct outer_loop *loop, uint64_t now_us)
             save->alone_us = UINT64_MAX;
         else if (now_us + left < save->alone_us)
             save->alone_us = now_us + left;
-        save->look_us = now_us + SAVE_LOOK_US;
-        if (!look(loop, false)) return;
+        save->look_us = now_us + SAVE_POLL_US;
+        if (!poll_save(loop, false)) return;
         if (now_us > save->alone_us) save->held_up_us += now_us - save->alone_us;
-        if (!save->failed) note_save(loop);
+        if (!save->failed) log_slow_save(loop);
     }
     assert(!save->running);
     if (loop->sync.unsaved) sync_saved(&loop->sync, now_us);
@@ -154,20 +153,20 @@ void outer_save_tick(struct outer_loop *loop, uint64_t now_us)
 
 void outer_save_join(struct outer_loop *loop)
 {
-    if (loop->save.running) (void)look(loop, true);
+    if (loop->save.running) (void)poll_save(loop, true);
     assert(!loop->save.running);
 }
 
-/* A delta that was refused is still in the newest state on disk, and may be taken for that of another assignment: the
- * same round can be given out again, from the same versions and with other samples. */
-static bool holds_refused(const struct outer_loop *loop)
+/* The newest saved state holds a delta that was refused. The coordinator may assign the same round again, at the same
+ * versions but with other samples. After a restart it would take the saved delta for the new one. */
+static bool holds_refused_delta(const struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
     if (loop->async || loop->saved.round != loop->save.saved_round || s->round != SYNC_NO_ROUND || !s->holds)
         return false;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         const struct saved_fragment *saved = &loop->saved.f[i];
-        bool passed = saved->base_version != s->f[i].version || s->f[i].have; /* this fragment's round has closed */
+        bool passed = saved->base_version != s->f[i].version || s->f[i].have; /* the fragment's round has closed */
         if (saved->payload_size && !passed) return true;
     }
     return false;
@@ -175,11 +174,10 @@ static bool holds_refused(const struct outer_loop *loop)
 
 void outer_save_refusal(struct outer_loop *loop, uint64_t now_us)
 {
-    if (!loop->save.running && holds_refused(loop)) outer_save_begin(loop, loop->save.saved_round, now_us);
+    if (!loop->save.running && holds_refused_delta(loop)) outer_save_begin(loop, loop->save.saved_round, now_us);
 }
 
-/* ---- restore -------------------------------------------------------------------------------------------------------
- */
+/* --- restore ------------------------------------------------------------------------------------------------------ */
 
 void outer_saved_run_id(struct outer_loop *loop, uint8_t run_id[WIRE_UUID])
 {
@@ -205,26 +203,26 @@ static enum status check_saved(const struct outer_loop *loop, struct err *err)
         return err_set(err, STATUS_MISMATCH, "it belongs to another worker");
     if (s->layout_hash != layout_hash(loop->model.layout) || s->n_params != loop->n_params ||
         s->n_fragments != loop->n_fragments)
-        return err_set(err, STATUS_MISMATCH, "its model is another one");
+        return err_set(err, STATUS_MISMATCH, "it has another model");
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct outer_fragment *f = &loop->f[i];
         if (s->f[i].count != f->count || s->f[i].payload_size > f->payload_cap)
-            return err_set(err, STATUS_MISMATCH, "its fragments are others");
+            return err_set(err, STATUS_MISMATCH, "it has other fragments");
         if (hash_floats(loop->model.pool, s->theta + f->offset, f->count) != s->f[i].hash)
             return err_set(err, STATUS_CORRUPT, "its parameters do not match their hash");
     }
     return STATUS_OK;
 }
 
-/* Take over a checked state; returns true when deltas are pending. */
-static bool adopt(struct outer_loop *loop)
+/* Loads a checked state. Returns whether deltas are pending. */
+static bool adopt_state(struct outer_loop *loop)
 {
     const struct saved_state *s = &loop->saved;
     const struct outer_inner *inner = &loop->model.inner;
     bool pending = false;
     memcpy(loop->theta, s->theta, loop->n_params * sizeof(float));
     if (inner->load && s->inner_size && inner->load(inner->ctx, s->inner, s->inner_size) != STATUS_OK) {
-        log_warn("the saved inner optimizer does not fit this model: it starts anew");
+        log_warn("reset the inner optimizer: its saved state does not fit this model");
         if (inner->load(inner->ctx, NULL, 0) != STATUS_OK) log_error("cannot reset the inner optimizer");
     }
     loop->form = s->form;
@@ -254,7 +252,7 @@ static bool adopt(struct outer_loop *loop)
 
 void outer_restore(struct outer_loop *loop, uint64_t now_us)
 {
-    static const char *const which[] = {"newest", "older"};
+    static const char *const age_names[] = {"newest", "older"};
     uint64_t versions[LAYOUT_FRAGMENTS_MAX], bytes[LAYOUT_FRAGMENTS_MAX];
     struct saved_state *s = &loop->saved;
     for (int age = 0; loop->setup.load && age < 2; age++) {
@@ -266,7 +264,7 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
         if (status == STATUS_OK) {
             status = saved_state_decode(s, data, size, &err);
             if (status == STATUS_OK) status = check_saved(loop, &err);
-            bool pending = status == STATUS_OK && adopt(loop);
+            bool pending = status == STATUS_OK && adopt_state(loop);
             loop->setup.release(loop->setup.storage_ctx, data, size);
             if (status == STATUS_OK) {
                 for (uint32_t i = 0; i < loop->n_fragments; i++) {
@@ -278,12 +276,12 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
                     sync_work_ready(&loop->sync, s->round, bytes, now_us);
                 else
                     loop->sync.last_round = s->round;
-                log_info("continues from its state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1,
+                log_info("loaded the saved state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1,
                          versions[0], pending ? ", delta not yet merged" : "");
                 return;
             }
         }
-        log_warn("the %s saved state of this worker cannot be used: %s", which[age], err.msg);
+        log_warn("ignored this worker's %s saved state: %s", age_names[age], err.msg);
     }
     sync_configured(&loop->sync, loop->async, loop->n_fragments, NULL, now_us);
 }

@@ -11,7 +11,7 @@
 #include "common/base/thread.h"
 #include "common/os/fileio.h"
 
-enum { PIECE = 1 << 20 }; /* summed while the cache has it, then written */
+enum { WRITE_BYTES = 1 << 20 }; /* checksummed in cache, then written */
 
 void state_dir_init(struct state_dir *d, const char *folder)
 {
@@ -22,8 +22,7 @@ void state_dir_init(struct state_dir *d, const char *folder)
     snprintf(d->passing, sizeof d->passing, "%s/state.passing.bin", folder);
 }
 
-/* ---- a file --------------------------------------------------------------------------------------------------------
- */
+/* --- one file ----------------------------------------------------------------------------------------------------- */
 
 static bool same_file(const char *a, const char *b)
 {
@@ -31,10 +30,11 @@ static bool same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The newest file gets the name of the one before, and that becomes the spare one, by way of a name of passage: at
- * every instant there is a whole one, and a save killed anywhere leaves no two names for a file that is written over.
- * Where the file system has no links the older one is kept by renaming, and for a moment it is the only one. */
-static enum status shift(const struct state_dir *d, struct err *err)
+/* Renames previous to passing and links current as previous; after the commit, passing becomes the spare file.
+ *   - At every instant a complete state exists under `current` or `previous`.
+ *   - A save killed at any point leaves no second name for the file that the next save overwrites.
+ *   - On a file system without links, current is renamed to previous, and for a moment only that one exists. */
+static enum status rotate_files(const struct state_dir *d, struct err *err)
 {
     if (!file_exists(d->current) || same_file(d->current, d->previous)) return STATUS_OK;
     if ((rename(d->previous, d->passing) && errno != ENOENT) ||
@@ -43,8 +43,8 @@ static enum status shift(const struct state_dir *d, struct err *err)
     return STATUS_OK;
 }
 
-/* The head comes last: it has the checksum of what follows it. */
-static enum status put_state(struct state_dir *d, struct file_out *out, struct err *err)
+/* Writes the head last: it holds the checksum of the body. */
+static enum status write_parts(struct state_dir *d, struct file_out *out, struct err *err)
 {
     uint64_t size = 0;
     uint32_t crc = 0;
@@ -53,7 +53,7 @@ static enum status put_state(struct state_dir *d, struct file_out *out, struct e
     for (size_t i = 0; i < d->n_body; i++) {
         const uint8_t *data = d->body[i].data;
         for (size_t left = d->body[i].size, n; left; left -= n, data += n) {
-            n = left < PIECE ? left : PIECE;
+            n = left < WRITE_BYTES ? left : WRITE_BYTES;
             crc = crc32c(crc, data, n);
             TRY(file_out_put(out, data, n, err));
         }
@@ -67,11 +67,11 @@ static enum status write_state(struct state_dir *d, struct err *err)
 {
     struct file_out out;
     enum status status;
-    if (!file_exists(d->spare)) rename(d->passing, d->spare); /* of a save that was killed; there need not be one */
+    if (!file_exists(d->spare)) rename(d->passing, d->spare); /* left by a killed save, if any */
     TRY(file_out_open_spare(&out, d->current, d->spare, err));
-    TRY_GOTO(put_state(d, &out, err), err_abort);
+    TRY_GOTO(write_parts(d, &out, err), err_abort);
     TRY_GOTO(file_out_sync(&out, err), err_abort);
-    TRY_GOTO(shift(d, err), err_abort);
+    TRY_GOTO(rotate_files(d, err), err_abort);
     TRY_GOTO(file_out_commit(&out, err), err_abort);
     rename(d->passing, d->spare);
     return STATUS_OK;
@@ -80,10 +80,9 @@ err_abort:
     return status;
 }
 
-/* ---- beside the caller ---------------------------------------------------------------------------------------------
- */
+/* --- background save ---------------------------------------------------------------------------------------------- */
 
-static void *run(void *arg)
+static void *save_thread(void *arg)
 {
     struct state_dir *d = arg;
     d->status = write_state(d, &d->err);
@@ -101,8 +100,8 @@ static void save_begin(void *ctx, const struct saved_state *state, const struct 
     d->err = (struct err){0};
     atomic_store(&d->over, false);
     d->begun = true;
-    d->threaded = thread_start(&d->thread, run, d) == 0;
-    if (!d->threaded) run(d); /* no more threads: it takes longer, and is as safe */
+    d->threaded = thread_start(&d->thread, save_thread, d) == 0;
+    if (!d->threaded) save_thread(d); /* no thread available: save in this one */
 }
 
 static enum status save_poll(void *ctx, bool wait, struct err *err)
@@ -117,8 +116,7 @@ static enum status save_poll(void *ctx, bool wait, struct err *err)
     return d->status;
 }
 
-/* ---- loading -------------------------------------------------------------------------------------------------------
- */
+/* --- loading ------------------------------------------------------------------------------------------------------ */
 
 static enum status state_dir_load(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err)
 {

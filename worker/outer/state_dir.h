@@ -1,7 +1,9 @@
-/* The saved state of a worker in a folder: DIR/state.bin and, one save older, DIR/state.old.bin. A third file, the
- * spare one, is what the next save writes over before it takes its place: from the third save on, saving needs no room
- * that is not taken already, so a disk that fills up costs no state. Each save is written by a thread of its own,
- * beside whatever its owner does meanwhile. */
+/* Stores a worker's state in a folder:
+ *   state.bin        the newest save
+ *   state.old.bin    the previous one
+ *   state.spare.bin  overwritten by the next save, then renamed to state.bin
+ * From the third save on, a save needs no additional disk space: a full disk loses no state. Each save runs in a thread
+ * of its own. */
 #ifndef WORKER_STATE_DIR_H
 #define WORKER_STATE_DIR_H
 
@@ -17,8 +19,8 @@ struct state_dir {
     char current[CONFIG_PATH_MAX + 32], previous[CONFIG_PATH_MAX + 32];
     char spare[CONFIG_PATH_MAX + 32], passing[CONFIG_PATH_MAX + 32];
 
-    /* The save under way: what is borrowed for it, and how it ended. */
-    bool begun, threaded; /* threaded: by a thread */
+    /* The running save: what it borrows, and its result. */
+    bool begun, threaded; /* threaded: `thread` runs it */
     pthread_t thread;
     atomic_bool over;
     const struct saved_state *state;
@@ -29,8 +31,9 @@ struct state_dir {
     uint8_t head[SAVED_HEAD_MAX];
 };
 
+/* Sets the file names below `folder`. */
 void state_dir_init(struct state_dir *d, const char *folder);
-/* Fill the storage members of setup. d stays where it is as long as a loop with this setup. */
+/* Fills the storage members of setup. *d outlives every loop with this setup and does not move. */
 void state_dir_attach(struct state_dir *d, struct outer_setup *setup);
 
 #endif

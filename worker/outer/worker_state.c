@@ -7,7 +7,7 @@
 
 #define MAGIC 0x5453574c4c4f5441u /* "ATOLLWST" */
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats of the body are written as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the body holds floats in memory order");
 
 enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48 };
 
@@ -97,7 +97,7 @@ static void read_head(struct saved_state *s, struct reader *r)
     }
 }
 
-/* Head, its CRC and the length of the whole; *body_crc for who wants to check the rest. */
+/* Decodes the head; checks its CRC and the file's length. *body_crc is the expected CRC of the body. */
 static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t size, size_t *head_size,
                                uint32_t *body_crc, struct err *err)
 {
@@ -106,16 +106,16 @@ static enum status decode_head(struct saved_state *s, const uint8_t *data, size_
     if (get_u64(&r) != MAGIC) return err_set(err, STATUS_CORRUPT, "not a worker state file");
     uint32_t format = get_u32(&r);
     if (format != FORMAT)
-        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads %d", format, FORMAT);
+        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads version %d", format, FORMAT);
     *head_size = get_u32(&r);
     uint32_t crc = get_u32(&r);
     *body_crc = get_u32(&r);
     uint64_t body_size = get_u64(&r);
     if (r.bad || *head_size > size || *head_size < FIXED_BYTES || body_size != size - *head_size)
-        return err_set(err, STATUS_CORRUPT, "cut short");
-    if (crc != head_crc(data, *head_size)) return err_set(err, STATUS_CORRUPT, "its head does not match its checksum");
+        return err_set(err, STATUS_CORRUPT, "truncated file");
+    if (crc != head_crc(data, *head_size)) return err_set(err, STATUS_CORRUPT, "head does not match its checksum");
     read_head(s, &r);
-    if (r.bad || *head_size != head_bytes(s->n_fragments)) return err_set(err, STATUS_CORRUPT, "its head is malformed");
+    if (r.bad || *head_size != head_bytes(s->n_fragments)) return err_set(err, STATUS_CORRUPT, "malformed head");
     return STATUS_OK;
 }
 
@@ -146,8 +146,8 @@ enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_
         if (s->f[i].payload_size == 0) continue;
         s->payload[i] = get_bytes(&r, s->f[i].payload_size);
     }
-    if (!reader_done(&r)) return err_set(err, STATUS_CORRUPT, "its parts do not add up");
+    if (!reader_done(&r)) return err_set(err, STATUS_CORRUPT, "sizes of the parts do not add up");
     if (body_crc != crc32c(0, data + head_size, size - head_size))
-        return err_set(err, STATUS_CORRUPT, "its content does not match its checksum");
+        return err_set(err, STATUS_CORRUPT, "body does not match its checksum");
     return STATUS_OK;
 }

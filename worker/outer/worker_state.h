@@ -1,15 +1,17 @@
-/* What a worker keeps across its own death, as one file: the parameters it held and their versions, the inner
- * optimizer, the error-feedback residual, and the encoded deltas that were not yet named when it was written. It is
- * written before all of a delta is sent, so a restarted worker offers the same bytes again and computes the next round
- * from the same state: killing a worker does not change the run.
+/* The saved state of a worker, one file: parameters and their versions, the inner optimizer, the error-feedback
+ * residual, and the encoded deltas not yet merged. The worker writes it before the last byte of a delta is sent. A
+ * restarted worker offers the same bytes again and computes the next round from the same state: killing a worker does
+ * not change the run.
  *
- * Little-endian. Head (its length is a multiple of 64, so the floats behind it are aligned in a map):
- *   u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0), u32 body CRC32C,
- *   u64 body bytes, uuid[16], run id[16], u64 layout hash, u64 parameters, u64 inner bytes, u64 round, u64 tokens,
- *   f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments, u8 delta form, u8 residual
- * present, then per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending), u32 payload
- * CRC32C, f32 norm, u64 elements; zeros. Body: theta, residual (if present), both fp32 in fragment order; inner
- * optimizer; payloads in fragment order. */
+ * Little-endian.
+ *   Head  u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0),
+ *         u32 body CRC32C, u64 body bytes, uuid[16], run id[16], u64 layout hash, u64 parameters, u64 inner bytes,
+ *         u64 round, u64 tokens, f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments,
+ *         u8 delta form, u8 residual present;
+ *         per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending),
+ *         u32 payload CRC32C, f32 norm, u64 elements;
+ *         zeros up to a multiple of 64 bytes, so that the floats of the body are aligned in a mapped file.
+ *   Body  theta, residual (if present), both fp32 in fragment order; inner optimizer; payloads in fragment order. */
 #ifndef WORKER_WORKER_STATE_H
 #define WORKER_WORKER_STATE_H
 
@@ -22,18 +24,18 @@
 #include "wire/msg.h"
 
 struct saved_fragment {
-    uint64_t version, hash; /* of theta */
-    uint64_t base_version;  /* the pending delta's */
+    uint64_t version, hash; /* version and hash of theta */
+    uint64_t base_version;  /* of the pending delta */
     uint64_t payload_size;  /* 0: no pending delta */
     uint64_t count;         /* floats */
     uint32_t payload_crc;
-    float norm;
+    float norm; /* L2 norm of the delta */
 };
 
 struct saved_state {
     uint8_t uuid[WIRE_UUID], run_id[WIRE_UUID];
     uint64_t layout_hash, n_params, inner_size;
-    uint64_t round; /* of the pending deltas, or the last one that ended; UINT64_MAX: none */
+    uint64_t round; /* of the pending deltas, else the last that ended; UINT64_MAX: none */
     uint64_t tokens, compute_us;
     double loss_sum;
     uint32_t steps, worker_id, n_fragments;
@@ -41,21 +43,22 @@ struct saved_state {
     bool has_residual;
     struct saved_fragment f[LAYOUT_FRAGMENTS_MAX];
 
-    /* Set by decode, pointing into its input. */
-    const float *theta, *residual; /* (n_params); residual NULL when absent */
-    const uint8_t *inner;
-    const uint8_t *payload[LAYOUT_FRAGMENTS_MAX]; /* NULL when none is pending */
+    /* Set by saved_state_decode; they point into its input. */
+    const float *theta, *residual;                /* [n_params]; residual NULL if absent */
+    const uint8_t *inner;                         /* [inner_size] */
+    const uint8_t *payload[LAYOUT_FRAGMENTS_MAX]; /* NULL: none pending */
 };
 
 enum { SAVED_HEAD_MAX = 192 + LAYOUT_FRAGMENTS_MAX * 48 };
 
-/* Encode the head of a body of so many bytes with this CRC32C: dst[SAVED_HEAD_MAX]; returns its length, which depends
- * on the number of fragments only. The body's length and order are the caller's duty (decode checks them). */
+/* Encodes the head in dst[SAVED_HEAD_MAX], for a body of body_size bytes with CRC32C body_crc. Returns the head's
+ * length, which depends only on the number of fragments. The caller writes the body in the order above; decode checks
+ * it. */
 size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_t body_crc, uint8_t *dst);
-/* Only the head: cheap, for the run id. */
+/* Decodes only the head, for the run id. Errors as saved_state_decode. */
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
-/* Everything, both CRCs included. data must be aligned to 4 bytes. CORRUPT (with a reason) or UNSUPPORTED (another
- * format version). */
+/* Decodes the file and checks both CRCs. data[size] is aligned to 4 bytes, and *s points into it. CORRUPT (err says
+ * why), UNSUPPORTED (another format version). */
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err) MUST_CHECK;
 
 #endif

@@ -1,6 +1,8 @@
-/* The work: its state, and the events that change it. The connection is in worker/sync/sync_connection.c; what follows
- * from the state in worker/sync/sync_poll.c; downloads and uploads of objects, which are offsets and deadlines, in
- * worker/sync/sync_flow.c; evaluations in worker/sync/sync_eval.c. */
+/* The state of the work and the events that change it. Other parts of the state machine:
+ *   sync_connection.c   handshake, refusals, end of a session
+ *   sync_poll.c         actions, their times, and what the worker waits for
+ *   sync_flow.c         downloads and uploads: offsets and deadlines
+ *   sync_eval.c         evaluations */
 #include "worker/sync/sync.h"
 
 #include <assert.h>
@@ -22,9 +24,9 @@ void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us)
     sync_rate_init(&s->down, now_us);
 }
 
-/* --- the state of the work ---------------------------------------------------------------------------------------- */
+/* --- state of the work -------------------------------------------------------------------------------------------- */
 
-/* A round ends when every fragment is named or refused. */
+/* A round ends when every fragment is merged or refused. */
 static void end_round(struct sync *s)
 {
     bool rejected = false;
@@ -67,7 +69,7 @@ void sync_settle(struct sync *s)
         s->state = WORKER_SENDING;
     else if (waiting)
         s->state = WORKER_WAITING;
-    else /* who says READY is assigned work, and must not come back from an older state after that */
+    else /* a worker that is READY gets a task, and must not restart from an older state after that */
         s->state = sync_is_behind(s) || s->unsaved ? WORKER_CATCHING_UP : WORKER_READY;
 }
 
@@ -77,7 +79,7 @@ void sync_drop_work(struct sync *s)
         s->f[i].upload = SYNC_UPLOAD_NONE;
         s->f[i].passed = s->f[i].lost = false;
     }
-    s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round, too (journal.sync snapshot) */
+    s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round too (journal.sync) */
     s->has_task = false;
     s->eval.pending = s->eval.running = s->eval.answer = false;
     s->state = WORKER_CATCHING_UP;
@@ -118,7 +120,8 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
             verdict = SYNC_NAMED_LATER;
         }
     }
-    /* Closed without us although our delta may be there: ask for the verdict. */
+    /* The round closed without this worker, but the coordinator may hold the delta: offer it again to get CREDIT or
+     * REJECT. */
     if (verdict != SYNC_NAMED && !s->async && sync_flow_pending(f) && round >= s->round) {
         f->passed = true;
         f->upload = SYNC_UPLOAD_OFFERED;
@@ -152,11 +155,11 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     (void)now_us;
     if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done) return false;
     s->worker_id = m->worker_id;
-    /* The next assignment overtakes the update that ends this round: the update is larger. */
+    /* The next ASSIGN may arrive before the update that ends this round, because the update is larger. */
     if (s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && m->round <= s->round)) return false;
     if (s->has_task && m->round <= s->task.round) return false;
-    /* With a barrier a round may begin again for a fragment of it, refused perhaps to an earlier life of this worker;
-     * what was said of it before has the versions of then, below ours. */
+    /* With a barrier, a round is assigned again when one of its fragments was refused, possibly to an earlier process
+     * of this worker. A stale ASSIGN has versions below the current ones and is ignored. */
     bool again = s->last_again || !s->async;
     if (s->last_round != SYNC_NO_ROUND && (m->round < s->last_round || (m->round == s->last_round && !again)))
         return false;
@@ -166,7 +169,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     s->has_task = true;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
-    sync_settle(s); /* READY at exactly these versions, however far the run has come */
+    sync_settle(s); /* READY at exactly these versions, even if the log is longer */
     return true;
 }
 
@@ -216,7 +219,7 @@ bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us)
     (void)now_us;
     if (m->fragment >= s->n_fragments || m->round != s->round || !sync_flow_pending(&s->f[m->fragment])) return false;
     s->f[m->fragment].upload = SYNC_UPLOAD_REJECTED;
-    /* The coordinator never gave out this round, or lost it in a crash: no other fragment of it counts either. */
+    /* The coordinator never assigned this round, or lost it in a crash: its other fragments are lost too. */
     for (uint32_t i = 0; i < s->n_fragments && m->code == REJECT_UNASSIGNED; i++) {
         if (!sync_flow_pending(&s->f[i])) continue;
         s->f[i].upload = SYNC_UPLOAD_REJECTED;

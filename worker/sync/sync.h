@@ -1,17 +1,20 @@
-/* The worker's half of the protocol as a pure machine: events and the time go in, decisions come out. No sockets,
- * threads, clock or allocation; no floats either: it knows versions, offsets and deadlines, and whoever owns the bytes
- * (worker/outer/outer_loop.c) tells it what became of them.
+/* The worker's half of the protocol as a pure state machine: events and the time go in, actions come out.
  *
- * Two things run side by side. The *connection* (enum sync_phase) goes HELLO -> CONFIGURING -> JOINING -> JOINED, and
- * back to HELLO whenever the coordinator does not know the session any more. The *work* (enum worker_state) keeps its
- * state through that: a worker whose coordinator restarts goes on training and offers its delta to the new one.
+ * It has no sockets, threads, clock or allocation. It holds versions, offsets and deadlines, but no parameters or
+ * payloads. The caller (worker/outer/outer_loop.c) owns those bytes and reports what happened to them.
+ *
+ * Two state machines run side by side:
+ *   - The connection (enum sync_phase) goes HELLO -> CONFIGURING -> JOINING -> JOINED. It returns to HELLO when the
+ *     coordinator no longer knows the session.
+ *   - The work (enum worker_state) keeps its state across sessions: when the coordinator restarts, the worker keeps
+ *     training and offers its delta to the new process.
  *
  *     CATCHING_UP -> READY -> TRAINING -> SENDING -> WAITING -> READY ... FINISHED
  *                      \-> EVALUATING -> READY
  *
- * Events are functions. What to do follows from the state: call sync_poll until it says that nothing is due, sync_apply
- * until no object is ready, and sleep until sync_deadline_us. Everything that was sent is sent again after silence; a
- * duplicate, lost or late message changes nothing that matters. docs/protocol.md says what the messages mean. */
+ * Each event is a function. After events the caller calls sync_poll until no action is due and sync_apply until no
+ * object is ready, then sleeps until sync_deadline_us. Every message is resent after a timeout, so a duplicate, lost or
+ * late message does no harm. docs/protocol.md specifies the messages. */
 #ifndef WORKER_SYNC_H
 #define WORKER_SYNC_H
 
@@ -23,98 +26,98 @@
 #include "worker/sync/sync_rate.h"
 
 enum {
-    SYNC_CHUNK = 256 << 10,    /* payload bytes of one CHUNK we send: 2 s at 1 Mbit/s */
-    SYNC_WINDOW = 4 << 20,     /* bytes asked for and not yet here, all fragments together */
+    SYNC_CHUNK = 256 << 10,    /* payload bytes of one CHUNK that the worker sends: 2 s at 1 Mbit/s */
+    SYNC_WINDOW = 4 << 20,     /* bytes requested and not yet received, summed over fragments */
     SYNC_GETS_MAX = 8,         /* fragments with an open GET */
-    SYNC_CONNECT_US = 1000000, /* HELLO and JOIN are sent again after this, then later and later */
-    SYNC_DROPS_MAX = 5,
-    SYNC_NAME_US = 90000000, /* a name that is still taken after this is another worker's */
+    SYNC_CONNECT_US = 1000000, /* first resend of HELLO and JOIN; later ones back off */
+    SYNC_DROPS_MAX = 5,        /* sync_drop calls in a row before the worker fails */
+    SYNC_NAME_US = 90000000,   /* a name still refused after this belongs to another worker */
 };
 
 #define SYNC_NO_ROUND UINT64_MAX
-#define SYNC_FAILED_HERE UINT16_MAX /* `refused`: not by the coordinator */
+#define SYNC_FAILED_HERE UINT16_MAX /* value of `refused`: the worker itself failed */
 
 enum sync_phase {
-    SYNC_HELLO,       /* HELLO is sent until CONFIG comes */
-    SYNC_CONFIGURING, /* the owner builds model and data; then sync_configured */
-    SYNC_JOINING,     /* JOIN is sent until WELCOME comes */
+    SYNC_HELLO,       /* send HELLO until CONFIG arrives */
+    SYNC_CONFIGURING, /* the caller builds model and data, then calls sync_configured */
+    SYNC_JOINING,     /* send JOIN until WELCOME arrives */
     SYNC_JOINED,
-    SYNC_STOPPED, /* left, finished or refused for good */
+    SYNC_STOPPED, /* left, finished, failed or permanently refused */
 };
 
 enum sync_upload {
     SYNC_UPLOAD_NONE,
-    SYNC_UPLOAD_OFFERED,   /* OFFER sent, no credit yet */
-    SYNC_UPLOAD_SENDING,   /* chunks go out under credit */
-    SYNC_UPLOAD_DELIVERED, /* the coordinator holds all of it */
-    SYNC_UPLOAD_NAMED,     /* an update named it: merged */
+    SYNC_UPLOAD_OFFERED,   /* OFFER sent, no CREDIT yet */
+    SYNC_UPLOAD_SENDING,   /* sending chunks up to the credit */
+    SYNC_UPLOAD_DELIVERED, /* the coordinator holds the whole payload */
+    SYNC_UPLOAD_NAMED,     /* an update names it: merged */
     SYNC_UPLOAD_REJECTED,
 };
 
 struct sync_fragment {
-    uint64_t version; /* applied */
+    uint64_t version; /* last one applied */
 
-    /* Download of the next object: update version + 1, or a snapshot while `loading`. */
+    /* Download of the next object: update `version` + 1, or a snapshot if `loading`. */
     bool loading;
-    bool complete;             /* assembled, not applied yet */
+    bool complete;             /* assembled, not yet applied */
     uint64_t target;           /* newest version known to exist */
-    uint64_t get_version;      /* of the object */
-    uint64_t snapshot_hash;    /* of the snapshot that is being loaded, or was loaded last */
-    uint64_t have, total;      /* bytes; total 0: not known */
-    uint64_t usual;            /* bytes of the update before: what the next one is expected to have */
-    uint64_t requested;        /* end of what the open GET asks for; 0: none open */
-    uint64_t own_from, own_to; /* bytes of the object that are not waited for; 0, 0: none */
-    uint64_t get_at, get_wait; /* when to ask again; current back-off */
+    uint64_t get_version;      /* version of the object */
+    uint64_t snapshot_hash;    /* of the snapshot being loaded, or loaded last */
+    uint64_t have, total;      /* bytes received in order, and of the object; total 0: unknown */
+    uint64_t usual;            /* bytes of the previous update: the estimate for the next one */
+    uint64_t requested;        /* end of the range of the open GET; 0: none open */
+    uint64_t own_from, own_to; /* range filled in locally, not downloaded; 0, 0: none */
+    uint64_t get_at, get_wait; /* time of the next GET; current back-off */
 
     /* Upload of this round's delta. */
     enum sync_upload upload;
-    bool passed;                /* an update of this round or a later one did not name it */
-    bool lost;                  /* delivered, and passed all the same: will never be merged */
-    bool probing;               /* offered again after silence: if still only `probe` is held, the rest was lost */
-    uint64_t bytes, held, upto; /* payload size; what the coordinator has; what it allows */
-    uint64_t sent, probe;       /* bytes given to the transport */
-    uint64_t up_at, up_wait;    /* when to offer again */
+    bool passed;  /* an update of this round or a later one does not name it */
+    bool lost;    /* will never be merged, and the caller has not yet rolled it back */
+    bool probing; /* offered again after a timeout: CREDIT for `probe` means that later chunks were lost */
+    uint64_t bytes, held, upto; /* payload size; bytes the coordinator holds; end of the credit */
+    uint64_t sent, probe;       /* bytes handed to the transport; `held` at the probe */
+    uint64_t up_at, up_wait;    /* time of the next OFFER; current back-off */
 };
 
 struct sync_eval {
     bool pending, running;
-    bool answer;                   /* EVAL_RESULT is to be sent */
-    struct msg_eval task;          /* pending, running or answered last */
-    struct msg_eval_result result; /* of the last one; eval_id 0: none */
+    bool answer;                   /* EVAL_RESULT is due */
+    struct msg_eval task;          /* the one pending, running or answered last */
+    struct msg_eval_result result; /* of the last evaluation; eval_id 0: none */
 };
 
 struct sync {
     enum sync_phase phase;
     enum worker_state state;
-    bool async;           /* policy: start from these versions *or later*; updates are applied during training */
-    bool holds;           /* every fragment is at a version of the log */
+    bool async; /* no barrier: a round starts at the assigned versions or later, and updates apply while training */
+    bool holds; /* every fragment is loaded, at a version of the log */
     uint32_t n_fragments; /* 0 until configured */
-    uint32_t worker_id;   /* UINT32_MAX: not known yet */
+    uint32_t worker_id;   /* UINT32_MAX: unknown */
     uint64_t session;
-    uint64_t jitter;               /* from the uuid: spreads the retries of many workers */
-    uint64_t retry_at, retry_wait; /* of HELLO or JOIN */
+    uint64_t jitter;               /* from the uuid: spreads the retries of the workers */
+    uint64_t retry_at, retry_wait; /* next HELLO or JOIN; current back-off */
     uint64_t joined_at;
-    uint64_t name_since; /* since when its name is refused; 0: it is not */
+    uint64_t name_since; /* time of the first refusal of its name; 0: not refused */
     uint64_t rtt_us;
     struct sync_rate up, down;
-    uint64_t blocked_until; /* the bulk queue was full */
-    uint32_t drops;         /* times everything was dropped since the last merged delta */
-    bool bind_due;
+    uint64_t blocked_until; /* the bulk queue was full: no chunk before this time */
+    uint32_t drops;         /* calls of sync_drop since the last merged delta */
+    bool bind_due;          /* send BIND */
 
-    uint64_t round;      /* being trained, sent or waited for; SYNC_NO_ROUND: none */
-    uint64_t last_round; /* last one that ended; SYNC_NO_ROUND: none */
-    bool last_again;     /* without a barrier: it may be assigned again: it was refused, or another session began */
-    bool has_task;       /* `task` is accepted and not yet trained */
+    uint64_t round;      /* in training, upload or merge; SYNC_NO_ROUND: none */
+    uint64_t last_round; /* the last that ended; SYNC_NO_ROUND: none */
+    bool last_again;     /* async: last_round may be assigned again (a delta was refused, or a new session began) */
+    bool has_task;       /* `task` is accepted, training has not begun */
     struct msg_assign task;
     struct sync_eval eval;
 
-    bool unsaved;        /* the state that the deltas belong to is not on disk yet */
-    uint64_t unsaved_us; /* since when */
+    bool unsaved;        /* a save is running: the state of these deltas is not on disk */
+    uint64_t unsaved_us; /* start of the save */
 
-    bool done, finished; /* DONE came; LEAVE(finished) to be sent */
-    bool leave_due;
-    uint16_t refused;         /* code that stopped it, or SYNC_FAILED_HERE; 0: none */
-    char text[WIRE_TEXT_MAX]; /* why it stopped, or the last refusal that is being retried */
+    bool done, finished;      /* DONE arrived; LEAVE says finished */
+    bool leave_due;           /* send LEAVE */
+    uint16_t refused;         /* REFUSE code that stopped it, or SYNC_FAILED_HERE; 0: none */
+    char text[WIRE_TEXT_MAX]; /* why it stopped, or the refusal being retried */
     struct sync_fragment f[LAYOUT_FRAGMENTS_MAX];
 };
 
@@ -123,7 +126,7 @@ enum sync_action_type {
     SYNC_SEND_JOIN,
     SYNC_SEND_BIND,
     SYNC_SEND_OFFER,       /* fragment */
-    SYNC_SEND_CHUNK,       /* fragment, offset, length: bytes of the payload */
+    SYNC_SEND_CHUNK,       /* fragment, offset, length in the payload */
     SYNC_SEND_GET,         /* fragment, kind, version, offset, length */
     SYNC_SEND_EVAL_RESULT, /* eval.result */
     SYNC_SEND_LEAVE,       /* finished */
@@ -138,92 +141,96 @@ struct sync_action {
 
 void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us);
 
-/* The next message to send now, if any. It counts as sent; for a chunk that the transport did not take call
- * sync_blocked. */
+/* Returns whether a message is due and fills *a. The message counts as sent. If the transport does not accept a chunk,
+ * the caller calls sync_blocked. */
 bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a);
 void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us);
-/* Earliest time at which sync_poll has something; UINT64_MAX: not before an event. */
+/* Earliest time at which sync_poll returns an action; UINT64_MAX: none without another event. */
 uint64_t sync_deadline_us(const struct sync *s);
-/* A fragment whose assembled object may be applied now: apply it and call sync_applied (or sync_loaded). False: none.
- * Updates wait while the parameters are in use (barrier: training; a save) and while an evaluation needs this version.
- */
+/* Returns whether an assembled object may be applied now, and its fragment. The caller applies it, then calls
+ * sync_applied (update) or sync_loaded (snapshot). Updates wait
+ *   - during a save and an evaluation, and with a barrier during training: the parameters are in use;
+ *   - at the versions that a pending evaluation needs, and with a barrier at those that an accepted task needs. */
 bool sync_apply(const struct sync *s, uint32_t *fragment_p);
-/* Training begins with sync_train_begin, not with the assignment. */
+/* A task can begin now: the caller calls sync_train_begin. */
 bool sync_wants_training(const struct sync *s);
+/* An evaluation can begin now: the caller calls sync_eval_begin. */
 bool sync_wants_eval(const struct sync *s);
-/* What it waits for, for people; "" while it has work. */
+/* Describes in out[cap] what the worker waits for; "" if it has work. */
 void sync_waits_for(const struct sync *s, char *out, size_t cap);
 
 /* --- connection --- */
-/* CONFIG came. True: new to us, the owner prepares and calls sync_configured; false: a duplicate. */
+/* CONFIG arrived. True: the caller builds model and data, then calls sync_configured. False: a duplicate. */
 bool sync_on_config(struct sync *s, uint64_t now_us);
-/* Model and data are ready; JOIN follows. versions[n_fragments]: those of the saved state, NULL: nothing is held (both
- * are ignored at a rejoin, where what it holds is known). */
+/* Model and data are ready: send JOIN. versions[n_fragments] are those of the saved state, NULL if there is none. A
+ * rejoin ignores async, n_fragments and versions: the state machine has them already. */
 void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uint64_t *versions, uint64_t now_us);
-/* True: a new session began. When it does not resume, all work is dropped and every fragment is `loading` its snapshot:
- * the owner drops its payloads and residuals, and may call sync_loaded for what it can make itself. What a session
- * before loaded of the same snapshot is kept: fragments that are not `loading`, and bytes of those that are. */
+/* True: a new session began. `holds` tells whether it resumes. If not:
+ *   - all work is dropped and every fragment is `loading` its snapshot;
+ *   - the caller drops its payloads and residuals, and may call sync_loaded for a snapshot that it can compute itself;
+ *   - progress of an earlier session on the same snapshot is kept, whole fragments as well as bytes. */
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us);
-/* May start the handshake again, wait, or stop for good (phase SYNC_STOPPED, `refused`, `text`). */
+/* Restarts the handshake, retries later, or stops permanently (phase SYNC_STOPPED, `refused`, `text`). */
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);
-/* Forget the session and say HELLO again, keeping the work. */
+/* Drops the session and sends HELLO again; keeps the work. */
 void sync_rejoin(struct sync *s, uint64_t now_us);
-/* Same, and the work with it: everything is loaded again (a hash did not match), each time a little later, and after
- * SYNC_DROPS_MAX times without a merged delta in between not at all. */
+/* Drops session and work: all snapshots are loaded again, after a hash mismatch for example. The delay doubles with
+ * each call. After SYNC_DROPS_MAX calls without a merged delta the worker fails. */
 void sync_drop(struct sync *s, uint64_t now_us);
-/* Stop: LEAVE is sent once if there is a session. */
+/* Stops the worker; sends LEAVE once if there is a session. */
 void sync_leave(struct sync *s, const char *text, uint64_t now_us);
-/* The run cannot go on here. */
+/* Stops with an error: the run cannot continue on this machine. */
 void sync_fail(struct sync *s, const char *text);
 void sync_set_rtt(struct sync *s, uint64_t rtt_us);
 
 /* --- objects --- */
-/* Where a chunk of this object would go: true when it is the one being assembled. */
+/* Whether this object is the one being assembled for its fragment. */
 bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_t version);
-/* A chunk of so many bytes came, of whatever object: a copy of what is here already is a sign of life, too. */
+/* A chunk of any object arrived; `bytes` is its size. A duplicate counts too: it shows that the link is alive. */
 void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us);
 /* The assembled prefix grew to `have` of `total` bytes. */
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us);
-/* Bytes [from, to) of the object being assembled are in place without the network, 0 < from and to < total: `have`
- * skips them, and so do requests. */
+/* The caller filled in bytes [from, to) of the object being assembled, 0 < from < to < total: `have` and requests skip
+ * them. */
 void sync_on_local_bytes(struct sync *s, uint32_t fragment, uint64_t from, uint64_t to);
-/* The assembled object was useless: ask for it again from its start. */
+/* The assembled object is corrupt: download it again from byte 0. */
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us);
-/* A snapshot was loaded (or made): the fragment is at `version`. */
+/* A snapshot was loaded or computed: the fragment is at `version`. */
 void sync_loaded(struct sync *s, uint32_t fragment, uint64_t version, uint64_t now_us);
 enum sync_verdict {
     SYNC_NOT_MINE,
-    SYNC_NAMED,       /* the delta in flight was merged: commit it */
-    SYNC_NAMED_LATER, /* a later delta of this worker, of a life that was not saved: its residual is not ours */
+    SYNC_NAMED,       /* the update merged the delta in flight: commit it */
+    SYNC_NAMED_LATER, /* it merged a later delta, made by an earlier process and not saved: the residual is stale */
 };
-/* An update was applied. `round` is the update's; named_round is the round under which it names this worker,
- * SYNC_NO_ROUND when it does not. */
+/* An update was applied. `round` is the update's. named_round is the round for which it names this worker,
+ * SYNC_NO_ROUND if it does not. */
 enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round, uint64_t named_round,
                                uint64_t now_us);
 
 /* --- work --- */
-/* True when it was taken (a repetition of the task in hand: false). */
+/* Returns whether the task is new and accepted; false for a duplicate. */
 bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us);
 void sync_train_begin(struct sync *s, uint64_t now_us);
-/* Training ended without a delta (fault, interruption): back to READY at the same versions. */
+/* Training ended without a delta (fault, interruption): READY again, at the same versions. */
 void sync_train_abandon(struct sync *s, uint64_t now_us);
-/* The state of this worker is being saved, from here to sync_saved (or to where that failed): the last byte of each
- * delta stays here, so that nothing is merged that this worker could not send again, and the parameters stay as they
- * are: no update is applied, no training begins, and it is not READY. Fragments begin one after the other, each when
- * the rate of the last rounds has those before it through, so that the last byte of one need not wait for all of the
- * next. */
+/* A save starts; sync_saved ends it, also if it failed. During a save:
+ *   - the last byte of each delta is held back: no delta is merged that this worker could not send again;
+ *   - the parameters stay unchanged: no update is applied, no training begins, the state is not READY;
+ *   - fragments start one after the other, each when the measured rate should have sent those before it. The last byte
+ *     of a fragment then does not queue behind the whole next one. */
 void sync_unsaved(struct sync *s, uint64_t now_us);
 void sync_saved(struct sync *s, uint64_t now_us);
-/* What may go of the deltas before sync_saved needs about so many microseconds more; UINT64_MAX: it is not under way
- * yet, a fragment is only partly handed over, or nothing is held back. */
+/* Estimated microseconds until the bytes that may be sent before sync_saved are delivered. UINT64_MAX: no credit yet, a
+ * fragment is partly sent, or no byte is held back. */
 uint64_t sync_held_back_us(const struct sync *s);
-/* Payloads are ready: offer them. bytes[n_fragments]. Also after a restart with saved payloads. A fragment with 0 bytes
- * was settled before. */
+/* Offers the payloads of a round, after training or restored after a restart. bytes[n_fragments] are their sizes; 0:
+ * the fragment was merged or refused before. */
 void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us);
 void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us);
-/* True: the delta in flight is refused, roll it back. */
+/* True: the delta in flight is refused; the caller rolls it back. */
 bool sync_on_reject(struct sync *s, const struct msg_reject *m, uint64_t now_us);
-/* A delivered delta that an update of its round passed over (it cannot be merged any more): roll it back. */
+/* Returns whether a delta can no longer be merged (its round closed, or was never assigned), and its fragment; the
+ * caller rolls it back. */
 bool sync_take_rollback(struct sync *s, uint32_t *fragment_p);
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us);

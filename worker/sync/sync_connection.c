@@ -1,4 +1,4 @@
-/* The connection: HELLO, CONFIGURING, JOINING, JOINED, and what ends it. */
+/* The connection: handshake, refusals, and the end of a session. */
 #include "worker/sync/sync.h"
 
 #include <assert.h>
@@ -8,9 +8,9 @@
 #include "worker/sync/sync_impl.h"
 
 enum {
-    REFUSED_WAIT_US = 5000000, /* "full" and "name taken" are asked again after this */
-    NAME_WAIT_LAST_US = 15000000,
-    STALE_REFUSE_US = 1000000, /* a REFUSE this soon after WELCOME answers a message of the session before */
+    REFUSED_WAIT_US = 5000000,    /* retry delay after "full" and "name taken" */
+    NAME_WAIT_LAST_US = 15000000, /* longest retry delay after "name taken" */
+    STALE_REFUSE_US = 1000000,    /* a REFUSE this soon after WELCOME answers a message of the previous session */
 };
 
 bool sync_on_config(struct sync *s, uint64_t now_us)
@@ -45,7 +45,7 @@ void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uin
     retry_start(s, now_us);
 }
 
-/* A JOIN that was repeated while its answer was on the way says less than what is held by now. */
+/* A resent JOIN may list older versions than the worker holds when its WELCOME arrives. */
 static bool covers(const struct sync *s, const struct msg_welcome *w)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++)
@@ -53,14 +53,14 @@ static bool covers(const struct sync *s, const struct msg_welcome *w)
     return s->phase == SYNC_JOINED;
 }
 
-/* A fragment that was loaded while others were not yet. */
+/* An earlier session loaded this snapshot while other fragments were still loading. */
 static bool is_loaded(const struct sync *s, uint32_t fragment, struct wire_version snapshot)
 {
     const struct sync_fragment *f = &s->f[fragment];
     return !s->holds && !f->loading && f->version == snapshot.version && f->snapshot_hash == snapshot.hash;
 }
 
-/* Start on the snapshots, or go on with them; replaying begins when all of them are loaded. */
+/* Starts or continues the download of the snapshots. Updates are applied once all snapshots are loaded. */
 static void load_snapshots(struct sync *s, const struct wire_version *snapshots, uint64_t now_us)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++)
@@ -70,15 +70,15 @@ static void load_snapshots(struct sync *s, const struct wire_version *snapshots,
 
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
 {
-    bool known = w->worker_id != UINT32_MAX; /* otherwise ids are given later, and ASSIGN brings ours */
+    bool known = w->worker_id != UINT32_MAX; /* otherwise ASSIGN brings the id */
     if (s->phase == SYNC_JOINED && w->session == s->session) {
         if (known) s->worker_id = w->worker_id;
         return false;
     }
-    /* A repeated JOIN makes another session, which replaces the one before: the later WELCOME counts. */
+    /* Each JOIN starts a session that replaces the previous one: the latest WELCOME counts. */
     if (s->phase != SYNC_JOINING && s->phase != SYNC_JOINED) return false;
     if (w->n_fragments != s->n_fragments) {
-        sync_fail(s, "the coordinator counts fragments differently: both sides must run the same version of atoll");
+        sync_fail(s, "the coordinator has another number of fragments: run the same version of atoll on both sides");
         return false;
     }
     bool resume = s->holds && (w->resume || covers(s, w));
@@ -94,10 +94,10 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
         load_snapshots(s, w->snapshot, now_us);
     }
     assert(s->holds == resume);
-    /* Whether the last round counted, and is not given out again, its coordinator knows: this process may have been
-     * another when it was refused. A merged one has moved the versions on. */
+    /* Only the coordinator knows whether the last round was merged: an earlier process of this worker may have received
+     * the refusal. If it was merged, the versions are newer and a stale ASSIGN is ignored. */
     s->last_again = true;
-    /* What was asked of us before belongs to the other session; the coordinator may have lost it and asks again. */
+    /* Tasks of the previous session are void: the coordinator may have lost them, and assigns again. */
     s->has_task = s->eval.pending = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         assert(!resume || !s->f[i].loading);
@@ -127,8 +127,9 @@ void sync_drop(struct sync *s, uint64_t now_us)
     sync_rejoin(s, now_us);
     s->retry_at = now_us + ((uint64_t)SYNC_CONNECT_US << s->drops);
     if (++s->drops > SYNC_DROPS_MAX)
-        sync_fail(s, "the run's updates do not lead to the run's parameters on this machine, again and again: test its "
-                     "memory, and use the same version of atoll on both sides");
+        sync_fail(
+            s, "updates repeatedly gave wrong parameters on this machine: test its memory, and run the same version of "
+               "atoll on both sides");
 }
 
 void sync_fail(struct sync *s, const char *text)
@@ -138,14 +139,15 @@ void sync_fail(struct sync *s, const char *text)
     snprintf(s->text, sizeof s->text, "%s", text);
 }
 
-/* Perhaps by an earlier life of this worker, on a machine that was restarted: its session ends with silence, and a
- * minute later at most its place. Who has the name after that is another one. */
+/* The name may belong to an earlier process of this worker on a restarted machine. That session times out, and at most
+ * a minute later its name is free. After SYNC_NAME_US the name belongs to another worker. */
 static void refused_name(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
 {
     char text[WIRE_TEXT_MAX];
     if (!s->name_since) s->name_since = now_us;
     if (now_us - s->name_since >= SYNC_NAME_US) {
-        snprintf(text, sizeof text, "%.900s (for %u s now)", m->text, (unsigned)((now_us - s->name_since) / 1000000));
+        snprintf(text, sizeof text, "%.900s (refused for %u s)", m->text,
+                 (unsigned)((now_us - s->name_since) / 1000000));
         s->refused = m->code;
         sync_fail(s, text);
         return;
@@ -176,7 +178,7 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
             snprintf(s->text, sizeof s->text, "%s", m->text);
         }
         break;
-    default: /* version, run, config, layout, data set, malformed: asking again would not help */
+    default: /* version, run, config, layout, data set, malformed: a retry gives the same answer */
         if (!joining) break;
         s->refused = m->code;
         sync_fail(s, m->text);

@@ -1,4 +1,4 @@
-/* Evaluations: asked for at versions, done at exactly these, before other work. */
+/* Evaluations: run at exactly the requested versions, and before other work. */
 #include "worker/sync/sync.h"
 
 #include <assert.h>
@@ -36,15 +36,15 @@ void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
     }
     e->task = *m;
     e->pending = true;
-    /* With a barrier an evaluation comes between rounds: a task from before it missed its round. */
+    /* With a barrier, evaluations run between rounds: a task at older versions missed its round. */
     for (uint32_t i = 0; i < s->n_fragments && s->has_task && !s->async; i++)
         s->has_task = s->task.versions[i] >= m->versions[i];
-    bool past = s->state == WORKER_TRAINING;
+    bool versions_passed = s->state == WORKER_TRAINING;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
-        past = past || (s->holds && s->f[i].version > m->versions[i]);
+        versions_passed = versions_passed || (s->holds && s->f[i].version > m->versions[i]);
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
     }
-    if (past) answer_eval(s, 0, 0);
+    if (versions_passed) answer_eval(s, 0, 0);
     sync_settle(s);
 }
 

@@ -1,6 +1,6 @@
-/* Both directions go back to the last byte known to have arrived when nothing moves for longer than a round trip and
- * the bytes under way can explain ("silence"), and wait twice as long each time it does not help. A slow link is no
- * silence: the rates are measured, and pessimistic before. */
+/* Timeouts of both directions: a transfer restarts at the last byte known to have arrived if no byte moves for longer
+ * than round trip and bytes in flight explain. Each further timeout is twice as long. A slow link does not time out:
+ * the rates are measured, and start pessimistic. */
 #include "worker/sync/sync_flow.h"
 
 #include <assert.h>
@@ -9,12 +9,12 @@
 #include "worker/sync/sync_impl.h"
 
 enum {
-    PARKED_GUESS = 64 << 10, /* size of the first object of all, for its deadline */
-    BLOCKED_US = 5000,       /* a full queue is tried again after this */
-    DELIVERED_US = 30000000, /* a delivered delta is offered again after this: a lost REJECT must not wait for ever */
+    FIRST_OBJECT_BYTES = 64 << 10, /* assumed size of the first object, for its deadline */
+    BLOCKED_US = 5000,             /* delay after a full queue */
+    DELIVERED_US = 30000000,       /* delay before a delivered delta is offered again, in case its REJECT was lost */
 };
 
-/* ---- download ------------------------------------------------------------------------------------------------- */
+/* --- download ----------------------------------------------------------------------------------------------------- */
 
 static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
 {
@@ -25,7 +25,7 @@ static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t
     f->get_wait = 0;
 }
 
-static void ask_again(struct sync_fragment *f, uint64_t now_us)
+static void request_rest(struct sync_fragment *f, uint64_t now_us)
 {
     f->requested = f->have;
     f->get_at = now_us;
@@ -39,7 +39,7 @@ void sync_flow_load(struct sync *s, uint32_t fragment, struct wire_version snaps
     f->loading = true;
     f->snapshot_hash = snapshot.hash;
     if (same)
-        ask_again(f, now_us);
+        request_rest(f, now_us);
     else
         restart_download(f, snapshot.version, now_us);
 }
@@ -52,10 +52,10 @@ void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us)
 void sync_flow_rejoin(struct sync *s, uint32_t fragment, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
-    /* A snapshot may be another one now, an update is the same for ever. */
+    /* The coordinator may have a newer snapshot; an update never changes. */
     if (f->get_version != f->version + 1 || f->loading) sync_flow_next(s, fragment, now_us);
     f->loading = false;
-    ask_again(f, now_us);
+    request_rest(f, now_us);
     if (sync_flow_pending(f)) sync_flow_offer(s, fragment, f->bytes, now_us);
 }
 
@@ -67,8 +67,8 @@ bool sync_expects(const struct sync *s, uint8_t kind, uint32_t fragment, uint64_
            kind == (f->loading ? OBJECT_SNAPSHOT : OBJECT_UPDATE);
 }
 
-/* Of the bytes [from, to) those that must come through the network. */
-static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t to)
+/* Bytes in [from, to) that must be downloaded, without the local range. */
+static uint64_t missing_bytes(const struct sync_fragment *f, uint64_t from, uint64_t to)
 {
     assert(f->own_from <= f->own_to);
     if (to <= from) return 0;
@@ -76,21 +76,22 @@ static uint64_t lacking(const struct sync_fragment *f, uint64_t from, uint64_t t
     return to - from - (b > a ? b - a : 0);
 }
 
-/* Bytes that are asked for and known to exist, all fragments together: they share one connection. */
-static uint64_t coming(const struct sync *s)
+/* Bytes requested and known to exist, summed over fragments: they share one connection. */
+static uint64_t bytes_requested(const struct sync *s)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
-        if (!f->complete) bytes += lacking(f, f->have, f->requested < f->total ? f->requested : f->total);
+        if (!f->complete) bytes += missing_bytes(f, f->have, f->requested < f->total ? f->requested : f->total);
     }
     return bytes;
 }
 
-/* What moves for one moves for those behind it: a request that crosses an object is a second copy of all of it. */
-static void expect_objects(struct sync *s, uint64_t now_us)
+/* Bytes of one fragment postpone the deadlines of all: a GET sent while the object is on its way would download a
+ * second copy of it. */
+static void extend_get_deadlines(struct sync *s, uint64_t now_us)
 {
-    uint64_t before = coming(s);
+    uint64_t before = bytes_requested(s);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         struct sync_fragment *f = &s->f[i];
         uint64_t at = now_us + sync_timeout_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before);
@@ -101,10 +102,10 @@ static void expect_objects(struct sync *s, uint64_t now_us)
 void sync_on_chunk(struct sync *s, uint64_t bytes, uint64_t now_us)
 {
     sync_rate_add(&s->down, bytes);
-    expect_objects(s, now_us);
+    extend_get_deadlines(s, now_us);
 }
 
-static void skip_own(struct sync_fragment *f)
+static void skip_local_bytes(struct sync_fragment *f)
 {
     if (f->have >= f->own_from && f->have < f->own_to) f->have = f->own_to;
 }
@@ -115,7 +116,7 @@ void sync_on_local_bytes(struct sync *s, uint32_t fragment, uint64_t from, uint6
     if (!from || from >= to || to >= f->total || f->complete) return;
     f->own_from = from;
     f->own_to = to;
-    skip_own(f);
+    skip_local_bytes(f);
     assert(f->have < f->total);
 }
 
@@ -125,13 +126,13 @@ void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     assert(fragment < s->n_fragments && !f->complete);
     assert(f->have < have && have <= total && (!f->total || f->total == total));
     f->have = have;
-    skip_own(f);
+    skip_local_bytes(f);
     f->total = total;
     if (!f->loading) f->usual = total;
     f->complete = have == total;
     f->get_wait = 0;
     f->get_at = now_us;
-    expect_objects(s, now_us);
+    extend_get_deadlines(s, now_us);
 }
 
 void sync_on_damaged(struct sync *s, uint32_t fragment, uint64_t now_us)
@@ -146,18 +147,19 @@ static uint64_t window(const struct sync *s)
     return SYNC_WINDOW / (s->n_fragments < SYNC_GETS_MAX ? s->n_fragments : SYNC_GETS_MAX);
 }
 
-/* Half of the window is here: ask for the half after it, so that the link never runs dry for a round trip. */
-static bool prolongs(const struct sync *s, const struct sync_fragment *f)
+/* Half of the window has arrived: request the next half, so that the link is not idle for a round trip. */
+static bool extends_window(const struct sync *s, const struct sync_fragment *f)
 {
-    return f->requested > f->have && f->requested < f->total && lacking(f, f->have, f->requested) <= window(s) / 2;
+    return f->requested > f->have && f->requested < f->total &&
+           missing_bytes(f, f->have, f->requested) <= window(s) / 2;
 }
 
 /* When the fragment's next GET is due; UINT64_MAX: it needs none. */
 static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open)
 {
     if (f->complete || (s->state == WORKER_TRAINING && !s->async)) return UINT64_MAX;
-    if (!f->loading && !s->holds) return UINT64_MAX; /* the others first: replaying needs all of them loaded */
-    if (prolongs(s, f)) return 0;
+    if (!f->loading && !s->holds) return UINT64_MAX; /* snapshots first: updates need all fragments loaded */
+    if (extends_window(s, f)) return 0;
     if (f->requested > f->have) return f->get_at;
     if (open >= SYNC_GETS_MAX) return UINT64_MAX;
     return f->have ? 0 : f->get_at;
@@ -173,7 +175,7 @@ static uint64_t next_get(const struct sync *s, struct sync_action *a)
         uint64_t due = get_due(s, f, open);
         if (due >= best) continue;
         best = due;
-        uint64_t from = prolongs(s, f) ? f->requested : f->have;
+        uint64_t from = extends_window(s, f) ? f->requested : f->have;
         uint64_t end = from + (from == f->have ? window(s) : window(s) / 2);
         if (from >= f->own_from && from < f->own_to) {
             end += f->own_to - from;
@@ -200,14 +202,14 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     assert(!f->complete && a->version == f->get_version && a->length);
     assert(a->offset >= f->have && (!f->total || a->offset + a->length <= f->total));
     f->requested = a->offset + a->length;
-    if (a->offset > f->have) return; /* prolonged: the deadline is that of the bytes under way */
-    if (again) s->bind_due = true;   /* perhaps the bulk connection is not known there */
-    uint64_t expect = f->total ? lacking(f, a->offset, f->requested) : f->usual ? f->usual : PARKED_GUESS;
+    if (a->offset > f->have) return; /* the window was extended: the deadline of the bytes in flight stays */
+    if (again) s->bind_due = true;   /* the coordinator may not know the bulk connection */
+    uint64_t expect = f->total ? missing_bytes(f, a->offset, f->requested) : f->usual ? f->usual : FIRST_OBJECT_BYTES;
     f->get_wait = f->get_wait ? sync_backoff_us(f->get_wait) : sync_timeout_us(&s->down, s->rtt_us, expect);
     f->get_at = now_us + f->get_wait;
 }
 
-/* ---- upload --------------------------------------------------------------------------------------------------- */
+/* --- upload ------------------------------------------------------------------------------------------------------- */
 
 void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us)
 {
@@ -220,8 +222,8 @@ void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t
     f->up_wait = 0;
 }
 
-/* Bytes given to the transport that nobody confirmed, all fragments together: they share one connection. */
-static uint64_t under_way(const struct sync *s)
+/* Bytes sent and not yet acknowledged, summed over fragments: they share one connection. */
+static uint64_t bytes_in_flight(const struct sync *s)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->n_fragments; i++)
@@ -229,9 +231,9 @@ static uint64_t under_way(const struct sync *s)
     return bytes;
 }
 
-static void delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
+static void mark_delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
 {
-    if (f->upload != SYNC_UPLOAD_DELIVERED) expect_objects(s, now_us); /* the update may follow at once */
+    if (f->upload != SYNC_UPLOAD_DELIVERED) extend_get_deadlines(s, now_us); /* the update may arrive next */
     f->held = f->bytes;
     f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
     f->lost = f->passed;
@@ -244,31 +246,32 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     struct sync_fragment *f = &s->f[fragment];
     assert(sync_flow_pending(f) && f->bytes);
     if (have >= f->bytes) {
-        delivered(s, f, now_us);
+        mark_delivered(s, f, now_us);
     } else {
         bool first = f->upload == SYNC_UPLOAD_OFFERED, lost = have < f->held;
-        if (first || lost || (f->probing && have == f->probe)) f->sent = have; /* from where it stands */
+        if (first || lost || (f->probing && have == f->probe)) f->sent = have; /* resume there */
         f->upload = SYNC_UPLOAD_SENDING;
         f->upto = upto < f->bytes ? upto : f->bytes;
         f->probing = false;
     }
     bool moved = have > f->held || f->upload != SYNC_UPLOAD_SENDING;
-    if (have > f->held) sync_rate_add(&s->up, f->held ? have - f->held : 0); /* an OFFER tells of what was there */
+    if (have > f->held)
+        sync_rate_add(&s->up, f->held ? have - f->held : 0); /* the first CREDIT reports bytes of earlier sessions */
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->held = have;
         if (f->sent < have) f->sent = have;
-        f->up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
+        f->up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
         if (moved) f->up_wait = 0;
         assert(f->held <= f->sent && f->sent <= f->bytes && f->upto <= f->bytes);
     }
-    /* What moves for one fragment moves for those behind it. */
+    /* Progress of one fragment postpones the deadlines of those queued behind it. */
     for (uint32_t i = 0; moved && i < s->n_fragments; i++)
         if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
-            s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
+            s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
 }
 
-/* Where the bytes of a delta end that may be sent. */
-static uint64_t sendable(const struct sync *s, const struct sync_fragment *f)
+/* End of the payload bytes that may be sent: a save holds the last byte back. */
+static uint64_t sendable_end(const struct sync *s, const struct sync_fragment *f)
 {
     return s->unsaved ? f->bytes - 1 : f->bytes;
 }
@@ -279,7 +282,8 @@ static uint64_t next_offer(const struct sync *s, struct sync_action *a)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
         if (!sync_flow_pending(f) || f->up_at >= best) continue;
-        if (s->unsaved && f->upload == SYNC_UPLOAD_SENDING && f->held == f->sent) continue; /* it has what was sent */
+        if (s->unsaved && f->upload == SYNC_UPLOAD_SENDING && f->held == f->sent)
+            continue; /* everything sent is acknowledged */
         best = f->up_at;
         *a = (struct sync_action){.type = SYNC_SEND_OFFER, .fragment = i, .kind = OBJECT_DELTA};
     }
@@ -295,13 +299,13 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
         f->probing = true;
         f->probe = f->held;
     }
-    f->up_wait = f->up_wait ? sync_backoff_us(f->up_wait) : sync_timeout_us(&s->up, s->rtt_us, under_way(s));
+    f->up_wait = f->up_wait ? sync_backoff_us(f->up_wait) : sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
     f->up_at = now_us + f->up_wait;
 }
 
-/* While the state is saved a fragment begins when those before it should be through: what the transport was given
- * already goes out before the last byte of each. */
-static uint64_t begins_us(const struct sync *s, uint32_t fragment)
+/* During a save, a fragment starts when the fragments before it should be sent: bytes already in the transport's queue
+ * would delay the last byte of each. */
+static uint64_t fragment_start_us(const struct sync *s, uint32_t fragment)
 {
     uint64_t before = 0;
     for (uint32_t i = 0; i < fragment && s->unsaved; i++)
@@ -309,12 +313,12 @@ static uint64_t begins_us(const struct sync *s, uint32_t fragment)
     return before ? s->unsaved_us + (uint64_t)(1e6 * (double)before / s->up.per_s) : 0;
 }
 
-/* Fragments one after the other, so that the first is complete, and can be merged, early. */
+/* Fragments in order, so that the first is complete, and can be merged, early. */
 static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
-        uint64_t end = f->upto < sendable(s, f) ? f->upto : sendable(s, f);
+        uint64_t end = f->upto < sendable_end(s, f) ? f->upto : sendable_end(s, f);
         if (f->upload != SYNC_UPLOAD_SENDING || f->sent >= end) continue;
         uint64_t length = end - f->sent;
         *a = (struct sync_action){.type = SYNC_SEND_CHUNK,
@@ -323,7 +327,7 @@ static uint64_t next_chunk(const struct sync *s, struct sync_action *a)
                                   .version = s->round,
                                   .offset = f->sent,
                                   .length = length < SYNC_CHUNK ? length : SYNC_CHUNK};
-        uint64_t begins = begins_us(s, i);
+        uint64_t begins = fragment_start_us(s, i);
         return begins > s->blocked_until ? begins : s->blocked_until;
     }
     return UINT64_MAX;
@@ -337,7 +341,7 @@ static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now
     f->sent = a->offset + a->length;
     assert(f->sent <= f->upto && f->upto <= f->bytes);
     assert(!s->unsaved || f->sent < f->bytes); /* the last byte waits for the save */
-    uint64_t at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
+    uint64_t at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
     if (f->up_at < at) f->up_at = at;
 }
 
@@ -361,34 +365,34 @@ void sync_saved(struct sync *s, uint64_t now_us)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
         s->f[i].up_wait = 0;
-        s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, under_way(s));
+        s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
     }
     sync_settle(s);
 }
 
 uint64_t sync_held_back_us(const struct sync *s)
 {
-    uint64_t left = under_way(s);
-    bool any = false;
+    uint64_t left = bytes_in_flight(s);
+    bool held_back = false;
     for (uint32_t i = 0; i < s->n_fragments && s->unsaved; i++) {
         const struct sync_fragment *f = &s->f[i];
         if (!sync_flow_pending(f)) continue;
-        uint64_t unsent = sendable(s, f) - f->sent;
+        uint64_t unsent = sendable_end(s, f) - f->sent;
         if (f->upload != SYNC_UPLOAD_SENDING || (unsent && f->sent != f->held)) return UINT64_MAX;
-        left += unsent; /* of one that has not begun */
-        any = true;
+        left += unsent;
+        held_back = true;
     }
-    return any ? (uint64_t)(1e6 * (double)left / s->up.per_s) : UINT64_MAX;
+    return held_back ? (uint64_t)(1e6 * (double)left / s->up.per_s) : UINT64_MAX;
 }
 
-/* ---- both ----------------------------------------------------------------------------------------------------- */
+/* --- both directions ---------------------------------------------------------------------------------------------- */
 
 void sync_flow_check_timeouts(struct sync *s, uint64_t now_us)
 {
     bool more = false;
     for (uint32_t i = 0; i < s->n_fragments; i++) more = more || (s->f[i].have && !s->f[i].complete);
-    sync_rate_look(&s->down, more, now_us);
-    sync_rate_look(&s->up, under_way(s) != 0, now_us);
+    sync_rate_sample(&s->down, more, now_us);
+    sync_rate_sample(&s->up, bytes_in_flight(s) != 0, now_us);
 }
 
 uint64_t sync_flow_action(const struct sync *s, struct sync_action *a)

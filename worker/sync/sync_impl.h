@@ -1,14 +1,14 @@
-/* Private to worker/sync*.c. */
+/* Shared by the files of worker/sync only. */
 #ifndef WORKER_SYNC_IMPL_H
 #define WORKER_SYNC_IMPL_H
 
 #include "worker/sync/sync.h"
 
-/* Derive the state that no event sets by itself. Training and evaluating end by their own events only. */
+/* Derives `state` from uploads and versions. TRAINING and EVALUATING end by their own events only. */
 void sync_settle(struct sync *s);
-/* Versions that it needs are not here. */
+/* A fragment is below the version that the task needs, or below the newest known one. */
 bool sync_is_behind(const struct sync *s);
-/* Forget every piece of work; what is held is kept. */
+/* Drops task, evaluation and deltas; keeps the versions held. */
 void sync_drop_work(struct sync *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* What follows from the state of worker/sync/sync.c: what to do next and when, and what a worker waits for. */
+/* What follows from the state: the next action and its time, and what the worker waits for. */
 #include "worker/sync/sync.h"
 
 #include <assert.h>
@@ -8,9 +8,9 @@
 #include "worker/sync/sync_flow.h"
 #include "worker/sync/sync_impl.h"
 
-enum { CONNECT_LAST_US = 10000000 };
+enum { CONNECT_MAX_US = 10000000 };
 
-/* Spread retries by up to a quarter, differently for each worker and each attempt. */
+/* Returns wait_us -12.5 % to +12.5 %, by worker and attempt: the workers do not retry all at once. */
 static uint64_t jittered(const struct sync *s, uint64_t wait_us)
 {
     assert(wait_us);
@@ -18,7 +18,7 @@ static uint64_t jittered(const struct sync *s, uint64_t wait_us)
     return wait_us - wait_us / 8 + (mixed >> 33) % (wait_us / 4 + 1);
 }
 
-/* The earliest thing to do: its time (0: at once), UINT64_MAX when there is none. */
+/* Fills *a with the earliest action; returns its time (0: now, UINT64_MAX: none). */
 static uint64_t next_action(const struct sync *s, struct sync_action *a)
 {
     memset(a, 0, sizeof *a);
@@ -51,9 +51,9 @@ bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
     case SYNC_SEND_JOIN:
         if (s->retry_wait)
             s->retry_wait += s->retry_wait / 2;
-        else /* the first JOIN of a run is answered when its first snapshot is on disk */
+        else /* the coordinator answers the first JOIN of a run after it has written the first snapshot */
             s->retry_wait = s->phase == SYNC_JOINING ? 3 * SYNC_CONNECT_US : SYNC_CONNECT_US;
-        if (s->retry_wait > CONNECT_LAST_US) s->retry_wait = CONNECT_LAST_US;
+        if (s->retry_wait > CONNECT_MAX_US) s->retry_wait = CONNECT_MAX_US;
         s->retry_at = now_us + jittered(s, s->retry_wait);
         break;
     case SYNC_SEND_LEAVE:
@@ -76,9 +76,9 @@ uint64_t sync_deadline_us(const struct sync *s)
     return next_action(s, &a);
 }
 
-static void waits_for_upload(const struct sync *s, char *out, size_t cap)
+static void describe_upload(const struct sync *s, char *out, size_t cap)
 {
-    uint64_t held = 0, bytes = 0, back = 0; /* back: held back */
+    uint64_t held = 0, bytes = 0, back = 0; /* back: bytes held back by a save */
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload == SYNC_UPLOAD_NONE) continue;
         bytes += s->f[i].bytes;
@@ -87,13 +87,14 @@ static void waits_for_upload(const struct sync *s, char *out, size_t cap)
     }
     bool only_save = back && held + back == bytes, save = back && sync_held_back_us(s) != UINT64_MAX;
     if (only_save)
-        snprintf(out, cap, "its state of round %llu to be saved", (unsigned long long)s->round + 1);
+        snprintf(out, cap, "the save of its state of round %llu", (unsigned long long)s->round + 1);
     else
-        snprintf(out, cap, "its delta of round %llu to arrive (%.1f of %.1f MB)%s", (unsigned long long)s->round + 1,
-                 (double)held / 1e6, (double)bytes / 1e6, save ? " and its state to be saved" : "");
+        snprintf(out, cap, "the upload of its delta of round %llu (%.1f of %.1f MB)%s",
+                 (unsigned long long)s->round + 1, (double)held / 1e6, (double)bytes / 1e6,
+                 save ? " and the save of its state" : "");
 }
 
-/* There is work that waits for the save and nothing else. */
+/* Only the running save blocks the worker. */
 static bool waits_for_save(const struct sync *s)
 {
     bool complete = false;
@@ -101,7 +102,7 @@ static bool waits_for_save(const struct sync *s)
     return s->unsaved && s->state == WORKER_CATCHING_UP && (complete || !sync_is_behind(s));
 }
 
-static void waits_for_download(const struct sync *s, char *out, size_t cap)
+static void describe_download(const struct sync *s, char *out, size_t cap)
 {
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
@@ -111,12 +112,12 @@ static void waits_for_download(const struct sync *s, char *out, size_t cap)
             return;
         }
         if (f->version < f->target) {
-            snprintf(out, cap, "updates of fragment %u (at version %llu of %llu)", i, (unsigned long long)f->version,
+            snprintf(out, cap, "updates of fragment %u (version %llu of %llu)", i, (unsigned long long)f->version,
                      (unsigned long long)f->target);
             return;
         }
     }
-    snprintf(out, cap, "the versions it needs");
+    snprintf(out, cap, "updates");
 }
 
 void sync_waits_for(const struct sync *s, char *out, size_t cap)
@@ -128,13 +129,13 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap)
         return;
     }
     if (waits_for_save(s)) {
-        snprintf(out, cap, "its state to be saved");
+        snprintf(out, cap, "the save of its state");
         return;
     }
     switch (s->state) {
-    case WORKER_CATCHING_UP: waits_for_download(s, out, cap); break;
+    case WORKER_CATCHING_UP: describe_download(s, out, cap); break;
     case WORKER_READY: snprintf(out, cap, "work"); break;
-    case WORKER_SENDING: waits_for_upload(s, out, cap); break;
+    case WORKER_SENDING: describe_upload(s, out, cap); break;
     case WORKER_WAITING: snprintf(out, cap, "the update of round %llu", (unsigned long long)s->round + 1); break;
     default: break;
     }

@@ -3,8 +3,8 @@
 #include <assert.h>
 
 enum {
-    MEASURE_US = 100000, /* a shorter time tells of queues, not of the line */
-    SHORTEST_US = 1000,  /* of a transfer that was over before that */
+    SAMPLE_US = 100000, /* a shorter sample measures queues, not the link */
+    MIN_US = 1000,      /* assumed duration of a shorter transfer */
 };
 
 void sync_rate_init(struct sync_rate *r, uint64_t now_us)
@@ -14,24 +14,24 @@ void sync_rate_init(struct sync_rate *r, uint64_t now_us)
 
 void sync_rate_add(struct sync_rate *r, uint64_t bytes)
 {
-    if (r->state == SYNC_RATE_STILL)
+    if (r->state == SYNC_RATE_IDLE)
         r->state = SYNC_RATE_BEGUN;
     else
         r->bytes += bytes;
 }
 
-void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us)
+void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us)
 {
     assert(now_us >= r->since_us);
     uint64_t us = now_us - r->since_us;
-    bool began = r->state == SYNC_RATE_BEGUN && !r->bytes, enough = r->bytes && (us >= MEASURE_US || !more);
-    if (us < SHORTEST_US) us = SHORTEST_US;
+    bool began = r->state == SYNC_RATE_BEGUN && !r->bytes, enough = r->bytes && (us >= SAMPLE_US || !more);
+    if (us < MIN_US) us = MIN_US;
     if (enough) r->per_s = 0.75 * r->per_s + 0.25 * 1e6 * (double)r->bytes / (double)us;
     if (began || enough || !more) {
         r->since_us = now_us;
         r->bytes = 0;
     }
-    if (r->state != SYNC_RATE_STILL) r->state = more ? SYNC_RATE_MOVING : SYNC_RATE_STILL;
+    if (r->state != SYNC_RATE_IDLE) r->state = more ? SYNC_RATE_MOVING : SYNC_RATE_IDLE;
 }
 
 uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)

@@ -1,6 +1,7 @@
-/* How fast bytes go one way, and so how long nothing may come. Measured by somebody who looks at them now and then: a
- * worker trains for seconds between two looks and finds all that came meanwhile at once. So bytes are counted from look
- * to look, never from message to message. */
+/* The measured rate of one direction, and the timeouts that follow from it. A worker trains for seconds between two
+ * polls and then finds many messages at once. The rate is therefore measured from poll to poll, never from message to
+ * message.
+ */
 #ifndef WORKER_SYNC_RATE_H
 #define WORKER_SYNC_RATE_H
 
@@ -8,27 +9,29 @@
 #include <stdint.h>
 
 enum {
-    SYNC_RETRY_MIN_US = 2000000, /* silence before anything is sent again */
-    SYNC_RETRY_MAX_US = 30000000,
+    SYNC_RETRY_MIN_US = 2000000,  /* shortest timeout before a resend */
+    SYNC_RETRY_MAX_US = 30000000, /* longest */
 };
 
-/* Bytes per second assumed before anything was measured: 1 Mbit/s. */
+/* Bytes per second assumed before the first measurement: 1 Mbit/s. */
 #define SYNC_RATE_FIRST 125000.0
 
 struct sync_rate {
-    double per_s;      /* smoothed, pessimistic at first */
-    uint64_t since_us; /* `bytes` came since this look */
+    double per_s;      /* bytes per second, smoothed, pessimistic at first */
+    uint64_t since_us; /* `bytes` arrived since this poll */
     uint64_t bytes;
-    enum { SYNC_RATE_STILL, SYNC_RATE_BEGUN, SYNC_RATE_MOVING } state;
+    enum { SYNC_RATE_IDLE, SYNC_RATE_BEGUN, SYNC_RATE_MOVING } state;
 };
 
 void sync_rate_init(struct sync_rate *r, uint64_t now_us);
-/* Bytes came. How long the first ones of a transfer were on their way nobody knows: they only begin it. */
+/* Bytes arrived. The first ones of a transfer start the measurement and are not counted: their sending time is unknown.
+ */
 void sync_rate_add(struct sync_rate *r, uint64_t bytes);
-/* more: the transfer goes on. */
-void sync_rate_look(struct sync_rate *r, bool more, uint64_t now_us);
-/* Silence that a round trip and so many bytes under way do not explain, and the wait after one that did not help. */
+/* Takes a sample at a poll. more: the transfer continues. */
+void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us);
+/* Timeout for `bytes` in flight: 4 rtt_us + 2 bytes / rate, between SYNC_RETRY_MIN_US and SYNC_RETRY_MAX_US. */
 uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes);
+/* The timeout after wait_us: twice as long, at most SYNC_RETRY_MAX_US. */
 uint64_t sync_backoff_us(uint64_t wait_us);
 
 #endif

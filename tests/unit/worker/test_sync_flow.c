@@ -331,7 +331,7 @@ static void test_last_byte_waits_for_saved_state(void **state)
     assert_int_equal(sent[1], 0);
     assert_in_range(sync_held_back_us(&sync_rig.s), 8 * S, 9 * S); /* 1 MB at 1 Mbit/s */
     sync_waits_for(&sync_rig.s, text, sizeof text);
-    assert_non_null(strstr(text, "to arrive (0.0 of 1.0 MB) and its state to be saved"));
+    assert_non_null(strstr(text, "the upload of its delta of round 5 (0.0 of 1.0 MB) and the save of its state"));
     sync_rig.now += 20 * S;
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 1); /* silence: offer again; no byte of the other was sent */
@@ -344,7 +344,7 @@ static void test_last_byte_waits_for_saved_state(void **state)
     sync_rig_credit(4, 0, BYTES - 1, BYTES);
     assert_int_equal(sync_held_back_us(&sync_rig.s), 0);
     sync_waits_for(&sync_rig.s, text, sizeof text);
-    assert_string_equal(text, "its state of round 5 to be saved");
+    assert_string_equal(text, "the save of its state of round 5");
     sync_rig.now += 600 * S;
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER] + n[SYNC_SEND_CHUNK], 0);
@@ -413,7 +413,7 @@ static void test_updates_wait_for_saved_state(void **state)
         sync_rig_give(5, async ? 4 : 5);
         assert_false(sync_wants_training(&sync_rig.s));
         sync_waits_for(&sync_rig.s, text, sizeof text);
-        assert_string_equal(text, "its state to be saved");
+        assert_string_equal(text, "the save of its state");
         sync_saved(&sync_rig.s, sync_rig.now);
         assert_true(sync_apply(&sync_rig.s, &f));
         sync_applied(&sync_rig.s, 0, 4, SYNC_NO_ROUND, sync_rig.now);

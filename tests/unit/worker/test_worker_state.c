@@ -136,7 +136,7 @@ static void test_other_format_is_refused(void **unused)
     assert_int_equal(whole[8], 1);
     whole[8] = 2;
     assert_int_equal(saved_state_peek(&state_out, whole, size, &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, "format version 2, this program reads 1");
+    assert_string_equal(err.msg, "format version 2, this program reads version 1");
     assert_int_equal(decode(size), STATUS_UNSUPPORTED);
 }
 
