@@ -22,7 +22,7 @@ refused() { # line settings...
     launch "$name" "$@"
     ((status == 1 || status == 2)) || fail "$*: ended with $status, expected 1 or 2"
     grep -qE -- "$line" "$name.log" || fail "$*: no line \"$line\" in: $(<"$name.log")"
-    [[ -n ${passing:-} ]] || ! grep -q 'starting it again in' "$name.log" ||
+    [[ -n ${passing:-} ]] || ! grep -q 'restarting in' "$name.log" ||
         fail "$*: tried again what cannot pass: $(<"$name.log")"
     echo "$*: $(grep -hE -m 1 -- "$line" "$name.log")"
 }

@@ -3,13 +3,13 @@
  *
  * - It works on the flat parameter vector, with decay where the layout says so, and clips by the global norm.
  * - It counts its own steps for bias correction, separately from the run's schedule position. Moments and count survive
- * outer rounds, checkpoints and restarts together.
+ *   outer rounds, checkpoints and restarts together.
  * - Ranks that share theta and moments hold the same reduced gradient. Each updates its own slice: a range of elements,
- * and whole matrices (worker/inner/inner_matrices.h).
+ *   and whole matrices (worker/inner/inner_matrices.h).
  * - Ranks with their own memory use the `_sharded` calls.
  * - Calls submit a step and return at once: every rank calls `inner_opt_apply`, rank 0 then `inner_opt_download_norm`.
  * - The device skips a step whose gradient is not finite. The host learns it with the norm, in `inner_opt_finish`. The
- * count that corrects the moments therefore lives on the device. */
+ *   count that corrects the moments therefore lives on the device. */
 #ifndef WORKER_INNER_OPT_H
 #define WORKER_INNER_OPT_H
 

@@ -1,11 +1,11 @@
 /* Unequal shards of theta, for an optimizer that needs whole matrices (muon) on ranks with their own memory.
  *
  * - A tensor of matrices has one owner, chosen by work (worker/inner/inner_matrices.h). All other tensors are cut
- * evenly, in the order of theta.
+ *   evenly, in the order of theta.
  * - The owner receives the reduced gradient of its pieces, keeps their optimizer state, and broadcasts the new
- * parameters.
+ *   parameters.
  * - Reduce and broadcast replace the reduce-scatter and all-gather of equal shares (worker/inner/shard.h), with the
- * same number of bytes. Buckets are unchanged; their parts differ in size. */
+ *   same number of bytes. Buckets are unchanged; their parts differ in size. */
 #ifndef WORKER_SHARD_DEAL_H
 #define WORKER_SHARD_DEAL_H
 

@@ -43,7 +43,7 @@ struct memory_request {
  * coordinator and workers.
  * - Host memory is shared by all workers of the launch, a GPU by `sharers` of them (0: not shared).
  * - Host values are at most one part of the free bytes that launch announced, so a restarted worker gets the same part.
- * INVALID for a malformed variable in the environment. */
+ * - INVALID for a malformed variable in the environment. */
 enum status memory_request_share(struct memory_request *request, bool of_host, uint32_t sharers,
                                  struct err *err) MUST_CHECK;
 

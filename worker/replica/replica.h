@@ -2,14 +2,14 @@
  * share one parameter vector and step together.
  *
  * - A step has grad_accum micro-steps of batch_size sequences, split evenly over the ranks. Gradients are summed over
- * tokens, divided once by the tokens of the step, reduced in rank order, and applied by one optimizer.
+ *   tokens, divided once by the tokens of the step, reduced in rank order, and applied by one optimizer.
  * - The same inputs give the same bits for any number of compute threads. Another number of ranks differs by rounding
- * only.
+ *   only.
  * - On a GPU a call submits a whole step and returns. The losses are read after the next step was submitted, or by
- * replica_flush. On a CPU the step has finished when the call returns.
+ *   replica_flush. On a CPU the step has finished when the call returns.
  * - Not thread-safe: one thread calls; the ranks work inside the call.
  * - After creation nothing is allocated, except a host copy if the caller reads values that were planned to stay on the
- * GPU. */
+ *   GPU. */
 #ifndef WORKER_REPLICA_H
 #define WORKER_REPLICA_H
 
