@@ -312,7 +312,7 @@ expect_failure 1 "atoll: data.train: no token shards match *: cannot read the fo
 expect_failure 2 'atoll: data.val: no token shards match *' "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --data.val=nowhere
 expect_failure 2 'atoll: cannot listen on tcp://192.0.2.1:29600: this machine does not have that address*' \
     "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --coordinator.listen=tcp://192.0.2.1:29600
-expect_failure 2 'atoll: some holds meta.json and no run: *' "$atoll" launch run.yaml --workers 1 --dir some
+expect_failure 2 'atoll: some contains meta.json but no run: *' "$atoll" launch run.yaml --workers 1 --dir some
 expect_success "$atoll" help launch
 [[ $out == 'usage: atoll launch '* ]] || fail "help launch said: $out"
 expect_failure 2 'atoll: unknown verb *foo*' "$atoll" help foo

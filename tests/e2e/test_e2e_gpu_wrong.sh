@@ -35,7 +35,7 @@ done
 refused 'device "cuda:99999999999999999999" is unknown' --train.devices=cuda:99999999999999999999
 refused 'device cuda:9: ' --train.devices=cuda:9
 refused 'train.batch_size: 4 is not divisible by train.ranks = 3; nearest: 3 or 6' --train.devices=cuda:0,1,2
-refused 'train.ranks: 3 does not go with the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
+refused 'train.ranks: 3 does not match the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
 refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
 wide='--model.n_embd=256 --model.n_head=1'
 # shellcheck disable=SC2086 # two settings
