@@ -1,4 +1,4 @@
-/* atoll: the front door. Finds the verb and hands over. */
+/* The program atoll: finds the verb and runs it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,24 +10,26 @@ static const struct verb {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *help;
-    bool tells; /* what it prints is on the side, and no failure when it cannot be written */
+    bool ignore_stdout; /* a failed write to stdout does not change the exit code */
 } verbs[] = {
     {"prepare", cmd_prepare, "turn text into token shards", false},
     {"launch", cmd_launch, "start a coordinator and workers on this machine", true},
-    {"status", cmd_status, "how a run is doing", false},
-    {"generate", cmd_generate, "write text with a trained model", false},
-    {"export", cmd_export, "copy a checkpoint as a Hugging Face folder", false},
-    {"config", cmd_config, "print a resolved configuration, or list all keys", false},
-    {"codec", cmd_codec, "list the codecs", false},
+    {"status", cmd_status, "show the state of a run", false},
+    {"generate", cmd_generate, "generate text from a checkpoint", false},
+    {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
+    {"config", cmd_config, "print the configuration of a run, or list all keys", false},
+    {"codec", cmd_codec, "list codecs, or measure one", false},
 };
 
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
 static void usage(FILE *out)
 {
-    fprintf(out, "usage: atoll VERB ...\n\n");
+    fprintf(out, "usage: atoll VERB ...\n\nTrain one model on machines in different places.\n\n");
     for (size_t i = 0; i < N_VERBS; i++) fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].help);
-    fprintf(out, "\n`atoll help VERB` says more. Programs beside this one: atoll-coordinator, atoll-worker.\n");
+    fprintf(
+        out,
+        "\n`atoll VERB --help` lists the options of a verb. For several machines: atoll-coordinator, atoll-worker.\n");
 }
 
 static int unknown(const char *name)
@@ -36,9 +38,9 @@ static int unknown(const char *name)
     for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
     const char *nearest = options_nearest(name, names, N_VERBS);
     if (nearest)
-        fprintf(stderr, "atoll: unknown verb '%s': did you mean %s? (atoll --help lists all)\n", name, nearest);
+        fprintf(stderr, "atoll: unknown verb '%s': did you mean %s? (see atoll --help)\n", name, nearest);
     else
-        fprintf(stderr, "atoll: unknown verb '%s': atoll --help lists the known ones\n", name);
+        fprintf(stderr, "atoll: unknown verb '%s': see atoll --help\n", name);
     return EXIT_USAGE;
 }
 
@@ -49,7 +51,7 @@ static const struct verb *find(const char *name)
     return NULL;
 }
 
-/* atoll help VERB is atoll VERB --help. */
+/* `atoll help VERB` is the same as `atoll VERB --help`. */
 static int help(char *name)
 {
     char option[] = "--help", *words[] = {name, option, NULL};
@@ -66,7 +68,7 @@ int main(int argc, char **argv)
     const struct verb *verb = find(name);
     if (verb) {
         int code = verb->run(argc - 1, argv + 1);
-        return verb->tells ? code : std_streams_close(code);
+        return verb->ignore_stdout ? code : std_streams_close(code);
     }
     if (!strcmp(name, "help")) return std_streams_close(help(argv[2]));
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) return std_streams_close(help(NULL));

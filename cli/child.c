@@ -16,7 +16,7 @@
 #include "cli/terminal.h"
 #include "common/base/mem.h"
 
-/* READS_MAX: four times what a pipe holds, so that the last output of a child that has ended is read whole. */
+/* READS_MAX: four times the capacity of a pipe, so that the last output of an ended child is read completely. */
 enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };
 
 void child_init(struct child *child, const char *name, const char *prefix, bool shown)
@@ -55,20 +55,20 @@ enum status child_log_open(struct child *child, const char *logs, struct err *er
 {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s.log", logs, child->name) >= (int)sizeof path)
-        return err_set(err, STATUS_LIMIT, "the path %s is too long for a run folder", logs);
+        return err_set(err, STATUS_LIMIT, "the path %s is too long for a run folder: choose a shorter --dir", logs);
     child->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (child->log_fd < 0) return err_set(err, STATUS_IO, "cannot write the log %s: %s", path, strerror(errno));
     return STATUS_OK;
 }
 
-/* In the child, between fork and exec: only calls that are safe there. */
-static void become(const struct child *child, pid_t parent, int out, int exec_error)
+/* Runs in the child between fork and exec, so it makes only async-signal-safe calls. */
+static void exec_child(const struct child *child, pid_t parent, int out, int exec_error)
 {
     sigset_t none;
     sigemptyset(&none);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(CODE_EXEC_FAILED); /* launch died before the line above */
+    if (getppid() != parent) _exit(CODE_EXEC_FAILED); /* launch died before prctl */
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0) dup2(null, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
@@ -82,7 +82,7 @@ static void become(const struct child *child, pid_t parent, int out, int exec_er
     _exit(CODE_EXEC_FAILED);
 }
 
-/* The errno of a failed exec, 0 when it succeeded: the pipe closes on exec. */
+/* Returns the errno of a failed exec, or 0: a successful exec closes the pipe. */
 static int exec_result(int fd)
 {
     int error = 0;
@@ -96,16 +96,16 @@ enum status child_start(struct child *child, uint64_t now_us, struct err *err)
 {
     int out[2], result[2];
     assert(child->state != CHILD_RUNNING && child->pid < 0 && child->argc > 0);
-    if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
+    if (pipe2(out, O_CLOEXEC)) return err_set(err, STATUS_IO, "cannot create a pipe: %s", strerror(errno));
     if (pipe2(result, O_CLOEXEC)) {
         close(out[0]), close(out[1]);
-        return err_set(err, STATUS_IO, "cannot make a pipe: %s", strerror(errno));
+        return err_set(err, STATUS_IO, "cannot create a pipe: %s", strerror(errno));
     }
     char value[16];
     snprintf(value, sizeof value, "%" PRIu32, child->env_value);
-    if (child->env_name) setenv(child->env_name, value, 1); /* here, where that is safe */
+    if (child->env_name) setenv(child->env_name, value, 1); /* setenv is not safe after fork */
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) become(child, parent, out[1], result[1]);
+    if (pid == 0) exec_child(child, parent, out[1], result[1]);
     int error = errno;
     if (child->env_name) unsetenv(child->env_name);
     close(out[1]), close(result[1]);
@@ -115,10 +115,10 @@ enum status child_start(struct child *child, uint64_t now_us, struct err *err)
         close(out[0]);
         if (pid > 0) waitpid(pid, NULL, 0);
         return err_set(err, error == ENOENT ? STATUS_NOTFOUND : STATUS_IO, "cannot start %s: %s%s", child->argv[0],
-                       strerror(error), error == ENOENT ? "; build it, or point ATOLL_BIN_DIR to where it is" : "");
+                       strerror(error), error == ENOENT ? "; build it, or set ATOLL_BIN_DIR to its folder" : "");
     }
     fcntl(out[0], F_SETFL, O_NONBLOCK);
-    if (child->pipe_fd >= 0) close(child->pipe_fd); /* kept open by somebody the last process had started */
+    if (child->pipe_fd >= 0) close(child->pipe_fd); /* still open if the previous process left a child behind */
     child->pid = pid;
     child->pipe_fd = out[0];
     child->state = CHILD_RUNNING;
@@ -128,8 +128,8 @@ enum status child_start(struct child *child, uint64_t now_us, struct err *err)
     return STATUS_OK;
 }
 
-/* Every program says why it ends in one such line; on the terminal it is for the supervisor to tell. */
-static bool note_error(struct child *child)
+/* Every program prints its error as one "atoll: ..." line; the supervisor prints it on the terminal. */
+static bool record_error(struct child *child)
 {
     static const char mark[] = "atoll: ";
     size_t skip = sizeof mark - 1;
@@ -138,10 +138,10 @@ static bool note_error(struct child *child)
     return true;
 }
 
-/* A line that ends with '\r' is a progress bar: it lives on the terminal only, until the next line. */
+/* A line that ends with '\r' is a progress bar: it is shown on the terminal until the next line and not logged. */
 static void emit(struct child *child, char ending)
 {
-    bool error = ending != '\r' && note_error(child);
+    bool error = ending != '\r' && record_error(child);
     if (child->shown && ending == '\r')
         terminal_bar(child->line, child->line_used);
     else if (child->shown && !error)
@@ -149,12 +149,12 @@ static void emit(struct child *child, char ending)
     if (ending != '\r' && child->log_fd >= 0) {
         child->line[child->line_used] = '\n';
         ssize_t put = write(child->log_fd, child->line, child->line_used + 1);
-        (void)put; /* a full disk must not stop the run for its log */
+        (void)put; /* a full disk must not stop the run */
     }
     child->line_used = 0;
 }
 
-static void take(struct child *child, const char *data, size_t size)
+static void append_output(struct child *child, const char *data, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         if (data[i] == '\n' || data[i] == '\r' || child->line_used == CHILD_LINE_MAX - 1)
@@ -169,7 +169,7 @@ bool child_read(struct child *child)
     for (int reads = 0; reads < READS_MAX; reads++) {
         ssize_t got = read(child->pipe_fd, data, sizeof data);
         if (got > 0)
-            take(child, data, (size_t)got);
+            append_output(child, data, (size_t)got);
         else if (got < 0 && errno == EINTR)
             continue;
         else
@@ -184,7 +184,7 @@ bool child_reap(struct child *child)
     siginfo_t info = {0};
     if (child->state != CHILD_RUNNING) return false;
     if (waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid != child->pid) return false;
-    kill(-child->pid, SIGKILL); /* whatever it had started itself, while the group's number is still ours */
+    kill(-child->pid, SIGKILL); /* kill its own children before waitpid frees the group's number */
     if (waitpid(child->pid, &wait_status, 0) != child->pid) return false;
     child->code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : CODE_SIGNAL + WTERMSIG(wait_status);
     if (child->pipe_fd >= 0) {
@@ -213,6 +213,6 @@ const char *child_ending(int code, char *out, size_t cap)
     if (code > CODE_SIGNAL)
         snprintf(out, cap, "was killed by signal %d (%s)", code - CODE_SIGNAL, strsignal(code - CODE_SIGNAL));
     else
-        snprintf(out, cap, "ended with code %d", code == EXIT_PERMANENT ? EXIT_FAILED : code);
+        snprintf(out, cap, "exited with code %d", code == EXIT_PERMANENT ? EXIT_FAILED : code);
     return out;
 }

@@ -1,7 +1,8 @@
-/* One child process of `atoll launch`: its command line, its log file and its lines on the terminal.
+/* A child process of `atoll launch`: command line, log file and output on the terminal.
  *
- * A child runs in its own process group (Ctrl-C reaches only launch, which decides), gets SIGKILL from the kernel when
- * launch dies for whatever reason, and writes stdout and stderr into one pipe that launch reads. */
+ * - A child runs in its own process group, so Ctrl-C reaches only launch, which then decides.
+ * - The kernel sends the child SIGKILL when launch dies.
+ * - stdout and stderr of the child go into one pipe that launch reads. */
 #ifndef CLI_CHILD_H
 #define CLI_CHILD_H
 
@@ -15,18 +16,18 @@
 enum { CHILD_ARGS_MAX = 160, CHILD_LINE_MAX = 4096, CHILD_ERROR_MAX = 512 };
 
 enum child_state {
-    CHILD_IDLE, /* not started yet */
+    CHILD_IDLE, /* not yet started */
     CHILD_RUNNING,
-    CHILD_BACKOFF, /* died, will be started again at restart_at_us */
-    CHILD_ENDED,   /* will not be started again; code says how it ended */
+    CHILD_BACKOFF, /* failed; restarts at restart_at_us */
+    CHILD_ENDED,   /* ended and is not restarted; see code */
 };
 
 struct child {
-    char name[32];   /* "coordinator", "worker-3": also the name of its log */
-    char prefix[32]; /* before its lines on the terminal: "[w3] " */
-    bool shown;      /* its lines appear on the terminal */
+    char name[32];   /* "coordinator", "worker-3"; its log is NAME.log */
+    char prefix[32]; /* prefix of its lines on the terminal: "[w3] " */
+    bool shown;      /* print its lines on the terminal */
 
-    const char *env_name; /* a variable of its own in its environment; NULL: none */
+    const char *env_name; /* environment variable set for this child; NULL: none */
     uint32_t env_value;
     char *argv[CHILD_ARGS_MAX + 1]; /* owned; argv[0] is the program's path */
     size_t argc;
@@ -36,35 +37,35 @@ struct child {
     int pipe_fd, log_fd; /* -1 when closed */
     int code;            /* exit code, or 128 + signal */
     uint64_t started_us, restart_at_us;
-    unsigned failures; /* in a row, each after a short life */
+    unsigned failures; /* consecutive failures soon after a start */
 
     char line[CHILD_LINE_MAX]; /* the unfinished line */
     size_t line_used;
-    char error[CHILD_ERROR_MAX]; /* what its last "atoll: ..." said, of this life; "": it said none */
-    char told[CHILD_ERROR_MAX];  /* the one that a line of the supervisor told last */
+    char error[CHILD_ERROR_MAX];    /* text of the last "atoll: ..." line since its start; "": none */
+    char reported[CHILD_ERROR_MAX]; /* the last error that the supervisor printed */
 };
 
-/* Zeroes the child. */
+/* Initialises the child to CHILD_IDLE with an empty command line. */
 void child_init(struct child *child, const char *name, const char *prefix, bool shown);
-/* Closes descriptors and frees the command line; the process is left alone. */
+/* Closes descriptors and frees the command line; a running process continues. */
 void child_finish(struct child *child);
-/* Append one word to the command line. */
+/* Appends one word to the command line. LIMIT, NOMEM. */
 enum status child_arg(struct child *child, const char *fmt, ...) __attribute__((format(printf, 2, 3))) MUST_CHECK;
 
-/* Open LOGS/NAME.log for appending. */
+/* Opens LOGS/NAME.log for appending. LIMIT, IO. */
 enum status child_log_open(struct child *child, const char *logs, struct err *err) MUST_CHECK;
-/* Fork and exec. NOTFOUND when the program is not there, IO when the system refuses. */
+/* Forks and execs. NOTFOUND if the program is missing, IO for any other failure. */
 enum status child_start(struct child *child, uint64_t now_us, struct err *err) MUST_CHECK;
-/* Read what the pipe holds, of a child that prints without end a part: whole lines go to the log and, when shown, to
- * the terminal. False at its end. */
+/* Reads the pipe, at most 256 KiB per call, and writes whole lines to the log and, if shown, to the terminal. Returns
+ * false at end of file. */
 bool child_read(struct child *child);
-/* Reap without waiting. True when the child has just ended: code is set, its last output was read. */
+/* Reaps without waiting. Returns true if the child has just ended; code is then set and its last output read. */
 bool child_reap(struct child *child);
 void child_signal(const struct child *child, int sig);
 
-/* It has ended by this signal. */
+/* Returns true if this signal ended the child. */
 bool child_killed_by(const struct child *child, int sig);
-/* "exit code 3", "signal 9 (Killed)". Returns out. */
+/* Writes "exited with code 3" or "was killed by signal 9 (Killed)". Returns out. */
 const char *child_ending(int code, char *out, size_t cap);
 
 #endif

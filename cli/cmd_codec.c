@@ -1,5 +1,5 @@
-/* atoll codec list: what a codec specification may be made of. atoll codec test SPEC: is it one, and what does it make
- * of noise or of a real delta? */
+/* atoll codec list: prints the stages of codec specifications. atoll codec test SPEC: measures a codec on noise or on a
+ * real delta. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -25,9 +25,9 @@ static void print_figures(const struct codec_figures *f, size_t n)
     printf("codec             %s\n", f->spec);
     printf("values            %zu in %zu bytes\n", n, f->bytes);
     printf("bits_per_param    %.4f\n", f->bits_per_param);
-    printf("bound_bits        %.4f   entropy of codes and places, one by one\n", f->bound_bits);
+    printf("bound_bits        %.4f   zeroth-order entropy of codes and positions\n", f->bound_bits);
     printf("rel_error         %.4f\n", f->rel_error);
-    printf("encode_gbps       %.2f   GB of fp32 values a second and core\n", f->encode_gbps);
+    printf("encode_gbps       %.2f   GB/s of fp32 values on one core\n", f->encode_gbps);
     printf("decode_merge_gbps %.2f\n", f->decode_merge_gbps);
 }
 
@@ -39,7 +39,7 @@ static enum status print_json(const struct codec_figures *f, size_t n, struct er
                   f->rel_error, "encode_gbps", f->encode_gbps, "decode_merge_gbps", f->decode_merge_gbps);
     int bad = !out || json_dumpf(out, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) || putchar('\n') == EOF;
     json_decref(out);
-    return bad ? err_set(err, STATUS_IO, "cannot write the figures") : STATUS_OK;
+    return bad ? err_set(err, STATUS_IO, "cannot write the results to stdout") : STATUS_OK;
 }
 
 static enum status run_test(const char *spec, const struct choices *c, struct err *err)
@@ -48,7 +48,7 @@ static enum status run_test(const char *spec, const struct choices *c, struct er
     struct codec_figures figures;
     TRY(codec_spec_check(spec, err));
     if (c->minus && !c->file)
-        return err_set(err, STATUS_INVALID, "--minus %s: needs a --file to subtract from", c->minus);
+        return err_set(err, STATUS_INVALID, "--minus %s needs --file: the file to subtract from", c->minus);
     if (!c->params || c->params > PARAMS_MAX)
         return err_set(err, STATUS_INVALID, "--params is %" PRIu64 ": give 1 to %d", c->params, PARAMS_MAX);
     if (!(c->seconds >= 0 && c->seconds <= SECONDS_MAX))
@@ -67,7 +67,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 {
     if (o->n_args == 1 && !strcmp(o->args[0], "list")) return codec_list(stdout), STATUS_OK;
     if (o->n_args == 2 && !strcmp(o->args[0], "test")) return run_test(o->args[1], ctx, err);
-    return err_set(err, STATUS_INVALID, "codec %s%s%s: usage is atoll codec %s", o->args[0], o->n_args > 1 ? " " : "",
+    return err_set(err, STATUS_INVALID, "codec %s%s%s: usage: atoll codec %s", o->args[0], o->n_args > 1 ? " " : "",
                    o->n_args > 1 ? o->args[1] : "", o->usage);
 }
 
@@ -75,19 +75,19 @@ int cmd_codec(int argc, char **argv)
 {
     struct choices c = {.params = PARAMS_DEFAULT, .seconds = 0.3};
     const struct option_spec specs[] = {
-        {"params", OPTION_COUNT, &c.params, "N", "values of normal noise to try it on (4 Mi)"},
-        {"file", OPTION_TEXT, &c.file, "FILE", "try it on these instead: raw fp32, or a .safetensors file"},
-        {"minus", OPTION_TEXT, &c.minus, "FILE", "minus these: the delta between two checkpoints"},
-        {"seconds", OPTION_REAL, &c.seconds, "S", "CPU time of each speed (0.3)"},
-        {"json", OPTION_FLAG, &c.json, NULL, "the figures as JSON"},
+        {"params", OPTION_COUNT, &c.params, "N", "measure on N values of normal noise (default 4194304)"},
+        {"file", OPTION_TEXT, &c.file, "FILE", "measure on this file: raw fp32, or .safetensors"},
+        {"minus", OPTION_TEXT, &c.minus, "FILE", "subtract this file first: gives the delta of two checkpoints"},
+        {"seconds", OPTION_REAL, &c.seconds, "S", "CPU time of each speed measurement (default 0.3)"},
+        {"json", OPTION_FLAG, &c.json, NULL, "print JSON"},
     };
     struct options o = {
         .program = "atoll codec",
         .usage = "list | test SPEC [options]",
         .about =
-            "list: the stages a codec specification such as int8:256+lz4 is made of.\n"
-            "test: bits per value, the entropy of its codes and places one by one (a bound, but for data where zeros\n"
-            "lie together), relative error, and GB of fp32 values a second and core, encoding and adding up payloads.",
+            "list: the stages of codec specifications such as int8:256+lz4.\n"
+            "test: measure SPEC: bits per value, zeroth-order entropy of codes and positions (a lower bound unless\n"
+            "zeros are clustered), relative error, and GB/s per core of fp32 values when encoding and when merging.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

@@ -1,5 +1,5 @@
-/* atoll export: a checkpoint as a Hugging Face folder of its own. Every tensor is read, checked against what
- * config.json says the model is, and written anew, so what comes out loads. */
+/* atoll export: writes a checkpoint as a Hugging Face folder. Every tensor is read, checked against config.json, and
+ * written again, so a written folder loads. */
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -13,14 +13,14 @@
 #include "common/tensor/hf_folder.h"
 #include "worker/model/model.h"
 
-/* The layout config.json describes. */
+/* Builds the layout that config.json describes. */
 static enum status layout_of_folder(struct layout *layout, const char *folder, struct err *err)
 {
     struct hf_config hf;
     TRY(hf_config_load(&hf, folder, err));
     const struct model_family *family = model_family_find(hf.model_type);
     if (!family)
-        return err_set(err, STATUS_UNSUPPORTED, "%s/config.json says model_type '%s': this build knows gpt2 and llama",
+        return err_set(err, STATUS_UNSUPPORTED, "%s/config.json: model_type '%s' is not supported: use gpt2 or llama",
                        folder, hf.model_type);
     struct model_config config = model_config_of_folder(&hf);
     return family->layout(&config, layout, err);
@@ -35,8 +35,7 @@ static enum status copy_model(const struct layout *layout, const char *from, con
     enum status status = STATUS_OK;
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
     if (!theta)
-        return err_set(err, STATUS_NOMEM, "out of memory: the model has %llu parameters",
-                       (unsigned long long)layout->n_params);
+        return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
     TRY_GOTO(hf_folder_load(from, layout, theta, err), out);
     TRY_GOTO(run_folder_path(path, sizeof path, from, "config.json", err), out);
     TRY_GOTO(file_read(path, HF_CONFIG_MAX, &config, &size, err), out);
@@ -45,7 +44,7 @@ static enum status copy_model(const struct layout *layout, const char *from, con
     TRY_GOTO(hf_folder_write(to, layout, theta, text, from, err), out);
     status = hf_files_check_config(from, err);
     if (status != STATUS_OK && dir_remove_flat(to, NULL) != STATUS_OK)
-        err_prefix(err, "%.300s may lack its tokenizer, and cannot be removed", to);
+        err_prefix(err, "%.300s may lack its tokenizer and cannot be removed", to);
 out:
     mem_free(theta);
     mem_free(config);
@@ -61,10 +60,11 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     TRY(run_folder_name(out, sizeof out, o->args[1], err));
     TRY(run_folder_checkpoint(o->args[0], folder, sizeof folder, err));
     struct stat st;
-    if (!lstat(out, &st) && S_ISLNK(st.st_mode)) /* the folder is renamed into place */
-        return err_set(err, STATUS_EXISTS, "%s is a link: name a new folder, or remove it", out);
+    if (!lstat(out, &st) &&
+        S_ISLNK(st.st_mode)) /* the new folder is renamed to this path, which would replace the link */
+        return err_set(err, STATUS_EXISTS, "%s is a symbolic link: choose a new folder, or remove the link", out);
     if (!run_folder_empty(out))
-        return err_set(err, STATUS_EXISTS, "%s exists and is not empty: name a new folder, or remove it", out);
+        return err_set(err, STATUS_EXISTS, "%s exists and is not empty: choose a new folder, or remove it", out);
     layout_init(&layout);
     size_t there = dir_existing_length(out);
     enum status status = layout_of_folder(&layout, folder, err);
@@ -82,8 +82,9 @@ int cmd_export(int argc, char **argv)
     struct options o = {
         .program = "atoll export",
         .usage = "RUN|CHECKPOINT OUT",
-        .about = "Check a checkpoint (the newest one of a run) and copy it to OUT as a Hugging Face folder:\n"
-                 "model.safetensors (fp32), config.json and what there is of a tokenizer and generation_config.json.",
+        .about = "Check a checkpoint and write it to OUT as a Hugging Face folder: model.safetensors (fp32), "
+                 "config.json, and\n"
+                 "tokenizer and generation_config.json if present. RUN means its newest checkpoint.",
         .args_min = 2,
         .args_max = 2,
     };

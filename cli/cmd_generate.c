@@ -1,4 +1,4 @@
-/* atoll generate: text from a checkpoint, as it is made. */
+/* atoll generate: prints text from a checkpoint, token by token. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -25,7 +25,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     double temperature = r->options.temperature;
     char folder[FILEIO_PATH_MAX];
     if (r->options.ids && r->options.prompt)
-        return err_set(err, STATUS_INVALID, "--prompt and --ids are two beginnings: give one");
+        return err_set(err, STATUS_INVALID, "--prompt and --ids exclude each other: give one");
     if (!r->n_tokens || r->n_tokens > 1000000)
         return err_set(err, STATUS_INVALID, "--tokens is %" PRIu64 ": give 1 to 1000000", r->n_tokens);
     if (!(temperature >= 0 && temperature <= 100))
@@ -45,20 +45,21 @@ int cmd_generate(int argc, char **argv)
     struct request r = {
         .n_tokens = 256, .threads = 1, .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"}};
     const struct option_spec specs[] = {
-        {"prompt", OPTION_TEXT, &r.options.prompt, "TEXT", "what the text starts with (a line break)"},
-        {"ids", OPTION_TEXT, &r.options.ids, "'1 2 3'", "the same as numbers of tokens, written as numbers, too"},
-        {"tokens", OPTION_COUNT, &r.n_tokens, "N", "tokens to make (256)"},
+        {"prompt", OPTION_TEXT, &r.options.prompt, "TEXT", "start of the text (default: a newline)"},
+        {"ids", OPTION_TEXT, &r.options.ids, "'1 2 3'", "start as token numbers; the output is numbers too"},
+        {"tokens", OPTION_COUNT, &r.n_tokens, "N", "tokens to generate (default 256)"},
         {"temperature", OPTION_REAL, &r.options.temperature, "X",
-         "0: always the likeliest token; 1: as the model says (0.8)"},
-        {"seed", OPTION_COUNT, &r.options.seed, "S", "same seed, same text (1)"},
-        {"device", OPTION_TEXT, &r.options.device, "NAME", "auto, cpu or cuda:N (auto)"},
-        {"threads", OPTION_COUNT, &r.threads, "N", "compute threads (1)"},
+         "0: the most likely token; 1: the model's distribution (default 0.8)"},
+        {"seed", OPTION_COUNT, &r.options.seed, "S", "the same seed gives the same text (default 1)"},
+        {"device", OPTION_TEXT, &r.options.device, "NAME", "auto, cpu or cuda:N (default auto)"},
+        {"threads", OPTION_COUNT, &r.threads, "N", "compute threads (default 1)"},
     };
     struct options o = {
         .program = "atoll generate",
         .usage = "RUN|CHECKPOINT [options]",
-        .about = "Write text with the newest checkpoint of a run, or a GPT-2 or Llama folder of Hugging Face layout.\n"
-                 "Tokens are bytes; of a model with a tokenizer they are given and written as numbers (--ids).",
+        .about =
+            "Generate text from the newest checkpoint of a run, or from a Hugging Face folder with GPT-2 or Llama.\n"
+            "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids).",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

@@ -1,5 +1,6 @@
-/* atoll launch: a whole run on this machine. This file turns the command line and the configuration into command lines
- * of the coordinator and the workers; cli/launch_folder.c guards the run folder, cli/supervisor.c does the rest. */
+/* atoll launch: runs a coordinator and workers on this machine. This file builds their command lines from its own
+ * command line and the configuration. cli/launch_folder.c checks the run folder; cli/supervisor.c starts, restarts and
+ * stops the processes. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -48,12 +49,13 @@ static enum status find_programs(struct launch *l, struct err *err)
     const char *given = getenv("ATOLL_BIN_DIR");
     if (given && *given) {
         if (snprintf(l->bin_dir, sizeof l->bin_dir, "%s", given) >= (int)sizeof l->bin_dir)
-            return err_set(err, STATUS_LIMIT, "ATOLL_BIN_DIR is too long");
+            return err_set(err, STATUS_LIMIT, "ATOLL_BIN_DIR is longer than a path");
         return STATUS_OK;
     }
     ssize_t n = readlink("/proc/self/exe", l->bin_dir, sizeof l->bin_dir - 1);
     if (n <= 0)
-        return err_set(err, STATUS_IO, "cannot find the other programs: is /proc mounted? (or set ATOLL_BIN_DIR)");
+        return err_set(err, STATUS_IO,
+                       "cannot find atoll-coordinator: mount /proc, or set ATOLL_BIN_DIR to its folder");
     l->bin_dir[n] = '\0';
     *strrchr(l->bin_dir, '/') = '\0';
     return STATUS_OK;
@@ -64,13 +66,13 @@ static enum config_source source_of(const struct launch *l, size_t offset)
     return l->sources.of[config_key_at(offset)];
 }
 
-/* All of them, so that the first round does not open with fewer. The budget of an async run counts workers: when it is
- * continued with another number of them it keeps the one it began with. */
+/* Returns coordinator.min_workers: all workers, so that the first round waits for all. The budget of an async run
+ * depends on this number, so a continued async run keeps its first value. */
 static uint64_t min_workers(const struct launch *l)
 {
-    struct config then;
-    bool keep = l->config.train.method == METHOD_ASYNC && launch_folder_config(&l->folder, &then);
-    return keep ? then.coordinator.min_workers : l->n_workers;
+    struct config begun;
+    bool keep = l->config.train.method == METHOD_ASYNC && launch_folder_config(&l->folder, &begun);
+    return keep ? begun.coordinator.min_workers : l->n_workers;
 }
 
 static enum status coordinator_build(struct launch *l, const struct options *o)
@@ -78,24 +80,24 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     struct child *child = &l->supervisor.coordinator;
     TRY(child_arg(child, "%s/atoll-coordinator", l->bin_dir));
     TRY(child_arg(child, "%s", l->config_path));
-    TRY(child_arg(child, "--dir=%s", l->folder.dir)); /* whatever it begins with */
+    TRY(child_arg(child, "--dir=%s", l->folder.dir)); /* `=` because the folder may begin with a dash */
     for (size_t i = 0; i < o->n_settings; i++) TRY(child_arg(child, "%s", o->settings[i]));
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
-    /* All on this machine: any free port will do unless one was asked for. */
+    /* All processes run on this machine, so a free port is chosen unless the configuration sets one. */
     if (source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.listen=tcp://127.0.0.1:*"));
     if (l->folder.init_dir[0]) TRY(child_arg(child, "--model.init_from=%s", l->folder.init_dir));
     return STATUS_OK;
 }
 
-/* Shared keys reach a worker through the coordinator; local ones it must be told here. */
+/* A worker gets shared keys from the coordinator; local keys go on its command line. */
 static enum status worker_build(struct launch *l, size_t i)
 {
     char value[CONFIG_VALUE_MAX];
     struct child *child = &l->supervisor.workers[i];
     TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
-    /* The folder, not the address in it: that may hold the run's key, and a command line is there for all to see. */
+    /* Pass the folder instead of the address, which may contain the key of the run: command lines are public. */
     TRY(child_arg(child, "--join=%s", l->folder.dir));
     TRY(child_arg(child, "--dir=%s/workers/%s", l->folder.dir, child->name));
     TRY(child_arg(child, "--name"));
@@ -108,14 +110,14 @@ static enum status worker_build(struct launch *l, size_t i)
     return STATUS_OK;
 }
 
-/* The coordinator draws its progress bar only for a terminal, and it has a pipe: tell it that there is one behind. */
-static void announce_terminal(void)
+/* The coordinator's stdout is a pipe; this tells it that launch shows a progress bar on a terminal. */
+static void export_terminal(void)
 {
     if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
 }
 
-/* Each worker would take all GPUs (common/config/gpu_share.h), and whoever checks the settings would think so. */
-static void announce_workers(const struct launch *l)
+/* Without this each worker would take all GPUs (common/config/gpu_share.h), and settings_read would check for that. */
+static void export_worker_count(const struct launch *l)
 {
     char text[32];
     snprintf(text, sizeof text, "%" PRIu64, l->n_workers);
@@ -125,7 +127,7 @@ static void announce_workers(const struct launch *l)
 
 /* --- the run ------------------------------------------------------------------------------------------------------ */
 
-/* How often workers were restarted by the launches before, of this run. */
+/* Returns the number of worker restarts in earlier launches of this run. */
 static uint64_t restarts_before(const struct launch *l)
 {
     char journal[FILEIO_PATH_MAX];
@@ -140,7 +142,7 @@ static uint64_t restarts_before(const struct launch *l)
     return count;
 }
 
-/* summary.json is the coordinator's, which counts its own restarts; only the supervisor knows of its workers'. */
+/* Adds worker restarts to summary.json: the coordinator wrote its own, and only the supervisor counts workers. */
 static enum status summary_add_restarts(const struct launch *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
@@ -157,7 +159,7 @@ static enum status summary_add_restarts(const struct launch *l, struct err *err)
     return status;
 }
 
-/* What every worker would find out for itself, each with a line of its own. */
+/* Checks the data once here, instead of failing in every worker with one line each. */
 static enum status check_data(const struct launch *l, struct err *err)
 {
     struct config config = l->config;
@@ -169,31 +171,32 @@ static enum status check_data(const struct launch *l, struct err *err)
     return status;
 }
 
-/* What can be known before anything is started or made. */
+/* Checks before any process starts and any folder is created. */
 static enum status check_start(const struct launch *l, struct err *err)
 {
     uint32_t max = l->config.coordinator.max_workers;
     if (l->n_workers > max)
         return err_set(err, STATUS_INVALID,
-                       "--workers is %" PRIu64 " and coordinator.max_workers %u: give fewer, or "
-                       "raise that",
+                       "--workers is %" PRIu64
+                       " and coordinator.max_workers is %u: lower the first or raise the second",
                        l->n_workers, max);
     if (source_of(l, offsetof(struct config, coordinator.listen)) != CONFIG_DEFAULT)
         TRY(endpoint_check_own(l->config.coordinator.listen, err));
     return check_data(l, err);
 }
 
-/* Where a new run starts from. PATH of --resume stands above the file and the environment, as options do, but not above
- * another option. */
+/* Finds the initial parameters of a new run. --resume PATH overrides the configuration file and the environment, but
+ * conflicts with the option --model.init_from. */
 static enum status init_find(struct launch *l, struct err *err)
 {
     const char *from = l->config.model.init_from, *path = l->folder.init_dir;
     TRY(launch_folder_find_init(&l->folder, from, err));
     bool given = source_of(l, offsetof(struct config, model.init_from)) == CONFIG_FLAG;
     if (!*path || !given || !strcmp(from, path)) return STATUS_OK;
-    return err_set(err, STATUS_INVALID,
-                   "--model.init_from=%.150s and --resume %.150s, which begins a run from %.150s: give one of the two",
-                   from, l->folder.resume, path);
+    return err_set(
+        err, STATUS_INVALID,
+        "--model.init_from=%.150s conflicts with --resume %.150s, which starts from %.150s: give one of them", from,
+        l->folder.resume, path);
 }
 
 static enum status folder_prepare(struct launch *l, struct err *err)
@@ -221,7 +224,7 @@ static enum status children_build(struct launch *l, const struct options *o, str
     enum status status = coordinator_build(l, o);
     for (size_t i = 0; i < s->n_workers && status == STATUS_OK; i++) status = worker_build(l, i);
     if (status != STATUS_OK)
-        return err_set(err, status, "the command line is too long to hand on: put settings into %s", l->config_path);
+        return err_set(err, status, "the command line is too long: put settings into %s", l->config_path);
     TRY(child_log_open(&s->coordinator, l->logs, err));
     for (size_t i = 0; i < s->n_workers; i++) TRY(child_log_open(&s->workers[i], l->logs, err));
     return STATUS_OK;
@@ -230,8 +233,8 @@ static enum status children_build(struct launch *l, const struct options *o, str
 static enum status launch(struct launch *l, const struct options *o, struct err *err)
 {
     struct supervisor *s = &l->supervisor;
-    log_set_level(LOG_ERROR); /* the coordinator reads the same configuration and warns about it */
-    announce_workers(l);
+    log_set_level(LOG_ERROR); /* the coordinator prints the warnings about this configuration */
+    export_worker_count(l);
     TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
     TRY(check_start(l, err));
     TRY(init_find(l, err));
@@ -244,12 +247,12 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
     bool never = !strcmp(l->folder.resume, "never");
-    s->again = never ? "the same command with --resume auto" : "the same command";
-    announce_terminal();
+    s->resume_command = never ? "the same command with --resume auto" : "the same command";
+    export_terminal();
     launch_memory_announce(&l->config, (uint32_t)l->n_workers);
     TRY(supervisor_init(s, err));
     TRY(supervisor_run(s, err));
-    unlink(l->address); /* nobody listens there any more */
+    unlink(l->address); /* the coordinator has ended */
     return summary_add_restarts(l, err);
 }
 
@@ -264,7 +267,7 @@ static void launch_finish(struct launch *l)
 
 static enum status check(const struct launch *l, struct err *err)
 {
-    if (!l->folder.dir) return err_set(err, STATUS_INVALID, "--dir is missing: name the run's folder");
+    if (!l->folder.dir) return err_set(err, STATUS_INVALID, "--dir is missing: give the run folder");
     if (l->n_workers < 1 || l->n_workers > SUPERVISOR_WORKERS_MAX)
         return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d",
                        l->n_workers ? "too large" : "missing or 0", SUPERVISOR_WORKERS_MAX);
@@ -294,23 +297,22 @@ int cmd_launch(int argc, char **argv)
     l->supervisor.signal_fd = -1;
     child_init(&l->supervisor.coordinator, "coordinator", "", true);
     const struct option_spec specs[] = {
-        {"workers", OPTION_COUNT, &l->n_workers, "N", "worker processes to start"},
-        {"dir", OPTION_TEXT, &l->folder.dir, "RUN", "the run's folder; made when it is not there"},
+        {"workers", OPTION_COUNT, &l->n_workers, "N", "number of worker processes"},
+        {"dir", OPTION_TEXT, &l->folder.dir, "RUN", "run folder; created if missing"},
         {"resume", OPTION_TEXT, &l->folder.resume, "HOW",
-         "auto: go on where RUN stands (default); never: RUN must be new;\n"
+         "auto: continue the run in RUN (default); never: RUN must be new;\n"
          "                           a checkpoint or run folder: start a new run from its parameters"},
-        {"max-restarts", OPTION_COUNT, &l->max_restarts, "N",
-         "processes that died are started again so often in all (10)"},
-        {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S",
-         "seconds from Ctrl-C to kill for what does not stop (60)"},
-        {"quiet", OPTION_FLAG, &l->quiet, NULL, "workers' lines go to their logs only"},
+        {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "restarts in total before launch gives up (default 10)"},
+        {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to SIGKILL (default 60)"},
+        {"quiet", OPTION_FLAG, &l->quiet, NULL, "do not print the workers' lines; their logs keep them"},
     };
     struct options o = {
         .program = "atoll launch",
         .usage = "CONFIG --workers N --dir RUN [options]",
-        .about = "Run a coordinator and N workers on this machine, restart what dies, stop all on Ctrl-C.\n"
-                 "GPUs (train.devices auto, cuda, a list) are dealt out: each worker has its own if there are enough.\n"
-                 "Output also goes to RUN/logs/. Exit code: 0 done, 75 stopped and resumable, 2 usage, 1 failure.",
+        .about =
+            "Start a coordinator and N workers on this machine, restart failed processes, stop all on Ctrl-C.\n"
+            "Each worker gets its own GPUs if there are enough (train.devices auto, cuda or a list); else they share.\n"
+            "Output also goes to RUN/logs/. Exit code: 0 done, 75 stopped and resumable, 2 usage, 1 failure.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

@@ -1,13 +1,17 @@
 /* atoll prepare: text -> token shards.
  *
- * Byte tokenizer: a token is a byte; token 0, which no text contains, stands before each document. Two passes over the
- * input: the first checks everything and counts documents, so that nothing is written when a line is bad, and decides
- * how the validation text is held out:
- *   - whole documents, chosen by the seed, when the fraction amounts to at least ten of them;
- *   - otherwise the tail of every document, cut after the end of a line where there is one near.
- * Shards of an earlier set go first, so that nothing can be trained on a mixture when this is killed. Shards appear one
- * by one, each complete, that of the last validation text at the end; meta.json comes last and says that the set is
- * whole. A signal ends it as a failure does: what was written is removed. */
+ * Byte tokenizer: a token is a byte. Token 0, which no text contains, precedes each document.
+ *
+ * The first of two passes over the input checks everything and counts documents, so nothing is written if a line is
+ * invalid. It decides which text is held out for validation:
+ *   - whole documents, chosen by the seed, if the fraction gives at least ten documents;
+ *   - otherwise the tail of every document, cut after a line end if one is near.
+ *
+ * Order of writes:
+ *   - Shards of an earlier set are removed first, so that a killed prepare leaves no mixture of two sets.
+ *   - Each shard appears when it is complete, the last validation shard at the end.
+ *   - meta.json is written last and marks the set as complete.
+ *   - A signal is handled like a failure: all written files are removed. */
 #include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -34,9 +38,9 @@ struct prepare {
     double val_fraction;
     uint64_t seed, shard_tokens;
 
-    uint64_t documents, bytes; /* counted by the first pass */
-    uint64_t held_out;         /* documents that are validation; 0: tails are */
-    uint64_t next;             /* document the second pass is at */
+    uint64_t documents, bytes; /* counts of the first pass */
+    uint64_t held_out;         /* number of validation documents; 0: tails are held out */
+    uint64_t next;             /* index of the next document of the second pass */
     struct token_writer train, val;
 };
 
@@ -62,7 +66,7 @@ static enum status put_bytes_as_tokens(struct token_writer *writer, const char *
     return STATUS_OK;
 }
 
-/* Where the validation tail of a document starts: after the first line end of the tail, if there is one near. */
+/* Returns the start of the validation tail of a document: after the first line end of the tail if one is near. */
 static size_t tail_start(const struct prepare *p, const char *text, size_t size)
 {
     size_t start = size - (size_t)((double)size * p->val_fraction);
@@ -122,16 +126,17 @@ err_train:
     return status;
 }
 
-/* Two at a time would leave one's training text and the other's validation text. */
-static enum status write_alone(struct prepare *p, const struct input_list *list, struct err *err)
+/* Locks the folder: two writers could leave training text of one and validation text of the other. */
+static enum status write_locked(struct prepare *p, const struct input_list *list, struct err *err)
 {
     int lock = -1;
-    size_t there = dir_existing_length(p->out);
+    size_t existing = dir_existing_length(p->out);
     enum status status = dir_make(p->out, err);
-    if (status == STATUS_OK) TRY(dir_lock(p->out, &lock, err)); /* else it is another program's */
+    if (status == STATUS_OK)
+        TRY(dir_lock(p->out, &lock, err)); /* a failed lock means another program writes there: leave its files */
     interrupt_catch();
     if (status == STATUS_OK) status = write_shards(p, list, err);
-    if (status != STATUS_OK) dir_remove_made(p->out, there);
+    if (status != STATUS_OK) dir_remove_made(p->out, existing);
     if (lock >= 0) close(lock);
     return status;
 }
@@ -141,7 +146,7 @@ static void report(const struct prepare *p, size_t files)
     uint64_t tokens = p->train.n_tokens + p->val.n_tokens;
     printf("documents  %12" PRIu64 "  in %zu file%s\n", p->documents, files, files == 1 ? "" : "s");
     printf("bytes      %12" PRIu64 "\n", p->bytes);
-    printf("tokens     %12" PRIu64 "  %.3f bytes a token\n", tokens, (double)p->bytes / (double)tokens);
+    printf("tokens     %12" PRIu64 "  %.3f bytes per token\n", tokens, (double)p->bytes / (double)tokens);
     printf("train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
            p->train.n_shards == 1 ? "" : "s", p->out);
     printf("val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
@@ -156,24 +161,24 @@ static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inpu
     TRY(input_collect(&list, inputs, n_inputs, err));
     TRY_GOTO(input_each(&list, count_document, p, err), out);
     if (!p->documents) {
-        status = err_set(err, STATUS_INVALID, "the input holds no text at all: %s is empty", list.paths[0]);
+        status = err_set(err, STATUS_INVALID, "the input has no text: %s is empty", list.paths[0]);
         goto out;
     }
     uint64_t tokens = p->documents + p->bytes, shards = tokens / p->shard_tokens;
     if (shards >= TOKENS_SHARDS_MAX) {
         status = err_set(err, STATUS_INVALID,
-                         "--shard-tokens is %" PRIu64 ": %" PRIu64 " tokens would be more than %d "
-                         "shards; give %" PRIu64 " or more",
+                         "--shard-tokens is %" PRIu64 ": %" PRIu64 " tokens give more than %d shards; give %" PRIu64
+                         " or more",
                          p->shard_tokens, tokens, TOKENS_SHARDS_MAX, tokens / TOKENS_SHARDS_MAX + 1);
         goto out;
     }
     double held_out = (double)p->documents * p->val_fraction;
     if (held_out >= HELD_OUT_DOCUMENTS_MIN) p->held_out = (uint64_t)held_out;
-    TRY_GOTO(write_alone(p, &list, err), out);
+    TRY_GOTO(write_locked(p, &list, err), out);
     report(p, list.n);
     if (p->val_fraction > 0 && !p->val.n_tokens)
-        log_warn("%g of so little is no validation text, and a run needs some: give more text, or a larger "
-                 "--val-fraction",
+        log_warn("no validation text: --val-fraction %g of this text is 0 tokens, and a run needs some: add text, or "
+                 "raise it",
                  p->val_fraction);
 out:
     input_finish(&list);
@@ -184,7 +189,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct prepare *p = ctx;
     if (strcmp(p->tokenizer, "bytes") != 0)
-        return err_set(err, STATUS_INVALID, "--tokenizer is '%s': this version knows only bytes", p->tokenizer);
+        return err_set(err, STATUS_INVALID, "--tokenizer is '%s': only bytes is supported", p->tokenizer);
     if (!(p->val_fraction >= 0 && p->val_fraction <= 0.5))
         return err_set(err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p->val_fraction);
     if (p->shard_tokens < SHARD_MIN || p->shard_tokens > INT32_MAX)
@@ -198,16 +203,16 @@ int cmd_prepare(int argc, char **argv)
 {
     struct prepare p = {.tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
     const struct option_spec specs[] = {
-        {"tokenizer", OPTION_TEXT, &p.tokenizer, "bytes", "how text becomes tokens (only bytes so far)"},
-        {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "part of the text held out for validation (0.05)"},
-        {"seed", OPTION_COUNT, &p.seed, "N", "chooses the documents that are held out (1)"},
-        {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens of one shard (100000000)"},
+        {"tokenizer", OPTION_TEXT, &p.tokenizer, "bytes", "tokenizer; only bytes is supported"},
+        {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "fraction held out for validation (default 0.05)"},
+        {"seed", OPTION_COUNT, &p.seed, "N", "seed that selects held-out documents (default 1)"},
+        {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens per shard (default 100000000)"},
     };
     struct options o = {
         .program = "atoll prepare",
         .usage = "OUT INPUT... [options]",
-        .about = "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards:\n"
-                 "OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json.",
+        .about = "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards.\n"
+                 "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 2,

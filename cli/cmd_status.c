@@ -1,4 +1,4 @@
-/* atoll status: asks a running coordinator, or reads the summary of a run that is over. */
+/* atoll status: queries a running coordinator, or prints the summary of a finished run. */
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -17,11 +17,11 @@
 #include "common/os/fileio.h"
 #include "wire/transport.h"
 
-enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_AFAR_S = 1, ADDRESS_MAX = 1024 };
+enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_REMOTE_S = 1, ADDRESS_MAX = 1024 };
 
 struct question {
-    const char *run;                /* the folder asked about; NULL: an address */
-    char run_id[2 * WIRE_UUID + 1]; /* of the run it holds; "": not known */
+    const char *run;                /* run folder; NULL: the argument is an address */
+    char run_id[2 * WIRE_UUID + 1]; /* id of the run in the folder; "": unknown */
     double timeout_s;               /* NAN: not given */
     bool raw;
 };
@@ -38,7 +38,7 @@ static enum status show(const char *json, const char *where, bool raw, struct er
     return STATUS_OK;
 }
 
-/* A folder keeps the address of a coordinator that was killed, and another run may have that by now. */
+/* The folder keeps the address of a killed coordinator, and another run may use that address now. */
 static enum status check_run(const struct question *q, const char *address, const char *json, struct err *err)
 {
     const char *id, *name;
@@ -46,14 +46,13 @@ static enum status check_run(const struct question *q, const char *address, cons
     enum status status = STATUS_OK;
     if (q->run_id[0] && !json_unpack(root, "{s:s, s:s}", "run_id", &id, "run", &name) && strcmp(id, q->run_id) != 0)
         status = err_set(err, STATUS_MISMATCH,
-                         "the coordinator of %s is not running: its address %s now serves "
-                         "another run, %s",
-                         q->run, address, name);
+                         "the coordinator of %s is not running: its address %s now serves another run, %s", q->run,
+                         address, name);
     json_decref(root);
     return status;
 }
 
-/* One answer, asked for again and again until it comes: any message may be lost. */
+/* Sends the question repeatedly until an answer arrives, because messages may be lost. */
 static enum status ask(struct transport *t, const char *address, const struct question *q, struct err *err)
 {
     uint8_t frame[WIRE_HEADER + 64];
@@ -79,8 +78,8 @@ static enum status ask(struct transport *t, const char *address, const struct qu
             return err_set(err, STATUS_REFUSED, "the coordinator at %s refused: %s", address, answer.refuse.text);
     }
     return err_set(err, STATUS_CLOSED,
-                   "no answer from %s within %g s: is the coordinator running there, its port open "
-                   "in the firewall, and is this its whole join line?",
+                   "no answer from %s within %g s: check that the coordinator runs, that the firewall opens its port, "
+                   "and that this is the whole join line",
                    address, q->timeout_s);
 }
 
@@ -90,68 +89,63 @@ static enum status status_of_address(const char *address, const struct question 
     struct transport *t;
     uint8_t uuid[WIRE_UUID];
     TRY(transport_address_parse(&parsed, address, err));
-    parsed.fail_fast = true; /* else closing waits for the name service, for a minute and longer */
-    if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) return err_set(err, STATUS_IO, "no random numbers to be had");
+    parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
+    if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) return err_set(err, STATUS_IO, "cannot read random numbers");
     TRY(transport_zmq_dial(&t, &parsed, uuid, err));
     enum status status = ask(t, parsed.endpoint, q, err);
     t->ops->close(t);
     return status;
 }
 
-static bool holds(const char *run, const char *file)
+static bool has_file(const char *run, const char *file)
 {
     char path[FILEIO_PATH_MAX];
     return run_folder_path(path, sizeof path, run, file, NULL) == STATUS_OK && file_exists(path);
 }
 
-/* A process that is there has it: of the coordinator, or of atoll launch. */
-static bool held(const char *run, const char *lock)
+/* Returns true if a live coordinator or atoll launch holds the lock. */
+static bool is_locked(const char *run, const char *lock)
 {
     char path[FILEIO_PATH_MAX];
     return run_folder_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
 }
 
-/* How far a run came that nobody serves, as its metrics have it. */
-static enum status tell_stopped(const struct question *q, const char *program, struct err *err)
+/* Reports the progress of a stopped run from its metrics. */
+static enum status report_stopped(const struct question *q, const char *program, struct err *err)
 {
     json_t *round = run_folder_last_round(q->run);
-    char far[128] = "no round of it is done";
-    double loss = NAN; /* a loss that is no number is left out */
+    char progress[128] = "no round is done";
+    double loss = NAN; /* stays NAN if the loss in the metrics is no number */
     json_int_t at, of;
     if (!json_unpack(round, "{s:I, s:I, s?:F}", "round", &at, "rounds", &of, "loss", &loss))
-        snprintf(far, sizeof far, "%lld of %lld rounds are done, loss %.4f", (long long)at, (long long)of, loss);
+        snprintf(progress, sizeof progress, "%lld of %lld rounds are done, loss %.4f", (long long)at, (long long)of,
+                 loss);
     if (q->raw && round) {
         json_object_del(round, "event");
         json_object_set_new(round, "state", json_string("stopped"));
         if (!json_dumpf(round, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17))) putchar('\n');
     }
     json_decref(round);
-    return err_set(err, STATUS_CLOSED,
-                   "the run in %s is neither running nor finished, %s: %s with --dir %s continues "
-                   "it",
-                   q->run, far, program, q->run);
+    return err_set(err, STATUS_CLOSED, "the run in %s is stopped, %s: continue it with %s --dir %s", q->run, progress,
+                   program, q->run);
 }
 
-/* No coordinator answered, and the run is not over. `here`: one has it. */
-static enum status why_nothing(const struct question *q, bool here, bool asked, struct err *err)
+/* Explains why no coordinator answered for an unfinished run. `coordinator_here`: a live coordinator holds the lock. */
+static enum status explain_no_answer(const struct question *q, bool coordinator_here, bool asked, struct err *err)
 {
-    if (here && asked)
-        return err_set(err, STATUS_CLOSED,
-                       "a coordinator serves %s and does not answer within %g s: it is busy, "
-                       "stopped, or not reached from here; ask again",
-                       q->run, q->timeout_s);
-    if (here) return err_set(err, STATUS_CLOSED, "a coordinator of %s is starting: ask again", q->run);
-    if (held(q->run, "launch.lock"))
-        return err_set(err, STATUS_CLOSED,
-                       "atoll launch is at work in %s, and its coordinator is not there right now: "
-                       "ask again",
+    if (coordinator_here && asked)
+        return err_set(
+            err, STATUS_CLOSED,
+            "the coordinator of %s did not answer within %g s: it is busy, suspended or unreachable; try again", q->run,
+            q->timeout_s);
+    if (coordinator_here) return err_set(err, STATUS_CLOSED, "the coordinator of %s is starting: try again", q->run);
+    if (is_locked(q->run, "launch.lock"))
+        return err_set(err, STATUS_CLOSED, "atoll launch runs in %s, and its coordinator is restarting: try again",
                        q->run);
-    if (holds(q->run, "launch.lock")) return tell_stopped(q, "atoll launch", err);
-    if (holds(q->run, "lock")) return tell_stopped(q, "atoll-coordinator", err);
+    if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", err);
+    if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", err);
     return err_set(err, STATUS_NOTFOUND,
-                   "%s holds no run: give the folder that was a run's --dir, or an address "
-                   "tcp://HOST:PORT",
-                   q->run);
+                   "%s is not a run folder: give the --dir of a run, or an address tcp://HOST:PORT", q->run);
 }
 
 static enum status show_summary(const char *path, bool raw, struct err *err)
@@ -164,20 +158,20 @@ static enum status show_summary(const char *path, bool raw, struct err *err)
     return status;
 }
 
-/* The address that the folder has for its coordinator. NOTFOUND: none; CORRUPT: something else is in its file; another
- * error when that cannot be read. */
+/* Reads the address of the coordinator from the run folder. NOTFOUND without an address, CORRUPT if the file holds
+ * something else, or the error of reading it. */
 static enum status address_of_run(struct question *q, char *address, size_t cap, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct transport_address parsed;
     TRY(run_folder_path(path, sizeof path, q->run, "run_id", err));
     if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
-        q->run_id[0] = 0; /* of an older version */
+        q->run_id[0] = 0; /* without an id the answer is not checked */
     TRY(run_folder_path(path, sizeof path, q->run, "address", err));
     enum status status = run_folder_read_line(path, address, cap, err);
     if (status != STATUS_OK && status != STATUS_LIMIT) return status;
     if (status == STATUS_OK && transport_address_parse(&parsed, address, NULL) == STATUS_OK) return STATUS_OK;
-    return err_set(err, STATUS_CORRUPT, "%s holds no address: start the coordinator again, which writes it", path);
+    return err_set(err, STATUS_CORRUPT, "%s holds no address: restart the coordinator, which writes it", path);
 }
 
 static enum status status_of_run(struct question *q, struct err *err)
@@ -185,28 +179,31 @@ static enum status status_of_run(struct question *q, struct err *err)
     char address[ADDRESS_MAX], path[FILEIO_PATH_MAX];
     struct stat st;
     if (stat(q->run, &st))
-        return errno == ENOENT ? err_set(err, STATUS_NOTFOUND,
-                                         "there is no run folder %s: give one, or an address "
-                                         "tcp://HOST:PORT",
-                                         q->run)
-                               : err_set(err, STATUS_IO, "cannot look at %s: %s", q->run, strerror(errno));
+        return errno == ENOENT
+                   ? err_set(err, STATUS_NOTFOUND,
+                             "run folder %s does not exist: give a run folder, or an address tcp://HOST:PORT", q->run)
+                   : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run folder, or an address tcp://HOST:PORT", q->run);
     TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
-    bool here = held(q->run, "lock");
-    if (!here && file_exists(path)) return show_summary(path, q->raw, err);
+    bool coordinator_here = is_locked(q->run, "lock");
+    if (!coordinator_here && file_exists(path)) return show_summary(path, q->raw, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
-    bool damaged = known == STATUS_CORRUPT && !here; /* of a run that is not served: how far that came says more */
+    /* Without a coordinator, the progress of the run is more useful than the error of a damaged address. */
+    bool damaged = known == STATUS_CORRUPT && !coordinator_here;
     if (known != STATUS_OK && known != STATUS_NOTFOUND && !damaged) return known;
-    log_set_level(LOG_ERROR); /* why nobody answers is said in the end */
-    /* Not served, it is most likely an old address, if not one of a machine that shares the folder. */
-    if (isnan(q->timeout_s)) q->timeout_s = here ? ASK_S : ASK_AFAR_S;
+    log_set_level(LOG_ERROR); /* the final error replaces connection warnings */
+    /* Without the lock here the address is probably stale, or the coordinator runs on another machine that shares the
+     * folder: wait only briefly. */
+    if (isnan(q->timeout_s)) q->timeout_s = coordinator_here ? ASK_S : ASK_REMOTE_S;
     if (known == STATUS_OK) asked = status_of_address(address, q, err);
     if (asked == STATUS_OK) return asked;
-    /* It may have ended meanwhile, and lets go of its lock when the summary is there: looked for in this order. */
-    here = held(q->run, "lock");
+    /* The run may have finished meanwhile. The coordinator writes the summary before it releases the lock, so check the
+     * lock first. */
+    coordinator_here = is_locked(q->run, "lock");
     if (file_exists(path)) return show_summary(path, q->raw, err);
-    return asked == STATUS_CLOSED ? why_nothing(q, here, known == STATUS_OK, err) : asked; /* a refusal says why */
+    return asked == STATUS_CLOSED ? explain_no_answer(q, coordinator_here, known == STATUS_OK, err)
+                                  : asked; /* a refusal has its own reason */
 }
 
 static enum status run(struct options *o, void *ctx, struct err *err)
@@ -226,13 +223,14 @@ int cmd_status(int argc, char **argv)
 {
     struct question q = {.timeout_s = NAN};
     const struct option_spec specs[] = {
-        {"json", OPTION_FLAG, &q.raw, NULL, "the answer as it came"},
-        {"timeout", OPTION_REAL, &q.timeout_s, "S", "seconds to wait for an answer (5)"},
+        {"json", OPTION_FLAG, &q.raw, NULL, "print the answer as JSON"},
+        {"timeout", OPTION_REAL, &q.timeout_s, "S",
+         "seconds to wait for an answer (default 5; 1 if RUN has no coordinator on this machine)"},
     };
     struct options o = {
         .program = "atoll status",
         .usage = "RUN|ADDRESS [options]",
-        .about = "How a run is doing: asks its coordinator, or prints the summary when the run is over.",
+        .about = "Show the state of a run: query its coordinator, or print the summary of a finished run.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

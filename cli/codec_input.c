@@ -33,7 +33,8 @@ static enum status read_raw(struct codec_input *in, const char *path, struct err
     size_t n = map.size / sizeof(float);
     enum status status = STATUS_OK;
     if (!n || map.size % sizeof(float))
-        status = err_set(err, STATUS_CORRUPT, "%s: %zu bytes are no fp32 values", path, map.size);
+        status = err_set(err, STATUS_CORRUPT,
+                         "%s: %zu bytes are not a multiple of 4: give raw fp32 or a .safetensors file", path, map.size);
     if (status == STATUS_OK) status = allocate(in, n, 1, err);
     if (status == STATUS_OK) {
         in->spans[0] = (struct codec_span){.count = n, .rows = 1, .cols = n, .ndim = 2};
@@ -48,10 +49,11 @@ static enum status read_tensors(struct codec_input *in, const struct safetensors
     uint64_t n = 0;
     for (uint32_t i = 0; i < st->n; i++) {
         if (!st->entries[i].count || !st->entries[i].ndim)
-            return err_set(err, STATUS_UNSUPPORTED, "%s: tensor %s is empty or a scalar", path, st->entries[i].name);
+            return err_set(err, STATUS_UNSUPPORTED, "%s: tensor %s is empty or a scalar, which codecs do not support",
+                           path, st->entries[i].name);
         n += st->entries[i].count;
     }
-    if (!n) return err_set(err, STATUS_CORRUPT, "%s: no tensors", path);
+    if (!n) return err_set(err, STATUS_CORRUPT, "%s has no tensors", path);
     TRY(allocate(in, (size_t)n, st->n, err));
     n = 0;
     for (uint32_t i = 0; i < st->n; i++) {
@@ -90,7 +92,8 @@ enum status codec_input_file(struct codec_input *in, const char *path, const cha
     if (status == STATUS_OK && minus) {
         if (other.n != in->n || other.n_spans != in->n_spans ||
             memcmp(other.spans, in->spans, in->n_spans * sizeof *in->spans) != 0)
-            status = err_set(err, STATUS_MISMATCH, "%s and %s do not hold the same tensors", path, minus);
+            status = err_set(err, STATUS_MISMATCH,
+                             "%s and %s have different tensors: give two checkpoints of one model", path, minus);
         for (size_t i = 0; status == STATUS_OK && i < in->n; i++) in->x[i] = in->x[i] - other.x[i];
     }
     size_t bad = status == STATUS_OK ? codec_first_nonfinite(in->x, in->n) : 0;

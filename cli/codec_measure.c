@@ -17,7 +17,7 @@ double codec_measure_clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Everything one measurement needs; payloads lie apart, as those of different workers do. */
+/* State of one measurement. Each payload has its own allocation, like payloads of different workers. */
 struct bench {
     struct codec *codec;
     const struct codec_input *in;
@@ -55,7 +55,7 @@ static enum status merge(struct bench *b)
     return STATUS_OK;
 }
 
-/* *best: least seconds of one run. The first run warms up. */
+/* Sets *best to the shortest run in seconds, after one warm-up run. */
 static enum status repeat(struct bench *b, enum status (*run)(struct bench *), double seconds, double *best)
 {
     double spent = 0;
@@ -123,7 +123,8 @@ static enum status run_all(struct bench *b, double seconds, struct codec_figures
     return STATUS_OK;
 }
 
-static enum status complain(enum status status, const char *spec, size_t n, const struct err *inner, struct err *err)
+static enum status report_failure(enum status status, const char *spec, size_t n, const struct err *inner,
+                                  struct err *err)
 {
     if (status == STATUS_OK) return status;
     if (inner->msg[0]) return err_set(err, status, "%s", inner->msg);
@@ -142,7 +143,7 @@ enum status codec_measure(const char *spec, const struct codec_input *in, double
         status = run_all(&b, seconds, figures);
     }
     finish(&b);
-    return complain(status, spec, in->n, &inner, err);
+    return report_failure(status, spec, in->n, &inner, err);
 }
 
 enum status codec_measure_merge(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
@@ -156,5 +157,5 @@ enum status codec_measure_merge(const char *spec, const struct codec_input *in, 
     if (status == STATUS_OK) status = repeat(&b, merge, seconds, &best);
     finish(&b);
     if (status == STATUS_OK) *gbps = (double)in->n * sizeof(float) / best * 1e-9;
-    return complain(status, spec, in->n, &inner, err);
+    return report_failure(status, spec, in->n, &inner, err);
 }

@@ -1,28 +1,30 @@
-/* What a codec makes of some floats: bytes, error and speed. */
+/* Measures a codec on given values: bytes, error and speed. */
 #ifndef CLI_CODEC_MEASURE_H
 #define CLI_CODEC_MEASURE_H
 
 #include "cli/codec_input.h"
 #include "common/base/status.h"
 
-/* GB/s: 1e9 bytes of fp32 input (4 a value) in a second of one thread's CPU time, best of the repetitions. */
+/* GB/s: 1e9 bytes of fp32 input (4 bytes per value) per second of one thread's CPU time; the best repetition. */
 struct codec_figures {
-    char spec[256]; /* canonical */
+    char spec[256]; /* canonical specification */
     size_t bytes;
     double bits_per_param;
     double bound_bits; /* codec_bound_bits */
-    double rel_error;  /* |x - decoded| / |x|, Euclidean norms; 0 where x is all zeros */
+    double rel_error;  /* |x - decoded| / |x| in Euclidean norms; 0 if x is all zeros */
     double encode_gbps;
-    double decode_merge_gbps; /* `workers` payloads checked and added up part by part; each counts 4 bytes a value */
+    double decode_merge_gbps; /* CODEC_MEASURE_WORKERS payloads checked and merged part by part; each counts 4 bytes per
+                                 value */
 };
 
 enum { CODEC_MEASURE_WORKERS = 4, CODEC_MEASURE_WORKERS_MAX = 64 };
 
-/* At least `seconds` of CPU time for each of the two speeds. */
+/* Measures each of the two speeds for at least `seconds` of CPU time. INVALID, UNSUPPORTED, NOMEM, or the error of the
+ * codec. */
 enum status codec_measure(const char *spec, const struct codec_input *in, double seconds, struct codec_figures *figures,
                           struct err *err) MUST_CHECK;
-/* *gbps: payloads of so many workers (up to CODEC_MEASURE_WORKERS_MAX) checked and added up; GB of fp32 parameters that
- * all of them together cover: 4 bytes a parameter, however many send it. */
+/* Measures the merge of `workers` payloads (1 .. CODEC_MEASURE_WORKERS_MAX). *gbps: GB/s of parameters at 4 bytes per
+ * parameter, counted once for all workers. */
 enum status codec_measure_merge(const char *spec, const struct codec_input *in, unsigned workers, double seconds,
                                 double *gbps, struct err *err) MUST_CHECK;
 /* CPU seconds of this thread. */

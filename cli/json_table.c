@@ -78,7 +78,7 @@ enum status json_table_print(const char *text, const char *where, FILE *out, str
     if (!json_is_object(root)) {
         json_decref(root);
         return err_set(err, STATUS_CORRUPT, "%s is not a JSON object: %s", where,
-                       root ? "it is something else" : error.text);
+                       root ? "it is another type" : error.text);
     }
     print_scalars(root, "", out);
     json_object_foreach(root, key, value)

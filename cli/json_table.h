@@ -1,4 +1,4 @@
-/* JSON for people: scalars of an object as aligned lines, arrays of objects as tables. */
+/* Prints a JSON object as text: scalars as aligned lines, arrays of objects as tables. */
 #ifndef CLI_JSON_TABLE_H
 #define CLI_JSON_TABLE_H
 
@@ -6,7 +6,7 @@
 
 #include "common/base/status.h"
 
-/* `where` names the text in the error (CORRUPT). */
+/* Prints the JSON object `text` to `out`. CORRUPT for text that is no JSON object; `where` names it in the error. */
 enum status json_table_print(const char *text, const char *where, FILE *out, struct err *err) MUST_CHECK;
 
 #endif

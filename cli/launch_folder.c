@@ -11,7 +11,7 @@
 #include "common/tensor/hf_folder.h"
 #include "coordinator/run_dir.h"
 
-/* The lock dies with this process, however it dies; the number in the file is only for the message. */
+/* The kernel releases the lock when this process ends. The process id in the file is only for the error message. */
 static enum status lock(struct launch_folder *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX], pid[32] = "?";
@@ -21,7 +21,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
         return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
     if (!file_lock(l->lock_fd, false)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
-        if (got > 0) pid[got] = '\0'; /* else it has yet to write it */
+        if (got > 0) pid[got] = '\0'; /* otherwise the holder has not written it yet */
         return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
                        l->dir, pid);
     }
@@ -31,7 +31,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
-/* A coordinator that somebody started by hand has the folder, and its workers need the address in it. */
+/* A coordinator started without launch may hold the folder; its workers need the address file, which launch deletes. */
 static enum status check_served(const struct launch_folder *l, struct err *err)
 {
     int fd = -1;
@@ -40,8 +40,8 @@ static enum status check_served(const struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
-/* The journal of a run whose model was never read is no run yet: the coordinator lets other settings take the place of
- * its own. One that began has a checkpoint, or, where somebody removed these, its events. */
+/* A run has begun once its model was read; before that the coordinator accepts other settings. A begun run has a
+ * checkpoint, or its events if the checkpoints were removed. */
 static bool holds_run(const struct launch_folder *l)
 {
     char path[FILEIO_PATH_MAX];
@@ -54,35 +54,34 @@ static bool holds_run(const struct launch_folder *l)
     return stat(path, &events) == 0 && events.st_size > 0;
 }
 
-bool launch_folder_config(const struct launch_folder *l, struct config *then)
+bool launch_folder_config(const struct launch_folder *l, struct config *begun)
 {
     char path[FILEIO_PATH_MAX];
     struct config_sources sources;
     if (!holds_run(l)) return false;
     if (run_folder_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
-    config_defaults(then, &sources);
-    return config_load(then, &sources, path, NULL) == STATUS_OK;
+    config_defaults(begun, &sources);
+    return config_load(begun, &sources, path, NULL) == STATUS_OK;
 }
 
-/* --resume auto continues the run there; never wants a folder without one, and so does PATH, unless the run there began
- * with it: a command that is given again continues its run. */
+/* --resume auto continues a run. never and PATH need a folder without a run; but if the run started from PATH,
+ * repeating the command continues it. */
 static enum status check_resume(const struct launch_folder *l, struct err *err)
 {
     if (!strcmp(l->resume, "auto") || l->begun || !holds_run(l)) return STATUS_OK;
     return err_set(err, STATUS_STATE,
-                   "%s already holds a run and --resume is %s: use --resume auto to continue it, or "
-                   "another --dir",
+                   "%s already holds a run and --resume is %s: use --resume auto to continue it, or another --dir",
                    l->dir, l->resume);
 }
 
-/* Did the run in the folder start from the checkpoint --resume names, or from one in the run it names? The newest there
- * may be another one by now. */
+/* Returns true if the run in the folder started from the checkpoint that --resume names, or from any checkpoint of the
+ * run that it names: the newest may have changed since. */
 static bool init_find_begun(struct launch_folder *l)
 {
     char named[FILEIO_PATH_MAX];
-    struct config then;
-    const char *from = then.model.init_from;
-    if (!launch_folder_config(l, &then) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK)
+    struct config begun;
+    const char *from = begun.model.init_from;
+    if (!launch_folder_config(l, &begun) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK)
         return false;
     size_t n = strlen(named);
     if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;

@@ -11,7 +11,7 @@
 #include "worker/model/model.h"
 #include "worker/replica/memory_plan.h"
 
-/* Its numbers, and the most it queues for all workers together. */
+/* Sets *bytes to the coordinator's state plus the limit of its queues for all workers. */
 static enum status coordinator_bytes(uint64_t *bytes, const struct config *config, uint32_t workers)
 {
     const struct model_family *family = model_family_find(config->model.family);

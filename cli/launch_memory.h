@@ -1,11 +1,11 @@
-/* What `atoll launch` tells its workers of the host's memory, for their plans (worker/replica/memory_plan.h). */
+/* Announces host memory from `atoll launch` to its workers, for their plans (worker/replica/memory_plan.h). */
 #ifndef CLI_LAUNCH_MEMORY_H
 #define CLI_LAUNCH_MEMORY_H
 
 #include "common/config/config.h"
 
-/* Into the environment: what the host has free now, and what the coordinator of this configuration will take of it with
- * so many workers; of a model that cannot be laid out nothing, its workers say why. */
+/* Sets two variables in the environment: the free bytes of the host now, and the bytes of the coordinator with
+ * `workers` workers. The latter is 0 for an invalid model, which the workers then report. */
 void launch_memory_announce(const struct config *config, uint32_t workers);
 
 #endif

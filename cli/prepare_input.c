@@ -17,7 +17,7 @@
 static bool ends_with(const char *path, const char *ending)
 {
     size_t n = strlen(path), m = strlen(ending);
-    return n >= m && !strcasecmp(path + n - m, ending); /* A.JSONL, too */
+    return n >= m && !strcasecmp(path + n - m, ending); /* also matches A.JSONL */
 }
 
 static enum status list_add(struct input_list *list, const char *path)
@@ -40,15 +40,15 @@ struct folder {
     ino_t inode;
 };
 
-/* Everything below one path that the user named. */
+/* State of the walk below one path of the user. */
 struct walk {
     struct input_list *list;
-    struct folder *folders; /* those it has been in: a link may lead there again, and for ever */
+    struct folder *folders; /* visited folders: a link may form a cycle */
     size_t n, cap;
 };
 
-/* NOMEM, or END for a folder where it has been. */
-static enum status enter(struct walk *walk, const struct stat *st)
+/* Marks a folder as visited. NOMEM; END if it was visited before. */
+static enum status mark_visited(struct walk *walk, const struct stat *st)
 {
     for (size_t i = 0; i < walk->n; i++)
         if (walk->folders[i].device == st->st_dev && walk->folders[i].inode == st->st_ino) return STATUS_END;
@@ -86,21 +86,21 @@ static enum status collect_folder(struct walk *walk, const char *path, struct er
     return status;
 }
 
-/* `named`: the user wrote this path, so its ending does not matter. */
+/* `named`: the user gave this path, so any extension is accepted. */
 static enum status collect(struct walk *walk, const char *path, bool named, struct err *err)
 {
     struct stat st;
     enum status status = STATUS_OK;
     if (stat(path, &st)) {
         bool nowhere = errno == ENOENT || errno == ELOOP;
-        if (nowhere && !named) return log_warn("%s is a link to nothing and is left out", path), STATUS_OK;
+        if (nowhere && !named) return log_warn("skipped %s: broken link", path), STATUS_OK;
         return err_set(err, nowhere ? STATUS_INVALID : STATUS_IO, "cannot read the input %s: %s", path,
                        strerror(errno));
     }
     if (S_ISDIR(st.st_mode)) {
-        status = enter(walk, &st);
+        status = mark_visited(walk, &st);
         if (status == STATUS_END)
-            return log_warn("%s is a folder that is read already, and is left out", path), STATUS_OK;
+            return log_warn("skipped %s: folder already read through another path", path), STATUS_OK;
         if (status == STATUS_OK) return collect_folder(walk, path, err);
     } else if (!S_ISREG(st.st_mode)) {
         if (!named) return STATUS_OK;
@@ -123,7 +123,7 @@ enum status input_collect(struct input_list *list, char *const *args, size_t n_a
     }
     if (status == STATUS_OK && !list->n)
         status =
-            err_set(err, STATUS_INVALID, "no text in %s: give .txt, .md or .jsonl files, or folders that hold some",
+            err_set(err, STATUS_INVALID, "no text in %s: give .txt, .md or .jsonl files, or folders with such files",
                     n_args ? args[0] : "the input");
     if (status != STATUS_OK) input_finish(list);
     return status;
@@ -136,13 +136,13 @@ void input_finish(struct input_list *list)
     memset(list, 0, sizeof *list);
 }
 
-/* A NUL byte marks binary files, and the byte tokenizer's document separator is token 0. */
+/* A NUL byte marks a binary file. Token 0 is also the document separator of the byte tokenizer. */
 static enum status each_text(const char *path, const char *text, size_t size, input_document_fn fn, void *ctx,
                              struct err *err)
 {
     const char *nul = memchr(text, 0, size);
     if (nul)
-        return err_set(err, STATUS_INVALID, "%s is not text: byte %zu is zero; leave it out or convert it", path,
+        return err_set(err, STATUS_INVALID, "%s is not text: byte %zu is zero; remove or convert it", path,
                        (size_t)(nul - text));
     return size && fn ? fn(ctx, text, size, err) : STATUS_OK;
 }
@@ -153,7 +153,7 @@ static enum status each_line(const char *path, size_t number, const char *line, 
     json_error_t error;
     json_t *object = json_loadb(line, size, 0, &error);
     if (!object)
-        return err_set(err, STATUS_INVALID, "%s line %zu is not valid JSON (%s, column %d): mend or remove it", path,
+        return err_set(err, STATUS_INVALID, "%s line %zu is not valid JSON (%s, column %d): fix or remove it", path,
                        number, error.text, error.column);
     json_t *text = json_object_get(object, "text");
     enum status status = STATUS_OK;

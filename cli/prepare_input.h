@@ -1,9 +1,11 @@
-/* The text that `atoll prepare` reads: files and folders in, documents out.
+/* Input of `atoll prepare`: files and folders in, documents out.
  *
- * A .txt or .md file is one document. A .jsonl file is one document a line, the string "text" of an object; blank lines
- * are skipped. A folder stands for all such files below it, in the order of their names; hidden ones are left out, and
- * with a warning links to nothing and folders that links lead to once more. A file named on its own is read as text
- * whatever its ending. A byte order mark at its start is no text. */
+ * - A .txt or .md file is one document.
+ * - A .jsonl file has one document per line: the string "text" of an object. Blank lines are skipped.
+ * - A folder stands for all such files below it, sorted by name. Hidden files are skipped. Broken links, and folders
+ *   that were already read through a link, are skipped with a warning.
+ * - A file given as an argument is read as text, whatever its extension.
+ * - A byte order mark at the start of a file is skipped. */
 #ifndef CLI_PREPARE_INPUT_H
 #define CLI_PREPARE_INPUT_H
 
@@ -12,20 +14,20 @@
 #include "common/base/status.h"
 
 struct input_list {
-    char **paths; /* plain files, in reading order; owned */
+    char **paths; /* [n] regular files in reading order; owned */
     size_t n, cap;
 };
 
-/* Zeroes the list first. IO for a path that cannot be read, INVALID when one is not there or the arguments name no file
- * at all. */
+/* Lists the files of args[n_args]. IO for an unreadable path, INVALID for a missing path or if the arguments contain no
+ * file, NOMEM, LIMIT. Free with input_finish. */
 enum status input_collect(struct input_list *list, char *const *args, size_t n_args, struct err *err) MUST_CHECK;
 void input_finish(struct input_list *list);
 
-/* text[size] is borrowed for the call; it holds no NUL byte. */
+/* text[size] is valid during the call and contains no NUL byte. */
 typedef enum status (*input_document_fn)(void *ctx, const char *text, size_t size, struct err *err);
 
-/* Call fn with every document of every file, in order, and stop at the first failure. INVALID names file and line of
- * what is no document. fn may be NULL: only check. */
+/* Calls fn with every document of every file, in order, and stops at the first failure. INVALID names file and line of
+ * an invalid document. fn NULL: only check. */
 enum status input_each(const struct input_list *list, input_document_fn fn, void *ctx, struct err *err) MUST_CHECK;
 
 #endif

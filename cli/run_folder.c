@@ -42,7 +42,7 @@ enum status run_folder_name(char *out, size_t cap, const char *path, struct err 
     return STATUS_OK;
 }
 
-/* A name, such as a folder beside it may have. */
+/* Returns true for a plain file name of printable characters, without slash. */
 static bool is_name(const char *text)
 {
     for (const char *c = text; *c; c++)
@@ -56,8 +56,8 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
     char name[256];
     struct stat st;
     if (stat(path, &st) && errno == ENOENT)
-        return err_set(err, STATUS_NOTFOUND, "there is no %s: give a run or checkpoint folder", path);
-    if (stat(path, &st)) return err_set(err, STATUS_IO, "cannot look at %s: %s", path, strerror(errno));
+        return err_set(err, STATUS_NOTFOUND, "%s does not exist: give a run or checkpoint folder", path);
+    if (stat(path, &st)) return err_set(err, STATUS_IO, "cannot read %s: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run or checkpoint folder", path);
     TRY(run_folder_name(folder, sizeof folder, path, err));
@@ -65,22 +65,22 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
     if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
     TRY(run_folder_path(probe, sizeof probe, folder, "latest", err));
     if (file_exists(probe))
-        return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run's folder",
+        return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run folder",
                        folder);
     TRY(run_folder_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
     TRY(run_folder_path(latest, sizeof latest, checkpoints, "latest", err));
     enum status status = run_folder_read_line(latest, name, sizeof name, err);
     if (status == STATUS_NOTFOUND)
-        return err_set(err, STATUS_NOTFOUND,
-                       "no checkpoint in %s: it has neither config.json nor checkpoints/latest; wait for the first one",
-                       folder);
+        return err_set(
+            err, STATUS_NOTFOUND,
+            "%s has neither config.json nor checkpoints/latest: wait for the first checkpoint, or give another folder",
+            folder);
     if (status != STATUS_OK && status != STATUS_LIMIT) return status;
     if (status == STATUS_LIMIT || !is_name(name))
-        return err_set(err, STATUS_CORRUPT, "%s names no checkpoint: give one of the folders beside it", latest);
+        return err_set(err, STATUS_CORRUPT, "%s does not name a checkpoint: give a checkpoint folder", latest);
     TRY(run_folder_path(out, cap, checkpoints, name, err));
     if (file_exists(out)) return STATUS_OK;
-    return err_set(err, STATUS_NOTFOUND, "%s names %s, which is not there: give one of the folders beside it", latest,
-                   name);
+    return err_set(err, STATUS_NOTFOUND, "%s names %s, which does not exist: give a checkpoint folder", latest, name);
 }
 
 json_t *run_folder_last_round(const char *run)

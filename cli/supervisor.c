@@ -24,15 +24,15 @@
 enum {
     BACKOFF_FIRST_MS = 250,
     BACKOFF_MAX_MS = 10000,
-    SHORT_LIFE_MS = 5000, /* a failure so soon after the start counts as one more in a row */
+    SHORT_LIFE_MS = 5000, /* a failure within this time of its start counts as consecutive */
     HOPELESS_FAILURES = 3,
-    FOLLOW_MS = 30000, /* workers' time to end after the coordinator did */
+    FOLLOW_MS = 30000, /* time for workers to exit after the coordinator */
     ADDRESS_POLL_MS = 20,
 };
 
-static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-static void say(const char *fmt, ...)
+static void print_line(const char *fmt, ...)
 {
     char line[1024];
     va_list args;
@@ -48,11 +48,11 @@ enum status supervisor_init(struct supervisor *s, struct err *err)
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
-    if (std_streams_hang_up()) sigaddset(&set, SIGHUP); /* a signal that is ignored would be read all the same */
+    if (std_streams_hang_up()) sigaddset(&set, SIGHUP); /* signalfd would also read an ignored signal */
     sigaddset(&set, SIGCHLD);
-    signal(SIGCHLD, SIG_DFL); /* whoever started us may have ignored it, and children would end without a trace */
+    signal(SIGCHLD, SIG_DFL); /* if the parent ignored SIGCHLD, children would be reaped without notice */
     if (sigprocmask(SIG_BLOCK, &set, NULL)) return err_set(err, STATUS_IO, "cannot block signals: %s", strerror(errno));
-    setenv(EXIT_PERMANENT_ENV, "1", 1); /* children may tell what will pass from what will not */
+    setenv(EXIT_PERMANENT_ENV, "1", 1); /* children may exit with EXIT_PERMANENT */
     s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     if (s->signal_fd < 0) return err_set(err, STATUS_IO, "cannot read signals: %s", strerror(errno));
     return STATUS_OK;
@@ -64,7 +64,7 @@ void supervisor_finish(struct supervisor *s)
     s->signal_fd = -1;
 }
 
-/* Child i of all: 0 is the coordinator. */
+/* Returns child i: 0 is the coordinator, then the workers. */
 static struct child *child_at(struct supervisor *s, size_t i)
 {
     assert(i <= s->n_workers);
@@ -76,8 +76,8 @@ static void signal_all(struct supervisor *s, int sig)
     for (size_t i = 0; i <= s->n_workers; i++) child_signal(child_at(s, i), sig);
 }
 
-/* Nothing is restarted from here on; what runs gets SIGTERM now, once, for a second one could kill it while it saves,
- * and SIGKILL when its time is over. */
+/* Stops restarts and sends SIGTERM once, because a second one could kill a child while it saves. SIGKILL follows after
+ * stop_timeout_s. */
 static void stop_all(struct supervisor *s, uint64_t now_us)
 {
     if (s->stopping) return;
@@ -91,7 +91,7 @@ static void stop_all(struct supervisor *s, uint64_t now_us)
 
 static void exit_code_max(struct supervisor *s, int code)
 {
-    /* A failure outweighs wrong usage, which outweighs "resumable", which outweighs success. */
+    /* Severity: failure, wrong usage, resumable, success. */
     static const int order[] = {EXIT_DONE, EXIT_RESUMABLE, EXIT_USAGE, EXIT_FAILED};
     int mine = 0, other = 3;
     for (int i = 0; i < 4; i++) {
@@ -106,29 +106,29 @@ static void on_signal(struct supervisor *s, int sig, uint64_t now_us)
 {
     if (sig == SIGCHLD) return;
     exit_code_max(s, EXIT_RESUMABLE);
-    if (s->asked && now_us - s->asked_us < INTERRUPT_SAME_US) return;
-    if (s->asked) {
-        say("second signal: killing all");
+    if (s->stop_requested && now_us - s->stop_requested_us < INTERRUPT_SAME_US) return;
+    if (s->stop_requested) {
+        print_line("killing all: second signal");
         signal_all(s, SIGKILL);
         return;
     }
-    s->asked = true;
-    s->asked_us = now_us;
-    say("%s: stopping; once more kills", sig == SIGINT ? "interrupted" : "asked to stop");
+    s->stop_requested = true;
+    s->stop_requested_us = now_us;
+    print_line("stopping: %s (a second signal kills all)", sig == SIGINT ? "interrupted" : "terminated");
     stop_all(s, now_us);
 }
 
-/* What it said last, unless that was told when it ended before. */
-static const char *reason(struct child *child, char *text, size_t cap)
+/* Writes the last error of the child, or "the same" if it was already printed. Returns text. */
+static const char *last_error(struct child *child, char *text, size_t cap)
 {
-    bool told = !strcmp(child->told, child->error);
+    bool reported = !strcmp(child->reported, child->error);
     snprintf(text, cap, "%s%s", child->error[0] ? "; its error: " : "",
-             told && child->error[0] ? "the same" : child->error);
-    memcpy(child->told, child->error, sizeof child->told);
+             reported && child->error[0] ? "the same" : child->error);
+    memcpy(child->reported, child->error, sizeof child->reported);
     return text;
 }
 
-/* Lines of children that stop follow on the screen, so the cause is told at the end. The first one is it. */
+/* Keeps the first failure for the end of the output, because lines of stopping children follow. */
 static void give_up(struct supervisor *s, const struct child *child, const char *how, int code, uint64_t now_us)
 {
     if (!s->failure[0])
@@ -143,10 +143,10 @@ static void count_worker(struct supervisor *s)
     char text[32];
     struct err err = {0};
     int n = snprintf(text, sizeof text, "%" PRIu64 "\n", ++s->worker_restarts);
-    if (file_write(s->count_path, text, (size_t)n, &err) != STATUS_OK) say("%s", err.msg);
+    if (file_write(s->count_path, text, (size_t)n, &err) != STATUS_OK) print_line("%s", err.msg);
 }
 
-/* A child failed: restart it after a pause, or give up. */
+/* Restarts a failed child after a pause, or gives up. */
 static void on_failure(struct supervisor *s, struct child *child, uint64_t now_us)
 {
     char how[64], text[CHILD_ERROR_MAX + 32];
@@ -157,9 +157,9 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     bool hopeless = child->code < 128 && quick && child->failures >= HOPELESS_FAILURES;
     if (hopeless || s->restarts >= s->max_restarts) {
         if (hopeless)
-            say("%s %s right after its start, %u times in a row: giving up", child->name, how, child->failures);
+            print_line("giving up: %s %s right after its start, %u times in a row", child->name, how, child->failures);
         else
-            say("%s %s and all %" PRIu64 " restarts are used up: giving up", child->name, how, s->max_restarts);
+            print_line("giving up: %s %s, and all %" PRIu64 " restarts are used", child->name, how, s->max_restarts);
         give_up(s, child, how, EXIT_FAILED, now_us);
         return;
     }
@@ -170,14 +170,14 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     if (child != &s->coordinator) count_worker(s);
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_ms * 1000;
-    say("%s %s: starting it again in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
-        (double)pause_ms / 1000, s->restarts, s->max_restarts, reason(child, text, sizeof text));
+    print_line("%s %s: restarting in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
+               (double)pause_ms / 1000, s->restarts, s->max_restarts, last_error(child, text, sizeof text));
 }
 
-/* Starting it again would end the same way. Of several that fail alike only the first has a line of its own. */
+/* A restart would fail in the same way. If several children fail, only the first one is printed. */
 static void on_permanent_failure(struct supervisor *s, const struct child *child, uint64_t now_us)
 {
-    if (!s->stopping) say("%s cannot run, and starting it again would not help: stopping", child->name);
+    if (!s->stopping) print_line("stopping: %s failed, and a restart would not help", child->name);
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
 }
 
@@ -185,7 +185,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 {
     char how[64], text[CHILD_ERROR_MAX + 32];
     bool coordinator = child == &s->coordinator;
-    /* Asked to stop, before it could listen to that: nothing is lost, and nobody need know. */
+    /* SIGTERM before the child installed its handler loses nothing and counts as stopped. */
     bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
     if (child->code == EXIT_DONE || stopped) {
         if (stopped && !s->finished) exit_code_max(s, EXIT_RESUMABLE);
@@ -195,9 +195,10 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     } else if (!s->stopping && !(s->finished && !coordinator)) {
         on_failure(s, child, now_us);
     } else {
-        /* Killed while everything stops anyway: worth a line, and a failure unless we did it. */
-        say("%s %s%s", child->name, child_ending(child->code, how, sizeof how), reason(child, text, sizeof text));
-        if (!s->asked) exit_code_max(s, EXIT_FAILED);
+        /* Failed while everything stops: print it, and count it as a failure unless the user asked to stop. */
+        print_line("%s %s%s", child->name, child_ending(child->code, how, sizeof how),
+                   last_error(child, text, sizeof text));
+        if (!s->stop_requested) exit_code_max(s, EXIT_FAILED);
     }
     if (!coordinator || child->state != CHILD_ENDED || s->stopping) return;
     if (s->finished) {
@@ -205,7 +206,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
         for (size_t i = 0; i < s->n_workers; i++)
             if (s->workers[i].state != CHILD_RUNNING) s->workers[i].state = CHILD_ENDED;
     } else {
-        stop_all(s, now_us); /* the coordinator was told to stop by somebody else */
+        stop_all(s, now_us); /* another process stopped the coordinator */
     }
 }
 
@@ -218,7 +219,7 @@ static enum status workers_start(struct supervisor *s, uint64_t now_us, struct e
     return STATUS_OK;
 }
 
-/* Milliseconds until something is due without an event; -1: nothing is. */
+/* Returns milliseconds until the next timer; -1: no timer. */
 static int next_due_ms(struct supervisor *s, uint64_t now_us)
 {
     uint64_t due = UINT64_MAX;
@@ -235,13 +236,13 @@ static int next_due_ms(struct supervisor *s, uint64_t now_us)
 static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err)
 {
     if (s->stopping && now_us >= s->kill_at_us) {
-        say("not everything stopped within %.0f s: killing it", s->stop_timeout_s);
+        print_line("killing all: still running after %.0f s", s->stop_timeout_s);
         signal_all(s, SIGKILL);
         s->kill_at_us = UINT64_MAX;
     }
     if (s->term_at_us && now_us >= s->term_at_us) {
         s->term_at_us = 0;
-        say("workers did not end by themselves within %d s after the run: stopping them", FOLLOW_MS / 1000);
+        print_line("stopping workers: still running %d s after the coordinator exited", FOLLOW_MS / 1000);
         stop_all(s, now_us);
     }
     for (size_t i = 0; i <= s->n_workers; i++) {
@@ -254,7 +255,7 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
     return workers_start(s, now_us, err);
 }
 
-static bool anything_left(struct supervisor *s)
+static bool any_child_left(struct supervisor *s)
 {
     if (s->coordinator.state != CHILD_ENDED) return true;
     for (size_t i = 0; i < s->n_workers; i++)
@@ -262,7 +263,7 @@ static bool anything_left(struct supervisor *s)
     return false;
 }
 
-/* Wait for output, signals, ends of children, or until something is due. */
+/* Waits for output, signals, exits of children, or the next timer. */
 static void wait_for_events(struct supervisor *s, struct pollfd *fds)
 {
     size_t n = 0;
@@ -276,7 +277,7 @@ static void wait_for_events(struct supervisor *s, struct pollfd *fds)
     for (size_t i = 0; i <= s->n_workers; i++) {
         struct child *child = child_at(s, i);
         if (!fds[i + 1].revents || child->pipe_fd < 0) continue;
-        if (!child_read(child)) { /* it closed both outputs; its end comes as SIGCHLD */
+        if (!child_read(child)) { /* it closed both outputs; SIGCHLD reports its exit */
             close(child->pipe_fd);
             child->pipe_fd = -1;
         }
@@ -287,7 +288,7 @@ static void reap(struct supervisor *s)
 {
     for (size_t i = 0; i <= s->n_workers; i++)
         if (child_reap(child_at(s, i))) on_end(s, child_at(s, i), clock_monotonic_us());
-    /* A coordinator whose workers were all told to leave would wait for others for ever. */
+    /* If all workers were stopped, the coordinator would wait for new ones without limit. */
     bool resumable = s->n_workers > 0;
     for (size_t i = 0; i < s->n_workers; i++)
         resumable &= s->workers[i].state == CHILD_ENDED && s->workers[i].code == EXIT_RESUMABLE;
@@ -298,10 +299,10 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
 {
     struct pollfd *fds = mem_alloc(s->n_workers + 2, sizeof *fds);
     if (!fds) return err_set(err, STATUS_NOMEM, "out of memory");
-    unlink(s->address_path); /* of an earlier start */
+    unlink(s->address_path); /* left by an earlier start */
     enum status status = child_start(&s->coordinator, clock_monotonic_us(), err);
     if (status != STATUS_OK) s->coordinator.state = CHILD_ENDED;
-    while (anything_left(s)) {
+    while (any_child_left(s)) {
         wait_for_events(s, fds);
         reap(s);
         enum status due = timers(s, clock_monotonic_us(), err);
@@ -312,7 +313,9 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
     }
     terminal_bar_clear();
     mem_free(fds);
-    if (s->finished && s->exit_code == EXIT_RESUMABLE) s->exit_code = EXIT_DONE; /* who was to stop came too late */
-    if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE) say("stopped: %s continues the run", s->again);
+    if (s->finished && s->exit_code == EXIT_RESUMABLE)
+        s->exit_code = EXIT_DONE; /* the stop came after the end of the run */
+    if (status == STATUS_OK && s->exit_code == EXIT_RESUMABLE)
+        print_line("stopped: continue with %s", s->resume_command);
     return status;
 }

@@ -1,16 +1,23 @@
-/* The supervisor behind `atoll launch`: one coordinator, N workers, restarts, signals, one exit code.
+/* The supervisor of `atoll launch`: one coordinator, N workers, restarts, signals, one exit code.
  *
- *   - A child that ends with 0 is done, with 2 it was started wrongly (everything stops), with 75 it was told to stop
- *     and can be resumed, with EXIT_PERMANENT it has met what will be there the next time, too: no driver, no NCCL, a
- *     damaged file, a refusal (everything stops, exit code 1). Anything else is a failure: it is started again after a
- *     pause that doubles from 0.25 s to 10 s, at most max_restarts times in all. A child that fails three times in a
- *     row within five seconds of its start is not going to do better: everything stops.
- *   - The line "atoll: ..." with which a child ends goes to its log, and is told once: with its first restart, or at
- *     the end for the child that everything stopped for.
- *   - The coordinator's end ends the run: workers get a while to follow, then SIGTERM, then SIGKILL. If it ends with 0
- *     the run is complete, whoever was told to stop just before.
- *   - First SIGINT, SIGTERM or SIGHUP: SIGTERM to all, who save and end with 75. Second: SIGKILL.
- *   - When the supervisor itself is killed, the kernel kills the children (cli/child.h). */
+ * Exit codes of a child:
+ *   - 0: done.
+ *   - 2: wrong usage. Everything stops.
+ *   - 75: stopped on request; the run can be resumed.
+ *   - EXIT_PERMANENT: a failure that a restart would repeat (no driver, no NCCL, a damaged file, a refusal). Everything
+ *     stops with exit code 1.
+ *   - Anything else: a failure. The child restarts after a pause that doubles from 0.25 s to 10 s, at most max_restarts
+ *     times in total. Three failures in a row, each within five seconds of its start, stop everything.
+ *
+ * Errors: the final "atoll: ..." line of a child goes to its log. The terminal shows it once: with the first restart,
+ * or at the end for the child that stopped everything.
+ *
+ * Shutdown:
+ *   - The coordinator's exit ends the run. Workers get 30 s to follow, then SIGTERM, then SIGKILL. If it exits with 0,
+ *     the run is complete, even if a signal arrived just before.
+ *   - The first SIGINT, SIGTERM or SIGHUP sends SIGTERM to all children, which save and exit with 75. The second sends
+ *     SIGKILL.
+ *   - If the supervisor is killed, the kernel kills the children (cli/child.h). */
 #ifndef CLI_SUPERVISOR_H
 #define CLI_SUPERVISOR_H
 
@@ -25,36 +32,36 @@ enum { SUPERVISOR_WORKERS_MAX = 256, SUPERVISOR_ADDRESS_MAX = 512 };
 
 struct supervisor {
     struct child coordinator;
-    struct child *workers; /* n_workers */
+    struct child *workers; /* [n_workers], allocated by the caller */
     size_t n_workers;
-    const char *address_path; /* file the coordinator writes its join address to */
-    const char *count_path;   /* file that worker_restarts is kept in, for the launches to come */
+    const char *address_path; /* file with the join address, written by the coordinator */
+    const char *count_path;   /* file that keeps worker_restarts for later launches */
     uint64_t max_restarts;
-    double stop_timeout_s; /* from a request to stop to SIGKILL */
-    const char *again;     /* what goes on with a run that was stopped, for people */
+    double stop_timeout_s;      /* time between SIGTERM and SIGKILL */
+    const char *resume_command; /* printed after a stop: the command that continues the run */
 
     /* Results. */
-    uint64_t restarts;        /* of this launch */
-    uint64_t worker_restarts; /* of the run: those before are the caller's to set */
+    uint64_t restarts;        /* restarts in this launch */
+    uint64_t worker_restarts; /* worker restarts in the run; the caller sets the count of earlier launches */
     int exit_code;
     bool finished;                       /* the coordinator ended with 0: the run is complete */
-    char failure[CHILD_ERROR_MAX + 128]; /* the first child given up, and why; empty: none was */
+    char failure[CHILD_ERROR_MAX + 128]; /* error of the first child that stopped everything; empty: none */
 
-    /* Inside. */
+    /* Private. */
     int signal_fd;
     char address[SUPERVISOR_ADDRESS_MAX];
-    bool stopping;       /* nothing is restarted any more */
-    bool asked;          /* the user asked to stop */
-    uint64_t asked_us;   /* when */
-    uint64_t kill_at_us; /* when stopping: SIGTERM has had its time */
-    uint64_t term_at_us; /* after the coordinator's end: workers had theirs; 0: not set */
+    bool stopping;              /* no more restarts */
+    bool stop_requested;        /* a signal asked launch to stop */
+    uint64_t stop_requested_us; /* time of the first signal */
+    uint64_t kill_at_us;        /* while stopping: time of SIGKILL */
+    uint64_t term_at_us;        /* after the coordinator's exit: time of SIGTERM to the workers; 0: not set */
 };
 
-/* Block the signals it will read, before anything is started. */
+/* Blocks the signals that the supervisor reads. Call before anything starts. IO. */
 enum status supervisor_init(struct supervisor *supervisor, struct err *err) MUST_CHECK;
 void supervisor_finish(struct supervisor *supervisor);
-/* Start everything and return when nothing is left running. Failures to start are in `err`; how the run ended is in
- * exit_code. Workers are started once the coordinator has written its address. */
+/* Starts all processes and returns when all have ended. Workers start after the coordinator has written its address.
+ * `err` holds a failure to start; exit_code tells how the run ended. */
 enum status supervisor_run(struct supervisor *supervisor, struct err *err) MUST_CHECK;
 
 #endif

@@ -13,20 +13,20 @@
 #include "common/base/clock.h"
 #include "common/os/columns.h"
 
-/* PATIENCE_US: how long a reader that takes nothing is waited for, in all until it takes something again. */
+/* PATIENCE_US: total time to wait for a blocked reader until it reads again. */
 enum { TEXT_MAX = 8192, PATIENCE_US = 200000, RETRY_US = 1000 };
 
 static const char round_field[] = "round ";
-static const char wipe[] = "\033[K";
+static const char erase_line[] = "\033[K";
 
 static char bar[512];
 static size_t bar_size;
 
-static char text_out[TEXT_MAX]; /* what is to be written together */
+static char text_out[TEXT_MAX]; /* text of the next write */
 static size_t text_used;
 static uint64_t patience_us = PATIENCE_US;
-static unsigned long missed; /* lines that were not taken */
-static bool cut;             /* the last thing written is the beginning of something */
+static unsigned long dropped_lines; /* lines dropped since the last complete write */
+static bool line_incomplete;        /* the last write was incomplete */
 
 bool terminal_interactive(void)
 {
@@ -34,10 +34,10 @@ bool terminal_interactive(void)
     return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* --- writing without being held up -------------------------------------------------------------------------------- */
+/* --- non-blocking output ------------------------------------------------------------------------------------------ */
 
-/* Standard output, where it may block opened once more: others who share it (a terminal) need not know that here nobody
- * waits for it. */
+/* Returns standard output. A pipe or terminal is opened again, because O_NONBLOCK on the shared description would
+ * affect other processes. */
 static int out_fd(void)
 {
     static int fd = -1;
@@ -60,7 +60,7 @@ static bool wait_for_reader(int fd, uint64_t at_least_us)
     return ready;
 }
 
-/* False: not all of it was taken in time. */
+/* Returns false if the reader did not take all of it in time. */
 static bool write_out(void)
 {
     int fd = out_fd();
@@ -69,12 +69,12 @@ static bool write_out(void)
         if (poll(&out, 1, 0) <= 0 && !wait_for_reader(fd, 0)) return false;
         ssize_t n = write(fd, text_out + done, text_used - done);
         if (n > 0) {
-            cut = true;
+            line_incomplete = true;
             done += (size_t)n;
-        } else if (n < 0 && errno == EAGAIN) { /* a terminal with room for less than a line's end */
+        } else if (n < 0 && errno == EAGAIN) { /* poll reports room, but too little for this write */
             wait_for_reader(fd, RETRY_US);
             if (!patience_us) return false;
-        } else if (n < 0 && errno != EINTR) { /* for standard output to remember: std_streams_close */
+        } else if (n < 0 && errno != EINTR) { /* record the error on stdout for std_streams_close */
             fwrite(text_out + done, 1, text_used - done, stdout);
             fflush(stdout);
             return true;
@@ -91,15 +91,16 @@ static void add(const char *text, size_t size)
     text_used += size;
 }
 
-/* Begin what is written together: first what tells of a gap. */
+/* Starts a write, with a note about dropped lines first. */
 static void begin(void)
 {
     char note[128];
     text_used = 0;
-    if (cut) add("\n", 1);
-    if (bar_size) add(wipe, sizeof wipe - 1);
-    if (!missed) return;
-    snprintf(note, sizeof note, "launch: lines missing here, which nobody took in time: %lu; see the logs\n", missed);
+    if (line_incomplete) add("\n", 1);
+    if (bar_size) add(erase_line, sizeof erase_line - 1);
+    if (!dropped_lines) return;
+    snprintf(note, sizeof note, "launch: dropped %lu lines because the reader was too slow: see the logs\n",
+             dropped_lines);
     add(note, strlen(note));
 }
 
@@ -107,12 +108,12 @@ static void end(bool line)
 {
     if (bar_size) add(bar, bar_size), add("\r", 1);
     if (!write_out()) {
-        missed += line;
+        dropped_lines += line;
         return;
     }
     patience_us = PATIENCE_US;
-    missed = 0;
-    cut = false;
+    dropped_lines = 0;
+    line_incomplete = false;
 }
 
 /* --- lines and the bar -------------------------------------------------------------------------------------------- */
@@ -135,7 +136,7 @@ void terminal_bar(const char *text, size_t size)
     begin();
     unsigned width = columns_of(STDOUT_FILENO);
     bar_size = size < sizeof bar ? size : sizeof bar;
-    if (width && bar_size >= width) bar_size = width - 1; /* a bar that wraps cannot be wiped */
+    if (width && bar_size >= width) bar_size = width - 1; /* a wrapped bar cannot be erased */
     memcpy(bar, text, bar_size);
     end(false);
 }

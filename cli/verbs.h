@@ -1,5 +1,5 @@
-/* The verbs of `atoll`: each is one function that gets its own words (argv[0] is the verb), writes its own errors as
- * one line to stderr and returns the program's exit code (enum exit_code of common/base/status.h). */
+/* The verbs of `atoll`. Each gets its own words (argv[0] is the verb), prints an error as one line to stderr, and
+ * returns the exit code of the program (enum exit_code of common/base/status.h). */
 #ifndef CLI_VERBS_H
 #define CLI_VERBS_H
 

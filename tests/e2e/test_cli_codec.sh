@@ -39,16 +39,16 @@ expect_success "$atoll" codec test int8 --seconds 0 --params 1000
 [[ $out == *bits_per_param* ]] || fail "no table: $out"
 
 expect_failure 2 '*unknown value stage "int9"*' "$atoll" codec test int9
-expect_failure 2 'atoll: --minus values: needs a --file*' "$atoll" codec test int8 --minus values
+expect_failure 2 'atoll: --minus values needs --file*' "$atoll" codec test int8 --minus values
 expect_failure 2 'atoll: --params is 0: give 1 to *' "$atoll" codec test int8 --params 0
 expect_failure 2 'atoll: --seconds is -5: give 0 to *' "$atoll" codec test int8 --seconds -5
-expect_failure 2 'atoll: codec foo: usage is *' "$atoll" codec foo
+expect_failure 2 'atoll: codec foo: usage: *' "$atoll" codec foo
 expect_failure 1 '*cannot open gone*' "$atoll" codec test int8 --file gone
 printf abc >odd
-expect_failure 1 '*odd: 3 bytes are no fp32 values*' "$atoll" codec test int8 --file odd
+expect_failure 1 '*odd: 3 bytes are not a multiple of 4*' "$atoll" codec test int8 --file odd
 head -c 400 values >few
-expect_failure 1 '*values and few do not hold the same*' "$atoll" codec test int8 --file values --minus few
+expect_failure 1 '*values and few have different*' "$atoll" codec test int8 --file values --minus few
 printf '\0\0\300\177' >nan
 expect_failure 1 '*nan: value 0 is not finite*' "$atoll" codec test int8 --file nan
-expect_failure 2 '*usage is atoll codec*' "$atoll" codec tset int8
+expect_failure 2 '*usage: atoll codec*' "$atoll" codec tset int8
 done_testing

@@ -85,8 +85,8 @@ printf 'kill -9 $$\necho "atoll: the GPU fell off"; exit 1\ntouch $STUB_DIR/fini
 expect_success launch
 expect_equal "starts of workers" "$(calls worker)" 4
 expect_equal restarts "$(restarts)" 2
-[[ $out == *"worker-0 was killed by signal 9 (Killed): starting it again in 0.25 s (restart 1 of 10)"$'\n'* ]] || fail "said: $out"
-[[ $out == *"worker-0 ended with code 1: starting it again in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
+[[ $out == *"worker-0 was killed by signal 9 (Killed): restarting in 0.25 s (restart 1 of 10)"$'\n'* ]] || fail "said: $out"
+[[ $out == *"worker-0 exited with code 1: restarting in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
     fail "said: $out"
 mkdir "$rundir/journal" && touch "$rundir/journal/segment"
 expect_success launch
@@ -114,13 +114,13 @@ printf 'kill -9 $$\nkill -9 $$\nkill -9 $$\n' >"$STUB_DIR/plan-worker-0"
 run launch --max-restarts 1
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 3
-[[ $out == *"all 1 restarts are used up"* ]] || fail "said: $out"
+[[ $out == *"all 1 restarts are used"* ]] || fail "said: $out"
 expect_equal "the error" "$errors" "atoll: worker-0 was killed by signal 9 (Killed): see its log"
 fresh hopeless
 printf 'exit 1\nexit 1\necho "atoll: no disk"; exit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
 run launch
-[[ $out == *"right after its start, 3 times in a row: giving up"* && $out != *"no disk"* ]] || fail "said: $out"
-expect_equal "the error" "$errors" "atoll: worker-1 ended with code 1: no disk"
+[[ $out == *"giving up: worker-1 exited with code 1 right after its start, 3 times in a row"* && $out != *"no disk"* ]] || fail "said: $out"
+expect_equal "the error" "$errors" "atoll: worker-1 exited with code 1: no disk"
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 4
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still there"
@@ -136,7 +136,7 @@ run launch
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 2
 said=$(grep '^launch: ' <<<"$out")
-[[ $said == "launch: worker-"[01]" cannot run, and starting it again would not help: stopping" ]] || fail "said: $said"
+[[ $said == "launch: stopping: worker-"[01]" failed, and a restart would not help" ]] || fail "said: $said"
 [[ $out != *"no driver here"* ]] || fail "the error is said more than once: $out"
 grep -q 'atoll: no driver here' "$rundir"/logs/worker-*.log || fail "the error is in no log"
 [[ $errors == "atoll: worker-"[01]": no driver here" ]] || fail "the error: $errors"
@@ -150,7 +150,7 @@ echo 'until [[ -e $STUB_DIR/deaf ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/p
 echo "$deaf" >"$STUB_DIR/plan-worker-1"
 run launch
 expect_equal "exit code" "$code" 1
-[[ $out == *"worker-0 cannot run"* && $out != *"killed by signal"* ]] || fail "said: $out"
+[[ $out == *"worker-0 failed, and a restart"* && $out != *"killed by signal"* ]] || fail "said: $out"
 fresh too-early
 echo "$deaf" >"$STUB_DIR/plan-worker-0"
 launch_in_place >"$tmp/.bg" 2>&1 &
@@ -166,7 +166,7 @@ expect_equal "exit code" "$code" 75
 fresh usage
 echo 'echo "atoll: no such key"; exit 2' >"$STUB_DIR/plan-worker-1"
 run launch
-[[ $out == *"launch: worker-1 cannot run, and starting it again would not help: stopping"* ]] || fail "said: $out"
+[[ $out == *"launch: stopping: worker-1 failed, and a restart would not help"* ]] || fail "said: $out"
 expect_equal "the error" "$errors" "atoll: worker-1: no such key"
 expect_equal "exit code" "$code" 2
 expect_equal "starts of workers" "$(calls worker)" 2
@@ -189,7 +189,7 @@ kill -TERM $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
-expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: the same command continues the run"
+expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: continue with the same command"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 was left behind"
 gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator was left behind"
 
@@ -201,7 +201,7 @@ pid=$!
 wait_until 10 both_started
 kill -TERM $pid
 wait $pid || fail "ended with $?: $(<"$tmp/.bg")"
-! grep -q 'continues the run' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
+! grep -q 'continue with' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
 
 # What stops already is not signalled again: a worker that saves would be killed by that.
 fresh once
@@ -213,7 +213,7 @@ launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 test -s "$STUB_DIR/signals"
 kill -TERM $pid
-wait_until 10 grep -q 'asked to stop' "$tmp/.bg"
+wait_until 10 grep -q 'stopping: terminated' "$tmp/.bg"
 touch "$STUB_DIR/finish"
 code=0
 wait $pid || code=$?
@@ -260,7 +260,7 @@ kill -INT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
-grep -q 'not everything stopped within' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
+grep -q 'killing all: still running after' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the stubborn worker is still there"
 
 # A child that prints without end, faster than it is read, keeps nothing from being heard.
@@ -299,12 +299,12 @@ echo '{}' >"$rundir/metrics.jsonl"
 expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
 rm "$rundir/metrics.jsonl"
 expect_success launch --resume auto
-expect_failure 2 'atoll: --resume: there is no must: *' launch --resume must
+expect_failure 2 'atoll: --resume: must does not exist: *' launch --resume must
 expect_failure 2 'atoll: --workers is missing*' "$atoll" launch run.yaml --dir "$rundir"
 expect_failure 2 'atoll: --dir is missing*' "$atoll" launch run.yaml --workers 1
 expect_failure 2 'atoll: nowhere.yaml: *' "$atoll" launch nowhere.yaml --workers 1 --dir "$rundir"
 expect_failure 2 'atoll: unknown option --worker: did you mean --workers?*' launch --worker 3
-expect_failure 2 'atoll: --workers is 65 and coordinator.max_workers 64: *' "$atoll" launch run.yaml --workers 65 --dir "$tmp/none"
+expect_failure 2 'atoll: --workers is 65 and coordinator.max_workers is 64: *' "$atoll" launch run.yaml --workers 65 --dir "$tmp/none"
 expect_failure 2 'atoll: data.train: no token shards match *' "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --data.train=nowhere
 ln -s loop "$tmp/loop"
 expect_failure 1 "atoll: data.train: no token shards match *: cannot read the folder *loop: Too many levels*" "$atoll" launch run.yaml --workers 1 \
@@ -312,7 +312,7 @@ expect_failure 1 "atoll: data.train: no token shards match *: cannot read the fo
 expect_failure 2 'atoll: data.val: no token shards match *' "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --data.val=nowhere
 expect_failure 2 'atoll: cannot listen on tcp://192.0.2.1:29600: this machine does not have that address*' \
     "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --coordinator.listen=tcp://192.0.2.1:29600
-expect_failure 2 'atoll: some holds meta.json and no run: *' "$atoll" launch run.yaml --workers 1 --dir some
+expect_failure 2 'atoll: some contains meta.json but no run: *' "$atoll" launch run.yaml --workers 1 --dir some
 expect_success "$atoll" help launch
 [[ $out == 'usage: atoll launch '* ]] || fail "help launch said: $out"
 expect_failure 2 'atoll: unknown verb *foo*' "$atoll" help foo

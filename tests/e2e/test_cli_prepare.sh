@@ -56,11 +56,11 @@ ln -s nowhere links/gone.txt
 expect_success "$atoll" prepare linked links --val-fraction 0.01
 expect_equal "tokens behind marks and links" "$(tokens linked/train_000000.bin)" "0 120 121 0 122"
 sed 's/^[^ ]* //' "$tmp/.err" >warned.txt
-expect_equal "warnings of links" "$(<warned.txt)" "warn: links/again/up is a folder that is read already, and is left out
-warn: links/below is a folder that is read already, and is left out
-warn: links/gone.txt is a link to nothing and is left out
-warn: links/itself is a link to nothing and is left out
-warn: 0.01 of so little is no validation text, and a run needs some: give more text, or a larger --val-fraction"
+expect_equal "warnings of links" "$(<warned.txt)" "warn: skipped links/again/up: folder already read through another path
+warn: skipped links/below: folder already read through another path
+warn: skipped links/gone.txt: broken link
+warn: skipped links/itself: broken link
+warn: no validation text: --val-fraction 0.01 of this text is 0 tokens, and a run needs some: add text, or raise it"
 ln -s itself2 itself2
 expect_failure 2 'atoll: cannot read the input itself2: *' "$atoll" prepare no itself2
 
@@ -79,7 +79,7 @@ expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fr
 expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
 # More shards than a worker can map.
 awk 'BEGIN { for (i = 0; i < 968750; i++) print "sixteen letters" }' >long.txt
-expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens would be more than 60000 shards; give 259 or more' \
+expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens give more than 60000 shards; give 259 or more' \
     "$atoll" prepare no long.txt --shard-tokens 256
 expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gpt2
 expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3

@@ -55,7 +55,7 @@ stopped() {
     orderly stormy.log
     [[ ! -e stormy/address ]] || fail "an address is left where nobody listens"
     "$BIN/atoll" status stormy >out.txt 2>&1 && fail "status of a stopped run should say that it is stopped: $(<out.txt)"
-    grep -q 'continues it' out.txt || fail "status of a stopped run: $(<out.txt)"
+    grep -q 'continue it with' out.txt || fail "status of a stopped run: $(<out.txt)"
 }
 
 # Killed outright: the children go too.

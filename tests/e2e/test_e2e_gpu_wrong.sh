@@ -22,7 +22,7 @@ refused() { # line settings...
     launch "$name" "$@"
     ((status == 1 || status == 2)) || fail "$*: ended with $status, expected 1 or 2"
     grep -qE -- "$line" "$name.log" || fail "$*: no line \"$line\" in: $(<"$name.log")"
-    [[ -n ${passing:-} ]] || ! grep -q 'starting it again in' "$name.log" ||
+    [[ -n ${passing:-} ]] || ! grep -q 'restarting in' "$name.log" ||
         fail "$*: tried again what cannot pass: $(<"$name.log")"
     echo "$*: $(grep -hE -m 1 -- "$line" "$name.log")"
 }
@@ -35,7 +35,7 @@ done
 refused 'device "cuda:99999999999999999999" is unknown' --train.devices=cuda:99999999999999999999
 refused 'device cuda:9: ' --train.devices=cuda:9
 refused 'train.batch_size: 4 is not divisible by train.ranks = 3; nearest: 3 or 6' --train.devices=cuda:0,1,2
-refused 'train.ranks: 3 does not go with the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
+refused 'train.ranks: 3 does not match the 2 GPUs' --train.devices=cuda:0,1 --train.ranks=3
 refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
 wide='--model.n_embd=256 --model.n_head=1'
 # shellcheck disable=SC2086 # two settings

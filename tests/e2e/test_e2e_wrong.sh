@@ -19,7 +19,7 @@ wrong() {
     [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
     [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
     grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
-    [[ -n ${passing:-} ]] || ! grep -qs 'starting it again in' out.txt || verdict+=" [tried again what cannot pass]"
+    [[ -n ${passing:-} ]] || ! grep -qs 'restarting in' out.txt || verdict+=" [tried again what cannot pass]"
     rm -rf never*
     rows=$((rows + 1))
     if [[ -n $verdict ]]; then
@@ -78,7 +78,7 @@ wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run 
     "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
 wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
 wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
-wrong 'resume from here, start from there' 2 '^atoll: --model.init_from=scratch and --resume good, .* good/checkpoints/round_0' \
+wrong 'resume from here, start from there' 2 '^atoll: --model.init_from=scratch conflicts with --resume good, .* good/checkpoints/round_0' \
     launch --resume good --model.init_from=scratch
 wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must
 printf '{"tokens": {}}' >tokenizer.json
@@ -141,10 +141,10 @@ port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
 wrong 'port taken' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
 cp taken/address kept && echo garbage >taken/address
-wrong 'garbage for the address, status' 1 'taken/address holds no address: start the coordinator' "$BIN/atoll" status taken
+wrong 'garbage for the address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
 cp kept taken/address
 kill -STOP "$holder"
-wrong 'status of what does not answer' 1 'a coordinator serves taken.* within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
+wrong 'status of what does not answer' 1 'the coordinator of taken did not answer within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
 mkdir stale # of a coordinator that was killed: another run has its address now
 cp taken/address stale
@@ -159,11 +159,11 @@ wrong 'address that cannot be read' 1 'loop/address: Too many' "$BIN/atoll-worke
 mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
 wrong 'checkpoint that cannot be read' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
 mkdir -p named/checkpoints && echo round_000007 >named/checkpoints/latest
-wrong 'checkpoint that is gone' 1 'named/checkpoints/latest names round_000007, which is not there: give' "$BIN/atoll" generate named
+wrong 'checkpoint that is gone' 1 'named/checkpoints/latest names round_000007, which does not exist: give' "$BIN/atoll" generate named
 wrong 'all checkpoints for one' 1 'named/checkpoints holds all checkpoints of a run: give one' "$BIN/atoll" export named/checkpoints out
 for what in ../data 'two words' "$(printf 'b\x07ll')" "$(printf '%0300d' 0)"; do
     echo "$what" >named/checkpoints/latest
-    wrong "${what:0:3} for a checkpoint" 1 'named/checkpoints/latest names no checkpoint: give' "$BIN/atoll" export named out
+    wrong "${what:0:3} for a checkpoint" 1 'named/checkpoints/latest does not name a checkpoint: give' "$BIN/atoll" export named out
 done
 for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
     echo "$what" >loop/garbage && ln -sf garbage loop/address
@@ -171,7 +171,7 @@ for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
         --data.train='data/train_*.bin'
 done
 wrong 'a file for a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
-wrong 'status of another folder' 1 'data holds no run' "$BIN/atoll" status data
+wrong 'status of another folder' 1 'data is not a run folder' "$BIN/atoll" status data
 wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
 
 echo '--- another worker'
@@ -186,9 +186,9 @@ kill -TERM "$holder" "$first"
 finish "$first" 20 75 "worker after SIGTERM"
 finish "$holder" 20 75 "coordinator after SIGTERM"
 
-wrong 'status of what was stopped' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
+wrong 'status of what was stopped' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
 echo garbage >taken/address
-wrong 'its address is garbage' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
+wrong 'its address is garbage' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
 
 echo '--- disk'
 export DIR=text.txt/run
@@ -251,7 +251,7 @@ sed -i 's/"dtype":"F32"/"dtype":"I32"/' whole/model.safetensors
 wrong 'model of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" generate whole --tokens 5
 wrong 'codec of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" codec test int8 --file whole/model.safetensors
 ln -s elsewhere link
-wrong 'export to a link' 1 "^atoll: link is a link: name a new folder" "$BIN/atoll" export good link
+wrong 'export to a link' 1 "^atoll: link is a symbolic link: choose a new folder" "$BIN/atoll" export good link
 wrong 'export to a name too long' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
 [[ ! -e new ]] || fail "left by an export that failed: $(find new)"
 printf '{"model_type": "mamba"}' >"model/config.json"

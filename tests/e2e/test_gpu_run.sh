@@ -144,7 +144,7 @@ left_behind() {
 mkdir "$WORK/small"
 cat >"$WORK/small/bench_gpu" <<'SH'
 #!/bin/sh
-echo "bench_gpu: beside cuda:0 a worker needs 9.00 GiB of the host's memory, and 1.00 GiB are free" >&2
+echo "bench_gpu: a worker on cuda:0 needs 9.00 GiB of the host's memory, and 1.00 GiB are free" >&2
 exit 1
 SH
 chmod +x "$WORK/small/bench_gpu"

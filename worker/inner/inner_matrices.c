@@ -6,7 +6,7 @@
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
 
-static enum status list(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks_of)
+static enum status list_matrices(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks_of)
 {
     for (uint32_t i = 0; blocks_of && i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
@@ -29,29 +29,29 @@ static enum status list(struct inner_matrices *m, const struct layout *layout, h
     return STATUS_OK;
 }
 
-struct dealt { /* matrices that stay together */
+struct group { /* matrices that go to one rank together */
     size_t index, n;
     double work;
 };
 
-static int heavier(const void *a, const void *b)
+static int by_work_descending(const void *a, const void *b)
 {
-    const struct dealt *x = a, *y = b;
+    const struct group *x = a, *y = b;
     if (x->work != y->work) return x->work > y->work ? -1 : 1;
     return x->index < y->index ? -1 : 1;
 }
 
-static void deal(struct inner_matrices *m, struct dealt *order, double *load, int n_ranks, bool tensors)
+static void deal(struct inner_matrices *m, struct group *order, double *load, int n_ranks, bool tensors)
 {
     size_t n = 0;
     for (size_t i = 0; i < m->n; i++) {
         double work = muon_work(m->matrices[i].rows, m->matrices[i].cols);
-        if (!tensors || !i || m->tensors[i] != m->tensors[i - 1]) order[n++] = (struct dealt){.index = i};
+        if (!tensors || !i || m->tensors[i] != m->tensors[i - 1]) order[n++] = (struct group){.index = i};
         order[n - 1].work += work;
         order[n - 1].n++;
     }
     assert(n_ranks > 0 && n > 0 && n <= m->n);
-    qsort(order, n, sizeof *order, heavier);
+    qsort(order, n, sizeof *order, by_work_descending);
     for (size_t i = 0; i < n; i++) {
         int least = 0;
         for (int r = 1; r < n_ranks; r++)
@@ -65,18 +65,18 @@ static enum status deal_all(struct inner_matrices *m, const struct layout *layou
                             bool tensors)
 {
     *m = (struct inner_matrices){0};
-    TRY(list(m, layout, blocks)); /* counts */
+    TRY(list_matrices(m, layout, blocks)); /* m->matrices is NULL: only counts */
     if (!m->n) return STATUS_OK;
     m->matrices = mem_alloc(m->n, sizeof *m->matrices);
     m->ranks = mem_alloc(m->n, sizeof *m->ranks);
     m->tensors = mem_alloc(m->n, sizeof *m->tensors);
-    struct dealt *order = mem_alloc(m->n, sizeof *order);
+    struct group *order = mem_alloc(m->n, sizeof *order);
     double *load = mem_alloc((size_t)n_ranks, sizeof *load);
     enum status status = m->matrices && m->ranks && m->tensors && order && load ? STATUS_OK : STATUS_NOMEM;
     if (status == STATUS_OK) {
         size_t counted = m->n;
         m->n = 0;
-        status = list(m, layout, blocks);
+        status = list_matrices(m, layout, blocks);
         assert(m->n == counted);
     }
     if (status == STATUS_OK) deal(m, order, load, n_ranks, tensors);

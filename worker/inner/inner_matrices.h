@@ -1,6 +1,8 @@
-/* Which parts of theta inner.optimizer muon takes as matrices, and which rank takes which. Everything else (embeddings,
- * output layer, vectors) is AdamW's. A matrix is not cut: orthogonalizing needs all of it, so whole ones are dealt to
- * the ranks by the work they make, the heaviest first, each to the rank that has least. */
+/* The matrices that inner.optimizer muon updates, and their assignment to ranks. AdamW updates everything else:
+ * embeddings, output layer, vectors.
+ *
+ * Orthogonalization needs a whole matrix, so a matrix is never cut. Matrices are sorted by their work, the largest
+ * first; each goes to the rank with the least work so far. */
 #ifndef WORKER_INNER_MATRICES_H
 #define WORKER_INNER_MATRICES_H
 
@@ -11,25 +13,26 @@
 #include "common/tensor/layout.h"
 #include "gpu/device.h"
 
-/* Column blocks of a tensor that are matrices of their own between hidden layers (3 for q, k and v side by side); 0:
- * the tensor is none. The shape is [rows, cols], blocks divide cols. */
+/* Returns the number of column blocks of a tensor that are matrices of a hidden layer (3 if q, k and v are side by
+ * side), or 0 if the tensor is no such matrix. The tensor is [rows,cols]; the number divides cols. */
 typedef uint32_t (*hidden_blocks_fn)(const struct tensor *tensor);
 
 struct inner_matrices {
-    struct muon_matrix *matrices; /* in the order of theta */
-    int *ranks;                   /* of each */
-    uint32_t *tensors;            /* of the layout, that each is in */
+    struct muon_matrix *matrices; /* [n] in the order of theta */
+    int *ranks;                   /* [n] rank of each matrix */
+    uint32_t *tensors;            /* [n] index in the layout of the tensor that holds each matrix */
     size_t n;
 };
 
-/* blocks NULL: no matrices. NOMEM; INVALID for blocks that do not fit the shape. */
+/* Lists the matrices and assigns each to a rank. blocks NULL: no matrices. NOMEM; INVALID if the number of blocks does
+ * not divide the columns. Free with inner_matrices_finish. */
 enum status inner_matrices_deal(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
                                 int n_ranks) MUST_CHECK;
-/* The same with all matrices of a tensor on one rank. */
+/* As above, but all matrices of a tensor go to one rank. */
 enum status inner_matrices_deal_tensors(struct inner_matrices *m, const struct layout *layout, hidden_blocks_fn blocks,
                                         int n_ranks) MUST_CHECK;
 void inner_matrices_finish(struct inner_matrices *m);
-/* Those of one rank into out[m->n]; returns how many. */
+/* Copies the matrices of one rank to out[m->n] and returns their number. */
 size_t inner_matrices_of(const struct inner_matrices *m, int rank, struct muon_matrix *out);
 
 #endif

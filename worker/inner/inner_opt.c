@@ -10,7 +10,7 @@
 
 _Static_assert(SCALAR_COUNT * sizeof(float) % _Alignof(struct step_count) == 0 &&
                    (SCALARS - SCALAR_COUNT) * sizeof(float) >= sizeof(struct step_count),
-               "the count has its place");
+               "the scalars must hold an aligned struct step_count");
 
 struct inner_opt_config inner_opt_config_of(const struct config *config)
 {
@@ -64,23 +64,23 @@ uint64_t inner_opt_matrix_bytes(const struct inner_opt_config *config, const str
     return bytes;
 }
 
-/* Whether muon takes the tensor, so that no span has it. */
-static bool hidden(const struct inner_opt *opt, const struct tensor *t)
+/* Returns true if muon updates the tensor; no span covers it then. */
+static bool is_muon_tensor(const struct inner_opt *opt, const struct tensor *t)
 {
     return opt->config.kind == OPTIMIZER_MUON && opt->config.hidden_blocks(t);
 }
 
-/* Cut [begin, end) of all tensors that are taken element by element, laid end to end, into spans of one decay rule:
- * tensors are merged where they touch. */
+/* Builds the spans of one slice: elements [begin, end) of the element-wise tensors laid end to end. Adjacent tensors
+ * with the same decay share a span. */
 static enum status slice_spans(const struct inner_opt *opt, struct inner_opt_slice *slice, const struct layout *layout,
                                uint64_t begin, uint64_t end)
 {
-    uint64_t at = 0; /* of the tensor */
+    uint64_t at = 0; /* start of the tensor among the element-wise tensors */
     slice->spans = mem_alloc(layout->n_tensors, sizeof *slice->spans);
     if (!slice->spans) return STATUS_NOMEM;
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
-        if (hidden(opt, t)) continue;
+        if (is_muon_tensor(opt, t)) continue;
         uint64_t from = at > begin ? at : begin, to = at + t->count < end ? at + t->count : end;
         uint64_t offset = t->offset + from - at;
         at += t->count;
@@ -95,8 +95,8 @@ static enum status slice_spans(const struct inner_opt *opt, struct inner_opt_sli
     return STATUS_OK;
 }
 
-/* Elements that the slices take one by one. */
-static uint64_t covered(const struct inner_opt *opt)
+/* Number of elements in the spans of all slices. */
+static uint64_t count_span_elements(const struct inner_opt *opt)
 {
     uint64_t sum = 0;
     for (int r = 0; r < opt->n_slices; r++)
@@ -114,20 +114,20 @@ static enum status slice_matrices(struct inner_opt_slice *slice, const struct in
 static enum status fill_slices(struct inner_opt *opt, const struct layout *layout, struct device *const *devices,
                                const struct inner_matrices *dealt, struct muon_matrix *scratch)
 {
-    uint64_t plain = 0; /* elements of the tensors that are taken element by element */
+    uint64_t elementwise = 0; /* elements of the element-wise tensors */
     for (uint32_t i = 0; i < layout->n_tensors; i++)
-        if (!hidden(opt, &layout->tensors[i])) plain += layout->tensors[i].count;
-    uint64_t share = (plain / (uint64_t)opt->n_slices + 15) & ~(uint64_t)15; /* whole cache lines */
+        if (!is_muon_tensor(opt, &layout->tensors[i])) elementwise += layout->tensors[i].count;
+    uint64_t share = (elementwise / (uint64_t)opt->n_slices + 15) & ~(uint64_t)15; /* whole cache lines */
     for (int r = 0; r < opt->n_slices; r++) {
         struct inner_opt_slice *slice = &opt->slices[r];
-        uint64_t begin = share * (uint64_t)r, end = r + 1 == opt->n_slices ? plain : begin + share;
+        uint64_t begin = share * (uint64_t)r, end = r + 1 == opt->n_slices ? elementwise : begin + share;
         slice->dev = devices[r];
         TRY(slice_spans(opt, slice, layout, begin, end));
         TRY(slice_matrices(slice, dealt, r, scratch));
         slice->scalars = devices[r]->ops->alloc(devices[r], SCALARS * sizeof(float));
         if (!slice->scalars) return STATUS_NOMEM;
     }
-    assert(covered(opt) == plain);
+    assert(count_span_elements(opt) == elementwise);
     return STATUS_OK;
 }
 
@@ -145,7 +145,7 @@ static enum status make_slices(struct inner_opt *opt, const struct layout *layou
     return status;
 }
 
-/* Where the moments are read to. */
+/* Allocates the host copy of the moments. */
 static bool make_host(struct inner_opt *opt)
 {
     uint64_t bytes = inner_opt_host_bytes(&opt->config, opt->n_params);
@@ -166,12 +166,12 @@ static enum status fill(struct inner_opt *opt, const struct layout *layout, stru
 static enum status check(const struct inner_opt_config *config, struct err *err)
 {
     if (config->kind != OPTIMIZER_ADAMW && config->kind != OPTIMIZER_SGD && config->kind != OPTIMIZER_MUON)
-        return err_set(err, STATUS_INVALID, "inner.optimizer: adamw, muon or sgd");
+        return err_set(err, STATUS_INVALID, "inner.optimizer must be adamw, muon or sgd");
     if (config->kind == OPTIMIZER_SGD && config->bf16)
-        return err_set(err, STATUS_INVALID, "inner.moments: bf16 does not go with inner.optimizer sgd, which has none");
+        return err_set(err, STATUS_INVALID,
+                       "inner.moments=bf16 needs moments, and inner.optimizer sgd has none: use fp32");
     if (config->kind == OPTIMIZER_MUON && !config->hidden_blocks)
-        return err_set(err, STATUS_UNSUPPORTED,
-                       "inner.optimizer: muon does not know the matrices of this model.family: take adamw");
+        return err_set(err, STATUS_UNSUPPORTED, "inner.optimizer=muon does not support this model.family: use adamw");
     return STATUS_OK;
 }
 
@@ -187,16 +187,16 @@ static struct inner_opt *make(const struct inner_opt_config *config, const struc
     return opt;
 }
 
-/* Ends it. `bytes` of moments: of `whom`. */
-static enum status not_made(struct inner_opt *opt, enum status status, uint64_t bytes, const char *whom,
-                            struct err *err)
+/* Reports why creation failed, with the planned `bytes` of moments, and destroys `opt`. */
+static enum status create_failed(struct inner_opt *opt, enum status status, uint64_t bytes, const char *owner,
+                                 struct err *err)
 {
-    struct device *dev = NULL; /* the last one that was asked */
+    struct device *dev = NULL; /* the last device in use is the one that failed */
     for (int r = 0; opt->slices && r < opt->n_slices; r++)
         if (opt->slices[r].dev) dev = opt->slices[r].dev;
     if (status == STATUS_NOMEM || !dev)
         err_set(err, status, "no memory for the inner optimizer's state (%llu MiB%s)",
-                (unsigned long long)(bytes >> 20), whom);
+                (unsigned long long)(bytes >> 20), owner);
     else
         err_set(err, status, "cannot plan the inner optimizer on %s: %s", dev->name,
                 status == STATUS_UNSUPPORTED && dev->note[0] ? dev->note : status_text(status));
@@ -215,7 +215,7 @@ enum status inner_opt_create(struct inner_opt **out, const struct inner_opt_conf
         *out = opt;
         return STATUS_OK;
     }
-    return not_made(opt, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
+    return create_failed(opt, status, inner_opt_moment_bytes(config, layout->n_params), "", err);
 }
 
 static enum status fill_sharded(struct inner_opt *opt, const struct layout *layout, const struct shard_map *map,
@@ -246,7 +246,7 @@ enum status inner_opt_create_sharded(struct inner_opt **out, const struct inner_
         *out = opt;
         return STATUS_OK;
     }
-    return not_made(opt, status, inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)), " a rank", err);
+    return create_failed(opt, status, inner_shard_moment_bytes(map, 0, inner_opt_moment_size(config)), " a rank", err);
 }
 
 void inner_opt_destroy(struct inner_opt *opt)
@@ -293,7 +293,7 @@ void inner_opt_apply(struct inner_opt *opt, int rank, float *theta, const float 
                               .v = opt->v,
                               .momentum = opt->m,
                               .scalars = slice->scalars};
-    /* Every rank takes the norm of the whole gradient itself: the same bits everywhere, and no rank waits. */
+    /* Every rank computes the norm of the whole gradient: all get the same bits, and none waits for another. */
     dev->ops->sumsq(dev, opt->n_params, grad, slice->scalars + SCALAR_SUMSQ);
     inner_step_apply(&step, &opt->config, theta, grad, lr);
 }
@@ -346,7 +346,8 @@ enum status inner_opt_read(struct inner_opt *opt, const void **m_p, const void *
     struct device *dev = opt->slices[0].dev;
     const void *m = opt->m, *v = opt->v;
     if (opt->moment && !opt->host && !(m && dev->host_memory))
-        return err_set(err, STATUS_STATE, "the inner optimizer was made without room to read its moments");
+        return err_set(err, STATUS_STATE,
+                       "the inner optimizer was created without a host copy of its moments (`unread`)");
     if (opt->host) {
         m = opt->host;
         v = host_v(opt);
@@ -373,7 +374,7 @@ static void write_one(const struct inner_opt *opt, void *to, const void *from)
 enum status inner_opt_write(struct inner_opt *opt, const void *m, const void *v, struct err *err)
 {
     assert(!m == !v && !opt->m == !opt->v);
-    assert(!opt->slices[0].shard || !opt->m); /* the shards have them */
+    assert(!opt->slices[0].shard || !opt->m); /* the shards hold the moments */
     write_one(opt, opt->m, m);
     write_one(opt, opt->v, v);
     for (int r = 0; r < opt->n_slices; r++) {

@@ -6,7 +6,7 @@
 #include "worker/inner/inner_step.h"
 #include "worker/inner/shard_deal.h"
 
-/* What of tensor t lies in the part, as a span; tensors of one decay rule are merged where they touch. */
+/* Adds the intersection of tensor t and the part as a span. Adjacent tensors with the same decay share a span. */
 static void add_span(struct inner_shard *s, const struct shard_part *part, const struct tensor *t)
 {
     assert(part->state <= part->offset);
@@ -22,7 +22,7 @@ static void add_span(struct inner_shard *s, const struct shard_part *part, const
             (struct adamw_span){.offset = from, .count = to - from, .decay = t->decay, .skipped = skipped};
 }
 
-/* --- what is whose ------------------------------------------------------------------------------------------------ */
+/* --- ownership ---------------------------------------------------------------------------------------------------- */
 
 static size_t slots_of(const struct shard_map *map)
 {
@@ -99,10 +99,10 @@ uint64_t inner_shard_work_bytes(const struct shard_map *map, int rank, struct de
     return bytes;
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
-/* *p: a vector of n, each of so many bytes; NULL where n is 0. */
-static enum status take(struct inner_shard *s, void **p, uint64_t n, size_t each)
+/* Allocates a vector of n moments of `each` bytes; *p stays NULL if n is 0. */
+static enum status allocate(struct inner_shard *s, void **p, uint64_t n, size_t each)
 {
     if (n) *p = s->dev->ops->alloc(s->dev, inner_shard_vector_bytes(n, each));
     return *p || !n ? STATUS_OK : STATUS_NOMEM;
@@ -124,9 +124,9 @@ static enum status fill(struct inner_shard *s, const struct layout *layout)
     s->sums = s->dev->ops->alloc(s->dev, s->map->ranks * s->slots * sizeof *s->sums);
     if (!s->sums) return STATUS_NOMEM;
     if (!s->moment) return STATUS_OK;
-    TRY(take(s, &s->m, plain, s->moment));
-    TRY(take(s, &s->v, plain, s->moment));
-    TRY(take(s, &s->momentum, matrix_floats(s->map, s->coll->rank), s->moment));
+    TRY(allocate(s, &s->m, plain, s->moment));
+    TRY(allocate(s, &s->v, plain, s->moment));
+    TRY(allocate(s, &s->momentum, matrix_floats(s->map, s->coll->rank), s->moment));
     return plan_matrices(s);
 }
 
@@ -163,8 +163,8 @@ void inner_shard_destroy(struct inner_shard *s)
 
 /* --- steps -------------------------------------------------------------------------------------------------------- */
 
-/* Of the whole gradient, of which grad holds this rank's shares: the same bits on every rank, for the parts are added
- * in one order everywhere. */
+/* Computes the sum of squares of the whole gradient; grad holds this rank's reduced shares. All ranks get the same bits
+ * because they add the parts in the same order. */
 enum status inner_shard_measure(struct inner_shard *s, float *scalars, const float *grad)
 {
     const struct device_ops *ops = s->dev->ops;
@@ -206,7 +206,7 @@ enum status inner_shard_read(struct inner_shard *s, void *m, void *v, struct err
     return STATUS_OK;
 }
 
-/* from[n_params] is the host's. */
+/* from: [n_params], host memory. */
 static void write_part(struct inner_shard *s, const struct shard_part *p, void *to, const void *from)
 {
     if (!p->count) return;

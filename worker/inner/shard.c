@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-enum { SHARE_ALIGN = 64 }; /* floats: shares begin where a GPU loads best */
+enum { SHARE_ALIGN = 64 }; /* floats: shares start at addresses aligned for vector loads */
 
 static uint64_t round_up(uint64_t n, uint64_t step)
 {

@@ -7,16 +7,16 @@
 static void add_piece(struct shard_deal *deal, uint64_t offset, uint64_t count, int rank, bool matrices)
 {
     struct shard_piece *last = deal->n_pieces ? &deal->pieces[deal->n_pieces - 1] : NULL;
-    assert(count > 0 && offset == (last ? last->offset + last->count : 0)); /* ascending, without gaps */
-    if (last && last->rank == rank && last->matrices == matrices) /* pieces touch: there are no gaps in theta */
+    assert(count > 0 && offset == (last ? last->offset + last->count : 0)); /* pieces ascend without gaps */
+    if (last && last->rank == rank && last->matrices == matrices)           /* extend the previous piece */
         last->count += count;
     else
         deal->pieces[deal->n_pieces++] =
             (struct shard_piece){.offset = offset, .count = count, .rank = rank, .matrices = matrices};
 }
 
-/* Share by share, as far as the tensor goes; *at counts elements of such tensors. */
-static void add_plain(struct shard_deal *deal, const struct tensor *t, uint64_t *at, uint64_t share, int ranks)
+/* Adds a tensor without matrices, cut at the borders of the shares. *at: its start among these tensors, in elements. */
+static void add_elementwise(struct shard_deal *deal, const struct tensor *t, uint64_t *at, uint64_t share, int ranks)
 {
     for (uint64_t done = 0; done < t->count;) {
         uint64_t rank = *at / share, left = (rank + 1) * share - *at, n = t->count - done;
@@ -30,16 +30,16 @@ static void add_plain(struct shard_deal *deal, const struct tensor *t, uint64_t 
 static void add_pieces(struct shard_deal *deal, const struct layout *layout, int ranks)
 {
     const struct inner_matrices *m = &deal->matrices;
-    uint64_t plain = layout->n_params, at = 0;
-    size_t next = 0; /* matrix */
-    for (size_t i = 0; i < m->n; i++) plain -= m->matrices[i].rows * m->matrices[i].cols;
-    uint64_t share = (plain / (uint64_t)ranks + 63) & ~(uint64_t)63;
+    uint64_t elementwise = layout->n_params, at = 0;
+    size_t next = 0; /* index of the next matrix */
+    for (size_t i = 0; i < m->n; i++) elementwise -= m->matrices[i].rows * m->matrices[i].cols;
+    uint64_t share = (elementwise / (uint64_t)ranks + 63) & ~(uint64_t)63;
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
         if (next < m->n && m->tensors[next] == i)
             add_piece(deal, t->offset, t->count, m->ranks[next], true);
         else
-            add_plain(deal, t, &at, share ? share : 1, ranks);
+            add_elementwise(deal, t, &at, share ? share : 1, ranks);
         while (next < m->n && m->tensors[next] == i) next++;
     }
     assert(next == m->n);
@@ -68,7 +68,7 @@ static void place_states(struct shard_deal *deal, int ranks)
     }
 }
 
-/* What of each bucket belongs to whom, without padding. */
+/* Cuts each bucket into parts with one owner each, without padding. */
 static void cut_buckets(struct shard_deal *deal, const struct shard_map *map)
 {
     size_t n = 0, piece = 0;
@@ -88,7 +88,7 @@ static void cut_buckets(struct shard_deal *deal, const struct shard_map *map)
             if (at == p->offset + p->count) piece++;
         }
     }
-    assert(piece == deal->n_pieces); /* the buckets hold all of theta */
+    assert(piece == deal->n_pieces); /* the buckets cover all of theta */
     deal->first[map->n_buckets] = n;
 }
 
@@ -98,7 +98,7 @@ enum status shard_deal_make(struct shard_deal *deal, const struct shard_map *map
     int ranks = (int)map->ranks;
     *deal = (struct shard_deal){0};
     TRY(inner_matrices_deal_tensors(&deal->matrices, layout, blocks, ranks));
-    size_t most = layout->n_tensors + map->ranks; /* every cut makes one more */
+    size_t most = layout->n_tensors + map->ranks; /* every cut adds one piece */
     deal->pieces = mem_alloc(most, sizeof *deal->pieces);
     deal->parts = mem_alloc(most + map->n_buckets, sizeof *deal->parts);
     if (!deal->pieces || !deal->parts) {

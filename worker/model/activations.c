@@ -13,9 +13,9 @@ void *carve_take(struct carve *carve, size_t bytes)
     return piece;
 }
 
-void *carve_layer(struct carve *carve, size_t l, bool kept, void *of_first, size_t bytes)
+void *carve_layer(struct carve *carve, size_t l, bool kept, void *first, size_t bytes)
 {
-    return l && !kept ? of_first : carve_take(carve, bytes);
+    return l && !kept ? first : carve_take(carve, bytes);
 }
 
 void activations_widen(const void *in, size_t act_bytes, size_t n, float *out)

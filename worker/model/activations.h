@@ -1,8 +1,8 @@
-/* Where a model's activations lie in the one piece of device memory that it takes: a walk over all buffers, done twice,
- * first to count, then to place.
+/* Places a model's activations in one block of device memory. The walk over all buffers runs twice: first to count,
+ * then to place.
  *
- * How much of a layer is kept for the way back is the level of train.recompute; the rest is made again, layer by layer,
- * in buffers that all layers share. So the last layer finds its own there still. */
+ * train.recompute decides how much of a layer is kept for backward. The rest is recomputed layer by layer in buffers
+ * that all layers share. The last layer's forward results are still in these buffers when backward starts. */
 #ifndef WORKER_ACTIVATIONS_H
 #define WORKER_ACTIVATIONS_H
 
@@ -14,13 +14,13 @@ struct carve {
     size_t used;
 };
 
-/* The next `bytes`, aligned to MEM_ALIGN; NULL while counting. */
+/* Returns the next `bytes`, aligned to MEM_ALIGN; NULL while counting. */
 void *carve_take(struct carve *carve, size_t bytes);
-/* The same buffer of layer l: of its own if it is kept, otherwise the first layer's, `of_first`, which all use in
- * turn. */
-void *carve_layer(struct carve *carve, size_t l, bool kept, void *of_first, size_t bytes);
+/* Returns a buffer of `bytes` of layer l. A kept buffer and that of layer 0 are taken from `carve`; every other layer
+ * shares `first`, the buffer of layer 0. */
+void *carve_layer(struct carve *carve, size_t l, bool kept, void *first, size_t bytes);
 
-/* out[n] of host memory from n activations of `act_bytes` each, as a device leaves them. */
+/* Converts n activations in host memory, `act_bytes` each (4: fp32, 2: bf16), to out[n] in fp32. */
 void activations_widen(const void *in, size_t act_bytes, size_t n, float *out);
 
 #endif

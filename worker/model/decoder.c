@@ -1,4 +1,4 @@
-/* Memory, plans, tables: what there is before the first pass (worker/model/decoder_pass.c). */
+/* Creation of a decoder: memory, plans, rotary tables. The passes are in worker/model/decoder_pass.c. */
 #include "worker/model/decoder.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ static struct norm_stats carve_stats(struct carve *carve, const struct model *m,
     return s;
 }
 
-static void carve_one(struct carve *carve, struct model *m, size_t l, size_t act)
+static void carve_block(struct carve *carve, struct model *m, size_t l, size_t act)
 {
     const struct block_acts *first = &m->blocks[0];
     struct block_acts *b = &m->blocks[l];
@@ -27,7 +27,7 @@ static void carve_one(struct carve *carve, struct model *m, size_t l, size_t act
     size_t c = m->n * m->config.n_embd * act, k = m->n * m->kind.kv * act, f = m->n * m->kind.hidden * act;
     bool train = m->uses & MODEL_TRAIN, whole = train && level < MODEL_RECOMPUTE_BLOCK;
     bool norms = train && level < MODEL_RECOMPUTE_NORM, acts = train && level < MODEL_RECOMPUTE_ACT;
-    /* Without training the stream goes in place: the block's last product may write over its input. */
+    /* Without training the residual stream is updated in place: the block's last product may overwrite its input. */
     b->x = carve_layer(carve, l, train, first->x, c);
     b->y1 = carve_layer(carve, l, norms, first->y1, c);
     b->qkv = carve_layer(carve, l, whole, first->qkv, c + 2 * k);
@@ -45,7 +45,7 @@ static void carve_model(struct model *m, struct carve *carve, size_t act)
 {
     size_t c = m->config.n_embd, row = m->n * c * act;
     bool train = m->uses & MODEL_TRAIN;
-    for (size_t l = 0; l < m->config.n_layer; l++) carve_one(carve, m, l, act);
+    for (size_t l = 0; l < m->config.n_layer; l++) carve_block(carve, m, l, act);
     if (m->kind.rotary) m->angles = carve_take(carve, m->seq * (c / m->config.n_head) * sizeof(float));
     m->x_last = train ? carve_take(carve, row) : m->blocks[0].x;
     m->yf = carve_take(carve, row);
@@ -60,7 +60,7 @@ static void carve_model(struct model *m, struct carve *carve, size_t act)
     if (m->uses & MODEL_LOGITS) m->logits = carve_take(carve, m->config.vocab_size * act);
 }
 
-/* What carve_model takes of a model of this kind and shape: all blocks after the first take the same. */
+/* Bytes that carve_model counts for this kind and shape. All blocks after the first take the same. */
 static size_t memory_of(struct model m, size_t act)
 {
     struct block_acts blocks[2] = {0};
@@ -75,16 +75,16 @@ static size_t memory_of(struct model m, size_t act)
     return one.used + (n_layer - 1) * (two.used - one.used);
 }
 
-static enum status take_memory(struct model *m, struct err *err)
+static enum status allocate_activations(struct model *m, struct err *err)
 {
     size_t act = m->dev->act_bytes;
     struct carve carve = {0};
     carve_model(m, &carve, act);
     size_t counted = carve.used;
-    assert(counted == memory_of(*m, act)); /* the plan of worker/replica/memory_plan.c says so */
+    assert(counted == memory_of(*m, act)); /* worker/replica/memory_plan.c plans with this number */
     m->memory = m->dev->ops->alloc(m->dev, carve.used);
     if (!m->memory)
-        return err_set(err, STATUS_NOMEM, "no memory for activations: %zu MiB on %s; lower train.batch_size",
+        return err_set(err, STATUS_NOMEM, "no memory for %zu MiB of activations on %s: lower train.batch_size",
                        carve.used >> 20, m->dev->name);
     carve = (struct carve){.base = m->memory};
     carve_model(m, &carve, act);
@@ -134,7 +134,7 @@ void decoder_shapes(const struct model_config *config, size_t batch, size_t seq,
     *head = (struct head_shape){.n = batch * seq, .c = config->n_embd, .v = config->vocab_size, .inference = inference};
 }
 
-/* shape: k, m and what has to do with an activation. */
+/* The caller sets k, m, act and after_act of `shape`. */
 static enum status plan_linear(struct model *m, struct linear *lin, uint64_t w, struct lin_shape shape)
 {
     shape.n = m->n;
@@ -178,7 +178,8 @@ static enum status plan_all(struct model *m)
 
 /* --- creation ----------------------------------------------------------------------------------------------------- */
 
-/* Pair i of a head turns by position * rope_theta^(-2i/hd); taken in double, as late positions are many turns on. */
+/* Pair i of a head rotates by position * rope_theta^(-2i/hd). Computed in double because fp32 loses the phase at late
+ * positions. */
 static enum status fill_angles(struct model *m, struct err *err)
 {
     size_t hd = m->rope.head_dim, half = hd / 2;
@@ -202,8 +203,10 @@ static enum status fill_angles(struct model *m, struct err *err)
 static enum status fill_model(struct model *m, struct err *err)
 {
     if (!m->batch || !m->seq || m->seq > m->config.block_size || !m->uses)
-        return err_set(err, STATUS_INVALID, "no model of %zu sequences of %zu tokens (block_size %u)", m->batch, m->seq,
-                       m->config.block_size);
+        return err_set(err, STATUS_INVALID,
+                       "a model takes at least 1 sequence of 1 to block_size tokens: got %zu sequences of %zu tokens, "
+                       "block_size %u",
+                       m->batch, m->seq, m->config.block_size);
     m->blocks = mem_alloc(m->config.n_layer, sizeof *m->blocks);
     m->host_logits = mem_alloc(m->config.vocab_size, m->dev->act_bytes);
     if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
@@ -211,7 +214,7 @@ static enum status fill_model(struct model *m, struct err *err)
     if (status != STATUS_OK)
         return err_set(err, status, "no memory for %llu parameters in bf16 on %s", (unsigned long long)m->kind.n_params,
                        m->dev->name);
-    TRY(take_memory(m, err));
+    TRY(allocate_activations(m, err));
     status = plan_all(m);
     if (status != STATUS_OK)
         return err_set(err, status, "cannot plan the model on %s: %s", m->dev->name,

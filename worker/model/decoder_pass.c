@@ -1,11 +1,11 @@
-/* Forward, and the way back. */
+/* Forward and backward passes of a decoder. */
 #include <assert.h>
 
 #include "worker/model/activations.h"
 #include "worker/model/decoder.h"
 #include "worker/model/decoder_impl.h"
 
-/* --- what families differ in -------------------------------------------------------------------------------------- */
+/* --- what families differ in ------------------------------------------------------------------------------------- */
 
 static void norm_forward(struct model *m, const float *w, const void *x, void *y, const struct norm_stats *stats)
 {
@@ -17,8 +17,8 @@ static void norm_forward(struct model *m, const float *w, const void *x, void *y
         ops->norm_fwd(m->dev, m->n, c, x, w, w + c, y, stats->mean, stats->rstd);
 }
 
-/* dy holds the gradient of the norm's output, dx that of the stream; `dres` is dx where the stream goes past the norm,
- * too, NULL where it ends there. */
+/* On entry dy holds the gradient of the norm's output; on return dx holds the gradient of the residual stream. `dres`:
+ * gradient of the residual path past the norm, which is dx; NULL for the final norm. */
 static void norm_backward(struct model *m, const float *w, const void *x, const struct norm_stats *stats,
                           const void *dres, float *dw, bool accumulate)
 {
@@ -37,7 +37,7 @@ static void linear_forward(struct model *m, const struct linear *lin, const floa
     m->dev->ops->lin_fwd(m->dev, lin->plan, x, w, lin->bias ? w + lin->bias : NULL, res, y, aux);
 }
 
-/* Gradients of weights, bias and input. */
+/* Computes the gradients of weights, bias and input. */
 static void linear_backward(struct model *m, const struct linear *lin, const float *theta, float *grad, const void *x,
                             const void *dy, const void *aux, void *dx, bool accumulate)
 {
@@ -46,20 +46,20 @@ static void linear_backward(struct model *m, const struct linear *lin, const flo
     m->dev->ops->lin_bwd_x(m->dev, lin->plan, dy, theta + lin->w, aux, dx, false);
 }
 
-/* To positions, or gradients back from them. */
-static void turn(struct model *m, void *qkv, bool back)
+/* Applies rotary positions to queries and keys, or inverts the rotation on their gradients. */
+static void rotate(struct model *m, void *qkv, bool back)
 {
     if (m->kind.rotary) m->dev->ops->rope(m->dev, &m->rope, m->angles, qkv, back);
 }
 
-/* h of y2. GELU is part of the product before it. */
+/* Computes h from y2. GELU is the epilogue of the product `up`. */
 static void act_forward(struct model *m, const float *theta, const struct block_acts *b)
 {
     linear_forward(m, &m->up, theta, b->y2, NULL, m->kind.gated ? b->z : b->h, m->kind.gated ? NULL : b->z);
     if (m->kind.gated) m->dev->ops->glu_fwd(m->dev, m->n, m->kind.hidden, b->z, b->h);
 }
 
-/* h of z once more. */
+/* Recomputes h from z. */
 static void act_recompute(struct model *m, const struct block_acts *b)
 {
     if (m->kind.gated)
@@ -68,13 +68,13 @@ static void act_recompute(struct model *m, const struct block_acts *b)
         m->dev->ops->act_recompute(m->dev, m->up.plan, b->z, b->h);
 }
 
-/* From the gradient of the block's output in dx to that of z, which it returns. */
+/* Returns the gradient of z, computed from dx, the gradient of the block's output. */
 static const void *act_backward(struct model *m, const float *theta, float *grad, const struct block_acts *b,
                                 bool accumulate)
 {
     bool gated = m->kind.gated;
     linear_backward(m, &m->down, theta, grad, b->h, m->dx, gated ? NULL : b->z, m->dh, accumulate);
-    if (!gated) return m->dh; /* the way back through GELU was part of the product */
+    if (!gated) return m->dh; /* the epilogue of the product applied the derivative of GELU */
     m->dev->ops->glu_bwd(m->dev, m->n, m->kind.hidden, b->z, m->dh, b->z);
     return b->z;
 }
@@ -87,12 +87,12 @@ static uint64_t block_at(const struct model *m, size_t l)
     return m->kind.block0 + l * m->kind.block_stride;
 }
 
-/* theta: of the block. x_next NULL: up to what backward needs. */
+/* theta: the block's parameters. x_next NULL: stop after the activations that backward needs. */
 static void block_forward(struct model *m, const struct block_acts *b, const float *theta, void *x_next)
 {
     norm_forward(m, theta + m->kind.norm1, b->x, b->y1, &b->stats1);
     linear_forward(m, &m->qkv, theta, b->y1, NULL, b->qkv, NULL);
-    turn(m, b->qkv, false);
+    rotate(m, b->qkv, false);
     m->dev->ops->attn_fwd(m->dev, m->plan_attn, b->qkv, b->o, b->lse);
     linear_forward(m, &m->proj, theta, b->o, b->x, b->xm, NULL);
     norm_forward(m, theta + m->kind.norm2, b->xm, b->y2, &b->stats2);
@@ -100,7 +100,7 @@ static void block_forward(struct model *m, const struct block_acts *b, const flo
     if (x_next) linear_forward(m, &m->down, theta, b->h, b->xm, x_next, NULL);
 }
 
-/* Leaves the final norm in yf. */
+/* Writes the output of the final norm to yf. */
 static void forward(struct model *m, const float *theta, const int32_t *tokens, const struct model_hooks *hooks)
 {
     const struct decoder_kind *kind = &m->kind;
@@ -120,7 +120,7 @@ static void forward(struct model *m, const float *theta, const int32_t *tokens, 
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* What the block did not keep. */
+/* Recomputes the activations that the block did not keep. */
 static void block_recompute(struct model *m, const struct block_acts *b, const float *theta)
 {
     assert(m->uses & MODEL_TRAIN);
@@ -135,7 +135,7 @@ static void block_recompute(struct model *m, const struct block_acts *b, const f
     norm_forward(m, theta + m->kind.norm2, b->xm, b->y2, &b->stats2);
 }
 
-/* dx holds the gradient of the block's output on entry and of its input on return; theta, grad: of the block. */
+/* dx holds the gradient of the block's output on entry and of its input on return. theta, grad: the block's parts. */
 static void block_backward(struct model *m, const struct block_acts *b, const float *theta, float *grad,
                            bool accumulate)
 {
@@ -145,7 +145,7 @@ static void block_backward(struct model *m, const struct block_acts *b, const fl
     norm_backward(m, theta + kind->norm2, b->xm, &b->stats2, m->dx, grad + kind->norm2, accumulate);
     linear_backward(m, &m->proj, theta, grad, b->o, m->dx, NULL, m->d_o, accumulate);
     m->dev->ops->attn_bwd(m->dev, m->plan_attn, b->qkv, b->o, b->lse, m->d_o, m->dqkv);
-    turn(m, m->dqkv, true);
+    rotate(m, m->dqkv, true);
     linear_backward(m, &m->qkv, theta, grad, b->y1, m->dqkv, NULL, m->dy, accumulate);
     norm_backward(m, theta + kind->norm1, b->x, &b->stats1, m->dx, grad + kind->norm1, accumulate);
 }
@@ -155,7 +155,7 @@ static void embed_backward(struct model *m, const int32_t *tokens, float *grad, 
     const struct decoder_kind *kind = &m->kind;
     size_t c = m->config.n_embd;
     float *words = grad + kind->embed, *positions = kind->rotary ? NULL : grad + kind->positions;
-    /* A tied head has written there; otherwise that begins at zero. */
+    /* A tied head has already written its gradient here; without it the gradient starts at zero. */
     if (kind->head != kind->embed && !accumulate) m->dev->ops->fill(m->dev, words, m->config.vocab_size * c, 0);
     m->dev->ops->embed_bwd(m->dev, m->n, m->seq, c, tokens, m->dx, words, positions, accumulate);
 }
@@ -177,7 +177,7 @@ void decoder_run(struct model *m, const float *theta, const int32_t *tokens, con
     model_ready(hooks, kind->norm, kind->n_params - kind->norm);
     for (size_t l = m->config.n_layer; l-- > 0;) {
         const float *at = theta + block_at(m, l);
-        /* Forward came to the last one last: all of it is in the shared buffers still. */
+        /* The shared buffers still hold the activations of the last block. */
         if (l + 1 < m->config.n_layer) block_recompute(m, &m->blocks[l], at);
         block_backward(m, &m->blocks[l], at, grad + block_at(m, l), accumulate);
         model_ready(hooks, block_at(m, l), kind->block_stride);
@@ -194,7 +194,9 @@ enum status decoder_logits(struct model *m, const float *theta, const int32_t *t
     const struct device_ops *ops = m->dev->ops;
     size_t c = m->config.n_embd, v = m->config.vocab_size, act = m->dev->act_bytes;
     if (!(m->uses & MODEL_LOGITS) || n > m->n || first > m->n - n)
-        return err_set(err, STATUS_INVALID, "no logits of rows %zu to %zu of %zu", first, first + n, m->n);
+        return err_set(err, STATUS_INVALID,
+                       "logits of rows %zu to %zu of %zu: out of range, or the model was created without MODEL_LOGITS",
+                       first, first + n, m->n);
     forward(m, theta, tokens, NULL);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *row = (const unsigned char *)m->yf + (first + i) * c * act;

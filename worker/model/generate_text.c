@@ -12,16 +12,17 @@
 #include "common/tensor/hf_folder.h"
 #include "worker/model/decoder.h"
 
-/* The context is recomputed for every token (there is no key/value cache), by an instance whose length is the smallest
- * power of two that holds it: short texts are cheap, and what lies after the last token cannot change its logits. */
+/* There is no key/value cache: every token recomputes the whole context. The model's length is the smallest power of
+ * two that holds the text, so short texts are cheap. Padding after the last token cannot change its logits, because
+ * attention is causal. */
 struct generator {
     const struct model_family *family;
     const struct model_config *config;
     struct device *dev;
     const char *on_cpu; /* as in generate_options */
-    bool numbers;       /* tokens are shown as such */
+    bool numbers;       /* tokens are printed as numbers */
     struct model *model;
-    size_t seq;      /* of `model` */
+    size_t seq;      /* length of `model` */
     float *theta;    /* [n_params], device */
     int32_t *window; /* [block_size], host */
     int32_t *tokens; /* [block_size], device */
@@ -46,7 +47,7 @@ uint32_t generate_pick(const float *logits, uint32_t n, double temperature, doub
     return best;
 }
 
-static enum status need_length(struct generator *g, size_t n, struct err *err)
+static enum status ensure_length(struct generator *g, size_t n, struct err *err)
 {
     assert(n > 0 && n <= g->config->block_size);
     if (g->model && n <= g->seq) return STATUS_OK;
@@ -63,13 +64,15 @@ static enum status need_length(struct generator *g, size_t n, struct err *err)
 static enum status next_token(struct generator *g, double temperature, double u, int32_t *out, struct err *err)
 {
     size_t n = g->n_text < g->config->block_size ? g->n_text : g->config->block_size;
-    TRY(need_length(g, n, err));
+    TRY(ensure_length(g, n, err));
     memset(g->window, 0, g->seq * sizeof *g->window);
     memcpy(g->window, g->text + (g->n_text - n), n * sizeof *g->window);
     g->dev->ops->upload(g->dev, g->tokens, g->window, g->seq * sizeof *g->tokens);
     TRY(decoder_logits(g->model, g->theta, g->tokens, n - 1, 1, g->logits, err));
     for (uint32_t i = 0; i < g->config->vocab_size; i++)
-        if (!isfinite(g->logits[i])) return err_set(err, STATUS_NONFINITE, "the model's output is not finite");
+        if (!isfinite(g->logits[i]))
+            return err_set(err, STATUS_NONFINITE,
+                           "the model's logits are not finite: the checkpoint may come from a diverged run");
     *out = (int32_t)generate_pick(g->logits, g->config->vocab_size, temperature, u);
     return STATUS_OK;
 }
@@ -86,29 +89,29 @@ static bool emit_token(const struct generator *g, int32_t token, generate_emit_f
     return emit(ctx, text, (size_t)n);
 }
 
-static enum status take_prompt(struct generator *g, const char *prompt, struct err *err)
+static enum status read_prompt(struct generator *g, const char *prompt, struct err *err)
 {
     for (const unsigned char *p = (const unsigned char *)prompt; *p; p++) {
         if (*p >= g->config->vocab_size)
-            return err_set(err, STATUS_INVALID, "byte %u of the prompt is not in the model's vocabulary of %u", *p,
-                           g->config->vocab_size);
+            return err_set(err, STATUS_INVALID, "the prompt contains byte %u, but the model's vocabulary has %u tokens",
+                           *p, g->config->vocab_size);
         g->text[g->n_text++] = *p;
     }
     return STATUS_OK;
 }
 
-/* Numbers with blanks or commas between them. */
-static enum status take_ids(struct generator *g, const char *ids, struct err *err)
+/* Reads numbers separated by blanks or commas. */
+static enum status read_ids(struct generator *g, const char *ids, struct err *err)
 {
     static const char between[] = " ,";
     for (const char *p = ids + strspn(ids, between); *p; p += strspn(p, between)) {
         size_t digits = strspn(p, "0123456789");
         unsigned long id = digits && digits < 10 ? strtoul(p, NULL, 10) : g->config->vocab_size;
         if (id >= g->config->vocab_size)
-            return err_set(err, STATUS_INVALID,
-                           "--ids: \"%.20s\" does not begin with the number of a token: give "
-                           "numbers below %u with blanks between them",
-                           p, g->config->vocab_size);
+            return err_set(
+                err, STATUS_INVALID,
+                "--ids: \"%.20s\" does not start with a token number: give numbers below %u, separated by blanks", p,
+                g->config->vocab_size);
         g->text[g->n_text++] = (int32_t)id;
         p += digits;
     }
@@ -132,7 +135,7 @@ static enum status set_up(struct generator *g, const float *theta, uint64_t n_pa
                        (unsigned long long)n_params, g->dev->name);
     g->dev->ops->upload(g->dev, g->theta, theta, n_params * sizeof *g->theta);
     TRY(g->dev->ops->sync(g->dev, err));
-    return o->ids ? take_ids(g, prompt, err) : take_prompt(g, prompt, err);
+    return o->ids ? read_ids(g, prompt, err) : read_prompt(g, prompt, err);
 }
 
 static void tear_down(struct generator *g)
@@ -184,12 +187,14 @@ enum status generate_text(const char *folder, const struct generate_options *opt
     struct layout layout;
     TRY(hf_config_load(&hf, folder, err));
     const struct model_family *family = model_family_find(hf.model_type);
-    if (!family) return err_set(err, STATUS_UNSUPPORTED, "%s: no model family '%s'", folder, hf.model_type);
+    if (!family)
+        return err_set(err, STATUS_UNSUPPORTED, "%s: unknown model family '%s': gpt2 and llama are supported", folder,
+                       hf.model_type);
     struct model_config config = model_config_of_folder(&hf);
     if (!options->ids && (!config.bytes || hf_files_has_tokenizer(folder)))
         return err_set(err, STATUS_UNSUPPORTED,
-                       "%s: its tokens are not bytes: write text with transformers, which "
-                       "loads this folder, or give numbers of tokens, as --ids '1 2 3'",
+                       "%s: the model's tokens are not bytes: use transformers, which loads this folder, or give token "
+                       "numbers: --ids '1 2 3'",
                        folder);
     layout_init(&layout);
     float *theta = NULL;

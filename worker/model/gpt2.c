@@ -7,7 +7,7 @@
 
 #include "worker/model/decoder.h"
 
-enum { GPT2_SIDE_MAX = 1 << 24 }; /* of any dimension: keeps every product within 64 bits */
+enum { GPT2_SIDE_MAX = 1 << 24 }; /* largest dimension: keeps every product within 64 bits */
 
 struct block_tensor {
     const char *name;
@@ -34,14 +34,15 @@ static const struct block_tensor block_tensors[GPT2_BLOCK_TENSORS] = {
 static enum status config_check(const struct model_config *c, struct err *err)
 {
     if (!c->n_layer || !c->n_head || !c->n_embd || !c->block_size || !c->vocab_size)
-        return err_set(err, STATUS_INVALID, "model: n_layer, n_head, n_embd, block_size and vocab_size must be set");
+        return err_set(err, STATUS_INVALID,
+                       "model: n_layer, n_head, n_embd, block_size and vocab_size must be at least 1");
     if (c->n_embd % c->n_head)
         return err_set(err, STATUS_INVALID, "model.n_embd %u is not a multiple of model.n_head %u", c->n_embd,
                        c->n_head);
     if (c->n_embd > GPT2_SIDE_MAX || c->block_size > GPT2_SIDE_MAX || c->vocab_size > GPT2_SIDE_MAX ||
         c->n_layer > LAYOUT_TENSORS_MAX / GPT2_BLOCK_TENSORS - 1)
-        return err_set(err, STATUS_INVALID, "model too large: %u layers of %u, vocabulary %u, block %u", c->n_layer,
-                       c->n_embd, c->vocab_size, c->block_size);
+        return err_set(err, STATUS_INVALID, "model too large: n_layer %u, n_embd %u, vocab_size %u, block_size %u",
+                       c->n_layer, c->n_embd, c->vocab_size, c->block_size);
     return STATUS_OK;
 }
 
@@ -75,9 +76,9 @@ enum status gpt2_layout(const struct model_config *config, struct layout *layout
     TRY(config_check(config, err));
     enum status status = add_all(config, layout);
     assert(status != STATUS_OK || layout->n_params == gpt2_offsets_of(config).n_params);
-    if (status == STATUS_INVALID) /* the last thing that can be wrong with it */
-        return err_set(err, status, "model too large: %u layers of %u make more than %llu parameters", config->n_layer,
-                       config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);
+    if (status == STATUS_INVALID) /* config_check passed, so only the total size can be wrong */
+        return err_set(err, status, "model too large: n_layer %u and n_embd %u give more than %llu parameters",
+                       config->n_layer, config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);
     return status == STATUS_OK ? status : err_set(err, status, "cannot lay out the model: %s", status_text(status));
 }
 

@@ -8,10 +8,11 @@
 
 extern const struct model_family gpt2_family;
 
-/* gpt2_family.layout: N(0, 0.02) for matrices and embeddings, N(0, 0.02 / sqrt(2 n_layer)) for the two projections that
- * add to the residual stream, zero biases, unit norms. Matrices and embeddings decay, vectors do not. */
+/* gpt2_family.layout. Initial values: N(0, 0.02) for matrices and embeddings, N(0, 0.02 / sqrt(2 n_layer)) for the two
+ * projections that add to the residual stream, 0 for biases, 1 for norms. Weight decay applies to matrices and
+ * embeddings only. */
 enum status gpt2_layout(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
-/* gpt2_family.hidden_blocks: the four matrices of a block; q, k and v of c_attn one by one. */
+/* gpt2_family.hidden_blocks: the four matrices of a block. c_attn counts as three: q, k and v. */
 uint32_t gpt2_hidden_blocks(const struct tensor *tensor);
 enum status gpt2_config_json(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
 
@@ -32,7 +33,7 @@ enum gpt2_block_tensor {
     GPT2_BLOCK_TENSORS
 };
 
-/* Places in theta. */
+/* Offsets in theta. */
 struct gpt2_offsets {
     /* Tensor j of block i: block0 + i * block_stride + block[j]. */
     uint64_t wte, wpe, block0, block_stride, block[GPT2_BLOCK_TENSORS];

@@ -8,13 +8,13 @@
 #include "common/base/number.h"
 #include "worker/model/decoder.h"
 
-enum { LLAMA_SIDE_MAX = 1 << 24 }; /* of any dimension: keeps every product within 64 bits */
+enum { LLAMA_SIDE_MAX = 1 << 24 }; /* largest dimension: keeps every product within 64 bits */
 
 enum side { SIDE_NONE, SIDE_C, SIDE_KV, SIDE_F };
 
 struct block_tensor {
     const char *name;
-    uint8_t out, in; /* enum side; in SIDE_NONE: a vector */
+    uint8_t out, in; /* enum side; in = SIDE_NONE: a vector */
     bool residual;   /* adds to the residual stream: smaller initial values */
 };
 
@@ -45,23 +45,26 @@ static enum status config_check(const struct model_config *c, struct err *err)
 {
     if (!c->n_layer || !c->n_head || !c->n_embd || !c->block_size || !c->vocab_size || !c->n_kv_head || !c->ffn)
         return err_set(err, STATUS_INVALID,
-                       "model: n_layer, n_head, n_kv_head, n_embd, ffn, block_size and vocab_size must be set");
+                       "model: n_layer, n_head, n_kv_head, n_embd, ffn, block_size and vocab_size must be at least 1");
     if (c->n_embd % c->n_head || c->n_embd / c->n_head % 2)
-        return err_set(err, STATUS_INVALID, "model.n_embd %u makes no heads of even size out of model.n_head %u",
-                       c->n_embd, c->n_head);
+        return err_set(err, STATUS_INVALID, "model.n_embd %u must be an even multiple of model.n_head %u", c->n_embd,
+                       c->n_head);
     if (c->n_head % c->n_kv_head)
         return err_set(err, STATUS_INVALID, "model.n_kv_head %u does not divide model.n_head %u", c->n_kv_head,
                        c->n_head);
     if (!(c->rope_theta >= 1) || !(c->norm_eps > 0) || !isfinite(c->rope_theta) || !isfinite(c->norm_eps))
-        return err_set(err, STATUS_INVALID, "model: rope_theta %g, norm_eps %g: at least 1, more than 0", c->rope_theta,
-                       c->norm_eps);
+        return err_set(err, STATUS_INVALID,
+                       "model: rope_theta is %g and must be at least 1; norm_eps is %g and must be above 0",
+                       c->rope_theta, c->norm_eps);
     if (!rope_scaling_ok(&c->rope_scaling))
-        return err_set(err, STATUS_INVALID, "model.rope_scaling: factor %g, low %g, high %g, original %g make none",
+        return err_set(err, STATUS_INVALID,
+                       "model.rope_scaling: factor %g, low %g, high %g, original %g are not valid together",
                        c->rope_scaling.factor, c->rope_scaling.low, c->rope_scaling.high, c->rope_scaling.original);
     if (c->n_embd > LLAMA_SIDE_MAX || c->block_size > LLAMA_SIDE_MAX || c->vocab_size > LLAMA_SIDE_MAX ||
         c->ffn > LLAMA_SIDE_MAX || c->n_layer > LAYOUT_TENSORS_MAX / LLAMA_BLOCK_TENSORS - 1)
-        return err_set(err, STATUS_INVALID, "model too large: %u layers of %u, ffn %u, vocabulary %u, block %u",
-                       c->n_layer, c->n_embd, c->ffn, c->vocab_size, c->block_size);
+        return err_set(err, STATUS_INVALID,
+                       "model too large: n_layer %u, n_embd %u, ffn %u, vocab_size %u, block_size %u", c->n_layer,
+                       c->n_embd, c->ffn, c->vocab_size, c->block_size);
     return STATUS_OK;
 }
 
@@ -95,9 +98,9 @@ enum status llama_layout(const struct model_config *config, struct layout *layou
     TRY(config_check(config, err));
     enum status status = add_all(config, layout);
     assert(status != STATUS_OK || layout->n_params == llama_offsets_of(config).n_params);
-    if (status == STATUS_INVALID) /* the last thing that can be wrong with it */
-        return err_set(err, status, "model too large: %u layers of %u make more than %llu parameters", config->n_layer,
-                       config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);
+    if (status == STATUS_INVALID) /* config_check passed, so only the total size can be wrong */
+        return err_set(err, status, "model too large: n_layer %u and n_embd %u give more than %llu parameters",
+                       config->n_layer, config->n_embd, (unsigned long long)LAYOUT_PARAMS_MAX);
     return status == STATUS_OK ? status : err_set(err, status, "cannot lay out the model: %s", status_text(status));
 }
 
@@ -121,7 +124,7 @@ struct llama_offsets llama_offsets_of(const struct model_config *config)
     return o;
 }
 
-/* The fewest digits that read back as the same double, as a JSON number that is not taken for an integer. */
+/* Writes the shortest JSON number that reads back as the same double, with a point so that it is not an integer. */
 static const char *json_real(double v, char out[40])
 {
     size_t n = strlen(number_real_text(v, out));
@@ -129,7 +132,7 @@ static const char *json_real(double v, char out[40])
     return out;
 }
 
-/* What rope_scaling and rope_parameters say of the scaling. */
+/* Writes the members that rope_scaling and rope_parameters share. */
 static const char *json_scaling(const struct rope_scaling *s, char out[240])
 {
     char factor[40], low[40], high[40];
@@ -143,7 +146,8 @@ static const char *json_scaling(const struct rope_scaling *s, char out[240])
     return out;
 }
 
-/* Rotary positions twice, as transformers writes them since version 5 and as those before read them; so the type. */
+/* Rotary positions and the dtype appear twice: in the form of transformers 5 and in the form that earlier versions
+ * read. */
 enum status llama_config_json(const struct model_config *c, char *out, size_t cap)
 {
     char eps[40], theta[40], scaling[240], ids[96];

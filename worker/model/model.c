@@ -20,7 +20,8 @@ const struct model_family *model_family_find(const char *name)
 enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err)
 {
     if (layout_split(layout, config->train.fragments) == STATUS_OK) return STATUS_OK;
-    return err_set(err, STATUS_INVALID, "train.fragments: the model cannot be cut into %u", config->train.fragments);
+    return err_set(err, STATUS_INVALID, "train.fragments: the model cannot be cut into %u fragments: lower it",
+                   config->train.fragments);
 }
 
 const char *model_ids_json(const struct model_config *config, char out[96])
@@ -40,7 +41,9 @@ struct model_config model_config_of(const struct config *config)
 {
     struct rope_scaling scaling;
     enum status status = rope_scaling_parse(&scaling, config->model.rope_scaling, NULL);
-    if (status != STATUS_OK) scaling = (struct rope_scaling){0}; /* config_resolve has refused it */
+    if (status != STATUS_OK)
+        scaling =
+            (struct rope_scaling){0}; /* config_resolve refuses this value, so this branch is never used in a run */
     return (struct model_config){.n_layer = config->model.n_layer,
                                  .n_head = config->model.n_head,
                                  .n_embd = config->model.n_embd,

@@ -1,4 +1,4 @@
-/* A model family: a description of its parameters and of its blocks. worker/model/decoder.h creates and runs instances.
+/* A model family describes its parameters and blocks. worker/model/decoder.h creates and runs instances.
  *
  * To add a family: one file with its layout, its config.json and its kind, and a row in model.c. */
 #ifndef WORKER_MODEL_H
@@ -20,28 +20,28 @@ struct hf_config;
 
 struct model_config {
     uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
-    /* llama alone */
+    /* llama only */
     uint32_t n_kv_head, ffn;
     double rope_theta, norm_eps;
     struct rope_scaling rope_scaling;
     bool tied; /* the output layer is the token embedding */
 
-    bool bytes; /* a token is a byte, and 0 stands between documents */
+    bool bytes; /* a token is a byte, and 0 separates documents */
 };
 
-/* What an instance will be asked for; activations of every layer are kept only with MODEL_TRAIN. */
+/* Purposes of an instance. Only MODEL_TRAIN keeps the activations of every layer. */
 enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
 
-/* With MODEL_TRAIN: what of a layer is not kept for backward but made again there, from what is. Each level forgets
- * what the one before does, and more; losses and gradients are the same to the bit. */
+/* With MODEL_TRAIN: the activations that backward recomputes instead of keeping. Each level recomputes all that the
+ * level before does, and more. Losses and gradients are the same bit for bit. */
 enum model_recompute {
     MODEL_KEEP_ALL,
     MODEL_RECOMPUTE_ACT,  /* outputs of activation functions */
-    MODEL_RECOMPUTE_NORM, /* those of norms, too */
-    MODEL_RECOMPUTE_BLOCK /* everything but the residual stream between layers: most of a forward pass once more */
+    MODEL_RECOMPUTE_NORM, /* and outputs of norms */
+    MODEL_RECOMPUTE_BLOCK /* everything except the residual stream between layers: most of a second forward pass */
 };
 
-/* `uses` with a level, and back. */
+/* Pack a recompute level into `uses`, and unpack it. */
 static inline unsigned model_uses(unsigned uses, enum model_recompute level)
 {
     return uses | (unsigned)level << 8;
@@ -52,32 +52,32 @@ static inline enum model_recompute model_recompute_of(unsigned uses)
     return (enum model_recompute)(uses >> 8);
 }
 
-/* What a caller wants to hear while decoder_run submits operations, for instance to move parameters and gradients
- * between devices beside them. Ranges of theta come in any order and size; either function may be NULL. */
+/* Callbacks of decoder_run while it submits operations. Ranks use them to move parameters and gradients between devices
+ * in parallel with the computation. Ranges of theta come in any order and size; either function may be NULL. */
 struct model_hooks {
-    /* What is submitted from now on reads theta [offset, offset + count). Every parameter is named in each run, before
-     * its first use. */
+    /* The operations submitted after this call read theta [offset, offset + count). Each run names every parameter
+     * before its first use. */
     void (*needs)(void *ctx, uint64_t offset, uint64_t count);
-    /* Gradients [offset, offset + count) are final once what was submitted so far is done, and not read again. Each one
-     * is named once in every run that makes gradients. */
+    /* Gradients [offset, offset + count) are final when the operations submitted so far have finished, and later
+     * operations do not read them. Each run with gradients names every gradient once. */
     void (*ready)(void *ctx, uint64_t offset, uint64_t count);
     void *ctx;
 };
 
 struct model_family {
     const char *name;               /* model.family */
-    hidden_blocks_fn hidden_blocks; /* NULL: nobody has said yet, and inner.optimizer muon is refused */
-    /* Append the tensors (Hugging Face names and shapes) to an initialised layout; fragments are the caller's. INVALID
-     * for sizes that make no model. */
+    hidden_blocks_fn hidden_blocks; /* NULL: inner.optimizer muon is refused */
+    /* Appends the tensors (Hugging Face names and shapes) to an initialised layout; the caller cuts fragments. INVALID
+     * for sizes that do not form a model. */
     enum status (*layout)(const struct model_config *config, struct layout *layout, struct err *err) MUST_CHECK;
-    /* Text of config.json for Hugging Face. LIMIT when it does not fit. */
+    /* Writes the text of config.json for Hugging Face to out[cap]. LIMIT if it does not fit. */
     enum status (*config_json)(const struct model_config *config, char *out, size_t cap) MUST_CHECK;
-    /* What decoder.c needs to know of the family; `config` is one that `layout` took. */
+    /* Describes the blocks for decoder.c. Requires a `config` that `layout` accepted. */
     struct decoder_kind (*kind_of)(const struct model_config *config);
 };
 
-/* Parameters [offset, offset + count) of theta[n] are about to be read: the listener brings them, the device makes its
- * own form of them. */
+/* Announces that parameters [offset, offset + count) of theta[n] are read next: the hook delivers them, the device
+ * converts them to its own format. */
 static inline void model_needs(struct device *dev, const float *theta, uint64_t n, const struct model_hooks *hooks,
                                uint64_t offset, uint64_t count)
 {
@@ -90,14 +90,14 @@ static inline void model_ready(const struct model_hooks *hooks, uint64_t offset,
     if (hooks && hooks->ready) hooks->ready(hooks->ctx, offset, count);
 }
 
-/* NULL when there is none of that name. */
+/* Returns NULL for an unknown name. */
 const struct model_family *model_family_find(const char *name);
-/* Cut a filled layout into train.fragments fragments. INVALID. */
+/* Cuts a filled layout into train.fragments fragments. INVALID. */
 enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err) MUST_CHECK;
-/* The lines of config.json that say which tokens begin and end a text: those of bytes, of GPT-2 and of Llama 3, by the
- * size of the vocabulary; of others nobody knows. */
+/* Writes the lines of config.json with bos_token_id and eos_token_id. Known are byte models, GPT-2 and Llama 3, by
+ * vocabulary size; null for others. Returns out. */
 const char *model_ids_json(const struct model_config *config, char out[96]);
-/* The model section of a resolved configuration; what a config.json says. */
+/* The model of a resolved configuration, and the model of a config.json. */
 struct model_config model_config_of(const struct config *config);
 struct model_config model_config_of_folder(const struct hf_config *hf);
 

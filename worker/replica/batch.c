@@ -10,10 +10,11 @@ enum status batch_source_init(struct batch_source *source, const struct tokens *
     uint64_t n = tokens_samples(tokens, seq);
     if (!n)
         return err_set(err, STATUS_INVALID,
-                       "data set of %llu tokens has no sequence of %u tokens and one to predict: add text, or lower "
-                       "model.block_size",
+                       "the data set has %llu tokens, fewer than one sequence of %u tokens and its next token: add "
+                       "text, or lower model.block_size",
                        (unsigned long long)tokens->n_tokens, seq);
-    if (vocab_size > INT32_MAX) return err_set(err, STATUS_INVALID, "vocabulary of %u is too large", vocab_size);
+    if (vocab_size > INT32_MAX)
+        return err_set(err, STATUS_INVALID, "model.vocab_size %u is too large: give at most 2147483647", vocab_size);
     *source = (struct batch_source){
         .tokens = tokens, .seed = seed, .n_samples = n, .seq = seq, .vocab_size = vocab_size, .in_order = in_order};
     return STATUS_OK;

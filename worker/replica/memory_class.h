@@ -1,4 +1,4 @@
-/* Whose memory it is. */
+/* Classes of memory in a plan (worker/replica/memory_plan.h). */
 #ifndef WORKER_MEMORY_CLASS_H
 #define WORKER_MEMORY_CLASS_H
 
@@ -6,24 +6,24 @@
 #include <stdint.h>
 
 enum memory_class {
-    MEMORY_PARAMS, /* fp32, and a second copy that evaluations read where the host keeps its own */
-    MEMORY_IMAGE,  /* of the parameters, in the activations' precision */
+    MEMORY_PARAMS,       /* fp32; on the host a second copy if evaluations read one */
+    MEMORY_BF16_WEIGHTS, /* parameters in the precision of the activations */
     MEMORY_GRADIENT,
-    MEMORY_MOMENTS,  /* of the inner optimizer */
-    MEMORY_ANCHOR,   /* of the outer path: what a round started from */
-    MEMORY_RESIDUAL, /* of the outer path: what codecs lost, twice on a device: it commits late */
-    MEMORY_MESSAGES, /* of the outer path: deltas and updates on their way */
+    MEMORY_MOMENTS,  /* inner optimizer */
+    MEMORY_ANCHOR,   /* outer loop: parameters at the start of a round */
+    MEMORY_RESIDUAL, /* outer loop: the residual; two copies on a device, which commits late */
+    MEMORY_MESSAGES, /* outer loop: deltas and updates in transit */
     MEMORY_ACTIVATIONS,
     MEMORY_LOGITS,
-    MEMORY_WORKSPACE, /* of attention, tokens, losses, sums */
-    MEMORY_PINNED,    /* of the host, beside a GPU: what goes up and down */
+    MEMORY_WORKSPACE, /* attention, tokens, losses, sums */
+    MEMORY_PINNED,    /* host buffers for transfers to and from a GPU */
     MEMORY_CLASSES
 };
 
-/* Bytes of the outer path in this memory. */
+/* Bytes of the outer loop in one memory. */
 struct memory_outer {
     uint64_t anchor, residual, messages;
-    bool optional; /* the host does its work if there is no room */
+    bool optional; /* without room on the device, the host computes deltas */
 };
 
 #endif

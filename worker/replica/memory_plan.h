@@ -1,8 +1,8 @@
-/* What a rank will hold in its device's memory, counted before any of it is taken, and from that the level of recompute
- * (model.h) that costs least time and fits. So memory is missing in one line at the start, not in the middle of it.
+/* Plans a rank's device memory before anything is allocated, and picks the level of recompute (model.h) that costs the
+ * least time and fits. A shortage is reported in one line at the start instead of in the middle of a run.
  *
- * Pure: numbers in, numbers out; the device is only asked for sizes. Where ranks share one memory (a CPU) the plan is
- * for all of them together. */
+ * Pure: numbers in, numbers out; the device is only queried for sizes. If ranks share one memory (CPU), the plan covers
+ * all of them. */
 #ifndef WORKER_MEMORY_PLAN_H
 #define WORKER_MEMORY_PLAN_H
 
@@ -15,55 +15,62 @@
 #include "worker/model/model.h"
 #include "worker/replica/memory_class.h"
 
-struct memory_ask {
+struct memory_request {
     const struct model_family *family;
     const struct model_config *model;
     struct device *dev;
-    uint64_t fixed[MEMORY_CLASSES]; /* bytes that depend neither on the batch nor on the level; outer classes: 0 */
+    uint64_t fixed[MEMORY_CLASSES]; /* bytes independent of batch and level; outer classes: 0 */
     struct memory_outer outer;
     size_t seq;
-    size_t row_bytes;                 /* workspace of one sequence, beside attention's and the head's */
-    uint32_t ranks;                   /* that this memory is for; >= 1 */
-    uint32_t batch_size, batch_unit;  /* train.batch_size, and by how much it can change: the worker's ranks */
-    unsigned uses;                    /* model.h, without a level */
-    uint64_t free_bytes, total_bytes; /* of the memory; 0: not known, everything fits */
-    uint64_t coordinator; /* bytes that the coordinator beside them has of it, or will have: no part of either */
-    uint32_t workers; /* that share the memory, which free and total are one worker's part of; 0 or 1: it is alone */
+    size_t row_bytes;                 /* workspace of one sequence, without attention and head */
+    uint32_t ranks;                   /* ranks in this memory; >= 1 */
+    uint32_t batch_size, batch_unit;  /* train.batch_size, and its granularity: the worker's ranks */
+    unsigned uses;                    /* enum model_use, without a level */
+    uint64_t free_bytes, total_bytes; /* of the memory; 0: unknown, everything fits */
+    uint64_t
+        coordinator;  /* bytes reserved for a coordinator in the same memory; not part of free_bytes and total_bytes */
+    uint32_t workers; /* workers that share the memory; free_bytes and total_bytes are one worker's part; 0 or 1: not
+                         shared */
 };
 
-/* Workers of one machine that start together each see all of its memory free. `atoll launch` says in the environment
- * how many they are (common/config/gpu_share.h), what the host had free before the first one was started, and what
- * their coordinator, which runs beside them, takes of that. No name may begin with a section of the configuration: such
- * a variable is taken for a misspelt key. */
+/* Workers that start together on one machine each see all of its memory as free. `atoll launch` therefore announces in
+ * the environment the number of workers (common/config/gpu_share.h), the free bytes of the host before the first start,
+ * and the bytes of the coordinator. The names must not begin with a section of the configuration, because such
+ * variables are read as keys. */
 #define MEMORY_HOST_ENV "ATOLL_HOST_FREE"
 #define MEMORY_COORDINATOR_ENV "ATOLL_HOST_COORDINATOR"
-/* Cut free_bytes and total_bytes of `ask` down to this worker's part, where there are others, and set coordinator and
- * workers: all of them where the memory is the host's, else the `sharers` of its GPUs (0: it is alone). Of the host's
- * neither is more than a part of what launch found free: whoever is started again is told the same. INVALID: what
- * stands in the environment is no such number. */
-enum status memory_ask_share(struct memory_ask *ask, bool of_host, uint32_t sharers, struct err *err) MUST_CHECK;
+/* Reduces free_bytes and total_bytes of `request` to this worker's part if workers share the memory, and sets
+ * coordinator and workers.
+ * - Host memory is shared by all workers of the launch, a GPU by `sharers` of them (0: not shared).
+ * - Host values are at most one part of the free bytes that launch announced, so a restarted worker gets the same part.
+ * - INVALID for a malformed variable in the environment. */
+enum status memory_request_share(struct memory_request *request, bool of_host, uint32_t sharers,
+                                 struct err *err) MUST_CHECK;
 
 struct memory_plan {
     uint64_t bytes[MEMORY_CLASSES];
-    uint64_t total;                             /* their sum */
-    uint64_t free_bytes, total_bytes, reserve;  /* reserve: left alone, for what a GPU's libraries take by themselves */
+    uint64_t total;                             /* sum of bytes */
+    uint64_t free_bytes, total_bytes, reserve;  /* reserve: kept free for the GPU's libraries */
     uint64_t levels[MODEL_RECOMPUTE_BLOCK + 1]; /* the total at each level */
     enum model_recompute level;
-    bool outer_left_out; /* no room for the outer path: it was optional */
+    bool outer_left_out; /* the optional outer bytes did not fit and are not in the plan */
 };
 
-/* `want`: a level, or RECOMPUTE_AUTO for the first one that fits; the outer path, where optional, goes last. NOMEM: not
- * at all, with the largest train.batch_size that fits; UNSUPPORTED: nor would it if all of total_bytes were free. */
-enum status memory_plan_make(struct memory_plan *plan, const struct memory_ask *ask, enum recompute want,
+/* `want`: a level, or RECOMPUTE_AUTO for the first level that fits. Optional outer bytes are dropped last. NOMEM if it
+ * does not fit now, UNSUPPORTED if it would not fit in all of total_bytes; `err` names the largest train.batch_size
+ * that fits. */
+enum status memory_plan_make(struct memory_plan *plan, const struct memory_request *request, enum recompute want,
                              struct err *err) MUST_CHECK;
 
-/* What a worker takes of the host's memory beside its GPUs: the sum of ask->fixed, and whether that fits; of `ask` dev,
- * fixed and what there is of the memory are set. NOMEM, UNSUPPORTED: as above, with the parts, and what would help. */
-enum status memory_plan_host(struct memory_plan *plan, const struct memory_ask *ask, struct err *err) MUST_CHECK;
+/* Plans the host memory of a worker with GPUs: the sum of request->fixed, and whether it fits. Reads dev, fixed and the
+ * memory fields of `request`. NOMEM, UNSUPPORTED as above; `err` names the classes and a remedy. */
+enum status memory_plan_host(struct memory_plan *plan, const struct memory_request *request,
+                             struct err *err) MUST_CHECK;
 
-/* "parameters 474 MiB, gradient 474 MiB, ..., total 3.1 of 139.8 GiB free": classes that are not empty. Returns out. */
+/* Writes the classes that are not empty, in MiB: "parameters 474, gradient 474, ..., total 3174 MiB of 143155 free".
+ * Returns out. */
 const char *memory_plan_text(const struct memory_plan *plan, char *out, size_t cap);
-/* "none" to "block"; of RECOMPUTE_AUTO "auto". */
+/* The value of train.recompute: "none" to "block", or "auto". */
 const char *memory_level_name(enum recompute level);
 
 #endif

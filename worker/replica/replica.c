@@ -7,7 +7,7 @@
 #include "common/base/mem.h"
 #include "worker/replica/replica_impl.h"
 
-/* Sequence by sequence in the order of the counters, so the sum does not depend on the number of ranks. */
+/* Sums sequences in the order of the counters, so the sum does not depend on the number of ranks. */
 static double loss_of_slot(const struct replica *r, int slot, uint32_t micro_steps)
 {
     double sum = 0;
@@ -23,25 +23,26 @@ static double loss_of_slot(const struct replica *r, int slot, uint32_t micro_ste
 
 static enum status check_counters(const struct replica *r, size_t n, struct err *err)
 {
-    if (r->config.eval_only) return err_set(err, STATUS_STATE, "a replica made for evaluation does not train");
+    if (r->config.eval_only) return err_set(err, STATUS_STATE, "a replica created with eval_only cannot train");
     if (!n || n > replica_step_samples(r))
         return err_set(err, STATUS_INVALID, "a step takes 1 to %u sequences, not %zu", replica_step_samples(r), n);
     return STATUS_OK;
 }
 
-/* Values of device memory, for the host: in place, or copied. */
-static enum status in_host_memory(struct replica *r, const float *values, const float **out, struct err *err)
+/* Sets *out to values[n_params] in host memory: the values themselves, or a copy. */
+static enum status copy_to_host(struct replica *r, const float *values, const float **out, struct err *err)
 {
     struct device *dev = r->ranks[0].dev;
     *out = values;
     if (dev->host_memory) return STATUS_OK;
     if (!r->host_values) r->host_values = mem_alloc(r->layout->n_params, sizeof *r->host_values);
-    if (!r->host_values) return err_set(err, STATUS_NOMEM, "no memory for the parameters beside %s", dev->name);
+    if (!r->host_values)
+        return err_set(err, STATUS_NOMEM, "no host memory for a copy of the parameters of %s", dev->name);
     *out = r->host_values;
     return device_fetch(dev, r->host_values, values, r->layout->n_params * sizeof *values, err);
 }
 
-/* Wait for a flight and read what it left. */
+/* Waits for a submitted step and reads its results. */
 static enum status finish_step(struct replica *r, const struct flight *flight, struct step_result *result,
                                struct err *err)
 {
@@ -81,7 +82,9 @@ enum status replica_train_step(struct replica *r, const uint64_t *counters, size
     TRY(check_counters(r, n, err));
     r->lr = lr;
     TRY(ranks_order(r, ORDER_STEP, &r->train, counters, n, err));
-    if (r->sharded) TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n, err)); /* inner_opt_apply_sharded */
+    if (r->sharded)
+        TRY(ranks_order(r, ORDER_APPLY, &r->train, counters, n,
+                        err)); /* after all ranks have measured: inner_opt_apply_sharded */
     flight.slot = r->slot;
     assert(!r->flight.n || r->flight.slot != flight.slot);
     if (r->ranks[0].dev->host_memory) return finish_step(r, &flight, result, err);
@@ -108,8 +111,10 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
                                    .tokens = (uint64_t)n * r->seq,
                                    .grad_norm = sqrt(*norm)};
     result->compute_s = (double)(clock_monotonic_us() - start) * 1e-6;
-    if (!isfinite(result->grad_norm)) return err_set(err, STATUS_NONFINITE, "the gradient is not finite");
-    return in_host_memory(r, k->grad, grad, err);
+    if (!isfinite(result->grad_norm))
+        return err_set(err, STATUS_NONFINITE,
+                       "the gradient is not finite: lower inner.learning_rate or check the data");
+    return copy_to_host(r, k->grad, grad, err);
 }
 
 enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t first, uint64_t count, double *loss_sum,
@@ -133,7 +138,7 @@ enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t f
     return STATUS_OK;
 }
 
-/* --- parameters, and what there is to know ------------------------------------------------------------------------ */
+/* --- parameters and properties ----------------------------------------------------------------------------------- */
 
 float *replica_params(struct replica *r)
 {
@@ -149,7 +154,7 @@ enum status replica_set_params_at(struct replica *r, const float *values, const 
         k->dev->ops->copy(k->dev, k->theta, first, r->layout->n_params * sizeof *values);
     else
         device_send(k->dev, k->theta, values, r->layout->n_params * sizeof *values);
-    /* From GPU to GPU: over the bus it would be once more for each. */
+    /* GPU to GPU, to avoid one upload over the bus per rank. */
     return r->sharded ? ranks_broadcast(r, err) : STATUS_OK;
 }
 
@@ -161,7 +166,7 @@ enum status replica_set_params(struct replica *r, const float *values, struct er
 enum status replica_get_params(struct replica *r, const float **values, struct err *err)
 {
     if (r->sharded) TRY(ranks_synchronize(r, err));
-    return in_host_memory(r, r->ranks[0].theta, values, err);
+    return copy_to_host(r, r->ranks[0].theta, values, err);
 }
 
 struct device *replica_device(struct replica *r)

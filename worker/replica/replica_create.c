@@ -9,10 +9,10 @@
 static enum status check_config(const struct replica_config *c, struct err *err)
 {
     if (!c->ranks || c->ranks > COLLECTIVE_RANKS_MAX)
-        return err_set(err, STATUS_INVALID, "train.ranks %u: 1 to %d", c->ranks, COLLECTIVE_RANKS_MAX);
+        return err_set(err, STATUS_INVALID, "train.ranks is %u: give 1 to %d", c->ranks, COLLECTIVE_RANKS_MAX);
     if (!c->batch_size || c->batch_size % c->ranks) {
         uint32_t below = c->batch_size / c->ranks * c->ranks;
-        return err_set(err, STATUS_INVALID, "train.batch_size %u is not a multiple of train.ranks %u: take %u",
+        return err_set(err, STATUS_INVALID, "train.batch_size %u is not a multiple of train.ranks %u: use %u",
                        c->batch_size, c->ranks, below ? below : c->ranks);
     }
     if (!c->grad_accum || !c->threads)
@@ -32,7 +32,7 @@ static enum status rank_open(struct replica *r, int index, struct err *err)
     TRY(device_advise(device_open(device, threads ? (int)threads : 1, &k->dev, err), device, c->on_cpu, err));
     if (c->bf16 && !k->dev->host_memory) TRY(device_use_bf16(k->dev, err));
     if (c->bf16 && k->dev->host_memory && device_use_bf16(k->dev, NULL) != STATUS_OK && index == 0)
-        log_warn("train.precision: bf16 is computed in fp32 on %s", k->dev->name);
+        log_warn("train.precision: %s computes bf16 in fp32", k->dev->name);
     return STATUS_OK;
 }
 
@@ -56,7 +56,7 @@ static enum status rank_init(struct replica *r, int index, struct err *err)
     return ok ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for rank %d's batch", index);
 }
 
-/* Theta of each rank, and what the caller reads and writes where it cannot see the device's memory. */
+/* Allocates theta and gradient of each rank, and the host copy if the host cannot read device memory. */
 static enum status make_params(struct replica *r)
 {
     size_t n = r->layout->n_params;
@@ -69,7 +69,7 @@ static enum status make_params(struct replica *r)
         if (!r->config.eval_only) k->grad = ops->alloc(k->dev, r->map.padded * sizeof *k->grad);
         if (!k->theta || (!r->config.eval_only && !k->grad)) return STATUS_NOMEM;
     }
-    if (!r->host.bytes[MEMORY_PARAMS]) return STATUS_OK; /* nobody will ask for them */
+    if (!r->host.bytes[MEMORY_PARAMS]) return STATUS_OK; /* the plan has no host copy */
     r->host_values = mem_alloc(n, sizeof *r->host_values);
     return r->host_values ? STATUS_OK : STATUS_NOMEM;
 }
@@ -88,15 +88,15 @@ static enum status make_optimizer(struct replica *r, struct device *const *devic
     return inner_opt_create_sharded(&r->opt, &r->config.opt, r->layout, &r->map, colls, err);
 }
 
-/* What parameters go through on their way to a device, and back. */
+/* Plans the pinned buffers for transfers of parameters. */
 static void plan_stage(const struct rank *k)
 {
     size_t bytes = replica_stage_bytes(k->replica->layout->n_params);
     if (device_stage_plan(k->dev, bytes, k->replica->config.pool) != STATUS_OK)
-        log_warn("%s: no pinned memory for transfers: they are slower", k->dev->name);
+        log_warn("%s: no pinned memory; transfers are slower", k->dev->name);
 }
 
-/* How theta is cut among ranks that have one each. */
+/* Shards theta over ranks that have their own memory. */
 static enum status make_map(struct replica *r)
 {
     const struct replica_config *c = &r->config;
@@ -110,8 +110,8 @@ static enum status make_map(struct replica *r)
     return STATUS_OK;
 }
 
-/* The group of ranks and their threads. Of a GPU's memory its library takes buffers that nobody knows the size of, most
- * at the first collectives: these come before the plan, which finds what is left. */
+/* Opens the group of ranks and starts their threads. NCCL allocates GPU buffers of unknown size, most of them at the
+ * first collectives. Warm them up before the plan, so that the plan sees the memory that is left. */
 static enum status join(struct replica *r, struct device *const *devices, struct err *err)
 {
     struct collective colls[COLLECTIVE_RANKS_MAX];
@@ -124,8 +124,8 @@ static enum status join(struct replica *r, struct device *const *devices, struct
     if (!r->sharded || devices[0]->host_memory || r->config.eval_only) return STATUS_OK;
     TRY(ranks_warmup_collectives(r, err));
     devices[0]->ops->memory(devices[0], &after, &all);
-    log_info("the GPUs of this worker have met: for that %.0f MiB went of %s",
-             before > after ? (double)(before - after) / (1 << 20) : 0.0, devices[0]->name);
+    log_info("NCCL initialized: %.0f MiB on %s", before > after ? (double)(before - after) / (1 << 20) : 0.0,
+             devices[0]->name);
     return STATUS_OK;
 }
 
@@ -153,8 +153,8 @@ static enum status fill(struct replica *r, const struct tokens *train, struct er
     return make_optimizer(r, devices, err);
 }
 
-/* A device that gave no memory may have failed before, and says that. */
-static enum status cause_of(struct replica *r, enum status status, struct err *err)
+/* A failed allocation may be the first sign of a failed device; report the cause from the device. */
+static enum status find_cause(struct replica *r, enum status status, struct err *err)
 {
     struct err why = {0};
     for (int i = 0; i < r->n_ranks && status == STATUS_NOMEM; i++) {
@@ -181,7 +181,7 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ordered, NULL);
     pthread_cond_init(&r->reported, NULL);
-    enum status status = cause_of(r, fill(r, train, err), err);
+    enum status status = find_cause(r, fill(r, train, err), err);
     if (status == STATUS_OK)
         *out = r;
     else
@@ -189,7 +189,7 @@ enum status replica_create(struct replica **out, const struct replica_config *co
     return status;
 }
 
-/* shared: its theta is another's. */
+/* shared: theta is owned by rank 0. */
 static void rank_finish(struct rank *k, bool shared)
 {
     if (k->dev) {

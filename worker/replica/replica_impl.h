@@ -1,5 +1,5 @@
-/* What replica.c (steps, evaluation, parameters), replica_ranks.c (what a rank does, and the orders it gets) and
- * replica_create.c share. */
+/* Private structs of replica.c (steps, evaluation, parameters), replica_ranks.c (orders and the work of a rank) and
+ * replica_create.c. */
 #ifndef WORKER_REPLICA_IMPL_H
 #define WORKER_REPLICA_IMPL_H
 
@@ -13,12 +13,12 @@
 #include "worker/replica/shard_exchange.h"
 #include "worker/replica/step_io.h"
 
-/* The caller's thread is rank 0; the others wait for an order, do the same work on their share and report. */
+/* The caller's thread is rank 0. The other ranks wait for an order, execute it on their share, and report. */
 enum order {
     ORDER_NONE,
     ORDER_WARMUP,
     ORDER_STEP,
-    ORDER_APPLY, /* the second half of a step of ranks with memory of their own */
+    ORDER_APPLY, /* second half of a sharded step */
     ORDER_GRADIENT,
     ORDER_EVAL,
     ORDER_BROADCAST,
@@ -33,21 +33,21 @@ struct rank {
     struct device *dev;
     struct collective coll;
     struct model *model;
-    float *theta;                   /* [n_params], device: its own, or that of rank 0 (CPU devices share memory) */
+    float *theta;                   /* [n_params], device: own if sharded, else that of rank 0 */
     float *grad;                    /* [n_params], device */
-    struct shard_exchange exchange; /* where each rank has memory of its own */
+    struct shard_exchange exchange; /* used if sharded */
     int32_t *tokens, *targets;      /* [rows*seq], device */
     float *loss;                    /* [rows*seq], device */
     struct step_io io;
-    double *row_loss;   /* [rows] nats of each sequence of a micro-step */
+    double *row_loss;   /* [rows] nats per sequence of a micro-step */
     uint32_t *scratch;  /* [seq+1] */
-    enum status status; /* of the last order */
+    enum status status; /* result of the last order */
     struct err err;
     pthread_t thread;
     bool started;
 };
 
-/* A step that was submitted. */
+/* A submitted step. */
 struct flight {
     size_t n; /* sequences; 0: none */
     int slot;
@@ -58,24 +58,24 @@ struct replica {
     struct replica_config config;
     const struct layout *layout;
     struct batch_source train;
-    uint32_t seq, rows; /* rows: sequences of one rank in one micro-step */
-    bool sharded;       /* every rank has a theta of its own, and a shard of the optimizer (worker/inner/shard.h) */
+    uint32_t seq, rows; /* rows: sequences per rank and micro-step */
+    bool sharded;       /* every rank has its own theta and a shard of the optimizer (worker/inner/shard.h) */
     struct shard_map map;
     struct shard_deal deal; /* map.deal, for muon */
     struct inner_opt *opt;
     uint64_t *eval_counters; /* [batch_size] */
-    /* Where the device's memory is not the host's, else NULL: */
-    float *host_values;   /* [n_params] parameters or gradient, as the caller asked for last; not before it does where
-                           * deltas are to be made by the device */
-    struct flight flight; /* the one that is not read yet */
-    uint64_t done_us;     /* when the last step was seen to be over */
-    struct memory_plan memory, host; /* host: beside GPUs */
-    char names[DEVICE_NAME_BYTES];   /* of the devices */
+    /* Used only if device memory is not host memory: */
+    float *host_values;   /* [n_params] host copy of parameters or gradient; if the device computes deltas, allocated at
+                             its first use */
+    struct flight flight; /* the submitted step whose result is not read yet */
+    uint64_t done_us;     /* time when the last step was seen to finish */
+    struct memory_plan memory, host; /* host: for GPUs only */
+    char names[DEVICE_NAME_BYTES];   /* of all devices */
     int n_ranks;
     struct rank ranks[COLLECTIVE_RANKS_MAX];
     bool group_open;
 
-    /* The order, written by the caller before it raises `turn`. */
+    /* The current order; the caller writes it before it increments `turn`. */
     pthread_mutex_t lock;
     pthread_cond_t ordered, reported;
     uint64_t turn;
@@ -84,26 +84,27 @@ struct replica {
     const struct batch_source *source;
     const uint64_t *counters;
     size_t n_counters;
-    int slot; /* of every rank's io */
+    int slot; /* index into io.slots of every rank */
     double lr;
 };
 
-/* ---- replica_ranks.c: the caller's thread gives orders, all ranks have obeyed when these return ---- */
+/* --- replica_ranks.c: the caller gives orders; all ranks have executed them on return ----------------------------- */
 
-/* Start the threads of the ranks after the first. LIMIT. */
+/* Starts the threads of ranks 1 .. n_ranks - 1. LIMIT. */
 enum status ranks_start(struct replica *r, struct err *err) MUST_CHECK;
-/* What is under way ends, and the threads that were started. */
+/* Waits for submitted work and ends the threads. */
 void ranks_stop(struct replica *r);
-/* Let every rank do its share of `counters`. It is submitted to slot r->slot, not over: ranks_wait_slot. */
+/* Every rank submits its share of counters[n] to slot r->slot; ranks_wait_slot waits for it. Returns the first failure
+ * of any rank. */
 enum status ranks_order(struct replica *r, enum order order, const struct batch_source *source,
                         const uint64_t *counters, size_t n, struct err *err) MUST_CHECK;
-/* Wait until all ranks did what the slot's order said. */
+/* Waits until all devices have finished the work of the slot. */
 enum status ranks_wait_slot(struct replica *r, int slot, struct err *err) MUST_CHECK;
-/* The first collectives, before anything else is done: what they take of the devices' memory is taken. */
+/* Runs the first collectives before any other work, so that their device memory is allocated. */
 enum status ranks_warmup_collectives(struct replica *r, struct err *err) MUST_CHECK;
-/* Theta of rank 0 goes to all others; what they are ordered next finds it. */
+/* Broadcasts theta of rank 0; the next order sees it. */
 enum status ranks_broadcast(struct replica *r, struct err *err) MUST_CHECK;
-/* Nothing is under way on any device, and the caller may use them all. */
+/* Waits for all devices; the caller may then use them. */
 enum status ranks_synchronize(struct replica *r, struct err *err) MUST_CHECK;
 
 #endif

@@ -7,7 +7,7 @@
 #include "worker/inner/shard_deal.h"
 #include "worker/replica/step_io.h"
 
-enum { STAGE_BYTES = 32 << 20 }; /* at most */
+enum { STAGE_BYTES = 32 << 20 }; /* maximum size of a pinned buffer */
 
 size_t replica_stage_bytes(uint64_t n_params)
 {
@@ -15,8 +15,8 @@ size_t replica_stage_bytes(uint64_t n_params)
     return theta < STAGE_BYTES ? (size_t)theta : STAGE_BYTES;
 }
 
-/* The optimizer of ranks that keep a theta each: of all of them where they are `here`, else of the one that takes
- * most. */
+/* Adds the sharded optimizer: of all ranks if they share this memory (here > 1), else of the rank that needs the most.
+ */
 static void add_shards(uint64_t fixed[MEMORY_CLASSES], const struct shard_map *map, struct device *dev, uint32_t here,
                        size_t moment)
 {
@@ -29,16 +29,16 @@ static void add_shards(uint64_t fixed[MEMORY_CLASSES], const struct shard_map *m
 }
 
 /* Parameters, gradient and optimizer of the `here` ranks that share the memory. */
-static enum status add_vectors(struct memory_ask *ask, const struct replica_config *config, const struct layout *layout,
-                               uint32_t here)
+static enum status add_vectors(struct memory_request *request, const struct replica_config *config,
+                               const struct layout *layout, uint32_t here)
 {
-    struct device *dev = ask->dev;
-    uint64_t *fixed = ask->fixed;
+    struct device *dev = request->dev;
+    uint64_t *fixed = request->fixed;
     bool sharded = config->ranks > 1 && (!dev->host_memory || config->sharded); /* worker/inner/shard.h */
     struct shard_map map = shard_map_make(layout->n_params, sharded ? config->ranks : 1, config->bucket);
     uint64_t theta = (sharded ? map.padded : layout->n_params) * sizeof(float);
     fixed[MEMORY_PARAMS] = sharded ? here * theta : theta;
-    fixed[MEMORY_IMAGE] = device_params_bytes(dev, layout->n_params);
+    fixed[MEMORY_BF16_WEIGHTS] = device_params_bytes(dev, layout->n_params);
     if (config->eval_only) return STATUS_OK;
     fixed[MEMORY_GRADIENT] = here * theta;
     struct inner_opt_config opt = config->opt;
@@ -59,16 +59,16 @@ static enum status add_vectors(struct memory_ask *ask, const struct replica_conf
     return STATUS_OK;
 }
 
-/* What is free where least is. */
-static void ask_devices(struct memory_ask *ask, struct device *const *devices, uint32_t n)
+/* Finds the device with the least free memory. */
+static void read_free_memory(struct memory_request *request, struct device *const *devices, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t left, all;
         devices[i]->ops->memory(devices[i], &left, &all);
-        if (i && left >= ask->free_bytes) continue;
-        ask->dev = devices[i];
-        ask->free_bytes = left;
-        ask->total_bytes = all;
+        if (i && left >= request->free_bytes) continue;
+        request->dev = devices[i];
+        request->free_bytes = left;
+        request->total_bytes = all;
     }
 }
 
@@ -78,22 +78,22 @@ enum status replica_memory_plan(struct memory_plan *plan, const struct replica_c
     struct device *dev = devices[0];
     uint32_t here = dev->host_memory ? config->ranks : 1, accum = config->eval_only ? 1 : config->grad_accum;
     size_t seq = config->model.block_size;
-    struct memory_ask ask = {.family = config->family,
-                             .model = &config->model,
-                             .dev = dev,
-                             .seq = seq,
-                             .ranks = here,
-                             .batch_size = config->batch_size,
-                             .batch_unit = config->ranks,
-                             .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
-                             .outer = dev->host_memory ? config->outer.host : config->outer.device};
-    if (add_vectors(&ask, config, layout, here) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory to plan the memory");
-    ask.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
-    if (dev->host_memory) ask.row_bytes += step_io_bytes(dev, seq, accum);
-    ask_devices(&ask, devices, dev->host_memory ? 1 : config->ranks);
-    if (!config->eval_only) TRY(memory_ask_share(&ask, dev->host_memory, config->sharers, err));
-    return memory_plan_make(plan, &ask, config->recompute, err);
+    struct memory_request request = {.family = config->family,
+                                     .model = &config->model,
+                                     .dev = dev,
+                                     .seq = seq,
+                                     .ranks = here,
+                                     .batch_size = config->batch_size,
+                                     .batch_unit = config->ranks,
+                                     .uses = MODEL_LOSS | (config->eval_only ? 0 : MODEL_TRAIN),
+                                     .outer = dev->host_memory ? config->outer.host : config->outer.device};
+    if (add_vectors(&request, config, layout, here) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for the memory plan");
+    request.row_bytes = seq * (2 * sizeof(int32_t) + sizeof(float)); /* tokens, targets, losses */
+    if (dev->host_memory) request.row_bytes += step_io_bytes(dev, seq, accum);
+    read_free_memory(&request, devices, dev->host_memory ? 1 : config->ranks);
+    if (!config->eval_only) TRY(memory_request_share(&request, dev->host_memory, config->sharers, err));
+    return memory_plan_make(plan, &request, config->recompute, err);
 }
 
 enum status replica_host_plan(struct memory_plan *plan, const struct replica_config *config,
@@ -101,18 +101,18 @@ enum status replica_host_plan(struct memory_plan *plan, const struct replica_con
                               const struct memory_plan *device, struct err *err)
 {
     const struct replica_outer *outer = &config->outer;
-    bool delta_device = outer->device.anchor && !device->outer_left_out; /* deltas are made on the GPU */
+    bool delta_device = outer->device.anchor && !device->outer_left_out; /* the GPU computes deltas */
     size_t tokens = config->batch_size / config->ranks * (size_t)config->model.block_size;
     uint64_t each = DEVICE_STAGES * replica_stage_bytes(layout->n_params) +
                     step_io_bytes(devices[0], tokens, config->eval_only ? 1 : config->grad_accum);
-    struct memory_ask ask = {.dev = devices[0]};
-    ask.fixed[MEMORY_PARAMS] = delta_device ? 0 : layout->n_params * sizeof(float);
-    ask.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
-    ask.fixed[MEMORY_ANCHOR] = outer->host.anchor - (delta_device ? outer->base : 0);
-    ask.fixed[MEMORY_RESIDUAL] = outer->host.residual;
-    ask.fixed[MEMORY_MESSAGES] = outer->host.messages;
-    ask.fixed[MEMORY_PINNED] = config->ranks * each + (delta_device ? outer->pinned : 0);
-    host_memory(&ask.free_bytes, &ask.total_bytes);
-    if (!config->eval_only) TRY(memory_ask_share(&ask, true, 0, err));
-    return memory_plan_host(plan, &ask, err);
+    struct memory_request request = {.dev = devices[0]};
+    request.fixed[MEMORY_PARAMS] = delta_device ? 0 : layout->n_params * sizeof(float);
+    request.fixed[MEMORY_MOMENTS] = config->eval_only ? 0 : inner_opt_host_bytes(&config->opt, layout->n_params);
+    request.fixed[MEMORY_ANCHOR] = outer->host.anchor - (delta_device ? outer->base : 0);
+    request.fixed[MEMORY_RESIDUAL] = outer->host.residual;
+    request.fixed[MEMORY_MESSAGES] = outer->host.messages;
+    request.fixed[MEMORY_PINNED] = config->ranks * each + (delta_device ? outer->pinned : 0);
+    host_memory(&request.free_bytes, &request.total_bytes);
+    if (!config->eval_only) TRY(memory_request_share(&request, true, 0, err));
+    return memory_plan_host(plan, &request, err);
 }

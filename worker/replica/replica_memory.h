@@ -1,4 +1,4 @@
-/* What a replica takes of its devices' memory: the plan of worker/replica/memory_plan.h for its configuration. */
+/* Memory plans (worker/replica/memory_plan.h) of a replica from its configuration. */
 #ifndef WORKER_REPLICA_MEMORY_H
 #define WORKER_REPLICA_MEMORY_H
 
@@ -6,20 +6,19 @@
 #include "worker/replica/memory_plan.h"
 #include "worker/replica/replica.h"
 
-/* For each rank of devices[0 .. config->ranks-1], as on the one that has least free; or, where ranks share the host's
- * memory, for all of them. Nothing of the replica has been allocated yet. NOMEM: it does not fit; INVALID:
- * memory_ask_share. */
+/* Plans the memory of devices[config->ranks]: per rank, for the device with the least free memory; or for all ranks if
+ * they share host memory. Call before anything of the replica is allocated. NOMEM, UNSUPPORTED: memory_plan_make;
+ * INVALID: memory_request_share. */
 enum status replica_memory_plan(struct memory_plan *plan, const struct replica_config *config,
                                 const struct layout *layout, struct device *const *devices, struct err *err) MUST_CHECK;
 
-/* The same of the host's memory, for a worker whose devices are GPUs: parameters as the outer loop and the caller have
- * them, the moments' copy that is saved, the outer path, pinned buffers. `device`: the plan above. What the CUDA
- * libraries take of the host by themselves is not known and not counted. NOMEM, UNSUPPORTED: memory_plan_host; INVALID:
- * memory_ask_share. */
+/* Plans the host memory of a worker with GPUs: parameters for the outer loop and the caller, the saved copy of the
+ * moments, the outer loop, pinned buffers. `device`: the plan above. Host memory of the CUDA libraries is unknown and
+ * not counted. NOMEM, UNSUPPORTED: memory_plan_host; INVALID: memory_request_share. */
 enum status replica_host_plan(struct memory_plan *plan, const struct replica_config *config,
                               const struct layout *layout, struct device *const *devices,
                               const struct memory_plan *device, struct err *err) MUST_CHECK;
-/* Bytes of each pinned buffer (device.h, stage_plan) that n_params go through. */
+/* Bytes of each pinned buffer (device.h, stage_plan) for transfers of n_params. */
 size_t replica_stage_bytes(uint64_t n_params);
 
 #endif

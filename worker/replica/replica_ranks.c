@@ -7,7 +7,7 @@
 
 /* --- one rank's work ---------------------------------------------------------------------------------------------- */
 
-/* Rows of micro-step `micro` that belong to this rank: counters are dealt micro-step by micro-step, rank by rank. */
+/* Submits this rank's rows of micro-step `micro`. Counters are assigned micro-step by micro-step, then rank by rank. */
 static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool train)
 {
     struct replica *r = k->replica;
@@ -31,13 +31,13 @@ static enum status micro_step(struct rank *k, uint32_t micro, float dscale, bool
 static enum status gradient_of_order(struct rank *k)
 {
     struct replica *r = k->replica;
-    /* The one division of the gradient rule: by the tokens of the whole step, all ranks and micro-steps. */
+    /* The only division of the gradient: by the tokens of the whole step, over all ranks and micro-steps. */
     assert(k->grad && r->n_counters > 0 && r->n_counters <= replica_step_samples(r));
     float dscale = (float)(1.0 / ((double)r->n_counters * r->seq));
     shard_exchange_begin(&k->exchange, r->order == ORDER_GRADIENT);
     for (uint32_t micro = 0; micro < r->config.grad_accum; micro++) TRY(micro_step(k, micro, dscale, true));
     if (r->sharded) return shard_exchange_finish(&k->exchange, &k->err);
-    if (r->n_ranks == 1) return STATUS_OK; /* and nobody to wait for */
+    if (r->n_ranks == 1) return STATUS_OK; /* nothing to reduce */
     return k->coll.ops->all_reduce_sum(&k->coll, k->grad, r->layout->n_params);
 }
 
@@ -56,7 +56,7 @@ static enum status apply_of_order(struct rank *k)
 static enum status warmup_collectives(struct rank *k)
 {
     struct replica *r = k->replica;
-    assert(r->sharded && !r->opt); /* before anything else */
+    assert(r->sharded && !r->opt); /* before the optimizer exists */
     const struct device_ops *ops = k->dev->ops;
     float *buf = ops->alloc(k->dev, shard_bucket_floats(&r->map, 0) * sizeof *buf);
     if (!buf) return err_set(&k->err, STATUS_NOMEM, "%s: no memory for a bucket of gradients", k->dev->name);
@@ -79,14 +79,14 @@ static enum status execute_order(struct rank *k)
     case ORDER_GRADIENT: TRY(gradient_of_order(k)); break;
     case ORDER_STEP:
         TRY(gradient_of_order(k));
-        if (r->sharded) return inner_opt_measure_sharded(r->opt, k->index, k->grad); /* ORDER_APPLY comes */
+        if (r->sharded) return inner_opt_measure_sharded(r->opt, k->index, k->grad); /* ORDER_APPLY follows */
         TRY(apply_of_order(k));
         break;
     case ORDER_APPLY: TRY(apply_of_order(k)); break;
     default: return STATUS_OK;
     }
     device_mark(k->dev, r->slot);
-    /* What is over already may have failed: here the others are told. */
+    /* A synchronous device may have failed already; report it now so that the other ranks stop. */
     return k->dev->host_memory ? k->dev->ops->sync(k->dev, &k->err) : STATUS_OK;
 }
 
@@ -128,7 +128,7 @@ static void *rank_main(void *arg)
 static void give_order(struct replica *r, enum order order)
 {
     pthread_mutex_lock(&r->lock);
-    assert(r->pending == 0); /* all ranks have obeyed the order before */
+    assert(r->pending == 0); /* all ranks have finished the previous order */
     r->order = order;
     for (int i = 1; i < r->n_ranks; i++) r->pending += r->ranks[i].started;
     r->turn++;
@@ -140,7 +140,7 @@ static void give_order(struct replica *r, enum order order)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* The failure that came first: one GPU that fails may take others with it. */
+/* Returns the first failure; a failing GPU can make others fail after it. */
 static enum status order_status(struct replica *r, struct err *err)
 {
     struct collective *coll = &r->ranks[0].coll;
@@ -148,7 +148,7 @@ static enum status order_status(struct replica *r, struct err *err)
     for (int i = 0; i < r->n_ranks; i++) failed = failed || r->ranks[i].status != STATUS_OK;
     if (!failed) return STATUS_OK;
     const struct err *why = coll->ops->failure(coll);
-    assert(why && why->code != STATUS_OK); /* the rank that failed has aborted the collective */
+    assert(why && why->code != STATUS_OK); /* the failed rank aborted the collective */
     return err_set(err, why->code, "%s%s", why->msg, r->sharded ? "; the other ranks of this worker were stopped" : "");
 }
 
@@ -158,7 +158,7 @@ enum status ranks_order(struct replica *r, enum order order, const struct batch_
     r->source = source;
     r->counters = counters;
     r->n_counters = n;
-    r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* not the one that is in flight */
+    r->slot = r->flight.n ? r->ranks[0].io.n_slots - 1 - r->flight.slot : 0; /* the slot that is not in flight */
     assert(r->slot >= 0 && r->slot < r->ranks[0].io.n_slots);
     give_order(r, order);
     return order_status(r, err);
@@ -176,7 +176,7 @@ enum status ranks_broadcast(struct replica *r, struct err *err)
     return order_status(r, err);
 }
 
-/* Each rank waits for its own device: one that fails must be seen by its thread while the others wait for it. */
+/* Each rank waits for its own device. The thread of a failing device must notice the failure while the others wait. */
 enum status ranks_synchronize(struct replica *r, struct err *err)
 {
     give_order(r, ORDER_SYNCHRONIZE);
@@ -210,7 +210,7 @@ enum status ranks_start(struct replica *r, struct err *err)
 
 void ranks_stop(struct replica *r)
 {
-    /* What is under way needs all ranks, and the watchdog. */
+    /* Submitted collectives need all ranks and the watchdog, so finish them before the threads end. */
     if (r->group_open && (r->sharded || !r->ranks[0].dev->host_memory)) give_order(r, ORDER_SYNCHRONIZE);
     give_order(r, ORDER_QUIT);
     for (int i = 1; i < r->n_ranks; i++)

@@ -5,9 +5,9 @@
 
 #include "worker/inner/shard_deal.h"
 
-/* Tickets: gradients of bucket b, then parameters of bucket b. */
+/* Ticket b: gradients of bucket b. Ticket THETA_TICKETS + b: parameters of bucket b. */
 enum { THETA_TICKETS = SHARD_BUCKETS_MAX };
-_Static_assert(2 * SHARD_BUCKETS_MAX <= COLLECTIVE_TICKETS, "two tickets a bucket");
+_Static_assert(2 * SHARD_BUCKETS_MAX <= COLLECTIVE_TICKETS, "two tickets per bucket");
 
 void shard_exchange_init(struct shard_exchange *x, const struct shard_map *map, struct collective *coll, float *theta,
                          float *grad)
@@ -39,10 +39,11 @@ static void start_gradients(struct shard_exchange *x, uint32_t bucket)
     else
         x->status = ops->start_reduce_scatter(x->coll, grad, floats / x->map->ranks, bucket);
     x->n_started++;
-    assert(x->n_started <= x->map->n_buckets); /* each bucket once */
+    assert(x->n_started <= x->map->n_buckets); /* each bucket starts once */
 }
 
-/* A bucket goes when its last gradient is final. All ranks run the same model, so they start the same one. */
+/* Starts the reduction of a bucket when its last gradient is final. All ranks run the same model, so they start the
+ * buckets in the same order. */
 static void on_ready(void *ctx, uint64_t offset, uint64_t count)
 {
     struct shard_exchange *x = ctx;
@@ -52,7 +53,7 @@ static void on_ready(void *ctx, uint64_t offset, uint64_t count)
         uint64_t end = shard_bucket_offset(map, b) + shard_bucket_params(map, b), part = end - offset;
         if (part > count) part = count;
         x->final[b] += part;
-        assert(x->final[b] <= shard_bucket_params(map, b)); /* each gradient is named once */
+        assert(x->final[b] <= shard_bucket_params(map, b)); /* each gradient is reported once */
         if (x->final[b] == shard_bucket_params(map, b) && x->warm) start_gradients(x, b);
         offset += part;
         count -= part;
@@ -77,9 +78,9 @@ struct model_hooks shard_exchange_hooks(struct shard_exchange *x, bool last)
     return (struct model_hooks){.needs = on_needs, .ready = last ? on_ready : NULL, .ctx = x};
 }
 
-/* The first time around nothing runs beside a collective: a GPU that loads a kernel on its first launch may wait for
- * all that runs, and what runs would wait for a rank that is stuck in the same way. */
-static enum status alone(struct shard_exchange *x, struct err *err)
+/* The first exchange runs without overlap. A GPU that loads a kernel at its first launch may wait for all running work,
+ * and that work would wait for a rank that is blocked in the same way. */
+static enum status sync_unless_warm(struct shard_exchange *x, struct err *err)
 {
     return x->warm ? STATUS_OK : x->coll->dev->ops->sync(x->coll->dev, err);
 }
@@ -87,15 +88,15 @@ static enum status alone(struct shard_exchange *x, struct err *err)
 enum status shard_exchange_finish(struct shard_exchange *x, struct err *err)
 {
     const struct shard_map *map = x->map;
-    TRY(alone(x, err));
+    TRY(sync_unless_warm(x, err));
     for (uint32_t b = map->n_buckets; b-- > 0 && !x->warm;) start_gradients(x, b);
     TRY(x->status);
     if (x->n_started != map->n_buckets)
-        return err_set(err, STATUS_STATE, "%u of %u buckets of gradients were never final",
-                       map->n_buckets - x->n_started, map->n_buckets);
+        return err_set(err, STATUS_STATE, "%u of %u gradient buckets are incomplete", map->n_buckets - x->n_started,
+                       map->n_buckets);
     for (uint32_t b = 0; b < map->n_buckets; b++) collective_wait(x->coll, b);
-    TRY(alone(x, err));
-    x->warm = x->warm || x->whole; /* no parameters follow */
+    TRY(sync_unless_warm(x, err));
+    x->warm = x->warm || x->whole; /* ddp gathers no parameters */
     return STATUS_OK;
 }
 
@@ -121,14 +122,14 @@ static enum status start_copy(struct shard_exchange *x, uint32_t bucket)
 static enum status gather(struct shard_exchange *x, enum status (*start)(struct shard_exchange *x, uint32_t bucket),
                           struct err *err)
 {
-    TRY(alone(x, err));
-    for (uint32_t b = 0; b < x->map->n_buckets; b++) { /* in the order in which forward needs them */
+    TRY(sync_unless_warm(x, err));
+    for (uint32_t b = 0; b < x->map->n_buckets; b++) { /* in the order that forward reads them */
         assert(!x->gathering[b]);
         TRY(start(x, b));
         x->gathering[b] = true;
     }
     if (!x->warm) shard_exchange_wait(x);
-    return alone(x, err);
+    return sync_unless_warm(x, err);
 }
 
 enum status shard_exchange_gather(struct shard_exchange *x, struct err *err)

@@ -1,5 +1,6 @@
-/* What one rank of a worker sends to and takes from the others (worker/inner/shard.h): gradients while backward still
- * runs, parameters while the next forward already does. One per rank, used by its thread. */
+/* The exchange of one rank of a worker with the other ranks (worker/inner/shard.h). Gradients are reduced while
+ * backward still runs; parameters are gathered while the next forward already runs. One per rank, used by the rank's
+ * thread. */
 #ifndef WORKER_SHARD_EXCHANGE_H
 #define WORKER_SHARD_EXCHANGE_H
 
@@ -14,35 +15,36 @@ struct shard_exchange {
     const struct shard_map *map;
     struct collective *coll;
     float *theta, *grad; /* [map->padded], device memory of the rank */
-    bool whole;          /* every rank wants the whole sum of this gradient, not its shard of it */
-    bool warm;           /* one gradient and one theta went around: from then on beside the computing */
-    enum status status;  /* of the first collective that was refused */
+    bool whole;          /* all-reduce the gradient to every rank instead of reducing shards */
+    bool warm;           /* after the first exchange of gradient and theta; from then on overlapped with computation */
+    enum status status;  /* of the first collective that failed to start */
     uint32_t n_started;
-    uint64_t final[SHARD_BUCKETS_MAX]; /* gradients of each bucket that are said to be final */
-    bool gathering[SHARD_BUCKETS_MAX]; /* parameters of the bucket are on their way */
+    uint64_t final[SHARD_BUCKETS_MAX]; /* final gradients per bucket */
+    bool gathering[SHARD_BUCKETS_MAX]; /* the all-gather of the bucket is in flight */
 };
 
-/* theta and grad are borrowed, and so are map and coll. */
+/* All pointers are borrowed. */
 void shard_exchange_init(struct shard_exchange *x, const struct shard_map *map, struct collective *coll, float *theta,
                          float *grad);
 
-/* Before the micro-step that leaves the gradient final; its hooks. Others take `shard_exchange_needs` alone. */
+/* Call begin before the first micro-step of a step. hooks returns the hooks of a micro-step; only the last one makes
+ * gradients final. */
 void shard_exchange_begin(struct shard_exchange *x, bool whole);
 struct model_hooks shard_exchange_hooks(struct shard_exchange *x, bool last);
-/* After it: the device goes on when the sum is there: of this rank's shares, or whole. CLOSED, or what the device
- * says. */
+/* Call after the last micro-step. The device continues when the sum has arrived: this rank's shares, or the whole
+ * gradient. CLOSED, STATE, or the error of the device. */
 enum status shard_exchange_finish(struct shard_exchange *x, struct err *err) MUST_CHECK;
 
-/* After the rank's shares of theta changed: they go to the others, theirs come. Until `settle`, or the hooks' `needs`,
- * nothing but these may touch theta. */
+/* Call after the rank's shares of theta changed: starts the all-gather of theta. Until `shard_exchange_wait` or the
+ * `needs` hook, only these may touch theta. CLOSED, or the error of the device. */
 enum status shard_exchange_gather(struct shard_exchange *x, struct err *err) MUST_CHECK;
-/* The same after rank 0 alone was given a theta: it goes to all others. */
+/* Starts the broadcast of theta from rank 0; otherwise like gather. */
 enum status shard_exchange_broadcast(struct shard_exchange *x, struct err *err) MUST_CHECK;
-/* Before there is an exchange: every kind of collective that it will make (whole: that of gradients only) and the one
- * of norms once, alone, on buf [floats of the first bucket], device memory that holds nothing after it. */
+/* Runs every kind of collective of the exchange once, one at a time, and the all-gather of norms; with `whole` only
+ * that of gradients. Call before the first exchange. buf: [floats of the first bucket] device memory, overwritten. */
 enum status shard_exchange_warmup(const struct shard_map *map, struct collective *coll, float *buf, bool whole,
                                   struct err *err) MUST_CHECK;
-/* What is submitted to the device from now on finds theta whole. Nothing to do: costs nothing. */
+/* Operations submitted after this call see the whole theta. Returns at once if no gather is in flight. */
 void shard_exchange_wait(struct shard_exchange *x);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-/* Slots that the device wants. */
+/* Number of slots for this device. */
 static int slots_of(const struct device *dev)
 {
     return dev->host_memory ? 1 : STEP_SLOTS_MAX;

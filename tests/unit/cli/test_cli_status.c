@@ -219,30 +219,30 @@ static void test_missing_answer_is_reported(void **state)
 {
     (void)state;
     begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
-    fails(server.address, "--timeout=0.2", EXIT_FAILED, "its port open in the firewall, and is this");
+    fails(server.address, "--timeout=0.2", EXIT_FAILED, "that the firewall opens its port, and that this");
     tmpdir_put("address", server.address);
     tmpdir_put("lock", "");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
-          "is neither running nor finished, no round of it is done: atoll-coordinator with --dir");
+          "is stopped, no round is done: continue it with atoll-coordinator --dir");
     tmpdir_put("launch.lock", "");
     tmpdir_put("metrics.jsonl",
                "{\"event\":\"round\",\"round\":3,\"rounds\":9,\"loss\":2}\n"
                "{\"event\":\"round\",\"round\":4,\"rounds\":9,\"loss\":1.5}\n{\"event\":\"step\",\"ro");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
-          "is neither running nor finished, 4 of 9 rounds are done, loss 1.5000: atoll launch with --dir");
+          "is stopped, 4 of 9 rounds are done, loss 1.5000: continue it with atoll launch --dir");
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_FAILED);
     assert_string_equal(out, "{\"round\":4,\"rounds\":9,\"loss\":1.5,\"state\":\"stopped\"}\n");
     tmpdir_take("metrics.jsonl");
     FILE *launch = hold("launch.lock"); /* launch will restart its coordinator */
-    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "atoll launch is at work in ");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "atoll launch runs in ");
     fclose(launch);
     FILE *lock = hold_lock();
-    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "and does not answer within 0.2 s");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "did not answer within 0.2 s");
     end();
     tmpdir_put("address", "tcp://127.0.0.1:1"); /* it died after status had read the folder */
-    fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "and does not answer within 0.5 s");
+    fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "did not answer within 0.5 s");
     tmpdir_take("address");
-    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: ask again");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: try again");
     release(lock);
     tmpdir_take("launch.lock");
 }
@@ -266,8 +266,8 @@ static void test_unreadable_file_is_reported(void **state)
 static void test_folder_without_run_is_reported(void **state)
 {
     (void)state;
-    fails(tmpdir, "--json", EXIT_FAILED, "holds no run");
-    fails("/nowhere", "--json", EXIT_FAILED, "there is no run folder /nowhere");
+    fails(tmpdir, "--json", EXIT_FAILED, "is not a run folder");
+    fails("/nowhere", "--json", EXIT_FAILED, "run folder /nowhere does not exist");
     fails("tcp://127.0.0.1", "--json", EXIT_USAGE, "127.0.0.1");
     fails(tmpdir, "--timeout=0", EXIT_USAGE, "--timeout is 0: give seconds above 0");
     tmpdir_put("summary.json", "{\"round\":");

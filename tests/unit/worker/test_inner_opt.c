@@ -173,7 +173,7 @@ static void test_bf16_moments_are_read_and_written(void **state)
     inner_opt_destroy(opt);
     config.kind = OPTIMIZER_SGD;
     assert_int_equal(inner_opt_create(&opt, &config, &layout, devices, 1, &err), STATUS_INVALID);
-    assert_string_equal(err.msg, "inner.moments: bf16 does not go with inner.optimizer sgd, which has none");
+    assert_string_equal(err.msg, "inner.moments=bf16 needs moments, and inner.optimizer sgd has none: use fp32");
     assert_int_equal(mem_live_bytes(), 0);
 }
 

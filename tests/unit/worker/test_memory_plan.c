@@ -191,14 +191,14 @@ static void test_too_little_host_memory_is_refused(void **state)
     host_case(plan.total * 3 - 3, "3", 0, "start 2 workers on this machine");
     host_case(plan.total * 3, "3", plan.total + 1, "start 1 worker on this machine");
     host_case(plan.total * 3, "2", plan.total, NULL);
-    host_case(plan.total, "1", 1, "checkpoint.worker_every=0 takes 1.8 MiB less");
-    host_case(plan.total - moments, "2", 0, "take a smaller model");
+    host_case(plan.total, "1", 1, "checkpoint.worker_every=0 saves 1.8 MiB");
+    host_case(plan.total - moments, "2", 0, "use a smaller model");
     host_case(plan.total - 1, "1", 1, "pinned buffers");
     host_case(2000001, "2", 1, "1000000 bytes are free for each of 2 workers beside 1 bytes of the coordinator: ");
     host_case(plan.total * 2 - 2, "2", 0, "MiB are free for each of 2 workers: ");
     setenv(HOST_MEMORY_ENV, "1000", 1); /* less than the system reports */
     host_case(plan.total * 3, "3", 0, "nothing is free for each of 3 workers: ");
-    host_case(plan.total * 3, "3", 0, "take a smaller model, or a machine with more memory (ATOLL_HOST_MEMORY");
+    host_case(plan.total * 3, "3", 0, "use a smaller model or a machine with more memory (set ATOLL_HOST_MEMORY");
     setenv(HOST_MEMORY_ENV, "1T", 1);
     struct err err = {0};
     assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
@@ -255,7 +255,7 @@ static void test_device_plan_matches_allocation(void **state)
         assert_int_equal(replica_memory(r)->total, allocated_by(r, before));
         assert_int_equal(replica_memory(r)->bytes[MEMORY_MOMENTS],
                          2 * layout.n_params * (config.opt.bf16 ? 2 : sizeof(float)));
-        assert_true((replica_memory(r)->bytes[MEMORY_IMAGE] > 0) == config.bf16);
+        assert_true((replica_memory(r)->bytes[MEMORY_BF16_WEIGHTS] > 0) == config.bf16);
         if (!config.bf16) {
             assert_true(replica_memory(r)->total < last);
             last = replica_memory(r)->total;
@@ -323,14 +323,14 @@ static void test_total_memory_decides_about_retry(void **state)
 {
     (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
-    struct memory_ask ask = {.family = config.family,
-                             .model = &config.model,
-                             .seq = config.model.block_size,
-                             .ranks = 1,
-                             .batch_size = 4,
-                             .batch_unit = 1,
-                             .uses = MODEL_LOSS | MODEL_TRAIN,
-                             .free_bytes = 1000};
+    struct memory_request ask = {.family = config.family,
+                                 .model = &config.model,
+                                 .seq = config.model.block_size,
+                                 .ranks = 1,
+                                 .batch_size = 4,
+                                 .batch_unit = 1,
+                                 .uses = MODEL_LOSS | MODEL_TRAIN,
+                                 .free_bytes = 1000};
     struct memory_plan plan;
     struct err err = {0};
     assert_int_equal(device_open("cpu", 1, &ask.dev, &err), STATUS_OK);
@@ -347,13 +347,13 @@ static void test_workers_share_memory(void **state)
 {
     (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
-    struct memory_ask ask = {.family = config.family,
-                             .model = &config.model,
-                             .seq = config.model.block_size,
-                             .ranks = 1,
-                             .batch_size = 4,
-                             .batch_unit = 1,
-                             .uses = MODEL_LOSS | MODEL_TRAIN};
+    struct memory_request ask = {.family = config.family,
+                                 .model = &config.model,
+                                 .seq = config.model.block_size,
+                                 .ranks = 1,
+                                 .batch_size = 4,
+                                 .batch_unit = 1,
+                                 .uses = MODEL_LOSS | MODEL_TRAIN};
     struct memory_plan plan;
     struct err err = {0};
     static const struct {
@@ -372,12 +372,12 @@ static void test_workers_share_memory(void **state)
         setenv(WORKERS_HERE_ENV, cases[i].workers, 1);
         setenv(MEMORY_HOST_ENV, cases[i].host, 1);
         setenv(MEMORY_COORDINATOR_ENV, cases[i].coordinator, 1);
-        assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_OK);
+        assert_int_equal(memory_request_share(&ask, true, 0, &err), STATUS_OK);
         assert_int_equal(ask.free_bytes, cases[i].part);
         assert_int_equal(ask.total_bytes, cases[i].total);
     }
-    setenv(MEMORY_HOST_ENV, "18446744073709551616", 1);                      /* 2^64 */
-    assert_int_equal(memory_ask_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask is unchanged */
+    setenv(MEMORY_HOST_ENV, "18446744073709551616", 1);                          /* 2^64 */
+    assert_int_equal(memory_request_share(&ask, true, 0, &err), STATUS_INVALID); /* and ask is unchanged */
     assert_non_null(strstr(err.msg, "ATOLL_HOST_FREE=18446744073709551616: expected bytes, 0 to 18446744073709551615"));
     assert_int_equal(memory_plan_make(&plan, &ask, RECOMPUTE_AUTO, &err), STATUS_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "are free for each of 2 workers beside 100 bytes of the coordinator: "));
@@ -391,8 +391,8 @@ static void test_workers_share_memory(void **state)
     assert_int_equal(replica_memory(r)->free_bytes, (UINT64_C(1) << 40) / 3 - (640 << 20)); /* each is a process */
     replica_destroy(r);
     unsetenv(WORKERS_HERE_ENV);
-    ask = (struct memory_ask){.free_bytes = 900, .total_bytes = 1000}; /* a small GPU: little driver memory */
-    assert_int_equal(memory_ask_share(&ask, false, 2, &err), STATUS_OK);
+    ask = (struct memory_request){.free_bytes = 900, .total_bytes = 1000}; /* a small GPU: little driver memory */
+    assert_int_equal(memory_request_share(&ask, false, 2, &err), STATUS_OK);
     assert_int_equal(ask.free_bytes, 475);
 }
 
@@ -436,7 +436,7 @@ static void test_auto_selects_first_level_that_fits(void **state)
         }
     give(base + MIB);
     assert_true(lacks(replica_create(&r, &config, &layout, &data, &err)));
-    assert_non_null(strstr(err.msg, "not even train.batch_size=1"));
+    assert_non_null(strstr(err.msg, "even train.batch_size=1 does not fit"));
     config.recompute = RECOMPUTE_NORM;
     assert_true(lacks(replica_create(&r, &config, &layout, &data, &err)));
     assert_null(strstr(err.msg, "train.recompute=auto")); /* which would not fit either */

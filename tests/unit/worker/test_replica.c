@@ -290,7 +290,7 @@ static void test_invalid_settings_are_refused(void **state)
     uint64_t counters[2 * BATCH] = {0};
     struct replica_config config = config_of(2, 2, 5, 1);
     assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "take 4"));
+    assert_non_null(strstr(err.msg, "use 4"));
     config = config_of(0, 1, 1, 1);
     assert_int_equal(replica_create(&r, &config, &layout, &data, &err), STATUS_INVALID);
     config = config_of(1, 1, 1, 0);
