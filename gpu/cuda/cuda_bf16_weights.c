@@ -1,6 +1,6 @@
-/* With bf16 the parameters stay fp32, and matrix products read a rounded image of them. It is kept true piece by piece:
- * AdamW writes both, every other change makes its range stale, and a stale range is rounded again when a model says
- * that it is about to be read. */
+/* The bf16 image of the parameters. With bf16 the parameters stay fp32, and matrix products read a rounded image of
+ * them. AdamW writes both. Every other write makes its range of the image stale. A stale range is rounded again when a
+ * model announces that it will read the range. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
@@ -22,7 +22,7 @@ enum status cuda_op_params_plan(struct device *dev, size_t n)
     return STATUS_OK;
 }
 
-/* Put [begin, end) in place `at` of the list; where the list is full, the last two become one. */
+/* Inserts [begin, end) at index `at` of the list. If the list is full, its last two ranges become one. */
 static void stale_insert(struct cuda_bf16_weights *image, size_t at, size_t begin, size_t end)
 {
     size_t room = sizeof image->stale / sizeof *image->stale;
@@ -30,7 +30,7 @@ static void stale_insert(struct cuda_bf16_weights *image, size_t at, size_t begi
     if (image->n_stale == room) {
         image->stale[room - 2].end = image->stale[room - 1].end;
         image->n_stale--;
-        if (at >= image->n_stale) { /* behind what is one now, or inside of it */
+        if (at >= image->n_stale) { /* the range lies behind the merged range, or inside of it */
             size_t *last = &image->stale[room - 2].end;
             if (begin < image->stale[room - 2].begin) image->stale[room - 2].begin = begin;
             if (*last < end) *last = end;
@@ -48,7 +48,7 @@ static void stale_add(struct cuda_bf16_weights *image, size_t begin, size_t end)
     size_t first = 0, last;
     assert(begin <= end && end <= image->n);
     while (first < image->n_stale && image->stale[first].end < begin) first++;
-    for (last = first; last < image->n_stale && image->stale[last].begin <= end; last++) { /* what it touches */
+    for (last = first; last < image->n_stale && image->stale[last].begin <= end; last++) { /* merge ranges that touch */
         if (image->stale[last].begin < begin) begin = image->stale[last].begin;
         if (image->stale[last].end > end) end = image->stale[last].end;
     }
@@ -80,7 +80,7 @@ void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t off
     struct cuda_bf16_weights *image = &cuda->image;
     if (!cuda->bf16) return;
     if (n > image->size || offset > n || count > n - offset) {
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "more parameters than were planned for");
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "more parameters than planned");
         return;
     }
     if (image->theta != theta || image->n != n) {
@@ -96,7 +96,7 @@ void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t off
             i++;
             continue;
         }
-        round_range(cuda, from, to); /* and nothing beside it: that may be on its way still */
+        round_range(cuda, from, to); /* and nothing else: a collective may still write the rest */
         memmove(&image->stale[i], &image->stale[i + 1], (image->n_stale - i - 1) * sizeof *image->stale);
         image->n_stale--;
         if (begin < from) stale_insert(image, i++, begin, from);
@@ -109,6 +109,6 @@ const void *cuda_weights(struct cuda_device *cuda, const float *w)
     const struct cuda_bf16_weights *image = &cuda->image;
     if (!cuda->bf16) return w;
     if (image->theta && w >= image->theta && w < image->theta + image->n) return image->values + (w - image->theta);
-    cuda_rt_fail(cuda->rt, STATUS_INVALID, "weights outside of the parameters");
+    cuda_rt_fail(cuda->rt, STATUS_INVALID, "weights lie outside of the parameters");
     return NULL;
 }

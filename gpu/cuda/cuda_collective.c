@@ -1,8 +1,8 @@
-/* gpu/collective.h over the GPUs of one worker: events order the COMM queue and the device's own. Ranks only submit and
- * wait; the watchdog ends what will never end (gpu/cuda/comm/cuda_watchdog.h).
+/* gpu/collective.h over the GPUs of one worker. Events order the COMM queue and the MAIN queue of each device. Ranks
+ * only submit and wait; the watchdog ends waits that would never end (gpu/cuda/comm/cuda_watchdog.h).
  *
- * A group of one GPU has no communicator and no events: its collectives do nothing, but the same watchdog watches it.
- * Waits of its host stay calls that block, so only the last resort ends a hang there. */
+ * A group of one GPU has no communicator and no events: its collectives do nothing. The same watchdog watches it. Host
+ * waits of a single GPU block, so only the last resort ends a hang there. */
 #include "gpu/collective.h"
 
 #include <assert.h>
@@ -13,16 +13,16 @@
 #include "gpu/cuda/comm/cuda_watchdog.h"
 #include "gpu/cuda/cuda_impl.h"
 
-/* Of the calls that do not run beside the device. */
+/* Ticket of blocking collectives. */
 enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };
-/* The last collectives of which it is known whether the GPU has come to them: all that two steps may submit. */
+/* Number of latest collectives whose arrival on the GPU is known: two steps submit at most so many. */
 enum { ARRIVALS = 4 * COLLECTIVE_TICKETS };
 
 struct cuda_rank {
     struct cuda_device *cuda;
-    struct cuda_rt *rt; /* the device's */
+    struct cuda_rt *rt; /* runtime of the device */
     struct cuda_event *enter, *done[EVENTS], *arrive[ARRIVALS];
-    atomic_ulong asked; /* collectives so far; number n records arrive[n % ARRIVALS] */
+    atomic_ulong submitted; /* collectives submitted so far; collective n records arrive[n % ARRIVALS] */
     atomic_bool at_work;
 };
 
@@ -30,7 +30,7 @@ struct cuda_group {
     struct cuda_watchdog *watchdog;
     void (*end)(const char *line); /* see struct cuda_watch */
     atomic_bool joined;            /* all comms are open */
-    atomic_int closed;             /* how many comms are closed */
+    atomic_int closed;             /* number of closed comms */
     int n_ranks;
     struct cuda_comm *comms[COLLECTIVE_RANKS_MAX];
     struct cuda_rank members[];
@@ -50,13 +50,13 @@ static struct cuda_comm *comm_of(struct collective *coll)
     return group->comms[coll->rank];
 }
 
-/* A group of one GPU: nothing to sum or to copy. */
+/* True for a group of one GPU, which has nothing to sum or copy. */
 static bool is_single(const struct collective *coll)
 {
     return coll->n_ranks == 1;
 }
 
-/* What the host asks while it waits for the device (cuda_rt_watch). */
+/* The host polls this while it waits for the device (cuda_rt_watch). */
 static const struct err *group_stopped(void *ctx)
 {
     struct cuda_group *group = ctx;
@@ -111,56 +111,56 @@ static bool group_failed(void *ctx, struct err *why)
     return failed;
 }
 
-/* Collectives that the GPU has come to, or that it was given. */
-static unsigned long member_came(struct cuda_rank *m, bool ask)
+/* Number of collectives that the GPU has reached; without `ask`, that the host has submitted. */
+static unsigned long member_arrivals(struct cuda_rank *m, bool ask)
 {
-    unsigned long asked = atomic_load(&m->asked), at = asked > ARRIVALS ? asked - ARRIVALS : 0;
-    if (!ask) return asked;
-    while (at < asked && cuda_rt_event_done(m->rt, m->arrive[at % ARRIVALS])) at++;
+    unsigned long submitted = atomic_load(&m->submitted), at = submitted > ARRIVALS ? submitted - ARRIVALS : 0;
+    if (!ask) return submitted;
+    while (at < submitted && cuda_rt_event_done(m->rt, m->arrive[at % ARRIVALS])) at++;
     return at;
 }
 
-/* The one that came to the fewest collectives is missed by the others. */
+/* Names the rank that reached the fewest collectives: the others wait for it. */
 static void group_blame(void *ctx, unsigned seconds, bool ask, struct err *why)
 {
     struct cuda_group *group = ctx;
-    struct cuda_rank *missed = &group->members[0];
+    struct cuda_rank *missing = &group->members[0];
     unsigned long least = 0, most = 0;
     int busy = 0;
     for (int r = 0; r < group->n_ranks; r++) {
         struct cuda_rank *m = &group->members[r];
         if (!member_busy(m)) continue;
-        unsigned long came = member_came(m, ask);
-        if (busy == 0 || came < least) {
-            least = came;
-            missed = m;
+        unsigned long arrivals = member_arrivals(m, ask);
+        if (busy == 0 || arrivals < least) {
+            least = arrivals;
+            missing = m;
         }
-        if (came > most) most = came;
+        if (arrivals > most) most = arrivals;
         busy++;
     }
-    const char *name = cuda_rt_name(missed->rt);
+    const char *name = cuda_rt_name(missing->rt);
     if (group->n_ranks == 1)
-        err_set(why, STATUS_IO, "%s: no progress for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
-                name, seconds);
+        err_set(why, STATUS_IO, "%s: no progress for %u s (ATOLL_GPU_TIMEOUT): the GPU or its host thread hangs", name,
+                seconds);
     else if (!atomic_load(&group->joined))
         err_set(why, STATUS_IO,
-                "NCCL: the %d GPUs of this worker do not join each other, without an answer for %u s "
-                "(ATOLL_GPU_TIMEOUT): see NCCL_DEBUG=INFO, or start a worker for each",
+                "NCCL: the %d GPUs of this worker did not connect within %u s (ATOLL_GPU_TIMEOUT): set "
+                "NCCL_DEBUG=INFO for details, or start one worker per GPU",
                 group->n_ranks, seconds);
     else if (least < most)
         err_set(why, STATUS_IO,
-                "%s: does not come to collective %lu, where others wait for it; no GPU of this worker "
-                "made progress for %u s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
+                "%s: did not reach collective %lu, where other GPUs wait for it; no GPU of this worker made progress "
+                "for %u s (ATOLL_GPU_TIMEOUT): the GPU or its host thread hangs",
                 name, least, seconds);
     else if (busy < group->n_ranks)
         err_set(why, STATUS_IO,
-                "%s: does not end what others have ended; no GPU of this worker made progress for %u s "
-                "(ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it",
+                "%s: did not finish work that the other GPUs have finished; no GPU of this worker made progress for "
+                "%u s (ATOLL_GPU_TIMEOUT): the GPU or its host thread hangs",
                 name, seconds);
     else
         err_set(why, STATUS_IO,
-                "%s and the other GPUs of this worker: none made progress for %u s (ATOLL_GPU_TIMEOUT), all "
-                "have come to collective %lu: NCCL_DEBUG=INFO may say why",
+                "%s and the other GPUs of this worker: no progress for %u s (ATOLL_GPU_TIMEOUT), although all reached "
+                "collective %lu: set NCCL_DEBUG=INFO for details",
                 name, seconds, least - (least > 0));
 }
 
@@ -176,15 +176,15 @@ static void group_abort(void *ctx)
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* COMM goes on when all that was submitted to the device is done, and changes buf[n]. */
+/* Orders COMM after all work that the device has been given so far. The collective then changes buf[n]. */
 static enum status enter(struct collective *coll, struct cuda_rank *m, float *buf, size_t n)
 {
     if (cuda_failure(coll)) return STATUS_CLOSED;
     assert(m->enter);
     cuda_rt_event_record(m->rt, CUDA_MAIN, m->enter);
     cuda_rt_queue_wait(m->rt, CUDA_COMM, m->enter);
-    cuda_rt_event_record(m->rt, CUDA_COMM, m->arrive[atomic_load(&m->asked) % ARRIVALS]);
-    atomic_fetch_add(&m->asked, 1);
+    cuda_rt_event_record(m->rt, CUDA_COMM, m->arrive[atomic_load(&m->submitted) % ARRIVALS]);
+    atomic_fetch_add(&m->submitted, 1);
     cuda_written(m->cuda, buf, n * sizeof *buf);
     return STATUS_OK;
 }
@@ -200,7 +200,7 @@ static void leave(struct cuda_rank *m, unsigned ticket)
     cuda_rt_event_record(m->rt, CUDA_COMM, m->done[ticket]);
 }
 
-/* buf holds that many shares. */
+/* buf holds `shares` shares of `share` floats. */
 static enum status start(struct collective *coll, void (*run)(struct cuda_comm *, float *, size_t), float *buf,
                          size_t share, size_t shares, unsigned ticket)
 {
@@ -222,7 +222,7 @@ static enum status cuda_start_all_gather(struct collective *coll, float *buf, si
     return start(coll, cuda_comm_all_gather, buf, share, (size_t)coll->n_ranks, ticket);
 }
 
-/* COMM goes on as in `enter`, and changes the parts. */
+/* Like `enter`; the collective changes the parts of buf. */
 static enum status enter_parts(struct collective *coll, struct cuda_rank *m, float *buf,
                                const struct collective_part *parts, size_t n_parts)
 {
@@ -288,8 +288,7 @@ static void closing_blame(void *ctx, unsigned seconds, bool ask, struct err *why
     (void)ask;
     struct cuda_rt *rt = group->members[closed < last ? closed : last].rt;
     err_set(why, STATUS_IO,
-            "%s: communication with the other GPUs of this worker, which is over, does not close, "
-            "without an answer for %u s (ATOLL_GPU_TIMEOUT)",
+            "%s: communication with the other GPUs of this worker did not close within %u s (ATOLL_GPU_TIMEOUT)",
             cuda_rt_name(rt), seconds);
 }
 
@@ -299,7 +298,7 @@ static const struct cuda_watch *closing_watch(struct cuda_group *group, struct c
     return watch;
 }
 
-/* A GPU that hangs may keep a communicator from closing, too, so the watchdog now watches that. */
+/* A GPU that hangs may keep a communicator from closing, so the watchdog now watches the closing. */
 static void group_free(struct cuda_group *group)
 {
     struct cuda_watch watch;
@@ -343,11 +342,12 @@ static enum status member_fill(struct cuda_rank *m, struct err *err)
     enum status status = cuda_rt_event_create(m->rt, &m->enter);
     for (int e = 0; e < EVENTS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->done[e]);
     for (int e = 0; e < ARRIVALS && status == STATUS_OK; e++) status = cuda_rt_event_create(m->rt, &m->arrive[e]);
-    if (status != STATUS_OK) return err_set(err, status, "%s: no events for collectives", cuda_rt_name(m->rt));
+    if (status != STATUS_OK)
+        return err_set(err, status, "%s: cannot create events for collectives", cuda_rt_name(m->rt));
     return STATUS_OK;
 }
 
-/* Opens the communicators; the watchdog expects progress meanwhile. */
+/* Opens the communicators. at_work of rank 0 makes the watchdog expect progress meanwhile. */
 static enum status group_join(struct cuda_group *group, struct err *err)
 {
     struct cuda_rt *ranks[COLLECTIVE_RANKS_MAX];
@@ -359,7 +359,7 @@ static enum status group_join(struct cuda_group *group, struct err *err)
     atomic_store(&group->members[0].at_work, false);
     atomic_store(&group->joined, status == STATUS_OK);
     if (status == STATUS_OK) return status;
-    if (group->comms[0]) cuda_watchdog_fail(group->watchdog, &why); /* aborts the ones that are open */
+    if (group->comms[0]) cuda_watchdog_fail(group->watchdog, &why); /* aborts the open communicators */
     const struct err *first = cuda_watchdog_failure(group->watchdog);
     return err_set(err, status, "%s", first ? first->msg : why.msg);
 }

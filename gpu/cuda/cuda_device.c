@@ -88,10 +88,11 @@ static enum status cuda_reached(struct device *dev, int slot, struct err *err)
 
 void cuda_slow_attention(struct cuda_device *cuda, const char *why)
 {
-    snprintf(cuda->base.note, sizeof cuda->base.note, "attention by the own kernel, which is slower: %.150s", why);
+    snprintf(cuda->base.note, sizeof cuda->base.note, "attention uses Atoll's own kernel, which is slower: %.150s",
+             why);
 }
 
-/* Attention in bf16 goes through cuDNN where it is. Appends to the device's name what is used. */
+/* Opens cuDNN for attention in bf16, if it is available. Appends to the device's name what computes attention. */
 static enum status open_attention(struct cuda_device *cuda, struct err *err)
 {
     char name[32] = "own attention";
@@ -102,7 +103,8 @@ static enum status open_attention(struct cuda_device *cuda, struct err *err)
         enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
         if (status != STATUS_OK) cuda_slow_attention(cuda, why.msg);
         if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
-            return err_set(err, status, "device %s: %s; ATOLL_ATTENTION=own does without", cuda->base.name, why.msg);
+            return err_set(err, status, "device %s: %s; set ATOLL_ATTENTION=own to do without cuDNN", cuda->base.name,
+                           why.msg);
     }
     size_t used = strlen(cuda->base.name);
     snprintf(cuda->base.name + used, sizeof cuda->base.name - used, " bf16, %s", name);
@@ -113,7 +115,8 @@ static enum status cuda_use_bf16(struct device *dev, struct err *err)
 {
     struct cuda_device *cuda = cuda_of(dev);
     assert(dev->act_bytes == gemm_number_bytes(cuda->bf16));
-    if (cuda->plans) return err_set(err, STATUS_STATE, "device %s: bf16 comes before the first plan", dev->name);
+    if (cuda->plans)
+        return err_set(err, STATUS_STATE, "device %s: bf16 must be chosen before the first plan", dev->name);
     if (cuda->bf16) return STATUS_OK;
     TRY(cuda_epilogue_wish(&cuda->epilogue, err));
     TRY(open_attention(cuda, err));
@@ -208,8 +211,8 @@ static enum status cuda_open(int index, struct device **out, struct err *err)
         cuda->spans = mem_alloc(CUDA_SPANS, sizeof *cuda->spans);
         if (!cuda->partials || !cuda->sums || !cuda->spans_device || !cuda->spans)
             status = err_set(err, STATUS_NOMEM,
-                             "device cuda:%d: %s has no memory left: see nvidia-smi who holds it, "
-                             "or take another GPU",
+                             "device cuda:%d: %s has no memory left: check nvidia-smi for other processes, or "
+                             "use another GPU",
                              index, name);
     }
     cuda->base = (struct device){.ops = &cuda_ops, .act_bytes = sizeof(float), .threads = 1};

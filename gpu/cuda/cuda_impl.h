@@ -1,5 +1,6 @@
-/* Inside of the CUDA device: shared by cuda_device.c (life, memory), cuda_plans.c (plans), cuda_bf16_weights.c
- * (parameters as bf16), cuda_lin.c (linear layers) and cuda_ops.c (the other operations). */
+/* Internals of the CUDA device, shared by cuda_device.c (open, close, memory), cuda_plans.c (plans),
+ * cuda_bf16_weights.c (parameters as bf16), cuda_lin.c (linear layers), cuda_muon.c (Muon), cuda_stage.c (unpinned host
+ * memory) and cuda_ops.c (the other operations). */
 #ifndef GPU_CUDA_IMPL_H
 #define GPU_CUDA_IMPL_H
 
@@ -8,26 +9,26 @@
 #include "gpu/device.h"
 
 enum {
-    CUDA_PARTIAL_FLOATS = 2 << 20, /* room for the partial sums of columns */
-    CUDA_ROW_BLOCKS = 512,         /* at most; dw, db and bias gradients are summed over so many blocks of rows */
-    CUDA_HEAD_PART = 64,           /* logits kept at a time take this part of the GPU's memory, */
-    CUDA_HEAD_BYTES = 256 << 20,   /* but so much at least, */
-    CUDA_HEAD_BYTES_MAX = 1 << 30, /* and at most */
-    CUDA_HEAD_ROWS = 128,          /* they are cut into multiples of so many rows: tiles of matrix products */
-    CUDA_MUON_FLOATS = 8 << 20,    /* matrices of one shape taken together, and at least one */
-    CUDA_SPANS = 4096,             /* of theta that one launch of AdamW takes */
-    CUDA_IMAGE_SLACK = 1 << 17     /* numbers behind the image, read where a vocabulary is rounded up */
+    CUDA_PARTIAL_FLOATS = 2 << 20, /* [floats] room for partial column sums */
+    CUDA_ROW_BLOCKS = 512,       /* at most so many blocks of rows for the partial sums of dw, db and bias gradients */
+    CUDA_HEAD_PART = 64,         /* logits in memory at a time take 1/64 of the GPU's memory, */
+    CUDA_HEAD_BYTES = 256 << 20, /* but at least so many bytes, */
+    CUDA_HEAD_BYTES_MAX = 1 << 30, /* and at most so many */
+    CUDA_HEAD_ROWS = 128,          /* chunks of logits have a multiple of so many rows: tiles of matrix products */
+    CUDA_MUON_FLOATS = 8 << 20,    /* floats of one batch of equal matrices; a batch has at least one matrix */
+    CUDA_SPANS = 4096,             /* spans of theta in one launch of AdamW */
+    CUDA_IMAGE_SLACK = 1 << 17     /* numbers behind the image, which products read when they round up a vocabulary */
 };
 
 enum cuda_plan_kind { CUDA_PLAN_LIN, CUDA_PLAN_ATTN, CUDA_PLAN_HEAD, CUDA_PLAN_DELTA, CUDA_PLAN_MUON };
 
-struct cuda_head_gemms { /* of one chunk of rows */
+struct cuda_head_gemms { /* products of one chunk of rows */
     size_t rows;
-    struct cuda_gemm *logits, *dx, *dwte, *dwte_rest; /* dwte_rest: the last words, NULL: dwte takes them, too */
+    struct cuda_gemm *logits, *dx, *dwte, *dwte_rest; /* dwte_rest: the last words; NULL: dwte covers all words */
 };
 
 struct cuda_muon_batch {         /* matrices of one shape */
-    size_t rows, cols, first, n; /* first: of the plan's places */
+    size_t rows, cols, first, n; /* first: index of the first matrix in the plan's places */
     struct cuda_gemm *gram, *mult, *next;
 };
 
@@ -38,17 +39,17 @@ struct cuda_plan {
         struct {
             struct lin_shape shape;
             struct cuda_gemm *fwd, *bwd_x, *bwd_w;
-            struct cuda_gemm *bwd_x_dgelu, *bwd_w_bias_grad; /* with a fused epilogue; NULL: not faster */
+            struct cuda_gemm *bwd_x_dgelu, *bwd_w_bias_grad; /* with a fused epilogue; NULL: use the plain product */
         } lin;
         struct {
             struct attn_shape shape;
             float *dot;                    /* [B,H,T]; NULL in inference plans */
-            struct cuda_cudnn_attn *cudnn; /* not NULL: it computes all, without dot */
+            struct cuda_cudnn_attn *cudnn; /* not NULL: cuDNN computes attention, and dot is unused */
         } attn;
         struct {
             struct head_shape shape;
             size_t ld;
-            struct cuda_head_gemms whole, rest; /* rest.rows 0: the last chunk is whole, too */
+            struct cuda_head_gemms whole, rest; /* rest.rows 0: the last chunk is whole */
         } head;
         struct {
             struct delta_format shape;
@@ -57,34 +58,34 @@ struct cuda_plan {
         struct {
             struct cuda_muon_batch *batches;
             size_t n_batches;
-            struct cuda_muon_place *places;     /* device memory, as all that follow */
-            float *gram, *inverse;              /* of the largest batch, as those that follow */
-            void *x, *y, *factor, *poly, *mult; /* bf16, or fp32 and factor is gram */
-            size_t begin, end;                  /* all of them lie there in theta */
+            struct cuda_muon_place *places;     /* [n], device memory, as all buffers below */
+            float *gram, *inverse;              /* sized for the largest batch, as the buffers below */
+            void *x, *y, *factor, *poly, *mult; /* bf16; with fp32, factor is gram */
+            size_t begin, end;                  /* range of theta that holds all matrices */
         } muon;
     } as;
 };
 
-/* Parameters as bf16: what matrix products read. */
+/* The bf16 image of the parameters, which matrix products read. */
 struct cuda_bf16_weights {
     uint16_t *values;
-    size_t size;        /* parameters that fit */
-    const float *theta; /* of which it is the image; NULL: of none */
+    size_t size;        /* capacity in parameters */
+    const float *theta; /* the parameters of the image; NULL: none yet */
     size_t n;
-    /* Where theta changed since, in order; when there is no more room, two become one. */
+    /* Ranges of theta that changed since, in order. When the list is full, two ranges become one. */
     struct {
         size_t begin, end;
     } stale[32];
     size_t n_stale;
 };
 
-/* The way of the host's memory that is not pinned. */
+/* Staging of unpinned host memory through pinned buffers. */
 struct cuda_stage {
-    size_t bytes;                              /* of each buffer; 0: there are none */
+    size_t bytes;                              /* bytes of each buffer; 0: no buffers */
     void *buffer[DEVICE_STAGES];               /* pinned */
-    struct cuda_event *through[DEVICE_STAGES]; /* the buffer's last copy, of COPY */
-    struct cuda_event *enter, *leave;          /* from MAIN to COPY, and back */
-    struct pool *pool;                         /* copies; may be NULL */
+    struct cuda_event *through[DEVICE_STAGES]; /* end of the buffer's last copy on COPY */
+    struct cuda_event *enter, *leave;          /* order COPY after MAIN, and MAIN after COPY */
+    struct pool *pool;                         /* copies between buffer and host memory; may be NULL */
     int turn;
 };
 
@@ -94,22 +95,22 @@ struct cuda_device {
     struct cuda_plan *plans;
     float *partials;
     void *logits;
-    size_t logits_bytes, head_bytes; /* head_bytes: at most; tests take less, for more chunks */
-    size_t embed_rows;               /* CUDA_EMBED_ROWS; tests take less, for more parts */
-    size_t muon_floats;              /* CUDA_MUON_FLOATS; tests take less, for more batches */
+    size_t logits_bytes, head_bytes; /* head_bytes: limit; tests lower it to get more chunks */
+    size_t embed_rows;               /* CUDA_EMBED_ROWS; tests lower it to get more parts */
+    size_t muon_floats;              /* CUDA_MUON_FLOATS; tests lower it to get more batches */
     double *sums;                    /* [CUDA_SEGMENTS] */
 
     bool bf16;
     struct cuda_bf16_weights image;
 
-    /* What AdamW's spans were last time: they stay the same, so they are uploaded once. */
+    /* The spans of the last AdamW step. They stay the same from step to step, so they are uploaded once. */
     struct cuda_adamw_span *spans, *spans_device; /* [CUDA_SPANS] */
     size_t n_spans;
 
     struct cuda_stage stage;
     enum cuda_epilogue epilogue;
     enum cuda_attention attention;
-    struct cuda_cudnn *cudnn; /* NULL: the own kernel computes attention */
+    struct cuda_cudnn *cudnn; /* NULL: Atoll's own kernel computes attention */
 };
 
 static inline struct cuda_device *cuda_of(struct device *dev)
@@ -117,9 +118,9 @@ static inline struct cuda_device *cuda_of(struct device *dev)
     return (struct cuda_device *)dev;
 }
 
-/* Says in the device's note why attention is not cuDNN's. */
+/* Writes into the device's note why cuDNN does not compute attention. */
 void cuda_slow_attention(struct cuda_device *cuda, const char *why);
-/* See device.h; cuda_collective.c. */
+/* cuda_collective.c; see gpu/device.h. */
 enum status cuda_collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                                  struct collective *out, struct err *err);
 
@@ -128,27 +129,27 @@ static inline size_t blocks_of(size_t n, size_t each)
     return (n + each - 1) / each;
 }
 
-/* Blocks for n numbers in rows of c: those of a "wide" kernel (gpu/cuda/kernels/cuda_args.h). */
+/* Number of blocks for n numbers in rows of c in a "wide" kernel (gpu/cuda/kernels/cuda_args.h). */
 static inline size_t wide_blocks(size_t n, size_t c, size_t threads)
 {
     return blocks_of(c % CUDA_WIDE ? n : n / CUDA_WIDE, threads);
 }
 
-/* Launch `kernel` on a grid of x by y blocks. */
+/* Launches `kernel` on a grid of x by y blocks. */
 #define LAUNCH_ARGS(cuda, kernel, x, y, args)                                                                          \
     do {                                                                                                               \
         struct cuda_grid grid_ = cuda_rt_grid((cuda)->rt, (x), (y));                                                   \
         kernel(&grid_, (args));                                                                                        \
         cuda_rt_launched((cuda)->rt, #kernel);                                                                         \
     } while (0)
-/* With the arguments that follow, a struct initialiser. */
+/* The same with the arguments as a struct initialiser. */
 #define LAUNCH(cuda, kernel, x, y, args_type, ...) LAUNCH_ARGS(cuda, kernel, x, y, (&(struct args_type){__VA_ARGS__}))
 
 /* --- cuda_plans.c ------------------------------------------------------------------------------------------------- */
 
-/* `plan`, or NULL where it is of another kind, which is an error of the device's. */
+/* `plan`, or NULL with an error of the device if the plan has another kind. */
 const struct cuda_plan *cuda_plan_of(struct cuda_device *cuda, const void *plan, enum cuda_plan_kind kind);
-/* All of them, when the device is closed. */
+/* Frees all plans, when the device is closed. */
 void cuda_plans_free(struct cuda_device *cuda);
 enum status cuda_op_lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out);
 enum status cuda_op_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out);
@@ -162,7 +163,7 @@ size_t cuda_head_bytes(struct device *dev, const struct head_shape *shape);
 
 /* --- cuda_muon.c -------------------------------------------------------------------------------------------------- */
 
-/* Fill a plan of kind CUDA_PLAN_MUON, free what it holds. */
+/* Fill a plan of kind CUDA_PLAN_MUON; free its contents. */
 enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
                            size_t n) MUST_CHECK;
 void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan);
@@ -170,13 +171,13 @@ size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, s
 void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
                   const struct muon_hyper *hyper, const float *scale);
 
-/* --- cuda_bf16_weights.c
- * ------------------------------------------------------------------------------------------------- */
+/* --- cuda_bf16_weights.c ------------------------------------------------------------------------------------------ */
 
-/* p[bytes] is being changed: what the image shows of it is made again before its next use. Whatever writes device
- * memory says so, but for kernels that write the image, too. */
+/* Marks p[bytes] as changed: its range of the image is rounded again before its next use. Every writer of device memory
+ * calls it, except kernels that also write the image. */
 void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes);
-/* Where a matrix product finds parameters w: in the image, or with fp32 at w. NULL, noted as an error: none. */
+/* Address of parameters w for a matrix product: in the image, or with fp32 w itself. NULL with an error of the device
+ * if w lies outside of the parameters. */
 const void *cuda_weights(struct cuda_device *cuda, const float *w);
 enum status cuda_op_params_plan(struct device *dev, size_t n);
 size_t cuda_params_bytes(struct device *dev, size_t n);
@@ -191,19 +192,20 @@ void cuda_stage_finish(struct cuda_device *cuda);
 
 /* --- cuda_ops.c: sums of columns ---------------------------------------------------------------------------------- */
 
-/* Rows of one block when n rows of `floats` partial sums each are summed block by block; 0: too wide, noted. */
+/* Rows per block if n rows with `floats` partial sums each are summed block by block. 0 with an error of the device:
+ * rows too wide. */
 size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats);
-/* Whether cuda_norm_fused and cuda_rms_fused take rows of c columns. */
+/* True if cuda_norm_fused and cuda_rms_fused support rows of c columns. */
 bool cuda_norm_fuses(size_t c);
-/* out[c] = or += the sum over `blocks` partial sums, `stride` floats apart. */
+/* out[c] = or += the sum of `blocks` partial sums that lie `stride` floats apart. */
 void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t stride, float *partials, float *out,
                       bool accumulate);
 
 /* --- cuda_lin.c: linear layers ------------------------------------------------------------------------------------ */
 
-/* What ATOLL_EPILOGUE says. INVALID, with one line, for another word. */
+/* Reads ATOLL_EPILOGUE. INVALID, with a one-line message, for an unknown value. */
 enum status cuda_epilogue_wish(enum cuda_epilogue *out, struct err *err) MUST_CHECK;
-/* The products of a plan whose shape is known. NOMEM, UNSUPPORTED. */
+/* Creates the products of a plan with a shape. Errors: NOMEM, UNSUPPORTED. */
 enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan) MUST_CHECK;
 void cuda_lin_free(struct cuda_plan *plan);
 void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
@@ -214,8 +216,7 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
                        float *db, bool accumulate);
 
-/* --- cuda_llama_ops.c: see device.h ---------------------------------------------------------------------------------
- */
+/* --- cuda_llama_ops.c: see device.h ------------------------------------------------------------------------------- */
 
 void cuda_op_rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
                      float *rstd);

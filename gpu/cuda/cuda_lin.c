@@ -1,6 +1,6 @@
-/* Linear layers of the CUDA device: their matrix products, and the kernels that go with them. In bf16 two of those may
- * go into a product (cuda_rt_gemm_fuse): the derivative of the GELU before a layer, and the gradient of its bias. GELU
- * itself does not: y has to be made of the rounded z (device.h), which a product that ends in it does not do. */
+/* Linear layers of the CUDA device: matrix products and the kernels around them. In bf16 two kernels may be fused into
+ * a product (cuda_rt_gemm_fuse): the derivative of the GELU before a layer, and the gradient of the bias. GELU itself
+ * is never fused: y has to be computed from the rounded z (device.h), and a GELU epilogue uses the unrounded z. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
@@ -10,23 +10,23 @@
 enum status cuda_epilogue_wish(enum cuda_epilogue *out, struct err *err)
 {
     static const char *const words[] = {"timed", "fused", "separate"};
-    const char *set = getenv("ATOLL_EPILOGUE");
+    const char *value = getenv("ATOLL_EPILOGUE");
     for (int i = 0; i < 3; i++) {
-        if (strcmp(set && *set ? set : "timed", words[i]) != 0) continue;
+        if (strcmp(value && *value ? value : "timed", words[i]) != 0) continue;
         *out = (enum cuda_epilogue)i;
         return STATUS_OK;
     }
-    return err_set(err, STATUS_INVALID, "ATOLL_EPILOGUE is \"%.40s\": timed, fused or separate are allowed", set);
+    return err_set(err, STATUS_INVALID, "ATOLL_EPILOGUE is \"%.40s\": set it to timed, fused or separate", value);
 }
 
-/* --- both ways of going back -------------------------------------------------------------------------------------- */
+/* --- backward, fused or separate ---------------------------------------------------------------------------------- */
 
 struct lin_user {
     struct cuda_device *cuda;
     const struct cuda_plan *plan;
 };
 
-/* dx, times the derivative of the GELU if there is an aux. */
+/* dx; multiplied by the derivative of the GELU if aux is set. */
 static void run_x(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
 {
     const struct lin_user *user = ctx;
@@ -50,8 +50,8 @@ static void bias_grad(struct cuda_device *cuda, const struct lin_shape *s, const
     cuda_columns_sum(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
 }
 
-/* dw, and db where there is one; both are added to when there is a C. A product's sums overwrite, so those that are
- * added go by way of `partials`. */
+/* dw, and db if bias_grad is set. With c both are accumulated. A fused bias gradient overwrites its output, so an
+ * accumulated one goes through `partials`. */
 static void run_w(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
 {
     const struct lin_user *user = ctx;
@@ -71,7 +71,7 @@ static void run_w(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gem
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
 
-/* In fp32, which is there to be compared with, nothing is chosen by time. */
+/* fp32 is the reference for comparisons, so it never fuses and chooses nothing by time. */
 static enum status lin_fuse(struct cuda_device *cuda, struct cuda_plan *plan, struct cuda_gemm_shape bwd_x,
                             struct cuda_gemm_shape bwd_w)
 {
@@ -83,7 +83,7 @@ static enum status lin_fuse(struct cuda_device *cuda, struct cuda_plan *plan, st
     if (s->after_act)
         TRY(cuda_rt_gemm_fuse(cuda->rt, &bwd_x, cuda->epilogue, plan->as.lin.bwd_x,
                               &(struct cuda_gemm_user){run_x, &user}, &plan->as.lin.bwd_x_dgelu));
-    bwd_w.bias_grad = true; /* of B, which is x where weights are [out,in] */
+    bwd_w.bias_grad = true; /* cuBLASLt sums columns of B, which is x if weights are [out,in] */
     if (!s->bias || s->out_in || s->m > CUDA_PARTIAL_FLOATS) return STATUS_OK;
     return cuda_rt_gemm_fuse(cuda->rt, &bwd_w, cuda->epilogue, plan->as.lin.bwd_w,
                              &(struct cuda_gemm_user){run_w, &user}, &plan->as.lin.bwd_w_bias_grad);
@@ -147,14 +147,14 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
     const struct lin_shape *s = &p->as.lin.shape;
     bool gelu = s->act == LIN_ACT_GELU;
     if (s->bias != (b != NULL)) {
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: a bias where the plan has none, or the other way round");
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: the bias does not match the plan");
         return;
     }
     if (res && gelu) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: a residual cannot follow an activation");
         return;
     }
-    void *z = gelu && aux ? aux : y; /* backward through GELU needs what went in */
+    void *z = gelu && aux ? aux : y; /* backward through GELU needs its input */
     cuda_rt_gemm(cuda->rt, p->as.lin.fwd,
                  &(struct cuda_gemm_call){
                      .a = x, .b = cuda_weights(cuda, w), .c = res, .out = z, .bias = b ? cuda_weights(cuda, b) : NULL});
@@ -170,16 +170,16 @@ void cuda_op_act_recompute(struct device *dev, const struct lin_plan *plan, cons
     if (!p) return;
     size_t n = p->as.lin.shape.n * p->as.lin.shape.m;
     if (p->as.lin.shape.act == LIN_ACT_NONE)
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_recompute: a plan without activation");
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_recompute: the plan has no activation");
     else
         LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
                .z = aux, .y = y);
 }
 
-static bool may_go_back(struct cuda_device *cuda, const struct cuda_plan *p)
+static bool has_backward(struct cuda_device *cuda, const struct cuda_plan *p)
 {
     if (!p->as.lin.shape.inference) return true;
-    cuda_rt_fail(cuda->rt, STATUS_INVALID, "backward of a linear layer with a plan for inference");
+    cuda_rt_fail(cuda->rt, STATUS_INVALID, "backward of a linear layer: the plan is for inference");
     return false;
 }
 
@@ -189,7 +189,7 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
     struct cuda_device *cuda = cuda_of(dev);
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
-    if (!may_go_back(cuda, p)) return;
+    if (!has_backward(cuda, p)) return;
     struct cuda_gemm_call call = {
         .a = dy, .b = cuda_weights(cuda, w), .c = accumulate ? dx : NULL, .out = dx, .aux = aux};
     bool fused = aux && !accumulate && cuda_rt_gemm_takes(p->as.lin.bwd_x_dgelu, &call);
@@ -203,7 +203,7 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
-    if (!may_go_back(cuda, p)) return;
+    if (!has_backward(cuda, p)) return;
     struct cuda_gemm_call call = {
         .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw, .bias_grad = db};
     bool fused = db && cuda_rt_gemm_takes(p->as.lin.bwd_w_bias_grad, &call);

@@ -1,4 +1,4 @@
-/* RMS norm, rotary positions and gated units of the CUDA device. */
+/* RMS norm, rotary positions and gated units on the CUDA device. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
@@ -50,7 +50,7 @@ void cuda_op_rope(struct device *dev, const struct rope_shape *s, const float *t
     assert(s->seq > 0);
     bool wide = half % CUDA_WIDE == 0 && s->ld % CUDA_WIDE == 0;
     if (s->head_dim % 2 || s->heads * s->head_dim > s->ld) {
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "rope: heads of an odd size, or wider than their rows");
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "rope: the head size is odd, or heads are wider than their rows");
         return;
     }
     LAUNCH(cuda, cuda_rope, blocks_of(wide ? pairs / CUDA_WIDE : pairs, CUDA_BLOCK), 1, cuda_rope_args, .n = s->n,

@@ -1,5 +1,5 @@
-/* Muon on the CUDA device: matrices of one shape are taken together, a batch at a time, so that a step is a few
- * launches for many matrices. */
+/* Muon on the CUDA device. Matrices of one shape are processed in batches, so a step takes few launches for many
+ * matrices. */
 #include <assert.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static bool same_shape(const struct muon_matrix *a, const struct muon_matrix *b)
     return a->rows == b->rows && a->cols == b->cols;
 }
 
-/* Matrices of one shape come together, in batches of what `floats` hold: into order[n], cut by batches[] (NULL:
+/* Groups matrices of one shape into batches of at most `floats` floats. Writes them to order[n] and batches[] (NULL:
  * count only). Returns the number of batches. */
 static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t floats, struct cuda_muon_place *order,
                            struct cuda_muon_batch *batches)
@@ -46,7 +46,8 @@ static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t 
     return n_batches;
 }
 
-/* Of the largest batch: floats of its matrices, of the squares of their short sides, and how many they are. */
+/* Maxima over all batches: floats of the matrices, floats of the squares of their short sides, and number of
+ * matrices. */
 struct largest {
     size_t area, square, n;
 };
@@ -66,7 +67,7 @@ static struct largest largest_of(const struct muon_matrix *matrices, size_t n, s
     return l;
 }
 
-/* Of what matrix products read. */
+/* Bytes of one element that matrix products read. */
 static size_t element_bytes(const struct cuda_device *cuda)
 {
     return cuda->bf16 ? sizeof(uint16_t) : sizeof(float);
@@ -75,12 +76,12 @@ static size_t element_bytes(const struct cuda_device *cuda)
 size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
 {
     struct largest l = largest_of(matrices, n, cuda_of(dev)->muon_floats);
-    size_t each = element_bytes(cuda_of(dev)), squares = cuda_of(dev)->bf16 ? 3 : 2; /* beside the one in fp32 */
+    size_t each = element_bytes(cuda_of(dev)), squares = cuda_of(dev)->bf16 ? 3 : 2; /* besides the fp32 one */
     return n * sizeof(struct cuda_muon_place) + (l.square + l.n) * sizeof(float) +
            (2 * l.area + squares * l.square) * each;
 }
 
-/* All of a batch in one call. */
+/* Each product covers a whole batch in one call. */
 static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *b)
 {
     size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols), area = rows * cols, square = side * side;
@@ -144,7 +145,7 @@ static enum status upload_places(struct cuda_device *cuda, struct cuda_plan *pla
     if (status == STATUS_OK) {
         make_batches(matrices, n, cuda->muon_floats, order, plan->as.muon.batches);
         cuda_rt_copy(cuda->rt, plan->as.muon.places, order, n * sizeof *order, CUDA_UPLOAD);
-        status = cuda_rt_sync(cuda->rt, NULL); /* order goes */
+        status = cuda_rt_sync(cuda->rt, NULL); /* the copy must end before `order` is freed */
     }
     mem_free(order);
     return status;
@@ -207,7 +208,7 @@ void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
-/* The batch's matrices, in x, become orthogonal; returns which of the two buffers they end in. */
+/* Orthogonalizes the batch's matrices in x; returns the buffer that holds the result, x or y. */
 static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, const struct cuda_muon_batch *b,
                            uint32_t rounds)
 {

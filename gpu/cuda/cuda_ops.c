@@ -1,4 +1,4 @@
-/* Operations of the CUDA device: each is one or a few launches; no host synchronisation, no allocation. */
+/* Operations of the CUDA device. Each is one or a few launches, without host synchronization or allocation. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
@@ -65,7 +65,8 @@ void cuda_op_count_step(struct device *dev, const float *scale, float beta1, flo
            .count = count);
 }
 
-/* Lay the spans out in blocks, and upload them unless the device has just these. Returns the number of blocks. */
+/* Assigns blocks to the spans, and uploads the spans unless the device already has them. Returns the number of
+ * blocks. */
 static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *spans, size_t n)
 {
     assert(n <= CUDA_SPANS && cuda->n_spans <= CUDA_SPANS);
@@ -82,7 +83,7 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
                                        .decay = spans[i].decay};
         if (same && (kept >= cuda->n_spans || had->offset != span.offset || had->count != span.count ||
                      had->skipped != span.skipped || had->decay != span.decay)) {
-            /* Those before may be on their way still; an error stays for the caller. */
+            /* The upload of the old spans may still read the host copy. An error stays for the caller. */
             if (cuda->n_spans && cuda_rt_sync(cuda->rt, NULL) != STATUS_OK) return 0;
             same = false;
         }
@@ -95,7 +96,7 @@ static size_t adamw_blocks(struct cuda_device *cuda, const struct adamw_span *sp
     return blocks;
 }
 
-/* The image of the parameters follows; where it was stale it stays so. */
+/* The kernel updates the bf16 image, too; stale ranges stay stale. */
 void cuda_op_adamw(struct device *dev, const struct adamw_span *spans, size_t n_spans, float *theta, const float *grad,
                    void *m, void *v, const struct adamw_hyper *h, const float *scale)
 {
@@ -124,7 +125,7 @@ void cuda_op_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const
            .bf16 = cuda->bf16, .tokens = tokens, .wte = wte, .wpe = wpe, .out = out);
 }
 
-_Static_assert(2 * CUDA_EMBED_ROWS <= CUDA_PARTIAL_FLOATS, "order and keys lie there");
+_Static_assert(2 * CUDA_EMBED_ROWS <= CUDA_PARTIAL_FLOATS, "order and keys fit into the partial sums");
 
 void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const int32_t *tokens, const void *dout,
                        float *dwte, float *dwpe, bool accumulate)
@@ -135,7 +136,7 @@ void cuda_op_embed_bwd(struct device *dev, size_t n, size_t seq, size_t c, const
     if (dwpe)
         LAUNCH(cuda, cuda_embed_place, wide_blocks(places * c, c, CUDA_BLOCK), 1, cuda_embed_args, .n = n, .seq = seq,
                .c = c, .bf16 = cuda->bf16, .dout = dout, .dwpe = dwpe, .accumulate = accumulate);
-    /* Each token is compared with all: in parts, so that the work stays proportional to the rows. */
+    /* Sorting compares each token with all others, so it runs in parts to keep the work linear in the rows. */
     for (size_t at = 0; at < n; at += cuda->embed_rows) {
         size_t rows = n - at < cuda->embed_rows ? n - at : cuda->embed_rows;
         int32_t *order = (int32_t *)(void *)cuda->partials;
@@ -156,7 +157,7 @@ size_t cuda_row_block(struct cuda_device *cuda, size_t n, size_t floats)
 {
     assert(n > 0 && floats > 0);
     size_t blocks = CUDA_PARTIAL_FLOATS / floats < CUDA_ROW_BLOCKS ? CUDA_PARTIAL_FLOATS / floats : CUDA_ROW_BLOCKS;
-    if (!blocks) cuda_rt_fail(cuda->rt, STATUS_LIMIT, "rows too long for sums of columns");
+    if (!blocks) cuda_rt_fail(cuda->rt, STATUS_LIMIT, "rows too long for column sums");
     return blocks ? blocks_of(n, blocks) : 0;
 }
 
@@ -213,14 +214,14 @@ void cuda_op_norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, co
         LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
                .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
     }
-    bool together = db == dw + c; /* in GPT-2's layout */
+    bool together = db == dw + c; /* true in GPT-2's layout */
     cuda_columns_sum(cuda, together ? 2 * c : c, blocks, 2 * c, cuda->partials, dw, accumulate);
     if (!together) cuda_columns_sum(cuda, c, blocks, 2 * c, cuda->partials + c, db, accumulate);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-/* dwte of one chunk: all words, or all but the last few and then these. */
+/* dwte of one chunk: all words, or the aligned part and then the last few words. */
 static void head_weights(struct cuda_device *cuda, const struct cuda_head_gemms *g, const struct head_shape *s,
                          const void *x, float *dwte, bool accumulate)
 {
@@ -265,8 +266,8 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
-/* Whether the kernels on tensor cores take the shape: rows of every head begin at 16 bytes. */
-static bool takes_mma(const struct cuda_device *cuda, const struct attn_shape *s)
+/* True if the tensor core kernels support the shape: rows of every head begin at 16 bytes. */
+static bool supports_mma(const struct cuda_device *cuda, const struct attn_shape *s)
 {
     return cuda->bf16 && s->head_dim % CUDA_WIDE == 0;
 }
@@ -291,7 +292,7 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
                                   .qkv = qkv,
                                   .o = o,
                                   .lse_out = lse};
-    if (!takes_mma(cuda, s))
+    if (!supports_mma(cuda, s))
         LAUNCH_ARGS(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), heads, &args);
     else if (s->head_dim <= 64)
         LAUNCH_ARGS(cuda, cuda_attn_fwd_64, blocks, heads, &args);
@@ -311,7 +312,7 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
         return;
     }
     if (!p->as.attn.dot) {
-        cuda_rt_fail(cuda->rt, STATUS_INVALID, "attn_bwd: with a plan for inference");
+        cuda_rt_fail(cuda->rt, STATUS_INVALID, "attn_bwd: the plan is for inference");
         return;
     }
     size_t heads = s->batch * s->heads, kv_heads = s->batch * s->kv_heads;
@@ -327,8 +328,8 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
                                   .d_o = d_o,
                                   .dot = p->as.attn.dot,
                                   .dqkv = dqkv};
-    size_t blocks = blocks_of(s->seq, takes_mma(cuda, s) ? CUDA_ATTN_TILE : CUDA_ATTN_ROWS);
-    if (!takes_mma(cuda, s)) {
+    size_t blocks = blocks_of(s->seq, supports_mma(cuda, s) ? CUDA_ATTN_TILE : CUDA_ATTN_ROWS);
+    if (!supports_mma(cuda, s)) {
         LAUNCH_ARGS(cuda, cuda_attn_dot, blocks, heads, &args);
         LAUNCH_ARGS(cuda, cuda_attn_bwd_q, blocks, heads, &args);
         LAUNCH_ARGS(cuda, cuda_attn_bwd_kv, blocks, kv_heads, &args);

@@ -1,4 +1,4 @@
-/* The CUDA device's plans: what operations need to know once a shape is. */
+/* Plans of the CUDA device: products and buffers of an operation for one shape. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
@@ -40,12 +40,12 @@ static void plan_destroy(struct cuda_device *cuda, struct cuda_plan *plan)
     mem_free(plan);
 }
 
-/* Takes the plan, filled with `status`: into the device's list, or away. */
+/* Keeps the plan in the device's list, or destroys it if filling it failed with `status`. */
 static enum status plan_keep(struct cuda_device *cuda, struct cuda_plan *plan, enum status status)
 {
     assert(!plan->next && plan->kind <= CUDA_PLAN_MUON);
-    if (status == STATUS_UNSUPPORTED && plan->kind != CUDA_PLAN_ATTN) /* attn_fill says it itself */
-        snprintf(cuda->base.note, sizeof cuda->base.note, "cuBLASLt has no matrix product for it: %.100s",
+    if (status == STATUS_UNSUPPORTED && plan->kind != CUDA_PLAN_ATTN) /* attn_fill writes its own note */
+        snprintf(cuda->base.note, sizeof cuda->base.note, "cuBLASLt has no matrix product for this shape: %.100s",
                  cuda_rt_gemm_refusal(cuda->rt));
     if (status != STATUS_OK) {
         plan_destroy(cuda, plan);
@@ -99,21 +99,19 @@ size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape)
     return bytes ? bytes : own_bytes(shape);
 }
 
-/* The own kernel, where cuDNN is not or does not take the shape. */
+/* Atoll's own kernel, if cuDNN is missing or does not support the shape. */
 static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct attn_shape *s = &plan->as.attn.shape;
     if (s->head_dim > CUDA_ATTN_HEAD_MAX) {
         snprintf(cuda->base.note, sizeof cuda->base.note,
-                 "heads of %zu columns (n_embd / n_head), a GPU takes "
-                 "%d at most",
-                 s->head_dim, CUDA_ATTN_HEAD_MAX);
+                 "heads of %zu columns (n_embd / n_head): a GPU supports at most %d", s->head_dim, CUDA_ATTN_HEAD_MAX);
         return STATUS_UNSUPPORTED;
     }
     if (s->batch * s->heads > CUDA_GRID_Y_MAX) {
         snprintf(cuda->base.note, sizeof cuda->base.note,
-                 "%zu sequences of %zu heads at a time, a GPU takes %d heads "
-                 "in all: a smaller train.batch_size with a larger train.grad_accum makes the same step",
+                 "%zu sequences of %zu heads: a GPU supports %d heads in one batch: lower train.batch_size and raise "
+                 "train.grad_accum for the same step",
                  s->batch, s->heads, CUDA_GRID_Y_MAX);
         return STATUS_UNSUPPORTED;
     }
@@ -153,9 +151,10 @@ enum status cuda_op_attn_plan(struct device *dev, const struct attn_shape *shape
     return STATUS_OK;
 }
 
-/* Words whose logits are computed. In bf16 a few more than there are: fast kernels want sides of 16 bytes (cuBLAS,
- * "Tensor Core Usage"), and GPT-2 has 50257. The weights of those too many are what follows in the image, which is
- * finite (memory begins as zeros): their logits are never looked at, and the gradients of these are zero. */
+/* Number of words whose logits are computed. In bf16 the vocabulary is rounded up: fast kernels need sides of 16 bytes
+ * (cuBLAS, "Tensor Core Usage"), and GPT-2 has 50257 words. The weights of the extra words are the numbers behind them
+ * in the image, which are finite because memory starts as zeros. Their logits are ignored, and the gradients of these
+ * logits are zero. */
 static size_t head_words(const struct cuda_device *cuda, const struct head_shape *s)
 {
     size_t words = blocks_of(s->v, CUDA_WIDE) * CUDA_WIDE;
@@ -187,13 +186,13 @@ static enum status head_gemms(struct cuda_device *cuda, const struct head_shape 
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(cuda->rt, &dx, &g->dx));
     TRY(cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte));
-    dwte.m = rest; /* there is nothing to round up to: other gradients follow */
+    dwte.m = rest; /* dwte cannot be rounded up: other gradients follow it */
     return rest ? cuda_rt_gemm_create(cuda->rt, &dwte, &g->dwte_rest) : STATUS_OK;
 }
 
-/* Rows of one chunk of logits: as few chunks of one size as there is room for, since each one reads and writes the
- * gradient of all words (fp32: [derived] 1 GB each way with 128256 words of 2048). A row takes *row_bytes and *ld
- * numbers, a multiple of 64 as wide loads and fast matrix products want it. */
+/* Rows of one chunk of logits. Chunks have one size and are as few as memory allows, since each chunk reads and writes
+ * the gradient of all words (fp32: [derived] 1 GB each way with 128256 words of 2048). A row takes *row_bytes bytes and
+ * *ld numbers; *ld is a multiple of 64 for wide loads and fast matrix products. */
 static size_t head_rows(const struct cuda_device *cuda, const struct head_shape *s, size_t *ld, size_t *row_bytes)
 {
     *ld = (s->v + 63) / 64 * 64;
@@ -247,7 +246,7 @@ static enum status delta_fill(struct cuda_device *cuda, struct cuda_plan *plan, 
     plan->as.delta.pieces = cuda_rt_alloc(cuda->rt, bytes);
     if (!plan->as.delta.pieces) return STATUS_NOMEM;
     cuda_rt_copy(cuda->rt, plan->as.delta.pieces, pieces, bytes, CUDA_UPLOAD);
-    return cuda_rt_sync(cuda->rt, NULL); /* the caller's table may go */
+    return cuda_rt_sync(cuda->rt, NULL); /* the caller may free its table */
 }
 
 enum status cuda_op_delta_plan(struct device *dev, const struct delta_format *shape, const struct piece_range *pieces,

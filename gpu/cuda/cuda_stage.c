@@ -1,5 +1,5 @@
-/* Memory of the host that is not pinned goes over the bus through two pinned buffers in turn, on a queue of its own:
- * while one is on its way the host fills, or empties, the other. */
+/* Staging of unpinned host memory: it crosses the bus through two pinned buffers in turn, on a queue of its own. While
+ * one buffer is in transfer, the host fills or empties the other. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
@@ -44,7 +44,7 @@ enum status cuda_op_stage_plan(struct device *dev, size_t bytes, struct pool *po
     return status;
 }
 
-/* COPY comes behind what MAIN was given so far. */
+/* Orders COPY after all work that MAIN has been given so far. */
 static void enter(struct cuda_device *cuda)
 {
     assert(cuda->stage.enter && cuda->stage.leave);
@@ -52,8 +52,8 @@ static void enter(struct cuda_device *cuda)
     cuda_rt_queue_wait(cuda->rt, CUDA_COPY, cuda->stage.enter);
 }
 
-/* The next buffer, when nothing goes through it any more; -1: the device failed. */
-static int take(struct cuda_device *cuda)
+/* The next buffer, after its last copy has ended; -1: the device failed. */
+static int next_buffer(struct cuda_device *cuda)
 {
     struct cuda_stage *s = &cuda->stage;
     int i = s->turn;
@@ -76,14 +76,15 @@ void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes)
     cuda_written(cuda, dst, bytes);
     if (!s->bytes) {
         cuda_rt_copy(cuda->rt, dst, src, bytes, CUDA_UPLOAD);
-        enum status ignored = cuda_rt_sync(cuda->rt, NULL); /* src may change now; an error stays for the caller */
+        enum status ignored =
+            cuda_rt_sync(cuda->rt, NULL); /* the caller may change src now; an error stays for the caller */
         (void)ignored;
         return;
     }
     enter(cuda);
     for (size_t at = 0; at < bytes; at += s->bytes) {
         size_t n = piece(s, bytes, at);
-        int i = take(cuda);
+        int i = next_buffer(cuda);
         if (i < 0) return;
         pool_copy(s->pool, s->buffer[i], (const char *)src + at, n);
         cuda_rt_copy_on(cuda->rt, CUDA_COPY, (char *)dst + at, s->buffer[i], n, CUDA_UPLOAD);
@@ -93,18 +94,18 @@ void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes)
     cuda_rt_queue_wait(cuda->rt, CUDA_MAIN, s->leave);
 }
 
-/* The piece at `at` on its way to a buffer, whose number it returns; -1: the device failed. */
+/* Starts the download of the piece at `at` and returns the index of its buffer; -1: the device failed. */
 static int submit(struct cuda_device *cuda, const void *src, size_t bytes, size_t at)
 {
     struct cuda_stage *s = &cuda->stage;
-    int i = take(cuda);
+    int i = next_buffer(cuda);
     if (i < 0) return i;
     cuda_rt_copy_on(cuda->rt, CUDA_COPY, s->buffer[i], (const char *)src + at, piece(s, bytes, at), CUDA_DOWNLOAD);
     cuda_rt_event_record(cuda->rt, CUDA_COPY, s->through[i]);
     return i;
 }
 
-/* Behind it the host has waited for every piece, so MAIN need not. */
+/* The host waits for every piece, so MAIN need not wait for COPY. */
 enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t bytes, struct err *err)
 {
     struct cuda_device *cuda = cuda_of(dev);
@@ -121,5 +122,5 @@ enum status cuda_op_fetch(struct device *dev, void *dst, const void *src, size_t
         TRY(cuda_rt_event_wait(cuda->rt, s->through[now], err));
         pool_copy(s->pool, (char *)dst + at, s->buffer[now], n);
     }
-    return cuda_rt_event_wait(cuda->rt, s->enter, err); /* the error of a piece that was not submitted */
+    return cuda_rt_event_wait(cuda->rt, s->enter, err); /* returns the error of a piece that could not be submitted */
 }

@@ -1,14 +1,16 @@
-/* gpu/cuda/comm/cuda_comm.h with NCCL, opened when several GPUs are asked for: programs start without it. Communicators
- * do not block (blocking = 0), so a call can be given up while it waits for a rank that is gone.
+/* gpu/cuda/comm/cuda_comm.h with NCCL. The library is loaded when a worker asks for several GPUs, so programs start
+ * without it. Communicators are non-blocking (blocking = 0), so a rank can abandon a call that waits for a missing
+ * rank.
  *
- * About ncclCommAbort: it sets a flag that the kernels of one communicator read, so every communicator needs one.
- * Another thread than the rank's may call it (well since 2.19.1, NVIDIA/nccl issue 992). In one process nothing is
- * freed before the last communicator of a group is aborted, which then frees them all: ranks that are inside of a call
- * come out of it before that (cuda_comm_abort).
+ * ncclCommAbort:
+ * - It sets a flag that the kernels of one communicator read, so each communicator has to be aborted.
+ * - A thread other than the rank's may call it (reliably since 2.19.1, NVIDIA/nccl issue 992).
+ * - In one process NCCL frees nothing before the last communicator of a group is aborted; that call frees all of them.
+ *   Ranks inside a call have to leave it before that (cuda_comm_abort).
  *
- * Everything else is one thread's at a time: NCCL promises nothing to two in one communicator, and in 2.28 whoever asks
- * how a call stands also joins the thread that does it. So a rank asks about its own calls, under the communicator's
- * lock, and others ask when it is in none. */
+ * All other calls into one communicator come from one thread at a time: NCCL does not promise thread safety. In 2.28 a
+ * query of a call's state also joins the thread that runs the call. Therefore a rank polls its own calls under the
+ * communicator's lock, and other threads poll only while the rank is outside of NCCL. */
 #include "gpu/cuda/comm/cuda_comm.h"
 
 #include <assert.h>
@@ -25,14 +27,14 @@
 
 enum {
     VERSION_MIN = NCCL_VERSION(2, 19, 1),
-    EAGER_POLLS = 50, /* without a pause */
+    EAGER_POLLS = 50, /* polls before the first pause */
     PAUSE_NS = 20000,
     POLLS_A_SECOND = 1000000000 / PAUSE_NS,
     OUT_POLLS = POLLS_A_SECOND / 10,
     LEAVE_POLLS = 5 * POLLS_A_SECOND
 };
 
-/* The functions that are used, by the name that they have in the library. */
+/* The NCCL functions in use, under their names without the prefix "nccl". */
 struct nccl {
     ncclResult_t (*GetVersion)(int *version);
     ncclResult_t (*GetUniqueId)(ncclUniqueId *id);
@@ -64,15 +66,17 @@ static struct {
 
 struct cuda_comm {
     struct cuda_rt *rt;
-    ncclComm_t comm; /* NULL: not joined, or aborted */
+    ncclComm_t comm; /* NULL: not initialized, or aborted */
     int rank;
     pthread_mutex_t lock;
-    bool inside, ended; /* its rank is in a call with it; no more calls */
-    bool broken;        /* a call failed: the rank makes no more, which others would meet in the place of that one */
-    char why[300];      /* it did */
+    bool inside; /* the rank is inside an NCCL call */
+    bool ended;  /* aborted: no more calls */
+    bool broken; /* a call failed; the rank makes no further calls, because other ranks would match them with the failed
+                    one */
+    char why[300]; /* if broken: the error */
 };
 
-static enum status load_functions(void *object, struct nccl *f, struct err *err)
+static enum status load_functions(void *handle, struct nccl *f, struct err *err)
 {
     static const char *const names[] = {
         "ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommDestroy",
@@ -82,32 +86,31 @@ static enum status load_functions(void *object, struct nccl *f, struct err *err)
     void **slots = (void **)f;
     _Static_assert(sizeof names / sizeof *names == sizeof *f / sizeof *slots, "a name for every function");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!(slots[i] = dlsym(object, names[i])))
+        if (!(slots[i] = dlsym(handle, names[i])))
             return err_set(err, STATUS_UNSUPPORTED,
-                           "NCCL: libnccl.so.2 has no %s: install NCCL 2.19 or newer, or "
-                           "start a worker for each GPU",
+                           "NCCL: libnccl.so.2 lacks %s: install NCCL 2.19 or newer, or start one worker per GPU",
                            names[i]);
     return STATUS_OK;
 }
 
-/* ATOLL_NCCL_LIBRARY names another file. */
+/* ATOLL_NCCL_LIBRARY overrides the file name of the library. */
 static enum status load(struct nccl *f, struct err *err)
 {
     const char *path = getenv("ATOLL_NCCL_LIBRARY");
     int version = 0;
-    void *object = dlopen(path && *path ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!object) {
+    void *handle = dlopen(path && *path ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
         const char *why = dlerror();
         return err_set(err, STATUS_UNSUPPORTED,
-                       "NCCL: several GPUs in one worker need libnccl.so.2, which cannot be "
-                       "loaded (%.200s): install NCCL, see LD_LIBRARY_PATH, or start a worker for each GPU",
+                       "NCCL: cannot load libnccl.so.2 (%.200s): install NCCL, check LD_LIBRARY_PATH, or start one "
+                       "worker per GPU",
                        why ? why : "unknown");
     }
-    TRY(load_functions(object, f, err));
+    TRY(load_functions(handle, f, err));
     if (f->GetVersion(&version) != ncclSuccess || version < VERSION_MIN)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "NCCL: libnccl.so.2 is version %d.%d, several GPUs in one worker need "
-                       "2.19 or newer: update it, or start a worker for each GPU",
+                       "NCCL: libnccl.so.2 is version %d.%d, but several GPUs in one worker need 2.19 or newer: update "
+                       "it, or start one worker per GPU",
                        version / 10000, version % 10000 / 100);
     return STATUS_OK;
 }
@@ -121,13 +124,13 @@ static enum status load_once(struct err *err)
     return status;
 }
 
-/* Under its lock: one that is being aborted is not asked. */
-static void broke(struct cuda_comm *c, ncclResult_t result)
+/* The caller holds c->lock. NCCL must not be queried while the communicator is aborted. */
+static void set_broken(struct cuda_comm *c, ncclResult_t result)
 {
     assert(result != ncclSuccess && result != ncclInProgress);
-    const char *more = c->ended ? NULL : library.f.GetLastError(c->comm);
-    snprintf(c->why, sizeof c->why, "NCCL: %s%s%.200s", library.f.GetErrorString(result), more && *more ? ": " : "",
-             more ? more : "");
+    const char *detail = c->ended ? NULL : library.f.GetLastError(c->comm);
+    snprintf(c->why, sizeof c->why, "NCCL: %s%s%.200s", library.f.GetErrorString(result), detail && *detail ? ": " : "",
+             detail ? detail : "");
     c->broken = true;
 }
 
@@ -136,8 +139,8 @@ static void pause_briefly(void)
     nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
-/* How its call stands. One that is being aborted is not asked. */
-static ncclResult_t ask(struct cuda_comm *c)
+/* Polls the pending call. NCCL must not be queried while the communicator is aborted. */
+static ncclResult_t poll_call(struct cuda_comm *c)
 {
     ncclResult_t result = ncclRemoteError;
     pthread_mutex_lock(&c->lock);
@@ -146,11 +149,11 @@ static ncclResult_t ask(struct cuda_comm *c)
     return result;
 }
 
-/* What became of a call. Most are over at once; the first ones connect to the other ranks, which may never come: then
- * whoever looks after the ranks ends the wait (gpu/cuda/comm/cuda_watchdog.h). */
-static ncclResult_t settle(struct cuda_comm *c, ncclResult_t result)
+/* Waits until a call is done and returns its result. Most calls finish at once. The first calls connect to the other
+ * ranks; if a rank is missing, the watchdog ends the wait (gpu/cuda/comm/cuda_watchdog.h). */
+static ncclResult_t wait_for_call(struct cuda_comm *c, ncclResult_t result)
 {
-    for (int n = 0; result == ncclInProgress && (result = ask(c)) == ncclInProgress; n += n < EAGER_POLLS) {
+    for (int n = 0; result == ncclInProgress && (result = poll_call(c)) == ncclInProgress; n += n < EAGER_POLLS) {
         if (cuda_rt_stopped(c->rt)) return ncclRemoteError;
         if (n < EAGER_POLLS)
             sched_yield();
@@ -177,9 +180,9 @@ static ncclResult_t start_all(struct cuda_rt *const *ranks, int n, struct cuda_c
     ncclResult_t result = library.f.GetUniqueId(&id);
     if (result != ncclSuccess || (result = library.f.GroupStart()) != ncclSuccess) return result;
     for (int r = 0; r < n; r++) {
-        (void)cuda_rt_stream(ranks[r], CUDA_COMM); /* its device is the current one now */
-        ncclResult_t one = library.f.CommInitRankConfig(&out[r]->comm, n, id, r, &config);
-        if (result == ncclSuccess && one != ncclInProgress) result = one;
+        (void)cuda_rt_stream(ranks[r], CUDA_COMM); /* selects the rank's device */
+        ncclResult_t call_result = library.f.CommInitRankConfig(&out[r]->comm, n, id, r, &config);
+        if (result == ncclSuccess && call_result != ncclInProgress) result = call_result;
     }
     ncclResult_t end = library.f.GroupEnd();
     return result == ncclSuccess && end != ncclInProgress ? end : result;
@@ -187,14 +190,14 @@ static ncclResult_t start_all(struct cuda_rt *const *ranks, int n, struct cuda_c
 
 static enum status open_all(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)
 {
-    for (int r = 0; r < n; r++) set_inside(out[r], true); /* an abort waits for this thread, too */
+    for (int r = 0; r < n; r++) set_inside(out[r], true); /* an abort has to wait for this thread, too */
     ncclResult_t result = start_all(ranks, n, out);
-    for (int r = 0; r < n && result == ncclSuccess; r++) result = settle(out[r], ncclInProgress);
-    for (int r = n; r-- > 0;) set_inside(out[r], false); /* the last one first: it is freed when the others are out */
+    for (int r = 0; r < n && result == ncclSuccess; r++) result = wait_for_call(out[r], ncclInProgress);
+    for (int r = n; r-- > 0;) set_inside(out[r], false); /* last rank first: an abort frees it last */
     if (result == ncclSuccess) return STATUS_OK;
     return err_set(err, STATUS_IO,
-                   "NCCL: the %d GPUs of this worker cannot be joined: %s; see NCCL_DEBUG=INFO, or "
-                   "start a worker for each",
+                   "NCCL: cannot connect the %d GPUs of this worker: %s: set NCCL_DEBUG=INFO for details, or start one "
+                   "worker per GPU",
                    n, library.f.GetErrorString(result));
 }
 
@@ -221,20 +224,20 @@ void cuda_comm_close(struct cuda_comm *c)
 {
     if (!c) return;
     (void)cuda_rt_stream(c->rt, CUDA_COMM);
-    if (c->comm) (void)library.f.CommDestroy(c->comm); /* all ranks have done all they were asked to */
+    if (c->comm) (void)library.f.CommDestroy(c->comm); /* all ranks have finished their calls */
     pthread_mutex_destroy(&c->lock);
     mem_free(c);
 }
 
-/* The rank may call into NCCL, up to `done`. */
+/* True if the rank may call NCCL; then the caller has to call `done`. */
 static bool begin(struct cuda_comm *c)
 {
     pthread_mutex_lock(&c->lock);
-    bool may = !c->ended && !c->broken && c->comm;
+    bool allowed = !c->ended && !c->broken && c->comm;
     assert(!c->inside);
-    c->inside = may;
+    c->inside = allowed;
     pthread_mutex_unlock(&c->lock);
-    return may;
+    return allowed;
 }
 
 static bool is_inside(struct cuda_comm *c)
@@ -249,11 +252,11 @@ bool cuda_comm_failed(struct cuda_comm *c, struct err *why)
 {
     ncclResult_t result = ncclSuccess;
     pthread_mutex_lock(&c->lock);
-    bool idle = c->comm && !c->ended && !c->inside && !c->broken; /* a rank that is inside learns it there */
+    bool idle = c->comm && !c->ended && !c->inside && !c->broken; /* a rank inside a call gets the error there */
     if (idle && library.f.CommGetAsyncError(c->comm, &result) != ncclSuccess) result = ncclInternalError;
     bool failed = result != ncclSuccess && result != ncclInProgress;
-    if (failed) broke(c, result);
-    failed = c->broken && !c->ended; /* its rank need not learn it before it waits for others, which wait for it */
+    if (failed) set_broken(c, result);
+    failed = c->broken && !c->ended; /* the rank may otherwise notice only after it waited for ranks that wait for it */
     if (failed) err_set(why, STATUS_IO, "%s: %s", cuda_rt_name(c->rt), c->why);
     pthread_mutex_unlock(&c->lock);
     return failed;
@@ -264,9 +267,9 @@ static void abort_one(struct cuda_comm *c)
     if (c->comm) (void)library.f.CommAbort(c->comm);
 }
 
-/* One whose rank is not inside, if there is one soon: ranks that only ask how their calls stand come out by themselves,
- * since all are ended. */
-static int one_outside(struct cuda_comm *const *comms, int n)
+/* A rank that is outside of NCCL. Ranks that only poll leave soon because all communicators are marked ended. After the
+ * timeout it returns the last rank, n - 1. */
+static int rank_outside(struct cuda_comm *const *comms, int n)
 {
     for (long polls = OUT_POLLS; polls; polls--) {
         for (int r = 0; r < n; r++)
@@ -276,7 +279,7 @@ static int one_outside(struct cuda_comm *const *comms, int n)
     return n - 1;
 }
 
-/* The last one frees all, so the others get time to come out before it. */
+/* The last abort frees all communicators, so the other ranks get time to leave NCCL before it. */
 void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 {
     assert(n > 0);
@@ -285,7 +288,7 @@ void cuda_comm_abort(struct cuda_comm *const *comms, int n)
         comms[r]->ended = true;
         pthread_mutex_unlock(&comms[r]->lock);
     }
-    int last = one_outside(comms, n), inside = 0;
+    int last = rank_outside(comms, n), inside = 0;
     for (int r = 0; r < n; r++)
         if (r != last) abort_one(comms[r]);
     for (long polls = LEAVE_POLLS; polls; polls--) {
@@ -300,13 +303,14 @@ void cuda_comm_abort(struct cuda_comm *const *comms, int n)
 
 /* --- collectives -------------------------------------------------------------------------------------------------- */
 
-/* Enqueueing may be in progress for a while; a rank that does not come is waited for here, or on the device. */
+/* Ends a call that `begin` allowed. Enqueueing may take a while: the wait for a missing rank happens here or on the
+ * device. */
 static void done(struct cuda_comm *c, ncclResult_t result)
 {
     char what[sizeof c->why];
-    result = settle(c, result);
+    result = wait_for_call(c, result);
     pthread_mutex_lock(&c->lock);
-    if (result != ncclSuccess) broke(c, result);
+    if (result != ncclSuccess) set_broken(c, result);
     snprintf(what, sizeof what, "%s", c->why);
     c->inside = false;
     pthread_mutex_unlock(&c->lock);
@@ -334,8 +338,8 @@ void cuda_comm_all_reduce(struct cuda_comm *c, float *buf, size_t n)
     done(c, library.f.AllReduce(buf, buf, n, ncclFloat, ncclSum, c->comm, stream));
 }
 
-/* All parts in one group: one launch, or few, with all of them under way at a time. What a call in a group comes to is
- * known at the group's end. */
+/* All parts in one NCCL group: one or few launches that run concurrently. NCCL reports the result of grouped calls at
+ * the end of the group. */
 static void group(struct cuda_comm *c, float *buf, const struct collective_part *parts, size_t n_parts, bool sum)
 {
     cudaStream_t stream = cuda_rt_stream(c->rt, CUDA_COMM);
@@ -349,9 +353,9 @@ static void group(struct cuda_comm *c, float *buf, const struct collective_part 
         const struct collective_part *p = &parts[i];
         float *at = buf + p->offset;
         if (!p->n) continue;
-        ncclResult_t one = sum ? library.f.Reduce(at, at, p->n, ncclFloat, ncclSum, p->root, c->comm, stream)
-                               : library.f.Broadcast(at, at, p->n, ncclFloat, p->root, c->comm, stream);
-        if (result == ncclSuccess && one != ncclInProgress) result = one;
+        ncclResult_t call_result = sum ? library.f.Reduce(at, at, p->n, ncclFloat, ncclSum, p->root, c->comm, stream)
+                                       : library.f.Broadcast(at, at, p->n, ncclFloat, p->root, c->comm, stream);
+        if (result == ncclSuccess && call_result != ncclInProgress) result = call_result;
     }
     ncclResult_t end = library.f.GroupEnd();
     done(c, result == ncclSuccess ? end : result);

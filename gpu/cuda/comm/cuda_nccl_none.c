@@ -1,11 +1,11 @@
-/* gpu/cuda/comm/cuda_comm.h where nccl.h was not found: no communicator can be had. */
+/* gpu/cuda/comm/cuda_comm.h for builds without nccl.h: every open fails. */
 #include "gpu/cuda/comm/cuda_comm.h"
 
 enum status cuda_comm_check(struct err *err)
 {
     return err_set(err, STATUS_UNSUPPORTED,
-                   "NCCL: this build has none (nccl.h was not found): install NCCL and build "
-                   "again, or start a worker for each GPU");
+                   "NCCL: this build has no NCCL support (nccl.h was not found): install NCCL and rebuild, "
+                   "or start one worker per GPU");
 }
 
 enum status cuda_comm_open(struct cuda_rt *const *ranks, int n, struct cuda_comm **out, struct err *err)

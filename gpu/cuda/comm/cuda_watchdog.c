@@ -11,36 +11,36 @@
 #include "common/base/thread.h"
 #include "common/os/environment.h"
 
-enum { LOOKS = 10 /* a second */, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
+enum { POLLS_A_SECOND = 10, ANSWER_SECONDS = 5, TIMEOUT = 600, GRACE = 60, SECONDS_MAX = 10000000 };
 
 struct cuda_watchdog {
     struct cuda_watch watch;
     unsigned timeout, grace; /* seconds */
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t turned;
-    atomic_bool failed; /* `why` is whole then */
+    pthread_cond_t changed;
+    atomic_bool failed; /* set after `why` is complete */
     struct err why, answer;
     bool answered, aborted, closing;
-    unsigned idle;    /* looks in a row without progress */
-    unsigned turns;   /* calls of cuda_watchdog_turn */
-    int helpers;      /* threads that may block */
-    bool left, ended; /* stop has returned; the thread that looks has ended */
+    unsigned idle;    /* consecutive polls without progress */
+    unsigned turns;   /* number of calls of cuda_watchdog_turn */
+    int helpers;      /* running helper threads, which may block */
+    bool left, ended; /* stop has returned; the polling thread has ended */
 };
 
-/* --- waiting, the lock held --------------------------------------------------------------------------------------- */
+/* --- waiting, with the lock held ---------------------------------------------------------------------------------- */
 
-/* Wait for the next look (true), or until the state changes. */
-static bool look_due(struct cuda_watchdog *w)
+/* Waits for the next poll (true), or until the state changes (false). */
+static bool poll_due(struct cuda_watchdog *w)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += 1000000000L / LOOKS;
+    until.tv_nsec += 1000000000L / POLLS_A_SECOND;
     if (until.tv_nsec >= 1000000000L) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000L;
     }
-    return pthread_cond_timedwait(&w->turned, &w->lock, &until) == ETIMEDOUT;
+    return pthread_cond_timedwait(&w->changed, &w->lock, &until) == ETIMEDOUT;
 }
 
 static void note_failure(struct cuda_watchdog *w, const struct err *why)
@@ -49,10 +49,10 @@ static void note_failure(struct cuda_watchdog *w, const struct err *why)
     assert(why->code != STATUS_OK);
     w->why = *why;
     atomic_store(&w->failed, true);
-    pthread_cond_broadcast(&w->turned);
+    pthread_cond_broadcast(&w->changed);
 }
 
-/* --- what may block ----------------------------------------------------------------------------------------------- */
+/* --- helper threads, which may block ------------------------------------------------------------------------------ */
 
 static void *abort_main(void *arg)
 {
@@ -61,12 +61,12 @@ static void *abort_main(void *arg)
     pthread_mutex_lock(&w->lock);
     w->aborted = true;
     w->helpers--;
-    pthread_cond_broadcast(&w->turned);
+    pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
-static void *ask_main(void *arg)
+static void *blame_main(void *arg)
 {
     struct cuda_watchdog *w = arg;
     struct err answer = {0};
@@ -75,13 +75,13 @@ static void *ask_main(void *arg)
     w->answer = answer;
     w->answered = true;
     w->helpers--;
-    pthread_cond_broadcast(&w->turned);
+    pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
-/* Run body in a thread of its own, or here if no thread can be started. */
-static void help(struct cuda_watchdog *w, void *(*body)(void *arg))
+/* Runs body in a helper thread, or in the calling thread if no thread starts. The caller holds the lock. */
+static void start_helper(struct cuda_watchdog *w, void *(*body)(void *arg))
 {
     pthread_t thread;
     w->helpers++;
@@ -93,33 +93,35 @@ static void help(struct cuda_watchdog *w, void *(*body)(void *arg))
     pthread_mutex_lock(&w->lock);
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------ */
+/* --- polling ------------------------------------------------------------------------------------------------------ */
 
-/* No rank makes progress. The GPUs are asked why, but a driver that does not answer must not keep the worker. */
+/* No rank makes progress. A helper queries the GPUs for the reason; if the driver does not respond in time, the message
+ * without the query is used. */
 static void stalled(struct cuda_watchdog *w)
 {
     struct err why = {0};
-    unsigned turn = w->turns, looks = 0;
+    unsigned turn = w->turns, polls = 0;
     w->answered = false;
     w->watch.blame(w->watch.ctx, w->timeout, false, &why);
-    help(w, ask_main);
-    while (!w->answered && !w->closing && turn == w->turns && looks < ANSWER_SECONDS * LOOKS) looks += look_due(w);
+    start_helper(w, blame_main);
+    while (!w->answered && !w->closing && turn == w->turns && polls < ANSWER_SECONDS * POLLS_A_SECOND)
+        polls += poll_due(w);
     if (!w->closing && turn == w->turns) note_failure(w, w->answered ? &w->answer : &why);
 }
 
-static void look(struct cuda_watchdog *w)
+static void poll_loop(struct cuda_watchdog *w)
 {
     uint64_t moves = 0;
     while (!w->closing && !atomic_load(&w->failed)) {
         struct err why = {0};
-        if (!look_due(w) || w->closing) continue;
+        if (!poll_due(w) || w->closing) continue;
         uint64_t now = w->watch.moves(w->watch.ctx);
         bool busy = !w->watch.busy || w->watch.busy(w->watch.ctx);
         w->idle = now == moves && busy ? w->idle + 1 : 0;
         moves = now;
         if (w->watch.failed && w->watch.failed(w->watch.ctx, &why))
             note_failure(w, &why);
-        else if (w->timeout && w->idle >= w->timeout * LOOKS)
+        else if (w->timeout && w->idle >= w->timeout * POLLS_A_SECOND)
             stalled(w);
     }
 }
@@ -127,9 +129,9 @@ static void look(struct cuda_watchdog *w)
 static void last_resort(struct cuda_watchdog *w)
 {
     char line[sizeof w->why.msg + 160];
-    for (unsigned looks = 0; looks < w->grace * LOOKS;) looks += look_due(w);
+    for (unsigned polls = 0; polls < w->grace * POLLS_A_SECOND;) polls += poll_due(w);
     assert(w->why.code != STATUS_OK);
-    snprintf(line, sizeof line, "%s; this worker did not end by itself within %u s", w->why.msg, w->grace);
+    snprintf(line, sizeof line, "%s; the worker did not exit within %u s", w->why.msg, w->grace);
     void (*end)(const char *line) = w->watch.end;
     pthread_mutex_unlock(&w->lock);
     end(line);
@@ -138,7 +140,7 @@ static void last_resort(struct cuda_watchdog *w)
 
 static void watchdog_free(struct cuda_watchdog *w)
 {
-    pthread_cond_destroy(&w->turned);
+    pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     mem_free(w);
 }
@@ -147,9 +149,9 @@ static void *watch_main(void *arg)
 {
     struct cuda_watchdog *w = arg;
     pthread_mutex_lock(&w->lock);
-    look(w);
+    poll_loop(w);
     if (atomic_load(&w->failed)) {
-        help(w, abort_main);
+        start_helper(w, abort_main);
         if (w->watch.end) last_resort(w);
     }
     w->ended = true;
@@ -176,20 +178,20 @@ enum status cuda_watchdog_start(const struct cuda_watch *watch, struct cuda_watc
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->turned, &attr);
+    pthread_cond_init(&w->changed, &attr);
     pthread_condattr_destroy(&attr);
     if (thread_start(&w->thread, watch_main, w) != 0) {
         watchdog_free(w);
-        return err_set(err, STATUS_LIMIT, "watchdog: cannot start its thread");
+        return err_set(err, STATUS_LIMIT, "watchdog: cannot start a thread");
     }
     *out = w;
     return STATUS_OK;
 }
 
-/* Until no helper runs and, after a failure, the abort has ended. The lock is held. */
+/* Waits until no helper runs and, after a failure, until the abort has ended. The caller holds the lock. */
 static void helpers_wait(struct cuda_watchdog *w)
 {
-    while (w->helpers || (atomic_load(&w->failed) && !w->aborted)) pthread_cond_wait(&w->turned, &w->lock);
+    while (w->helpers || (atomic_load(&w->failed) && !w->aborted)) pthread_cond_wait(&w->changed, &w->lock);
     assert(w->helpers == 0);
 }
 
@@ -200,7 +202,7 @@ void cuda_watchdog_turn(struct cuda_watchdog *w, const struct cuda_watch *watch)
     pthread_mutex_lock(&w->lock);
     assert(!w->closing);
     w->turns++; /* a stall of the old watch no longer counts */
-    pthread_cond_broadcast(&w->turned);
+    pthread_cond_broadcast(&w->changed);
     helpers_wait(w);
     w->watch = *watch;
     w->idle = 0;
@@ -213,7 +215,7 @@ void cuda_watchdog_stop(struct cuda_watchdog *w)
     pthread_mutex_lock(&w->lock);
     assert(!w->closing);
     w->closing = true;
-    pthread_cond_broadcast(&w->turned);
+    pthread_cond_broadcast(&w->changed);
     helpers_wait(w);
     pthread_t thread = w->thread;
     bool stays = atomic_load(&w->failed) && w->watch.end && !w->ended;
@@ -229,7 +231,7 @@ void cuda_watchdog_stop(struct cuda_watchdog *w)
 
 void cuda_watchdog_fail(struct cuda_watchdog *w, const struct err *why)
 {
-    static const struct err unknown = {STATUS_CLOSED, "a rank of this worker gave up"};
+    static const struct err unknown = {STATUS_CLOSED, "a rank of this worker failed"};
     pthread_mutex_lock(&w->lock);
     note_failure(w, why && why->code != STATUS_OK && why->code != STATUS_CLOSED ? why : &unknown);
     pthread_mutex_unlock(&w->lock);

@@ -4,11 +4,11 @@
 #include <float.h>
 #include <math.h>
 
-/* What the operations below are written with. */
+/* Builder of a graph. */
 struct writer {
     struct attn_graph *graph;
     const struct attn_graph_shape *shape;
-    int64_t b, h, g, t, d, row; /* the shape again; row: elements of one token in the packed memory */
+    int64_t b, h, g, t, d, row; /* copies from the shape; row: elements of one token in the packed memory */
 };
 
 static struct writer begin(struct attn_graph *graph, const struct attn_graph_shape *s)
@@ -31,7 +31,7 @@ static int put(struct writer *w, struct attn_graph_tensor tensor)
     return w->graph->n_tensors++;
 }
 
-/* [B,heads,m,n] without gaps */
+/* A tensor [B,heads,m,n] without gaps. */
 static int dense(struct writer *w, enum attn_graph_role role, enum attn_graph_type type, int64_t heads, int64_t m,
                  int64_t n)
 {
@@ -39,18 +39,18 @@ static int dense(struct writer *w, enum attn_graph_role role, enum attn_graph_ty
                       .type = type, .role = role, .dim = {w->b, heads, m, n}, .stride = {heads * m * n, m * n, n, 1}});
 }
 
-/* The same, an intermediate result of the operation that follows. */
+/* The same for an intermediate result [B,H,m,n]. */
 static int inside(struct writer *w, enum attn_graph_type type, int64_t m, int64_t n)
 {
     return dense(w, ATTN_INSIDE, type, w->h, m, n);
 }
 
-/* An activation [B,heads,T,hd] in rows of `row` elements, or its view [B,heads,hd,T]. */
-static int rows(struct writer *w, enum attn_graph_role role, int64_t heads, int64_t row, bool turned)
+/* An activation [B,heads,T,hd] in rows of `row` elements, or its transposed view [B,heads,hd,T]. */
+static int rows(struct writer *w, enum attn_graph_role role, int64_t heads, int64_t row, bool transposed)
 {
     struct attn_graph_tensor t = {
         .type = w->shape->type, .role = role, .dim = {w->b, heads, w->t, w->d}, .stride = {w->t * row, w->d, row, 1}};
-    if (turned) {
+    if (transposed) {
         t.dim[2] = w->d;
         t.dim[3] = w->t;
         t.stride[2] = 1;
@@ -65,7 +65,7 @@ static int value(struct writer *w, float x)
                       .type = ATTN_F32, .role = ATTN_VALUE, .value = x, .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}});
 }
 
-/* Returns y. */
+/* Adds an operation and returns y. */
 static int op(struct writer *w, enum attn_graph_kind kind, int x, int b, int y)
 {
     assert(w->graph->n_ops < ATTN_GRAPH_OPS);
@@ -73,7 +73,7 @@ static int op(struct writer *w, enum attn_graph_kind kind, int x, int b, int y)
     return y;
 }
 
-/* scores where the key is not after the query, -infinity elsewhere */
+/* The causal mask: keeps scores where key <= query, and writes -infinity elsewhere. */
 static int causal(struct writer *w, int scores)
 {
     int query = op(w, ATTN_INDEX, scores, -1, inside(w, ATTN_I32, w->t, w->t));
@@ -100,29 +100,29 @@ void attn_graph_forward(struct attn_graph *graph, const struct attn_graph_shape 
     int s = op(&w, ATTN_MATMUL, q, k, inside(&w, ATTN_F32, t, t));
     s = op(&w, ATTN_MUL, s, value(&w, scale_of(shape)), inside(&w, ATTN_F32, t, t));
     s = causal(&w, s);
-    int top = op(&w, ATTN_MAX, s, -1, inside(&w, ATTN_F32, t, 1));
-    int e = op(&w, ATTN_SUB, s, top, inside(&w, ATTN_F32, t, t));
+    int row_max = op(&w, ATTN_MAX, s, -1, inside(&w, ATTN_F32, t, 1));
+    int e = op(&w, ATTN_SUB, s, row_max, inside(&w, ATTN_F32, t, t));
     e = op(&w, ATTN_EXP, e, -1, inside(&w, ATTN_F32, t, t));
     int sum = op(&w, ATTN_SUM, e, -1, inside(&w, ATTN_F32, t, 1));
     int logarithm = op(&w, ATTN_LOG, sum, -1, inside(&w, ATTN_F32, t, 1));
-    op(&w, ATTN_ADD, top, logarithm, dense(&w, ATTN_LSE, ATTN_F32, w.h, t, 1));
+    op(&w, ATTN_ADD, row_max, logarithm, dense(&w, ATTN_LSE, ATTN_F32, w.h, t, 1));
     int p = op(&w, ATTN_DIV, e, sum, inside(&w, shape->type, t, t));
     op(&w, ATTN_MATMUL, p, v, o);
 }
 
-/* out[B,G,T,hd] = x^T y with x [B,H,T,T] in fp32 or bf16 and y [B,H,T,hd]; heads of one group are summed. */
-static void turned_product(struct writer *w, int x, int y, enum attn_graph_role role)
+/* out[B,G,T,hd] = x^T y for x[B,H,T,T] in fp32 or bf16 and y[B,H,T,hd]. Sums over the heads of one group. */
+static void transposed_product(struct writer *w, int x, int y, enum attn_graph_role role)
 {
     struct attn_graph_tensor t = {.type = w->shape->type,
                                   .role = ATTN_INSIDE,
                                   .dim = {w->b, w->h, w->t, w->t},
                                   .stride = {w->h * w->t * w->t, w->t * w->t, 1, w->t}};
-    int turned = op(w, ATTN_TURN, x, -1, put(w, t)), out = rows(w, role, w->g, w->row, false);
+    int transposed = op(w, ATTN_TRANSPOSE, x, -1, put(w, t)), out = rows(w, role, w->g, w->row, false);
     if (w->h == w->g) {
-        op(w, ATTN_MATMUL, turned, y, out);
+        op(w, ATTN_MATMUL, transposed, y, out);
         return;
     }
-    int all = op(w, ATTN_MATMUL, turned, y, inside(w, w->shape->type, w->t, w->d));
+    int all = op(w, ATTN_MATMUL, transposed, y, inside(w, w->shape->type, w->t, w->d));
     op(w, ATTN_SUM, all, -1, out);
 }
 
@@ -142,19 +142,19 @@ void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape
     int p = op(&w, ATTN_MATMUL, q, k, inside(&w, ATTN_F32, t, t));
     p = op(&w, ATTN_MUL, p, scale, inside(&w, ATTN_F32, t, t));
     p = op(&w, ATTN_SUB, p, lse, inside(&w, ATTN_F32, t, t));
-    p = causal(&w, p); /* behind lse, as NVIDIA's front end of cuDNN 9.18 and newer has it (older ones: before) */
+    p = causal(&w, p); /* after lse, as NVIDIA's front end of cuDNN 9.18 and newer has it (older ones: before) */
     p = op(&w, ATTN_EXP, p, -1, inside(&w, ATTN_F32, t, t));
-    turned_product(&w, p, d_o, ATTN_DV);
+    transposed_product(&w, p, d_o, ATTN_DV);
 
     int ds = op(&w, ATTN_MATMUL, d_o, v, inside(&w, ATTN_F32, t, t));
     ds = op(&w, ATTN_SUB, ds, dot, inside(&w, ATTN_F32, t, t));
     ds = op(&w, ATTN_MUL, ds, p, inside(&w, ATTN_F32, t, t));
     ds = op(&w, ATTN_MUL, ds, scale, inside(&w, shape->type, t, t));
-    turned_product(&w, ds, q, ATTN_DK);
+    transposed_product(&w, ds, q, ATTN_DK);
 
     struct attn_graph_tensor straight = {
         .type = shape->type, .role = ATTN_INSIDE, .dim = {w.b, w.g, t, w.d}, .stride = {t * w.row, w.d, w.row, 1}};
-    int keys = op(&w, ATTN_TURN, k, -1, put(&w, straight)), dq = rows(&w, ATTN_DQ, w.h, w.row, false);
+    int keys = op(&w, ATTN_TRANSPOSE, k, -1, put(&w, straight)), dq = rows(&w, ATTN_DQ, w.h, w.row, false);
     if (shape->exact) {
         op(&w, ATTN_MATMUL, ds, keys, dq);
         return;
@@ -178,13 +178,13 @@ size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role r
     return 0;
 }
 
-/* Kernels for 8.x and 12.x sum dq here, too. */
+/* Kernels for 8.x and 12.x keep the sums of dq in the workspace. */
 static bool sums_in_workspace(const struct attn_graph_shape *s)
 {
     return !s->exact && (s->capability / 10 == 8 || s->capability / 10 == 12);
 }
 
-/* Exact: ds of all heads, in whole tiles. Shared keys: dk and dv of each query head. */
+/* Exact graphs need ds of all heads in whole tiles. Shared keys need dk and dv of each query head. */
 size_t attn_graph_workspace(const struct attn_graph_shape *s)
 {
     enum { LEAST = 256, TILE_ROWS = 64, TILE_COLUMNS = 128, ACT_BYTES = 2 };

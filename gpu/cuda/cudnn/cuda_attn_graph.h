@@ -1,12 +1,12 @@
-/* Causal self-attention written out as a graph of small operations, for a library that fuses such graphs into one
- * kernel (cuDNN). This is only the description: gpu/cuda/cudnn/cuda_cudnn_plan.c turns it into the library's
- * descriptors, tests/cuda/emulator/graph_run.c executes it on the CPU.
+/* Causal self-attention as a graph of small operations, for a library that fuses such a graph into one kernel (cuDNN).
+ * This file only describes the graph. gpu/cuda/cudnn/cuda_cudnn_plan.c turns it into cuDNN descriptors;
+ * tests/cuda/emulator/graph_run.c executes it on the CPU.
  *
- * All tensors have four dimensions with strides in elements. Forward is softmax(scale q k^T) v with the log-sum-exp of
- * each row kept; backward takes the probabilities back from it (Dao et al., arXiv 2205.14135):
+ * All tensors have four dimensions, with strides in elements. Forward is softmax(scale q k^T) v and keeps the
+ * log-sum-exp of each row. Backward recomputes the probabilities from it (Dao et al., arXiv 2205.14135):
  *     p = exp(scale q k^T - lse),  dv = p^T do,  ds = scale p (do v^T - dot),  dq = ds k,  dk = ds^T q
- * with dot = the row sums of do * o. kv_heads < heads: query head h uses key head h / (heads / kv_heads), and dk, dv
- * are sums over the query heads of one key head. */
+ * where dot = the row sums of do * o. If kv_heads < heads, query head h uses key head h / (heads / kv_heads), and dk
+ * and dv are sums over the query heads of one key head. */
 #ifndef GPU_CUDA_ATTN_GRAPH_H
 #define GPU_CUDA_ATTN_GRAPH_H
 
@@ -16,10 +16,10 @@
 
 enum attn_graph_type { ATTN_F32, ATTN_BF16, ATTN_I32, ATTN_BOOL };
 
-/* What a tensor is bound to. Q, K, V lie in one packed [B,T,(H+2G)*hd], as do DQ, DK, DV in another. */
+/* Memory that a tensor is bound to. Q, K, V lie in one packed [B,T,(H+2G)*hd]; DQ, DK, DV lie in another. */
 enum attn_graph_role {
-    ATTN_INSIDE, /* never in memory as far as anybody knows */
-    ATTN_VALUE,  /* one float, known when the graph is made */
+    ATTN_INSIDE, /* virtual: an intermediate result without memory */
+    ATTN_VALUE,  /* one float, a constant of the graph */
     ATTN_Q,
     ATTN_K,
     ATTN_V,
@@ -42,20 +42,20 @@ struct attn_graph_tensor {
 };
 
 enum attn_graph_kind {
-    ATTN_MATMUL, /* y[b,h,i,j] = sum over k of x[b,h,i,k] b[b,h',k,j], h' as above */
-    ATTN_MUL,    /* y = x b; b may have dimensions of 1, in this and the next ones */
+    ATTN_MATMUL, /* y[b,h,i,j] = sum over k of x[b,h,i,k] b[b,h',k,j], h' = h / (heads / kv_heads) */
+    ATTN_MUL,    /* y = x b; here and below, b may have dimensions of 1 */
     ATTN_ADD,
     ATTN_SUB,
     ATTN_DIV,
     ATTN_EXP,
     ATTN_LOG,
-    ATTN_COPY,   /* y = x, in y's type */
+    ATTN_COPY,   /* y = x, converted to y's type */
     ATTN_INDEX,  /* y = the index along `axis` */
     ATTN_GE,     /* y = x >= b */
     ATTN_SELECT, /* y = t ? x : b */
-    ATTN_MAX,    /* reductions: along the dimensions in which y is smaller; heads fold in groups of neighbours */
+    ATTN_MAX,    /* reductions along the dimensions in which y is smaller; heads fold in groups of neighbours */
     ATTN_SUM,
-    ATTN_TURN /* y[..,i,j] = x[..,j,i]; strides say how it lies */
+    ATTN_TRANSPOSE /* y[..,i,j] = x[..,j,i]; the strides describe the layout */
 };
 
 struct attn_graph_op {
@@ -74,24 +74,25 @@ struct attn_graph {
 
 struct attn_graph_shape {
     size_t batch, heads, kv_heads, seq, head_dim; /* kv_heads divides heads */
-    bool exact;                /* backward: dq is one matrix product, summed in a fixed order; costs scratch of T*T */
-    enum attn_graph_type type; /* of activations: ATTN_BF16; ATTN_F32 to check the mathematics */
-    int capability;            /* of the GPU, 90: 9.0 */
+    bool exact;                /* backward: dq is one matrix product with a fixed order of sums; needs scratch of T*T */
+    enum attn_graph_type type; /* of activations: ATTN_BF16; ATTN_F32 for tests of the mathematics */
+    int capability;            /* compute capability of the GPU; 90: 9.0 */
 };
 
 void attn_graph_forward(struct attn_graph *graph, const struct attn_graph_shape *shape);
 void attn_graph_backward(struct attn_graph *graph, const struct attn_graph_shape *shape);
 
-/* What is not seen gets the least finite number in place of -infinity. NVIDIA's front end does so for libraries before
- * 9.10; the results are the same. */
+/* Masks with the lowest finite number instead of -infinity. NVIDIA's front end does so for libraries before 9.10; the
+ * results are the same. */
 void attn_graph_finite_mask(struct attn_graph *graph);
 
-/* Bytes of the scratch that `role` (ATTN_DOT, ATTN_DQ_SUM) wants; 0 for others and where the graph has none. */
+/* Bytes of scratch memory for `role` (ATTN_DOT, ATTN_DQ_SUM); 0 for other roles, and if the graph has no such
+ * tensor. */
 size_t attn_graph_scratch(const struct attn_graph *graph, enum attn_graph_role role);
-/* Bytes of workspace that backward will want: to the byte what cuDNN 9.8 to 9.28 ask for on sm_90, and at most 256 more
- * than that on others. */
+/* Estimated bytes of workspace of backward: exact for cuDNN 9.8 to 9.28 on sm_90, at most 256 too many on other
+ * GPUs. */
 size_t attn_graph_workspace(const struct attn_graph_shape *shape);
-/* Where a tensor of `role` begins in the packed [B,T,(H+2G)*hd] or in its own memory, in elements. */
+/* Offset in elements of a tensor of `role` in the packed [B,T,(H+2G)*hd] or in its own memory. */
 size_t attn_graph_offset(const struct attn_graph_shape *shape, enum attn_graph_role role);
 
 #endif

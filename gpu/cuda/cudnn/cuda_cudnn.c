@@ -9,23 +9,23 @@
 enum {
     ACT_BYTES = 2, /* bf16 */
     ALIGN = 256,
-    SCRATCH_MAX = 1 << 30, /* of several sequences: more of them at a time would be no faster */
-    SCRATCH_SHARE = 8      /* of the GPU's memory, for one sequence, which cannot be cut: T*T in exact graphs */
+    SCRATCH_MAX = 1 << 30, /* limit for several sequences: more sequences at a time are not faster */
+    SCRATCH_SHARE = 8 /* one sequence may use 1/8 of the GPU's memory, because it cannot be cut: T*T in exact graphs */
 };
 
 struct cuda_cudnn {
     struct cuda_rt *rt;
     struct cudnn_rt *dnn;
     bool exact;
-    size_t scratch_max, single_max; /* single_max: of one sequence */
+    size_t scratch_max, single_max; /* bytes; single_max: for one sequence */
 };
 
-/* One of the scratch buffers, in bytes from the start of the plan's memory. */
+/* The scratch buffers of a plan, at offsets at[] in its scratch memory. */
 enum { PART_DOT, PART_DQ_SUM, PART_LSE, PART_WORKSPACE, PARTS };
 
 struct cuda_cudnn_attn {
     struct cuda_cudnn *owner;
-    struct attn_graph_shape each; /* of one part of the batch */
+    struct attn_graph_shape each; /* shape of one part of the batch */
     size_t parts, at[PARTS], scratch_bytes;
     bool inference;
     struct cudnn_kernel *forward, *backward;
@@ -35,13 +35,13 @@ struct cuda_cudnn_attn {
 enum status cuda_attention_wish(enum cuda_attention *out, struct err *err)
 {
     static const char *const words[] = {"", "own", "cudnn", "exact"};
-    const char *set = getenv("ATOLL_ATTENTION");
+    const char *value = getenv("ATOLL_ATTENTION");
     for (int i = 0; i < 4; i++) {
-        if (strcmp(set ? set : "", words[i]) != 0) continue;
+        if (strcmp(value ? value : "", words[i]) != 0) continue;
         *out = (enum cuda_attention)i;
         return STATUS_OK;
     }
-    return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": own, cudnn or exact are allowed", set);
+    return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": set it to own, cudnn or exact", value);
 }
 
 static size_t single_room(struct cuda_rt *rt)
@@ -80,13 +80,13 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Bytes that a part of `batch` sequences will want. */
-static size_t guess(const struct attn_graph_shape *s, bool inference, size_t batch)
+/* Estimated scratch bytes of a part with `batch` sequences. */
+static size_t estimate(const struct attn_graph_shape *s, bool inference, size_t batch)
 {
     struct attn_graph_shape part = *s;
     part.batch = batch;
     size_t rows = batch * s->heads * s->seq, floats = aligned(rows * sizeof(float)); /* lse, or dot */
-    if (inference) return floats + ALIGN;                                            /* forward's workspace is less */
+    if (inference) return floats + ALIGN; /* the workspace of forward is smaller than ALIGN */
     if (!s->exact) floats += aligned(rows * s->head_dim * sizeof(float));
     return floats + aligned(attn_graph_workspace(&part));
 }
@@ -96,14 +96,14 @@ static size_t room(const struct cuda_cudnn *dnn, size_t batch)
     return batch == 1 ? dnn->single_max : dnn->scratch_max;
 }
 
-/* The least number of equal parts, `parts` or more, whose scratch memory there is room for; more than the batch: none.
- * A part begins where a vector load may. */
+/* The smallest number of equal parts, at least `parts`, whose scratch memory fits. Larger than the batch if none fits.
+ * A part begins at a 16-byte boundary, for vector loads. */
 static size_t parts_from(const struct cuda_cudnn *dnn, const struct attn_graph_shape *s, bool inference, size_t parts)
 {
     for (; parts <= s->batch; parts++) {
         size_t each = s->batch / parts;
         bool loads = parts == 1 || each * s->heads * s->seq * sizeof(float) % 16 == 0;
-        if (s->batch % parts == 0 && loads && guess(s, inference, each) <= room(dnn, each)) break;
+        if (s->batch % parts == 0 && loads && estimate(s, inference, each) <= room(dnn, each)) break;
     }
     return parts;
 }
@@ -120,7 +120,7 @@ static struct attn_graph_shape graph_shape(const struct cuda_cudnn *dnn, const s
                                      .type = ATTN_BF16};
 }
 
-static bool takes_heads(const struct attn_shape *s)
+static bool supports_heads(const struct attn_shape *s)
 {
     return s->head_dim % 8 == 0 && s->head_dim <= 128;
 }
@@ -129,10 +129,10 @@ size_t cuda_cudnn_attn_bytes(const struct cuda_cudnn *dnn, const struct attn_sha
 {
     struct attn_graph_shape s = graph_shape(dnn, shape);
     size_t parts = parts_from(dnn, &s, shape->inference, 1);
-    return takes_heads(shape) && parts <= s.batch ? guess(&s, shape->inference, s.batch / parts) : 0;
+    return supports_heads(shape) && parts <= s.batch ? estimate(&s, shape->inference, s.batch / parts) : 0;
 }
 
-/* Kernels and layout of the scratch memory for parts of plan->each.batch sequences. */
+/* Compiles the kernels and lays out the scratch memory for parts of each.batch sequences. */
 static enum status build(struct cuda_cudnn_attn *p, struct err *err)
 {
     struct attn_graph graph;
@@ -142,7 +142,7 @@ static enum status build(struct cuda_cudnn_attn *p, struct err *err)
     if (!p->inference) sizes[PART_DOT] = attn_graph_scratch(&graph, ATTN_DOT);
     if (!p->inference) sizes[PART_DQ_SUM] = attn_graph_scratch(&graph, ATTN_DQ_SUM);
     for (int i = 0; i < PARTS; i++) fixed += aligned(sizes[i]);
-    if (fixed > most) return err_set(err, STATUS_LIMIT, "attention wants %zu bytes of scratch", fixed);
+    if (fixed > most) return err_set(err, STATUS_LIMIT, "attention needs %zu bytes of scratch memory", fixed);
     if (!p->inference)
         TRY(cudnn_rt_compile(p->owner->dnn, &graph, most - fixed, p->owner->exact, &p->backward, &backward, err));
     attn_graph_forward(&graph, &p->each);
@@ -163,7 +163,7 @@ static void kernels_free(struct cuda_cudnn_attn *p)
     p->forward = p->backward = NULL;
 }
 
-/* The batch in as few equal parts as the scratch memory allows. */
+/* Cuts the batch into as few equal parts as the scratch memory allows. */
 static enum status build_parts(struct cuda_cudnn_attn *p, struct err *err)
 {
     const struct attn_graph_shape whole = p->each;
@@ -176,17 +176,18 @@ static enum status build_parts(struct cuda_cudnn_attn *p, struct err *err)
         if (status != STATUS_LIMIT) return status;
         kernels_free(p);
     }
-    return err_set(err, STATUS_UNSUPPORTED, "attention of one sequence wants more scratch memory than %zu bytes",
+    return err_set(err, STATUS_UNSUPPORTED, "attention of one sequence needs more than %zu bytes of scratch memory",
                    dnn->single_max);
 }
 
 enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_shape *shape, struct cuda_cudnn_attn **out,
                                    struct err *err)
 {
-    if (!takes_heads(shape))
-        return err_set(err, STATUS_UNSUPPORTED, "cuDNN wants heads of 8, 16 .. 128 columns, not %zu", shape->head_dim);
+    if (!supports_heads(shape))
+        return err_set(err, STATUS_UNSUPPORTED, "cuDNN supports heads of 8, 16 .. 128 columns, not %zu",
+                       shape->head_dim);
     struct cuda_cudnn_attn *p = mem_alloc(1, sizeof *p);
-    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of attention");
+    if (!p) return err_set(err, STATUS_NOMEM, "no memory for an attention plan");
     p->owner = dnn;
     p->inference = shape->inference;
     p->each = graph_shape(dnn, shape);
@@ -194,7 +195,7 @@ enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_sha
     if (status == STATUS_OK) {
         p->scratch = cuda_rt_alloc(dnn->rt, p->scratch_bytes);
         if (!p->scratch)
-            status = err_set(err, STATUS_NOMEM, "the GPU has no %zu bytes left for attention", p->scratch_bytes);
+            status = err_set(err, STATUS_NOMEM, "the GPU lacks %zu bytes of memory for attention", p->scratch_bytes);
     }
     if (status == STATUS_OK)
         *out = p;
@@ -206,7 +207,7 @@ enum status cuda_cudnn_attn_create(struct cuda_cudnn *dnn, const struct attn_sha
 void cuda_cudnn_attn_free(struct cuda_cudnn_attn *p)
 {
     if (!p) return;
-    cuda_rt_release(p->owner->rt, p->scratch); /* waits until nothing uses it */
+    cuda_rt_release(p->owner->rt, p->scratch); /* waits until the device no longer uses it */
     kernels_free(p);
     mem_free(p);
 }
@@ -223,9 +224,10 @@ size_t cuda_cudnn_attn_scratch(const struct cuda_cudnn_attn *p)
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-/* cuDNN's interface has no pointers to const; the graph says which tensors are read only. */
-static void *of_part(const struct cuda_cudnn_attn *p, const void *base, size_t part, size_t row, size_t column,
-                     size_t size)
+/* Address of a part of a tensor. cuDNN's interface has no pointers to const; the graph defines which tensors are read
+ * only. */
+static void *part_address(const struct cuda_cudnn_attn *p, const void *base, size_t part, size_t row, size_t column,
+                          size_t size)
 {
     size_t rows = part * p->each.batch * p->each.seq;
     assert(part < p->parts);
@@ -246,9 +248,10 @@ void cuda_cudnn_attn_fwd(struct cuda_cudnn_attn *p, const void *qkv, void *o, fl
     for (size_t part = 0; part < p->parts; part++) {
         void *memory[ATTN_ROLES] = {NULL};
         for (int i = 0; i < 3; i++)
-            memory[roles[i]] = of_part(p, qkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
-        memory[ATTN_O] = of_part(p, o, part, c, 0, ACT_BYTES);
-        memory[ATTN_LSE] = lse ? of_part(p, lse, part, p->each.heads, 0, sizeof(float)) : p->scratch + p->at[PART_LSE];
+            memory[roles[i]] = part_address(p, qkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
+        memory[ATTN_O] = part_address(p, o, part, c, 0, ACT_BYTES);
+        memory[ATTN_LSE] =
+            lse ? part_address(p, lse, part, p->each.heads, 0, sizeof(float)) : p->scratch + p->at[PART_LSE];
         cudnn_rt_run(p->owner->dnn, p->forward, memory, p->scratch + p->at[PART_WORKSPACE]);
     }
 }
@@ -263,10 +266,10 @@ void cuda_cudnn_attn_bwd(struct cuda_cudnn_attn *p, const void *qkv, const void 
         void *memory[ATTN_ROLES] = {NULL};
         for (int i = 0; i < 6; i++)
             memory[roles[i]] =
-                of_part(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
-        memory[ATTN_O] = of_part(p, o, part, c, 0, ACT_BYTES);
-        memory[ATTN_DO] = of_part(p, d_o, part, c, 0, ACT_BYTES);
-        memory[ATTN_LSE] = of_part(p, lse, part, p->each.heads, 0, sizeof(float));
+                part_address(p, i < 3 ? qkv : dqkv, part, row, attn_graph_offset(&p->each, roles[i]), ACT_BYTES);
+        memory[ATTN_O] = part_address(p, o, part, c, 0, ACT_BYTES);
+        memory[ATTN_DO] = part_address(p, d_o, part, c, 0, ACT_BYTES);
+        memory[ATTN_LSE] = part_address(p, lse, part, p->each.heads, 0, sizeof(float));
         memory[ATTN_DOT] = p->scratch + p->at[PART_DOT];
         memory[ATTN_DQ_SUM] = p->scratch + p->at[PART_DQ_SUM];
         cudnn_rt_run(p->owner->dnn, p->backward, memory, p->scratch + p->at[PART_WORKSPACE]);

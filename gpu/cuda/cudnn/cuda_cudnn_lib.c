@@ -8,17 +8,16 @@
 
 static enum status load(struct cudnn_lib *lib, const char *path, struct err *err)
 {
-    /* Devices are closed and opened again; the library stays, as atoll_cuda.so does (gpu/plugin.c): the CUDA runtime
-     * in it does not like to go. */
+    /* The library is never unloaded, like atoll_cuda.so (gpu/plugin.c): devices are closed and reopened, and the CUDA
+     * runtime inside it does not support unloading. */
     lib->object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib->object) {
         const char *why = dlerror();
         return err_set(err, STATUS_UNSUPPORTED,
-                       "cuDNN cannot be loaded (%.200s): install cuDNN 9, or name its file in "
-                       "ATOLL_CUDNN_LIBRARY",
+                       "cannot load cuDNN (%.200s): install cuDNN 9, or set ATOLL_CUDNN_LIBRARY to its file",
                        why ? why : path);
     }
-    /* A pointer to an object becomes one to a function: memcpy, as C has no cast for that. */
+    /* memcpy, because C has no cast from an object pointer to a function pointer. */
 #define CUDNN_LIB_FIND(symbol, member)                                                                                 \
     {                                                                                                                  \
         void *found_ = dlsym(lib->object, #symbol);                                                                    \
@@ -36,9 +35,9 @@ static enum status load(struct cudnn_lib *lib, const char *path, struct err *err
 
 enum status cudnn_lib_open(struct cudnn_lib *lib, struct err *err)
 {
-    const char *set = getenv("ATOLL_CUDNN_LIBRARY");
+    const char *override = getenv("ATOLL_CUDNN_LIBRARY");
     *lib = (struct cudnn_lib){.object = NULL};
-    enum status status = load(lib, set && *set ? set : "libcudnn.so.9", err);
+    enum status status = load(lib, override && *override ? override : "libcudnn.so.9", err);
     if (status != STATUS_OK) cudnn_lib_close(lib);
     return status;
 }

@@ -1,6 +1,6 @@
-/* cuDNN, opened at run time: programs start without it, and a GPU without it gets the own attention kernel. Only the
- * few calls of the graph ("backend") interface that attention needs; the headers give types and numbers, nothing is
- * linked. Empty in builds without the headers (ATOLL_CUDNN). */
+/* cuDNN, loaded at run time. Programs start without it, and a GPU without it uses Atoll's own attention kernel. The
+ * table has only the calls of the graph ("backend") interface that attention needs. The headers supply types and
+ * constants; nothing is linked. Empty in builds without the headers (ATOLL_CUDNN). */
 #ifndef GPU_CUDA_CUDNN_LIB_H
 #define GPU_CUDA_CUDNN_LIB_H
 
@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 
-/* The oldest that is used: since 9.6 the library clears the sums of dq itself. */
+/* The oldest supported version: since 9.6 the library itself clears the sums of dq. */
 enum { CUDNN_LIB_OLDEST = 90600 };
 
 #define CUDNN_LIB_CALLS(X)                                                                                             \
@@ -35,10 +35,10 @@ struct cudnn_lib {
 #undef CUDNN_LIB_MEMBER
 };
 
-/* libcudnn.so.9 from where the loader looks, or the file that ATOLL_CUDNN_LIBRARY names. UNSUPPORTED, with one line:
- * not there, without one of the calls, or too old. */
+/* Loads libcudnn.so.9 by the loader's rules, or the file that ATOLL_CUDNN_LIBRARY names. UNSUPPORTED, with a one-line
+ * message: the library is missing, lacks a call, or is too old. */
 enum status cudnn_lib_open(struct cudnn_lib *lib, struct err *err) MUST_CHECK;
-/* Zeroed ones, too. */
+/* A zeroed struct is allowed. */
 void cudnn_lib_close(struct cudnn_lib *lib);
 
 #endif

@@ -8,8 +8,8 @@
 
 enum {
     DESCRIPTORS = ATTN_GRAPH_TENSORS + 2 * ATTN_GRAPH_OPS + 4,
-    ENGINES = 16, /* more are not looked at */
-    PACKS = 256   /* sets of pointers remembered: layers times parts of the batch */
+    ENGINES = 16, /* limit of engines tried */
+    PACKS = 256   /* cached sets of pointers: layers times parts of the batch */
 };
 
 typedef cudnnBackendDescriptor_t desc;
@@ -24,12 +24,12 @@ struct cudnn_plan {
     struct cudnn_target target;
     struct attn_graph graph;
     struct cudnn_plan_facts facts;
-    desc all[DESCRIPTORS]; /* everything that the plan is made of, in the order of making */
+    desc all[DESCRIPTORS]; /* all descriptors of the plan, in the order of creation */
     int n_all;
     desc tensors[ATTN_GRAPH_TENSORS], ops[ATTN_GRAPH_OPS], engines[ENGINES], plan;
     struct pack packs[PACKS];
     size_t n_packs;
-    cudnnStatus_t status; /* the first that was not success */
+    cudnnStatus_t status; /* the first failure */
 };
 
 /* --- descriptors: the first error stays, and later calls do nothing ----------------------------------------------- */
@@ -40,7 +40,7 @@ static bool good(struct cudnn_plan *p, cudnnStatus_t status)
     return p->status == CUDNN_STATUS_SUCCESS;
 }
 
-/* *out is not touched if there is none: the library says nothing of what it leaves there. */
+/* Leaves *out unchanged on failure, because the library does not specify what it writes then. */
 static cudnnStatus_t make_one(const struct cudnn_lib *lib, cudnnBackendDescriptorType_t type, desc *out)
 {
     desc d;
@@ -78,7 +78,7 @@ static enum status refused(const struct cudnn_lib *lib, cudnnStatus_t status, co
 {
     char more[256] = "";
     lib->last_error(more, sizeof more);
-    for (char *c = more; *c; c++) /* one line */
+    for (char *c = more; *c; c++) /* keep the message on one line */
         if ((unsigned char)*c < ' ') *c = ' ';
     return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu.%zu: %s: %s %.200s", lib->number / 10000,
                    lib->number / 100 % 100, lib->number % 100, what, lib->status_text(status), more);
@@ -135,7 +135,7 @@ static desc reduction(struct cudnn_plan *p, cudnnReduceTensorOp_t mode, desc x, 
     return o;
 }
 
-static desc turn(struct cudnn_plan *p, desc x, desc y)
+static desc transpose(struct cudnn_plan *p, desc x, desc y)
 {
     desc o = make(p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     set_desc(p, o, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
@@ -176,15 +176,15 @@ static desc operation(struct cudnn_plan *p, const struct attn_graph_op *op)
     case ATTN_MATMUL: return finish(p, matmul(p, x, b, y));
     case ATTN_MAX: return finish(p, reduction(p, CUDNN_REDUCE_TENSOR_MAX, x, y));
     case ATTN_SUM: return finish(p, reduction(p, CUDNN_REDUCE_TENSOR_ADD, x, y));
-    case ATTN_TURN: return finish(p, turn(p, x, y));
+    case ATTN_TRANSPOSE: return finish(p, transpose(p, x, y));
     default: return finish(p, pointwise(p, op, x, b, t, y));
     }
 }
 
 /* --- engines ------------------------------------------------------------------------------------------------------ */
 
-/* Fills p->engines. */
-static void ask(struct cudnn_plan *p)
+/* Builds the graph and fills p->engines from the heuristics. */
+static void find_engines(struct cudnn_plan *p)
 {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;
@@ -205,10 +205,10 @@ static void ask(struct cudnn_plan *p)
     if (p->status == CUDNN_STATUS_SUCCESS)
         (void)good(p, p->lib->get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES, &n,
                                   p->engines));
-    p->facts.engines = n < ENGINES ? (int)n : ENGINES; /* n: how many there are */
+    p->facts.engines = n < ENGINES ? (int)n : ENGINES; /* n counts all engines, also those beyond ENGINES */
 }
 
-/* *any: it may sum in any order, by its own words. */
+/* *any: the engine is declared nondeterministic. */
 static cudnnStatus_t any_order(const struct cudnn_lib *lib, desc config, bool *any)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -227,14 +227,14 @@ static cudnnStatus_t any_order(const struct cudnn_lib *lib, desc config, bool *a
     return status;
 }
 
-/* Compiles one engine: p->plan and the facts, or what is in the way. */
+/* Compiles one engine: sets p->plan and the facts, or returns the reason of the failure. */
 static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max, bool exact, struct err *err)
 {
     const struct cudnn_lib *lib = p->lib;
     int64_t bytes = 0, n = 0;
     bool any = false;
     cudnnStatus_t status = exact ? any_order(lib, p->engines[which], &any) : CUDNN_STATUS_SUCCESS;
-    if (any) return err_set(err, STATUS_UNSUPPORTED, "cuDNN has only kernels that sum in any order");
+    if (any) return err_set(err, STATUS_UNSUPPORTED, "cuDNN has no kernel with a fixed order of sums");
     desc plan = NULL;
     if (status == CUDNN_STATUS_SUCCESS) status = make_one(lib, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -252,9 +252,9 @@ static enum status compile(struct cudnn_plan *p, int which, size_t workspace_max
         status = lib->get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &bytes);
     enum status result = STATUS_OK;
     if (status != CUDNN_STATUS_SUCCESS)
-        result = refused(lib, status, "an engine cannot be compiled", err);
+        result = refused(lib, status, "cannot compile an engine", err);
     else if (bytes < 0 || (size_t)bytes > workspace_max)
-        result = err_set(err, STATUS_LIMIT, "cuDNN wants %lld bytes of workspace, at most %zu are allowed",
+        result = err_set(err, STATUS_LIMIT, "cuDNN needs %lld bytes of workspace, but at most %zu are allowed",
                          (long long)bytes, workspace_max);
     if (result != STATUS_OK) {
         if (plan) lib->unmake(plan);
@@ -271,14 +271,14 @@ enum status cudnn_plan_create(const struct cudnn_lib *lib, const struct cudnn_ta
                               struct err *err)
 {
     struct cudnn_plan *p = mem_alloc(1, sizeof *p);
-    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a plan of cuDNN's");
+    if (!p) return err_set(err, STATUS_NOMEM, "no memory for a cuDNN plan");
     p->lib = lib;
     p->target = *target;
     p->graph = *graph;
-    ask(p);
+    find_engines(p);
     enum status status = STATUS_UNSUPPORTED;
     if (p->status != CUDNN_STATUS_SUCCESS)
-        status = refused(lib, p->status, "the graph was not accepted", err);
+        status = refused(lib, p->status, "graph rejected", err);
     else if (p->facts.engines < 1)
         status = refused(lib, p->status, "no engine for this shape", err);
     bool large = false;
@@ -333,7 +333,7 @@ static cudnnStatus_t pack_make(struct cudnn_plan *p, struct pack *pack)
     return status;
 }
 
-/* The set of these pointers, made when it is seen first; the oldest gives way. */
+/* The variant pack of these pointers, created at first use; it replaces the oldest one. */
 static cudnnStatus_t pack_of(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, desc *out)
 {
     for (size_t i = 0; i < p->n_packs && i < PACKS; i++) {
@@ -357,7 +357,7 @@ enum status cudnn_plan_prepare(struct cudnn_plan *p, void *const memory[ATTN_ROL
 {
     desc pack = NULL;
     cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
-    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "pointers were not accepted", err);
+    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "pointers rejected", err);
 }
 
 enum status cudnn_plan_execute(struct cudnn_plan *p, void *const memory[ATTN_ROLES], void *workspace, struct err *err)
@@ -365,7 +365,7 @@ enum status cudnn_plan_execute(struct cudnn_plan *p, void *const memory[ATTN_ROL
     desc pack = NULL;
     cudnnStatus_t status = pack_of(p, memory, workspace, &pack);
     if (status == CUDNN_STATUS_SUCCESS) status = p->lib->execute(p->target.handle, p->plan, pack);
-    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "attention was not executed", err);
+    return status == CUDNN_STATUS_SUCCESS ? STATUS_OK : refused(p->lib, status, "cannot execute attention", err);
 }
 
 enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudnnBackendDescriptor_t *out,
@@ -374,7 +374,7 @@ enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudn
 #if CUDNN_VERSION >= 90800
     desc d = NULL;
     if (lib->number < 90800)
-        return err_set(err, STATUS_UNSUPPORTED, "cuDNN is too old for descriptions of devices: 9.8 has them");
+        return err_set(err, STATUS_UNSUPPORTED, "this cuDNN cannot describe devices: 9.8 or newer is needed");
     cudnnStatus_t status = make_one(lib, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d);
     if (status == CUDNN_STATUS_SUCCESS)
         status = lib->set(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
@@ -384,7 +384,7 @@ enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudn
         return STATUS_OK;
     }
     if (d) lib->unmake(d);
-    return refused(lib, status, "the description of a device was not accepted", err);
+    return refused(lib, status, "device description rejected", err);
 #else
     (void)lib;
     (void)json;

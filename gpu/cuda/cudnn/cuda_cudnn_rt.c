@@ -17,13 +17,11 @@ struct cudnn_kernel {
     struct cudnn_plan *plan;
 };
 
-/* NVIDIA's own front end takes neither for attention of 16 bits, forward or backward ("known bugs"). */
+/* NVIDIA's own front end refuses 9.10.0 and 9.10.1 for 16-bit attention, forward and backward ("known bugs"). */
 static enum status check_version(size_t number, struct err *err)
 {
     if (number != 91000 && number != 91001) return STATUS_OK;
-    return err_set(err, STATUS_UNSUPPORTED,
-                   "cuDNN %zu.%zu.%zu is known to be wrong in attention: 9.10.2 or newer is "
-                   "not",
+    return err_set(err, STATUS_UNSUPPORTED, "cuDNN %zu.%zu.%zu computes attention wrongly: install 9.10.2 or newer",
                    number / 10000, number / 100 % 100, number % 100);
 }
 
@@ -35,13 +33,13 @@ enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name,
     enum status status = cudnn_lib_open(&dnn->lib, err);
     if (status == STATUS_OK) status = check_version(dnn->lib.number, err);
     if (status == STATUS_OK) {
-        cudaStream_t stream = cuda_rt_stream(rt, CUDA_MAIN); /* makes the device this thread's */
+        cudaStream_t stream = cuda_rt_stream(rt, CUDA_MAIN); /* makes the device current in this thread */
         cudnnHandle_t handle;
         cudnnStatus_t code = dnn->lib.create(&handle);
         if (code == CUDNN_STATUS_SUCCESS) dnn->handle = handle;
         if (code == CUDNN_STATUS_SUCCESS) code = dnn->lib.set_stream(dnn->handle, stream);
         if (code != CUDNN_STATUS_SUCCESS)
-            status = err_set(err, STATUS_UNSUPPORTED, "cuDNN does not start: %s", dnn->lib.status_text(code));
+            status = err_set(err, STATUS_UNSUPPORTED, "cannot start cuDNN: %s", dnn->lib.status_text(code));
     }
     if (status != STATUS_OK) {
         cudnn_rt_close(dnn);
@@ -61,8 +59,8 @@ void cudnn_rt_close(struct cudnn_rt *dnn)
     mem_free(dnn);
 }
 
-/* Up to 9.15 backward is wrong where the keys do not fill the last tile (NVIDIA's own front end adds a padding mask
- * there, from cudnn-frontend 1.15 on). */
+/* Up to 9.15 backward is wrong if the keys do not fill the last tile. NVIDIA's own front end adds a padding mask in
+ * that case, from cudnn-frontend 1.15 on. */
 static bool known_wrong(const struct cudnn_lib *lib, const struct attn_graph *graph)
 {
     bool backward = false, ragged = false;
@@ -78,15 +76,15 @@ enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *grap
 {
     if (known_wrong(&dnn->lib, graph))
         return err_set(err, STATUS_UNSUPPORTED,
-                       "cuDNN %zu.%zu is wrong where the sequence length is no multiple of "
-                       "128: 9.16 or newer is not",
+                       "cuDNN %zu.%zu computes wrong gradients for a sequence length that is no multiple of 128: "
+                       "install 9.16 or newer",
                        dnn->lib.number / 10000, dnn->lib.number / 100 % 100);
     struct cudnn_kernel *kernel = mem_alloc(1, sizeof *kernel);
-    if (!kernel) return err_set(err, STATUS_NOMEM, "no memory for a kernel of cuDNN's");
+    if (!kernel) return err_set(err, STATUS_NOMEM, "no memory for a cuDNN kernel");
     struct cudnn_target target = {.handle = dnn->handle};
     struct attn_graph own = *graph;
     if (dnn->lib.number < 91000) attn_graph_finite_mask(&own);
-    (void)cuda_rt_stream(dnn->rt, CUDA_MAIN); /* makes the device this thread's */
+    (void)cuda_rt_stream(dnn->rt, CUDA_MAIN); /* makes the device current in this thread */
     enum status status = cudnn_plan_create(&dnn->lib, &target, &own, workspace_max, exact, &kernel->plan, err);
     if (status != STATUS_OK) {
         mem_free(kernel);

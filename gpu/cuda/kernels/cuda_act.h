@@ -1,6 +1,6 @@
-/* Activations in kernels: fp32 or bf16 in memory, fp32 in registers. `bf16` and `width` are constants where a kernel
- * calls, so that nothing is decided on the device. WIDE numbers at a time are one or two loads of 16 bytes: `i` is then
- * a multiple of WIDE from a base aligned to 16 bytes. */
+/* Activations in kernels: fp32 or bf16 in memory, fp32 in registers. `bf16` and `width` are compile-time constants at
+ * each call, so the device never branches on them. WIDE numbers take one or two loads of 16 bytes; index i is then a
+ * multiple of WIDE, and the base is aligned to 16 bytes. */
 #ifndef GPU_CUDA_ACT_H
 #define GPU_CUDA_ACT_H
 
@@ -16,7 +16,7 @@ enum { WIDE = CUDA_WIDE };
 
 #define LOG2_E 1.4426950408889634f
 
-/* To nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even. NaN stays NaN. */
 DEVICE uint16_t bf16_of(float x)
 {
 #ifdef __CUDACC__
@@ -45,7 +45,7 @@ DEVICE float bf16_value(uint32_t half)
     return float_of(half << 16);
 }
 
-/* WIDE numbers as they lie in memory, to be looked at later: bits[WIDE], of which bf16 takes half. */
+/* Loads the raw bits of WIDE numbers without converting them: bits[WIDE]; bf16 fills the first half. */
 DEVICE void act_hold(const void *p, size_t i, const int bf16, uint32_t *bits)
 {
     const int words = bf16 ? WIDE / 2 : WIDE;
@@ -114,8 +114,8 @@ DEVICE void act_store(void *p, size_t i, const int bf16, const int width, const 
     }
 }
 
-/* fp32 numbers that may lie anywhere in theta. One at a time, 32 lanes of a warp would each touch a sector of their own
- * for 4 bytes of it, WIDE times over. */
+/* out[width] = w[i ..], fp32 numbers that may be misaligned in theta. Aligned weights use wide loads: with single
+ * loads, each of the 32 lanes would touch its own sector for 4 bytes, WIDE times over. */
 DEVICE void weights_load(const float *w, size_t i, const int width, float *out)
 {
     if (width == WIDE && (uintptr_t)w % 16 == 0)
@@ -124,7 +124,7 @@ DEVICE void weights_load(const float *w, size_t i, const int width, float *out)
         UNROLL for (int k = 0; k < width; k++) out[k] = w[i + k];
 }
 
-/* 2^x to two units in the last place; 0 where that is below 2^-126. */
+/* 2^x with an error of at most two units in the last place; 0 if the result is below 2^-126. */
 DEVICE float power_of_2(float x)
 {
 #ifdef __CUDACC__
@@ -136,9 +136,10 @@ DEVICE float power_of_2(float x)
 #endif
 }
 
-/* 1 / (1 + e^-z); for a result that becomes bf16 by two instructions that are right to a few parts in a million.
- * __expf and __fdividef are these and eight more, for numbers that bf16 does not tell from 0. [derived from code for
- * sm_90: GELU of 8 numbers takes 110 instructions, 174 with those, where the memory of an H200 leaves time for 220] */
+/* 1 / (1 + e^-z). With bf16, two approximate instructions with a relative error of a few parts in a million. __expf and
+ * __fdividef are the same two instructions and eight more, for results that bf16 cannot tell from 0. [derived from code
+ * for sm_90: GELU of 8 numbers takes 110 instructions, 174 with __expf and __fdividef; the memory of an H200 leaves
+ * time for 220] */
 DEVICE float logistic(float z, const int bf16)
 {
 #ifdef __CUDACC__

@@ -1,7 +1,10 @@
-/* The kernels of the CUDA back end and their arguments. A launch is asynchronous; pointers are device memory, rows lie
- * end to end. `float *` is fp32, `void *` activations: bf16 where the struct's `bf16` says so, else fp32. Each comment
- * names the grid that covers the work: x blocks, or x, y. "wide" blocks take CUDA_WIDE numbers a thread where the rows'
- * length is a multiple of that (rows begin at 16 bytes then), else one. */
+/* Kernels of the CUDA back end and their arguments.
+ *
+ * - A launch is asynchronous. Pointers are device memory; rows are contiguous.
+ * - `float *` is fp32. `void *` is activations: bf16 if the struct's `bf16` is set, else fp32.
+ * - The comment of a kernel names the grid that covers the work: x blocks, or x by y blocks.
+ * - "wide" blocks take CUDA_WIDE numbers per thread if the row length is a multiple of it (rows then begin at 16
+ *   bytes), else one number per thread. */
 #ifndef GPU_CUDA_ARGS_H
 #define GPU_CUDA_ARGS_H
 
@@ -16,28 +19,28 @@ extern "C" {
 #endif
 
 enum {
-    CUDA_BLOCK = 256,          /* threads of an elementwise block */
-    CUDA_WIDE = 8,             /* numbers that a thread loads at a time: 16 bytes of bf16 */
-    CUDA_COLUMN_THREADS = 128, /* of a block that sums columns over rows */
-    CUDA_FUSED_THREADS = 256,  /* of a block of cuda_norm_fused; of the short one half */
-    CUDA_FUSED_WIDE = 2,       /* wide loads of a row that each of them has at most */
-    CUDA_COLUMN_GROUPS = 16,   /* cuda_columns_end: partial sums are added in so many groups, 32 columns a block */
-    CUDA_EMBED_ROWS = 8192,    /* cuda_embed_sort compares each of so many tokens, at most, with all of them */
-    CUDA_ADAMW_EACH = 4,       /* elements of a thread of cuda_adamw */
-    CUDA_XENT_THREADS = 512,   /* of a block of the classifier */
-    CUDA_ROW_WARPS = 8,        /* rows that a block of the row kernels takes, one warp each */
-    CUDA_GRID_Y_MAX = 65535,   /* of any grid; in those of attention: heads of all sequences */
-    CUDA_SEGMENTS = 1024,      /* a reduction to a scalar is cut into so many at most, by its length alone */
-    CUDA_ATTN_ROWS = 8,        /* queries (or keys, backward) that a block of attention takes, one warp each */
-    CUDA_ATTN_HEAD_MAX = 128,  /* columns of a head that fit its shared memory */
-    CUDA_ATTN_TILE = 128,      /* the same of attention on tensor cores, and the threads of such a block */
-    CUDA_CHUNK_THREADS = 128,  /* of the block that takes one chunk of top-k */
-    CUDA_CHUNK_MAX = 4096,     /* values of a chunk: 32 in the registers of each thread */
-    CUDA_CHOSEN_MAX = 1024     /* of them sent: their magnitudes lie in shared memory */
+    CUDA_BLOCK = 256,          /* threads per block of an elementwise kernel */
+    CUDA_WIDE = 8,             /* numbers per wide load: 16 bytes of bf16 */
+    CUDA_COLUMN_THREADS = 128, /* threads per block of a kernel that sums columns over rows */
+    CUDA_FUSED_THREADS = 256,  /* threads per block of cuda_norm_fused; the short variant has half */
+    CUDA_FUSED_WIDE = 2,       /* wide loads of one row per thread of cuda_norm_fused, at most */
+    CUDA_COLUMN_GROUPS = 16,   /* groups of partial sums in cuda_columns_end, which takes 32 columns per block */
+    CUDA_EMBED_ROWS = 8192,    /* tokens per launch of cuda_embed_sort, at most: it compares each with all others */
+    CUDA_ADAMW_EACH = 4,       /* elements per thread of cuda_adamw */
+    CUDA_XENT_THREADS = 512,   /* threads per block of cuda_xent */
+    CUDA_ROW_WARPS = 8,        /* rows per block of a row kernel, one warp each */
+    CUDA_GRID_Y_MAX = 65535,   /* limit of grid y of any launch; for attention: heads of all sequences */
+    CUDA_SEGMENTS = 1024, /* segments of a reduction to a scalar, at most; their number depends on the length alone */
+    CUDA_ATTN_ROWS = 8,   /* queries (in backward: keys) per block of plain attention, one warp each */
+    CUDA_ATTN_HEAD_MAX = 128, /* columns of a head, at most: limit of shared memory */
+    CUDA_ATTN_TILE = 128,     /* queries or keys per block of tensor core attention, and threads of such a block */
+    CUDA_CHUNK_THREADS = 128, /* threads per block of cuda_delta_chunk */
+    CUDA_CHUNK_MAX = 4096,    /* values of a chunk, at most: 32 in the registers of each thread */
+    CUDA_CHOSEN_MAX = 1024    /* values sent of a chunk, at most: their magnitudes lie in shared memory */
 };
 
-/* A line of the list that cuda_rt.c loads when a GPU is opened, a section of the plugin. bytes: of shared memory, that
- * come with the launch. */
+/* An entry of the kernel list, a section of the plugin. cuda_rt.c loads all of them when it opens a GPU. bytes: dynamic
+ * shared memory of a launch. */
 struct cuda_known_kernel {
     const void *kernel;
     size_t bytes;
@@ -60,7 +63,7 @@ void cuda_fill(const struct cuda_grid *grid, const struct cuda_vector_args *a); 
 void cuda_axpy(const struct cuda_grid *grid, const struct cuda_vector_args *a); /* y += alpha x */
 
 struct cuda_round_args {
-    size_t n, width; /* width: 1, or CUDA_WIDE where n is a multiple of it and both begin at 16 bytes */
+    size_t n, width; /* width: CUDA_WIDE if n is a multiple of it and x and y are aligned to 16 bytes, else 1 */
     const float *x;
     uint16_t *y;
 };
@@ -87,16 +90,18 @@ struct cuda_embed_args {
     float *dwte, *dwpe;
     int32_t *order, *keys; /* [n] */
 };
-void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a);   /* n*c elements, wide */
-void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c, wide */
-void cuda_embed_sort(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* order, keys; ceil(n / 32) */
-/* dwte, behind cuda_embed_sort: ceil(n / CUDA_ROW_WARPS) by ceil(c / 32), wide */
+void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* n*c elements, wide */
+void cuda_embed_place(const struct cuda_grid *grid,
+                      const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c elements, wide */
+void cuda_embed_sort(const struct cuda_grid *grid,
+                     const struct cuda_embed_args *a); /* fills order and keys; ceil(n / 32) blocks */
+/* dwte, after cuda_embed_sort: ceil(n / CUDA_ROW_WARPS) by ceil(c / 32) blocks, wide */
 void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);
 
 /* --- cuda_norm.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_norm_args {
-    size_t n, c, block; /* block: rows of one partial sum */
+    size_t n, c, block; /* block: rows per partial sum */
     int bf16;
     const void *x, *dy, *dres;
     const float *w, *b, *mean, *rstd;
@@ -106,24 +111,24 @@ struct cuda_norm_args {
 };
 void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(n / CUDA_ROW_WARPS) */
 void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* the same */
-/* wide blocks of CUDA_COLUMN_THREADS over c, blocks of rows */
+/* wide blocks of CUDA_COLUMN_THREADS over c, by blocks of rows */
 void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a);
 
-/* --- cuda_norm_fused.cu: blocks of rows; c a multiple of CUDA_WIDE, <= CUDA_FUSED_COLUMNS ---------------------------
- */
+/* --- cuda_norm_fused.cu: blocks of rows; c a multiple of CUDA_WIDE, <= CUDA_FUSED_COLUMNS ------------------------- */
 
 enum {
     CUDA_FUSED_COLUMNS = CUDA_FUSED_THREADS * CUDA_FUSED_WIDE * CUDA_WIDE,
-    CUDA_FUSED_SHORT = CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* rows that half the threads take with one load each */
+    CUDA_FUSED_SHORT =
+        CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* longest row that half the threads hold with one load each */
 };
 
 struct cuda_fused_args {
-    size_t n, c, block; /* block: rows of one partial sum */
+    size_t n, c, block; /* block: rows per partial sum */
     int bf16;
     const void *x, *dy, *dres;
     const float *w, *mean, *rstd; /* RMS norm has no mean */
     void *dx;
-    float *partials; /* [blocks][2][c], dw then db; of RMS norm [blocks][c] */
+    float *partials; /* [blocks][2][c], dw then db; for RMS norm [blocks][c] */
 };
 void cuda_norm_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
 void cuda_norm_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
@@ -143,7 +148,7 @@ void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_ar
 /* --- cuda_rms.cu, cuda_rope.cu, cuda_glu.cu ----------------------------------------------------------------------- */
 
 struct cuda_rms_args {
-    size_t n, c, block; /* block: rows of one partial sum */
+    size_t n, c, block; /* block: rows per partial sum */
     int bf16;
     float eps;
     const void *x, *dy, *dres;
@@ -168,7 +173,7 @@ struct cuda_glu_args {
     size_t n, f;
     int bf16;
     const void *gu, *dh; /* [n,2f], [n,f] */
-    void *h, *dgu;       /* forward; backward: may be gu */
+    void *h, *dgu;       /* h: forward; dgu: backward, may be gu */
 };
 void cuda_glu_fwd(const struct cuda_grid *grid, const struct cuda_glu_args *a); /* n*f elements, wide */
 void cuda_glu_bwd(const struct cuda_grid *grid, const struct cuda_glu_args *a); /* the same */
@@ -176,18 +181,18 @@ void cuda_glu_bwd(const struct cuda_grid *grid, const struct cuda_glu_args *a); 
 /* --- cuda_loss.cu ------------------------------------------------------------------------------------------------- */
 
 struct cuda_xent_args {
-    size_t v, ld; /* logits[rows][ld], v of them count; the rest becomes zero */
+    size_t v, ld; /* logits[rows][ld]; the first v of a row count, the rest becomes zero */
     float dscale;
     int loss_only, bf16;
     void *logits;
     float *loss;
     const int32_t *targets;
 };
-void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /* a block a row */
+void cuda_xent(const struct cuda_grid *grid, const struct cuda_xent_args *a); /* one block per row */
 
 struct cuda_reduce_args {
-    size_t n, segment, segments; /* segment: floats of one; a block takes it in whole rounds */
-    int square, wide;            /* wide: x begins at 16 bytes */
+    size_t n, segment, segments; /* segment: floats per segment, a multiple of CUDA_BLOCK * CUDA_WIDE */
+    int square, wide;            /* wide: x is aligned to 16 bytes */
     const float *x;
     double *sums; /* [CUDA_SEGMENTS] */
     float *out;
@@ -219,9 +224,9 @@ struct cuda_sgd_args {
 };
 void cuda_sgd(const struct cuda_grid *grid, const struct cuda_sgd_args *a); /* ceil(n / CUDA_BLOCK) */
 
-/* A range of theta with one weight-decay factor; its blocks begin with number `block`. */
+/* A range of theta with one weight-decay factor. `block` is the index of its first block. */
 struct cuda_adamw_span {
-    uint64_t offset, count, block, skipped; /* moments: at offset - skipped */
+    uint64_t offset, count, block, skipped; /* its moments begin at offset - skipped */
     int decay;
 };
 
@@ -231,18 +236,18 @@ struct cuda_adamw_args {
     float *theta;
     void *m, *v;
     int bf16;        /* m and v are bf16, not fp32; needs `count` */
-    uint16_t *image; /* theta as bf16, or NULL */
+    uint16_t *image; /* bf16 image of theta, or NULL */
     const float *grad, *scale;
     float lr, beta1, beta2, eps;
     float keep, correct1, correct2; /* 1 - lr * weight_decay; 1 / (1 - beta^step) */
-    const struct step_count *count; /* in place of the two, or NULL */
+    const struct step_count *count; /* replaces correct1 and correct2, or NULL */
 };
-/* Of every span ceil(count / (CUDA_BLOCK * CUDA_ADAMW_EACH)) blocks */
+/* ceil(count / (CUDA_BLOCK * CUDA_ADAMW_EACH)) blocks per span */
 void cuda_adamw(const struct cuda_grid *grid, const struct cuda_adamw_args *a);
 
 /* --- cuda_muon.cu: ceil(elements of a matrix / CUDA_BLOCK) by matrices of the batch ------------------------------- */
 
-struct cuda_muon_place { /* of a matrix in theta; the momentum has it `skipped` earlier */
+struct cuda_muon_place { /* position of a matrix in theta; its momentum begins `skipped` earlier */
     uint64_t offset, ld, skipped;
     int decay;
 };
@@ -250,7 +255,7 @@ struct cuda_muon_place { /* of a matrix in theta; the momentum has it `skipped` 
 struct cuda_muon_args {
     size_t rows, cols; /* of each matrix of the batch */
     const struct cuda_muon_place *places;
-    float mu, decay, step; /* decay: lr * weight_decay; step: what x is multiplied by */
+    float mu, decay, step; /* decay: lr * weight_decay; step: factor of x in the update */
     const float *scale, *grad;
     float *theta;
     void *momentum;
@@ -263,15 +268,16 @@ void cuda_muon_apply(const struct cuda_grid *grid, const struct cuda_muon_args *
 
 struct cuda_muon_poly_args {
     size_t side;
-    int first;    /* G is of a matrix that is not divided by its norm yet */
+    int first;    /* gram belongs to a matrix that is not yet divided by its norm */
     int bf16;     /* factors are bf16 */
-    float *gram;  /* [batch][side * side], as the three that follow */
-    void *factor; /* G as a factor: gram itself where factors are fp32 */
+    float *gram;  /* [batch][side * side], as the next three */
+    void *factor; /* gram as a factor of products; with fp32 factors it is gram itself */
     void *poly, *mult;
-    float *inverse; /* [batch], by cuda_muon_norm */
+    float *inverse; /* [batch], 1 / norm, written by cuda_muon_norm */
 };
-void cuda_muon_norm(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* 1 by matrices */
-void cuda_muon_poly(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* of side * side elements */
+void cuda_muon_norm(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* 1 by matrices of the batch */
+void cuda_muon_poly(const struct cuda_grid *grid,
+                    const struct cuda_muon_poly_args *a); /* side * side elements by matrices */
 
 /* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks, bwd_kv batch*kv_heads ------------------- */
 
@@ -283,7 +289,7 @@ struct cuda_attn_args {
     const float *lse;
     void *o;
     float *lse_out; /* forward; may be NULL */
-    float *dot;     /* [B,H,T]: rows of o d_o, filled by cuda_attn_dot */
+    float *dot;     /* [B,H,T]: row sums of o * d_o, written by cuda_attn_dot */
     void *dqkv;
 };
 void cuda_attn_fwd(const struct cuda_grid *grid, const struct cuda_attn_args *a);
@@ -311,8 +317,8 @@ struct cuda_delta_args {
     float decay;
     size_t n_pieces;
     const struct piece_range *pieces;
-    const float *theta, *anchor, *residual; /* at the fragment's first float; anchor, residual: may be NULL */
-    float *rest;                            /* what is not sent, or NULL; may be residual */
+    const float *theta, *anchor, *residual; /* at the fragment's first float; anchor and residual may be NULL */
+    float *rest;                            /* the new residual, or NULL; may be `residual` */
     struct quantized_delta out;
 };
 void cuda_delta_chunk(const struct cuda_grid *grid, const struct cuda_delta_args *a); /* top-k: n_pieces blocks */

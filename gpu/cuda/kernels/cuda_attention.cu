@@ -1,9 +1,14 @@
-/* Causal self-attention, the plain way: correct for every shape, memory linear in T, no atomics. A block takes
- * CUDA_ATTN_ROWS rows of one head, a warp each, and walks over the other side in tiles of 32 rows that all its warps
- * share: lanes are rows of the tile while dot products are taken, and columns of the head while products are summed.
- * The softmax is taken on the way (Milakov and Gimelshein, arXiv 1805.02867), backward recomputes it from the stored
- * log-sum-exp (Dao et al., arXiv 2205.14135). For fp32, and bf16 heads whose rows tensor cores cannot load
- * (gpu/cuda/kernels/cuda_attn_fwd.cu). */
+/* Causal self-attention with plain loops. It supports every shape, needs memory linear in T, and uses no atomics. It
+ * serves fp32, and bf16 heads whose rows tensor cores cannot load (see gpu/cuda/kernels/cuda_attn_fwd.cu).
+ *
+ * - Grid: ceil(T / 8) by heads times sequences. Block: 8 warps.
+ * - A warp takes one row (query, or key in bwd_kv). The block walks over the other side in tiles of 32 rows in shared
+ *   memory.
+ * - While dot products are computed, lanes are rows of the tile. While products are summed, lanes are columns of the
+ *   head.
+ * - Forward uses the online softmax (Milakov and Gimelshein, arXiv 1805.02867). Backward recomputes the probabilities
+ *   from the stored log-sum-exp (Dao et al., arXiv 2205.14135).
+ * - Numerics: fp32 in a fixed order, so equal inputs give equal bits. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum {
@@ -14,7 +19,7 @@ enum {
     PARTS = HEAD / 32
 };
 
-/* Columns of a row of the packed q | k | v, and of k alone. */
+/* Row widths: of k alone, and of the packed q | k | v. */
 DEVICE size_t kv_width(const struct cuda_attn_args *a)
 {
     return a->kv_heads * a->head_dim;
@@ -25,13 +30,13 @@ DEVICE size_t packed_width(const struct cuda_attn_args *a)
     return a->heads * a->head_dim + 2 * kv_width(a);
 }
 
-/* Where head `head` of sequence `sequence` begins, in rows of `ld`. */
+/* Offset of head `head` of sequence `sequence` in rows of `ld` numbers. */
 DEVICE size_t head_at(const struct cuda_attn_args *a, size_t sequence, size_t head, size_t ld)
 {
     return sequence * a->seq * ld + head * a->head_dim;
 }
 
-/* Query head blockIdx.y in the packed rows, and in [N,H*hd]. */
+/* Offset of query head blockIdx.y in the packed rows, and in [N,H*hd]. */
 DEVICE size_t query_at(const struct cuda_attn_args *a)
 {
     return head_at(a, blockIdx.y / a->heads, blockIdx.y % a->heads, packed_width(a));
@@ -42,15 +47,15 @@ DEVICE size_t out_at(const struct cuda_attn_args *a)
     return head_at(a, blockIdx.y / a->heads, blockIdx.y % a->heads, a->heads * a->head_dim);
 }
 
-/* The keys that it reads. */
+/* Offset of the key head that query head blockIdx.y reads. */
 DEVICE size_t key_at(const struct cuda_attn_args *a)
 {
     size_t shared = blockIdx.y % a->heads / (a->heads / a->kv_heads);
     return head_at(a, blockIdx.y / a->heads, a->heads + shared, packed_width(a));
 }
 
-/* to[r][0..hd), `rows` of `to_ld` = src[at + (first + r) * ld ..], zero past the last row: a warp a row. All loads are
- * on their way before the first store. */
+/* to[r][0..hd) = src[at + (first + r) * ld ..] for `rows` rows of to_ld floats, zero after the last row; one warp per
+ * row. All loads are issued before the first store. */
 DEVICE void load_rows(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
                       size_t first, const unsigned rows, const unsigned to_ld, float *to)
 {
@@ -74,7 +79,7 @@ DEVICE void load_tile(const struct cuda_attn_args *a, const int bf16, const void
     load_rows(a, bf16, src, at, ld, first, 32, LD, tile);
 }
 
-/* A row for each warp. */
+/* Loads one row for each warp. */
 DEVICE void load_own(const struct cuda_attn_args *a, const int bf16, const void *src, size_t at, size_t ld,
                      size_t first, float *own)
 {
@@ -98,13 +103,14 @@ DEVICE void add_rows(size_t hd, const float *weight, const float *tile, float *s
         }
 }
 
+/* o = softmax(scale q k^T) v, and lse_out = log-sum-exp of the scores. 37 KiB of static shared memory. */
 ACT_KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
 {
     __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], weights[ROWS * 32];
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t first = (size_t)blockIdx.x * ROWS, query = first + warp;
     size_t ld = packed_width(&a), k = key_at(&a);
-    float top = -INFINITY, sum = 0, out[PARTS] = {0};
+    float row_max = -INFINITY, sum = 0, out[PARTS] = {0};
     load_own(&a, bf16, a.qkv, query_at(&a), ld, first, queries);
     for (size_t key = 0; key < first + ROWS && key < a.seq; key += 32) {
         load_tile(&a, bf16, a.qkv, k, ld, key, keys);
@@ -112,17 +118,17 @@ ACT_KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
         __syncthreads();
         float score = dot_row(hd, queries + warp * HEAD, keys + lane * LD) * a.scale;
         if (key + lane > query || key + lane >= a.seq) score = -INFINITY;
-        float higher = fmaxf(top, warp_max(score));
-        if (higher > -INFINITY) { /* the same in all lanes; a tile past the warp's query changes nothing */
-            float keep = expf(top - higher), p = expf(score - higher);
+        float new_max = fmaxf(row_max, warp_max(score));
+        if (new_max > -INFINITY) { /* uniform in the warp; a tile after the warp's query changes nothing */
+            float keep = expf(row_max - new_max), p = expf(score - new_max);
             sum = sum * keep + warp_sum(p);
             for (unsigned part = 0; part < PARTS; part++) out[part] *= keep;
             weights[threadIdx.x] = p;
             __syncwarp();
             add_rows(hd, weights + warp * 32, values, out);
-            top = higher;
+            row_max = new_max;
         }
-        __syncthreads(); /* before the tiles are loaded again */
+        __syncthreads(); /* all warps have read the tiles */
     }
     if (query >= a.seq) return;
     size_t o = out_at(&a) + query * c + lane;
@@ -130,9 +136,10 @@ ACT_KERNEL(cuda_attn_fwd, cuda_attn_args, THREADS)
         float value = out[part] / sum;
         if (lane + 32 * part < hd) act_store(a.o, o + 32 * part, bf16, 1, &value);
     }
-    if (lane == 0 && a.lse_out) a.lse_out[blockIdx.y * a.seq + query] = top + logf(sum);
+    if (lane == 0 && a.lse_out) a.lse_out[blockIdx.y * a.seq + query] = row_max + logf(sum);
 }
 
+/* dot = row sums of o * d_o; one warp per row. */
 ACT_KERNEL(cuda_attn_dot, cuda_attn_args, THREADS)
 {
     size_t hd = a.head_dim, c = a.heads * hd, lane = threadIdx.x % 32;
@@ -145,7 +152,7 @@ ACT_KERNEL(cuda_attn_dot, cuda_attn_args, THREADS)
     if (lane == 0) a.dot[blockIdx.y * a.seq + row] = sum;
 }
 
-/* dq = scale sum over keys of ds k, ds = p (d_o v - dot), p = exp(scale q k - lse) */
+/* dq = scale sum over keys of ds k, where ds = p (d_o v - dot) and p = exp(scale q k - lse). One warp per query. */
 ACT_KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
 {
     __shared__ float keys[32 * LD], values[32 * LD], queries[ROWS * HEAD], grads[ROWS * HEAD], weights[ROWS * 32];
@@ -175,8 +182,8 @@ ACT_KERNEL(cuda_attn_bwd_q, cuda_attn_args, THREADS)
         if (lane + 32 * part < hd) act_store(a.dqkv, dq + 32 * part, bf16, 1, &out[part]);
 }
 
-/* dv = sum over queries of p d_o, dk = scale sum over queries of ds q, over all heads that share them: a warp a key,
- * tiles of queries of one head after the other. Block y is a head of keys here. */
+/* dv = sum over queries of p d_o, dk = scale sum over queries of ds q, over all query heads that share the key head.
+ * One warp per key; tiles of queries, one query head after the other. blockIdx.y is a key head of a sequence. */
 ACT_KERNEL(cuda_attn_bwd_kv, cuda_attn_args, THREADS)
 {
     __shared__ float queries[32 * LD], grads[32 * LD], keys[ROWS * HEAD], values[ROWS * HEAD], weights[2 * ROWS * 32];

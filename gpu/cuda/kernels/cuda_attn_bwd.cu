@@ -1,15 +1,20 @@
-/* Causal self-attention of bf16 on tensor cores, backward. Probabilities are computed again from the scores and the
- * log-sum-exp of forward; in tiles as in gpu/cuda/kernels/cuda_attn_fwd.cu, whose head says more. Two kernels, so that
- * every sum has one owner and a fixed order: one goes over the keys of its queries for dq, the other over the queries
- * of its keys for dk and dv. That is 7 products of T by T by head_dim where 5 would do if blocks added to dq in the
- * order in which they come, or in a fixed one, each waiting for the one before it.
+/* Causal self-attention of bf16 on tensor cores, backward. Probabilities are recomputed from the scores and the
+ * log-sum-exp of forward. Tiles are as in gpu/cuda/kernels/cuda_attn_fwd.cu.
  *
- * With p = 2^(factor q k - lse log2 e): ds = p (d_o v - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T d_o; p and
- * ds are rounded to bf16 for the products, the scale is applied to the sums. Queries and keys behind the last one are
- * zeros, and so are their lse and dot: p is 1 then, ds 0, and nothing is added to anything. */
+ * Three kernels:
+ * - cuda_attn_dot: dot = row sums of o * d_o. Grid: ceil(T / 32) or ceil(T / 16) by heads times sequences, 256 threads.
+ * - cuda_attn_bwd_q: a block owns 128 queries and walks over their keys for dq.
+ * - cuda_attn_bwd_kv: a block owns 128 keys and walks over their queries for dk and dv.
+ *
+ * Every sum has one owner and a fixed order. The price is 7 products of T by T by head_dim. With 5 products, blocks
+ * would have to add to dq in order of arrival, or wait for each other.
+ *
+ * Formulas: p = 2^(factor q k - lse log2 e), ds = p (d_o v - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T d_o. p
+ * and ds are rounded to bf16 for the products; the scale is applied to the fp32 sums. Queries and keys after the last
+ * one are zeros, as are their lse and dot: then p = 1 and ds = 0, and they add nothing. */
 #include "gpu/cuda/kernels/cuda_attn_tile.h"
 
-/* dot = sum of o d_o over a row of one head: in parts of CUDA_WIDE, 8 or 16 lanes a row. */
+/* dot = sum of o * d_o over a row of one head. 8 or 16 lanes per row, CUDA_WIDE numbers per lane. */
 DEVICE void row_dot(const struct cuda_attn_args *a, const unsigned lanes)
 {
     unsigned row = (unsigned)global_index() / lanes, part = threadIdx.x % lanes * WIDE;
@@ -40,14 +45,14 @@ KERNEL(cuda_attn_dot_128, cuda_attn_args, CUDA_BLOCK)
 
 enum { Q_THREADS = CUDA_ATTN_TILE, Q_TILES = 2, Q_ROWS = 16 * Q_TILES };
 
-/* lse and dot of row `row` of this thread, 2 m + half, from the 8 bytes a row at `stats`. In shared memory, because
- * heads of 128 leave no registers for them. */
+/* lse and dot of this thread's row `row` = 2 m + half, from 8 bytes per row at `stats`. They lie in shared memory,
+ * because heads of 128 leave no registers for them. */
 DEVICE void row_stats(struct shared s, unsigned stats, int row, float *out)
 {
     shared_floats(s, stats + row_of(row / 2, row % 2) * 8, out);
 }
 
-/* What d_o v - dot begins as. */
+/* Initializes grads with -dot, so that the product yields d_o v - dot. */
 DEVICE void query_dot(struct shared s, unsigned stats, float (*grads)[4], const int n)
 {
     UNROLL for (int row = 0; row < 2 * Q_TILES; row++)
@@ -59,7 +64,7 @@ DEVICE void query_dot(struct shared s, unsigned stats, float (*grads)[4], const 
     }
 }
 
-/* scores become p, grads ds. */
+/* grads = p * grads = ds, with p from the scores. */
 DEVICE void query_ds(struct shared s, unsigned stats, float (*scores)[4], float (*grads)[4], const int n, float factor)
 {
     UNROLL for (int row = 0; row < 2 * Q_TILES; row++)
@@ -75,8 +80,8 @@ DEVICE void query_ds(struct shared s, unsigned stats, float (*scores)[4], float 
     }
 }
 
-/* Tiles of `columns` keys. Shared memory: queries, d_o, two tiles each of keys and values, lse and dot of the
- * queries. */
+/* dq of 128 queries per block, 32 per warp; keys in tiles of `columns`. Shared memory: queries, d_o, two stages of keys
+ * and values, lse and dot of the queries. Blocks of late queries have more keys and start first. */
 DEVICE void backward_q(const struct cuda_attn_args *a, struct shared s, const int head, const int columns)
 {
     const int n = columns / 8, n_out = head / 8, tile = columns * head * 2;
@@ -106,7 +111,7 @@ DEVICE void backward_q(const struct cuda_attn_args *a, struct shared s, const in
     for (unsigned key = 0, stage = stages; key < end; key += columns) {
         unsigned next = stage == stages ? stages + 2 * tile : stages;
         copy_wait(0);
-        __syncthreads(); /* the tile is there for all, and the one before has been read */
+        __syncthreads(); /* the tile has arrived for all warps, and the previous one has been read */
         if (key + columns < end) {
             tile_copy(s, next, head, columns, &keys, key + columns, Q_THREADS, threadIdx.x);
             tile_copy(s, next + tile, head, columns, &values, key + columns, Q_THREADS, threadIdx.x);
@@ -151,8 +156,8 @@ MMA_KERNEL(cuda_attn_bwd_q_128, cuda_attn_args, Q_THREADS, Q_BYTES_128)
 
 /* --- dk, dv ------------------------------------------------------------------------------------------------------- */
 
-/* Rows are keys here, columns queries: scores of queries before their key become -infinity. `past`: the first key's
- * place behind the first query. */
+/* Causal mask for rows of keys and columns of queries: scores of queries before their key become -infinity. `past`:
+ * first key minus first query. */
 DEVICE void hide_queries(float (*scores)[4], const int m_tiles, const int n, int past)
 {
     UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int i = 0; i < n; i++)
@@ -160,13 +165,13 @@ DEVICE void hide_queries(float (*scores)[4], const int m_tiles, const int n, int
             scores[m * n + i][j] = -INFINITY;
 }
 
-/* Two numbers of those of a tile's queries, of columns 8 i + 2t and the next one. */
+/* Two of the tile's per-query numbers, for columns 8 i + 2 t and the next one (t = lane % 4). */
 DEVICE void query_stat(struct shared s, unsigned at, int i, float *out)
 {
     shared_floats(s, at + (i * 8 + lane_of() % 4 * 2) * 4, out);
 }
 
-/* scores become p. */
+/* scores = p. */
 DEVICE void key_p(struct shared s, unsigned lse_at, float (*scores)[4], const int m_tiles, const int n, float factor)
 {
     UNROLL for (int i = 0; i < n; i++)
@@ -181,7 +186,7 @@ DEVICE void key_p(struct shared s, unsigned lse_at, float (*scores)[4], const in
     }
 }
 
-/* What v d_o - dot begins as. */
+/* Initializes grads with -dot, so that the product yields v d_o - dot. */
 DEVICE void key_dot(struct shared s, unsigned dot_at, float (*grads)[4], const int m_tiles, const int n)
 {
     UNROLL for (int i = 0; i < n; i++)
@@ -192,12 +197,13 @@ DEVICE void key_dot(struct shared s, unsigned dot_at, float (*grads)[4], const i
     }
 }
 
-/* Queries from `query` on of head `head`. */
+/* Position of a tile: queries from `query` on of query head `head`. */
 struct queries_tile {
     unsigned head, query;
 };
 
-/* The next ones; behind a head's last ones the first ones, from `from` on, of the next head that shares the keys. */
+/* The next tile; after the last tile of a head, the first tile (from `from` on) of the next head that shares the
+ * keys. */
 DEVICE struct queries_tile tile_after(struct queries_tile t, unsigned from, const int columns, unsigned seq)
 {
     t.query += columns;
@@ -205,7 +211,7 @@ DEVICE struct queries_tile tile_after(struct queries_tile t, unsigned from, cons
     return t;
 }
 
-/* Queries, d_o, lse and dot of a tile. */
+/* Starts the copies of a tile's queries, d_o, lse and dot, as one group. */
 DEVICE void queries_copy(const struct cuda_attn_args *a, struct shared s, unsigned at, const int head,
                          const int columns, const int threads, unsigned sequence, struct queries_tile t)
 {
@@ -223,8 +229,9 @@ DEVICE void queries_copy(const struct cuda_attn_args *a, struct shared s, unsign
     copy_commit();
 }
 
-/* Tiles of `columns` queries; 16 m_tiles keys a warp. Shared memory: keys, values, then two of a tile's queries, d_o,
- * lse and dot. Block y is a head of keys of a sequence. The first keys have the most queries: they begin first. */
+/* dk and dv of 128 keys per block, 16 m_tiles per warp; queries in tiles of `columns`. Shared memory: keys, values,
+ * then two stages of queries, d_o, lse and dot. blockIdx.y is a key head of a sequence. Blocks of early keys have more
+ * queries and start first. */
 DEVICE void backward_kv(const struct cuda_attn_args *a, struct shared s, const int head, const int columns,
                         const int m_tiles, const int threads)
 {
@@ -234,8 +241,8 @@ DEVICE void backward_kv(const struct cuda_attn_args *a, struct shared s, const i
     unsigned sequence = blockIdx.y / kv_heads, key_head = (unsigned)a->heads + blockIdx.y % kv_heads;
     unsigned block = blockIdx.x * CUDA_ATTN_TILE, first = block + warp * rows, seq = (unsigned)a->seq;
     unsigned own = warp * rows * (unsigned)head * 2, from = block / columns * columns;
-    unsigned group = (unsigned)a->heads / kv_heads, behind = (blockIdx.y % kv_heads + 1) * group;
-    struct queries_tile now = {behind - group, from};
+    unsigned group = (unsigned)a->heads / kv_heads, head_end = (blockIdx.y % kv_heads + 1) * group;
+    struct queries_tile now = {head_end - group, from};
     struct head_rows keys = packed_rows(a, a->qkv, sequence, key_head);
     struct head_rows values = packed_rows(a, a->qkv, sequence, key_head + kv_heads);
     float dk[32][4], dv[32][4], scale[4];
@@ -244,12 +251,12 @@ DEVICE void backward_kv(const struct cuda_attn_args *a, struct shared s, const i
     tile_copy(s, own, head, 16 * m_tiles, &keys, first, 32, lane_of());
     tile_copy(s, own_bytes + own, head, 16 * m_tiles, &values, first, 32, lane_of());
     queries_copy(a, s, stages, head, columns, threads, sequence, now);
-    for (unsigned stage = stages; now.head < behind;) {
+    for (unsigned stage = stages; now.head < head_end;) {
         struct queries_tile after = tile_after(now, from, columns, seq);
         unsigned next = stage == stages ? stages + stage_bytes : stages, query = now.query;
         copy_wait(0);
-        __syncthreads(); /* the tile is there for all, and the one before has been read */
-        if (after.head < behind) queries_copy(a, s, next, head, columns, threads, sequence, after);
+        __syncthreads(); /* the tile has arrived for all warps, and the previous one has been read */
+        if (after.head < head_end) queries_copy(a, s, next, head, columns, threads, sequence, after);
         if (query + columns > first && first < seq) {
             float scores[16][4], grads[16][4];
             uint32_t pairs[16][2];
@@ -277,7 +284,7 @@ DEVICE void backward_kv(const struct cuda_attn_args *a, struct shared s, const i
     rows_store(s, own_bytes + own, head, m_tiles, dv, scale, &d_values, first);
 }
 
-/* A warp of heads of 128 has 16 keys: 32 would want 256 registers for sums alone. */
+/* A warp of heads of 128 has 16 keys: 32 keys would need 256 registers for the sums alone. */
 enum {
     KV_THREADS_64 = 128,
     KV_THREADS_128 = 256,

@@ -1,13 +1,14 @@
 /* Tiles of attention on tensor cores (gpu/cuda/kernels/cuda_attn_fwd.cu, gpu/cuda/kernels/cuda_attn_bwd.cu): rows of
- * one head in shared memory, `head` numbers of bf16 wide (64 or 128; columns that the head does not have are zeros),
- * and their products. Where something is `const int` it is a constant where a kernel calls, so that loops unroll and
- * arrays are registers.
+ * one head in shared memory and their products. A row has `head` bf16 numbers (64 or 128); columns that the head lacks
+ * are zeros. A `const int` parameter is a compile-time constant at each call, so that loops unroll and arrays become
+ * registers.
  *
- * The 16 bytes `chunk` of row r lie at chunk ^ r % 8: eight rows of one chunk, which is what one matrix is loaded from,
- * lie in all 32 banks, and so do eight chunks of one row, which is what a copy writes at a time.
+ * Layout: the 16 bytes `chunk` of row r lie at chunk ^ r % 8. Eight rows of one chunk, the source of one matrix load,
+ * then cover all 32 banks. So do eight chunks of one row, the target of one copy.
  *
- * A warp has 16 `m_tiles` rows of a product. sum[m * n + i] is its tile of 16 rows from 16 m, 8 columns from 8 i, n of
- * them; pairs likewise, as bf16: what such a tile is as the left side of the next product, row g first, then g + 8. */
+ * A warp computes 16 `m_tiles` rows of a product. sum[m * n + i] is its tile of 16 rows from 16 m and 8 columns from 8
+ * i, with n tiles per row. pairs[] holds the same tiles as bf16, ready as the left factor of the next product: row g
+ * first, then g + 8. */
 #ifndef GPU_CUDA_ATTN_TILE_H
 #define GPU_CUDA_ATTN_TILE_H
 
@@ -23,26 +24,27 @@ DEVICE unsigned lane_of(void)
     return threadIdx.x % 32;
 }
 
-/* Rows of 16 and 16 bytes beside them, as the left side of a product, or transposed as the right side. */
+/* Address of this lane for a matrix load of 16 rows with two chunks each: left factor, or transposed right factor. */
 DEVICE unsigned lane_rows(const int head)
 {
     return tile_at(head, lane_of() % 16, lane_of() / 16);
 }
 
-/* The same 16 rows as columns of the right side. */
+/* The same for 16 rows as columns of the right factor. */
 DEVICE unsigned lane_columns(const int head)
 {
     return tile_at(head, lane_of() / 16 * 8 + lane_of() % 8, lane_of() / 8 % 2);
 }
 
-/* Where rows of one head lie in device memory. */
+/* Rows of one head in device memory. */
 struct head_rows {
-    const uint16_t *p; /* of row 0 */
+    const uint16_t *p; /* row 0 */
     size_t ld;
     unsigned rows, width;
 };
 
-/* Begin to copy `rows` rows from `first` on to the tile at `at`; `thread` is one of `threads`. */
+/* Starts to copy `rows` rows, from row `first` on, to the tile at `at`. `thread` is the index of the caller among
+ * `threads`. */
 DEVICE void tile_copy(struct shared s, unsigned at, const int head, const int rows, const struct head_rows *from,
                       unsigned first, const int threads, unsigned thread)
 {
@@ -58,8 +60,8 @@ DEVICE void tile_copy(struct shared s, unsigned at, const int head, const int ro
     }
 }
 
-/* sum += a b^T: rows at a_at by rows at b_at, 8 n of these. Heads of 128 in two rounds: addresses of one would fill the
- * registers that backward has left. */
+/* sum += a b^T for 16 m_tiles rows at a_at and 8 n rows at b_at. Heads of 128 unroll in two halves: the addresses of
+ * one round would fill the registers that backward has left. */
 DEVICE void rows_by_rows(struct shared s, unsigned a_at, unsigned b_at, const int head, const int m_tiles, const int n,
                          float (*sum)[4])
 {
@@ -80,7 +82,7 @@ DEVICE void rows_by_rows(struct shared s, unsigned a_at, unsigned b_at, const in
     }
 }
 
-/* The same with the left side in registers: fragment k of tile m is kept[m * head / 16 + k]. */
+/* The same with the left factor in registers: fragment k of tile m is kept[m * head / 16 + k]. */
 DEVICE void kept_by_rows(struct shared s, const uint32_t (*kept)[4], unsigned b_at, const int head, const int m_tiles,
                          const int n, float (*sum)[4])
 {
@@ -100,7 +102,7 @@ DEVICE void kept_by_rows(struct shared s, const uint32_t (*kept)[4], unsigned b_
     }
 }
 
-/* sum += pairs b: 8 n columns of pairs by as many rows at b_at. */
+/* sum += pairs b for 8 n columns of pairs and 8 n rows at b_at. */
 DEVICE void pairs_by_columns(struct shared s, const uint32_t (*pairs)[2], unsigned b_at, const int head,
                              const int m_tiles, const int n, float (*sum)[4])
 {
@@ -133,14 +135,14 @@ DEVICE void zero(float (*sum)[4], const int tiles)
     UNROLL for (int i = 0; i < tiles; i++) UNROLL for (int j = 0; j < 4; j++) sum[i][j] = 0;
 }
 
-/* Row 16 m + half * 8 + lane / 4 of the warp's: of elements 2 half and 2 half + 1 of tile m. */
+/* Row of the warp that holds elements 2 half and 2 half + 1 of tile m. */
 DEVICE unsigned row_of(int m, int half)
 {
     return (unsigned)(m * 16 + half * 8) + lane_of() / 4;
 }
 
-/* Of scores whose rows are queries and whose columns are keys, those of keys behind their query become -infinity.
- * `past`: the first key's place behind the first query. */
+/* Causal mask for rows of queries and columns of keys: scores of keys after their query become -infinity. `past`: first
+ * key minus first query. */
 DEVICE void hide_keys(float (*scores)[4], const int m_tiles, const int n, int past)
 {
     UNROLL for (int m = 0; m < m_tiles; m++) UNROLL for (int i = 0; i < n; i++)
@@ -148,9 +150,9 @@ DEVICE void hide_keys(float (*scores)[4], const int m_tiles, const int n, int pa
             scores[m * n + i][j] = -INFINITY;
 }
 
-/* The warp's rows of `sum`, times scale[2 m + half], as bf16 to rows `first` and on at `to`, by way of the warp's own
- * rows of shared memory at `at`: what was read there has been read. Rows from a place that the head does not have are
- * left out. */
+/* Stores the warp's rows of `sum`, times scale[2 m + half], as bf16 to rows `first` and on of `to`. They pass through
+ * the warp's own rows of shared memory at `at`, which all lanes must have finished reading. Rows and columns outside of
+ * the head are skipped. */
 DEVICE void rows_store(struct shared s, unsigned at, const int head, const int m_tiles, float (*sum)[4],
                        const float *scale, const struct head_rows *to, unsigned first)
 {
@@ -171,9 +173,9 @@ DEVICE void rows_store(struct shared s, unsigned at, const int head, const int m
     }
 }
 
-/* --- where heads lie (gpu/device.h, attn_fwd) --------------------------------------------------------------------- */
+/* --- addresses of heads (gpu/device.h, attn_fwd) ------------------------------------------------------------------ */
 
-/* Head `head` of sequence `sequence` among the query, key and value heads of packed rows. */
+/* Head `head` of sequence `sequence`, counted over the query, key and value heads of the packed rows. */
 DEVICE struct head_rows packed_rows(const struct cuda_attn_args *a, const void *qkv, unsigned sequence, unsigned head)
 {
     size_t ld = (a->heads + 2 * a->kv_heads) * a->head_dim;

@@ -1,5 +1,6 @@
-/* An update on a device: what the numbers of its payload stand for, added to theta. A warp a piece: the values of
- * blocks side by side, of a chunk those that were sent. */
+/* Adds the quantized values of an update to theta. Grid: ceil(n_pieces / 8), 8 warps per block, one warp per piece.
+ * Lanes take values of a block in turn, or the sent values of a chunk. Rounding is that of gpu/delta_rules.h, as on the
+ * CPU. */
 #include "gpu/cuda/kernels/cuda_delta.h"
 
 DEVICE void add_chunk(const struct cuda_add_args *a, const struct piece_range *piece, const struct piece_head *head)
@@ -33,7 +34,7 @@ DEVICE void add_plain(const struct cuda_add_args *a, const struct piece_range *p
 KERNEL(cuda_delta_add, cuda_add_args, CUDA_ROW_WARPS * 32)
 {
     size_t which = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32;
-    if (which >= a.n_pieces) return; /* a whole warp */
+    if (which >= a.n_pieces) return; /* uniform in the warp */
     const struct piece_range piece = a.pieces[which];
     const struct piece_head head = a.in.heads[which];
     if (!piece.k)

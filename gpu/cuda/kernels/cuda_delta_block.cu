@@ -1,6 +1,7 @@
-/* The block quantizers of the outer path, a warp a block of values: delta, error feedback, scale, codes and the new
- * residual. The values are read once for the scale, again for each of the two steps of 2bit, and once to be coded;
- * after the first time a block of the usual size is in the cache. */
+/* Block quantizers of the outer path: delta, error feedback, scale, codes and new residual. Grid: ceil(n_pieces / 8), 8
+ * warps per block, one warp per block of values; no shared memory. Values are read once for the scale, once more for
+ * each of the two steps of 2bit, and once for the codes. After the first read, a block of the usual size is in the
+ * cache. */
 #include "gpu/cuda/kernels/cuda_delta.h"
 
 DEVICE unsigned warp_max_bits(unsigned x)
@@ -8,8 +9,9 @@ DEVICE unsigned warp_max_bits(unsigned x)
     return __reduce_max_sync(FULL_WARP, x);
 }
 
-/* Sum of capped magnitudes above `threshold` (< 0: all) in the codecs' order: value i is added to sum i mod 16, then
- * the sums are folded in halves. The upper half-warp does the lower one's additions, too: all lanes get the result. */
+/* Sum of capped magnitudes above `threshold` (< 0: all) in the order of the codecs: value i is added to sum i mod 16,
+ * then the sums are folded in halves. The upper half-warp repeats the additions of the lower one, so all lanes get the
+ * result. */
 DEVICE float magnitude_sum(const struct cuda_delta_args *a, const struct piece_range *piece, float threshold,
                            unsigned *above)
 {
@@ -52,7 +54,7 @@ DEVICE struct rule_block scale_block(const struct cuda_delta_args *a, const stru
     return rule_block_2bit(low, high);
 }
 
-/* Codes of 8 lanes are `bits` bytes: put together, and the first lanes write one each. */
+/* Packs codes: those of 8 lanes fill `bits` bytes, and the first `bits` lanes write one byte each. */
 DEVICE void put_codes(uint8_t *bytes, unsigned from, unsigned n_bytes, unsigned bits, unsigned code)
 {
     unsigned lane = threadIdx.x % 32, word = code << (bits * (lane % 8) % 32);
@@ -98,7 +100,7 @@ DEVICE void send_plain(const struct cuda_delta_args *a, const struct piece_range
 KERNEL(cuda_delta_block, cuda_delta_args, CUDA_ROW_WARPS * 32)
 {
     size_t which = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32;
-    if (which >= a.n_pieces) return; /* a whole warp */
+    if (which >= a.n_pieces) return; /* uniform in the warp */
     const struct piece_range piece = a.pieces[which];
     struct piece_head head;
     uint32_t most = 0;

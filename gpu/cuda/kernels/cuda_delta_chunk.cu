@@ -1,11 +1,10 @@
-/* Top-k of the outer path, a block a chunk: delta, error feedback, choice, quantizing and the new residual with every
- * number read once. A thread keeps its values in registers, x[j] at place j * THREADS + thread, so that a ballot over a
- * warp is 32 places in order.
+/* Top-k of the outer path: delta, error feedback, selection, quantization and new residual; every number is read once.
+ * Grid: n_pieces, one block of 4 warps per chunk, 5,216 bytes of shared memory. A thread keeps its values in registers:
+ * x[j] is value j * THREADS + thread, so that a ballot over a warp yields 32 consecutive places.
  *
- * The k-th largest magnitude is found by bisection on its bits: 32 compares a thread, a sum over the warp and one
- * barrier a step, at most 31 steps. [derived: about 2000 cycles of arithmetic a chunk against 3000 of memory traffic]
- */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* where ptxas spills one or two of the 96 registers */
+ * Bisection on the bits finds the k-th largest magnitude: 32 comparisons per thread, a warp sum and one barrier per
+ * step, at most 31 steps. [derived: about 2000 cycles of arithmetic per chunk, 3000 of memory traffic] */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* there ptxas would spill one or two of the 96 registers */
 #define KERNEL_RESIDENT 512
 #else
 #define KERNEL_RESIDENT 640
@@ -19,8 +18,8 @@ DEVICE unsigned place_of(unsigned j)
     return j * CUDA_CHUNK_THREADS + threadIdx.x;
 }
 
-/* How many magnitudes of the block reach `least`. Calls in a row take `sums` in turn: who writes one has passed the
- * barrier behind which all have read it. */
+/* Number of magnitudes in the block that are at least `least`. Consecutive calls alternate between two `sums`: a thread
+ * that writes one has passed the barrier after which all threads have read it. */
 DEVICE unsigned count_reaching(const float *x, uint32_t least, unsigned *sums)
 {
     unsigned n = 0;
@@ -43,53 +42,55 @@ DEVICE uint32_t block_max(uint32_t x, uint32_t *most)
     return x;
 }
 
-struct places {             /* in shared memory */
-    uint32_t word[WORDS];   /* bit i of word w: place 32 w + i is meant */
-    unsigned before[WORDS]; /* how many are, in the words before */
+struct places {             /* a set of places, in shared memory */
+    uint32_t word[WORDS];   /* bit i of word w: place 32 w + i is in the set */
+    unsigned before[WORDS]; /* members in the words before word w */
     unsigned sums[WARPS];
 };
 
-/* Bit j of `mine`: x[j] is meant. May be called again at once: a warp reads (rank_of) the words that it wrote, and
- * `before` is written behind two barriers. */
+/* Builds the set from bit j of `mine`: x[j] is a member. May be called again at once: a warp reads (rank_of) only the
+ * words that it wrote, and two barriers precede the writes of `before`. */
 DEVICE void find_places(struct places *p, uint32_t mine)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    __syncwarp(); /* all lanes have read the words of before; a ballot orders no memory */
+    __syncwarp(); /* all lanes have read the old words; a ballot orders no memory */
     UNROLL
     for (unsigned j = 0; j < EACH; j++) {
         uint32_t word = __ballot_sync(FULL_WARP, mine >> j & 1);
         if (lane == 0) p->word[j * WARPS + warp] = word;
     }
-    __syncthreads(); /* words are whole */
+    __syncthreads(); /* all words are written */
     unsigned own = __popc(p->word[threadIdx.x]), sum = own;
     for (unsigned lanes = 1; lanes < 32; lanes *= 2) {
         unsigned lower = __shfl_up_sync(FULL_WARP, sum, lanes);
         sum += lane >= lanes ? lower : 0;
     }
     if (lane == 31) p->sums[warp] = sum;
-    __syncthreads(); /* sums of warps */
+    __syncthreads(); /* all sums of warps are written */
     for (unsigned w = 0; w < warp; w++) sum += p->sums[w];
     p->before[threadIdx.x] = sum - own;
-    __syncthreads(); /* before */
+    __syncthreads(); /* `before` is written */
 }
 
-/* How many are meant below place_of(j). */
+/* Number of members below place_of(j). */
 DEVICE unsigned rank_of(const struct places *p, unsigned j)
 {
     unsigned word = j * WARPS + threadIdx.x / 32;
     return p->before[word] + __popc(p->word[word] & ((1u << threadIdx.x % 32) - 1));
 }
 
-/* Bits j of the k largest: of equal magnitudes those of lower place, zeros never. At most `most`. */
+/* Returns bit j for the x[j] among the k largest magnitudes. Of equal magnitudes the lower place wins; zeros are never
+ * chosen. `most`: the largest magnitude. */
 DEVICE uint32_t choose(const float *x, uint32_t k, uint32_t most, struct places *p, unsigned (*sums)[WARPS])
 {
-    unsigned turn = 0;
-    uint32_t low = 1, high = most + 1, taken = 0, ties = 0; /* reached > k reach low, fewer than k reach high */
+    unsigned parity = 0;
+    uint32_t low = 1, high = most + 1, taken = 0,
+             ties = 0; /* invariant: reached > k magnitudes are >= low, fewer than k are >= high */
     unsigned reached = count_reaching(x, low, sums[0]);
     while (reached > k && high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
-        turn ^= 1;
-        unsigned n = count_reaching(x, middle, sums[turn]);
+        parity ^= 1;
+        unsigned n = count_reaching(x, middle, sums[parity]);
         if (n >= k) {
             low = middle;
             reached = n;
@@ -104,8 +105,8 @@ DEVICE uint32_t choose(const float *x, uint32_t k, uint32_t most, struct places 
         ties |= (uint32_t)(bits == low) << j;
     }
     if (reached <= k) return taken;
-    turn ^= 1;
-    unsigned above = count_reaching(x, low + 1, sums[turn]);
+    parity ^= 1;
+    unsigned above = count_reaching(x, low + 1, sums[parity]);
     find_places(p, ties);
     UNROLL
     for (unsigned j = 0; j < EACH; j++)
@@ -114,12 +115,12 @@ DEVICE uint32_t choose(const float *x, uint32_t k, uint32_t most, struct places 
 }
 
 struct sums {
-    double all, above, below; /* above: of those larger than the split */
+    double all, above, below; /* above: sum of magnitudes larger than the split */
     uint32_t most, least, n_above;
 };
 
-/* Sums of n > 0 magnitudes as the format defines them: one after the other, in order of place. Where the largest is
- * less than 2^12 times the smallest no addition rounds, and every order gives the same. Every warp computes them. */
+/* Sums of n > 0 magnitudes as the format defines them: sequential, in order of place. If the largest is less than 2^12
+ * times the smallest, no addition rounds, and every order gives the same result. Every warp computes them. */
 DEVICE struct sums sums_of(const uint32_t *magnitude, unsigned n, uint32_t split)
 {
     struct sums s;
@@ -153,7 +154,7 @@ DEVICE struct sums sums_of(const uint32_t *magnitude, unsigned n, uint32_t split
     return s;
 }
 
-/* The scale codes of n > 0 values, and where TWO_LEVELS splits. */
+/* Scale codes of n > 0 values, and the split of TWO_LEVELS. */
 DEVICE void scales_of(enum piece_kind kind, const uint32_t *magnitude, unsigned n, uint32_t most, uint32_t *low,
                       uint32_t *high, uint32_t *split)
 {
@@ -174,7 +175,7 @@ DEVICE void scales_of(enum piece_kind kind, const uint32_t *magnitude, unsigned 
     }
 }
 
-/* Numbers of the chosen values; x becomes what is left of them. */
+/* Writes indices and codes of the chosen values. x keeps the quantization error. */
 DEVICE void send_chunk(const struct cuda_delta_args *a, const struct piece_range *piece, float *x, uint32_t most,
                        struct piece_head *head, struct places *p, unsigned (*sums)[WARPS], uint32_t *magnitude)
 {
@@ -185,7 +186,7 @@ DEVICE void send_chunk(const struct cuda_delta_args *a, const struct piece_range
     UNROLL
     for (unsigned j = 0; j < EACH; j++)
         if (taken >> j & 1) magnitude[rank_of(p, j)] = rule_magnitude(x[j]);
-    __syncthreads(); /* magnitudes are whole */
+    __syncthreads(); /* all magnitudes are written */
     scales_of(a->kind, magnitude, n, most, &low, &high, &split);
     unsigned mantissa = rule_mantissa(a->kind);
     if (low < rule_scale_least(mantissa)) return;

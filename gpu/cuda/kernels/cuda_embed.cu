@@ -1,9 +1,9 @@
-/* The embedding: rows of words and places, and their gradients without atomics. */
+/* Embedding of words and positions, and its gradients without atomics. Every sum has a fixed order. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
-enum { WARPS = CUDA_BLOCK / 32, AT_ONCE = 8 /* rows whose loads are under way together */ };
+enum { WARPS = CUDA_BLOCK / 32, AT_ONCE = 8 /* rows whose loads are in flight together */ };
 
-DEVICE void embed_some(const struct cuda_embed_args *a, const int bf16, const int width)
+DEVICE void embed_elements(const struct cuda_embed_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width, row = i / a->c, column = i % a->c;
     float x[WIDE], place[WIDE] = {0};
@@ -14,15 +14,16 @@ DEVICE void embed_some(const struct cuda_embed_args *a, const int bf16, const in
     act_store(a->out, i, bf16, width, x);
 }
 
+/* out[row] = wte[token] + wpe[position]; one thread per one or WIDE numbers. */
 ACT_KERNEL(cuda_embed_fwd, cuda_embed_args, CUDA_BLOCK)
 {
     if (a.c % WIDE)
-        embed_some(&a, bf16, 1);
+        embed_elements(&a, bf16, 1);
     else
-        embed_some(&a, bf16, WIDE);
+        embed_elements(&a, bf16, WIDE);
 }
 
-DEVICE void place_some(const struct cuda_embed_args *a, const int bf16, const int width)
+DEVICE void position_elements(const struct cuda_embed_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width, rows = a->n < a->seq ? a->n : a->seq;
     float x[WIDE], sum[WIDE];
@@ -35,16 +36,17 @@ DEVICE void place_some(const struct cuda_embed_args *a, const int bf16, const in
     UNROLL for (int k = 0; k < width; k++) a->dwpe[i + k] = sum[k];
 }
 
+/* dwpe: a thread owns its columns of one position, and adds the rows of all sequences in order. */
 ACT_KERNEL(cuda_embed_place, cuda_embed_args, CUDA_BLOCK)
 {
     if (a.c % WIDE)
-        place_some(&a, bf16, 1);
+        position_elements(&a, bf16, 1);
     else
-        place_some(&a, bf16, WIDE);
+        position_elements(&a, bf16, WIDE);
 }
 
-/* order[]: the rows by their tokens, those of one token as they come; keys[]: the tokens then. The place of a row is
- * how many others go before it: 32 rows a block, each warp counts in a part of them. */
+/* order[n]: rows sorted by token, stable; keys[n]: their tokens. The place of a row is the number of rows before it.
+ * Grid: ceil(n / 32); a block places 32 rows, one per lane, and each of its 8 warps counts in an eighth of all rows. */
 KERNEL(cuda_embed_sort, cuda_embed_args, CUDA_BLOCK)
 {
     __shared__ unsigned before[WARPS][32];
@@ -53,14 +55,14 @@ KERNEL(cuda_embed_sort, cuda_embed_args, CUDA_BLOCK)
     int32_t token = row < n ? a.tokens[row] : 0;
     for (; at < end; at++) place += a.tokens[at] < token + (at < row);
     before[warp][lane] = place;
-    __syncthreads(); /* all parts are counted */
+    __syncthreads(); /* all warps have counted */
     if (warp || row >= n) return;
     for (unsigned w = 1; w < WARPS; w++) place += before[w][lane];
     a.order[place] = (int32_t)row;
     a.keys[place] = token;
 }
 
-/* sum[] plus a row. */
+/* Adds a row to sum[]. */
 DEVICE void add_row(const struct cuda_embed_args *a, int32_t row, size_t column, const int bf16, const int width,
                     float *sum)
 {
@@ -69,7 +71,7 @@ DEVICE void add_row(const struct cuda_embed_args *a, int32_t row, size_t column,
     UNROLL for (int k = 0; k < width; k++) sum[k] += x[k];
 }
 
-/* The first row of a token adds all of them, in order: no atomics, the same bits always. */
+/* The first row of a token adds all rows of that token, in order: no atomics, so the bits are always the same. */
 DEVICE void add_rows(const struct cuda_embed_args *a, size_t place, const int bf16, const int width)
 {
     size_t column = ((size_t)blockIdx.y * 32 + threadIdx.x % 32) * width;
@@ -78,7 +80,7 @@ DEVICE void add_rows(const struct cuda_embed_args *a, size_t place, const int bf
     if ((place && a->keys[place - 1] == token) || column >= a->c) return;
     for (; place + AT_ONCE <= a->n; place += AT_ONCE) {
         int32_t rows[AT_ONCE];
-        UNROLL for (int i = 0; i < AT_ONCE; i++) rows[i] = a->order[place + i]; /* on their way beside the key */
+        UNROLL for (int i = 0; i < AT_ONCE; i++) rows[i] = a->order[place + i]; /* loaded together with the key */
         if (a->keys[place + AT_ONCE - 1] != token) break;
         UNROLL for (int i = 0; i < AT_ONCE; i++) add_row(a, rows[i], column, bf16, width, sum);
     }
@@ -92,6 +94,7 @@ DEVICE void add_rows(const struct cuda_embed_args *a, size_t place, const int bf
         UNROLL for (int k = 0; k < width; k++) word[column + k] = sum[k];
 }
 
+/* dwte, after cuda_embed_sort. Grid: ceil(n / 8) by ceil(c / 32); one warp per place of order[]. */
 ACT_KERNEL(cuda_embed_word, cuda_embed_args, CUDA_ROW_WARPS * 32)
 {
     size_t place = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32;

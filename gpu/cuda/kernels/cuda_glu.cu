@@ -1,7 +1,8 @@
-/* Gated units: rows of gate | up, silu(z) = z s with s the logistic function of z. */
+/* Gated units on rows of gate | up: h = silu(gate) up, where silu(z) = z s and s is the logistic function of z. Grid:
+ * ceil(n f / 256) blocks of 256 threads, wide; no shared memory. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
-DEVICE void gate_some(const struct cuda_glu_args *a, const int bf16, const int width)
+DEVICE void gate_elements(const struct cuda_glu_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width;
     if (i >= a->n * a->f) return;
@@ -16,13 +17,13 @@ DEVICE void gate_some(const struct cuda_glu_args *a, const int bf16, const int w
 ACT_KERNEL(cuda_glu_fwd, cuda_glu_args, CUDA_BLOCK)
 {
     if (a.f % WIDE)
-        gate_some(&a, bf16, 1);
+        gate_elements(&a, bf16, 1);
     else
-        gate_some(&a, bf16, WIDE);
+        gate_elements(&a, bf16, WIDE);
 }
 
 /* d gate = dh up silu'(z), d up = dh silu(z), silu'(z) = s + z s (1 - s) */
-DEVICE void gate_back(const struct cuda_glu_args *a, const int bf16, const int width)
+DEVICE void gate_backward(const struct cuda_glu_args *a, const int bf16, const int width)
 {
     size_t i = global_index() * width;
     if (i >= a->n * a->f) return;
@@ -44,7 +45,7 @@ DEVICE void gate_back(const struct cuda_glu_args *a, const int bf16, const int w
 ACT_KERNEL(cuda_glu_bwd, cuda_glu_args, CUDA_BLOCK)
 {
     if (a.f % WIDE)
-        gate_back(&a, bf16, 1);
+        gate_backward(&a, bf16, 1);
     else
-        gate_back(&a, bf16, WIDE);
+        gate_backward(&a, bf16, WIDE);
 }

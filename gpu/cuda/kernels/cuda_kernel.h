@@ -1,8 +1,8 @@
-/* The language of a kernel source (gpu/cuda/kernels/cuda_*.cu): the part of CUDA that is also C11. nvcc compiles it for
- * GPUs. A C compiler compiles the same lines with the header that KERNEL_EMULATION names; tests/cuda/emulator then runs
+/* The language of kernel sources (gpu/cuda/kernels/cuda_*.cu): the part of CUDA that is also C11. nvcc compiles them
+ * for GPUs. A C compiler compiles the same lines with the header that KERNEL_EMULATION names; tests/cuda/emulator runs
  * them on the CPU.
  *
- * A kernel takes one struct by value and has a fixed number of threads a block:
+ * A kernel takes one struct by value and has a fixed number of threads per block:
  *
  *     KERNEL(cuda_fill, cuda_vector_args, 256)
  *     {
@@ -10,9 +10,9 @@
  *         if (i < a.n) a.y[i] = a.alpha;
  *     }
  *
- * which defines the function that launches it: void cuda_fill(const struct cuda_grid *, const struct
- * cuda_vector_args *). ACT_KERNEL is the same for kernels that read or write activations: two kernels from one body, in
- * which `bf16` is the constant that args.bf16 chose (gpu/cuda/kernels/cuda_act.h). */
+ * This also defines its launcher: void cuda_fill(const struct cuda_grid *, const struct cuda_vector_args *). ACT_KERNEL
+ * is the same for kernels that read or write activations. It makes two kernels from one body; `bf16` is a constant in
+ * each, and args.bf16 chooses the kernel (gpu/cuda/kernels/cuda_act.h). */
 #ifndef GPU_CUDA_KERNEL_H
 #define GPU_CUDA_KERNEL_H
 
@@ -23,8 +23,8 @@
 
 #define FULL_WARP 0xffffffffu
 
-/* Threads of a kernel that must fit one multiprocessor at a time: a source that wants more than a block says so first,
- * and gets the fewer registers that leaves. */
+/* Threads of a kernel that must be resident on one multiprocessor. A source that needs more than one block defines it
+ * before including this file; the compiler then limits the registers. */
 #ifndef KERNEL_RESIDENT
 #define KERNEL_RESIDENT 1
 #endif
@@ -37,12 +37,12 @@
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define KERNEL_BOUNDS(threads) __launch_bounds__(threads, KERNEL_RESIDENT > (threads) ? KERNEL_RESIDENT / (threads) : 1)
-/* Puts the kernel, launched with `bytes` of shared memory, on the list of struct cuda_known_kernel. */
+/* Adds the kernel to the list of struct cuda_known_kernel; `bytes`: its dynamic shared memory. */
 #define KNOWN_KERNEL(kernel, bytes)                                                                                    \
     __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
         (const void *)kernel, (bytes)};
-/* By the runtime's function rather than by <<< >>>, whose code wants C++'s library (guards of static variables). What
- * goes wrong is asked for by cudaGetLastError. */
+/* Calls the runtime instead of <<< >>>, whose code needs the C++ library (guards of static variables). The caller gets
+ * errors from cudaGetLastError. */
 static inline void kernel_launch(const void *kernel, const struct cuda_grid *grid, unsigned threads, size_t bytes,
                                  const void *args)
 {
@@ -78,7 +78,7 @@ static inline void kernel_launch(const void *kernel, const struct cuda_grid *gri
 
 #else
 
-/* The seam: whoever compiles kernels as C names a header that defines the words above for C. */
+/* A C build of the kernels names a header that defines the words above for C. */
 #ifndef KERNEL_EMULATION
 #error "compile with -DKERNEL_EMULATION=\"tests/cuda/emulator/emulate_kernel.h\""
 #endif
@@ -91,7 +91,7 @@ DEVICE size_t global_index(void)
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* Every lane gets the result; the order of the additions is fixed. All 32 lanes must call. */
+/* Sum over the warp in a fixed order; every lane gets it. All 32 lanes must call. */
 DEVICE float warp_sum(float x)
 {
     for (unsigned lanes = 16; lanes; lanes /= 2) x += __shfl_xor_sync(FULL_WARP, x, lanes);

@@ -1,18 +1,18 @@
-/* The classifier's loss and gradient, a block a row, and reductions to a scalar. */
+/* Loss and gradient of the classifier, one block per row, and reductions to a scalar. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum { WARPS = CUDA_BLOCK / 32, XENT_WARPS = CUDA_XENT_THREADS / 32, XENT_STEP = CUDA_XENT_THREADS * WIDE };
 
-/* e^(x - top). A GPU has an instruction for powers of 2, to which exp2f adds four for results below 2^-126; without
- * these, in bf16, the kernel waits for memory and not for its own instructions. [derived from the code for sm_90: 16 a
- * logit, 23 with exp2f, where the memory of an H200 leaves time for 27] */
+/* e^(x - top). exp2f adds four instructions to the GPU's power of 2 for results below 2^-126. With bf16 they are left
+ * out, so that the kernel waits for memory and not for instructions. [derived from the code for sm_90: 16 instructions
+ * per logit, 23 with exp2f; the memory of an H200 leaves time for 27] */
 DEVICE float power(float x, float top, const int bf16)
 {
     if (bf16) return power_of_2(fmaf(x, LOG2_E, -(top * LOG2_E)));
     return exp2f((x - top) * LOG2_E);
 }
 
-/* Over a block of so many warps; every thread gets it. `scratch` is free again after the caller's next
+/* Maximum over a block of `warps` warps; every thread gets it. The caller may reuse `scratch` after its next
  * __syncthreads. */
 DEVICE float block_max(float x, const unsigned warps, float *scratch)
 {
@@ -44,7 +44,7 @@ DEVICE double block_sum(double x, const unsigned warps, double *scratch)
     return sum_of(scratch, warps);
 }
 
-/* Logits from i on; behind the last one -infinity. */
+/* Loads WIDE logits from i on; -infinity after the last one. */
 DEVICE void xent_load(const struct cuda_xent_args *a, size_t base, size_t i, const int bf16, float *x)
 {
     if (i < a->v) act_load(a->logits, base + i, bf16, WIDE, x);
@@ -55,9 +55,9 @@ DEVICE void xent_load(const struct cuda_xent_args *a, size_t base, size_t i, con
     }
 }
 
-/* The largest logit of a thread's part of the row and the sum of exponentials under it, in one pass (Milakov and
- * Gimelshein, arXiv 1805.02867), two loads at a time. */
-DEVICE float xent_look(const struct cuda_xent_args *a, size_t base, const int bf16, float *top_out)
+/* Maximum and sum of exponentials over a thread's part of the row, in one pass (Milakov and Gimelshein, arXiv
+ * 1805.02867), two loads at a time. */
+DEVICE float xent_max_sum(const struct cuda_xent_args *a, size_t base, const int bf16, float *top_out)
 {
     float x[2 * WIDE], top = -INFINITY, sum = 0;
     for (size_t i = threadIdx.x * (size_t)WIDE; i < a->v; i += 2 * XENT_STEP) {
@@ -73,7 +73,7 @@ DEVICE float xent_look(const struct cuda_xent_args *a, size_t base, const int bf
     return sum;
 }
 
-/* In place: (softmax - onehot) dscale, zero behind the last logit. What is seldom is asked of all WIDE together. */
+/* In place: (softmax - onehot) dscale, zero after the last logit. The rare cases are tested once per WIDE numbers. */
 DEVICE void xent_grad(const struct cuda_xent_args *a, size_t i, size_t target, float lse, const int bf16, float *x)
 {
     UNROLL for (int k = 0; k < WIDE; k++) x[k] = power(x[k], lse, bf16) * a->dscale;
@@ -82,7 +82,7 @@ DEVICE void xent_grad(const struct cuda_xent_args *a, size_t i, size_t target, f
     UNROLL for (int k = 0; k < WIDE; k++) x[k] -= i + k == target ? a->dscale : 0.0f;
 }
 
-/* From the end on: what was looked at last is still in a cache, however long rows are. */
+/* Starts at the end of the row, which the first pass read last and which is still in the cache. */
 DEVICE void xent_write(const struct cuda_xent_args *a, size_t base, size_t target, float lse, const int bf16)
 {
     float x[WIDE], y[WIDE];
@@ -105,9 +105,9 @@ DEVICE void xent_zero(const struct cuda_xent_args *a, size_t base, const int bf1
     for (size_t i = threadIdx.x; i < a->ld; i += CUDA_XENT_THREADS) act_store(a->logits, base + i, bf16, 1, &zero);
 }
 
-/* loss = lse - logit[target], and unless loss_only the gradient. Two blocks fit a multiprocessor: rows that are under
- * way stay in the cache until they are read again. [derived: 264 of 100 KB on an H100, which has 50 MB; of 128256 words
- * they are 68 MB, of which the later half stays] */
+/* loss = lse - logit[target], and unless loss_only the gradient. Grid: one block of 16 warps per row. Two blocks fit a
+ * multiprocessor, so that rows in progress stay in the cache until their second read. [derived: 264 rows of 100 KB on
+ * an H100, which has 50 MB; with 128256 words they take 68 MB, of which the later half stays] */
 ACT_KERNEL(cuda_xent, cuda_xent_args, CUDA_XENT_THREADS)
 {
     __shared__ float tops[XENT_WARPS];
@@ -118,22 +118,22 @@ ACT_KERNEL(cuda_xent, cuda_xent_args, CUDA_XENT_THREADS)
     if (target < 0) {
         if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
         if (!a.loss_only) xent_zero(&a, base, bf16);
-        return; /* the whole block */
+        return; /* uniform in the block */
     }
-    float own, sum = xent_look(&a, base, bf16, &own), top = block_max(own, XENT_WARPS, tops);
-    sum = own > -INFINITY ? sum * power(own, top, bf16) : sum; /* a thread without logits: zero */
+    float own, sum = xent_max_sum(&a, base, bf16, &own), top = block_max(own, XENT_WARPS, tops);
+    sum = own > -INFINITY ? sum * power(own, top, bf16) : sum; /* a thread without logits has sum 0 */
     warps_sum(sum, sums);
     __syncthreads();
-    if (threadIdx.x == 0) { /* alone: a logarithm in fp64 is slow where fp64 is */
+    if (threadIdx.x == 0) { /* one thread alone, because a logarithm in fp64 is slow on many GPUs */
         lse = top + (float)log(sum_of(sums, XENT_WARPS));
         a.loss[blockIdx.x] = lse - act_one(a.logits, base + (size_t)target, bf16);
     }
     if (a.loss_only) return;
-    __syncthreads(); /* lse is there, and logit[target] has been read */
+    __syncthreads(); /* lse is written, and logit[target] has been read */
     xent_write(&a, base, (size_t)target, lse, bf16);
 }
 
-/* A thread's part of a segment, WIDE numbers at a time, in one order however they are loaded. */
+/* Sum of a thread's part of a segment, WIDE numbers at a time, in one order for wide and single loads. */
 DEVICE double segment_part(const struct cuda_reduce_args *a)
 {
     size_t begin = blockIdx.x * a->segment, end = begin + a->segment < a->n ? begin + a->segment : a->n;
@@ -149,6 +149,7 @@ DEVICE double segment_part(const struct cuda_reduce_args *a)
     return sum;
 }
 
+/* sums[block] = sum of one segment, or of its squares, in fp64. */
 KERNEL(cuda_reduce, cuda_reduce_args, CUDA_BLOCK)
 {
     __shared__ double sums[WARPS];
@@ -156,6 +157,7 @@ KERNEL(cuda_reduce, cuda_reduce_args, CUDA_BLOCK)
     if (threadIdx.x == 0) a.sums[blockIdx.x] = sum;
 }
 
+/* *out = sum of all segments; one block. */
 KERNEL(cuda_reduce_end, cuda_reduce_args, CUDA_BLOCK)
 {
     __shared__ double sums[WARPS];

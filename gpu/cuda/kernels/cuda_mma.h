@@ -1,18 +1,18 @@
-/* Instructions that 32 lanes of a warp carry out together, for kernels on tensor cores (compute capability 8.0): copies
- * from device to shared memory that run beside the thread, matrices of 8 by 8 bf16 from shared memory to registers, and
- * their products. Named and laid out as in the PTX ISA, sections "cp.async", "ldmatrix" and "Matrix Fragments for
- * mma.m16n8k16 with floating point type"; where kernels are compiled as C, KERNEL_EMULATION
- * (gpu/cuda/kernels/cuda_kernel.h) defines them.
+/* Warp-wide instructions for kernels on tensor cores (compute capability 8.0): asynchronous copies from device to
+ * shared memory, loads of 8 by 8 bf16 matrices from shared memory to registers, and matrix products. Names and layouts
+ * follow the PTX ISA, sections "cp.async", "ldmatrix" and "Matrix Fragments for mma.m16n8k16 with floating point type".
+ * For C builds KERNEL_EMULATION (gpu/cuda/kernels/cuda_kernel.h) defines them.
  *
- * Shared memory of these kernels is what the launch asks for (MMA_KERNEL), so that it may be more than 48 KB, and is
- * addressed in bytes from its begin. All lanes of a warp call together, but for copies. */
+ * The launch requests the shared memory of these kernels (MMA_KERNEL), so that it may exceed 48 KB. Addresses are bytes
+ * from its start. All lanes of a warp must call together, except for copies. */
 #ifndef GPU_CUDA_MMA_H
 #define GPU_CUDA_MMA_H
 
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum {
-    MMA_SHARED_MAX = 99 << 10 /* bytes a block can have on every GPU from 8.0 on (8.6, 8.9 and 12.0 have no more) */
+    MMA_SHARED_MAX =
+        99 << 10 /* bytes of shared memory per block on every GPU from 8.0 on (the limit of 8.6, 8.9 and 12.0) */
 };
 
 #ifdef __CUDACC__
@@ -21,7 +21,7 @@ struct shared {
     uint32_t at;
 };
 
-/* Threads of a block, and bytes of its shared memory `s`. The body follows. */
+/* `threads` per block and `bytes` of shared memory `s`. The body follows. */
 #define MMA_KERNEL(name, args, threads, bytes)                                                                         \
     static_assert((int)(bytes) <= (int)MMA_SHARED_MAX, "fits no multiprocessor of 8.6");                               \
     DEVICE void name##_body(const struct args a, const struct shared s);                                               \
@@ -39,8 +39,8 @@ struct shared {
     }                                                                                                                  \
     DEVICE void name##_body(const struct args a, const struct shared s)
 
-/* 16 bytes, `filled` of them (0 or 16) from device memory and zeros behind; both aligned to 16. Where none is filled
- * nothing is read: `from` may be anywhere. */
+/* Copies 16 bytes, `filled` (0 or 16) of them from device memory and the rest zeros; both addresses aligned to 16. With
+ * filled 0 nothing is read, so `from` may be any address. */
 DEVICE void copy_16(struct shared s, unsigned at, const void *from, unsigned filled)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s.at + at), "l"(__cvta_generic_to_global(from)),
@@ -56,14 +56,14 @@ DEVICE void copy_4(struct shared s, unsigned at, const void *from, unsigned fill
                  : "memory");
 }
 
-/* The thread's copies since its last call become a group. */
+/* Makes the thread's copies since its last call one group. */
 DEVICE void copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until all but the thread's last `but` groups (0 or 1) have arrived: for this thread; others see them behind a
- * barrier. */
+/* Waits until all but the thread's last `but` groups (0 or 1) have arrived for this thread. Other threads see them
+ * after a barrier. */
 DEVICE void copy_wait(const int but)
 {
     if (but)
@@ -72,8 +72,8 @@ DEVICE void copy_wait(const int but)
         asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
-/* Four matrices of 8 rows of 16 bytes: lane l says where row l % 8 of matrix l / 8 lies. out[i]: of matrix i, row
- * lane / 4, columns 2 (lane % 4) and the next one. */
+/* Loads four matrices of 8 rows of 16 bytes. Lane l passes the address of row l % 8 of matrix l / 8. out[i] gets, of
+ * matrix i, row lane / 4, columns 2 (lane % 4) and the next one. */
 DEVICE void rows_load(struct shared s, unsigned at, uint32_t *out)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -82,7 +82,7 @@ DEVICE void rows_load(struct shared s, unsigned at, uint32_t *out)
                  : "memory");
 }
 
-/* The same of the transposed matrices: out[i]: column lane / 4, rows 2 (lane % 4) and the next one. */
+/* The same, transposed: out[i] gets column lane / 4, rows 2 (lane % 4) and the next one. */
 DEVICE void columns_load(struct shared s, unsigned at, uint32_t *out)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -103,7 +103,7 @@ DEVICE void mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Two floats; 4 bytes; 16 bytes to device memory. */
+/* Access to shared memory: load two floats; store 4 bytes; copy 16 bytes to device memory. */
 DEVICE void shared_floats(struct shared s, unsigned at, float *out)
 {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(out[0]), "=f"(out[1]) : "r"(s.at + at) : "memory");

@@ -1,9 +1,10 @@
-/* Muon: what is not a matrix product. Row y of a grid is a matrix of the batch. */
+/* Elementwise parts of Muon. Grid: ceil(elements / 256) by matrices of the batch; blockIdx.y is the matrix. 256 threads
+ * per block. */
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/kernels/cuda_kernel.h"
 #include "gpu/muon_rules.h"
 
-/* Momentum, and X from it. A refused step leaves the momentum and makes an X of zeros. */
+/* Updates the momentum and writes X from it. A refused step leaves the momentum unchanged and writes zeros to X. */
 ACT_KERNEL(cuda_muon_momentum, cuda_muon_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.rows * a.cols;
@@ -29,6 +30,7 @@ ACT_KERNEL(cuda_muon_momentum, cuda_muon_args, CUDA_BLOCK)
     act_store(a.x, blockIdx.y * n + i, bf16, 1, &x);
 }
 
+/* theta = theta * keep + step * X, unless the step is refused. */
 ACT_KERNEL(cuda_muon_apply, cuda_muon_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.rows * a.cols;
@@ -39,7 +41,7 @@ ACT_KERNEL(cuda_muon_apply, cuda_muon_args, CUDA_BLOCK)
     a.theta[at] = fmaf(a.step, act_one(a.x, blockIdx.y * n + i, bf16), a.theta[at] * keep);
 }
 
-/* 1 / norm of X: the root of the trace of its Gram matrix. */
+/* inverse = 1 / norm of X, where the norm is the root of the trace of the Gram matrix. One block per matrix. */
 KERNEL(cuda_muon_norm, cuda_muon_poly_args, CUDA_BLOCK)
 {
     __shared__ double sums[CUDA_BLOCK / 32];
@@ -48,14 +50,14 @@ KERNEL(cuda_muon_norm, cuda_muon_poly_args, CUDA_BLOCK)
     for (size_t i = threadIdx.x; i < a.side; i += CUDA_BLOCK) trace += (double)gram[i * a.side + i];
     trace = warp_sum_double(trace);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = trace;
-    __syncthreads(); /* sums of warps */
+    __syncthreads(); /* all sums of warps are written */
     if (threadIdx.x) return;
     for (size_t warp = 1; warp < CUDA_BLOCK / 32; warp++) trace += sums[warp];
     double norm = sqrt(trace);
     a.inverse[blockIdx.y] = (float)(1 / (norm > MUON_NORM_MIN ? norm : MUON_NORM_MIN));
 }
 
-/* The same operations as the CPU's poly_thread. */
+/* The factor, polynomial and diagonal of one iteration, with the same operations as the CPU's poly_thread. */
 ACT_KERNEL(cuda_muon_poly, cuda_muon_poly_args, CUDA_BLOCK)
 {
     size_t i = global_index(), n = a.side * a.side, at = blockIdx.y * n + i;

@@ -1,11 +1,11 @@
-/* Layer norm, a warp a row, and column sums: rows are cut into blocks, whatever the device, and the blocks' sums are
- * added in order, so the bits depend on the shape alone. */
+/* Layer norm, one warp per row and 8 rows per block, and column sums. Column sums cut the rows into blocks that depend
+ * on the shape alone, and add the blocks in order, so the bits do not depend on the device. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
 DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int width)
 {
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
-    if (row >= a->n) return; /* a whole warp */
+    if (row >= a->n) return; /* uniform in the warp */
     size_t base = row * a->c;
     float x[WIDE], w[WIDE], b[WIDE], sum = 0, square = 0, inverse = 1.0f / (float)a->c;
     for (size_t i = first; i < a->c; i += 32 * width) {
@@ -31,6 +31,8 @@ DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int w
     }
 }
 
+/* y = (x - mean) rstd w + b, rstd = 1 / sqrt(variance + 1e-5); writes mean and rstd. Two passes for mean and
+ * variance. */
 ACT_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
 {
     if (a.c % WIDE)
@@ -39,8 +41,8 @@ ACT_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
         norm_row(&a, bf16, WIDE);
 }
 
-/* dx = dres + rstd (g - mean(g) - hat mean(g hat)), g = dy w, hat = (x - mean) rstd */
-DEVICE void norm_back(const struct cuda_norm_args *a, const int bf16, const int width)
+/* dx = dres + rstd (g - mean(g) - hat mean(g hat)), where g = dy w and hat = (x - mean) rstd */
+DEVICE void norm_backward(const struct cuda_norm_args *a, const int bf16, const int width)
 {
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return;
@@ -73,12 +75,13 @@ DEVICE void norm_back(const struct cuda_norm_args *a, const int bf16, const int 
     }
 }
 
+/* dx; for rows that cuda_norm_fused cannot hold. */
 ACT_KERNEL(cuda_norm_bwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
 {
     if (a.c % WIDE)
-        norm_back(&a, bf16, 1);
+        norm_backward(&a, bf16, 1);
     else
-        norm_back(&a, bf16, WIDE);
+        norm_backward(&a, bf16, WIDE);
 }
 
 /* dw = sum of dy hat, db = sum of dy, over the rows of block blockIdx.y */
@@ -106,6 +109,7 @@ DEVICE void norm_sums(const struct cuda_norm_args *a, const int bf16, const int 
     }
 }
 
+/* Partial sums of dw and db. Grid: wide blocks of 128 threads over c, by blocks of rows. */
 ACT_KERNEL(cuda_norm_columns, cuda_norm_args, CUDA_COLUMN_THREADS)
 {
     if (a.c % WIDE)
@@ -127,6 +131,7 @@ DEVICE void column_sums(const struct cuda_columns_args *a, const int bf16, const
     UNROLL for (int k = 0; k < width; k++) a->partials[blockIdx.y * a->stride + column + k] = sum[k];
 }
 
+/* Partial column sums of x. Grid: as cuda_norm_columns. */
 ACT_KERNEL(cuda_columns, cuda_columns_args, CUDA_COLUMN_THREADS)
 {
     if (a.c % WIDE)
@@ -135,7 +140,8 @@ ACT_KERNEL(cuda_columns, cuda_columns_args, CUDA_COLUMN_THREADS)
         column_sums(&a, bf16, WIDE);
 }
 
-/* A warp adds one group of the partial sums of 32 columns, then the first warp adds the groups. */
+/* out[c] = or += the partial sums. Grid: ceil(c / 32), 16 warps per block. Each warp adds one group of the partial sums
+ * of 32 columns, then the first warp adds the groups. */
 KERNEL(cuda_columns_end, cuda_columns_args, CUDA_COLUMN_GROUPS * 32)
 {
     __shared__ float groups[CUDA_COLUMN_GROUPS][32];
@@ -145,7 +151,7 @@ KERNEL(cuda_columns_end, cuda_columns_args, CUDA_COLUMN_GROUPS * 32)
     float sum = 0;
     for (; i < end && column < a.c; i++) sum += a.partials[i * a.stride + column];
     groups[group][threadIdx.x % 32] = sum;
-    __syncthreads(); /* groups are whole */
+    __syncthreads(); /* all groups are written */
     if (group || column >= a.c) return;
     sum = a.accumulate ? a.out[column] : 0.0f;
     for (unsigned g = 0; g < CUDA_COLUMN_GROUPS; g++) sum += groups[g][threadIdx.x];

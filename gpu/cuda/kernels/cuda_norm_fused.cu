@@ -1,26 +1,31 @@
-/* Backward of layer norm and RMS norm with one look at x and dy: dx, and the sums over rows that dw and db are made of.
- * A block goes through its rows in order, as many at a time as it can hold, so that their loads are on their way
- * together; a thread keeps to its columns, whose sums stay in registers. For rows of whole wide loads that fit a block;
- * others take two kernels (gpu/cuda/kernels/cuda_norm.cu, gpu/cuda/kernels/cuda_rms.cu). */
-#define KERNEL_RESIDENT 512 /* leave each 128 registers; compilers would take a few more */
+/* Backward of layer norm and RMS norm in one pass over x and dy: dx, and partial sums of dw and db.
+ *
+ * - Grid: blocks of rows. Block: 256 threads, or 128 for short rows; 256 bytes of shared memory.
+ * - A block processes its rows in order, as many at a time as its registers hold, so that their loads overlap.
+ * - A thread owns its columns; their sums stay in registers.
+ * - Rows must consist of wide loads and fit a block. Other rows use two kernels (gpu/cuda/kernels/cuda_norm.cu,
+ *   gpu/cuda/kernels/cuda_rms.cu). */
+#define KERNEL_RESIDENT 512 /* limits a thread to 128 registers; compilers would use a few more */
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum {
-    HELD = CUDA_FUSED_WIDE, /* wide loads that a thread holds of x, and of dy: rows times loads of one */
-    WARPS_MOST = CUDA_FUSED_THREADS / 32
+    HELD = CUDA_FUSED_WIDE, /* wide loads of x, and of dy, in a thread's registers: rows times loads per row */
+    WARPS_MAX = CUDA_FUSED_THREADS / 32
 };
 
-/* One for the rows of now, one for those before: a single barrier each time. */
-typedef float row_sums[2][WARPS_MOST][HELD][2];
+/* Double buffer for the current and the previous rows, so that one barrier per round is enough. */
+typedef float row_sums[2][WARPS_MAX][HELD][2];
 
-/* A thread's columns of one row as they lie in memory. A conversion beside a load would have the next load wait. */
-struct both_held {
+/* Raw bits of a thread's columns of one row. Converting at once would delay the next load. */
+struct held_row {
     uint32_t x[WIDE], dy[WIDE], dres[WIDE];
 };
 
-/* A thread's columns of one row as they were held: hat = (x - mean) rstd and g = dy w; the columns' sums grow. */
-DEVICE void both_look(const struct cuda_fused_args *a, const int bf16, const int rms, size_t row, size_t column,
-                      const struct both_held *held, float *x, float *dy, float *dw, float *db, float *sum, float *dot)
+/* Processes a thread's columns of one row: x becomes hat = (x - mean) rstd, dy becomes g = dy w; adds to dw, db, sum
+ * and dot. */
+DEVICE void fused_accumulate(const struct cuda_fused_args *a, const int bf16, const int rms, size_t row, size_t column,
+                             const struct held_row *held, float *x, float *dy, float *dw, float *db, float *sum,
+                             float *dot)
 {
     float w[WIDE], mean = rms ? 0.0f : a->mean[row], rstd = a->rstd[row];
     weights_load(a->w, column, WIDE, w);
@@ -37,10 +42,10 @@ DEVICE void both_look(const struct cuda_fused_args *a, const int bf16, const int
     }
 }
 
-/* dx = dres + rstd (g - mean(g) - hat mean(g hat)), RMS norm has no mean(g). dres: bf16 as it was held; for fp32 there
- * are no registers that long. */
-DEVICE void both_write(const struct cuda_fused_args *a, const int bf16, size_t row, size_t column, const float *hat,
-                       const float *g, const uint32_t *dres, float mean_g, float mean_gh)
+/* dx = dres + rstd (g - mean(g) - hat mean(g hat)); RMS norm has no mean(g). With bf16, dres comes from the held bits;
+ * with fp32 there are not enough registers to hold it. */
+DEVICE void fused_write(const struct cuda_fused_args *a, const int bf16, size_t row, size_t column, const float *hat,
+                        const float *g, const uint32_t *dres, float mean_g, float mean_gh)
 {
     float dx[WIDE] = {0}, rstd = a->rstd[row];
     size_t i = row * a->c + column;
@@ -56,8 +61,8 @@ DEVICE void both_write(const struct cuda_fused_args *a, const int bf16, size_t r
     act_store(a->dx, i, bf16, WIDE, dx);
 }
 
-/* mean(g) and mean(g hat) of row r of those that are looked at, by what each warp has of it. */
-DEVICE void both_sums(row_sums sums, unsigned turn, const int threads, int r, size_t c, float *mean_g, float *mean_gh)
+/* mean(g) and mean(g hat) of row r of the current round, from the sums of the warps. */
+DEVICE void fused_means(row_sums sums, unsigned turn, const int threads, int r, size_t c, float *mean_g, float *mean_gh)
 {
     float sum = 0, dot = 0;
     UNROLL for (int warp = 0; warp < threads / 32; warp++)
@@ -69,9 +74,9 @@ DEVICE void both_sums(row_sums sums, unsigned turn, const int threads, int r, si
     *mean_gh = dot / (float)c;
 }
 
-/* `threads` of the block and `loads` of a row are constants. */
-DEVICE void both_rows(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads,
-                      const int loads, row_sums sums)
+/* The kernel body; `threads` per block and `loads` per row are compile-time constants. */
+DEVICE void fused_rows(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads,
+                       const int loads, row_sums sums)
 {
     const int rows = HELD / loads;
     const size_t across = (size_t)threads * WIDE;
@@ -79,10 +84,10 @@ DEVICE void both_rows(const struct cuda_fused_args *a, const int bf16, const int
     size_t first = threadIdx.x * (size_t)WIDE, row = blockIdx.x * a->block;
     size_t end = row + a->block < a->n ? row + a->block : a->n;
     float hat[HELD][WIDE], g[HELD][WIDE], dw[HELD][WIDE] = {{0}}, db[HELD][WIDE] = {{0}};
-    struct both_held held[HELD];
+    struct held_row held[HELD];
     for (unsigned turn = 0; row < end; row += rows, turn ^= 1) {
         UNROLL for (int h = 0; h < HELD; h++)
-        { /* all on their way before the first is needed, and before a store, behind which no load is early */
+        { /* issue all loads before the first use and before any store, because loads do not move above stores */
             size_t at = row + h / loads, column = first + h % loads * across;
             if (at >= end || column >= a->c) continue;
             act_hold(a->x, at * a->c + column, bf16, held[h].x);
@@ -93,9 +98,9 @@ DEVICE void both_rows(const struct cuda_fused_args *a, const int bf16, const int
         {
             float sum = 0, dot = 0;
             UNROLL for (int l = 0; l < loads; l++) if (row + r < end && first + l * across < a->c)
-                both_look(a, bf16, rms, row + r, first + l * across, &held[r * loads + l], hat[r * loads + l],
-                          g[r * loads + l], dw[l], db[l], &sum, &dot);
-            if (warp * 32 * WIDE < a->c) { /* else it has no columns */
+                fused_accumulate(a, bf16, rms, row + r, first + l * across, &held[r * loads + l], hat[r * loads + l],
+                                 g[r * loads + l], dw[l], db[l], &sum, &dot);
+            if (warp * 32 * WIDE < a->c) { /* a warp beyond the row has no columns */
                 if (!rms) sum = warp_sum(sum);
                 dot = warp_sum(dot);
             }
@@ -104,14 +109,14 @@ DEVICE void both_rows(const struct cuda_fused_args *a, const int bf16, const int
                 sums[turn][warp][r][1] = dot;
             }
         }
-        __syncthreads(); /* the rows' sums are whole, and those before have been read */
+        __syncthreads(); /* the rows' sums are written, and the previous ones have been read */
         UNROLL for (int r = 0; r < rows; r++)
         {
             float mean_g, mean_gh;
-            both_sums(sums, turn, threads, r, a->c, &mean_g, &mean_gh);
+            fused_means(sums, turn, threads, r, a->c, &mean_g, &mean_gh);
             UNROLL for (int l = 0; l < loads; l++) if (row + r < end && first + l * across < a->c)
-                both_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l],
-                           held[r * loads + l].dres, mean_g, mean_gh);
+                fused_write(a, bf16, row + r, first + l * across, hat[r * loads + l], g[r * loads + l],
+                            held[r * loads + l].dres, mean_g, mean_gh);
         }
     }
     float *out = a->partials + blockIdx.x * (rms ? 1 : 2) * a->c + first;
@@ -124,35 +129,35 @@ DEVICE void both_rows(const struct cuda_fused_args *a, const int bf16, const int
     }
 }
 
-DEVICE void both(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads, row_sums sums)
+DEVICE void fused(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads, row_sums sums)
 {
     if (a->c <= (size_t)threads * WIDE)
-        both_rows(a, bf16, rms, threads, 1, sums);
+        fused_rows(a, bf16, rms, threads, 1, sums);
     else
-        both_rows(a, bf16, rms, threads, HELD, sums);
+        fused_rows(a, bf16, rms, threads, HELD, sums);
 }
 
 ACT_KERNEL(cuda_norm_fused, cuda_fused_args, CUDA_FUSED_THREADS)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 0, CUDA_FUSED_THREADS, sums);
+    fused(&a, bf16, 0, CUDA_FUSED_THREADS, sums);
 }
 
 /* Half the threads, for short rows. */
 ACT_KERNEL(cuda_norm_fused_short, cuda_fused_args, CUDA_FUSED_THREADS / 2)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 0, CUDA_FUSED_THREADS / 2, sums);
+    fused(&a, bf16, 0, CUDA_FUSED_THREADS / 2, sums);
 }
 
 ACT_KERNEL(cuda_rms_fused, cuda_fused_args, CUDA_FUSED_THREADS)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 1, CUDA_FUSED_THREADS, sums);
+    fused(&a, bf16, 1, CUDA_FUSED_THREADS, sums);
 }
 
 ACT_KERNEL(cuda_rms_fused_short, cuda_fused_args, CUDA_FUSED_THREADS / 2)
 {
     __shared__ row_sums sums;
-    both(&a, bf16, 1, CUDA_FUSED_THREADS / 2, sums);
+    fused(&a, bf16, 1, CUDA_FUSED_THREADS / 2, sums);
 }

@@ -1,17 +1,19 @@
-/* Gradient clipping and AdamW; nothing comes back to the host. */
+/* Gradient clipping, SGD and AdamW. Nothing returns to the host; a scale of 0 marks a refused step on the device. */
 #include <float.h>
 
 #include "gpu/cuda/kernels/cuda_act.h"
 
+/* Scale and norm of a step from the sum of squares; one thread. */
 KERNEL(cuda_clip, cuda_clip_args, 32)
 {
     if (threadIdx.x) return;
     float norm = sqrtf(*a.sumsq), scale = a.max_norm > 0 && norm > a.max_norm ? a.max_norm / norm : 1.0f;
     *a.norm = norm;
-    if (scale < FLT_MIN) scale = FLT_MIN;       /* zero is for refused steps alone */
-    *a.scale = norm - norm == 0 ? scale : 0.0f; /* infinity or NaN: the step is refused */
+    if (scale < FLT_MIN) scale = FLT_MIN;       /* 0 is reserved for refused steps */
+    *a.scale = norm - norm == 0 ? scale : 0.0f; /* refuse the step if the norm is infinite or NaN */
 }
 
+/* Counts an accepted step: bias corrections and random bits of the step; one thread. */
 KERNEL(cuda_count_step, cuda_count_args, 32)
 {
     if (threadIdx.x || *a.scale == 0) return;
@@ -22,6 +24,7 @@ KERNEL(cuda_count_step, cuda_count_args, 32)
     moment_noise(count->seed, count->steps, count->noise);
 }
 
+/* theta = theta * keep - lr * scale * grad */
 KERNEL(cuda_sgd, cuda_sgd_args, CUDA_BLOCK)
 {
     size_t i = global_index();
@@ -29,8 +32,8 @@ KERNEL(cuda_sgd, cuda_sgd_args, CUDA_BLOCK)
     if (i < a.n && scale != 0) a.theta[i] = fmaf(-a.lr * scale, a.grad[i], a.theta[i] * a.keep);
 }
 
-/* The same operations in the same order as the CPU's adamw_run, or, with moments in bf16, its adamw_bf16. A block lies
- * in one span: the last one that begins at or before it. */
+/* AdamW with the same operations in the same order as the CPU's adamw_run or, with bf16 moments, adamw_bf16. Grid: the
+ * blocks of all spans, 4 elements per thread. A block lies in one span, the last one that begins at or before it. */
 ACT_KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
 {
     float scale = a.scale ? *a.scale : 1.0f;
@@ -51,7 +54,7 @@ ACT_KERNEL(cuda_adamw, cuda_adamw_args, CUDA_BLOCK)
     uint32_t noise0 = bf16 ? a.count->noise[0] : 0, noise1 = bf16 ? a.count->noise[1] : 0;
     float g[CUDA_ADAMW_EACH] = {0}, m[CUDA_ADAMW_EACH] = {0}, v[CUDA_ADAMW_EACH] = {0}, theta[CUDA_ADAMW_EACH] = {0};
     UNROLL for (unsigned k = 0; k < CUDA_ADAMW_EACH; k++)
-    { /* all on their way before the first is needed: behind a store nothing is loaded early */
+    { /* issue all loads before the first use, because loads do not move above stores */
         size_t at = first + k * CUDA_BLOCK, i = span->offset + at, j = i - span->skipped;
         if (at >= span->count) continue;
         g[k] = a.grad[i];

@@ -1,10 +1,11 @@
-/* RMS norm, a warp a row. The gradient of its weight is a sum over rows as in gpu/cuda/kernels/cuda_norm.cu. */
+/* RMS norm, one warp per row and 8 rows per block. The gradient of the weight is summed over rows as in
+ * gpu/cuda/kernels/cuda_norm.cu. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
 DEVICE void rms_row(const struct cuda_rms_args *a, const int bf16, const int width)
 {
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
-    if (row >= a->n) return; /* a whole warp */
+    if (row >= a->n) return; /* uniform in the warp */
     size_t base = row * a->c;
     float x[WIDE], w[WIDE], square = 0;
     for (size_t i = first; i < a->c; i += 32 * width) {
@@ -21,6 +22,7 @@ DEVICE void rms_row(const struct cuda_rms_args *a, const int bf16, const int wid
     if (threadIdx.x % 32 == 0) a->rstd_out[row] = rstd;
 }
 
+/* y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps); writes rstd. */
 ACT_KERNEL(cuda_rms_fwd, cuda_rms_args, CUDA_ROW_WARPS * 32)
 {
     if (a.c % WIDE)
@@ -29,8 +31,8 @@ ACT_KERNEL(cuda_rms_fwd, cuda_rms_args, CUDA_ROW_WARPS * 32)
         rms_row(&a, bf16, WIDE);
 }
 
-/* dx = dres + rstd (g - hat mean(g hat)), g = dy w, hat = x rstd */
-DEVICE void rms_back(const struct cuda_rms_args *a, const int bf16, const int width)
+/* dx = dres + rstd (g - hat mean(g hat)), where g = dy w and hat = x rstd */
+DEVICE void rms_backward(const struct cuda_rms_args *a, const int bf16, const int width)
 {
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return;
@@ -57,12 +59,13 @@ DEVICE void rms_back(const struct cuda_rms_args *a, const int bf16, const int wi
     }
 }
 
+/* dx; for rows that cuda_rms_fused cannot hold. */
 ACT_KERNEL(cuda_rms_bwd, cuda_rms_args, CUDA_ROW_WARPS * 32)
 {
     if (a.c % WIDE)
-        rms_back(&a, bf16, 1);
+        rms_backward(&a, bf16, 1);
     else
-        rms_back(&a, bf16, WIDE);
+        rms_backward(&a, bf16, WIDE);
 }
 
 /* dw = sum of dy hat over the rows of block blockIdx.y */

@@ -1,7 +1,8 @@
-/* Rotary positions: each thread turns `width` pairs of one head, in place. */
+/* Rotary positions: rotates pairs of one head in place; `back` rotates by the negative angle. Grid: ceil(pairs / 256)
+ * blocks of 256 threads, `width` pairs per thread; no shared memory. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
-DEVICE void turn_some(const struct cuda_rope_args *a, const int bf16, const int width)
+DEVICE void rotate_pairs(const struct cuda_rope_args *a, const int bf16, const int width)
 {
     size_t half = a->head_dim / 2, i = global_index() * width;
     if (i >= a->n * a->heads * half) return;
@@ -25,7 +26,7 @@ DEVICE void turn_some(const struct cuda_rope_args *a, const int bf16, const int 
 ACT_KERNEL(cuda_rope, cuda_rope_args, CUDA_BLOCK)
 {
     if (a.wide)
-        turn_some(&a, bf16, WIDE);
+        rotate_pairs(&a, bf16, WIDE);
     else
-        turn_some(&a, bf16, 1);
+        rotate_pairs(&a, bf16, 1);
 }

@@ -17,13 +17,13 @@
 
 enum {
     FILE_MAX = 4 << 20,
-    LINE_BYTES = ALGO_KEY_BYTES + ALGO_WORDS * 17 + 4, /* without the kind */
+    LINE_BYTES = ALGO_KEY_BYTES + ALGO_WORDS * 17 + 4, /* longest line without GPU-VERSION */
     LOCK_PAUSE_US = 5000,
-    LOCK_TRIES = 400,   /* to read or to add a line; */
-    ENTER_TRIES = 2000, /* while others measure: each takes up to a second or so */
+    LOCK_TRIES = 400,   /* to read or append a line */
+    ENTER_TRIES = 2000, /* to wait while another process measures; each product takes about a second */
 };
 
-static enum status keep(struct algo_cache *cache, const struct algo_choice *choice)
+static enum status remember(struct algo_cache *cache, const struct algo_choice *choice)
 {
     for (size_t i = 0; i < cache->n; i++)
         if (!strcmp(cache->all[i].key, choice->key)) {
@@ -43,7 +43,7 @@ static enum status keep(struct algo_cache *cache, const struct algo_choice *choi
     return STATUS_OK;
 }
 
-/* "KEY W0 ... W7"; false: not that. */
+/* Parses "KEY W0 ... W7"; false if malformed. */
 static bool parse(const char *line, struct algo_choice *choice)
 {
     size_t key = strcspn(line, " ");
@@ -62,13 +62,13 @@ static bool parse(const char *line, struct algo_choice *choice)
     return *line == '\0';
 }
 
-/* Waits for others, not for ever: lines are short, and a file system may have no locks. */
+/* Waits for a bounded time, then proceeds without the lock: lines are short, and some file systems have no locks. */
 static void lock(int fd, int how, int tries)
 {
     for (int i = 0; i < tries && flock(fd, how | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) usleep(LOCK_PAUSE_US);
 }
 
-/* Lines of this kind of GPU; whatever else the file holds is left out. */
+/* Reads the lines of this kind of GPU and skips all others. */
 static enum status read_lines(struct algo_cache *cache, char *data, size_t size)
 {
     struct algo_choice choice;
@@ -76,10 +76,10 @@ static enum status read_lines(struct algo_cache *cache, char *data, size_t size)
     for (char *line = data, *end = data + size, *next; line < end; line = next) {
         char *stop = memchr(line, '\n', (size_t)(end - line));
         next = stop ? stop + 1 : end;
-        if (!stop) break; /* whoever wrote it was stopped: its last word may be half of one */
+        if (!stop) break; /* an unterminated last line may be incomplete: its writer was interrupted */
         *stop = '\0';
         if (strncmp(line, cache->kind, kind) != 0 || line[kind] != ' ' || !parse(line + kind + 1, &choice)) continue;
-        TRY(keep(cache, &choice));
+        TRY(remember(cache, &choice));
     }
     return STATUS_OK;
 }
@@ -105,27 +105,27 @@ static enum status read_file(struct algo_cache *cache)
     return status;
 }
 
-/* Of a name what can stand in a file's name and before a blank. */
-static void plain(char *text)
+/* Replaces characters that do not fit into a file name or a blank-separated word. */
+static void sanitize(char *text)
 {
     for (char *c = text; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '-' && *c != '.') *c = '-';
 }
 
-/* NULL, too, where there is no place. Makes the folder. */
-static char *place_of(const char *kind)
+/* Path of the cache file; creates its folder. NULL if no folder is known or on an error. */
+static char *cache_path(const char *kind)
 {
-    const char *set = getenv("ATOLL_ALGO_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *override = getenv("ATOLL_ALGO_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char *path = mem_alloc(FILEIO_PATH_MAX, 1);
     int n = -1;
     if (!path) return NULL;
-    if (set)
-        n = *set ? snprintf(path, FILEIO_PATH_MAX, "%s", set) : -1;
+    if (override)
+        n = *override ? snprintf(path, FILEIO_PATH_MAX, "%s", override) : -1;
     else if (xdg && *xdg == '/')
         n = snprintf(path, FILEIO_PATH_MAX, "%s/atoll", xdg);
     else if (home && *home == '/')
         n = snprintf(path, FILEIO_PATH_MAX, "%s/.cache/atoll", home);
-    if (n > 0 && n < FILEIO_PATH_MAX && !set) {
+    if (n > 0 && n < FILEIO_PATH_MAX && !override) {
         size_t used = (size_t)n;
         if (dir_make(path, NULL) == STATUS_OK)
             n += snprintf(path + used, FILEIO_PATH_MAX - used, "/gemm-%s.txt", kind);
@@ -141,8 +141,8 @@ enum status algo_cache_open(struct algo_cache *cache, const char *gpu, unsigned 
 {
     *cache = (struct algo_cache){.held = -1};
     snprintf(cache->kind, sizeof cache->kind, "%s-%u", gpu, version);
-    plain(cache->kind);
-    cache->path = place_of(cache->kind);
+    sanitize(cache->kind);
+    cache->path = cache_path(cache->kind);
     enum status status = read_file(cache);
     if (status != STATUS_OK) algo_cache_close(cache);
     return status;
@@ -175,9 +175,10 @@ static int open_locked(const char *path, int tries)
 void algo_cache_lock(struct algo_cache *cache)
 {
     struct stat st;
-    if (cache->path && stat(cache->path, &st) == 0 && !S_ISREG(st.st_mode)) return; /* /dev/null: of no use to others */
+    if (cache->path && stat(cache->path, &st) == 0 && !S_ISREG(st.st_mode))
+        return; /* such as /dev/null: nothing to share */
     if (cache->path) cache->held = open_locked(cache->path, ENTER_TRIES);
-    if (cache->held >= 0) (void)!read_locked(cache); /* without memory for it all is measured again */
+    if (cache->held >= 0) (void)!read_locked(cache); /* without memory the products are timed again */
 }
 
 void algo_cache_unlock(struct algo_cache *cache)
@@ -186,7 +187,7 @@ void algo_cache_unlock(struct algo_cache *cache)
     cache->held = -1;
 }
 
-/* One more line. After a line that was cut short a new one begins. */
+/* Appends a line, which begins with a newline. The newline is skipped unless the file ends in an incomplete line. */
 static enum status append(const struct algo_cache *cache, char *line, size_t size, struct err *err)
 {
     char last = '\n';
@@ -194,7 +195,7 @@ static enum status append(const struct algo_cache *cache, char *line, size_t siz
     int fd = cache->held >= 0 ? cache->held : open_locked(path, LOCK_TRIES);
     if (fd < 0) return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
     off_t end = lseek(fd, 0, SEEK_END);
-    bool good = end < FILE_MAX || ftruncate(fd, 0) == 0; /* nobody reads more: begin again */
+    bool good = end < FILE_MAX || ftruncate(fd, 0) == 0; /* readers stop at FILE_MAX: start over */
     if (end > 0 && end < FILE_MAX) good = pread(fd, &last, 1, end - 1) == 1;
     const char *from = last == '\n' ? line + 1 : line;
     size -= (size_t)(from - line);
@@ -218,10 +219,9 @@ enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint
 {
     struct algo_choice choice;
     if (!*key || strlen(key) >= sizeof choice.key || strpbrk(key, " \n"))
-        return err_set(err, STATUS_LIMIT, "not the name of a matrix product: \"%s\"", key);
+        return err_set(err, STATUS_LIMIT, "algorithm cache: malformed key \"%s\"", key);
     snprintf(choice.key, sizeof choice.key, "%s", key);
     memcpy(choice.words, words, sizeof choice.words);
-    if (keep(cache, &choice) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for the choice of an algorithm");
+    if (remember(cache, &choice) != STATUS_OK) return err_set(err, STATUS_NOMEM, "algorithm cache: out of memory");
     return cache->path ? write_line(cache, &choice, err) : STATUS_OK;
 }

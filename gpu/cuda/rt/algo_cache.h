@@ -1,13 +1,14 @@
-/* Which algorithm computes a matrix product fastest on one kind of GPU: found out by timing when a device first meets
- * the product, kept in a text file, so that later runs start without timing and choose the same (another algorithm may
- * give other last bits).
+/* Cache of the fastest cuBLASLt algorithm for each matrix product on one kind of GPU. A device times the algorithms
+ * when it first meets a product. The result is kept in a text file, so that later runs skip the timing and choose the
+ * same algorithm (another algorithm may give other last bits).
  *
- * The file: $ATOLL_ALGO_CACHE, or atoll/gemm-GPU-VERSION.txt in $XDG_CACHE_HOME or ~/.cache. A line is GPU-VERSION, the
- * key of a product and eight hexadecimal words, so GPUs of several kinds may share a file that was named by hand: each
- * reads its own lines. Of lines with the same key the last one holds. Lines are only ever added, one write under a lock
- * each: threads, processes and machines that share the file lose nothing of each other. They do not measure at the same
- * time, either: two that share a GPU would measure each other. Nothing is lost with the file: whoever deletes it pays
- * the timing once more. */
+ * The file: $ATOLL_ALGO_CACHE, or atoll/gemm-GPU-VERSION.txt in $XDG_CACHE_HOME or ~/.cache.
+ * - A line is GPU-VERSION, the key of a product and eight hexadecimal words. GPUs of several kinds may share a file:
+ *   each reads only its own lines.
+ * - The last line of a key wins.
+ * - Lines are only appended, each in one write under a lock, so threads, processes and machines may share the file.
+ * - Timing is exclusive: two processes that share a GPU would disturb each other's measurements.
+ * - Deleting the file is safe; the next run times again. */
 #ifndef GPU_ALGO_CACHE_H
 #define GPU_ALGO_CACHE_H
 
@@ -20,29 +21,30 @@
 enum { ALGO_KEY_BYTES = 96, ALGO_WORDS = 8, ALGO_KIND_BYTES = 288 };
 
 struct algo_choice {
-    char key[ALGO_KEY_BYTES]; /* no blanks */
+    char key[ALGO_KEY_BYTES]; /* contains no blanks */
     uint64_t words[ALGO_WORDS];
 };
 
 struct algo_cache {
-    char *path;                 /* NULL: there is no place for a file, choices live as long as this */
-    char kind[ALGO_KIND_BYTES]; /* begins the lines that are read and written */
+    char *path;                 /* NULL: no file; choices live as long as the cache */
+    char kind[ALGO_KIND_BYTES]; /* GPU-VERSION, the first word of this cache's lines */
     struct algo_choice *all;
     size_t n, cap;
-    int held; /* the file, locked, between enter and leave; else -1 */
+    int held; /* descriptor of the locked file between lock and unlock; else -1 */
 };
 
-/* For GPUs of this name and a library of this version. A file that is not there is an empty one; lines that make no
- * sense are left out. NOMEM. */
+/* Opens the cache of the GPU with this name and the library of this version. A missing file counts as empty. Malformed
+ * lines are skipped. Errors: NOMEM. */
 enum status algo_cache_open(struct algo_cache *cache, const char *gpu, unsigned version) MUST_CHECK;
 void algo_cache_close(struct algo_cache *cache);
-/* Copies what is kept for `key` to words; false: nothing. */
+/* Copies the words stored for `key`; false if the cache has no entry. */
 bool algo_cache_find(const struct algo_cache *cache, const char *key, uint64_t words[ALGO_WORDS]);
-/* Whoever measures is alone: waits, for some seconds at most, until nobody else who shares the file measures, and finds
- * what they chose. Who has no file does not wait. */
+/* Takes the exclusive right to time. Waits a few seconds at most for other processes that share the file, then reads
+ * their choices. Does not wait without a file. */
 void algo_cache_lock(struct algo_cache *cache);
 void algo_cache_unlock(struct algo_cache *cache);
-/* Keep a choice, and add it to the file. LIMIT: key too long; NOMEM, IO: the choice holds for this process anyway. */
+/* Stores a choice and appends it to the file. Errors: LIMIT if the key is malformed or too long; NOMEM; IO if the file
+ * cannot be written. After IO the choice still holds for this process. */
 enum status algo_cache_put(struct algo_cache *cache, const char *key, const uint64_t words[ALGO_WORDS],
                            struct err *err) MUST_CHECK;
 

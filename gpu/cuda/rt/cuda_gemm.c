@@ -1,5 +1,5 @@
-/* Matrix products through cuBLASLt: descriptors made once, by the algorithm that was chosen
- * (gpu/cuda/rt/cuda_gemm_time.c). */
+/* Matrix products through cuBLASLt: descriptors, proposals and calls. gpu/cuda/rt/cuda_gemm_time.c chooses the
+ * algorithm. */
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 #include <assert.h>
@@ -8,16 +8,17 @@
 #include "common/base/mem.h"
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
-#define WISH(wish, what, value) cublasLtMatmulPreferenceSetAttribute((wish), (what), &(value), sizeof(value))
+#define PREFER(preference, what, value)                                                                                \
+    cublasLtMatmulPreferenceSetAttribute((preference), (what), &(value), sizeof(value))
 
-/* False: the library refused, and rt knows why. */
+/* False if the library refused; then rt->refusal holds its status. */
 static bool accepted(struct cuda_rt *rt, cublasStatus_t blas)
 {
     if (blas != CUBLAS_STATUS_SUCCESS) rt->refusal = blas;
     return blas == CUBLAS_STATUS_SUCCESS;
 }
 
-/* *out is not touched if there is none: the library says nothing of what it leaves there. */
+/* Leaves *out unchanged on failure, because the library does not specify what it writes then. */
 static bool layout_create(struct cuda_rt *rt, cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
                           uint64_t cols, size_t ld)
 {
@@ -27,7 +28,7 @@ static bool layout_create(struct cuda_rt *rt, cublasLtMatrixLayout_t *out, cudaD
     return true;
 }
 
-static bool repeat(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
+static bool set_batch(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const struct cuda_gemm_shape *s, size_t step)
 {
     int32_t n = (int32_t)gemm_products(s);
     int64_t elements = (int64_t)step;
@@ -37,8 +38,8 @@ static bool repeat(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const stru
                                                           &elements, sizeof elements)));
 }
 
-/* What the product ends in. Our rows are cuBLASLt's columns, with the same distance from one to the next, and our B is
- * its A: bias_grad is BGRADA. */
+/* Sets the epilogue. Our rows are cuBLASLt's columns, with the same leading dimension, and our B is its A. Therefore
+ * bias_grad is BGRADA. */
 static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
@@ -47,14 +48,14 @@ static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
                                   : s->bias_grad ? CUBLASLT_EPILOGUE_BGRADA
                                                  : CUBLASLT_EPILOGUE_DEFAULT;
     cudaDataType_t out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
-    int64_t ld = (int64_t)s->ldc; /* of aux, whose type is the output's if not said otherwise */
+    int64_t ld = (int64_t)s->ldc; /* of aux; its type defaults to the type of the output */
     return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) &&
            (!(s->bias || s->bias_grad) || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
            (!s->dgelu || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
 }
 
-/* cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix is its transpose already.
- * The bias belongs to its rows then, as cuBLASLt has it. */
+/* Sets operation and layouts. cuBLAS is column-major: row-major C = A B is C^T = B^T A^T there, and a row-major matrix
+ * is already its transpose. The bias then belongs to the rows, as cuBLASLt expects. */
 static bool describe(struct cuda_rt *rt, struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
@@ -69,8 +70,8 @@ static bool describe(struct cuda_rt *rt, struct cuda_gemm *g)
            accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_TRANSB, second)) && describe_end(rt, g) &&
            layout_create(rt, &g->first, in, rows1, cols1, s->ldb) &&
            layout_create(rt, &g->second, in, rows2, cols2, s->lda) &&
-           layout_create(rt, &g->out, out, s->n, s->m, s->ldc) && repeat(rt, g->first, s, s->step_b) &&
-           repeat(rt, g->second, s, s->step_a) && repeat(rt, g->out, s, s->step_c);
+           layout_create(rt, &g->out, out, s->n, s->m, s->ldc) && set_batch(rt, g->first, s, s->step_b) &&
+           set_batch(rt, g->second, s, s->step_a) && set_batch(rt, g->out, s, s->step_c);
 }
 
 bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s)
@@ -83,7 +84,7 @@ bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s)
 int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_alignment alignment,
                       cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS])
 {
-    cublasLtMatmulPreference_t wish;
+    cublasLtMatmulPreference_t preference;
     uint64_t workspace = CUDA_WORKSPACE_BYTES;
     uint32_t in = alignment == GEMM_VECTOR ? GEMM_VECTOR_BYTES : (uint32_t)gemm_number_bytes(g->shape.bf16);
     uint32_t out = alignment == GEMM_VECTOR ? GEMM_VECTOR_BYTES : (uint32_t)gemm_number_bytes(g->shape.bf16_out);
@@ -94,26 +95,27 @@ int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_a
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, in},
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out},
                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out}};
-    /* Where the sum over k is cut into parts they meet behind it, in fp32: in the output (INPLACE) they are added as
-     * they come, in another order each time (github.com/NVIDIA/CUDALibrarySamples issue 243). */
-    uint32_t also = g->shape.bf16_out ? 0 : CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
-    uint32_t parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | also;
+    /* Split-k kernels must combine their partial sums after the loop, in fp32. INPLACE adds them to the output in order
+     * of arrival, which differs from run to run (github.com/NVIDIA/CUDALibrarySamples issue 243). */
+    uint32_t output_type = g->shape.bf16_out ? 0 : CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | output_type;
     int n = 0, good = 0;
-    if (!accepted(rt, cublasLtMatmulPreferenceCreate(&wish))) return 0;
-    bool ok = accepted(rt, WISH(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)) &&
-              accepted(rt, WISH(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, parts));
-    for (int i = 0; i < 4; i++) ok = ok && accepted(rt, WISH(wish, aligned[i].what, aligned[i].bytes));
-    ok = ok && accepted(rt, cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out, wish,
-                                                           GEMM_PROPOSALS, found, &n));
-    (void)cublasLtMatmulPreferenceDestroy(wish);
+    if (!accepted(rt, cublasLtMatmulPreferenceCreate(&preference))) return 0;
+    bool ok = accepted(rt, PREFER(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)) &&
+              accepted(rt, PREFER(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions));
+    for (int i = 0; i < 4; i++) ok = ok && accepted(rt, PREFER(preference, aligned[i].what, aligned[i].bytes));
+    ok = ok && accepted(rt, cublasLtMatmulAlgoGetHeuristic(rt->blas, g->op, g->first, g->second, g->out, g->out,
+                                                           preference, GEMM_PROPOSALS, found, &n));
+    (void)cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; ok && i < n; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS) found[good++] = found[i];
     return good;
 }
 
-/* The bias, at 16 bytes: the library is told how its operands are aligned, but not how a bias is, and may propose a
- * kernel that loads 16 bytes of it (pytorch/pytorch pull request 194497: "misaligned address", after which a GPU does
- * nothing more). NULL: it is too long for that, or could not be copied. */
+/* Returns the bias at a 16-byte aligned address, and copies it there if needed. The library knows the alignment of the
+ * operands but not of the bias, and may propose a kernel that loads 16 bytes of it at a time (pytorch/pytorch pull
+ * request 194497: "misaligned address", after which the GPU is unusable). NULL if the bias is too long or cannot be
+ * copied. */
 static const void *bias_of(struct cuda_rt *rt, const struct cuda_gemm *g, const void *bias)
 {
     size_t bytes = g->shape.n * gemm_number_bytes(g->shape.bf16_out);
@@ -141,8 +143,8 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
                           CUDA_WORKSPACE_BYTES, rt->stream);
 }
 
-/* Where operands lie anyhow there is a product and a kernel: nothing is asked of the library that it need not do. */
-static bool ends_in_more(const struct cuda_gemm_shape *s)
+/* Products with dgelu or bias_grad need aligned operands. A misaligned call uses the plain product and a kernel. */
+static bool needs_alignment(const struct cuda_gemm_shape *s)
 {
     return s->dgelu || s->bias_grad;
 }
@@ -155,10 +157,10 @@ enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape
     assert(shape->bias + shape->dgelu + shape->bias_grad <= 1);
     assert(!shape->batch || !(shape->bias || shape->dgelu || shape->bias_grad));
     g->shape = *shape;
-    rt->refusal = CUBLAS_STATUS_NOT_SUPPORTED; /* no algorithm */
+    rt->refusal = CUBLAS_STATUS_NOT_SUPPORTED; /* until the library gives another reason */
     cuda_rt_use(rt);
     if (describe(rt, g)) {
-        if (!ends_in_more(shape)) (void)cuda_gemm_choose(rt, g, GEMM_ELEMENT);
+        if (!needs_alignment(shape)) (void)cuda_gemm_choose(rt, g, GEMM_ELEMENT);
         if (cuda_gemm_rows_aligned(shape)) (void)cuda_gemm_choose(rt, g, GEMM_VECTOR);
     }
     if (!g->has[GEMM_ELEMENT] && !g->has[GEMM_VECTOR]) {
@@ -203,7 +205,7 @@ void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cu
     enum gemm_alignment alignment = g->has[GEMM_VECTOR] && call_aligned(g, call) ? GEMM_VECTOR : GEMM_ELEMENT;
     cuda_rt_use(rt);
     if (!g->has[alignment]) {
-        cuda_rt_fail(rt, STATUS_UNSUPPORTED, "cuBLASLt has no algorithm for operands that are not aligned to 16 bytes");
+        cuda_rt_fail(rt, STATUS_UNSUPPORTED, "cuBLASLt has no algorithm for operands without 16-byte alignment");
         return;
     }
     cublasStatus_t blas = cuda_gemm_multiply(rt, g, &g->algo[alignment], call);

@@ -1,12 +1,14 @@
-/* Inside of the matrix products: shared by cuda_gemm.c (descriptors, calls) and cuda_gemm_time.c (what is fastest). */
+/* Internals of the matrix products, shared by cuda_gemm.c (descriptors, calls) and cuda_gemm_time.c (choice by
+ * timing). */
 #ifndef GPU_CUDA_GEMM_IMPL_H
 #define GPU_CUDA_GEMM_IMPL_H
 
 #include "gpu/cuda/rt/cuda_rt_impl.h"
 
-enum { GEMM_PROPOSALS = 8 }; /* algorithms that are timed */
+enum { GEMM_PROPOSALS = 8 }; /* algorithms timed for each product */
 
-/* Pointers to 16 bytes allow faster algorithms; parameters lie anywhere in theta, so both kinds must be at hand. */
+/* Pointers aligned to 16 bytes allow faster algorithms. Parameters may begin anywhere in theta, so both kinds are
+ * needed. */
 enum gemm_alignment { GEMM_ELEMENT, GEMM_VECTOR, GEMM_ALIGNMENTS };
 enum { GEMM_VECTOR_BYTES = 16 };
 
@@ -20,9 +22,9 @@ struct cuda_gemm {
 
 /* --- cuda_gemm.c -------------------------------------------------------------------------------------------------- */
 
-/* Whether rows begin at 16 bytes when matrices do. */
+/* True if every row is aligned to 16 bytes when its matrix is. */
 bool cuda_gemm_rows_aligned(const struct cuda_gemm_shape *s);
-/* The library's proposals for pointers so aligned, best guess first; their number. */
+/* Writes the library's proposals for this alignment, best guess first; returns their number. */
 int cuda_gemm_propose(struct cuda_rt *rt, const struct cuda_gemm *g, enum gemm_alignment alignment,
                       cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS]);
 cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulAlgo_t *algo,
@@ -30,10 +32,11 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
 
 /* --- cuda_gemm_time.c --------------------------------------------------------------------------------------------- */
 
-/* ATOLL_ALGO_TIMING=off takes the library's guess and keeps products and kernels separate. INVALID, with one line, for
- * another word than on and off. */
+/* *out: whether timing is on. ATOLL_ALGO_TIMING=off uses the library's first proposal and keeps products and kernels
+ * separate. INVALID, with a one-line message, for a value other than on and off. */
 enum status cuda_gemm_timing(bool *out, struct err *err) MUST_CHECK;
-/* Fills algo[alignment]: what the cache has, the fastest, or the library's guess. False: there is none. */
+/* Sets algo[alignment] to the cached algorithm, the fastest, or the library's first proposal. False: the library has
+ * none. */
 bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignment alignment);
 
 #endif

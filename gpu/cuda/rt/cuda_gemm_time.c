@@ -1,5 +1,5 @@
-/* Matrix products: which algorithm is the fastest on this GPU, and whether a product that ends in more is faster than a
- * plain one and a kernel. Found out once, kept in the cache. */
+/* Choice by timing: the fastest algorithm of a matrix product on this GPU, and whether a fused epilogue is faster than
+ * a plain product with a separate kernel. Results are kept in the cache. */
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 #include <assert.h>
@@ -11,22 +11,23 @@
 #include "common/base/rng.h"
 
 enum {
-    RUNS = 3,            /* of each way that is timed, after one to warm up */
-    ROUNDS = 3,          /* of all ways in turn, the best of each counts: what is compared may be near */
-    TIMED_MIN = 1 << 24, /* multiplications of a product that is worth it, */
-    READ_MIN = 1 << 22,  /* or numbers that it reads: a long sum of few columns can take long, too */
+    RUNS = 3,            /* of each candidate, after one to warm up */
+    ROUNDS = 3,          /* over all candidates; the best round counts, because candidates may be close */
+    TIMED_MIN = 1 << 24, /* a product with so many multiplications is timed, */
+    READ_MIN = 1 << 22,  /* or one that reads so many numbers: a long sum over few columns can be slow, too */
     OPERANDS = 4,        /* A, B, OUT, aux */
-    SAMPLE = 4099        /* numbers, which an operand repeats: a prime, so that rows differ */
+    SAMPLE = 4099        /* numbers that operands repeat: a prime, so that rows differ */
 };
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
 
-/* What a product is called in the cache: all that the choice depends on. `kind`: of which choice. */
+/* Key of a product in the cache: everything that the choice depends on. `kind` names the choice ("vector", "element",
+ * "form"). */
 static void key_of(const struct cuda_gemm_shape *s, const char *kind, char key[ALGO_KEY_BYTES])
 {
     char batch[24] = "";
     const char *end = s->bias ? "+bias" : s->dgelu ? "+dgelu" : s->bias_grad ? "+bias_grad" : "";
-    if (s->batch) snprintf(batch, sizeof batch, ",%zu", s->batch); /* their steps follow from the rest */
+    if (s->batch) snprintf(batch, sizeof batch, ",%zu", s->batch); /* the steps follow from the other fields */
     snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, batch, s->lda, s->ldb,
              s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
              s->bf16_out ? "bf16" : "fp32", end, kind);
@@ -37,10 +38,10 @@ enum status cuda_gemm_timing(bool *out, struct err *err)
     const char *set = getenv("ATOLL_ALGO_TIMING");
     *out = !set || !*set || !strcmp(set, "on");
     if (*out || !strcmp(set, "off")) return STATUS_OK;
-    return err_set(err, STATUS_INVALID, "ATOLL_ALGO_TIMING is \"%.40s\": on or off are allowed", set);
+    return err_set(err, STATUS_INVALID, "ATOLL_ALGO_TIMING is \"%.40s\": set it to on or off", set);
 }
 
-static bool may_time(void)
+static bool timing_enabled(void)
 {
     bool timing;
     return cuda_gemm_timing(&timing, NULL) == STATUS_OK && timing;
@@ -52,7 +53,7 @@ static bool worth_timing(const struct cuda_gemm_shape *s)
     return products * s->m * s->n * s->k >= TIMED_MIN || products * (s->m + s->n) * s->k >= READ_MIN;
 }
 
-/* --- what is timed ------------------------------------------------------------------------------------------------ */
+/* --- operands for timing ------------------------------------------------------------------------------------------ */
 
 struct timing {
     void *operands[OPERANDS];
@@ -69,14 +70,14 @@ static void timing_finish(struct cuda_rt *rt, struct timing *t)
     for (int i = 0; i < OPERANDS; i++) (void)cudaFree(t->operands[i]);
 }
 
-/* Normal numbers, as a model has them: with like ones a GPU takes less power and its clock is higher, and another
- * algorithm may be the fastest there. */
+/* Fills an operand with normal random numbers, as in a model. With equal numbers a GPU draws less power and clocks
+ * higher, and another algorithm may be the fastest. */
 static bool fill(struct cuda_rt *rt, void *to, size_t bytes, bool bf16)
 {
     float *sample = mem_alloc(SAMPLE, sizeof *sample);
     if (!sample) return false;
     rng_normal_fill(1, RNG_TIMING, 0, 1, sample, SAMPLE);
-    for (size_t i = 0; bf16 && i < SAMPLE; i++) /* the upper half of each */
+    for (size_t i = 0; bf16 && i < SAMPLE; i++) /* bf16 is the upper half of fp32 */
         memmove((char *)sample + 2 * i, (char *)(sample + i) + 2, 2);
     size_t done = SAMPLE * gemm_number_bytes(bf16);
     if (done > bytes) done = bytes;
@@ -86,40 +87,41 @@ static bool fill(struct cuda_rt *rt, void *to, size_t bytes, bool bf16)
         ok = cudaMemcpyAsync((char *)to + done, to, n, cudaMemcpyDeviceToDevice, rt->stream) == cudaSuccess;
         done += n;
     }
-    ok = cudaStreamSynchronize(rt->stream) == cudaSuccess && ok; /* copies of memory that is not pinned may be late */
+    ok = cudaStreamSynchronize(rt->stream) == cudaSuccess && ok; /* copies of unpinned memory may complete late */
     mem_free(sample);
     return ok;
 }
 
-/* Operands to time a product with. False: no room to measure in, which is no failure. */
+/* Allocates operands to time a product with. False if the GPU has no room for them; then the product is not timed. */
 static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, struct timing *t)
 {
     size_t before = gemm_products(s) - 1, in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     size_t bytes[OPERANDS] = {(before * s->step_a + (s->a_trans ? s->k : s->m) * s->lda) * in,
                               (before * s->step_b + (s->b_trans ? s->n : s->k) * s->ldb) * in,
-                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* a row more: bias, bias_grad */
+                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* one more row for bias or bias_grad */
                               s->dgelu ? s->m * s->ldc * out : 0};
     bool ok = true;
     *t = (struct timing){0};
-    for (int i = 0; i < OPERANDS; i++) { /* in the products' own stream, which waits for no other */
+    for (int i = 0; i < OPERANDS; i++) { /* on the stream of the products, which waits for no other */
         if (!bytes[i]) continue;
         ok = ok && cudaMalloc(&t->operands[i], bytes[i]) == cudaSuccess &&
              fill(rt, t->operands[i], bytes[i], i < 2 ? s->bf16 : s->bf16_out);
     }
     void *row = ok ? (char *)t->operands[2] + s->m * s->ldc * out : NULL;
-    t->call = (struct cuda_gemm_call){.a = t->operands[0],
-                                      .b = t->operands[1],
-                                      .out = t->operands[2],
-                                      .c = s->bf16_out ? NULL : t->operands[2], /* gradients are added to */
-                                      .bias = s->bias ? row : NULL,
-                                      .aux = t->operands[3],
-                                      .bias_grad = s->bias_grad ? row : NULL};
+    t->call = (struct cuda_gemm_call){
+        .a = t->operands[0],
+        .b = t->operands[1],
+        .out = t->operands[2],
+        .c = s->bf16_out ? NULL : t->operands[2], /* products with an fp32 output accumulate gradients */
+        .bias = s->bias ? row : NULL,
+        .aux = t->operands[3],
+        .bias_grad = s->bias_grad ? row : NULL};
     ok = ok && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
     if (!ok) timing_finish(rt, t);
     return ok;
 }
 
-/* Milliseconds between the events; below zero: there is no saying. */
+/* Milliseconds between the events; negative on failure. */
 static float timing_read(struct cuda_rt *rt, const struct timing *t)
 {
     float ms = -1;
@@ -130,7 +132,7 @@ static float timing_read(struct cuda_rt *rt, const struct timing *t)
 
 /* --- the fastest algorithm ---------------------------------------------------------------------------------------- */
 
-/* Of RUNS products; below zero: it does not run. */
+/* Milliseconds of RUNS products; negative if the algorithm does not run. */
 static float time_algo(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulAlgo_t *algo,
                        const struct timing *t)
 {
@@ -140,14 +142,14 @@ static float time_algo(struct cuda_rt *rt, const struct cuda_gemm *g, const cubl
     return ok ? timing_read(rt, t) : -1;
 }
 
-/* The place of the fastest of n proposals; -1 where nothing can be measured. */
+/* Index of the fastest of n proposals; -1 if timing fails. */
 static int fastest(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     struct timing t;
     float least = -1;
     int best = -1;
     if (!timing_begin(rt, &g->shape, &t)) return -1;
-    for (int i = 0; i < ROUNDS * n; i++) { /* in turn: a GPU that was idle begins with a slow clock */
+    for (int i = 0; i < ROUNDS * n; i++) { /* in turn, because an idle GPU starts at a low clock */
         float ms = time_algo(rt, g, &found[i % n].algo, &t);
         if (ms < 0 || (least >= 0 && ms >= least)) continue;
         least = ms;
@@ -159,8 +161,8 @@ static int fastest(struct cuda_rt *rt, const struct cuda_gemm *g, const cublasLt
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == ALGO_WORDS * sizeof(uint64_t), "an algorithm is eight words");
 
-/* Kept from an earlier run, if the library still takes it. */
-static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key, enum gemm_alignment alignment)
+/* Uses the cached algorithm, if the library still accepts it. */
+static bool choose_cached(struct cuda_rt *rt, struct cuda_gemm *g, const char *key, enum gemm_alignment alignment)
 {
     cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algo;
@@ -175,9 +177,9 @@ static bool choose_kept(struct cuda_rt *rt, struct cuda_gemm *g, const char *key
     return g->has[alignment] = true;
 }
 
-/* Proposals and checks want a pointer for what goes into the end of a product, and take it for no worse aligned in any
- * call: one, never read, at 16 bytes and no more, where calls have theirs. */
-static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
+/* The library's proposals and checks need a pointer for bias and aux, and assume its alignment for all calls. The
+ * pointer is never read. It is aligned to 16 bytes and no more, as the pointers of calls are. */
+static bool set_epilogue_pointers(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
@@ -185,31 +187,31 @@ static bool point_end(struct cuda_rt *rt, const struct cuda_gemm *g)
            (!s->dgelu || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
 
-/* What another chose meanwhile is not measured. */
+/* Times the proposals, unless another process has chosen meanwhile. The caller holds the cache's lock. */
 static void choose_fastest(struct cuda_rt *rt, struct cuda_gemm *g, const char *key, enum gemm_alignment alignment,
                            const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     uint64_t words[ALGO_WORDS];
-    if (choose_kept(rt, g, key, alignment)) return;
+    if (choose_cached(rt, g, key, alignment)) return;
     int at = fastest(rt, g, found, n);
     if (at < 0) return;
     g->algo[alignment] = found[at].algo;
     memcpy(words, &g->algo[alignment], sizeof words);
-    (void)!algo_cache_put(&rt->algos, key, words, NULL); /* where it cannot be written, it is timed again */
+    (void)!algo_cache_put(&rt->algos, key, words, NULL); /* if the write fails, the next run times again */
 }
 
-/* Who cannot measure takes the library's guess, too: its first proposal. */
+/* Falls back to the library's first proposal if nothing can be timed. */
 bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignment alignment)
 {
     cublasLtMatmulHeuristicResult_t found[GEMM_PROPOSALS];
     char key[ALGO_KEY_BYTES];
-    bool timed = may_time();
-    if (!point_end(rt, g)) return false;
+    bool timed = timing_enabled();
+    if (!set_epilogue_pointers(rt, g)) return false;
     key_of(&g->shape, alignment == GEMM_VECTOR ? "vector" : "element", key);
-    if (timed && choose_kept(rt, g, key, alignment)) return true;
+    if (timed && choose_cached(rt, g, key, alignment)) return true;
     int n = cuda_gemm_propose(rt, g, alignment, found);
     if (!n) return false;
-    /* Pointers that are not aligned are rare, and what is tiny is fast anyway. */
+    /* Misaligned pointers are rare, and tiny products are fast with any algorithm. */
     timed =
         timed && n > 1 && (alignment == GEMM_VECTOR || !cuda_gemm_rows_aligned(&g->shape)) && worth_timing(&g->shape);
     g->algo[alignment] = found[0].algo;
@@ -221,9 +223,9 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
     return g->has[alignment] = true;
 }
 
-/* --- one product or a product and kernels ------------------------------------------------------------------------- */
+/* --- fused or separate epilogue ----------------------------------------------------------------------------------- */
 
-/* What the cache keeps of it: the first word. */
+/* First word of the cache entry of kind "form". */
 enum { FORM_SEPARATE = 1, FORM_FUSED = 2 };
 
 static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, const struct cuda_gemm *g,
@@ -232,10 +234,10 @@ static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, co
     user->run(user->ctx, g, &t->call);
     if (cudaEventRecord(t->begin, rt->stream) != cudaSuccess) return -1;
     for (int i = 0; i < RUNS; i++) user->run(user->ctx, g, &t->call);
-    return rt->error.code == STATUS_OK ? timing_read(rt, t) : -1; /* what fails is over soon */
+    return rt->error.code == STATUS_OK ? timing_read(rt, t) : -1; /* a failed run ends early and would look fast */
 }
 
-/* FORM_..., or 0 where nothing can be measured. */
+/* FORM_..., or 0 if timing fails. */
 static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *separate, const struct cuda_gemm *fused,
                        const struct cuda_gemm_user *user)
 {
@@ -243,7 +245,7 @@ static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *separate, con
     float least[2] = {-1, -1};
     assert(fused->has[GEMM_VECTOR]);
     if (!timing_begin(rt, &fused->shape, &t)) return 0;
-    /* A product that is refused only now is none; `user` would make it the device's error. */
+    /* A late refusal only rules out the fused product. `user` would record it as an error of the device. */
     cublasStatus_t first = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call);
     bool runs = first == CUBLAS_STATUS_SUCCESS;
     for (int i = 0; runs && i < 2 * ROUNDS; i++) {
@@ -251,12 +253,12 @@ static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *separate, con
         if (ms >= 0 && (least[i % 2] < 0 || ms < least[i % 2])) least[i % 2] = ms;
     }
     timing_finish(rt, &t);
-    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_SEPARATE; /* other failures may pass */
+    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_SEPARATE; /* other failures may be temporary */
     if (least[0] < 0 || least[1] < 0) return 0;
     return least[1] < least[0] ? FORM_FUSED : FORM_SEPARATE;
 }
 
-/* The form that the cache keeps, or that is measured and kept. */
+/* The cached form, or the form that is timed now and cached; 0: unknown. `fused` NULL: look into the cache only. */
 static int form_of(struct cuda_rt *rt, const char *key, const struct cuda_gemm *separate, const struct cuda_gemm *fused,
                    const struct cuda_gemm_user *user)
 {
@@ -281,11 +283,11 @@ enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *
     assert(shape->dgelu != shape->bias_grad && separate && user->run);
     bool timed = wish == CUDA_EPILOGUE_TIMED;
     if (wish == CUDA_EPILOGUE_SEPARATE || !cuda_gemm_rows_aligned(shape)) return STATUS_OK;
-    if (timed && (!may_time() || !worth_timing(shape))) return STATUS_OK;
+    if (timed && (!timing_enabled() || !worth_timing(shape))) return STATUS_OK;
     key_of(shape, "form", key);
     if (timed && form_of(rt, key, separate, NULL, user) == FORM_SEPARATE) return STATUS_OK;
     enum status status = cuda_rt_gemm_create(rt, shape, &fused);
-    if (status == STATUS_UNSUPPORTED) return STATUS_OK; /* the library has none */
+    if (status == STATUS_UNSUPPORTED) return STATUS_OK; /* the library has no fused product */
     if (status != STATUS_OK) return status;
     if (timed && form_of(rt, key, separate, fused, user) != FORM_FUSED) {
         cuda_rt_gemm_free(fused);

@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
-/* NVIDIA's data sheets, without sparsity. The first line whose words are in the name counts: variants come before what
- * they are variants of, with 0 where there is no figure of their own. */
+/* NVIDIA's data sheets, TFLOP/s without sparsity. The first line whose words occur in the name counts, so variants come
+ * before their base model. 0: no figure is known for the variant. */
 static const struct {
     const char *words;
     double tflops;

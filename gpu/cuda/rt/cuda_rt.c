@@ -10,11 +10,12 @@
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 enum {
-    OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* both from gpu/cuda.cmake: 10 times what this build has code for, */
-    OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000,  /* and a toolkit's version as the driver counts */
+    OLDEST_CAPABILITY = ATOLL_CUDA_ARCH_OLDEST, /* set by gpu/cuda.cmake: oldest compute capability that this build has
+                                                   code for, times 10 */
+    OLDEST_TOOLKIT = ATOLL_CUDA_OLDEST * 1000,  /* and the oldest toolkit, as the driver encodes versions */
     GRID_X_MAX = 0x7fffffff,
     EVENT_FLAGS = cudaEventDisableTiming | cudaEventBlockingSync,
-    POLLS_MAX = 1000, /* without a pause: a few microseconds each */
+    POLLS_MAX = 1000, /* polls before the first pause, a few microseconds each */
     PAUSE_NS = 20000
 };
 
@@ -45,7 +46,7 @@ static void check(struct cuda_rt *rt, cudaError_t code, const char *what)
     err_set(&rt->error, status, "%s: %s: %s (%s)", rt->name, what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
-/* Somebody has the GPU, or the machine is only starting: that may pass. */
+/* A busy GPU or a machine that is still starting may recover: IO. Other errors do not. */
 static enum status opening_failed(cudaError_t code)
 {
     if (code == cudaErrorMemoryAllocation) return STATUS_NOMEM;
@@ -57,37 +58,32 @@ enum status cuda_rt_count(int *count, struct err *err)
     int driver = 0, runtime = 0;
     cudaError_t code = cudaGetDeviceCount(count);
     if (code == cudaSuccess && *count > 0) return STATUS_OK;
-    (void)cudaDriverGetVersion(&driver); /* 0 where there is none */
+    (void)cudaDriverGetVersion(&driver); /* 0 without a driver */
     (void)cudaRuntimeGetVersion(&runtime);
     if (!driver)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "no NVIDIA driver on this machine: install one for CUDA %d.%d or "
-                       "newer",
-                       runtime / 1000, runtime % 1000 / 10);
+                       "no NVIDIA driver on this machine: install a driver for CUDA %d.%d or newer", runtime / 1000,
+                       runtime % 1000 / 10);
     if (code == cudaErrorInsufficientDriver) {
         int major = runtime / 1000, minor = runtime % 1000 / 10;
-        char others[128] = ""; /* the package stands in for a newer driver (CUDA Compatibility, "Forward") */
+        char alternatives[128] = ""; /* cuda-compat replaces a newer driver (CUDA Compatibility, "Forward") */
         if (driver >= OLDEST_TOOLKIT)
-            snprintf(others, sizeof others,
-                     ", build with a toolkit of its version, or, for a data-centre GPU, install "
-                     "NVIDIA's cuda-compat-%d-%d",
+            snprintf(alternatives, sizeof alternatives,
+                     ", rebuild with a toolkit of its version, or on a data-centre GPU install cuda-compat-%d-%d",
                      major, minor);
         return err_set(err, STATUS_UNSUPPORTED,
-                       "the NVIDIA driver is for CUDA %d.%d, this build needs %d.%d: "
-                       "update the driver%s",
-                       driver / 1000, driver % 1000 / 10, major, minor, others);
+                       "the NVIDIA driver supports CUDA %d.%d, but this build needs %d.%d: update the driver%s",
+                       driver / 1000, driver % 1000 / 10, major, minor, alternatives);
     }
     if (code == cudaSuccess || code == cudaErrorNoDevice)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "the NVIDIA driver shows no GPU: see nvidia-smi and "
-                       "CUDA_VISIBLE_DEVICES");
-    return err_set(err, opening_failed(code), "the NVIDIA driver does not start: %s", cudaGetErrorString(code));
+                       "the NVIDIA driver shows no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES");
+    return err_set(err, opening_failed(code), "cannot start the NVIDIA driver: %s", cudaGetErrorString(code));
 }
 
-/* The driver loads a kernel when it is wanted first, and may wait for the GPU then. Where that waits in a collective
- * for another GPU, whose thread wants to load a kernel, too, nobody comes on (CUDA C++ Programming Guide, "Lazy
- * Loading", "Concurrent Execution"). So all of them are loaded before there is work; and code that the GPU cannot run
- * is noticed. */
+/* The driver loads a kernel at its first launch, and may wait for the GPU then. If that GPU waits in a collective for
+ * another GPU whose thread also loads a kernel, both hang (CUDA C++ Programming Guide, "Lazy Loading", "Concurrent
+ * Execution"). Therefore all kernels are loaded at open. This also detects code that the GPU cannot run. */
 static void load_kernels(struct cuda_rt *rt)
 {
     extern struct cuda_known_kernel __start_atoll_kernels[] __attribute__((visibility("hidden")));
@@ -95,27 +91,28 @@ static void load_kernels(struct cuda_rt *rt)
     struct cudaFuncAttributes attributes;
     for (struct cuda_known_kernel *k = __start_atoll_kernels; k < __stop_atoll_kernels; k++) {
         check(rt, cudaFuncGetAttributes(&attributes, k->kernel), "cannot load the kernels of this build");
-        if (!k->bytes) continue; /* more than 48 KB must be asked for */
+        if (!k->bytes) continue; /* more than 48 KB must be requested */
         check(rt, cudaFuncSetAttribute(k->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k->bytes),
-              "cannot give kernels the shared memory that they want");
+              "cannot reserve the shared memory of the kernels");
     }
 }
 
 static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)
 {
     bool timing;
-    TRY(cuda_gemm_timing(&timing, err)); /* a wrong word is said now, not when the first product is made */
+    TRY(cuda_gemm_timing(&timing, err)); /* report a wrong value at open, not at the first product */
     TRY(rt->error.code == STATUS_OK ? STATUS_OK : err_set(err, rt->error.code, "%s", rt->error.msg));
     load_kernels(rt);
-    check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot make a stream");
+    check(rt, cudaStreamCreateWithFlags(&rt->stream, cudaStreamNonBlocking), "cannot create a stream");
     for (int i = 0; i < DEVICE_MARKS; i++)
-        check(rt, cudaEventCreateWithFlags(&rt->marks[i], EVENT_FLAGS), "cannot make an event");
-    check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES), "no memory for cuBLASLt's workspace");
+        check(rt, cudaEventCreateWithFlags(&rt->marks[i], EVENT_FLAGS), "cannot create an event");
+    check(rt, cudaMalloc(&rt->workspace, CUDA_WORKSPACE_BYTES + CUDA_BIAS_BYTES),
+          "cannot allocate cuBLASLt's workspace");
     if (rt->error.code != STATUS_OK) return err_set(err, rt->error.code, "%s", rt->error.msg);
     cublasLtHandle_t handle;
     cublasStatus_t blas = cublasLtCreate(&handle);
     if (blas != CUBLAS_STATUS_SUCCESS)
-        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cuBLASLt does not start: %s", rt->index,
+        return err_set(err, STATUS_UNSUPPORTED, "device cuda:%d: cannot start cuBLASLt: %s", rt->index,
                        cublasLtGetStatusString(blas));
     rt->blas = handle;
     if (algo_cache_open(&rt->algos, gpu, (unsigned)cublasLtGetVersion()) == STATUS_OK) return STATUS_OK;
@@ -128,19 +125,18 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     struct cudaDeviceProp prop;
     TRY(cuda_rt_count(&count, err));
     if (index < 0 || index >= count)
-        return err_set(err, STATUS_INVALID, "device cuda:%d: this machine has %d: cuda:0 to cuda:%d", index, count,
+        return err_set(err, STATUS_INVALID, "device cuda:%d: this machine has %d GPUs: cuda:0 to cuda:%d", index, count,
                        count - 1);
     cudaError_t code = cudaGetDeviceProperties(&prop, index);
     if (code == cudaSuccess) code = cudaSetDevice(index);
-    /* Who waits sleeps, here for streams and below for events: other threads of this machine have work, too. */
+    /* Blocking waits sleep instead of spinning, here for streams and below for events: other threads need the cores. */
     if (code == cudaSuccess) code = cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     if (code != cudaSuccess)
         return err_set(err, opening_failed(code), "device cuda:%d: %s", index, cudaGetErrorString(code));
     if (prop.major * 10 + prop.minor < OLDEST_CAPABILITY)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "device cuda:%d: %s has compute capability %d.%d, this build needs "
-                       "%d.%d",
-                       index, prop.name, prop.major, prop.minor, OLDEST_CAPABILITY / 10, OLDEST_CAPABILITY % 10);
+                       "device cuda:%d: %s has compute capability %d.%d, but this build needs %d.%d or newer", index,
+                       prop.name, prop.major, prop.minor, OLDEST_CAPABILITY / 10, OLDEST_CAPABILITY % 10);
     struct cuda_rt *rt = mem_alloc(1, sizeof *rt);
     if (!rt) return err_set(err, STATUS_NOMEM, "device cuda:%d: out of memory", index);
     rt->index = index;
@@ -161,7 +157,7 @@ void cuda_rt_close(struct cuda_rt *rt)
     (void)cudaSetDevice(rt->index);
     if (rt->stream) (void)cudaStreamSynchronize(rt->stream);
     for (int q = 0; q < CUDA_QUEUES; q++)
-        if (rt->beside[q]) (void)cudaStreamDestroy(rt->beside[q]); /* lets what it holds finish */
+        if (rt->beside[q]) (void)cudaStreamDestroy(rt->beside[q]); /* pending work still finishes */
     if (rt->blas) (void)cublasLtDestroy(rt->blas);
     algo_cache_close(&rt->algos);
     (void)cudaFree(rt->workspace);
@@ -174,7 +170,7 @@ void cuda_rt_close(struct cuda_rt *rt)
 void cuda_rt_use(struct cuda_rt *rt)
 {
     atomic_fetch_add_explicit(&rt->progress.moves, 1, memory_order_relaxed);
-    check(rt, cudaSetDevice(rt->index), "cannot be used");
+    check(rt, cudaSetDevice(rt->index), "cannot select the device");
 }
 
 static cudaStream_t stream_of(struct cuda_rt *rt, enum cuda_queue queue)
@@ -183,7 +179,7 @@ static cudaStream_t stream_of(struct cuda_rt *rt, enum cuda_queue queue)
     cuda_rt_use(rt);
     if (queue == CUDA_MAIN) return rt->stream;
     if (!rt->beside[queue])
-        check(rt, cudaStreamCreateWithFlags(&rt->beside[queue], cudaStreamNonBlocking), "cannot make a stream");
+        check(rt, cudaStreamCreateWithFlags(&rt->beside[queue], cudaStreamNonBlocking), "cannot create a stream");
     return rt->beside[queue] ? rt->beside[queue] : rt->stream;
 }
 
@@ -207,7 +203,7 @@ bool cuda_rt_stopped(struct cuda_rt *rt)
     return true;
 }
 
-/* A stream (event NULL), or an event of it. */
+/* Blocks the host until the event, or with event NULL the stream, is done. */
 static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event)
 {
     static const char what[] = "a kernel failed";
@@ -218,14 +214,15 @@ static void wait_here(struct cuda_rt *rt, cudaStream_t stream, cudaEvent_t event
     for (int polls = 0; code == cudaErrorNotReady; polls++) {
         code = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (code != cudaErrorNotReady) break;
-        (void)cudaGetLastError(); /* "not ready" would be the next launch's error */
+        (void)cudaGetLastError(); /* otherwise the next launch would report "not ready" */
         if (cuda_rt_stopped(rt)) break;
         pause_briefly(polls);
     }
     atomic_fetch_sub(&rt->progress.waits, 1);
     assert(atomic_load(&rt->progress.waits) >= 0);
     atomic_fetch_add(&rt->progress.moves, 1);
-    if (code == cudaSuccess) (void)cuda_rt_stopped(rt); /* an aborted collective ends well, too, and left nothing */
+    if (code == cudaSuccess)
+        (void)cuda_rt_stopped(rt); /* an aborted collective ends with success but without a result */
     if (code != cudaErrorNotReady) check(rt, code, what);
 }
 
@@ -255,8 +252,8 @@ void *cuda_rt_alloc(struct cuda_rt *rt, size_t bytes)
     cuda_rt_use(rt);
     cudaError_t code = cudaMalloc(&p, bytes ? bytes : 1);
     if (code != cudaSuccess) {
-        (void)cudaGetLastError(); /* that there is no memory the caller reports; nothing sticks */
-        if (code != cudaErrorMemoryAllocation) check(rt, code, "an error from before, seen while taking memory");
+        (void)cudaGetLastError(); /* the caller reports missing memory; it does not stick */
+        if (code != cudaErrorMemoryAllocation) check(rt, code, "an earlier error, noticed while allocating memory");
         return NULL;
     }
     check(rt, cudaMemsetAsync(p, 0, bytes, rt->stream), "clearing memory");
@@ -267,7 +264,7 @@ void cuda_rt_release(struct cuda_rt *rt, void *p)
 {
     if (!p) return;
     wait_for_all(rt);
-    check(rt, cudaFree(p), "releasing memory");
+    check(rt, cudaFree(p), "freeing memory");
 }
 
 void cuda_rt_copy(struct cuda_rt *rt, void *dst, const void *src, size_t bytes, enum cuda_direction direction)
@@ -290,7 +287,7 @@ void *cuda_rt_host_alloc(struct cuda_rt *rt, size_t bytes)
     void *p = NULL;
     cuda_rt_use(rt);
     if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocPortable) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the caller reports it; nothing sticks */
+        (void)cudaGetLastError(); /* the caller reports it; it does not stick */
         return NULL;
     }
     memset(p, 0, bytes);
@@ -301,14 +298,14 @@ void cuda_rt_host_release(struct cuda_rt *rt, void *p)
 {
     if (!p) return;
     wait_for_all(rt);
-    check(rt, cudaFreeHost(p), "releasing memory");
+    check(rt, cudaFreeHost(p), "freeing memory");
 }
 
 void cuda_rt_mark(struct cuda_rt *rt, int slot)
 {
     assert(slot >= 0 && slot < DEVICE_MARKS && rt->marks[slot]);
     cuda_rt_use(rt);
-    check(rt, cudaEventRecord(rt->marks[slot], rt->stream), "marking a place");
+    check(rt, cudaEventRecord(rt->marks[slot], rt->stream), "recording a mark");
 }
 
 enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
@@ -366,7 +363,7 @@ bool cuda_rt_event_done(struct cuda_rt *rt, const struct cuda_event *e)
 {
     if (cudaSetDevice(rt->index) != cudaSuccess) return false;
     cudaError_t code = cudaEventQuery(e->event);
-    if (code != cudaSuccess) (void)cudaGetLastError(); /* this thread's */
+    if (code != cudaSuccess) (void)cudaGetLastError(); /* clears the error of this thread */
     return code == cudaSuccess;
 }
 
@@ -391,8 +388,8 @@ struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size
 {
     cudaStream_t stream = stream_of(rt, queue);
     if (x <= GRID_X_MAX && y <= CUDA_GRID_Y_MAX) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
-    cuda_rt_fail(rt, STATUS_LIMIT, "an operation is too large for one launch");
-    return (struct cuda_grid){0, 0, stream}; /* refused by the launch, too */
+    cuda_rt_fail(rt, STATUS_LIMIT, "operation too large for one launch");
+    return (struct cuda_grid){0, 0, stream}; /* a launch with this grid fails, too */
 }
 
 void cuda_rt_launched(struct cuda_rt *rt, const char *what)

@@ -222,7 +222,7 @@ enum status graph_run(const struct attn_graph *graph, const struct graph_memory 
         case ATTN_MATMUL: run_matmul(&r, r.op); break;
         case ATTN_MAX:
         case ATTN_SUM: run_reduction(&r, r.op); break;
-        case ATTN_TURN: run_turn(&r, r.op); break;
+        case ATTN_TRANSPOSE: run_turn(&r, r.op); break;
         default: run_pointwise(&r, r.op); break;
         }
     }

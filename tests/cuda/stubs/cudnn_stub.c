@@ -301,7 +301,7 @@ static void operation(struct reader *r, const struct descriptor *d)
         o.x = tensor(r, descriptor_of(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC));
         o.y = tensor(r, descriptor_of(d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
     } else if (d->type == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) {
-        kind = ATTN_TURN;
+        kind = ATTN_TRANSPOSE;
         o.x = tensor(r, descriptor_of(d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC));
         o.y = tensor(r, descriptor_of(d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC));
     } else if (d->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
