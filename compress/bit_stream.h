@@ -1,8 +1,9 @@
 /* Bits of a payload, lowest bit of the lowest byte first.
  *
- * The writer is for bytes whose number was computed beforehand: it never writes more than were put, but where a
- * function says so. The reader is for untrusted bytes: past the end it sees zeros and never reads; whoever uses it
- * compares `pos` with the end. */
+ * - Writer: the caller computes the size beforehand. The writer touches no bytes beyond it, except where a function's
+ *   comment says so.
+ * - Reader: takes untrusted bytes. It reads zeros past the end and touches no memory there; the caller compares `pos`
+ *   with the end. */
 #ifndef COMPRESS_BIT_STREAM_H
 #define COMPRESS_BIT_STREAM_H
 
@@ -15,7 +16,7 @@ enum { BITS_PEEK = 57, BITS_PUT_MAX = 32 };
 struct bit_writer {
     uint8_t *dst;
     uint64_t word; /* bits not yet written */
-    unsigned held; /* of them, < 32 between calls */
+    unsigned held; /* bits in `word`, < 32 between calls */
 };
 
 static inline struct bit_writer bit_writer_of(uint8_t *dst)
@@ -36,7 +37,7 @@ static inline void bits_put(struct bit_writer *w, uint32_t value, unsigned n)
     w->held -= 32;
 }
 
-/* Writes what is held, whole bytes of it for good: fewer than 8 bits stay. Touches 8 bytes from w->dst on. */
+/* Writes the whole bytes of the held bits and keeps the rest, fewer than 8. Touches 8 bytes from w->dst on. */
 static inline void bits_store(struct bit_writer *w)
 {
     memcpy(w->dst, &w->word, 8);
@@ -45,8 +46,8 @@ static inline void bits_store(struct bit_writer *w)
     w->held &= 7;
 }
 
-/* For many codes in a row, without a branch: value < 2^n, n <= 56, after a bits_store or another of these. Touches 8
- * bytes from w->dst on. */
+/* Appends `value` without a branch, for many codes in a row. value < 2^n, n <= 56. Call it only after bits_store or
+ * another bits_put_wide. Touches 8 bytes from w->dst on. */
 static inline void bits_put_wide(struct bit_writer *w, uint64_t value, unsigned n)
 {
     w->word |= value << w->held;
@@ -54,14 +55,14 @@ static inline void bits_put_wide(struct bit_writer *w, uint64_t value, unsigned 
     bits_store(w);
 }
 
-/* n zeros */
+/* Appends n zero bits. */
 static inline void bits_put_zeros(struct bit_writer *w, uint32_t n)
 {
     for (; n > BITS_PUT_MAX; n -= BITS_PUT_MAX) bits_put(w, 0, BITS_PUT_MAX);
     bits_put(w, 0, n);
 }
 
-/* Zeros up to a whole byte; returns one past the last byte. */
+/* Pads with zero bits to a whole byte. Returns one past the last byte. */
 static inline uint8_t *bits_flush(struct bit_writer *w)
 {
     for (; w->held; w->held = w->held > 8 ? w->held - 8 : 0) {
@@ -82,7 +83,7 @@ static inline struct bit_reader bit_reader_of(const uint8_t *data, size_t size)
     return (struct bit_reader){.data = data, .size = size};
 }
 
-/* The next BITS_PEEK bits at least; what lies above them is not defined. */
+/* Returns at least the next BITS_PEEK bits; the bits above them are undefined. */
 static inline uint64_t bits_peek(const struct bit_reader *r)
 {
     size_t at = (size_t)(r->pos >> 3);

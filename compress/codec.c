@@ -13,14 +13,14 @@
 struct codec {
     struct codec_chain chain;
     size_t bounds[CODEC_STAGES_MAX];    /* largest output of the value stage, then of each byte stage */
-    uint8_t *between[CODEC_STAGES_MAX]; /* (bounds[i]) output of stage i on its way to stage i + 1, (n_bytes) of them */
-    void *work[CODEC_STAGES_MAX - 1];   /* each byte stage's working memory */
+    uint8_t *between[CODEC_STAGES_MAX]; /* [n_bytes]: [bounds[i]] output of stage i, input of stage i + 1 */
+    void *work[CODEC_STAGES_MAX - 1];   /* working memory of each byte stage */
     struct codec_span *spans;           /* copy of the caller's */
-    struct arena arena;                 /* everything above */
-    size_t memory;                      /* bytes of it, were `between` and `work` in it */
+    struct arena arena;                 /* holds everything above */
+    size_t memory;                      /* bytes of the arena with `between` and `work` */
 };
 
-/* Spans lie end to end from 0 and are as large as they say; returns the floats in all, 0 when they do not. */
+/* Floats of all spans. 0: the spans do not lie end to end from 0, or rows * cols is not count. */
 static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
 {
     uint64_t n = 0;
@@ -34,8 +34,9 @@ static uint64_t count_spans(const struct codec_span *spans, size_t n_spans)
     return n;
 }
 
-/* Sizes of all buffers, then one arena that holds them; hollow: but those of byte stages. */
-static enum status allocate_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans, bool hollow)
+/* sizes_only: the arena leaves out the buffers of byte stages. */
+static enum status allocate_buffers(struct codec *codec, const struct codec_span *spans, size_t n_spans,
+                                    bool sizes_only)
 {
     struct codec_chain *chain = &codec->chain;
     struct value_ctx *value = &chain->value;
@@ -52,38 +53,38 @@ static enum status allocate_buffers(struct codec *codec, const struct codec_span
         assert(codec->bounds[i + 1] >= codec->bounds[i]);
         codec->memory += arena_need(1, codec->bounds[i]) + arena_need(1, chain->bytes[i]->scratch);
     }
-    TRY(arena_init(&codec->arena, hollow ? own : codec->memory));
+    TRY(arena_init(&codec->arena, sizes_only ? own : codec->memory));
     codec->spans = arena_take(&codec->arena, n_spans, sizeof *spans);
     memcpy(codec->spans, spans, n_spans * sizeof *spans);
     value->spans = codec->spans;
     if (value_scratch) value->scratch = arena_take(&codec->arena, 1, value_scratch);
     if (value_plan) value->plan = arena_take(&codec->arena, 1, value_plan);
-    for (size_t i = 0; i < chain->n_bytes && !hollow; i++) {
+    for (size_t i = 0; i < chain->n_bytes && !sizes_only; i++) {
         codec->between[i] = arena_take(&codec->arena, 1, codec->bounds[i]);
         codec->work[i] = arena_take(&codec->arena, 1, chain->bytes[i]->scratch);
     }
     return STATUS_OK;
 }
 
-/* codec holds its chain, with counts. */
-static enum status build(struct codec *codec, const char *spec, const struct codec_span *spans, bool hollow,
+/* codec->chain is set, its n and n_spans included. */
+static enum status build(struct codec *codec, const char *spec, const struct codec_span *spans, bool sizes_only,
                          struct err *err)
 {
     const struct value_ctx *value = &codec->chain.value;
-    enum status status = allocate_buffers(codec, spans, value->n_spans, hollow);
+    enum status status = allocate_buffers(codec, spans, value->n_spans, sizes_only);
     if (status != STATUS_OK)
         return err_set(err, status, "codec \"%.64s\": no memory for buffers of %zu values", spec, value->n);
     status = value->stage->prepare ? value->stage->prepare(value) : STATUS_OK;
     if (status == STATUS_OK) return STATUS_OK;
     arena_finish(&codec->arena);
     return err_set(err, status,
-                   "codec \"%.64s\": a fragment of %zu values is too large for it: cut the "
-                   "model into more (train.fragments), or take another codec",
+                   "codec \"%.64s\": a fragment of %zu values is too large for it: raise "
+                   "train.fragments or choose another codec",
                    spec, value->n);
 }
 
 static enum status create(struct codec **codec_p, const char *spec, const struct codec_span *spans, size_t n_spans,
-                          bool hollow, struct err *err)
+                          bool sizes_only, struct err *err)
 {
     struct codec_chain chain;
     TRY(codec_chain_parse(&chain, spec, err));
@@ -95,7 +96,7 @@ static enum status create(struct codec **codec_p, const char *spec, const struct
     struct codec *codec = mem_alloc(1, sizeof *codec);
     if (!codec) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
     codec->chain = chain;
-    enum status status = build(codec, spec, spans, hollow, err);
+    enum status status = build(codec, spec, spans, sizes_only, err);
     if (status != STATUS_OK) {
         mem_free(codec);
         return status;
@@ -111,7 +112,7 @@ enum status codec_create(struct codec **codec_p, const char *spec, const struct 
 }
 
 static enum status create_for(struct codec **codec_p, const char *spec, const struct layout *layout, uint32_t fragment,
-                              bool hollow, struct err *err)
+                              bool sizes_only, struct err *err)
 {
     if (fragment >= layout->n_fragments)
         return err_set(err, STATUS_INVALID, "codec \"%.64s\": fragment %u of %u", spec, fragment, layout->n_fragments);
@@ -124,7 +125,7 @@ static enum status create_for(struct codec **codec_p, const char *spec, const st
         spans[i] = (struct codec_span){
             .offset = t->offset - f->offset, .count = t->count, .rows = t->count / cols, .cols = cols, .ndim = t->ndim};
     }
-    enum status status = create(codec_p, spec, spans, f->n_tensors, hollow, err);
+    enum status status = create(codec_p, spec, spans, f->n_tensors, sizes_only, err);
     mem_free(spans);
     return status;
 }
@@ -186,8 +187,8 @@ float codec_feedback_decay(const struct codec *codec)
 struct encoding {
     const struct codec *codec;
     const float *x;
-    uint8_t *payload;             /* of the value stage; NULL: only look for what is not finite */
-    size_t bad[POOL_THREADS_MAX]; /* by thread, whose shares follow each other: the first such value; n: none */
+    uint8_t *payload;             /* of the value stage; NULL: only scan for NaN and infinity */
+    size_t bad[POOL_THREADS_MAX]; /* [thread]: first bad value of its share; n: none */
 };
 
 static void encode_parts(void *ctx, int thread, int threads)
@@ -209,17 +210,16 @@ static void encode_parts(void *ctx, int thread, int threads)
     }
 }
 
-/* Floats to the value stage's payload. */
 static enum status encode_floats(struct codec *codec, struct pool *pool, const float *x, uint8_t *dst, size_t cap,
                                  size_t *size_p, size_t *bad_index)
 {
     const struct value_ctx *v = &codec->chain.value;
     bool in_parts = v->stage->encode_part != NULL, fits = cap >= codec->bounds[0];
     struct encoding e = {.codec = codec, .x = x, .payload = in_parts && fits ? dst : NULL};
-    bool worth = codec_parts(codec) > 1;
-    int threads = pool && worth ? pool_threads(pool) : 1;
+    bool parallel = codec_parts(codec) > 1;
+    int threads = pool && parallel ? pool_threads(pool) : 1;
     assert(threads >= 1 && threads <= POOL_THREADS_MAX);
-    pool_run_if(pool, worth, encode_parts, &e);
+    pool_run_if(pool, parallel, encode_parts, &e);
     for (int i = 0; i < threads; i++) {
         if (e.bad[i] == v->n) continue;
         if (bad_index) *bad_index = e.bad[i];
@@ -231,25 +231,27 @@ static enum status encode_floats(struct codec *codec, struct pool *pool, const f
     return STATUS_OK;
 }
 
-/* The value stage's payload, of floats or of numbers made of them, through the byte stages. */
+/* Encodes floats, or quantized values if x is NULL, with the value stage, then passes the payload through the byte
+ * stages. */
 static enum status encode_chain(struct codec *codec, struct pool *pool, const float *x,
-                                const struct quantized_delta *numbers, uint8_t *dst, size_t cap, size_t *size_p,
+                                const struct quantized_delta *quantized, uint8_t *dst, size_t cap, size_t *size_p,
                                 size_t *bad_index)
 {
     const struct codec_chain *chain = &codec->chain;
     const struct value_ctx *v = &chain->value;
     size_t size = 0;
-    assert((x != NULL) != (numbers != NULL));
+    assert((x != NULL) != (quantized != NULL));
     struct payload_shape shape = {.width = v->stage->width};
     if (v->stage->shape) v->stage->shape(v, &shape);
-    /* The last stage writes to the caller's buffer, those before it to their own. */
+    /* The last stage writes to the caller's buffer, the others to their own. */
     bool last = chain->n_bytes == 0;
-    assert(shape.n_sections <= PAYLOAD_SECTIONS && (last || codec->between[0])); /* not a hollow codec */
+    /* codec_describe_for_fragment leaves `between` NULL. */
+    assert(shape.n_sections <= PAYLOAD_SECTIONS && (last || codec->between[0]));
     uint8_t *first = last ? dst : codec->between[0];
-    size_t room = last ? cap : codec->bounds[0];
-    TRY(x ? encode_floats(codec, pool, x, first, room, &size, bad_index)
-          : v->stage->encode_quantized(v, numbers, first, room, &size));
-    assert(size <= room && size <= codec->bounds[0]);
+    size_t first_cap = last ? cap : codec->bounds[0];
+    TRY(x ? encode_floats(codec, pool, x, first, first_cap, &size, bad_index)
+          : v->stage->encode_quantized(v, quantized, first, first_cap, &size));
+    assert(size <= first_cap && size <= codec->bounds[0]);
     for (size_t i = 0; i < chain->n_bytes; i++) {
         last = i + 1 == chain->n_bytes;
         uint8_t *out = last ? dst : codec->between[i + 1];
@@ -282,25 +284,25 @@ bool codec_delta_format(const struct codec *codec, struct delta_format *shape, s
     return v->stage->delta_format != NULL;
 }
 
-enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *numbers, uint8_t *dst, size_t cap,
-                                   size_t *size_p)
+enum status codec_encode_quantized(struct codec *codec, const struct quantized_delta *quantized, uint8_t *dst,
+                                   size_t cap, size_t *size_p)
 {
     struct delta_format shape;
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     for (size_t i = 0; i < shape.n_pieces; i++)
-        if (numbers->heads[i].bad) return STATUS_NONFINITE;
-    return encode_chain(codec, NULL, NULL, numbers, dst, cap, size_p, NULL);
+        if (quantized->heads[i].bad) return STATUS_NONFINITE;
+    return encode_chain(codec, NULL, NULL, quantized, dst, cap, size_p, NULL);
 }
 
 enum status codec_decode_quantized(struct codec *codec, const uint8_t *src, size_t size, void *room)
 {
     struct delta_format shape;
-    struct quantized_delta numbers;
+    struct quantized_delta quantized;
     struct codec_view view;
     if (!codec_delta_format(codec, &shape, NULL)) return STATUS_INVALID;
     TRY(codec_open(codec, src, size, NULL, &view));
-    memset(room, 0, delta_format_lay_out(&shape, room, &numbers));
-    codec->chain.value.stage->decode_quantized(&codec->chain.value, view.payload, view.size, &numbers);
+    memset(room, 0, delta_format_lay_out(&shape, room, &quantized));
+    codec->chain.value.stage->decode_quantized(&codec->chain.value, view.payload, view.size, &quantized);
     return STATUS_OK;
 }
 

@@ -63,7 +63,7 @@ enum status codec_chain_parse(struct codec_chain *chain, const char *spec, struc
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:/.+-_";
     if (strspn(spec, allowed) != strlen(spec))
         return err_set(err, STATUS_INVALID,
-                       "codec: a spec is made of letters, digits and : / . + - _, such as int8:256");
+                       "codec: a spec holds only letters, digits and : / . + - _, such as int8:256");
     if (strlen(spec) >= sizeof text)
         return err_set(err, STATUS_INVALID, "codec \"%.64s...\": longer than %d bytes", spec, CODEC_SPEC_MAX - 1);
     memcpy(text, spec, strlen(spec) + 1);

@@ -1,4 +1,4 @@
-/* bf16 and fp16: 16 bits a value, 2n bytes. The conversions: compress/half.h. */
+/* bf16 and fp16: 16 bits a value, 2n bytes (compress/half.h). */
 #include <string.h>
 
 #include "compress/codec_stage.h"

@@ -1,10 +1,11 @@
 /* int8:BLOCK: symmetric 8-bit integers, one fp32 scale for BLOCK consecutive values (the last block may be short).
  *
  *     payload = scale[ceil(n / BLOCK)] as fp32, then code[n] as signed bytes;  value = code * scale
+ *     scale   = max|x| / 127 over the block;  code = round(x * (127 / max|x|)), nearest, ties to even
  *
- * scale = max|x| / 127 over the block, code = round(x * (127 / max|x|)), nearest, ties to even: |code| <= 127, an exact
- * 0 stays 0, and the largest value of a block is off by rounding only. A block whose largest value lies below 2^-119 is
- * sent as zeros: its scale would be denormal, which not every device multiplies alike. */
+ * |code| <= 127, an exact 0 stays 0, and the largest value of a block is off by rounding only. A block whose largest
+ * magnitude is below 2^-119 is sent as zeros: its scale would be denormal, and devices multiply denormals
+ * differently. */
 #include <assert.h>
 #include <float.h>
 #include <math.h>
@@ -47,7 +48,7 @@ static size_t int8_bound(const struct value_ctx *ctx)
     return 4 * n_blocks(ctx) + ctx->n;
 }
 
-/* Scale of a block and the factor its values are multiplied by; both 0 when it is sent as zeros. */
+/* Scale of a block and the factor of its values; both are 0 if the block is sent as zeros. */
 static inline void block_scale(uint32_t absmax_bits, float *scale, float *factor)
 {
     float absmax = float_of_bits(absmax_bits);
@@ -60,8 +61,8 @@ static inline void block_scale(uint32_t absmax_bits, float *scale, float *factor
     memcpy(scale, &bits, 4);
 }
 
-/* Positive floats order like their bits, so the largest magnitude is an integer maximum. Adding 1.5 * 2^23 leaves the
- * nearest integer in the low bits. */
+/* Positive floats have the order of their bits, so the largest magnitude is an integer maximum. Adding 1.5 * 2^23
+ * leaves the nearest integer in the low bits. */
 CODEC_SIMD_BODY encode_body(const float *restrict x, size_t n, size_t block, uint8_t *restrict scales,
                             uint8_t *restrict codes)
 {
@@ -118,7 +119,7 @@ CODEC_SIMD_VARIANTS(axpy,
                      float *restrict acc),
                     (a, scales, codes, n, block, acc))
 
-/* *bad = some code is -128, which encode never makes. */
+/* *bad = 1 if a code is -128, which encode never makes. */
 CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
 {
     uint8_t any = 0;
@@ -171,24 +172,24 @@ static void int8_delta_format(const struct value_ctx *ctx, struct delta_format *
     }
 }
 
-static enum status int8_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers,
+static enum status int8_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *quantized,
                                          uint8_t *dst, size_t cap, size_t *size_p)
 {
     size_t blocks = n_blocks(ctx);
     if (cap < int8_bound(ctx)) return STATUS_LIMIT;
-    for (size_t i = 0; i < blocks; i++) memcpy(dst + 4 * i, &numbers->heads[i].scale[0], 4);
-    memcpy(dst + 4 * blocks, numbers->bytes, ctx->n);
+    for (size_t i = 0; i < blocks; i++) memcpy(dst + 4 * i, &quantized->heads[i].scale[0], 4);
+    memcpy(dst + 4 * blocks, quantized->bytes, ctx->n);
     *size_p = int8_bound(ctx);
     return int8_check(ctx, dst, *size_p) == STATUS_OK ? STATUS_OK : STATUS_CORRUPT;
 }
 
 static void int8_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                                  const struct quantized_delta *numbers)
+                                  const struct quantized_delta *quantized)
 {
     size_t blocks = n_blocks(ctx);
     (void)size;
-    for (size_t i = 0; i < blocks; i++) memcpy(&numbers->heads[i].scale[0], src + 4 * i, 4);
-    memcpy(numbers->bytes, src + 4 * blocks, ctx->n);
+    for (size_t i = 0; i < blocks; i++) memcpy(&quantized->heads[i].scale[0], src + 4 * i, 4);
+    memcpy(quantized->bytes, src + 4 * blocks, ctx->n);
 }
 
 static size_t int8_align(const struct value_ctx *ctx)

@@ -23,9 +23,9 @@ void codec_simd_limit(enum codec_simd limit)
     atomic_store(&simd_limit, limit);
 }
 
-enum { SCAN = 4096 }; /* floats between two looks: 16 KiB */
+enum { SCAN = 4096 }; /* floats between two checks of the result: 16 KiB */
 
-/* *bad = some of the n floats at x is not finite. */
+/* *bad = 1 if one of the n floats at x is not finite. */
 CODEC_SIMD_BODY scan_body(const uint8_t *x, size_t n, uint32_t *bad)
 {
     uint32_t any = 0;

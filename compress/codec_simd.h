@@ -1,6 +1,6 @@
-/* Loops of the codecs compiled several times, for the plain instruction set and for wider vectors, and chosen by the
- * CPU at run time. Each loop is written once, in C, over independent elements: what the compiler vectorizes cannot
- * change a bit (no reassociation of floats, no fused multiply-add), so all variants make the same bytes. */
+/* Loops of the codecs, compiled for the plain instruction set, AVX2 and AVX-512. The CPU chooses at run time. Each loop
+ * is written once, in C, over independent elements. Vectorizing it cannot change a bit (no reassociation of floats, no
+ * fused multiply-add), so all variants make the same bytes. */
 #ifndef COMPRESS_CODEC_SIMD_H
 #define COMPRESS_CODEC_SIMD_H
 
@@ -9,15 +9,15 @@
 
 enum codec_simd { CODEC_SIMD_PLAIN, CODEC_SIMD_AVX2, CODEC_SIMD_AVX512 };
 
-/* The widest variant this CPU runs, never above the limit. */
+/* The widest variant that this CPU runs, within the limit. */
 enum codec_simd codec_simd_level(void);
 /* Test hook: use nothing wider than `limit` from now on. */
 void codec_simd_limit(enum codec_simd limit);
 
-/* Index of the first NaN or infinity of the floats stored at x (any alignment), n when there is none. */
+/* Index of the first NaN or infinity among the n floats at x (any alignment); n if there is none. */
 size_t codec_first_nonfinite(const void *x, size_t n);
 
-/* Define `static void name params` from `static inline void name_body params`. */
+/* Defines `static void name params` from `static inline void name_body params`. */
 #if defined(__x86_64__)
 #define CODEC_SIMD_VARIANTS(name, params, args)                                                                        \
     __attribute__((target("avx2"))) static void name##_avx2 params                                                     \

@@ -24,7 +24,7 @@ void feedback_finish(struct feedback *fb)
     memset(fb, 0, sizeof *fb);
 }
 
-/* The parts of a codec are shared out to threads. */
+/* Threads share the parts of the codec. */
 struct feedback_job {
     const struct feedback *fb;
     const struct codec *codec;
@@ -47,7 +47,7 @@ static void add_residual(void *ctx, int thread, int threads)
     }
 }
 
-/* residual = x - what the payload decodes to */
+/* residual = x - decode(payload) */
 static void store_residual(void *ctx, int thread, int threads)
 {
     const struct feedback_job *job = ctx;
@@ -74,7 +74,7 @@ enum status feedback_encode(struct feedback *fb, struct codec *codec, struct poo
     if (fb->residual) pool_run_if(pool, shared, add_residual, &job);
     TRY(codec_encode_pool(codec, pool, delta, dst, cap, &size, NULL));
     if (fb->residual) {
-        TRY(codec_open(codec, dst, size, NULL, &job.view)); /* a refusal leaves the residual as it was */
+        TRY(codec_open(codec, dst, size, NULL, &job.view)); /* on an error the residual stays as it was */
         pool_run_if(pool, shared, store_residual, &job);
     }
     assert(!fb->pending && size <= cap);

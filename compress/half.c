@@ -13,13 +13,13 @@ static inline __attribute__((always_inline)) float bf16_value(uint16_t half)
 static inline __attribute__((always_inline)) uint16_t bf16_of(float x)
 {
     uint32_t bits = float_bits(x);
-    uint32_t up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16; /* ties go to the even neighbour */
-    up -= (up & 0x7fffu) == 0x7f80u;                         /* infinity: one step back */
+    uint32_t up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16; /* ties to even */
+    up -= (up & 0x7fffu) == 0x7f80u;                         /* infinity becomes the largest finite value */
     return (uint16_t)up;
 }
 
-/* Normal numbers move to the other exponent; the others are a count of 2^-24. Both are computed and one is masked out:
- * a choice would become a branch, and the loop would not be vectorized. */
+/* A normal number changes its exponent bias; a denormal is a multiple of 2^-24. The function computes both and masks
+ * one out: a branch would keep the compiler from vectorizing the loop. */
 static inline __attribute__((always_inline)) float fp16_value(uint16_t half)
 {
     uint32_t rest = half & 0x7fffu, normal = (rest << 13) + (112u << 23);
@@ -28,17 +28,17 @@ static inline __attribute__((always_inline)) float fp16_value(uint16_t half)
     return float_of_bits((denormal & which) | (normal & ~which) | (uint32_t)(half & 0x8000u) << 16);
 }
 
-/* Added to 0.5, a number below 2^-14 is rounded to a multiple of 2^-24, an fp16 denormal, in the low bits. */
+/* Adding a number below 2^-14 to 0.5 rounds it to a multiple of 2^-24, an fp16 denormal, in the low bits. */
 static inline __attribute__((always_inline)) uint16_t fp16_of(float x)
 {
     uint32_t bits = float_bits(x), rest = bits & 0x7fffffffu;
     uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1)) >> 13;
-    normal = normal < (143u << 10) ? normal - (112u << 10) : 0x7bffu; /* 2^16 and above: 65504 */
+    normal = normal < (143u << 10) ? normal - (112u << 10) : 0x7bffu; /* from 2^16 on: 65504 */
     uint32_t denormal = float_bits(float_of_bits(rest) + 0.5f) - 0x3f000000u;
     return (uint16_t)((rest < 0x38800000u ? denormal : normal) | (bits >> 16 & 0x8000u));
 }
 
-/* Everything about one format from its two conversions and the mask of its exponent. */
+/* The functions of one format, from its two conversions and its exponent mask. */
 #define FORMAT(name, exponent)                                                                                         \
     CODEC_SIMD_BODY name##_narrow_all_body(const float *restrict x, size_t n, uint8_t *restrict dst)                   \
     {                                                                                                                  \

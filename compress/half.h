@@ -1,5 +1,6 @@
-/* 16-bit floats as stored bytes (little-endian, any alignment), rounded to nearest, ties to even. What would round to
- * infinity becomes the largest finite value of its sign; denormals are kept, -0 too. The same bits on every CPU. */
+/* 16-bit floats as stored bytes (little-endian, any alignment), rounded to nearest, ties to even. A value that would
+ * round to infinity becomes the largest finite value of its sign. Denormals and -0 are kept. Every CPU gives the same
+ * bits. */
 #ifndef COMPRESS_HALF_H
 #define COMPRESS_HALF_H
 

@@ -12,12 +12,12 @@
 
 enum { ADDENDS = 16 };
 
-/* A job for the pool: these deltas into every part. */
+/* A job for the pool: adds these deltas to every part. */
 struct merge_job {
     struct merge *merge;
     const struct merge_delta *deltas;
     uint32_t count;
-    size_t items; /* that threads share: parts, or deltas */
+    size_t items; /* shared out to threads: parts or deltas */
 };
 
 float merge_weight(uint64_t tokens, uint64_t total)
@@ -108,9 +108,9 @@ bool merge_needs_norms(const struct merge *merge)
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
-/* Calls over the tensors that part [from, to) of the fragment touches; *t_p goes on where it was. */
+/* A range of one tensor within a part. next_tensor_range walks the ranges of a part in order. */
 struct piece {
-    uint32_t tensor; /* of the fragment */
+    uint32_t tensor; /* index within the fragment */
     size_t from, to; /* floats of the fragment */
 };
 
@@ -120,7 +120,7 @@ static bool next_tensor_range(const struct merge *merge, struct codec_part part,
     const struct tensor *tensors = &merge->layout->tensors[frag->first_tensor];
     uint32_t t = piece->tensor;
     if (piece->to >= part.to) return false;
-    if (!piece->to) { /* the first: find it */
+    if (!piece->to) { /* first call: find the tensor */
         uint32_t lo = 0, hi = frag->n_tensors - 1;
         while (lo < hi) {
             uint32_t mid = lo + (hi - lo + 1) / 2;
@@ -145,7 +145,7 @@ static bool next_tensor_range(const struct merge *merge, struct codec_part part,
 
 enum { LANES = 16 };
 
-/* sum[LANES] += x^2, or (theta - x)^2: element i of the call goes to lane i mod LANES. */
+/* sum[LANES] += x^2, or (theta - x)^2; element i of the call goes to lane i mod LANES. */
 static void add_squares(const float *x, const float *theta, size_t n, double sum[LANES])
 {
     size_t i = 0;
@@ -160,7 +160,7 @@ static void add_squares(const float *x, const float *theta, size_t n, double sum
     }
 }
 
-/* One delta belongs to one thread: its sums have one order. */
+/* One thread computes all norms of a delta, so its sums have one order. */
 static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
 {
     double sum[LANES] = {0};
@@ -195,7 +195,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Norms become factors. */
+/* Replaces the norms by the factors that scale them down to the median. */
 static void norms_to_factors(struct merge *merge)
 {
     assert(merge->n > 1 && merge->m->norms_cap >= (size_t)merge->n * n_tensors(merge) + merge->n);
@@ -236,7 +236,8 @@ static bool clipped(const struct merge *merge, const double *factors, struct cod
     return false;
 }
 
-/* acc += a * (scaled x); x: the decoded part. A coordinate that was not sent decodes to -0 and changes nothing. */
+/* acc += a * (scaled x); x is the decoded part. A coordinate that the worker did not send decodes to -0 and changes
+ * nothing. */
 static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, float w,
                         const float *x, float *acc, float *weight)
 {
@@ -255,8 +256,8 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
     }
 }
 
-/* acc / weight, where there is a weight: it is never negative, so its bits say whether it is zero, and vectors need no
- * branch. Dividing by 1 changes nothing, not even -0. */
+/* acc / weight, except where weight is 0. A weight is never negative, so its bits show whether it is 0, and the vector
+ * loop needs no branch. Dividing by 1 changes nothing, not even -0. */
 CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -267,7 +268,7 @@ CODEC_SIMD_BODY divide_body(float *restrict acc, const float *restrict weight, s
 }
 CODEC_SIMD_VARIANTS(divide, (float *restrict acc, const float *restrict weight, size_t n), (acc, weight, n))
 
-/* Deltas that come one after the other and are not clipped: the codec takes them together. */
+/* Consecutive deltas that are not clipped; the codec adds them together. */
 struct gathered {
     size_t n;
     struct codec_addend from[ADDENDS];
@@ -296,7 +297,7 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
         weight = scratch;
         memset(weight, 0, n * sizeof *weight);
     }
-    /* -0 + x is x for every x, +0 + x loses the sign of -0. */
+    /* -0 + x is x for every x; +0 + x loses the sign of -0. */
     if (!merge->added)
         for (size_t i = 0; i < n; i++) acc[i] = -0.0f;
     for (uint32_t d = 0; d < job->count; d++) {
@@ -330,7 +331,7 @@ void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t c
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
     assert(count && merge->added + count <= merge->n);
-    assert(!merge_needs_norms(merge) || merge->measured == merge->n); /* limits are known before a delta is added */
+    assert(!merge_needs_norms(merge) || merge->measured == merge->n); /* factors are known before a delta is added */
     assert(!counts_senders(merge->m, merge->codec) || count == merge->n);
     pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
     merge->added += count;

@@ -1,21 +1,20 @@
-/* The deltas of a round become one: decoded straight into one accumulator, in worker order, in fp32.
+/* Merges the deltas of a round: decodes them straight into one accumulator, in worker order, in fp32.
  *
  *     mean          acc = sum over workers, ascending id, of w_i * x_i,   w_i = tokens_i / sum of tokens
  *     contributors  acc = (sum of w_i * x_i) / (sum of w_i), both over the workers whose payload carries the
- *                   coordinate, w_i = tokens_i / largest of them. Sparse codecs only: with a dense one everybody
- *                   carries everything, and this is the mean. (SparseLoCo's reference code, 2508.15706; its paper has
- *                   the mean.)
+ *                   coordinate, w_i = tokens_i / largest of them. Sparse codecs only: with a dense codec every
+ *                   worker carries every coordinate, and this is the mean. (SparseLoCo's reference code,
+ *                   2508.15706; its paper has the mean.)
  *
- * With equal weights every worker counts one token. A single worker weighs exactly 1: the accumulator is what it sent,
- * down to the sign of zeros. With a sparse codec coordinates that nobody sent are -0 in the accumulator, and no others.
- *
- * clip median: for every tensor, a worker's delta with a larger norm than the median over the workers (the lower one of
- * two) is scaled down to it, before it is weighed. A median of 0 clips nothing. (Per tensor, as SparseLoCo's code does:
- * one tensor that blew up would hide in the norm of a whole fragment.)
- *
- * The fragment's coordinates are cut into the codec's parts, which are shared out to threads; each part takes all
- * workers in order. So there is one summation order, and the same deltas give the same bits at any number of threads.
- * The coordinator merges what it publishes, and workers merge what is relayed to them, with this same code. */
+ * - Equal weights: every worker counts one token.
+ * - A single worker weighs exactly 1: the accumulator equals its payload, down to the sign of zeros.
+ * - Sparse codec: a coordinate is -0 in the accumulator if and only if no worker sent it.
+ * - clip median, for each tensor: a delta whose norm exceeds the median over the workers (the lower one of two) is
+ *   scaled down to the median before it is weighed. A median of 0 clips nothing. (Per tensor, as in SparseLoCo's code:
+ *   the norm of a whole fragment would hide one tensor that blew up.)
+ * - Threads share the codec's parts of the fragment; each part takes all workers in order. There is one summation
+ *   order: the same deltas give the same bits with any number of threads.
+ * - The coordinator merges the published update with this code, and workers merge relayed deltas with it. */
 #ifndef COMPRESS_MERGE_H
 #define COMPRESS_MERGE_H
 
@@ -31,7 +30,7 @@
 struct layout;
 struct pool;
 
-/* Is this decoded or merged value that of a coordinate which no payload carried? */
+/* True if no payload carried the coordinate of this decoded or merged value. */
 static inline bool merge_unsent(float value)
 {
     return float_bits(value) == 0x80000000u;
@@ -42,21 +41,21 @@ struct merge_delta {
     const uint8_t *payload; /* [size] */
     size_t size;
     uint64_t tokens;
-    uint8_t *room;          /* [codec_open_room], of this delta alone; unused when that is 0 */
+    uint8_t *room;          /* [codec_open_room], for this delta alone; unused if that is 0 */
     struct codec_view view; /* filled by merge_open */
 };
 
-/* What a run's merges have in common: rules, threads, scratch memory. */
+/* State shared by all merges of a run: rules, threads, scratch memory. */
 struct merger {
     enum merge_rule rule;
     enum merge_weights weights;
     enum merge_clip clip;
-    bool parameters;   /* payloads are parameters: the delta is theta - payload */
+    bool parameters;   /* payloads are parameters: delta = theta - payload */
     struct pool *pool; /* borrowed; NULL: the calling thread alone */
     int threads;
     size_t part_max; /* floats of the largest part */
     float *scratch;  /* [threads][2][part_max] */
-    double *norms;   /* clip: [norms_cap], (delta, tensor); then what the delta's values are multiplied by */
+    double *norms;   /* clip: [norms_cap], (delta, tensor): norms, later the factors of the delta's values */
     size_t norms_cap;
 };
 
@@ -67,38 +66,38 @@ struct merge {
     uint32_t fragment;
     struct codec *codec; /* of the workers' payloads */
     float *acc;          /* [count of the fragment] */
-    const float *theta;  /* [count]: what the deltas were computed from; only for `parameters` with clip */
-    uint32_t n, added;   /* deltas in all, and so far */
-    uint64_t total;      /* tokens: sum (mean) or largest (contributors) */
+    const float *theta;  /* [count]: the deltas' anchor; only for `parameters` with clip */
+    uint32_t n, added;   /* deltas in total, and added so far */
+    uint64_t total;      /* tokens: sum (mean) or maximum (contributors) */
     uint32_t measured;   /* clip: deltas whose norms are known */
 };
 
-/* part_max: of the largest part of any codec used with it. NOMEM. */
+/* part_max: floats of the largest part of any codec used with it. NOMEM. */
 enum status merger_init(struct merger *m, const struct config *config, bool parameters, struct pool *pool,
                         size_t part_max) MUST_CHECK;
 /* Accepts a zeroed struct. */
 void merger_finish(struct merger *m);
 /* Floats of the largest part. */
 size_t merge_part_max(const struct codec *codec);
-/* All deltas must lie in memory together: sparse codecs whose senders are counted. Otherwise they may come in
- * groups. */
+/* True if all deltas must be in memory at once: sparse codecs whose senders are counted. Otherwise the caller may add
+ * them in groups. */
 bool merge_needs_all(const struct merger *m, const struct codec *codec);
 
-/* Check a payload and prepare it. CORRUPT or NONFINITE as codec_open. */
+/* Checks a payload and opens it. CORRUPT or NONFINITE as codec_open. */
 enum status merge_open(struct codec *codec, struct merge_delta *delta) MUST_CHECK;
 
-/* tokens: of each of the n deltas, in order of worker id; not all 0. NOMEM (clip only). */
+/* Starts a merge. tokens: of each of the n deltas, in order of worker id; not all 0. NOMEM (clip only). */
 enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
                         struct codec *codec, const float *theta, float *acc, const uint64_t *tokens,
                         uint32_t n) MUST_CHECK;
-/* True when the norms of all deltas are wanted before any is added. */
+/* True if the caller must compute the norms of all deltas before it adds one. */
 bool merge_needs_norms(const struct merge *merge);
-/* Norms of the next `count` deltas, opened. */
+/* Computes the norms of the next `count` deltas, which are open. */
 void merge_compute_norms(struct merge *merge, const struct merge_delta *deltas, uint32_t count);
-/* Add the next `count` deltas, opened; after the n-th, acc holds the result. */
+/* Adds the next `count` deltas, which are open. After the n-th delta, acc holds the result. */
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count);
 
-/* Tokens of one over those of all: exactly 1 for a single worker. */
+/* Tokens of one worker over the total: exactly 1 for a single worker. */
 float merge_weight(uint64_t tokens, uint64_t total);
 
 #endif

@@ -15,7 +15,7 @@ static double entropy(const uint64_t *count, size_t symbols)
     return bits;
 }
 
-/* Symbols of `bits` <= 8 bits, wherever they lie in the bytes. */
+/* Entropy of symbols of `bits` <= 8 bits at any bit offset of a byte. */
 static double entropy_of_bits(const uint8_t *codes, size_t size, unsigned bits)
 {
     uint64_t bytes[256] = {0}, count[256] = {0};

@@ -1,13 +1,13 @@
-/* How small an entropy stage could make a payload that is looked at one symbol at a time. */
+/* Lower bound on the output of an entropy coder that codes a payload symbol by symbol. */
 #ifndef COMPRESS_PAYLOAD_ENTROPY_H
 #define COMPRESS_PAYLOAD_ENTROPY_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Order-0 entropy of codes[size], in bits for each of n values: sum of -p log2 p over the frequencies of its symbols.
- * Symbols are what size / n makes them: 1, 2, 4, 8 or 16 bits; of 4 bytes, each byte by its place. NaN: no
- * memory for counts of 16 bits. */
+/* Zeroth-order entropy of codes[size], in bits for each of n values: sum of -p log2 p over the frequencies p of the
+ * symbols. size / n decides the symbol: 1, 2, 4, 8 or 16 bits; elements of 4 bytes are coded by byte position. NaN: no
+ * memory to count 16-bit symbols. */
 double payload_entropy(const uint8_t *codes, size_t size, size_t n);
 
 #endif

@@ -51,13 +51,13 @@ enum status relay_range(const uint8_t *src, size_t size, uint32_t n, uint32_t in
 enum status relay_merge(struct merge *merge, struct merge_delta *deltas)
 {
     assert(merge->n && !merge->added && !merge->measured);
-    bool together = merge_needs_all(merge->m, merge->codec);
+    bool at_once = merge_needs_all(merge->m, merge->codec);
     for (uint32_t i = 0; i < merge->n; i++) deltas[i].room = NULL;
-    for (uint32_t i = 0; (together || merge_needs_norms(merge)) && i < merge->n; i++) {
+    for (uint32_t i = 0; (at_once || merge_needs_norms(merge)) && i < merge->n; i++) {
         TRY(merge_open(merge->codec, &deltas[i]));
-        if (!together) merge_compute_norms(merge, &deltas[i], 1);
+        if (!at_once) merge_compute_norms(merge, &deltas[i], 1);
     }
-    if (together) {
+    if (at_once) {
         if (merge_needs_norms(merge)) merge_compute_norms(merge, deltas, merge->n);
         merge_add(merge, deltas, merge->n);
         return STATUS_OK;

@@ -1,5 +1,6 @@
-/* An update that carries the deltas themselves, as they came: who gets it merges them by the run's rule and takes the
- * outer step. All of them are in it, the receiver's own too: the log then needs nothing but itself, whoever reads it.
+/* A relay update carries the deltas themselves, unchanged. Each receiver merges them by the run's rule and takes the
+ * outer step. The update holds all deltas, the receiver's own included, so any reader of the log can replay it without
+ * other data.
  *
  *     n x u64   bytes of each payload, in the order of the update's named deltas (ascending worker id)
  *     payloads  end to end, codec.up */
@@ -13,17 +14,17 @@
 #include "compress/merge.h"
 
 size_t relay_head_size(uint32_t n);
-/* dst[relay_head_size(n)]; the payloads follow it. */
+/* Writes dst[relay_head_size(n)]; the payloads follow it. */
 void relay_head_write(const struct merge_delta *deltas, uint32_t n, uint8_t *dst);
-/* deltas[n].payload and .size from src. CORRUPT unless the sizes add up. */
+/* Sets deltas[n].payload and .size from src. CORRUPT unless the sizes add up to `size`. */
 enum status relay_split(struct merge_delta *deltas, uint32_t n, const uint8_t *src, size_t size) MUST_CHECK;
-/* Where the payload of delta `index` of n lies, counted from src, as far as src[size] goes. AGAIN: the sizes have not
- * all come yet. CORRUPT: no such delta, or sizes that cannot be. */
+/* Range of the payload of delta `index` of n, in bytes from src; src[size] may be incomplete. AGAIN: the sizes are not
+ * complete yet. CORRUPT: no such delta, or impossible sizes. */
 enum status relay_range(const uint8_t *src, size_t size, uint32_t n, uint32_t index, uint64_t *from_p,
                         uint64_t *to_p) MUST_CHECK;
-/* Merge split deltas, whose tokens are set: merge was started for them. Opens them together where the rule asks for
- * that (sparse codecs; no byte stages then), else one after the other, which takes no memory. CORRUPT or NONFINITE: a
- * payload is bad, the accumulator is not to be used. */
+/* Merges split deltas, whose tokens are set; the caller has started `merge` for them. Opens them together if the rule
+ * needs it (sparse codecs; no byte stages then), otherwise one after the other, which takes no memory. CORRUPT or
+ * NONFINITE: a payload is bad, and the accumulator is undefined. */
 enum status relay_merge(struct merge *merge, struct merge_delta *deltas) MUST_CHECK;
 
 #endif

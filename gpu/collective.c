@@ -7,16 +7,16 @@
 
 #include "common/base/mem.h"
 
-enum { REDUCE_CHUNK = 16384 }; /* floats: every rank's piece of a chunk stays in cache while it is summed and spread */
+enum { REDUCE_CHUNK = 16384 }; /* floats: every rank's piece of a chunk stays in cache while it is summed and copied */
 
-/* The ranks are threads of this process, so a rank reads the others' buffers directly; two barriers fence that. */
+/* The ranks are threads of this process. A rank reads the others' buffers directly, between two barriers. */
 struct cpu_group {
     pthread_mutex_t lock;
-    pthread_cond_t turned;
+    pthread_cond_t released;
     int n_ranks, waiting;
-    unsigned turn;
+    unsigned generation;
     bool aborted;
-    struct err why; /* whole when aborted */
+    struct err why; /* complete once aborted is set */
     struct {
         float *buf;
         size_t n;
@@ -28,13 +28,13 @@ static enum status cpu_barrier(struct collective *coll)
     struct cpu_group *group = coll->group;
     pthread_mutex_lock(&group->lock);
     assert(group->waiting < group->n_ranks);
-    unsigned turn = group->turn;
+    unsigned generation = group->generation;
     if (!group->aborted && ++group->waiting == group->n_ranks) {
         group->waiting = 0;
-        group->turn++;
-        pthread_cond_broadcast(&group->turned);
+        group->generation++;
+        pthread_cond_broadcast(&group->released);
     }
-    while (!group->aborted && group->turn == turn) pthread_cond_wait(&group->turned, &group->lock);
+    while (!group->aborted && group->generation == generation) pthread_cond_wait(&group->released, &group->lock);
     enum status status = group->aborted ? STATUS_CLOSED : STATUS_OK;
     pthread_mutex_unlock(&group->lock);
     return status;
@@ -47,9 +47,9 @@ static void cpu_abort(struct collective *coll, const struct err *why)
     if (!group->aborted && why && why->code != STATUS_CLOSED)
         group->why = *why;
     else if (!group->aborted)
-        err_set(&group->why, STATUS_CLOSED, "rank %d gave up", coll->rank);
+        err_set(&group->why, STATUS_CLOSED, "rank %d stopped", coll->rank);
     group->aborted = true;
-    pthread_cond_broadcast(&group->turned);
+    pthread_cond_broadcast(&group->released);
     pthread_mutex_unlock(&group->lock);
 }
 
@@ -62,7 +62,7 @@ static const struct err *cpu_failure(struct collective *coll)
     return aborted ? &group->why : NULL;
 }
 
-static enum status give_up(struct collective *coll, enum status status, const char *what)
+static enum status abort_with(struct collective *coll, enum status status, const char *what)
 {
     struct err why;
     err_set(&why, status, "rank %d: %s: %s", coll->rank, what, status_text(status));
@@ -70,18 +70,19 @@ static enum status give_up(struct collective *coll, enum status status, const ch
     return status;
 }
 
-/* Show this rank's buffer to the others and see theirs. Lengths that differ are a defect of the caller: all give up. */
+/* Publishes this rank's buffer and waits for the others'. Different lengths are a defect of the caller: all ranks
+ * abort. */
 static enum status exchange(struct collective *coll, float *buf, size_t n)
 {
     struct cpu_group *group = coll->group;
     assert(coll->rank >= 0 && coll->rank < group->n_ranks);
     enum status status = coll->dev->ops->sync(coll->dev, NULL);
-    if (status != STATUS_OK) return give_up(coll, status, "its device");
+    if (status != STATUS_OK) return abort_with(coll, status, "device error");
     group->posted[coll->rank].buf = buf;
     group->posted[coll->rank].n = n;
     TRY(cpu_barrier(coll));
     for (int r = 0; r < group->n_ranks; r++) {
-        if (group->posted[r].n != n) return give_up(coll, STATUS_INVALID, "lengths differ");
+        if (group->posted[r].n != n) return abort_with(coll, STATUS_INVALID, "the ranks' lengths differ");
     }
     return STATUS_OK;
 }
@@ -175,7 +176,7 @@ static enum status cpu_start_all_reduce(struct collective *coll, float *buf, siz
 static void cpu_close(struct collective *coll)
 {
     struct cpu_group *group = coll->group;
-    pthread_cond_destroy(&group->turned);
+    pthread_cond_destroy(&group->released);
     pthread_mutex_destroy(&group->lock);
     mem_free(group);
 }
@@ -203,7 +204,7 @@ enum status collective_open(struct device *const *devices, int n_ranks, void (*e
     if (!group) return err_set(err, STATUS_NOMEM, "collective: out of memory");
     group->n_ranks = n_ranks;
     pthread_mutex_init(&group->lock, NULL);
-    pthread_cond_init(&group->turned, NULL);
+    pthread_cond_init(&group->released, NULL);
     for (int r = 0; r < n_ranks; r++) {
         out[r] = (struct collective){
             .ops = &cpu_collective, .rank = r, .n_ranks = n_ranks, .dev = devices[r], .group = group};

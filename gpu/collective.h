@@ -1,10 +1,11 @@
-/* Collectives between the ranks of one worker (its GPUs, or groups of CPU threads): every rank is a thread with its own
- * device and its own handle, and all ranks make the same calls in the same order.
+/* Collectives between the ranks of one worker (its GPUs, or groups of CPU threads). Each rank is a thread with its own
+ * device and its own handle. All ranks make the same calls in the same order.
  *
- * Every rank gets the same bits, whatever the timing; on the CPU sums are taken in rank order. A rank that fails calls
- * `abort`: every call of every rank, waiting or to come, then returns STATUS_CLOSED, and so does `sync` of a device
- * that waits for another's share. Nobody hangs: between GPUs a watchdog sees to that (gpu/cuda/comm/cuda_watchdog.h),
- * which also gives up for a rank that does not come. */
+ * - Every rank gets the same bits, whatever the timing. The CPU sums in rank order.
+ * - A rank that fails calls `abort`. After it, every pending and later call of every rank returns STATUS_CLOSED, and so
+ *   does `sync` of a device that waits for another rank's data.
+ * - A call cannot hang: between GPUs a watchdog (gpu/cuda/comm/cuda_watchdog.h) aborts the group, also if a rank does
+ *   not arrive. */
 #ifndef GPU_COLLECTIVE_H
 #define GPU_COLLECTIVE_H
 
@@ -17,12 +18,12 @@
 
 enum {
     COLLECTIVE_RANKS_MAX = 64,
-    COLLECTIVE_TICKETS = 128 /* that may be open at a time */
+    COLLECTIVE_TICKETS = 128 /* open at one time */
 };
 
 struct collective_ops;
 
-/* Some of a buffer, and the rank it belongs to. */
+/* A range of a buffer and the rank that owns it. */
 struct collective_part {
     size_t offset, n;
     int root;
@@ -31,56 +32,58 @@ struct collective_part {
 struct collective {
     const struct collective_ops *ops;
     int rank, n_ranks;
-    struct device *dev; /* this rank's; borrowed */
+    struct device *dev; /* of this rank; borrowed */
     void *group;        /* shared by the ranks */
 };
 
 /* A slot marked (optional) may be NULL; callers use collective_wait and collective_at_work.
  *
- * Calls are ordered after what was submitted to the rank's device, and later operations see their result. */
+ * A call runs after the operations submitted earlier to the rank's device, and later operations see its result. */
 struct collective_ops {
-    /* buf[n] becomes the sum over ranks, on every rank. */
+    /* buf[n] = sum over ranks, on every rank. */
     enum status (*all_reduce_sum)(struct collective *coll, float *buf, size_t n) MUST_CHECK;
-    /* Beside the device: each begins when what was submitted to the device so far is done, and runs beside what is
-     * submitted later, up to wait(ticket): what is submitted after that finds its result. A ticket is free again once
-     * it was waited for. buf is cut into n_ranks shares, rank r's at r * share. */
-    /* This rank's share becomes the sum over ranks; what the other shares hold then is not defined. */
+    /* The start_ calls run asynchronously. Each begins when the operations submitted so far are done, and runs in
+     * parallel with operations submitted later. Operations submitted after wait(ticket) see its result; wait frees the
+     * ticket. buf is cut into n_ranks shares; rank r owns the one at r * share. */
+    /* This rank's share = sum over ranks; the other shares are then undefined. */
     enum status (*start_reduce_scatter)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
-    /* Each share is copied from its rank to all others. */
+    /* Copies each share from its rank to all others. */
     enum status (*start_all_gather)(struct collective *coll, float *buf, size_t share, unsigned ticket) MUST_CHECK;
-    /* The same for parts of any size, which do not overlap: each becomes the sum over ranks on its root, and is not
-     * defined on others then; or is copied from its root to all others. `parts` are the same on every rank, and read
-     * during the call only. */
+    /* Same for parts of any size, which do not overlap. start_reduce: each part = sum over ranks on its root, and is
+     * undefined on the others. start_broadcast: copies each part from its root to all others. `parts` is the same on
+     * every rank; the call does not keep it. */
     enum status (*start_reduce)(struct collective *coll, float *buf, const struct collective_part *parts,
                                 size_t n_parts, unsigned ticket) MUST_CHECK;
     enum status (*start_broadcast)(struct collective *coll, float *buf, const struct collective_part *parts,
                                    size_t n_parts, unsigned ticket) MUST_CHECK;
-    /* buf[n] becomes the sum over ranks. */
+    /* buf[n] = sum over ranks. */
     enum status (*start_all_reduce)(struct collective *coll, float *buf, size_t n, unsigned ticket) MUST_CHECK;
-    /* (optional) NULL: the start_ calls have done all. */
+    /* (optional) NULL: the start_ calls are synchronous. */
     void (*wait)(struct collective *coll, unsigned ticket);
-    /* (optional) This rank begins a piece of work that needs the others, or has ended it: in between the watchdog
-     * expects progress. NULL: there is no watchdog. */
+    /* (optional) The rank begins or ends work that needs the others; in between, the watchdog expects progress. NULL:
+     * no watchdog. */
     void (*at_work)(struct collective *coll, bool begins);
-    /* This rank gives up, because of *why (NULL, CLOSED: of no failure of its own); any thread may call it, more than
-     * once. */
+    /* This rank aborts the group because of *why. NULL or CLOSED: not by its own failure. Any thread may call it, any
+     * number of times. */
     void (*abort)(struct collective *coll, const struct err *why);
-    /* The first failure of any rank, or of none that could say so itself; NULL: none. Stays as it is up to `close`. */
+    /* The first failure in the group; NULL: none. It does not change until `close`. */
     const struct err *(*failure)(struct collective *coll);
-    /* Frees the group; once, when no rank is inside a call. */
+    /* Frees the group; call it once, when no rank is inside a call. */
     void (*close)(struct collective *coll);
 };
 
-/* Make handles out[0..n_ranks-1] over devices[0..n_ranks-1] (all of one kind). One rank is allowed: its calls do
- * nothing. `out` is the caller's array, which stays; any of its handles closes the group, before the devices are. Where
- * the devices' memory is not the host's they make it (device.h); UNSUPPORTED with one line when they cannot (no NCCL).
- * `end`, which may be NULL, is the last resort where a GPU hangs in spite of all (gpu/cuda/comm/cuda_watchdog.h):
- * called with a line, from a thread of its own, even after the group was closed; it ends the process. */
+/* Makes handles out[n_ranks] over devices[n_ranks], all of one kind.
+ * - With one rank, the calls do nothing.
+ * - The caller keeps the array `out`. Any of its handles closes the group; close it before the devices.
+ * - If the devices' memory is not host memory, the devices make the handles (device.h). UNSUPPORTED with one line if
+ *   they cannot (no NCCL).
+ * - `end` (may be NULL) is the last resort if a GPU hangs and cannot be aborted (gpu/cuda/comm/cuda_watchdog.h). A
+ *   separate thread calls it with a line, possibly after the group was closed; it ends the process. */
 enum status collective_open(struct device *const *devices, int n_ranks, void (*end)(const char *line),
                             struct collective *out, struct err *err) MUST_CHECK;
 void collective_close(struct collective *ranks);
 
-/* The optional operations. */
+/* Optional operations: the slot, or its default. */
 static inline void collective_wait(struct collective *coll, unsigned ticket)
 {
     assert(ticket < COLLECTIVE_TICKETS);

@@ -1,5 +1,5 @@
-/* What the shared object of the CUDA back end exports: one table under one name. The program (gpu/plugin.c) and the
- * plugin come from one build; `version` and `device_bytes` make a mixture show. */
+/* The interface that the shared object of the CUDA back end exports: one table under one name. The program
+ * (gpu/plugin.c) and the plugin must come from one build; `version` and `device_bytes` detect a mixture. */
 #ifndef GPU_CUDA_PLUGIN_H
 #define GPU_CUDA_PLUGIN_H
 
@@ -10,10 +10,10 @@
 struct cuda_plugin {
     const char *version; /* ATOLL_VERSION */
     size_t device_bytes; /* sizeof(struct device) + sizeof(struct device_ops) */
-    /* Usable GPUs of this machine; UNSUPPORTED with one line when there are none. */
+    /* Usable GPUs of this machine; UNSUPPORTED with one line if there are none. */
     enum status (*count)(int *count, struct err *err) MUST_CHECK;
     enum status (*open)(int index, struct device **out, struct err *err) MUST_CHECK;
-    /* Whether GPUs can work together as ranks of one worker; UNSUPPORTED with one line: no NCCL. */
+    /* Checks that GPUs can be ranks of one worker; UNSUPPORTED with one line: no NCCL. */
     enum status (*together)(struct err *err) MUST_CHECK;
 };
 

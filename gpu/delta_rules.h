@@ -1,5 +1,5 @@
-/* What one number of a delta becomes (docs/codecs.md), for the kernels of a GPU and the CPU's reference alike. Each
- * operation is exact or rounded once to fp32: the codecs' bits. */
+/* Quantization of single delta values (docs/codecs.md), shared by the GPU kernels and the CPU reference. Each operation
+ * is exact or rounded once to fp32, so the results have the codecs' bits. */
 #ifndef GPU_DELTA_RULES_H
 #define GPU_DELTA_RULES_H
 
@@ -17,8 +17,8 @@
 
 #define RULE_MAGNITUDE 0x7fffffffu
 #define RULE_INFINITY 0x7f800000u
-#define RULE_SUM_MAX 0x1p100f    /* larger magnitudes count as this in the sums of 2bit and 1bit */
-#define RULE_SCALE_MIN 0x1p-110f /* blocks below go as zeros: their levels could be denormal */
+#define RULE_SUM_MAX 0x1p100f    /* sums of 2bit and 1bit clamp magnitudes to this */
+#define RULE_SCALE_MIN 0x1p-110f /* blocks below are sent as zeros: their levels could be denormal */
 #define RULE_INT8_MIN 0x1p-119f
 
 RULE uint32_t rule_bits(float x)
@@ -45,12 +45,12 @@ RULE uint32_t rule_sign(float x)
     return rule_bits(x) >> 31;
 }
 
-/* ---- plain ------------------------------------------------------------------------------------------------------- */
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 
 RULE uint16_t rule_bf16(float x)
 {
     uint32_t bits = rule_bits(x), up = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(up - ((up & 0x7fffu) == 0x7f80u)); /* infinity: one step back */
+    return (uint16_t)(up - ((up & 0x7fffu) == 0x7f80u)); /* infinity becomes the largest finite value */
 }
 
 RULE float rule_bf16_value(uint16_t half)
@@ -66,7 +66,7 @@ RULE unsigned rule_mantissa(enum piece_kind kind)
     return kind == PIECE_SIGN ? 4 : kind == PIECE_TWO_LEVELS ? 5 : kind == PIECE_BYTES ? 7 : 0;
 }
 
-/* The nearest code, halves up, largest finite at most. */
+/* The nearest code, halves up, at most the largest finite one. */
 RULE uint32_t rule_scale_code(unsigned mantissa, uint32_t bits)
 {
     unsigned drop = 23 - mantissa;
@@ -79,13 +79,13 @@ RULE float rule_scale(unsigned mantissa, uint32_t code)
     return rule_float(code << (23 - mantissa));
 }
 
-/* Below 2^-100 nothing is sent. */
+/* The smallest scale that is sent, 2^-100. */
 RULE uint32_t rule_scale_least(unsigned mantissa)
 {
     return 27u << mantissa;
 }
 
-/* PIECE_BYTES: |x| in 128ths of the scale, less one. */
+/* PIECE_BYTES: |x| in 128ths of the scale, minus one. */
 RULE uint32_t rule_byte(uint32_t magnitude, float scale)
 {
     float m = nearbyintf(rule_float(magnitude) / scale * 128.0f);
@@ -93,20 +93,21 @@ RULE uint32_t rule_byte(uint32_t magnitude, float scale)
     return (uint32_t)m - 1;
 }
 
-/* PIECE_HALF: the 14 bits of a positive fp16 below 2, of |x| / 2^exponent; never 0, never 2. */
+/* PIECE_HALF: the 14 bits of |x| / 2^exponent as a positive fp16 below 2; never 0, never 2. */
 RULE uint32_t rule_half(uint32_t magnitude, uint32_t exponent)
 {
     int32_t moved = (int32_t)magnitude - ((int32_t)exponent - 127) * (1 << 23);
     if (moved < (100 << 23)) return 1;
     uint32_t bits = (uint32_t)moved, half;
-    if (bits < (113u << 23)) /* denormal: 2^-24 is the last bit of numbers between 1/2 and 1 */
+    if (bits < (113u << 23)) /* denormal: its step 2^-24 is the last bit of numbers between 1/2 and 1 */
         half = rule_bits(rule_float(bits) + 0.5f) - rule_bits(0.5f);
     else
         half = ((bits + 0xfffu + (bits >> 13 & 1)) >> 13) - (112u << 10);
     return half < 1 ? 1 : half > 0x3fff ? 0x3fff : half;
 }
 
-/* The code of a chosen x, sign in bit 0. scale: of scale[0]; split: TWO_LEVELS, larger magnitudes take scale[1]. */
+/* The code of a selected x, sign in bit 0. code0, scale: code and value of scale[0]. split: with TWO_LEVELS, larger
+ * magnitudes take scale[1]. */
 RULE uint32_t rule_chosen(enum piece_kind kind, float x, uint32_t split, uint32_t code0, float scale)
 {
     uint32_t magnitude = rule_magnitude(x), rest = 0;
@@ -119,7 +120,7 @@ RULE uint32_t rule_chosen(enum piece_kind kind, float x, uint32_t split, uint32_
     return rest << 1 | rule_sign(x);
 }
 
-/* What that code stands for; scale1: of scale[1]. */
+/* The value of that code; scale1: value of scale[1]. */
 RULE float rule_chosen_value(enum piece_kind kind, uint32_t code, float scale, float scale1)
 {
     uint32_t rest = code >> 1;
@@ -146,7 +147,7 @@ RULE float rule_capped(float x)
     return m < RULE_SUM_MAX ? m : RULE_SUM_MAX;
 }
 
-/* "e8m8": 16 bits of a positive fp32 pattern, below the sign. */
+/* "e8m8": the 16 bits of a positive fp32 pattern below the sign. */
 RULE float rule_e8m8(uint32_t code)
 {
     return rule_float(code << 15);
@@ -158,17 +159,17 @@ RULE uint32_t rule_e8m8_nearest(float x)
     return (bits + 0x3fffu + (bits >> 15 & 1)) >> 15;
 }
 
-/* Of a block: its head, and what its values are coded with. */
+/* A block: its head and its quantization parameters. */
 struct rule_block {
     uint32_t scale[2];
     uint32_t zero;   /* sent as zeros */
     uint32_t top;    /* e3m0 */
-    float factor;    /* int8, int4: of a value, before rounding */
+    float factor;    /* int8, int4: values are multiplied by it before rounding */
     float threshold; /* 2bit */
     float low, high; /* levels; int8, int4: high is the scale */
 };
 
-/* int8, int4, e3m0: from the largest magnitude. */
+/* int8, int4, e3m0: the block of the largest magnitude `most` (bits). */
 RULE struct rule_block rule_block_of(enum piece_kind kind, uint32_t most)
 {
     struct rule_block b;
@@ -193,7 +194,7 @@ RULE struct rule_block rule_block_of(enum piece_kind kind, uint32_t most)
     return b;
 }
 
-/* 1bit: from the mean magnitude. */
+/* 1bit: the block of a mean magnitude. */
 RULE struct rule_block rule_block_1bit(float mean)
 {
     struct rule_block b;
@@ -205,7 +206,7 @@ RULE struct rule_block rule_block_1bit(float mean)
     return b;
 }
 
-/* 2bit: from the means of both sides. */
+/* 2bit: the block of the means below and above the threshold. */
 RULE struct rule_block rule_block_2bit(float low, float high)
 {
     struct rule_block b;
@@ -219,7 +220,7 @@ RULE struct rule_block rule_block_2bit(float low, float high)
     return b;
 }
 
-/* What its codes stand for, from its head. */
+/* The levels of a block from its head. */
 RULE struct rule_block rule_block_of_head(enum piece_kind kind, const uint32_t scale[2])
 {
     struct rule_block b;
@@ -235,14 +236,14 @@ RULE struct rule_block rule_block_of_head(enum piece_kind kind, const uint32_t s
     return b;
 }
 
-/* Code i of a block's bytes. */
+/* Code i in the bytes of a block. */
 RULE uint32_t rule_code_at(const uint8_t *bytes, unsigned bits, size_t i)
 {
     return (uint32_t)bytes[i * bits / 8] >> i * bits % 8 & ((1u << bits) - 1);
 }
 
-/* The code of x in a block that is not zero; int8 in two's complement. Adding 1.5 * 2^23 leaves the nearest integer in
- * the low bits. */
+/* The code of x in a block that is not sent as zeros; int8 in two's complement. Adding 1.5 * 2^23 leaves the nearest
+ * integer in the low bits. */
 RULE uint32_t rule_code(enum piece_kind kind, const struct rule_block *b, float x)
 {
     uint32_t bits = rule_magnitude(x);

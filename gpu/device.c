@@ -9,23 +9,23 @@
 #include "gpu/cpu/cpu.h"
 #include "gpu/plugin.h"
 
-/* The best there is. That there is no GPU is nothing to speak of; that there is one which cannot be used is. */
+/* A machine without a GPU is normal and not logged; a GPU that cannot be used is logged. */
 static enum status open_auto(int threads, struct device **out, struct err *err)
 {
     struct err why = {0};
     if (!plugin_cuda_likely()) return cpu_open(threads, out, err);
     if (plugin_cuda_open(0, out, &why) == STATUS_OK) return STATUS_OK;
-    log_info("device auto: the CPU is taken: %s", why.msg);
+    log_info("device auto: using the CPU: %s", why.msg);
     return cpu_open(threads, out, err);
 }
 
-/* "", ":N": the text after "cuda". */
+/* text: what follows "cuda": "" or ":N". */
 static enum status open_cuda(const char *text, struct device **out, struct err *err)
 {
     uint64_t index;
     if (!*text) return plugin_cuda_open(0, out, err);
     if (number_whole(text + 1, &index) && index < 1024) return plugin_cuda_open((int)index, out, err);
-    return err_set(err, STATUS_INVALID, "device \"cuda%s\" is unknown: use cuda, or cuda:0", text);
+    return err_set(err, STATUS_INVALID, "device \"cuda%s\" is unknown: use cuda or cuda:N", text);
 }
 
 enum status device_open(const char *name, int threads, struct device **out, struct err *err)
@@ -40,7 +40,7 @@ enum status device_advise(enum status status, const char *name, const char *cpu,
 {
     if (!err || !cpu || status != STATUS_UNSUPPORTED || strncmp(name, "cuda", 4) != 0) return status;
     size_t used = strlen(err->msg);
-    snprintf(err->msg + used, sizeof err->msg - used, "; %s does without", cpu);
+    snprintf(err->msg + used, sizeof err->msg - used, "; use %s instead", cpu);
     return status;
 }
 

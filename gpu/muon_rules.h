@@ -1,10 +1,10 @@
-/* What both back ends know of Muon: the polynomial, the step's length, the work.
+/* Muon's constants, shared by both back ends: the polynomial, the length of a step, the work.
  *
  * One round of the Newton-Schulz iteration applies the odd quintic s -> a s + b s^3 + c s^5 to all singular values,
- * with X on its short side: G = X X^T, X = (a I + b G + c G G) X (or X (...) with G = X^T X for a tall one). The
- * coefficients are those of Keller Jordan's Muon (2024): steep at 0, so that five rounds bring all that is above 0.002
- * of the norm to 0.68 .. 1.21; they do not converge to 1. Before the first round X is divided by its Frobenius norm,
- * the root of G's trace: no pass over X of its own. */
+ * with X on its short side: G = X X^T, X = (a I + b G + c G G) X (for a tall X, X (...) with G = X^T X). The
+ * coefficients are those of Keller Jordan's Muon (2024). They are steep at 0: five rounds bring every singular value
+ * above 0.002 of the norm to 0.68 .. 1.21, and do not converge to 1. Before the first round X is divided by its
+ * Frobenius norm, the root of G's trace, so the norm needs no pass over X. */
 #ifndef GPU_MUON_RULES_H
 #define GPU_MUON_RULES_H
 
@@ -14,15 +14,15 @@
 #define MUON_A 3.4445f
 #define MUON_B (-4.7750f)
 #define MUON_C 2.0315f
-#define MUON_NORM_MIN 1e-7 /* a smaller one counts as this: no direction is made of nothing */
+#define MUON_NORM_MIN 1e-7 /* lower limit of the norm: avoids a division by zero */
 
 static inline size_t muon_side(size_t rows, size_t cols)
 {
     return rows < cols ? rows : cols;
 }
 
-/* 0.2 sqrt(max(rows, cols)) gives the step the root mean square 0.2, about that of AdamW's (arXiv 2502.16982), so that
- * learning rate and weight decay of AdamW fit. */
+/* 0.2 sqrt(max(rows, cols)) gives the step a root mean square of 0.2, about that of AdamW's (arXiv 2502.16982), so that
+ * AdamW's learning rate and weight decay fit. */
 static inline float muon_length(size_t rows, size_t cols)
 {
     return (float)(0.2 * sqrt((double)(rows > cols ? rows : cols)));

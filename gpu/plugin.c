@@ -11,14 +11,14 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* Never unloaded: the CUDA runtime does not like to go. A failure is remembered, too. */
+/* The plugin is never unloaded, because the CUDA runtime does not support it. A failure to load is kept, too. */
 static struct {
     pthread_mutex_t lock;
     const struct cuda_plugin *plugin;
     struct err failure;
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Beside the running program. */
+/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program. */
 static enum status plugin_path(char *path, size_t size, struct err *err)
 {
     const char *set = getenv("ATOLL_CUDA_PLUGIN");
@@ -27,7 +27,7 @@ static enum status plugin_path(char *path, size_t size, struct err *err)
     n = readlink("/proc/self/exe", path, size - 1);
     if (n <= 0)
         return err_set(err, STATUS_UNSUPPORTED,
-                       "CUDA: where this program lies cannot be seen: set "
+                       "CUDA: cannot find the folder of this program: set "
                        "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
     path[n] = '\0';
     char *name = strrchr(path, '/') + 1;
@@ -36,7 +36,8 @@ static enum status plugin_path(char *path, size_t size, struct err *err)
     return STATUS_OK;
 }
 
-/* The driver's library, which the plugin opens in the end. A plugin that was named may do without. */
+/* True if the driver's library is there, which the plugin needs. A plugin named by ATOLL_CUDA_PLUGIN may work without
+ * it. */
 static bool has_driver(void)
 {
     const char *set = getenv("ATOLL_CUDA_PLUGIN");
@@ -66,11 +67,11 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
                        "CUDA: no NVIDIA driver on this machine (libcuda.so.1 is missing): "
                        "install one");
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!object) { /* dlerror names the file or the library that is missing, for example libcublasLt.so.13 */
+    if (!object) { /* dlerror names the missing file or library, for example libcublasLt.so.13 */
         const char *why = dlerror();
         return err_set(err, STATUS_UNSUPPORTED,
-                       "CUDA: %s cannot be loaded: %.280s; name its folder in "
-                       "LD_LIBRARY_PATH (of the CUDA toolkit that it was built with, or nvidia/.../lib of Python's "
+                       "CUDA: %s cannot be loaded: %.280s; add its folder to "
+                       "LD_LIBRARY_PATH (the CUDA toolkit of the build, or nvidia/.../lib of Python's "
                        "wheels)",
                        strrchr(path, '/') ? strrchr(path, '/') + 1 : path, why ? why : "unknown");
     }
@@ -78,13 +79,13 @@ static enum status load(const struct cuda_plugin **out, struct err *err)
     const char *version = plugin && plugin->version ? plugin->version : "";
     if (!plugin || strcmp(version, ATOLL_VERSION) != 0 ||
         plugin->device_bytes != sizeof(struct device) + sizeof(struct device_ops))
-        return err_set(err, STATUS_UNSUPPORTED, "CUDA: %s is of another build than this program: build both again",
-                       path);
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "CUDA: %s and this program come from different builds: build both again", path);
     *out = plugin;
     return STATUS_OK;
 }
 
-/* The plugin, loaded on first use; NULL with why. */
+/* The plugin, loaded on first use. NULL: err says why. */
 static const struct cuda_plugin *loaded(struct err *err)
 {
     pthread_mutex_lock(&cuda.lock);

@@ -4,7 +4,7 @@
 
 #include "compress/codec_simd.h"
 
-/* A width known to the compiler becomes shuffles. */
+/* With a constant width the compiler makes shuffles. */
 CODEC_SIMD_BODY split_body(const uint8_t *restrict src, size_t n, size_t width, uint8_t *restrict dst)
 {
     if (width == 2) {

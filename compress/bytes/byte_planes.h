@@ -1,5 +1,5 @@
-/* Bytes of the same significance together: elements of `width` bytes taken apart into planes (all first bytes, then all
- * second ones, ...) and put together again. Bytes after the last whole element follow unchanged. */
+/* Groups bytes of the same significance: splits elements of `width` bytes into planes (all first bytes, then all second
+ * ones, ...) and joins them again. Bytes after the last whole element follow unchanged. */
 #ifndef COMPRESS_BYTE_PLANES_H
 #define COMPRESS_BYTE_PLANES_H
 

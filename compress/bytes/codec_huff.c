@@ -1,14 +1,14 @@
-/* huff: bytes through a Huffman code, for symbols that are skewed but do not repeat: 2- and 4-bit codes, of which a
- * byte holds four or two, exponents of floats. Sections of a payload (scales, codes) and, within elements of several
- * bytes, each byte's plane get codes of their own; planes where it does not pay are stored raw.
+/* huff: a Huffman code for bytes that are skewed but do not repeat: 2- and 4-bit codes, of which a byte holds four or
+ * two, and exponents of floats. Each section of a payload (scales, codes) and each byte plane of larger elements has
+ * its own code. A plane that would not shrink is stored raw.
  *
- *     u64 raw size, then blocks until it is reached:
+ *     u64 raw size, then blocks up to that size:
  *     u32 raw bytes of the block (up to 131072) | element bytes << 24; then for each byte of an element its plane:
  *         u8 mode; 0: the bytes; 1: one byte, they are all equal;
- *         2: 128 bytes of code lengths (4 bits each, even byte in the low nibble), u16 x 8 sizes of the streams, the
- * streams
+ *         2: 128 bytes of code lengths (4 bits each, even byte in the low nibble), u16 x 8 sizes of the streams,
+ *            the streams
  *
- * A stream holds an eighth of the plane (rounded up; the last one what is left). */
+ * A stream holds an eighth of the plane (rounded up; the last one holds the rest). */
 #include <assert.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ struct work {
     struct huffman_decoder decoder;
 };
 
-/* A section adds a short block at its end and one for bytes after the last whole element. */
+/* A section adds a short block at its end, and one for the bytes after its last whole element. */
 static size_t huff_bound(size_t raw)
 {
     return 8 + (raw / (BLOCK - WIDTH_MAX) + 2 * PAYLOAD_SECTIONS) * WORST_HEAD + raw;
@@ -42,7 +42,7 @@ static void split_streams(size_t n, size_t from[HUFFMAN_STREAMS], size_t count[H
     }
 }
 
-/* The plane in mode 2, unless that takes as much as raw; false then, and w is as it was. */
+/* Writes the plane in mode 2. Returns false, with w unchanged, if that is not smaller than raw. */
 static bool put_coded(struct work *work, const uint8_t *plane, size_t n, const uint32_t counts[256], struct writer *w)
 {
     uint8_t lengths[256], table[TABLE], *dst[HUFFMAN_STREAMS];
@@ -179,7 +179,7 @@ _Static_assert(BLOCK / HUFFMAN_STREAMS * HUFFMAN_BITS_MAX / 8 <= UINT16_MAX, "si
 
 const struct byte_stage codec_huff = {
     .name = "huff",
-    .help = "lossless; Huffman codes for bytes: 2- and 4-bit codes, exponents; stored raw where it does not pay",
+    .help = "lossless; Huffman codes for bytes: 2- and 4-bit codes, exponents; stored raw where that is smaller",
     .bound = huff_bound,
     .scratch = sizeof(struct work),
     .encode = huff_encode,

@@ -1,13 +1,13 @@
-/* lz4: the bytes of a value stage through LZ4, which finds repeats but has no entropy stage. It pays for 16- and 32-bit
- * values grouped by byte significance and for data that is mostly zeros; blocks where it does not pay are stored raw,
- * so the cost is bounded.
+/* lz4: compresses the bytes of a value stage with LZ4, which finds repeats but has no entropy stage. It helps for 16-
+ * and 32-bit values grouped by byte significance and for data that is mostly zeros. Blocks that would not shrink are
+ * stored raw, so the cost is bounded.
  *
  *     u64 raw size, then for each 256 KiB of raw bytes (the last block may be short):
  *     u32 stored size, bit 31 set: raw; the stored bytes
  *
- * Within a block, elements of `width` bytes are split into planes (all lowest bytes first, ...) before LZ4 sees them;
- * the bytes after the last whole element follow. A raw block is not split. The decoder accepts what any LZ4 encoder
- * makes; two versions of the library may choose different bytes for the same floats. */
+ * Within a block, elements of `width` bytes are split into planes (all lowest bytes first, ...) before LZ4; the bytes
+ * after the last whole element follow. A raw block is not split. The decoder accepts the output of any LZ4 encoder; two
+ * versions of the library may choose different bytes for the same floats. */
 #include <assert.h>
 #include <lz4.h>
 #include <string.h>
@@ -43,8 +43,7 @@ static enum status lz4_encode(void *scratch, const struct payload_shape *shape, 
         size_t head = w.pos;
         put_u32(&w, 0);
         if (w.bad) return STATUS_LIMIT;
-        size_t room =
-            cap - w.pos < raw - 1 ? cap - w.pos : raw - 1; /* a block as large as its raw bytes does not pay */
+        size_t room = cap - w.pos < raw - 1 ? cap - w.pos : raw - 1; /* LZ4 must save at least a byte */
         int stored =
             room ? LZ4_compress_fast_extState(scratch, (const char *)input, (char *)dst + w.pos, (int)raw, (int)room, 1)
                  : 0;
@@ -88,11 +87,11 @@ static enum status lz4_decode(void *scratch, const struct payload_shape *shape, 
     return STATUS_OK;
 }
 
-_Static_assert(sizeof(LZ4_stream_t) <= STATE, "room for LZ4's state");
+_Static_assert(sizeof(LZ4_stream_t) <= STATE, "LZ4's state must fit");
 
 const struct byte_stage codec_lz4 = {
     .name = "lz4",
-    .help = "lossless; 16- and 32-bit values split by byte; stored raw where it does not pay",
+    .help = "lossless; 16- and 32-bit values split by byte; stored raw where that is smaller",
     .bound = lz4_bound,
     .scratch = STATE + BLOCK,
     .encode = lz4_encode,

@@ -6,7 +6,7 @@ enum { BYTES = 256, MAX = HUFFMAN_BITS_MAX };
 
 void huffman_count(const uint8_t *bytes, size_t n, uint32_t count[BYTES])
 {
-    uint32_t part[4][BYTES]; /* equal bytes in a row do not wait for each other */
+    uint32_t part[4][BYTES]; /* four tables, so that equal bytes in a row do not wait for each other's increment */
     memset(part, 0, sizeof part);
     size_t i = 0;
     for (; n - i >= 8; i += 8) {
@@ -18,7 +18,7 @@ void huffman_count(const uint8_t *bytes, size_t n, uint32_t count[BYTES])
     for (int b = 0; b < BYTES; b++) count[b] = part[0][b] + part[1][b] + part[2][b] + part[3][b];
 }
 
-/* Ascending, by Shell's method. */
+/* Sorts ascending (Shell sort). */
 static void sort(uint32_t *v, size_t n)
 {
     static const size_t gaps[] = {57, 23, 10, 4, 1};
@@ -31,9 +31,9 @@ static void sort(uint32_t *v, size_t n)
         }
 }
 
-/* Level by level: packages of two neighbours of the level before, merged with all leaves. Of the last level the first
- * 2n - 2 items are taken; k packages among the items taken of a level mean the first 2k items of the level before, and
- * each leaf taken makes its code a bit longer. */
+/* Package-merge. Each level merges all leaves with packages of two neighbours of the previous level. The first 2n - 2
+ * items of the last level are selected. k packages among the selected items of a level select the first 2k items of the
+ * previous level; each selected leaf lengthens its code by one bit. */
 uint64_t huffman_lengths(const uint32_t count[BYTES], uint8_t lengths[BYTES])
 {
     uint32_t leaf[BYTES]; /* count << 8 | byte */
@@ -58,15 +58,15 @@ uint64_t huffman_lengths(const uint32_t count[BYTES], uint8_t lengths[BYTES])
         }
     }
     uint64_t bits = 0;
-    size_t taken = 2 * n - 2;
+    size_t selected = 2 * n - 2;
     for (int l = MAX - 1; l >= 0; l--) {
-        size_t leaves = 0;
-        for (size_t i = 0; i < taken; i++) leaves += is_leaf[l][i];
-        for (size_t i = 0; i < leaves; i++) {
+        size_t n_leaves = 0;
+        for (size_t i = 0; i < selected; i++) n_leaves += is_leaf[l][i];
+        for (size_t i = 0; i < n_leaves; i++) {
             lengths[leaf[i] & 255]++;
             bits += leaf[i] >> 8;
         }
-        taken = 2 * (taken - leaves);
+        selected = 2 * (selected - n_leaves);
     }
     return bits;
 }
@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) void push(const struct huffman_enco
     s->bits += entry >> 16;
 }
 
-/* Up to 7 bits wait, four codes add at most 48. */
+/* Up to 7 bits wait, and four codes add at most 48. */
 static inline __attribute__((always_inline)) void push_four(const struct huffman_encoder *encoder, struct sink *s,
                                                             const uint8_t *bytes)
 {
@@ -144,7 +144,7 @@ static inline __attribute__((always_inline)) void push_four(const struct huffman
     s->bits &= 7;
 }
 
-/* Three more codes at most. */
+/* Writes the last codes, at most three. */
 static uint8_t *push_rest(const struct huffman_encoder *encoder, struct sink s, const uint8_t *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) push(encoder, &s, bytes[i]);
@@ -170,8 +170,8 @@ void huffman_encode(const struct huffman_encoder *encoder, const uint8_t *const 
     }
 }
 
-/* Four bytes from bit `at` of a stream, which has eight bytes from there on: 7 + 48 bits of them count. Returns the bit
- * after them. */
+/* Decodes four bytes from bit `at` of a stream and returns the next bit. The stream has at least eight bytes from
+ * there; the codes take at most 7 + 48 bits. */
 static inline __attribute__((always_inline)) size_t decode_four(const struct huffman_decoder *decoder,
                                                                 const uint8_t *src, size_t at, uint8_t *out)
 {
@@ -188,7 +188,7 @@ static inline __attribute__((always_inline)) size_t decode_four(const struct huf
     return at + (lengths & 255);
 }
 
-/* Positions in variables of their own: in an array they would go through memory from round to round. */
+/* Positions are scalar variables: an array would go through memory in every round. */
 static size_t decode_rounds(const struct huffman_decoder *decoder, const uint8_t *const src[HUFFMAN_STREAMS],
                             uint8_t *const out[HUFFMAN_STREAMS], size_t at[HUFFMAN_STREAMS], size_t i, size_t rounds)
 {
@@ -207,7 +207,7 @@ static size_t decode_rounds(const struct huffman_decoder *decoder, const uint8_t
     return i;
 }
 
-/* The rest of a stream from bit `at` on, one byte at a time; what lies behind its end reads as zeros. */
+/* Decodes the rest of a stream from bit `at`, one byte at a time. Bits past its end read as zeros. */
 static enum status decode_rest(const struct huffman_decoder *decoder, const uint8_t *src, size_t size, size_t at,
                                uint8_t *out, size_t n)
 {
@@ -230,7 +230,7 @@ enum status huffman_decode(const struct huffman_decoder *decoder, const uint8_t 
 {
     size_t at[HUFFMAN_STREAMS] = {0}, i = 0;
     for (;;) {
-        size_t rounds = SIZE_MAX; /* that surely fit: one takes at most 48 bits and needs 64 */
+        size_t rounds = SIZE_MAX; /* that certainly fit: a round takes at most 48 bits and loads 64 */
         for (int k = 0; k < HUFFMAN_STREAMS; k++) {
             size_t left = size[k] - at[k] / 8, wanted = (n[k] - i) / 4, fit = left < 8 ? 0 : (left - 8) / 6;
             rounds = fit < rounds ? fit : rounds;

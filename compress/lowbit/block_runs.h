@@ -1,8 +1,11 @@
-/* How a low-bit stage cuts a fragment: matrices become blocks of consecutive values, 1-D tensors (norms, biases: well
- * under 1 % of a model) go as bf16. Neighbouring tensors of one kind form a run; blocks start anew at each run, its
- * last block may be short, and its codes start at a byte of their own.
+/* Cuts a fragment for a low-bit stage.
  *
- *     payload = bf16 x n_plain, head x n_blocks, then each run's codes */
+ *     payload = bf16 x n_plain, head x n_blocks, then the codes of each run
+ *
+ * - Matrices become blocks of consecutive values. 1-D tensors (norms, biases: well under 1 % of a model) are sent as
+ *   bf16.
+ * - Neighbouring tensors of one kind form a run. Blocks restart at each run; the last block of a run may be short, and
+ *   the codes of a run start at a byte boundary. */
 #ifndef COMPRESS_BLOCK_RUNS_H
 #define COMPRESS_BLOCK_RUNS_H
 
@@ -15,8 +18,8 @@
 struct run {
     size_t from, to; /* coordinates */
     bool plain;      /* bf16 */
-    size_t at;       /* plain: values before it; else blocks before it */
-    size_t codes_at; /* bytes of codes before it; blocks only */
+    size_t at;       /* plain values before the run if plain, otherwise blocks before it */
+    size_t codes_at; /* bytes of codes before the run; blocks only */
 };
 
 struct runs_total {
@@ -30,13 +33,13 @@ struct runs {
     struct codec_part *part; /* [n_parts] */
 };
 
-/* What the spans of ctx add up to. */
+/* Totals over the spans of ctx. */
 struct runs_total runs_count(const struct value_ctx *ctx, size_t block, size_t bits);
-/* Bytes of a struct runs for ctx, and fill one there: blocks of `block` values, codes of `bits` bits; a part holds
- * whole blocks and at least CODEC_PART values, but for the last one. block * bits is a multiple of 8. */
+/* runs_size: bytes of a struct runs for ctx. runs_fill fills one: blocks of `block` values, codes of `bits` bits; block
+ * * bits is a multiple of 8. A part holds whole blocks and, except for the last part, at least CODEC_PART values. */
 size_t runs_size(const struct value_ctx *ctx);
 void runs_fill(struct runs *runs, const struct value_ctx *ctx, size_t block, size_t bits);
-/* The run that holds coordinate i < n. */
+/* Index of the run that holds coordinate i < n. */
 size_t runs_find(const struct runs *runs, size_t i);
 
 #endif

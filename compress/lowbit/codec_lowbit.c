@@ -12,12 +12,13 @@
 #include "compress/lowbit/block_runs.h"
 #include "compress/lowbit/lowbit_format.h"
 
-/* Multiples of 64 values: every block's codes start at a byte, and the fast loops see no short block but the last. */
+/* Blocks are multiples of 64 values: the codes of every block start at a byte, and only the last block of a run is
+ * short. */
 enum { BLOCK_DEFAULT = 256, BLOCK_STEP = 64, BLOCK_MAX = 65536 };
 
 static const struct lowbit_format *const formats[] = {&lowbit_int4, &lowbit_e3m0, &lowbit_2bit, &lowbit_1bit};
 
-/* param[0] = block, param[1] = index of the format. */
+/* param[0]: block; param[1]: index of the format. */
 static const struct lowbit_format *format_of(const struct value_ctx *ctx)
 {
     return formats[ctx->param[1]];
@@ -57,11 +58,11 @@ static struct codec_part lowbit_part(const struct value_ctx *ctx, size_t index)
     return ((const struct runs *)ctx->plan)->part[index];
 }
 
-/* Where things lie in a payload. */
+/* Layout of a payload. */
 struct sections {
     const struct lowbit_format *format;
     size_t block;
-    size_t heads, codes, size; /* byte offsets; size: of the whole */
+    size_t heads, codes, size; /* byte offsets; size: of the payload */
 };
 
 static struct sections sections_of(const struct value_ctx *ctx, struct runs_total total)
@@ -117,7 +118,7 @@ static void lowbit_shape(const struct value_ctx *ctx, struct payload_shape *out)
     out->section[1].width = s.format->head;
 }
 
-/* *bad = some nibble is 8, which neither int4 nor e3m0 makes. */
+/* *bad = 1 if a nibble is 8, which neither int4 nor e3m0 makes. */
 CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
 {
     uint8_t any = 0;
@@ -161,7 +162,8 @@ static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src,
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT, PIECE_1BIT}; /* as `formats` */
+static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT,
+                                              PIECE_1BIT}; /* in the order of `formats` */
 
 static void lowbit_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
@@ -189,24 +191,24 @@ static void lowbit_delta_format(const struct value_ctx *ctx, struct delta_format
     }
 }
 
-static enum status lowbit_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers,
+static enum status lowbit_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *quantized,
                                            uint8_t *dst, size_t cap, size_t *size_p)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
-    const struct piece_head *made = numbers->heads;
+    const struct piece_head *piece = quantized->heads;
     uint8_t *head = dst + s.heads;
     if (cap < s.size) return STATUS_LIMIT;
     assert(s.heads <= s.codes && s.codes <= s.size);
-    memcpy(dst, numbers->plain, 2 * runs->total.n_plain);
-    memcpy(dst + s.codes, numbers->bytes, runs->total.code_bytes);
+    memcpy(dst, quantized->plain, 2 * runs->total.n_plain);
+    memcpy(dst + s.codes, quantized->bytes, runs->total.code_bytes);
     for (size_t r = 0; r < runs->n_runs; r++) {
         const struct run *run = &runs->run[r];
         size_t step = run->plain ? PIECE_PLAIN_MAX : s.block;
-        for (size_t i = run->from; i < run->to; i += step, made++) {
-            uint8_t bytes[] = {(uint8_t)made->scale[0], (uint8_t)(made->scale[0] >> 8), (uint8_t)made->scale[1]};
+        for (size_t i = run->from; i < run->to; i += step, piece++) {
+            uint8_t bytes[] = {(uint8_t)piece->scale[0], (uint8_t)(piece->scale[0] >> 8), (uint8_t)piece->scale[1]};
             if (run->plain) continue;
-            if (made->scale[0] >> (s.format->head == 1 ? 8 : 16) || made->scale[1] > 255) return STATUS_CORRUPT;
+            if (piece->scale[0] >> (s.format->head == 1 ? 8 : 16) || piece->scale[1] > 255) return STATUS_CORRUPT;
             memcpy(head, bytes, s.format->head);
             head += s.format->head;
         }
@@ -216,15 +218,15 @@ static enum status lowbit_encode_quantized(const struct value_ctx *ctx, const st
 }
 
 static void lowbit_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                                    const struct quantized_delta *numbers)
+                                    const struct quantized_delta *quantized)
 {
     const struct runs *runs = ctx->plan;
     const struct sections s = sections_of(ctx, runs->total);
     const uint8_t *head = src + s.heads;
-    struct piece_head *piece = numbers->heads;
+    struct piece_head *piece = quantized->heads;
     (void)size;
-    memcpy(numbers->plain, src, 2 * runs->total.n_plain);
-    memcpy(numbers->bytes, src + s.codes, runs->total.code_bytes);
+    memcpy(quantized->plain, src, 2 * runs->total.n_plain);
+    memcpy(quantized->bytes, src + s.codes, runs->total.code_bytes);
     for (size_t r = 0; r < runs->n_runs; r++) {
         const struct run *run = &runs->run[r];
         size_t step = run->plain ? PIECE_PLAIN_MAX : s.block;
@@ -237,7 +239,7 @@ static void lowbit_decode_quantized(const struct value_ctx *ctx, const uint8_t *
     }
 }
 
-/* out = values, or out += *a * values. */
+/* out = values; or out += *a * values if a is not NULL. */
 static void decode_blocks(const struct value_ctx *ctx, const float *a, const uint8_t *src, struct codec_part part,
                           float *out)
 {

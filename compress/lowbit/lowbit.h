@@ -1,35 +1,36 @@
-/* The inner loops of the dense low-bit codecs (int4, e3m0, 2bit, 1bit), each for one block of values.
+/* Inner loops of the dense low-bit codecs (int4, e3m0, 2bit, 1bit), each for one block of values.
  *
- * lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster. Sums have a fixed
- * order: value i is added to partial sum i mod 16 in the order of i, and the 16 are folded in halves (s[j] += s[j + 8],
- * then 4, 2, 1). Values of `bits` bits lie in bytes lowest first: value i at bit bits * i; bits after the last one are
- * zero. */
+ * - lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster.
+ * - Sums have a fixed order: value i is added to partial sum i mod 16 in the order of i. The 16 partial sums are folded
+ *   in halves (s[j] += s[j + 8], then 4, 2, 1).
+ * - Codes of `bits` bits lie in bytes lowest bit first: code i at bit bits * i. The bits after the last code are
+ *   zero. */
 #ifndef COMPRESS_LOWBIT_H
 #define COMPRESS_LOWBIT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Larger magnitudes count as this in the sums, so that 65536 of them are far from infinity. */
+/* Sums clamp magnitudes to this value, so that 65536 of them stay far from infinity. */
 #define LOWBIT_SUM_MAX 0x1p100f
 
 struct lowbit_kernels {
-    /* Bits of the largest magnitude: positive floats order like their bits, infinity and NaN above all. */
+    /* Bits of the largest magnitude: positive floats have the order of their bits, with infinity and NaN on top. */
     uint32_t (*absmax)(const float *x, size_t n);
     /* Sum of min(|x|, LOWBIT_SUM_MAX). */
     float (*abs_sum)(const float *x, size_t n);
-    /* The same over |x| > threshold only; *above_p: how many. */
+    /* Same, over |x| > threshold only; *above_p: how many. */
     float (*abs_sum_above)(const float *x, size_t n, float threshold, size_t *above_p);
 
-    /* n codes into ceil(n * bits / 8) bytes. */
-    /* Two's complement of x * factor rounded to nearest, ties to even; |x * factor| < 7.5. */
+    /* pack_*: n codes into ceil(n * bits / 8) bytes. int4: two's complement of x * factor rounded to nearest, ties to
+     * even; |x * factor| < 7.5. */
     void (*pack_int4)(const float *x, size_t n, float factor, uint8_t *codes);
-    /* Bit 3: sign, 0 for code 0; bits 0-2: c for the magnitude 2^(top - 127 - 7 + c), c = 1 to 7, nearest, ties up; c =
-     * 0 below half the smallest. top: 8 to 254. */
+    /* e3m0: bit 3 is the sign, 0 for code 0. Bits 0-2: c for the magnitude 2^(top - 127 - 7 + c), c = 1 to 7, nearest,
+     * ties up; c = 0 below half the smallest. top: 8 to 254. */
     void (*pack_e3m0)(const float *x, size_t n, uint32_t top, uint8_t *codes);
-    /* Bit 1: sign bit of x, bit 0: |x| > threshold. */
+    /* 2bit: bit 1 is the sign bit of x, bit 0 is |x| > threshold. */
     void (*pack_2bit)(const float *x, size_t n, float threshold, uint8_t *codes);
-    /* The sign bit of x. */
+    /* 1bit: the sign bit of x. */
     void (*pack_1bit)(const float *x, size_t n, uint8_t *codes);
 
     /* out[i] = table[code i]; table has 16, 4, 2 entries. */
@@ -44,7 +45,7 @@ struct lowbit_kernels {
 
 extern const struct lowbit_kernels lowbit_plain, lowbit_avx2, lowbit_avx512;
 
-/* The fastest set this CPU runs, within codec_simd_limit. */
+/* The fastest set that this CPU runs, within codec_simd_limit. */
 const struct lowbit_kernels *lowbit_kernels(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* AVX2 forms of lowbit_plain.c. Packing takes 32 values at a time; the last ones go through a padded copy. */
+/* AVX2 forms of lowbit_plain.c. Packing takes 32 values at a time; lowbit_plain packs the rest. */
 #include "compress/lowbit/lowbit.h"
 
 #if defined(__x86_64__)
@@ -42,7 +42,7 @@ INLINE float fold(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Zeros added to a sum of magnitudes change nothing, so the last values are padded with them. */
+/* Zeros do not change a sum of magnitudes, so they pad the last values. */
 TARGET static float abs_sum(const float *x, size_t n)
 {
     __m256 low = _mm256_setzero_ps(), high = low;
@@ -60,7 +60,7 @@ TARGET static float abs_sum(const float *x, size_t n)
     return fold(low, high);
 }
 
-/* *sum += x where its magnitude is above t; *count -= all ones there. */
+/* *sum += |x| where |x| > t; *count is incremented there. */
 INLINE void add_above(const float *x, __m256 t, __m256 *sum, __m256i *count)
 {
     __m256 m = magnitude(_mm256_loadu_ps(x));
@@ -94,7 +94,7 @@ TARGET static float abs_sum_above(const float *x, size_t n, float threshold, siz
     return fold(low, high);
 }
 
-/* The low bytes of 32 small integers, in order: the two narrowings leave them in groups of four, transposed. */
+/* The low bytes of 32 small integers, in order. The two narrowings leave them in groups of four, transposed. */
 INLINE __m256i bytes_of(const __m256i q[4])
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -182,7 +182,8 @@ TARGET static void pack_1bit(const float *x, size_t n, uint8_t *codes)
     if (i < n) lowbit_plain.pack_1bit(x + i, n - i, codes + i / 8);
 }
 
-/* 8 codes -> table entries. Only the low three bits of an index count; for 4 bits the fourth picks the half. */
+/* 8 codes to table entries. The permutation uses the low three bits of an index; for 4-bit codes the fourth selects the
+ * half. */
 INLINE __m256 look_up4(const uint8_t *p, __m256 low, __m256 high)
 {
     uint32_t all;

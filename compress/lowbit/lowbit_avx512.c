@@ -71,7 +71,7 @@ TARGET static float abs_sum_above(const float *x, size_t n, float threshold, siz
     return fold(s);
 }
 
-/* The low bytes of 64 small integers, in order: the two narrowings leave them in groups of four, transposed. */
+/* The low bytes of 64 small integers, in order. The two narrowings leave them in groups of four, transposed. */
 INLINE __m512i bytes_of(const __m512i q[4])
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -178,7 +178,7 @@ TARGET static void pack_1bit(const float *x, size_t n, uint8_t *codes)
     memcpy(codes + i / 8, &signs, (n - i + 7) / 8);
 }
 
-/* 16 codes -> table entries. Only the low four bits of an index count. */
+/* 16 codes to table entries. The permutation uses the low four bits of an index. */
 INLINE __m512 look_up4(const uint8_t *p, __m512 table)
 {
     uint32_t low, high;

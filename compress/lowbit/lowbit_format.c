@@ -55,8 +55,7 @@ static void write_zeros(const struct lowbit_format *format, size_t n, uint8_t *h
     memset(codes, 0, (n * format->bits + 7) / 8);
 }
 
-/* ---- int4: scale = max / 7 rounded up, so that nothing is clipped ---------------------------------------------------
- */
+/* ---- int4: scale = max / 7, rounded up, so that no value is clipped ---------------------------------------------- */
 
 static void int4_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
@@ -84,8 +83,7 @@ static void int4_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     for (int code = 0; code < LOWBIT_LEVELS; code++) levels[code] = (float)((code ^ 8) - 8) * scale;
 }
 
-/* ---- e3m0: sign and a power of two, seven of them below the largest -------------------------------------------------
- */
+/* ---- e3m0: sign and one of seven powers of two ------------------------------------------------------------------- */
 
 static void e3m0_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
 {
@@ -114,10 +112,9 @@ static void e3m0_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     }
 }
 
-/* ---- 2bit: sign and one of two magnitudes ---------------------------------------------------------------------------
- */
+/* ---- 2bit: sign and one of two magnitudes ------------------------------------------------------------------------ */
 
-/* Means of the magnitudes on each side of a threshold. */
+/* Mean magnitudes at or below a threshold and above it. */
 static void two_means(const struct lowbit_kernels *kernels, const float *x, size_t n, float sum, float threshold,
                       float *low, float *high)
 {
@@ -127,8 +124,7 @@ static void two_means(const struct lowbit_kernels *kernels, const float *x, size
     *high = above ? above_sum / (float)above : *low;
 }
 
-/* Two steps of Lloyd's algorithm; for a normal distribution the first threshold is close to the best one, 1.23 means.
- */
+/* Two steps of Lloyd's algorithm. For a normal distribution the first threshold is close to the optimum, 1.23 means. */
 static void two_bit_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head,
                            uint8_t *codes)
 {
@@ -164,8 +160,7 @@ static void two_bit_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     levels[3] = -levels[1];
 }
 
-/* ---- 1bit: sign times the mean magnitude ----------------------------------------------------------------------------
- */
+/* ---- 1bit: sign times the mean magnitude ------------------------------------------------------------------------- */
 
 static void one_bit_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head,
                            uint8_t *codes)

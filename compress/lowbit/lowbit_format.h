@@ -1,8 +1,9 @@
 /* The dense low-bit formats, block by block: a head (scales) and codes of 1, 2 or 4 bits for up to 65536 values.
  *
- * Scales of 16 bits ("e8m8") are the upper half of a positive fp32 pattern shifted left by one: 8 bits of exponent, 8
- * of mantissa. A block whose scale would fall below 2^-110 (devices differ in what they do with denormals) is sent as
- * zeros: head 0, codes 0; with error feedback nothing of it is lost. */
+ * - Scales of 16 bits ("e8m8") are the upper half of a positive fp32 pattern shifted left by one: 8 bits of exponent, 8
+ *   of mantissa.
+ * - A block whose scale would fall below 2^-110 is sent as zeros (head 0, codes 0), because devices treat denormals
+ *   differently. Error feedback keeps its values. */
 #ifndef COMPRESS_LOWBIT_FORMAT_H
 #define COMPRESS_LOWBIT_FORMAT_H
 
@@ -16,9 +17,9 @@ enum { LOWBIT_LEVELS = 16, LOWBIT_HEAD_MAX = 3 };
 
 struct lowbit_format {
     const char *name;
-    uint8_t bits, head; /* of a code; bytes of a head */
-    uint8_t unused;     /* a code that is never made; 255: none */
-    /* n finite values -> head and codes. */
+    uint8_t bits, head; /* bits of a code; bytes of a head */
+    uint8_t unused;     /* a code that encode never makes; 255: none */
+    /* Encodes n finite values into a head and codes. */
     void (*encode)(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes);
     /* CORRUPT or NONFINITE for a head that encode never makes. */
     enum status (*check)(const uint8_t *head);

@@ -70,7 +70,7 @@ static void pack_int4(const float *x, size_t n, float factor, uint8_t *codes)
     }
 }
 
-/* A carry out of the mantissa of 1.5 and more moves to the next power of two. */
+/* Adding half of the mantissa range carries 1.5 and more into the next power of two. */
 static inline uint32_t e3m0_code(float x, uint32_t top)
 {
     uint32_t bits = magnitude_bits(x);

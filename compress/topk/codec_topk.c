@@ -1,10 +1,10 @@
-/* topk:K/CHUNK+VALUES: of each chunk of a tensor only the K values of largest magnitude, their places as Golomb-coded
- * gaps (SparseLoCo, arXiv 2508.15706, sends 12 bits a place; the gaps take 7.5 at 64 of 4096).
+/* topk:K/CHUNK+VALUES: the K values of largest magnitude in each chunk of a tensor; their positions as Golomb-coded
+ * gaps. SparseLoCo (arXiv 2508.15706) sends 12 bits a position; the gaps take 7.5 bits at 64 of 4096.
  *
- *     payload = the 1-D tensors as bf16;  u32 where each group of chunks begins, but for the first;  the groups
- *     group   = u16 m, then its chunks, bit after bit;  chunk = scales, then K times: gap, value
+ *     payload = the 1-D tensors as bf16;  u32 offset of each group of chunks except the first;  the groups
+ *     group   = u16 m, then its chunks, without padding;  chunk = scales, then K times: gap, value
  *
- * A group is 2^17 / CHUNK chunks: the unit of random access. Exact rules in docs/codecs.md. */
+ * A group is 2^17 / CHUNK chunks: the unit of random access. Exact rules: docs/codecs.md. */
 #include "compress/topk/codec_topk.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static void write_canonical(const struct value_ctx *ctx, char *canonical)
              values_names[ctx->param[TOPK_VALUES]]);
 }
 
-/* Up to 5 digits, ended by `end`; 0 when it is none. */
+/* Parses up to 5 digits that end at `end`; returns 0 on anything else. */
 static uint32_t parse_number(const char **text, char end)
 {
     size_t digits = strspn(*text, "0123456789");
@@ -64,7 +64,7 @@ static uint32_t topk_period(const struct value_ctx *ctx)
     return ctx->param[TOPK_CHUNK] / ctx->param[TOPK_K];
 }
 
-/* The 1-D tensors come first. n_plain stays 0: topk_bound_bits counts them. */
+/* n_plain stays 0: topk_bound_bits counts the 1-D tensors. */
 static void topk_shape(const struct value_ctx *ctx, struct payload_shape *out)
 {
     const struct topk_plan *plan = ctx->plan;

@@ -1,11 +1,11 @@
-/* Bytes back to values: `topk_check` walks everything once, in every detail; after it the decoders cannot fail. */
+/* Decodes top-k payloads. `topk_check` checks every detail of a payload once; after it, the decoders cannot fail. */
 #include "compress/topk/codec_topk_stream.h"
 
 #include <assert.h>
 
-/* ---- where things are -------------------------------------------------------------------------------------------- */
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
 
-/* First byte of group `index`; of the end for index = n_groups. Needs a payload of at least the offsets. */
+/* Offset of group `index`; of the end of the payload for index = n_groups. The payload holds at least the offsets. */
 static size_t group_start(const struct topk_plan *plan, const uint8_t *src, size_t size, size_t index)
 {
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
@@ -19,28 +19,28 @@ static size_t group_start(const struct topk_plan *plan, const uint8_t *src, size
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-/* A group that is being checked, and its chunk. */
-struct checked {
+/* State of checking one group: its current chunk and its totals. */
+struct group_check {
     struct topk_walk walk;
-    struct topk_item item; /* k 0: none is left */
+    struct topk_item item; /* k 0: no chunk is left */
     struct topk_stream stream;
-    size_t to;            /* coordinate that the group ends at */
-    uint32_t n, seen;     /* values of the chunk; all bits that their codes have */
-    uint64_t gaps, count; /* of the group */
+    size_t to;            /* end coordinate of the group */
+    uint32_t n, seen;     /* values of the chunk; OR of their codes */
+    uint64_t gaps, count; /* sums over the group */
 };
 
 static enum status open_group(const struct value_ctx *ctx, size_t index, const uint8_t *src, size_t size,
-                              struct topk_lookups *looks, struct checked *c)
+                              struct topk_lookups *lookups, struct group_check *c)
 {
     size_t from = group_start(ctx->plan, src, size, index), to = group_start(ctx->plan, src, size, index + 1);
     if (to < from || to > size || to - from < TOPK_GROUP_HEAD) return STATUS_CORRUPT;
     if (!topk_group_parameter(src + from)) return STATUS_CORRUPT;
-    *c = (struct checked){.walk = topk_walk_part(ctx, index), .to = topk_part(ctx, index).to};
-    c->stream = topk_stream_of(src + from, to - from, looks);
+    *c = (struct group_check){.walk = topk_walk_part(ctx, index), .to = topk_part(ctx, index).to};
+    c->stream = topk_stream_of(src + from, to - from, lookups);
     return STATUS_OK;
 }
 
-static enum status next_chunk(struct checked *c, enum topk_values kind)
+static enum status next_chunk(struct group_check *c, enum topk_values kind)
 {
     c->n = c->seen = 0;
     while (topk_walk_next(&c->walk, &c->item) && c->item.from < c->to)
@@ -49,19 +49,19 @@ static enum status next_chunk(struct checked *c, enum topk_values kind)
     return STATUS_OK;
 }
 
-static enum status check_slice(struct checked *c, enum topk_values kind, const struct topk_slice *slice)
+static enum status check_slice(struct group_check *c, enum topk_values kind, const struct topk_slice *slice)
 {
     uint32_t seen = 0, zeros = 0;
     for (uint32_t i = 0; i < slice->n; i++) seen |= slice->code[i];
     if (kind == TOPK_FP16)
-        for (uint32_t i = 0; i < slice->n; i++) zeros += slice->code[i] >> 1 == 0; /* never sent */
+        for (uint32_t i = 0; i < slice->n; i++) zeros += slice->code[i] >> 1 == 0; /* a magnitude of 0 is never sent */
     c->n += slice->n;
     c->seen |= seen;
     return zeros ? STATUS_CORRUPT : STATUS_OK;
 }
 
-/* All values of the chunk were read. */
-static enum status end_chunk(struct checked *c, enum topk_values kind)
+/* Checks the chunk after its last value. */
+static enum status check_chunk_end(struct group_check *c, enum topk_values kind)
 {
     const struct topk_stream *s = &c->stream;
     bool sent = c->item.k && s->scales.low;
@@ -70,27 +70,27 @@ static enum status end_chunk(struct checked *c, enum topk_values kind)
     if (s->ended && (!c->n || s->next != s->length)) return STATUS_CORRUPT;
     c->count += c->n + s->ended;
     c->gaps += s->next - c->n;
-    /* A level that nobody has. */
+    /* A high scale that no value uses must equal the low one. */
     return topk_forms[kind].two && !(c->seen & 2) && s->scales.high != s->scales.low ? STATUS_CORRUPT : STATUS_OK;
 }
 
-/* All chunks of the group were read. */
-static enum status end_group(const struct checked *c)
+/* Checks the group after its last chunk. */
+static enum status check_group_end(const struct group_check *c)
 {
     const struct bit_reader *r = &c->stream.r;
     if (golomb_parameter(c->gaps, c->count) != c->stream.golomb.m) return STATUS_CORRUPT;
-    /* Ends in this byte, and what is left of it is zero. */
+    /* The bits end in the last byte, and the padding is zero. */
     if ((r->pos + 7) / 8 != r->size) return STATUS_CORRUPT;
     return r->pos % 8 && r->data[r->size - 1] >> r->pos % 8 ? STATUS_CORRUPT : STATUS_OK;
 }
 
-/* n groups side by side, chunk by chunk. */
-static enum status check_groups(struct checked *groups, size_t n, enum topk_values kind)
+/* Checks n groups side by side, chunk by chunk. */
+static enum status check_groups(struct group_check *groups, size_t n, enum topk_values kind)
 {
     struct topk_slice slices[TOPK_LANES];
     for (;;) {
         struct topk_stream *streams[TOPK_LANES];
-        struct checked *open[TOPK_LANES];
+        struct group_check *open[TOPK_LANES];
         size_t left = 0;
         for (size_t i = 0; i < n; i++) {
             TRY(next_chunk(&groups[i], kind));
@@ -108,7 +108,7 @@ static enum status check_groups(struct checked *groups, size_t n, enum topk_valu
             topk_streams_read(streams, slices, reading, kind);
             for (size_t i = 0; i < reading; i++) TRY(check_slice(open[i], kind, &slices[i]));
         }
-        for (size_t i = 0; i < n; i++) TRY(end_chunk(&groups[i], kind));
+        for (size_t i = 0; i < n; i++) TRY(check_chunk_end(&groups[i], kind));
     }
 }
 
@@ -121,15 +121,15 @@ enum status topk_check(const struct value_ctx *ctx, const uint8_t *src, size_t s
     TRY(codec_bf16.check(&part, src, dense));
     if (!groups) return size == dense ? STATUS_OK : STATUS_CORRUPT;
     if (size - dense < TOPK_OFFSET * (groups - 1)) return STATUS_CORRUPT;
-    struct topk_lookups looks;
-    looks.n = 0;
+    struct topk_lookups lookups;
+    lookups.n = 0;
     for (size_t i = 0; i < groups; i += TOPK_LANES) {
-        struct checked lanes[TOPK_LANES];
+        struct group_check lanes[TOPK_LANES];
         size_t n = groups - i < TOPK_LANES ? groups - i : TOPK_LANES;
-        topk_lookups_reserve(&looks, n);
-        for (size_t l = 0; l < n; l++) TRY(open_group(ctx, i + l, src, size, &looks, &lanes[l]));
+        topk_lookups_reserve(&lookups, n);
+        for (size_t l = 0; l < n; l++) TRY(open_group(ctx, i + l, src, size, &lookups, &lanes[l]));
         TRY(check_groups(lanes, n, (enum topk_values)ctx->param[TOPK_VALUES]));
-        for (size_t l = 0; l < n; l++) TRY(end_group(&lanes[l]));
+        for (size_t l = 0; l < n; l++) TRY(check_group_end(&lanes[l]));
     }
     return STATUS_OK;
 }
@@ -173,13 +173,13 @@ static inline __attribute__((always_inline)) void put_values(enum emit_mode mode
     for (uint32_t i = 0; i < slice->n; i++) {
         uint32_t code = slice->code[i];
         if (kind == TOPK_SIGN || kind == TOPK_2BIT)
-            emit(mode, out, slice->place[i], product[code]);
+            emit(mode, out, slice->index[i], product[code]);
         else
-            emit(mode, out, slice->place[i], out->a * value_of(kind, low, code));
+            emit(mode, out, slice->index[i], out->a * value_of(kind, low, code));
     }
 }
 
-/* The loop is compiled for each kind of value. */
+/* Compiles the loop once for each kind of value. */
 static inline __attribute__((always_inline)) void put_slice(enum emit_mode mode, enum topk_values kind,
                                                             const struct topk_scales *scales,
                                                             const struct topk_slice *slice, const struct output *out)
@@ -192,7 +192,7 @@ static inline __attribute__((always_inline)) void put_slice(enum emit_mode mode,
     }
 }
 
-/* A 1-D tensor. */
+/* Decodes a 1-D tensor. */
 static void put_dense(enum emit_mode mode, const uint8_t *bytes, size_t n, const struct output *out)
 {
     const struct value_ctx dense = {.n = n};
@@ -204,12 +204,12 @@ static void put_dense(enum emit_mode mode, const uint8_t *bytes, size_t n, const
     for (size_t i = 0; mode == WEIGH && i < n; i++) out->weight[i] = out->weight[i] + out->a;
 }
 
-/* One part of some payloads, in order. */
+/* The state of adding one part of several payloads, in order. */
 struct addition {
     enum topk_values kind;
     size_t n; /* at most TOPK_LOOKUPS */
     const struct codec_addend *from;
-    struct topk_lookups looks;
+    struct topk_lookups lookups;
     struct topk_stream streams[TOPK_LOOKUPS];
     struct topk_slice slices[TOPK_LANES];
 };
@@ -219,20 +219,20 @@ static struct output output_of(const struct addition *add, size_t i, float *x, f
     return (struct output){.a = add->from[i].a, .x = x, .weight = weight};
 }
 
-/* One chunk of all payloads. Several are read at once where all their values fit in, as each coordinate takes the
- * payloads in order. */
+/* Adds one chunk of all payloads. If all values of a chunk fit one slice, several payloads are read at once: each
+ * coordinate still takes the payloads in order. */
 static inline __attribute__((always_inline)) void put_chunk(struct addition *add, enum emit_mode mode,
                                                             const struct topk_item *item, float *x, float *weight)
 {
     struct topk_stream *open[TOPK_LOOKUPS];
-    size_t n = 0, together = item->k <= TOPK_SLICE ? TOPK_LANES : 1;
+    size_t n = 0, lanes_max = item->k <= TOPK_SLICE ? TOPK_LANES : 1;
     for (size_t i = 0; i < add->n; i++) {
         open[n] = &add->streams[i];
         (void)topk_stream_chunk(open[n], add->kind, item);
         n += open[n]->left > 0;
     }
-    for (size_t i = 0; i < n; i += open[i]->left ? 0 : together) {
-        size_t lanes = n - i < together ? n - i : together;
+    for (size_t i = 0; i < n; i += open[i]->left ? 0 : lanes_max) {
+        size_t lanes = n - i < lanes_max ? n - i : lanes_max;
         topk_streams_read(open + i, add->slices, lanes, add->kind);
         for (size_t l = 0; l < lanes; l++) {
             const struct output out = output_of(add, (size_t)(open[i + l] - add->streams), x, weight);
@@ -270,11 +270,11 @@ static void put_payloads(enum emit_mode mode, const struct value_ctx *ctx, const
     add.kind = (enum topk_values)ctx->param[TOPK_VALUES];
     add.n = n;
     add.from = from;
-    add.looks.n = 0;
+    add.lookups.n = 0;
     for (size_t i = 0; plan->n_groups && i < n; i++) {
         const struct codec_view *view = from[i].view;
         size_t start = group_start(plan, view->payload, view->size, part.index);
-        add.streams[i] = topk_stream_of(view->payload + start, view->size - start, &add.looks);
+        add.streams[i] = topk_stream_of(view->payload + start, view->size - start, &add.lookups);
     }
     switch (mode) {
     case STORE: put_part(&add, STORE, ctx, part, x, weight); break;
@@ -287,7 +287,7 @@ void topk_decode(const struct value_ctx *ctx, const uint8_t *src, size_t size, s
 {
     const struct codec_view view = {.payload = src, .size = size};
     const struct codec_addend all = {.view = &view, .a = 1.0f};
-    for (size_t i = 0; i < part.to - part.from; i++) x[i] = -0.0f; /* not sent: changes no sum */
+    for (size_t i = 0; i < part.to - part.from; i++) x[i] = -0.0f; /* not sent: -0 changes no sum */
     put_payloads(STORE, ctx, &all, 1, part, x, NULL);
 }
 
@@ -299,13 +299,13 @@ void topk_add(const struct value_ctx *ctx, const struct codec_addend *from, size
                      weight);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+/* ---- quantized values -------------------------------------------------------------------------------------------- */
 
-/* The numbers of one payload, up to where they are written. */
+/* Write position in the quantized values of one payload. */
 struct cursor {
-    const struct quantized_delta *numbers;
+    const struct quantized_delta *quantized;
     struct piece_head *head; /* of the next piece */
-    size_t chosen;           /* values of the chunks before */
+    size_t chosen;           /* values of the previous chunks */
 };
 
 static void read_chunk(struct cursor *u, enum topk_values kind, struct topk_stream *s, struct topk_slice *slice,
@@ -317,27 +317,27 @@ static void read_chunk(struct cursor *u, enum topk_values kind, struct topk_stre
     head->scale[1] = s->scales.high;
     while (s->left) {
         topk_streams_read(&s, slice, 1, kind);
-        memcpy(u->numbers->index + u->chosen + head->n, slice->place, slice->n * sizeof *slice->place);
-        memcpy(u->numbers->code + u->chosen + head->n, slice->code, slice->n * sizeof *slice->code);
+        memcpy(u->quantized->index + u->chosen + head->n, slice->index, slice->n * sizeof *slice->index);
+        memcpy(u->quantized->code + u->chosen + head->n, slice->code, slice->n * sizeof *slice->code);
         head->n += slice->n;
     }
     u->chosen += item->k;
 }
 
 void topk_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size_t size,
-                           const struct quantized_delta *numbers)
+                           const struct quantized_delta *quantized)
 {
     const struct topk_plan *plan = ctx->plan;
     enum topk_values kind = (enum topk_values)ctx->param[TOPK_VALUES];
-    struct cursor u = {.numbers = numbers, .head = numbers->heads};
+    struct cursor u = {.quantized = quantized, .head = quantized->heads};
     struct topk_walk walk = {.ctx = ctx};
     struct topk_item item;
-    struct topk_lookups looks;
+    struct topk_lookups lookups;
     struct topk_stream stream;
     struct topk_slice slice;
     uint32_t in_group = 0;
-    looks.n = 0;
-    memcpy(numbers->plain, src, 2 * plan->n_dense);
+    lookups.n = 0;
+    memcpy(quantized->plain, src, 2 * plan->n_dense);
     for (size_t group = 0; topk_walk_next(&walk, &item);) {
         if (!item.k) {
             u.head += (item.length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
@@ -345,8 +345,8 @@ void topk_decode_quantized(const struct value_ctx *ctx, const uint8_t *src, size
         }
         if (!in_group) {
             size_t start = group_start(plan, src, size, group), end = group_start(plan, src, size, group + 1);
-            topk_lookups_reserve(&looks, 1);
-            stream = topk_stream_of(src + start, end - start, &looks);
+            topk_lookups_reserve(&lookups, 1);
+            stream = topk_stream_of(src + start, end - start, &lookups);
             group++;
         }
         read_chunk(&u, kind, &stream, &slice, &item);

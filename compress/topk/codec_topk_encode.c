@@ -1,20 +1,21 @@
-/* Top-k to bytes: group by group, each chosen and quantized whole before its parameter is known. */
+/* Encodes top-k payloads group by group: the whole group is selected and quantized before its Golomb parameter is
+ * known. */
 #include "compress/half.h"
 #include "compress/topk/codec_topk.h"
 #include "compress/topk/golomb.h"
 
 #include <assert.h>
 
-struct chunk_done {
+struct encoded_chunk {
     struct topk_scales scales;
     uint32_t length, k, n; /* n: values sent, at most k */
 };
 
-/* What the chosen values of a group wait in; lies in ctx->scratch. */
+/* The selected values of one group until they are written; lies in ctx->scratch. */
 struct batch {
     struct topk_select select;
-    uint16_t *index, *code; /* (topk_group_chunks * K) */
-    struct chunk_done *chunks;
+    uint16_t *index, *code; /* [topk_group_chunks * K] */
+    struct encoded_chunk *chunks;
     struct golomb_table *table;
     size_t n_chunks;
 };
@@ -24,7 +25,7 @@ static size_t padded(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* One layout for the size (base NULL) and for the pointers. */
+/* Sets the pointers of *b into `base` and returns the bytes they take. base NULL: size only. */
 static size_t lay_out(const struct value_ctx *ctx, uint8_t *base, struct batch *b)
 {
     size_t chunk = ctx->param[TOPK_CHUNK], chunks = topk_group_chunks(ctx), values = chunks * ctx->param[TOPK_K];
@@ -53,26 +54,26 @@ size_t topk_scratch_size(const struct value_ctx *ctx)
     return lay_out(ctx, NULL, &b);
 }
 
-/* The next chunk into the batch. */
+/* Selects and quantizes the next chunk into the batch. */
 static void select_chunk(const struct value_ctx *ctx, struct batch *b, const float *x, const struct topk_item *item)
 {
     const float *values = x + item->from;
     struct topk_select *s = &b->select;
     size_t at = b->n_chunks * ctx->param[TOPK_K], n = topk_select(s, values, item->length, item->k);
     assert(b->n_chunks < topk_group_chunks(ctx) && n <= item->k);
-    struct chunk_done *c = &b->chunks[b->n_chunks++];
-    *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
+    struct encoded_chunk *c = &b->chunks[b->n_chunks++];
+    *c = (struct encoded_chunk){.length = (uint32_t)item->length, .k = item->k};
     c->scales = topk_quantize(ctx->param[TOPK_VALUES], values, s->index, s->bits, n, b->code + at);
     if (!c->scales.low) return;
     c->n = (uint32_t)n;
     memcpy(b->index + at, s->index, n * sizeof *b->index);
 }
 
-/* Where the encoder is in the quantized values of a device. */
+/* Read position in the quantized values of a device. */
 struct cursor {
-    const struct quantized_delta *numbers;
+    const struct quantized_delta *quantized;
     const struct piece_head *head; /* of the next piece */
-    size_t chosen;                 /* values of the chunks before */
+    size_t chosen;                 /* values of the previous chunks */
 };
 
 static bool good_scales(const struct topk_form *form, const struct piece_head *head)
@@ -82,16 +83,17 @@ static bool good_scales(const struct topk_form *form, const struct piece_head *h
     return form->two ? high >= head->scale[0] && high < end : !high;
 }
 
-/* The next chunk as the device quantized it. Values without a length or a place are not checked here. */
+/* Copies the next chunk, quantized by the device, into the batch. Unused values after the first head->n are not
+ * checked. */
 static enum status copy_chunk(const struct value_ctx *ctx, struct batch *b, struct cursor *cursor,
                               const struct topk_item *item)
 {
     const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];
     const struct piece_head *head = cursor->head++;
-    const uint16_t *index = cursor->numbers->index + cursor->chosen, *code = cursor->numbers->code + cursor->chosen;
+    const uint16_t *index = cursor->quantized->index + cursor->chosen, *code = cursor->quantized->code + cursor->chosen;
     size_t at = b->n_chunks * ctx->param[TOPK_K];
-    struct chunk_done *c = &b->chunks[b->n_chunks++];
-    *c = (struct chunk_done){.length = (uint32_t)item->length, .k = item->k};
+    struct encoded_chunk *c = &b->chunks[b->n_chunks++];
+    *c = (struct encoded_chunk){.length = (uint32_t)item->length, .k = item->k};
     cursor->chosen += item->k;
     if (!head->n) return STATUS_OK;
     if (head->n > item->k || !good_scales(form, head)) return STATUS_CORRUPT;
@@ -109,7 +111,8 @@ static enum status copy_chunk(const struct value_ctx *ctx, struct batch *b, stru
     return STATUS_OK;
 }
 
-/* Run `gap_do` on every gap of chunk c: its values', then the way to the end where fewer than k were sent. */
+/* Runs `gap_do` on every gap of chunk c: the gaps before its values, then the gap to the end if the chunk sends fewer
+ * than k values. */
 #define EACH_GAP(c, index, gap_do)                                                                                     \
     do {                                                                                                               \
         uint32_t next_ = 0;                                                                                            \
@@ -124,9 +127,9 @@ static struct golomb choose_parameter(const struct value_ctx *ctx, const struct 
 {
     uint64_t sum = 0, count = 0;
     for (size_t i = 0; i < b->n_chunks; i++) {
-        const struct chunk_done *c = &b->chunks[i];
+        const struct encoded_chunk *c = &b->chunks[i];
         bool whole = c->n == c->k;
-        if (!c->n) continue; /* the gaps of a chunk add up to the last place less the values before it */
+        if (!c->n) continue; /* the gaps of a chunk add up to its last position minus the number of values before it */
         uint32_t last = whole ? b->index[i * ctx->param[TOPK_K] + c->n - 1] : c->length;
         count += c->n + !whole;
         sum += last - (c->n - whole);
@@ -140,7 +143,7 @@ static uint64_t count_bits(const struct value_ctx *ctx, const struct batch *b, c
     uint64_t bits = 0;
     uint32_t previous = 0;
     for (size_t i = 0; i < b->n_chunks; i++) {
-        const struct chunk_done *c = &b->chunks[i];
+        const struct encoded_chunk *c = &b->chunks[i];
         const uint16_t *index = b->index + i * ctx->param[TOPK_K];
         bits += topk_scales_size(form, previous, c->scales);
         if (c->scales.low) previous = c->scales.low;
@@ -152,9 +155,9 @@ static uint64_t count_bits(const struct value_ctx *ctx, const struct batch *b, c
     return bits;
 }
 
-/* The values of a chunk, where 8 bytes past their end may be touched. */
+/* Writes the values of a chunk; may touch 8 bytes past their end. */
 static void write_chunk(struct bit_writer *w, const struct topk_form *form, const struct golomb *g,
-                        const struct golomb_table *table, const struct chunk_done *c, const uint16_t *index,
+                        const struct golomb_table *table, const struct encoded_chunk *c, const uint16_t *index,
                         const uint16_t *code)
 {
     const unsigned value_bits = form->value_bits;
@@ -174,7 +177,7 @@ static void write_chunk(struct bit_writer *w, const struct topk_form *form, cons
     if (c->n && c->n < c->k) golomb_put(w, g, c->length - next, 0, 0);
 }
 
-/* table NULL: write nothing past the end. */
+/* Writes the batch as a group and returns its end. table NULL: touches nothing past the end. */
 static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, const struct golomb *g,
                             const struct golomb_table *table, uint8_t *dst)
 {
@@ -184,7 +187,7 @@ static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, 
     memcpy(dst, &m, TOPK_GROUP_HEAD);
     struct bit_writer w = bit_writer_of(dst + TOPK_GROUP_HEAD);
     for (size_t i = 0; i < b->n_chunks; i++) {
-        const struct chunk_done *c = &b->chunks[i];
+        const struct encoded_chunk *c = &b->chunks[i];
         const uint16_t *index = b->index + i * ctx->param[TOPK_K], *code = b->code + i * ctx->param[TOPK_K];
         topk_put_scales(&w, form, previous, c->scales);
         if (c->scales.low) previous = c->scales.low;
@@ -199,7 +202,7 @@ static uint8_t *write_group(const struct value_ctx *ctx, const struct batch *b, 
     return bits_flush(&w);
 }
 
-/* The most bytes that the batch takes, as topk_bound counts them. */
+/* Upper bound on the bytes of the batch, as topk_bound counts them. */
 static uint64_t group_bound(const struct value_ctx *ctx, const struct batch *b)
 {
     uint64_t bits = 0;
@@ -207,23 +210,23 @@ static uint64_t group_bound(const struct value_ctx *ctx, const struct batch *b)
     return TOPK_GROUP_HEAD + bits / 8 + 1;
 }
 
-/* Write the batch as group `index` at dst + *pos. LIMIT when it does not end within cap. Its exact size is counted
- * only where room is short: for the longest there can be, and the 8 bytes behind that bits_put_wide touches. */
+/* Writes the batch as group `index` at dst + *pos. LIMIT: it does not end within cap. The exact size is counted only if
+ * cap is smaller than the upper bound plus the 8 bytes that bits_put_wide touches. */
 static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_t index, uint8_t *dst, size_t cap,
                              size_t *pos)
 {
     const struct topk_plan *plan = ctx->plan;
     assert(b->n_chunks && index < plan->n_groups && *pos <= cap);
     struct golomb g = choose_parameter(ctx, b);
-    bool roomy = group_bound(ctx, b) + 8 <= cap - *pos;
+    bool has_slack = group_bound(ctx, b) + 8 <= cap - *pos;
     size_t offsets = 2 * plan->n_dense, first = offsets + TOPK_OFFSET * (plan->n_groups - 1);
-    if (!roomy && TOPK_GROUP_HEAD + (count_bits(ctx, b, &g) + 7) / 8 > cap - *pos) return STATUS_LIMIT;
-    if (roomy) golomb_table_fill(b->table, &g);
+    if (!has_slack && TOPK_GROUP_HEAD + (count_bits(ctx, b, &g) + 7) / 8 > cap - *pos) return STATUS_LIMIT;
+    if (has_slack) golomb_table_fill(b->table, &g);
     if (index) {
         uint32_t offset = (uint32_t)(*pos - first);
         memcpy(dst + offsets + TOPK_OFFSET * (index - 1), &offset, TOPK_OFFSET);
     }
-    *pos = (size_t)(write_group(ctx, b, &g, roomy ? b->table : NULL, dst + *pos) - dst);
+    *pos = (size_t)(write_group(ctx, b, &g, has_slack ? b->table : NULL, dst + *pos) - dst);
     assert(*pos <= cap);
     b->n_chunks = 0;
     return STATUS_OK;
@@ -231,14 +234,14 @@ static enum status put_group(const struct value_ctx *ctx, struct batch *b, size_
 
 static enum status copy_dense(const struct topk_item *item, struct cursor *cursor, uint8_t *dst)
 {
-    const uint8_t *values = (const uint8_t *)(cursor->numbers->plain + item->dense);
+    const uint8_t *values = (const uint8_t *)(cursor->quantized->plain + item->dense);
     if (!bf16_finite(values, item->length)) return STATUS_CORRUPT;
     memcpy(dst + 2 * item->dense, values, 2 * item->length);
     cursor->head += (item->length + PIECE_PLAIN_MAX - 1) / PIECE_PLAIN_MAX;
     return STATUS_OK;
 }
 
-/* Encodes floats, or the quantized values at `cursor` where x is NULL. */
+/* Encodes floats, or the quantized values at `cursor` if x is NULL. */
 static enum status encode(const struct value_ctx *ctx, const float *x, struct cursor *cursor, uint8_t *dst, size_t cap,
                           size_t *size_p)
 {
@@ -275,9 +278,9 @@ enum status topk_encode(const struct value_ctx *ctx, const float *x, uint8_t *ds
     return encode(ctx, x, NULL, dst, cap, size_p);
 }
 
-enum status topk_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *numbers, uint8_t *dst,
+enum status topk_encode_quantized(const struct value_ctx *ctx, const struct quantized_delta *quantized, uint8_t *dst,
                                   size_t cap, size_t *size_p)
 {
-    struct cursor cursor = {.numbers = numbers, .head = numbers->heads};
+    struct cursor cursor = {.quantized = quantized, .head = quantized->heads};
     return encode(ctx, NULL, &cursor, dst, cap, size_p);
 }

@@ -1,4 +1,5 @@
-/* Which coordinates are a chunk: runs of CHUNK consecutive elements of a tensor, the last one short. */
+/* Cuts a fragment into chunks: runs of CHUNK consecutive elements of a tensor; the last one of a tensor may be
+ * short. */
 #include <assert.h>
 #include <math.h>
 
@@ -63,7 +64,7 @@ struct codec_part topk_part(const struct value_ctx *ctx, size_t index)
 
 _Static_assert((int)PIECE_SIGN == TOPK_SIGN && (int)PIECE_TWO_LEVELS == TOPK_2BIT && (int)PIECE_BYTES == TOPK_INT8 &&
                    (int)PIECE_HALF == TOPK_FP16,
-               "one order of values");
+               "piece_kind and topk_values have the same order");
 
 void topk_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
@@ -92,7 +93,7 @@ void topk_delta_format(const struct value_ctx *ctx, struct delta_format *shape, 
 }
 
 struct totals {
-    uint64_t dense, chunks, chosen; /* chosen: the most values that are sent of chunks */
+    uint64_t dense, chunks, chosen; /* chosen: upper bound on the values that chunks send */
 };
 
 static struct totals count_all(const struct value_ctx *ctx)
@@ -126,7 +127,7 @@ enum status topk_prepare(const struct value_ctx *ctx)
 {
     struct topk_plan *plan = ctx->plan;
     struct totals t = count_all(ctx);
-    if (topk_bound(ctx) > UINT32_MAX) return STATUS_UNSUPPORTED; /* offsets of groups are 32 bits */
+    if (topk_bound(ctx) > UINT32_MAX) return STATUS_UNSUPPORTED; /* offsets of groups have 32 bits */
     plan->n_dense = (size_t)t.dense;
     plan->n_groups = (size_t)count_groups(ctx, &t);
     struct topk_walk walk = {.ctx = ctx}, before = walk;
@@ -140,7 +141,7 @@ enum status topk_prepare(const struct value_ctx *ctx)
     return STATUS_OK;
 }
 
-/* A gap takes at most 2.67 bits and those of a remainder (golomb_parameter), a scale 12 zeros and itself. */
+/* A gap takes at most 2.67 bits and its remainder (golomb_parameter). A scale takes 12 zeros and its code. */
 uint64_t topk_bits_max(const struct value_ctx *ctx, uint64_t chosen, uint64_t chunks)
 {
     const struct topk_form *form = &topk_forms[ctx->param[TOPK_VALUES]];

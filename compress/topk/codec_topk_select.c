@@ -1,10 +1,11 @@
-/* The k largest magnitudes of a chunk, exactly.
+/* Selects the k largest magnitudes of a chunk, exactly.
  *
- * One pass compares every |x| with a guess of the k-th largest, a little below that of the chunk before, and keeps the
- * few that reach it: a vector compare, then a loop over the bits that are set. Were there at least k, the k-th largest
- * is found among them by bisection. Otherwise a histogram of the upper bits gives a guess that is sure to be low
- * enough. Only magnitudes are compared, as integers, and only the last step chooses: the guess never changes the
- * result. */
+ * 1. One pass compares every |x| with a guess slightly below the k-th largest of the previous chunk and keeps the
+ *    candidates: a vector compare, then a loop over the set bits.
+ * 2. With at least k candidates, bisection finds the k-th largest among them.
+ * 3. Otherwise a histogram of the upper bits gives a guess that is certainly low enough, and step 1 repeats.
+ *
+ * The guess never changes the result: magnitudes compare as integers, and only step 2 selects. */
 #include "compress/codec_simd.h"
 #include "compress/topk/codec_topk.h"
 
@@ -13,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-/* MARGIN: an eighth of an octave; then about 1.6 k candidates on a normal law. */
+/* MARGIN: an eighth of an octave, which gives about 1.6 k candidates for a normal distribution. */
 enum { BLOCK = 64, MANY = 4, MARGIN = 1 << 20 };
 
 static const uint32_t MAGNITUDE = 0x7fffffffu;
@@ -51,7 +52,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static inline uint
 }
 #endif
 
-/* Candidates: |x| >= least > 0, in order. The same loop around each way to make a mask. */
+/* Collects the candidates, |x| >= least > 0, in order. Each kind of mask compiles the same loop. */
 #define COLLECT(mask_of)                                                                                               \
     size_t n = 0, from = 0;                                                                                            \
     for (; from + BLOCK <= length; from += BLOCK)                                                                      \
@@ -85,8 +86,8 @@ collect_avx512(struct topk_select *s, const float *x, size_t length, uint32_t le
     COLLECT(mask_avx512)
 }
 
-/* Bits set. gcc 12 may spill the mask as 16 bits and read 32 back, also on its way into a general register (-O1 with
- * ThreadSanitizer): the upper ones are cut off where it can no longer know that they are zeros. */
+/* Number of set bits. gcc 12 may spill the mask as 16 bits and read 32 back, also on its way into a general register
+ * (-O1 with ThreadSanitizer). The assembly hides the mask's width from gcc, so that it keeps the `& 0xffff`. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static inline size_t count_mask(__mmask16 mask)
 {
     uint32_t bits;
@@ -94,7 +95,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static inline size
     return (size_t)__builtin_popcount(bits & 0xffffu);
 }
 
-/* The same where candidates are many: 16 at a time to where they go. n <= from, so that 16 entries at n are there. */
+/* Same for many candidates: compresses 16 at a time. n <= from, so there is room for 16 entries at n. */
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static size_t
 collect_many_avx512(struct topk_select *s, const float *x, size_t length, uint32_t least)
 {
@@ -120,7 +121,7 @@ collect_many_avx512(struct topk_select *s, const float *x, size_t length, uint32
 }
 #endif
 
-/* many: more than a few in each BLOCK are expected. */
+/* many: the caller expects more than a few candidates in each BLOCK. */
 static size_t collect(struct topk_select *s, const float *x, size_t length, uint32_t least, bool many)
 {
 #if defined(__x86_64__)
@@ -134,11 +135,11 @@ static size_t collect(struct topk_select *s, const float *x, size_t length, uint
     return collect_plain(s, x, length, least);
 }
 
-/* *found = the largest value that at least k of bits[n] reach, or one between it and the next: the same ones reach it.
- * All lie in least .. MAGNITUDE. */
+/* *found = a threshold that at least k of bits[n] reach; fewer than k are larger, or exactly k reach it. All bits lie
+ * in least .. MAGNITUDE. */
 CODEC_SIMD_BODY bisect_body(const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found)
 {
-    uint32_t low = least, high = 0; /* at least k reach low, fewer than k reach high */
+    uint32_t low = least, high = 0; /* invariant: at least k reach low, fewer than k reach high */
     for (size_t i = 0; i < n; i++) high = bits[i] > high ? bits[i] : high;
     for (high++; high - low > 1;) {
         uint32_t middle = low + (high - low) / 2, count = 0;
@@ -154,7 +155,7 @@ CODEC_SIMD_BODY bisect_body(const uint32_t *restrict bits, size_t n, size_t k, u
 CODEC_SIMD_VARIANTS(bisect, (const uint32_t *restrict bits, size_t n, size_t k, uint32_t least, uint32_t *found),
                     (bits, n, k, least, found))
 
-/* A value above 0 that at least k magnitudes reach, or all that are not 0. */
+/* A threshold above 0 that at least k magnitudes reach; otherwise 1, which all nonzero magnitudes reach. */
 static uint32_t safe_guess(uint32_t *bins, const float *x, size_t length, size_t k)
 {
     memset(bins, 0, TOPK_BINS * sizeof *bins);
@@ -177,7 +178,7 @@ size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t 
         least = safe_guess(s->bins, x, length, k);
         n = collect(s, x, length, least, many);
     }
-    if (n <= k) { /* fewer: all that are not 0 */
+    if (n <= k) { /* fewer than k: all that are not 0 */
         s->guess = n < k ? 0 : least;
         return n;
     }
@@ -185,7 +186,7 @@ size_t topk_select(struct topk_select *s, const float *x, size_t length, size_t 
     bisect(s->bits, n, k, least, &found);
     size_t above = 0, kept = 0;
     for (size_t i = 0; i < n; i++) above += s->bits[i] >= found;
-    size_t spare = above - k; /* of those equal to found, the last ones: above > k only when found is one of them */
+    size_t spare = above - k; /* drop the last ones that equal found: above > k only if found is one of them */
     for (size_t i = n; spare; i--)
         if (s->bits[i - 1] == found) s->bits[i - 1] = 0, spare--;
     for (size_t i = 0; i < n; i++) {

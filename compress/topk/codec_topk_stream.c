@@ -2,29 +2,29 @@
 
 #include <assert.h>
 
-void topk_lookups_reserve(struct topk_lookups *looks, size_t n)
+void topk_lookups_reserve(struct topk_lookups *lookups, size_t n)
 {
     assert(n <= TOPK_LOOKUPS);
-    if (looks->n + n > TOPK_LOOKUPS) looks->n = 0;
+    if (lookups->n + n > TOPK_LOOKUPS) lookups->n = 0;
 }
 
-static const struct golomb_lookup *lookup_of(struct topk_lookups *looks, const struct golomb *g)
+static const struct golomb_lookup *lookup_of(struct topk_lookups *lookups, const struct golomb *g)
 {
-    for (uint32_t i = 0; i < looks->n; i++)
-        if (looks->m[i] == g->m) return &looks->look[i];
-    assert(looks->n < TOPK_LOOKUPS);
-    uint32_t i = looks->n++;
-    looks->m[i] = g->m;
-    golomb_lookup_fill(&looks->look[i], g);
-    return &looks->look[i];
+    for (uint32_t i = 0; i < lookups->n; i++)
+        if (lookups->m[i] == g->m) return &lookups->look[i];
+    assert(lookups->n < TOPK_LOOKUPS);
+    uint32_t i = lookups->n++;
+    lookups->m[i] = g->m;
+    golomb_lookup_fill(&lookups->look[i], g);
+    return &lookups->look[i];
 }
 
-struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_lookups *looks)
+struct topk_stream topk_stream_of(const uint8_t *group, size_t size, struct topk_lookups *lookups)
 {
     assert(size >= TOPK_GROUP_HEAD);
     struct topk_stream s = {.r = bit_reader_of(group + TOPK_GROUP_HEAD, size - TOPK_GROUP_HEAD),
                             .golomb = golomb_of(topk_group_parameter(group))};
-    s.look = lookup_of(looks, &s.golomb);
+    s.look = lookup_of(lookups, &s.golomb);
     return s;
 }
 
@@ -42,15 +42,15 @@ enum status topk_stream_chunk(struct topk_stream *s, enum topk_values kind, cons
     return STATUS_OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------
- * A block is as many values as one look at the bytes holds for sure, while their codes are short. A one above the bits
- * of the word says how many of them were used. */
+/* ---- reading --------------------------------------------------------------------------------------------------------
+ * A block is as many short codes as one 64-bit load is certain to hold. MARK, a one above the bits of the word, tells
+ * how many of them were used. */
 
 #define MARK ((uint64_t)1 << 63)
 
 /* A code that is not in the table, and its value. */
 struct long_code {
-    uint64_t gap, pos, word; /* pos, word: behind them */
+    uint64_t gap, pos, word; /* pos, word: after the code and its value */
     uint32_t code;
 };
 
@@ -66,7 +66,8 @@ static __attribute__((noinline)) struct long_code read_long(const struct topk_st
     return c;
 }
 
-/* Values from .. to of each chunk, in blocks, while all streams have whole blocks. Returns where it stopped. */
+/* Reads the values from .. to of each chunk in blocks, while all streams hold whole blocks. Returns the index where it
+ * stopped. */
 static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_stream *const *s,
                                                                   struct topk_slice *slices, const unsigned lanes,
                                                                   const unsigned value_bits, uint32_t from, uint32_t to)
@@ -98,11 +99,11 @@ static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_st
                     word[l] = c.word;
                 }
                 next[l] += gap;
-                slices[l].place[i] = (uint16_t)next[l]++;
+                slices[l].index[i] = (uint16_t)next[l]++;
                 slices[l].code[i] = (uint16_t)code;
             }
         for (unsigned l = 0; l < lanes; l++)
-            if (next[l] > s[l]->length) return from; /* a chunk ends inside of the block */
+            if (next[l] > s[l]->length) return from; /* a chunk ends inside the block */
         for (unsigned l = 0; l < lanes; l++) {
             s[l]->r.pos = pos[l] + (unsigned)__builtin_clzll(word[l]);
             s[l]->next = next[l];
@@ -111,19 +112,19 @@ static inline __attribute__((always_inline)) uint32_t read_blocks(struct topk_st
     return from;
 }
 
-/* One value; false: there was none, the chunk has ended. */
+/* Reads one value; false if the chunk has ended. */
 static bool read_one(struct topk_stream *s, struct topk_slice *slice, uint32_t at, unsigned value_bits)
 {
     uint64_t gap;
     uint32_t code;
     golomb_get(&s->r, &s->golomb, s->length, value_bits, &gap, &code);
     s->next += gap;
-    if (s->next >= s->length) { /* the end takes no value: give its bits back */
+    if (s->next >= s->length) { /* the final gap has no value: give its bits back */
         s->r.pos -= value_bits;
         s->ended = true;
         return false;
     }
-    slice->place[at] = (uint16_t)s->next++;
+    slice->index[at] = (uint16_t)s->next++;
     slice->code[at] = (uint16_t)code;
     return true;
 }

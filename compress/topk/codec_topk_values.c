@@ -1,11 +1,14 @@
-/* What a chosen value becomes, and how the scales of chunks are written. */
+/* Quantizes the selected values and codes the scales of chunks. */
 #include <assert.h>
 #include <math.h>
 
 #include "compress/codec_simd.h"
 #include "compress/topk/codec_topk.h"
 
-enum { ESCAPE = 12, HIGH_RICE = 3 }; /* zeros that announce a scale in full; Rice parameter of the second scale */
+enum {
+    ESCAPE = 12,   /* zeros before a scale in full */
+    HIGH_RICE = 3, /* Rice parameter of the second scale */
+};
 
 const struct topk_form topk_forms[] = {
     [TOPK_SIGN] = {.value_bits = 1, .mantissa = 4, .rice = 1},
@@ -24,7 +27,7 @@ uint32_t topk_scale_end(const struct topk_form *form)
     return 255u << form->mantissa;
 }
 
-/* The nearest code, halves up, largest finite at most. */
+/* The nearest code, halves up, at most the largest finite one. */
 static uint32_t round_code(const struct topk_form *form, uint32_t bits)
 {
     unsigned drop = 23 - form->mantissa;
@@ -32,10 +35,10 @@ static uint32_t round_code(const struct topk_form *form, uint32_t bits)
     return code < topk_scale_end(form) ? code : topk_scale_end(form) - 1;
 }
 
-/* The largest and the smallest of n > 0 magnitudes, and in fp64 the sum of all and of those above `split` and how many
- * those are, in whatever order is fast. */
+/* Maximum and minimum of n > 0 magnitudes, the number above `split`, and in fp64 the sums of all, of those above it and
+ * of the others. */
 struct sums {
-    double all, above, below; /* below: or equal */
+    double all, above, below; /* below: at or below `split` */
     uint32_t most, least, count;
 };
 
@@ -86,8 +89,8 @@ static void add_in_order(const uint32_t *magnitude, size_t n, uint32_t split, st
     s->below = below;
 }
 
-/* Sums as the format defines them, one addition after the other. Where the largest is less than 2^12 times the smallest
- * (24 bits each, at most 2^16 of them) no addition rounds, and every order gives the same. */
+/* The format defines sums as one addition after the other. If the largest magnitude is less than 2^12 times the
+ * smallest (24 bits each, at most 2^16 of them), no addition rounds, and every order gives the same result. */
 static struct sums sums_of(const uint32_t *magnitude, size_t n, uint32_t split)
 {
     struct sums s;
@@ -117,7 +120,7 @@ static struct topk_scales quantize_sign(const float *x, const uint16_t *index, c
     return (struct topk_scales){.low = round_code(&topk_forms[TOPK_SIGN], float_bits(mean_of(magnitude, n)))};
 }
 
-/* Two classes, split at the mean; each one's mean is its level. */
+/* Splits the values at their mean; the mean of each class is its level. */
 static struct topk_scales quantize_2bit(const float *x, const uint16_t *index, const uint32_t *magnitude, size_t n,
                                         uint16_t *codes)
 {
@@ -152,13 +155,14 @@ static struct topk_scales quantize_int8(const float *x, const uint16_t *index, c
     return s;
 }
 
-/* The 14 bits of a positive fp16 below 2, nearest, ties to even; never 0, never 2. y = |x| / 2^exponent. */
+/* The 14 bits of y = |x| / 2^exponent as a positive fp16 below 2: nearest, ties to even; never 0, never 2. */
 static uint32_t half_of(uint32_t magnitude, uint32_t exponent)
 {
-    int32_t moved = (int32_t)magnitude - ((int32_t)exponent - 127) * (1 << 23); /* y, unless it is far below fp16 */
+    /* The bits of y, unless y is far below fp16. */
+    int32_t moved = (int32_t)magnitude - ((int32_t)exponent - 127) * (1 << 23);
     if (moved < (100 << 23)) return 1;
     uint32_t bits = (uint32_t)moved, half;
-    if (bits < (113u << 23)) /* denormal: a step of 2^-24 is the last bit of numbers between 1/2 and 1 */
+    if (bits < (113u << 23)) /* denormal: its step 2^-24 is the last bit of numbers between 1/2 and 1 */
         half = float_bits(float_of_bits(bits) + 0.5f) - float_bits(0.5f);
     else
         half = ((bits + 0xfffu + (bits >> 13 & 1)) >> 13) - (112u << 10);
@@ -188,9 +192,9 @@ struct topk_scales topk_quantize(enum topk_values values, const float *x, const 
     return s.low < topk_scale_least(&topk_forms[values]) ? (struct topk_scales){0} : s;
 }
 
-/* ---- scales in the payload ----------------------------------------------------------------------------------------
- * The step from the scale before it, signs folded (0, -1, 1, -2, ...), as a Rice code; ESCAPE zeros, then the code in
- * full where the step is too large for that, and for a chunk that carries nothing (0). */
+/* ---- scales in the payload ------------------------------------------------------------------------------------------
+ * A Rice code of the step from the previous scale, signs folded (0, -1, 1, -2, ...). ESCAPE zeros and the code in full
+ * replace it if the step is too large, and for a chunk that sends no values (0). */
 
 static uint32_t fold(int32_t step)
 {
@@ -202,7 +206,7 @@ static int32_t unfold(uint32_t folded)
     return folded & 1 ? -(int32_t)(folded / 2) - 1 : (int32_t)(folded / 2);
 }
 
-/* folded: the step, or UINT32_MAX: in full. */
+/* folded: the step; UINT32_MAX: write the code in full. */
 static void put_step(struct bit_writer *w, const struct topk_form *form, unsigned rice, uint32_t folded, uint32_t code)
 {
     uint32_t q = folded >> rice;
@@ -221,7 +225,7 @@ static uint32_t step_size(const struct topk_form *form, unsigned rice, uint32_t 
     return q >= ESCAPE ? ESCAPE + 8 + form->mantissa : q + 1 + rice;
 }
 
-/* True and *folded; or false and *code, in full. */
+/* Returns true and *folded, or false and *code in full. */
 static bool get_step(struct bit_reader *r, const struct topk_form *form, unsigned rice, uint32_t *folded,
                      uint32_t *code)
 {
@@ -273,7 +277,7 @@ enum status topk_get_scales(struct bit_reader *r, const struct topk_form *form, 
         code = (uint32_t)moved;
     } else {
         if (!code) return STATUS_OK;
-        if (low_step(previous, code) >> form->rice < ESCAPE) return STATUS_CORRUPT; /* it had a shorter code */
+        if (low_step(previous, code) >> form->rice < ESCAPE) return STATUS_CORRUPT; /* a shorter code exists */
     }
     TRY(check_code(form, code));
     scales->low = code;

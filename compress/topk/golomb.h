@@ -1,11 +1,12 @@
-/* Golomb codes: the shortest prefix codes of geometric numbers, such as the gaps between the chosen places of a random
- * choice (Golomb 1966; Gallager, van Voorhis 1975). Powers of two for the parameter m are the Rice codes; other m come
- * nearer to the entropy: at one place in 64 m = 44 takes 7.46 bits, Rice 7.53, the bound is 7.43.
+/* Golomb codes: the shortest prefix codes of geometrically distributed numbers, such as the gaps between randomly
+ * chosen positions (Golomb 1966; Gallager, van Voorhis 1975). If the parameter m is a power of two, they are Rice
+ * codes. Other m come closer to the entropy: at one position in 64, m = 44 takes 7.46 bits, Rice 7.53, the bound is
+ * 7.43.
  *
  *     gap = q * m + r,  0 <= r < m;   c = ceil(log2 m), u = 2^c - m
- *     q zeros, a one; then r in c - 1 bits where r < u; else the upper c - 1 bits of r + u, then its lowest bit
+ *     q zeros, a one; then r in c - 1 bits if r < u; else the upper c - 1 bits of r + u, then its lowest bit
  *
- * All integers: every machine picks the same parameter and writes the same bits. */
+ * All arithmetic is integer: every machine picks the same parameter and writes the same bits. */
 #ifndef COMPRESS_GOLOMB_H
 #define COMPRESS_GOLOMB_H
 
@@ -28,8 +29,8 @@ static inline struct golomb golomb_of(uint32_t m)
     return (struct golomb){.m = m, .c = c, .u = (1u << c) - m};
 }
 
-/* The parameter for `count` gaps with this sum: ln 2 times (mean + 1/2), rounded. With it the ones and zeros before the
- * remainders take at most 2.67 bits a gap. sum < 2^44, count < 2^44; no gap larger than GOLOMB_M_MAX + 1. */
+/* The parameter for `count` gaps with this sum: ln 2 times (mean + 1/2), rounded. With it, the unary parts take at most
+ * 2.67 bits a gap. sum < 2^44, count < 2^44; no gap exceeds GOLOMB_M_MAX + 1. */
 static inline uint32_t golomb_parameter(uint64_t sum, uint64_t count)
 {
     if (!count) return 1;
@@ -38,7 +39,7 @@ static inline uint32_t golomb_parameter(uint64_t sum, uint64_t count)
     return m < 1 ? 1 : m > GOLOMB_M_MAX ? GOLOMB_M_MAX : (uint32_t)m;
 }
 
-/* Bits of one gap */
+/* Bits of the code of one gap. */
 static inline uint32_t golomb_size(const struct golomb *g, uint32_t gap)
 {
     uint32_t q = gap / g->m, r = gap - q * g->m;
@@ -70,7 +71,7 @@ static inline struct golomb_code golomb_code_of(const struct golomb *g, uint32_t
     return golomb_code_at(g, q, gap - q * g->m);
 }
 
-/* gap < 2^17; then `extra` (n_extra <= 15 bits) directly after it. */
+/* Appends the code of gap < 2^17, then `extra` (n_extra <= 15 bits). */
 static inline void golomb_put(struct bit_writer *w, const struct golomb *g, uint32_t gap, uint32_t extra,
                               unsigned n_extra)
 {
@@ -84,11 +85,11 @@ static inline void golomb_put(struct bit_writer *w, const struct golomb *g, uint
     bits_put(w, extra, n_extra);
 }
 
-/* The codes of the gaps that occur most, made once for many. */
+/* Codes of the small gaps, which occur most often. */
 enum { GOLOMB_TABLE = 1024 };
 
 struct golomb_table {
-    uint32_t n; /* gaps below this one */
+    uint32_t n; /* entries: gaps 0 to n - 1 */
     struct golomb_code code[GOLOMB_TABLE];
 };
 
@@ -98,8 +99,8 @@ static inline void golomb_table_fill(struct golomb_table *t, const struct golomb
     for (uint32_t gap = 0; gap < t->n; gap++) t->code[gap] = golomb_code_of(g, gap);
 }
 
-/* Reads what golomb_put made. The caller checks *gap and r->pos: where there are more zeros than any gap up to gap_max
- * has, *gap is above gap_max. */
+/* Inverse of golomb_put. The caller checks *gap and r->pos: if there are more zeros than any gap up to gap_max has,
+ * *gap exceeds gap_max. */
 static inline void golomb_get(struct bit_reader *r, const struct golomb *g, uint32_t gap_max, unsigned n_extra,
                               uint64_t *gap, uint32_t *extra)
 {
@@ -133,16 +134,16 @@ static inline void golomb_get(struct bit_reader *r, const struct golomb *g, uint
     r->pos += used + n_extra;
 }
 
-/* The number that the next GOLOMB_LOOKUP_BITS bits begin with, times 64, plus the bits of its code; 0: no code is that
- * short. Numbers with such codes lie below 1024. */
+/* Entry for the next GOLOMB_LOOKUP_BITS bits: the number that they start with, times 64, plus the bits of its code. 0:
+ * the code is longer. Numbers with shorter codes are below 1024. */
 enum { GOLOMB_LOOKUP_BITS = 11, GOLOMB_ENTRY_BITS = 6 };
 
 struct golomb_lookup {
     uint16_t entry[1 << GOLOMB_LOOKUP_BITS];
 };
 
-/* What a code of n bits leads to does not depend on the bits above it: the table of n bits is that of n - 1 twice, and
- * the codes of n bits, which are those of the next numbers. */
+/* The value of a code of n bits does not depend on the bits above it. So the table for n bits is that for n - 1 bits,
+ * twice, plus the codes of n bits, which are those of the next numbers. */
 static inline void golomb_lookup_fill(struct golomb_lookup *look, const struct golomb *g)
 {
     uint32_t q = 0, r = 0;

@@ -8,15 +8,15 @@
 #include "compress/merge.h"
 #include "compress/topk/golomb.h"
 
-/* Of topk:4095/4096+sign; docs/codecs.md. */
+/* The parameters of topk:4095/4096+sign (docs/codecs.md). */
 enum {
     CHUNK = 4096,
     GROUP = CODEC_PART / CHUNK, /* chunks */
     GROUP_HEAD = 2,
     OFFSET = 4,
-    STEP_BITS = 3,  /* a scale after another */
-    FULL_BITS = 24, /* a scale without one before it, and that of a chunk without values */
-    TABLE = 512,
+    STEP_BITS = 3,  /* a scale after another one */
+    FULL_BITS = 24, /* the first scale of a group, and a chunk without values */
+    SIZES = 512,
 };
 
 struct group {
@@ -39,13 +39,13 @@ static uint32_t count_carried(const float *x, uint32_t n)
     return count;
 }
 
-/* A full chunk loses its smallest value, wherever that is. */
+/* A full chunk does not send its smallest value. */
 static uint32_t sent_count(uint32_t count)
 {
     return count < CHUNK ? count : CHUNK - 1;
 }
 
-/* The parameter that the group's encoder will find: gaps add up to the places skipped. */
+/* The parameter that the encoder of the group will choose. Gaps add up to the positions skipped. */
 static struct golomb parameter(const struct group *g, const uint32_t *counts)
 {
     uint64_t sum = 0, gaps = 0;
@@ -53,14 +53,14 @@ static struct golomb parameter(const struct group *g, const uint32_t *counts)
         uint32_t n = sent_count(counts[c]), end = g->length[c];
         bool whole = n == end || n == CHUNK - 1;
         if (!n) continue;
-        while (whole && merge_unsent(g->chunk[c][end - 1])) end--; /* else a last gap leads to the end */
+        while (whole && merge_unsent(g->chunk[c][end - 1])) end--; /* otherwise a final gap leads to the end */
         gaps += n + !whole;
         sum += end - n;
     }
     return golomb_of(golomb_parameter(sum, gaps));
 }
 
-/* flag[i]: 1 where a value is. */
+/* flag[i] = 1 if x[i] is carried. */
 CODEC_SIMD_BODY mark_body(const float *restrict x, uint32_t n, uint8_t *restrict flag)
 {
     for (uint32_t i = 0; i < n; i++) flag[i] = !merge_unsent(x[i]);
@@ -69,8 +69,8 @@ CODEC_SIMD_VARIANTS(mark, (const float *restrict x, uint32_t n, uint8_t *restric
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte of a word is its first flag");
 
-/* Where values are; eight places at a time, for most hold nothing. Returns how many there are. */
-static uint32_t find_places(const float *x, uint32_t length, uint16_t place[CHUNK])
+/* Finds the positions of carried values, eight at a time: most are empty. Returns their number. */
+static uint32_t find_positions(const float *x, uint32_t length, uint16_t position[CHUNK])
 {
     uint8_t flag[CHUNK];
     uint32_t n = 0;
@@ -80,22 +80,22 @@ static uint32_t find_places(const float *x, uint32_t length, uint16_t place[CHUN
     for (uint32_t from = 0; from < length; from += 8) {
         uint64_t word;
         memcpy(&word, flag + from, sizeof word);
-        for (; word; word &= word - 1) place[n++] = (uint16_t)(from + (uint32_t)__builtin_ctzll(word) / 8);
+        for (; word; word &= word - 1) position[n++] = (uint16_t)(from + (uint32_t)__builtin_ctzll(word) / 8);
     }
     return n;
 }
 
-/* Bits of the chunk's gaps. */
-static uint64_t gap_bits(const float *x, uint32_t length, const struct golomb *golomb, const uint16_t *table)
+/* Bits of the gaps of a chunk. */
+static uint64_t gap_bits(const float *x, uint32_t length, const struct golomb *golomb, const uint16_t *sizes)
 {
-    uint16_t place[CHUNK];
-    uint32_t n = sent_count(find_places(x, length, place)), next = 0;
+    uint16_t position[CHUNK];
+    uint32_t n = sent_count(find_positions(x, length, position)), next = 0;
     uint64_t bits = 0;
     bool whole = n == length || n == CHUNK - 1;
     for (uint32_t i = 0; i < n + !whole; i++) {
-        uint32_t gap = (i < n ? place[i] : length) - next;
-        bits += gap < TABLE ? table[gap] : golomb_size(golomb, gap);
-        next = i < n ? place[i] + 1u : length;
+        uint32_t gap = (i < n ? position[i] : length) - next;
+        bits += gap < SIZES ? sizes[gap] : golomb_size(golomb, gap);
+        next = i < n ? position[i] + 1u : length;
     }
     return bits;
 }
@@ -103,23 +103,23 @@ static uint64_t gap_bits(const float *x, uint32_t length, const struct golomb *g
 static uint64_t group_bytes(const struct group *g)
 {
     uint32_t counts[GROUP];
-    uint16_t table[TABLE];
+    uint16_t sizes[SIZES];
     uint64_t bits = 0;
     bool any = false;
     assert(g->n && g->n <= GROUP);
     for (uint32_t c = 0; c < g->n; c++) counts[c] = count_carried(g->chunk[c], g->length[c]);
     struct golomb golomb = parameter(g, counts);
-    for (uint32_t gap = 0; gap < TABLE; gap++) table[gap] = (uint16_t)golomb_size(&golomb, gap);
+    for (uint32_t gap = 0; gap < SIZES; gap++) sizes[gap] = (uint16_t)golomb_size(&golomb, gap);
     for (uint32_t c = 0; c < g->n; c++) {
         bits += counts[c] && any ? STEP_BITS : FULL_BITS;
         if (!counts[c]) continue;
         any = true;
-        bits += sent_count(counts[c]) + gap_bits(g->chunk[c], g->length[c], &golomb, table);
+        bits += sent_count(counts[c]) + gap_bits(g->chunk[c], g->length[c], &golomb, sizes);
     }
     return GROUP_HEAD + (bits + 7) / 8;
 }
 
-/* The groups of this thread, and the vectors, which go to thread 0. */
+/* Counts the groups of this thread; thread 0 also counts the 1-D tensors. */
 static void count_thread(void *ctx, int thread, int threads)
 {
     struct union_job *job = ctx;

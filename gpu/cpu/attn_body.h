@@ -1,12 +1,11 @@
-/* Causal self-attention of one head (backward: of the heads that share keys and values), forward and backward.
+/* Causal self-attention of one head (backward: of the heads that share keys and values).
  *
- * Queries are taken NR at a time and live in the lanes: a panel of scores is stored [key][query], so that maximum, sum
- * and mask of the softmax are plain vector operations, and a panel of probabilities is already what the register tile
- * wants as its B operand. A panel sees the keys up to its last query; later ones are never computed. Memory is one
- * panel (keys x NR), never T x T; backward recomputes it from the stored log-sum-exp (Dao et al., arXiv 2205.14135).
- *
- * Everything is padded to whole panels with zeros; padded keys are masked by causality, padded queries have no
- * gradient. */
+ * - A panel is NR queries, one a lane. Scores are stored [key][query], so maximum, sum and mask of the softmax are
+ *   plain vector operations, and a panel of probabilities is already the B operand of the register tile.
+ * - A panel covers the keys up to its last query; later ones are never computed.
+ * - Memory is one panel (keys x NR), never T x T. Backward recomputes it from the stored log-sum-exp (Dao et al., arXiv
+ *   2205.14135).
+ * - Zeros pad everything to whole panels. Causality masks padded keys; padded queries have no gradient. */
 #ifndef GPU_ATTN_BODY_H
 #define GPU_ATTN_BODY_H
 
@@ -16,9 +15,9 @@
 #include "gpu/cpu/gemm_body.h"
 #include "gpu/cpu/vec.h"
 
-/* Pieces of one thread's scratch. hd = head_dim, tp = seq rounded up to NR. */
+/* Buffers in the scratch of one thread. hd = head_dim, tp = seq rounded up to NR. */
 struct attn_work {
-    float *k_rows, *v_rows;  /* [tp][hd] (+ VL): K and V where they cannot be read in place */
+    float *k_rows, *v_rows;  /* [tp][hd] (+ VL): K and V if they cannot be read in place */
     float *p, *ds;           /* [tp][NR] */
     float *q_cols, *do_cols; /* [hd][NR]: Q^T and dO^T as B operands */
     float *out_cols;         /* [hd + VL][NR] */
@@ -32,28 +31,28 @@ INLINE size_t round_to(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Lays the pieces out in scratch (NULL: only counts); returns floats used. */
+/* Lays the buffers out in scratch (NULL: only counts); returns the floats used. */
 static size_t attn_layout(const struct attn_dims *d, bool backward, float *scratch, struct attn_work *w)
 {
     size_t hd = d->head_dim, hdp = round_to(hd, NR), tp = round_to(d->seq, NR), used = 0;
     struct attn_work none;
     if (!w) w = &none;
     *w = (struct attn_work){.hdp = hdp, .tp = tp};
-#define PIECE(name, floats) (w->name = scratch ? scratch + used : NULL, used += round_to((floats), 16))
-    PIECE(k_rows, tp * hd + VL);
-    PIECE(v_rows, tp * hd + VL);
-    PIECE(p, tp * NR);
-    PIECE(q_cols, hd * NR);
-    PIECE(out_cols, (hd + VL) * NR);
+#define BUFFER(name, floats) (w->name = scratch ? scratch + used : NULL, used += round_to((floats), 16))
+    BUFFER(k_rows, tp * hd + VL);
+    BUFFER(v_rows, tp * hd + VL);
+    BUFFER(p, tp * NR);
+    BUFFER(q_cols, hd * NR);
+    BUFFER(out_cols, (hd + VL) * NR);
     if (backward) {
-        PIECE(ds, tp * NR);
-        PIECE(do_cols, hd * NR);
-        PIECE(q_rows, NR * hdp);
-        PIECE(do_rows, NR * hdp);
-        PIECE(dk, tp * hdp);
-        PIECE(dv, tp * hdp);
+        BUFFER(ds, tp * NR);
+        BUFFER(do_cols, hd * NR);
+        BUFFER(q_rows, NR * hdp);
+        BUFFER(do_rows, NR * hdp);
+        BUFFER(dk, tp * hdp);
+        BUFFER(dv, tp * hdp);
     }
-#undef PIECE
+#undef BUFFER
     return used;
 }
 
@@ -62,7 +61,7 @@ static size_t attn_scratch_floats(const struct attn_dims *d, bool backward)
     return attn_layout(d, backward, NULL, NULL);
 }
 
-/* dst[r][0..hd) = src[r][0..hd); nothing else is written. */
+/* dst[r][0..hd) = src[r][0..hd); writes nothing else. */
 static void attn_copy_rows(size_t rows, size_t hd, const float *src, size_t ld, float *dst, size_t ldd)
 {
     for (size_t r = 0; r < rows; r++) {
@@ -70,7 +69,7 @@ static void attn_copy_rows(size_t rows, size_t hd, const float *src, size_t ld, 
     }
 }
 
-/* The same into a block of `padded` rows of width ldd, zero where src has nothing. */
+/* Same, into a block of `padded` rows of width ldd; the rest of the block becomes zero. */
 static void attn_pad_rows(size_t rows, size_t padded, size_t hd, const float *src, size_t ld, float *dst, size_t ldd)
 {
     if (rows < padded || hd < ldd) memset(dst, 0, padded * ldd * sizeof *dst);
@@ -83,8 +82,8 @@ struct attn_rows {
     size_t ld;
 };
 
-/* They are read where they lie, unless they do not fill whole tiles, or lie so far apart, in powers of two, that their
- * lines fight for the same sets of the first-level cache. */
+/* Reads the rows in place, with two exceptions: they do not fill whole tiles, or a power of two separates them so
+ * widely that their cache lines compete for the same sets of L1. */
 static struct attn_rows attn_rows_of(const struct attn_dims *d, size_t tp, const float *src, float *copy)
 {
     size_t hd = d->head_dim;
@@ -101,7 +100,7 @@ static void attn_pack_cols(size_t nq, size_t hd, const float *src, size_t ld, fl
     pack_transposed(n1, hd, src + (n1 ? VL * ld : 0), ld, cols + VL, NR);
 }
 
-/* dst[q * ldd + j] = cols[j][q] for q < nq, j < hd; nothing else is written. */
+/* dst[q * ldd + j] = cols[j][q] for q < nq, j < hd; writes nothing else. */
 static void attn_store_cols(size_t nq, size_t hd, const float *cols, float *dst, size_t ldd)
 {
     float square[VL * VL];
@@ -120,7 +119,8 @@ static void attn_store_cols(size_t nq, size_t hd, const float *cols, float *dst,
         }
 }
 
-/* Lanes of v whose query sees key `key`; the others get `masked`. half 0 or 1 of the panel that starts at query q0. */
+/* Lanes of v whose query sees key `key`; the others become `masked`. half: 0 or 1 of the panel that starts at query
+ * q0. */
 INLINE vf attn_mask(vf v, size_t key, size_t q0, size_t half, vf masked)
 {
     size_t first = q0 + half * VL;
@@ -128,7 +128,7 @@ INLINE vf attn_mask(vf v, size_t key, size_t q0, size_t half, vf masked)
     return v_keep_from(v, key - first < VL ? key - first : VL, masked);
 }
 
-/* The same tile as tile_add on the second half of the lanes only. */
+/* As tile_add, on the second half of the lanes only. */
 INLINE void attn_add_half(size_t k, const float *a, size_t rs, size_t cs, const float *b, vf acc[][2])
 {
     for (; k > 0; k--, a += cs, b += NR) {
@@ -138,8 +138,8 @@ INLINE void attn_add_half(size_t k, const float *a, size_t rs, size_t cs, const 
     }
 }
 
-/* acc = rows key .. key + AMR of (K or V) times the panel's columns. Of the last VL keys the first half of the queries
- * sees nothing: it is left out there, in all that follows. */
+/* acc = rows key .. key + AMR of (K or V) times the panel's columns. The first half of the queries sees none of the
+ * last VL keys, so these functions skip it there. */
 INLINE void attn_dot(size_t key, size_t n_full, size_t hd, struct attn_rows rows, const float *cols, vf acc[][2])
 {
     const float *a = rows.p + key * rows.ld;
@@ -151,7 +151,7 @@ INLINE void attn_dot(size_t key, size_t n_full, size_t hd, struct attn_rows rows
     }
 }
 
-/* cols[j][] = (sum over keys of rows[key][j] * p[key][]) * factor[] : out^T = V^T P, dQ^T = K^T dS. */
+/* cols[j][] = (sum over keys of rows[key][j] * p[key][]) * factor[]: out^T = V^T P, dQ^T = K^T dS. */
 INLINE void attn_reduce_keys(size_t n_full, size_t hd, struct attn_rows rows, const float *p, const vf factor[2],
                              float *cols)
 {
@@ -168,8 +168,8 @@ INLINE void attn_reduce_keys(size_t n_full, size_t hd, struct attn_rows rows, co
     }
 }
 
-/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. Keys of the
- * panel's own block are met for the first time, by the first head: their sums are stored. */
+/* out[key][] += sum over the panel's queries of p[key][query] * rows[query][]: dV += P dO, dK += dS Q. The first head
+ * stores the sums of the panel's own keys, which no earlier panel has reached. */
 INLINE void attn_add_keys(size_t q0, size_t hdp, const float *p, const float *rows, size_t ld, float *out,
                           size_t ld_out, bool first)
 {
@@ -206,7 +206,7 @@ static void attn_scores(size_t n_full, size_t hd, struct attn_rows k, const floa
     }
 }
 
-/* Softmax of one panel of unscaled scores in place, not yet divided by the sums: factor = 1 / sum, and the
+/* Softmax of one panel of unscaled scores, in place, without the division by the sums: factor = 1 / sum, lse =
  * log-sum-exp. */
 INLINE void attn_softmax(size_t q0, float scale, float *p, vf factor[2], float lse[NR])
 {
@@ -214,7 +214,7 @@ INLINE void attn_softmax(size_t q0, float scale, float *p, vf factor[2], float l
     for (size_t half = 0; half < 2; half++) {
         vf top = masked, sum = v_zero();
         float *s = p + half * VL;
-        size_t seen = q0 + half * VL; /* keys that all queries see; the next VL are seen by some */
+        size_t seen = q0 + half * VL; /* keys that all queries see; some queries see the next VL */
         for (size_t j = 0; j < seen; j++) top = v_max(top, v_load(s + j * NR));
         for (size_t j = seen; j < seen + VL; j++) top = v_max(top, v_keep_from(v_load(s + j * NR), j - seen, masked));
         top = top * by;
@@ -269,7 +269,7 @@ INLINE vf attn_row_dots(size_t n, size_t hd, const float *x, const float *y, siz
     return sum;
 }
 
-/* What a panel of queries brings to backward. */
+/* Inputs of backward for one panel of queries. */
 struct attn_panel {
     size_t q0, nq;
     vf lse[2], delta[2]; /* delta = rowsum(dO o) */
@@ -315,14 +315,14 @@ INLINE void attn_bwd_panel(const struct attn_work *w, const struct attn_dims *d,
     }
 }
 
-/* Where backward adds up dK and dV: in place where their panels are whole tiles. */
+/* Accumulators of dK and dV: in place if their panels are whole tiles. */
 struct attn_sums {
     float *dk, *dv;
     size_t ld;
     bool whole; /* panels of Q, dO, dK and dV are whole tiles: no copies */
 };
 
-/* One query head; `first` of its group stores what the others add to. */
+/* Backward of one query head. The `first` of its group stores; the others add. */
 static void attn_bwd_head(const struct attn_dims *d, struct attn_work *w, struct attn_rows k_rows,
                           struct attn_rows v_rows, const float *q, const float *o, const float *lse, const float *d_o,
                           float *dq, const struct attn_sums *sums, bool first)

@@ -1,4 +1,4 @@
-/* Opens the CPU back end: the one name that gpu/device.c takes from this folder. */
+/* Opens the CPU back end: the only header of this folder that gpu/device.c includes. */
 #ifndef GPU_CPU_H
 #define GPU_CPU_H
 
@@ -6,7 +6,8 @@
 
 struct device;
 
-/* `threads` >= 1 compute threads. INVALID or UNSUPPORTED for another ATOLL_CPU or number of threads; NOMEM. */
+/* Opens "cpu" with `threads` >= 1 compute threads. INVALID: unknown ATOLL_CPU or bad number of threads. UNSUPPORTED:
+ * this CPU lacks the level ATOLL_CPU. NOMEM. */
 enum status cpu_open(int threads, struct device **out, struct err *err) MUST_CHECK;
 
 #endif

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* From here on the compiler may use the level's instructions: nothing of this file but the table is visible outside,
- * and the table is handed out only after the CPU was asked. */
+/* From here on the compiler may use instructions of this level. Only the table of this file is visible outside, and
+ * cpu_kernels_select returns it only after it has checked the CPU. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else

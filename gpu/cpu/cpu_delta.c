@@ -1,26 +1,27 @@
-/* The outer path of the CPU device: the definition that other devices are compared with, in plain loops on one thread
- * (not the pool's: its threads take denormals for zero). A worker whose parameters are in host memory lets its codec do
- * the same, faster. */
+/* The outer path of the CPU device: the reference for other devices, in plain loops. It runs on the calling thread,
+ * because the pool's threads treat denormals as zero. Workers with parameters in host memory use their codec instead,
+ * which is faster. */
 #include "gpu/cpu/cpu_impl.h"
 
 #include "gpu/delta_rules.h"
 #include <assert.h>
 
-static size_t count_reaching(const float *x, size_t n, uint32_t least)
+static size_t count_at_least(const float *x, size_t n, uint32_t least)
 {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += rule_magnitude(x[i]) >= least;
     return count;
 }
 
-/* Places of the k largest magnitudes, ascending; of equal ones those of lower place, zeros never. Returns how many. */
-static size_t choose(const float *x, size_t n, size_t k, uint16_t *index)
+/* Indices of the k largest magnitudes, ascending; among equal ones those of lower index, never zeros. Returns their
+ * number. */
+static size_t select_largest(const float *x, size_t n, size_t k, uint16_t *index)
 {
-    uint32_t least = 0; /* the largest that at least k reach, bit by bit */
+    uint32_t least = 0; /* the largest threshold that at least k reach, bit by bit */
     for (uint32_t bit = 1u << 30; bit; bit >>= 1)
-        if (count_reaching(x, n, least | bit) >= k) least |= bit;
+        if (count_at_least(x, n, least | bit) >= k) least |= bit;
     if (!least) least = 1;
-    size_t above = count_reaching(x, n, least + 1), ties = above < k ? k - above : 0, chosen = 0;
+    size_t above = count_at_least(x, n, least + 1), ties = above < k ? k - above : 0, chosen = 0;
     assert(k > 0 && k <= n && n <= UINT16_MAX + 1u);
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = rule_magnitude(x[i]);
@@ -32,7 +33,7 @@ static size_t choose(const float *x, size_t n, size_t k, uint16_t *index)
     return chosen;
 }
 
-/* Of the chosen values, one after the other. */
+/* The scales of the selected values, which are summed in order. */
 static void scales_of(enum piece_kind kind, const float *x, const uint16_t *index, size_t n, uint32_t *low,
                       uint32_t *high, uint32_t *split)
 {
@@ -62,14 +63,14 @@ static void scales_of(enum piece_kind kind, const float *x, const uint16_t *inde
     *high = n_above ? rule_scale_code(mantissa, rule_bits((float)(above / (double)n_above))) : *low;
 }
 
-/* x becomes what is left of it, here and below. */
-static void send_chunk(enum piece_kind kind, const struct piece_range *piece, float *x,
-                       const struct quantized_delta *out, struct piece_head *head)
+/* Quantizes a chunk. Here and below, x becomes the residual. */
+static void quantize_chunk(enum piece_kind kind, const struct piece_range *piece, float *x,
+                           const struct quantized_delta *out, struct piece_head *head)
 {
     uint16_t *index = out->index + piece->out, *code = out->code + piece->out;
     unsigned mantissa = rule_mantissa(kind);
     uint32_t low, high, split;
-    size_t n = choose(x, piece->length, piece->k, index);
+    size_t n = select_largest(x, piece->length, piece->k, index);
     if (!n) return;
     scales_of(kind, x, index, n, &low, &high, &split);
     if (low < rule_scale_least(mantissa)) return;
@@ -118,8 +119,8 @@ static struct rule_block scale_block(enum piece_kind kind, const float *x, size_
     return rule_block_2bit(low, high);
 }
 
-static void send_block(enum piece_kind kind, const struct piece_range *piece, float *x, uint32_t most,
-                       const struct quantized_delta *out, struct piece_head *head)
+static void quantize_block(enum piece_kind kind, const struct piece_range *piece, float *x, uint32_t most,
+                           const struct quantized_delta *out, struct piece_head *head)
 {
     unsigned bits = rule_code_bits(kind);
     uint8_t *bytes = out->bytes + piece->out;
@@ -134,7 +135,7 @@ static void send_block(enum piece_kind kind, const struct piece_range *piece, fl
     }
 }
 
-static void send_plain(const struct piece_range *piece, float *x, const struct quantized_delta *out)
+static void quantize_plain(const struct piece_range *piece, float *x, const struct quantized_delta *out)
 {
     for (size_t i = 0; i < piece->length; i++) {
         uint16_t half = rule_bf16(x[i]);
@@ -144,14 +145,14 @@ static void send_plain(const struct piece_range *piece, float *x, const struct q
 }
 
 void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
-               const float *residual, float *rest, void *numbers)
+               const float *residual, float *rest, void *quantized)
 {
     const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
     if (!p) return;
     const struct delta_format *shape = &p->as.delta.shape;
     float *x = p->as.delta.x;
     struct quantized_delta out;
-    delta_format_lay_out(shape, numbers, &out);
+    delta_format_lay_out(shape, quantized, &out);
     for (size_t i = 0; i < shape->n_pieces; i++) {
         const struct piece_range *piece = &p->as.delta.pieces[i];
         assert(piece->length <= (shape->longest > PIECE_PLAIN_MAX ? shape->longest : PIECE_PLAIN_MAX));
@@ -168,11 +169,11 @@ void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *t
         head.bad = most >= RULE_INFINITY;
         if (!head.bad) {
             if (!piece->k)
-                send_plain(piece, x, &out);
+                quantize_plain(piece, x, &out);
             else if (shape->kind <= PIECE_HALF)
-                send_chunk(shape->kind, piece, x, &out, &head);
+                quantize_chunk(shape->kind, piece, x, &out, &head);
             else
-                send_block(shape->kind, piece, x, most, &out, &head);
+                quantize_block(shape->kind, piece, x, most, &out, &head);
             if (rest) memcpy(rest + piece->from, x, piece->length * sizeof *x);
         }
         out.heads[i] = head;
@@ -199,13 +200,13 @@ static void add_piece(enum piece_kind kind, const struct piece_range *piece, con
     }
 }
 
-void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta)
+void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *quantized, float *theta)
 {
     const struct cpu_plan *p = cpu_plan_of(cpu_of(dev), plan, CPU_PLAN_DELTA);
     if (!p) return;
     const struct delta_format *shape = &p->as.delta.shape;
     struct quantized_delta in;
-    delta_format_lay_out(shape, numbers, &in);
+    delta_format_lay_out(shape, quantized, &in);
     for (size_t i = 0; i < shape->n_pieces; i++)
         add_piece(shape->kind, &p->as.delta.pieces[i], &in.heads[i], &in, theta + p->as.delta.pieces[i].from);
 }

@@ -15,13 +15,13 @@ void cpu_fail(struct cpu_device *cpu, enum status code, const char *what)
     if (cpu->error.code == STATUS_OK) err_set(&cpu->error, code, "device %s: %s", cpu->base.name, what);
 }
 
-/* Make every thread's scratch at least this large. */
+/* Makes the scratch of every thread at least this large. */
 static enum status reserve_scratch(struct cpu_device *cpu, size_t bytes)
 {
     if (bytes <= cpu->scratch_bytes) return STATUS_OK;
     for (int t = 0; t < cpu->base.threads; t++) {
         void *block = mem_alloc(1, bytes);
-        if (!block) return STATUS_NOMEM; /* threads served already keep the larger block: harmless */
+        if (!block) return STATUS_NOMEM; /* earlier threads keep the larger block, which is harmless */
         mem_free(cpu->scratch[t]);
         cpu->scratch[t] = block;
     }
@@ -33,7 +33,7 @@ const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enu
 {
     const struct cpu_plan *p = plan;
     if (p && p->kind == kind) return p;
-    cpu_fail(cpu, STATUS_INVALID, "operation called with a plan of another kind");
+    cpu_fail(cpu, STATUS_INVALID, "plan of another kind");
     return NULL;
 }
 
@@ -132,7 +132,7 @@ static enum status cpu_lin_plan(struct device *dev, const struct lin_shape *shap
     return STATUS_OK;
 }
 
-/* Of one thread. */
+/* Bytes for one thread. */
 static size_t attn_scratch_bytes(const struct cpu_device *cpu, const struct attn_shape *shape)
 {
     struct attn_dims dims = {.seq = shape->seq, .head_dim = shape->head_dim};
@@ -163,7 +163,7 @@ static enum status cpu_attn_plan(struct device *dev, const struct attn_shape *sh
     return STATUS_OK;
 }
 
-/* Rows of one chunk of logits, and how long they are. */
+/* Rows of one chunk of logits; *ld is the length of a row. */
 static size_t head_rows(const struct head_shape *shape, size_t *ld)
 {
     *ld = (shape->v + 15) / 16 * 16;
@@ -175,8 +175,8 @@ static size_t head_rows(const struct head_shape *shape, size_t *ld)
 
 static size_t cpu_head_bytes(struct device *dev, const struct head_shape *shape)
 {
-    size_t ld, rows = head_rows(shape, &ld), had = cpu_of(dev)->logits_floats;
-    return rows * ld > had ? (rows * ld - had) * sizeof(float) : 0;
+    size_t ld, rows = head_rows(shape, &ld), current = cpu_of(dev)->logits_floats;
+    return rows * ld > current ? (rows * ld - current) * sizeof(float) : 0;
 }
 
 static enum status cpu_head_plan(struct device *dev, const struct head_shape *shape, struct head_plan **out)
@@ -298,7 +298,7 @@ enum status cpu_open(int threads, struct device **out, struct err *err)
     const char *level = getenv("ATOLL_CPU");
     const struct cpu_kernels *kernels = cpu_kernels_select(level);
     if (!kernels && (!strcmp(level, "avx2") || !strcmp(level, "avx512")))
-        return err_set(err, STATUS_UNSUPPORTED, "ATOLL_CPU=%s: not a level of this CPU: unset it", level);
+        return err_set(err, STATUS_UNSUPPORTED, "ATOLL_CPU=%s: this CPU does not support it: unset it", level);
     if (!kernels) return err_set(err, STATUS_INVALID, "ATOLL_CPU=%.40s: want portable, avx2 or avx512", level);
     if (threads < 1 || threads > POOL_THREADS_MAX) {
         return err_set(err, STATUS_INVALID, "device cpu: %d threads, want 1 to %d", threads, POOL_THREADS_MAX);
@@ -309,7 +309,7 @@ enum status cpu_open(int threads, struct device **out, struct err *err)
     enum status status = cpu_fill_in(cpu, threads);
     if (status != STATUS_OK) {
         cpu_close(&cpu->base);
-        return err_set(err, status, "device cpu: no memory or threads for %d threads", threads);
+        return err_set(err, status, "device cpu: no memory, or cannot start %d threads", threads);
     }
     *out = &cpu->base;
     return STATUS_OK;

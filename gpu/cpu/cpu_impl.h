@@ -1,4 +1,4 @@
-/* Inside of the CPU device: shared by cpu_device.c (life, memory, plans) and cpu_ops*.c (operations). */
+/* Internals of the CPU device: shared by cpu_device.c (open, memory, plans) and cpu_*.c (operations). */
 #ifndef GPU_CPU_IMPL_H
 #define GPU_CPU_IMPL_H
 
@@ -12,10 +12,10 @@
 #include "gpu/device.h"
 
 enum {
-    NORM_BLOCKS = 32,            /* norm_bwd sums dw and db over this many fixed blocks of rows, then the blocks */
-    PARTIAL_FLOATS = 256 * 1024, /* room for those */
-    SUM_SEGMENTS = 256,          /* sum and sumsq cut their vector into this many segments, whatever the threads */
-    HEAD_BYTES = 128 << 20,      /* logits kept at a time */
+    NORM_BLOCKS = 32,            /* norm_bwd sums dw and db over this many fixed blocks of rows, then over the blocks */
+    PARTIAL_FLOATS = 256 * 1024, /* room for those sums */
+    SUM_SEGMENTS = 256,          /* sum and sumsq cut their vector into this many segments, for any number of threads */
+    HEAD_BYTES = 128 << 20,      /* logits in memory at one time */
 };
 
 enum cpu_plan_kind { CPU_PLAN_LIN, CPU_PLAN_ATTN, CPU_PLAN_HEAD, CPU_PLAN_DELTA, CPU_PLAN_MUON };
@@ -33,7 +33,7 @@ struct cpu_plan {
         struct {
             struct delta_format shape;
             struct piece_range *pieces;
-            float *x; /* [longest] of one piece */
+            float *x; /* [longest], one piece */
         } delta;
         struct {
             struct muon_matrix *matrices;
@@ -49,13 +49,13 @@ struct cpu_device {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     struct cpu_plan *plans;
-    void **scratch; /* one block a thread, scratch_bytes each */
+    void **scratch; /* [threads], scratch_bytes each */
     size_t scratch_bytes;
     float *logits;
     size_t logits_floats;
     float *partials;
     double segments[SUM_SEGMENTS];
-    struct err error; /* the first one; code OK: none */
+    struct err error; /* the first error; code OK: none */
 };
 
 static inline struct cpu_device *cpu_of(struct device *dev)
@@ -63,12 +63,12 @@ static inline struct cpu_device *cpu_of(struct device *dev)
     return (struct cpu_device *)dev;
 }
 
-/* Record an error of an operation; the first one stays. */
+/* Records an error of an operation; the first one stays. */
 void cpu_fail(struct cpu_device *cpu, enum status code, const char *what);
-/* `plan`, or NULL where it is of another kind, which is an error of the device's. */
+/* Returns `plan`. If it has another kind, returns NULL and records an error of the device. */
 const struct cpu_plan *cpu_plan_of(struct cpu_device *cpu, const void *plan, enum cpu_plan_kind kind);
 
-/* cpu_muon.c: fill a plan of kind CPU_PLAN_MUON, free what it holds. */
+/* cpu_muon.c: fills a plan of kind CPU_PLAN_MUON; frees its buffers; bytes of its buffers. */
 enum status cpu_muon_fill(struct cpu_plan *plan, const struct muon_matrix *matrices, size_t n) MUST_CHECK;
 void cpu_muon_free(struct cpu_plan *plan);
 size_t cpu_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n);
@@ -113,7 +113,7 @@ void cpu_count_step(struct device *dev, const float *scale, float beta1, float b
 void cpu_sgd(struct device *dev, size_t n, float *theta, const float *grad, float lr, float keep, const float *scale);
 void cpu_axpy(struct device *dev, size_t n, float a, const float *x, float *y);
 void cpu_delta(struct device *dev, const struct delta_plan *plan, const float *theta, const float *anchor, float decay,
-               const float *residual, float *rest, void *numbers);
-void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *numbers, float *theta);
+               const float *residual, float *rest, void *quantized);
+void cpu_delta_add(struct device *dev, const struct delta_plan *plan, void *quantized, float *theta);
 
 #endif

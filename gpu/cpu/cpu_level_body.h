@@ -1,4 +1,4 @@
-/* The table of one level: included last by cpu_portable.c, cpu_avx2.c and cpu_avx512.c, which define LEVEL_NAME. */
+/* The kernel table of one level. cpu_portable.c, cpu_avx2.c and cpu_avx512.c include it last and define LEVEL_NAME. */
 #ifndef GPU_CPU_LEVEL_BODY_H
 #define GPU_CPU_LEVEL_BODY_H
 

@@ -1,9 +1,9 @@
-/* RMS norm, rotary positions and gated units of the CPU device: rows cut over the threads. */
+/* RMS norm, rotary positions and gated units of the CPU device. Threads share the rows. */
 #include "gpu/cpu/cpu_impl.h"
 
 #include <string.h>
 
-/* One job struct for all of this file's operations; each uses the fields it needs. */
+/* One job struct for all operations of this file; each uses the members it needs. */
 struct row_job {
     const struct cpu_kernels *kernels;
     size_t n, c, block;
@@ -83,7 +83,7 @@ void cpu_rope(struct device *dev, const struct rope_shape *shape, const float *t
     struct cpu_device *cpu = cpu_of(dev);
     struct row_job job = {.kernels = cpu->kernels, .rope = shape, .table = table, .out = x, .back = back};
     if (shape->head_dim % 2 || shape->heads * shape->head_dim > shape->ld) {
-        cpu_fail(cpu, STATUS_INVALID, "rope: heads of an odd size, or wider than their rows");
+        cpu_fail(cpu, STATUS_INVALID, "rope: head_dim is odd, or the heads are wider than a row");
         return;
     }
     pool_run(cpu->pool, rope_thread, &job);

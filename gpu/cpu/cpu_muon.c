@@ -8,7 +8,7 @@
 #include "gpu/moment_rules.h"
 #include "gpu/muon_rules.h"
 
-static size_t most(size_t a, size_t b)
+static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
@@ -19,8 +19,8 @@ static void largest(const struct muon_matrix *matrices, size_t n, size_t *area, 
     *area = *square = 0;
     for (size_t i = 0; i < n; i++) {
         size_t side = muon_side(matrices[i].rows, matrices[i].cols);
-        *area = most(*area, matrices[i].rows * matrices[i].cols);
-        *square = most(*square, side * side);
+        *area = max_size(*area, matrices[i].rows * matrices[i].cols);
+        *square = max_size(*square, side * side);
     }
 }
 
@@ -69,15 +69,15 @@ struct muon_job {
     const struct muon_matrix *matrix;
     size_t side;
     const float *grad;
-    float *theta, *x; /* x: rows end to end */
+    float *theta, *x; /* x: contiguous rows */
     void *momentum;
     const uint32_t *noise; /* not NULL: the momentum is bf16 */
     float mu, scale, keep, step;
     float *gram, *poly, *mult;
-    float inverse; /* of the norm, in the first round; 1 later */
+    float inverse; /* 1 / norm in the first round; 1 later */
 };
 
-static void mix_thread(void *ctx, int thread, int threads)
+static void momentum_thread(void *ctx, int thread, int threads)
 {
     const struct muon_job *j = ctx;
     const struct muon_matrix *t = j->matrix;
@@ -95,7 +95,7 @@ static void mix_thread(void *ctx, int thread, int threads)
     }
 }
 
-static void move_thread(void *ctx, int thread, int threads)
+static void apply_thread(void *ctx, int thread, int threads)
 {
     const struct muon_job *j = ctx;
     const struct muon_matrix *t = j->matrix;
@@ -105,8 +105,8 @@ static void move_thread(void *ctx, int thread, int threads)
         j->kernels->muon_apply(t->cols, j->theta + t->offset + r * t->ld, j->x + r * t->cols, j->keep, j->step);
 }
 
-/* G becomes that of X / norm; poly = (b I + c G) / norm and mult = a I / norm, so that G poly + mult is what X itself
- * is multiplied by. */
+/* Replaces G by that of X / norm. poly = (b I + c G) / norm and mult = a I / norm, so that X is multiplied by G poly +
+ * mult. */
 static void poly_thread(void *ctx, int thread, int threads)
 {
     const struct muon_job *j = ctx;
@@ -133,7 +133,7 @@ static float inverse_norm(const float *gram, size_t side)
     return (float)(1 / (norm > MUON_NORM_MIN ? norm : MUON_NORM_MIN));
 }
 
-/* x, filled, becomes orthogonal; returns which of the two buffers it ends in. */
+/* Orthogonalizes the matrix in x; returns the buffer that holds the result. */
 static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, struct muon_job *j, uint32_t rounds)
 {
     size_t rows = j->matrix->rows, cols = j->matrix->cols, side = j->side;
@@ -175,9 +175,9 @@ static float *orthogonalize(struct cpu_device *cpu, const struct cpu_plan *p, st
                             .c = y,
                             .ldc = cols};
         gemm_run(&next, cpu->kernels, cpu->pool, cpu->scratch);
-        float *was = x;
+        float *previous = x;
         x = y;
-        y = was;
+        y = previous;
     }
     return x;
 }
@@ -205,10 +205,10 @@ void cpu_muon(struct device *dev, const struct muon_plan *plan, float *theta, co
                                .poly = p->as.muon.poly,
                                .mult = p->as.muon.mult,
                                .noise = hyper->bf16_moments ? hyper->count->noise : NULL};
-        pool_run(cpu->pool, mix_thread, &job);
+        pool_run(cpu->pool, momentum_thread, &job);
         job.x = orthogonalize(cpu, p, &job, hyper->steps);
         job.keep = 1 - (t->decay ? hyper->lr * hyper->weight_decay : 0);
         job.step = -hyper->lr * muon_length(t->rows, t->cols);
-        pool_run(cpu->pool, move_thread, &job);
+        pool_run(cpu->pool, apply_thread, &job);
     }
 }

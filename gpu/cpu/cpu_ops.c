@@ -58,7 +58,7 @@ void cpu_act_recompute(struct device *dev, const struct lin_plan *plan, const vo
     const struct cpu_plan *p = cpu_plan_of(cpu, plan, CPU_PLAN_LIN);
     if (!p) return;
     if (p->as.lin.act == LIN_ACT_NONE) {
-        cpu_fail(cpu, STATUS_INVALID, "act_recompute: a plan without activation");
+        cpu_fail(cpu, STATUS_INVALID, "act_recompute: the plan has no activation");
         return;
     }
     struct act_job job = {.kernels = cpu->kernels, .n = p->as.lin.n * p->as.lin.m, .z = aux, .y = y};
@@ -108,7 +108,7 @@ void cpu_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *
                      .colsum_add = accumulate};
     if (s->out_in) {
         if (db) {
-            cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: bias with an [out,in] weight");
+            cpu_fail(cpu, STATUS_UNSUPPORTED, "lin_bwd_w: no bias gradient for an [out,in] weight");
             return;
         }
         g = (struct gemm){.m = s->m,
@@ -205,7 +205,7 @@ struct attn_job {
     float *out, *lse_out, *dqkv; /* out: forward; dqkv: backward */
 };
 
-/* Threads take heads, backward groups of them: a key's gradient is summed over its group by one thread. */
+/* Threads take heads; backward, groups of heads, so that one thread sums a key's gradient over its group. */
 static void attn_thread(void *ctx, int thread, int threads)
 {
     const struct attn_job *job = ctx;

@@ -5,7 +5,7 @@
 static bool cpu_has_avx2(void)
 {
 #if defined(__x86_64__)
-    __builtin_cpu_init(); /* these also ask whether the system saves the registers */
+    __builtin_cpu_init(); /* the builtins also check that the system saves the registers */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
     return false;

@@ -1,4 +1,4 @@
-/* Embedding, layer norm, reductions and optimizers of the CPU device: row and vector work cut over the threads. */
+/* Embedding, layer norm, reductions and optimizers of the CPU device. Threads share the rows or vectors. */
 #include "gpu/cpu/cpu_impl.h"
 
 #include <float.h>
@@ -7,7 +7,7 @@
 
 #include "gpu/moment_rules.h"
 
-/* One job struct for all of this file's operations; each uses the fields it needs. */
+/* One job struct for all operations of this file; each uses the members it needs. */
 struct vector_job {
     const struct cpu_kernels *kernels;
     size_t n, c, seq, block;
@@ -43,7 +43,7 @@ void cpu_embed_fwd(struct device *dev, size_t n, size_t seq, size_t c, const int
     pool_run(cpu->pool, embed_fwd_thread, &job);
 }
 
-/* Threads take columns, so that every element of dwte is summed in row order whatever their number. */
+/* Threads take columns, so that every element of dwte is summed in row order with any number of threads. */
 static void embed_bwd_thread(void *ctx, int thread, int threads)
 {
     const struct vector_job *j = ctx;
@@ -54,11 +54,11 @@ static void embed_bwd_thread(void *ctx, int thread, int threads)
         const float *row = j->x + r * j->c + begin;
         j->kernels->add_row(end - begin, row, j->out + (size_t)j->tokens[r] * j->c + begin);
         if (!j->out2) continue;
-        float *place = j->out2 + r % j->seq * j->c + begin;
+        float *position = j->out2 + r % j->seq * j->c + begin;
         if (r < j->seq && !j->accumulate) {
-            memcpy(place, row, (end - begin) * sizeof *place);
+            memcpy(position, row, (end - begin) * sizeof *position);
         } else {
-            j->kernels->add_row(end - begin, row, place);
+            j->kernels->add_row(end - begin, row, position);
         }
     }
 }
@@ -181,7 +181,7 @@ void cpu_clip_scale(struct device *dev, const float *sumsq, float max_norm, floa
     (void)dev;
     *norm = sqrtf(*sumsq);
     *scale = max_norm > 0 && *norm > max_norm ? max_norm / *norm : 1.0f;
-    if (*scale < FLT_MIN) *scale = FLT_MIN; /* zero is for refused steps alone */
+    if (*scale < FLT_MIN) *scale = FLT_MIN; /* zero means a refused step only */
     if (!isfinite(*norm)) *scale = 0;
 }
 

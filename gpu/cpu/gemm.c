@@ -8,7 +8,7 @@
 
 enum {
     NC = 1024,                                     /* columns of B packed at a time */
-    PANEL_A = GEMM_MR_MAX * GEMM_KC + GEMM_NR_MAX, /* floats, with the slack pack_a needs */
+    PANEL_A = GEMM_MR_MAX * GEMM_KC + GEMM_NR_MAX, /* floats, with the slack that pack_a needs */
     PANELS_B = NC * GEMM_KC,
 };
 
@@ -29,7 +29,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Blocks of k as equal as possible: the last one should not be a sliver. Depends on k alone. */
+/* Blocks of k as equal as possible, so that the last one is not a sliver. Depends on k alone. */
 static size_t k_block(size_t k)
 {
     size_t blocks = (k + GEMM_KC - 1) / GEMM_KC;
@@ -59,8 +59,8 @@ struct a_panel {
     bool in_place;
 };
 
-/* A is read where it lies, except the last, short panel (zeros below it) and matrices whose rows are so far apart, in
- * powers of two, that their lines fight for the same sets of the first-level cache. */
+/* Reads A in place, with two exceptions: the last, short panel (zeros below it), and matrices whose row distance is a
+ * large power of two, because their cache lines compete for the same sets of L1. */
 static struct a_panel panel_of(const struct gemm *g, const struct cpu_kernels *kernels, size_t m0, size_t rows,
                                size_t k0, size_t kc, float *pack)
 {
@@ -76,9 +76,9 @@ static struct a_panel panel_of(const struct gemm *g, const struct cpu_kernels *k
     return (struct a_panel){.p = pack, .rs = 1, .cs = kernels->mr};
 }
 
-/* What tile `index` of a stripe fetches of the panel of A at row m0, the one after its own. Row-major A:
- * GEMM_FETCH_ROWS rows a tile. A stored [k,m]: all of it with the first tile, whose step k fetches row k; the line of
- * its first columns came with the panel before. Panels that are packed look after themselves. */
+/* Prefetch address for tile `index` of a stripe: part of the next panel of A, at row m0. Row-major A: GEMM_FETCH_ROWS
+ * rows a tile. A stored [k,m]: all of it with the first tile, whose step k fetches row k; the line of its first columns
+ * came with the previous panel. Packed panels prefetch themselves. */
 static const float *next_panel(const struct gemm *g, const struct a_panel *a, size_t mr, size_t m0, size_t k0,
                                size_t index)
 {
@@ -88,7 +88,7 @@ static const float *next_panel(const struct gemm *g, const struct a_panel *a, si
     return GEMM_FETCH_ROWS * index < mr && row < g->m ? g->a + row * g->lda + k0 : NULL;
 }
 
-/* One panel of A against the packed block of B: a stripe of C. more: another panel follows. */
+/* Multiplies one panel of A by the packed block of B: a stripe of C. more: another panel follows. */
 static void stripe(const struct gemm_job *job, size_t m0, size_t rows, bool more, size_t n0, size_t nc, size_t k0,
                    size_t kc, const struct a_panel *a, const float *b)
 {
@@ -148,7 +148,8 @@ static void gemm_thread(void *ctx, int thread, int threads)
     gemm_part(job, m_begin, m_end, n_begin, n_end, sums, job->scratch[thread]);
 }
 
-/* Packing is the work that threads do twice: r row shares pack B r times, c column shares pack A c times. */
+/* Chooses the grid with the least work for the busiest thread. Threads duplicate the packing: r row shares pack B r
+ * times, c column shares pack A c times. */
 static void choose_grid(struct gemm_job *job, int threads)
 {
     size_t best = SIZE_MAX;
@@ -158,7 +159,7 @@ static void choose_grid(struct gemm_job *job, int threads)
         size_t tall = (job->g->m + job->kernels->mr - 1) / job->kernels->mr;
         size_t wide = (job->g->n + job->kernels->nr - 1) / job->kernels->nr;
         size_t longest = ((tall + (size_t)rows - 1) / (size_t)rows) * ((wide + (size_t)cols - 1) / (size_t)cols);
-        size_t tiles = longest * job->kernels->mr * job->kernels->nr; /* multiply-adds of one k, busiest thread */
+        size_t tiles = longest * job->kernels->mr * job->kernels->nr; /* multiply-adds of one k in the busiest thread */
         size_t packed = job->g->m / (size_t)rows + job->g->n / (size_t)cols;
         size_t cost = tiles / 16 + packed / 2;
         if (cost < best) {

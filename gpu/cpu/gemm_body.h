@@ -1,4 +1,4 @@
-/* GEMM kernels of one instruction-set level: packing and the register tile. See gemm.h for the whole. */
+/* GEMM kernels of one instruction-set level: packing and the register tile. gemm.h describes the algorithm. */
 #ifndef GPU_GEMM_BODY_H
 #define GPU_GEMM_BODY_H
 
@@ -12,11 +12,11 @@ INLINE void tile_zero(int rows, vf acc[][2])
     for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = v_zero();
 }
 
-/* What a tile will read and write after its sums, and the panel of A that follows, arrive while the sums are made: a
- * few lines at a time, so that they do not stand in the way of B's. */
+/* Prefetches the memory that the tile's epilogue reads and writes, and the next panel of A, while the sums are
+ * computed: a few lines at a time, so that they do not delay the lines of B. */
 struct tile_fetch {
     const struct gemm_tile *t; /* NULL: nothing */
-    size_t row;                /* of the tile, the next one to fetch */
+    size_t row;                /* next row of the tile to prefetch */
 };
 
 INLINE void tile_fetch_row(struct tile_fetch *f)
@@ -33,7 +33,7 @@ INLINE void tile_fetch_row(struct tile_fetch *f)
     }
 }
 
-/* acc[i][] += sum over k of a[i,k] * b[k][0..NR). Element a[i,k] lies at a[i * rs + k * cs]. */
+/* acc[i][] += sum over k of a[i,k] * b[k][0..NR). Element a[i,k] is at a[i * rs + k * cs]. */
 INLINE void tile_add(int rows, size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb, vf acc[][2])
 {
     for (; k > 0; k--, a += cs, b += ldb) {
@@ -47,7 +47,7 @@ INLINE void tile_add(int rows, size_t k, const float *a, size_t rs, size_t cs, c
     }
 }
 
-/* The same for a whole tile of a product, fetching. */
+/* Same for a whole tile of a product, with prefetch. */
 INLINE void tile_add_fetch(int rows, size_t k, const float *a, size_t cs, const float *b, vf acc[][2],
                            const struct gemm_tile *t)
 {
@@ -68,9 +68,9 @@ INLINE void tile_add_fetch(int rows, size_t k, const float *a, size_t cs, const 
     }
 }
 
-/* The same for rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, four steps an increment:
- * with one pointer a row the additions would take the place of multiply-adds. t: what to fetch meanwhile, NULL:
- * nothing. In the time of one line of k, GEMM_FETCH_ROWS lines of the next panel are asked for: one line of as many
+/* Same for rows of a row-major A (a[i,k] at a[i * lda + k]). Three rows share a pointer, and one increment covers four
+ * steps: with a pointer for each row the address additions would displace multiply-adds. t: what to prefetch, NULL:
+ * nothing. During one line of k, it prefetches GEMM_FETCH_ROWS lines of the next panel, one line each of as many
  * rows. */
 INLINE void tile_add_rows(int rows, size_t k, const float *a, size_t lda, const float *b, vf acc[][2],
                           const struct gemm_tile *t)
@@ -110,7 +110,7 @@ INLINE void tile_add_rows(int rows, size_t k, const float *a, size_t lda, const 
     }
 }
 
-/* One vector of the tile on its way to C; n lanes of it count. */
+/* Applies the epilogue to one vector of the tile and stores its first n lanes. */
 INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t n, vf v)
 {
     if (t->bias) v = v + v_part(t->bias + col, n);
@@ -125,7 +125,7 @@ INLINE void tile_finish(const struct gemm_tile *t, size_t at, size_t col, size_t
     v_put(t->c + at, v, n);
 }
 
-/* The general epilogue: any number of columns, any of its parts. */
+/* The general epilogue: any number of columns, any combination. */
 static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
 {
     for (size_t i = 0; i < t->rows; i++)
@@ -135,8 +135,8 @@ static void tile_finish_slow(const struct gemm_tile *t, const float *sums)
         }
 }
 
-/* Bias and GELU of whole rows of NR. What goes in is not looked at before backward, a whole model later: it goes past
- * the caches, which saves fetching its lines first. */
+/* Bias and GELU of whole rows of NR. The input of the GELU is read again only in backward, so it bypasses the caches,
+ * which saves fetching its lines first. */
 static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
 {
     vf bias[2] = {v_zero(), v_zero()}, dgelu;
@@ -157,7 +157,7 @@ static void tile_finish_gelu(const struct gemm_tile *t, const float *sums)
     }
 }
 
-/* The derivative of the GELU before, times whole rows of NR. */
+/* Multiplies whole rows of NR by the derivative of the previous layer's GELU. */
 static void tile_finish_dgelu(const struct gemm_tile *t, const float *sums)
 {
     vf dgelu;
@@ -170,8 +170,8 @@ static void tile_finish_dgelu(const struct gemm_tile *t, const float *sums)
     }
 }
 
-/* Finish R rows (a compile-time constant; the last may be one more than t->rows). Whole tiles with a cheap epilogue are
- * finished in registers, the others through memory that is in L1. */
+/* Finishes R rows (a compile-time constant; the last may be one more than t->rows). Whole tiles with a cheap epilogue
+ * stay in registers; the others go through a buffer in L1. */
 INLINE void tile_store(int R, vf acc[][2], const struct gemm_tile *t)
 {
     if (t->cols < NR || t->gelu || t->aux_in) {
@@ -256,14 +256,14 @@ INLINE void pack_transposed(size_t rows, size_t cols, const float *src, size_t l
     }
 }
 
-/* Panels are written upwards in k, VL >= MR floats at a time: what spills over is overwritten by the next k, and after
- * the last one the panel has VL floats of slack. */
+/* Panels are written upwards in k, VL >= MR floats at a time. The next k overwrites the excess, and the panel has VL
+ * floats of slack after the last one. */
 static void pack_a(size_t rows, size_t k, const float *a, size_t lda, float *panel)
 {
     pack_transposed(rows, k, a, lda, panel, MR);
 }
 
-/* Rows that are far apart: the processor does not see them coming. */
+/* Prefetch distance for rows that the hardware prefetcher cannot predict. */
 enum { PACK_AHEAD = 24 };
 
 static void pack_a_trans(size_t rows, size_t k, const float *a, size_t lda, float *panel)
@@ -295,7 +295,7 @@ static void pack_b(size_t cols, size_t k, const float *b, size_t ldb, float *pan
 
 static void pack_b_trans(size_t cols, size_t k, const float *b, size_t ldb, float *panel, float *colsum)
 {
-    (void)colsum; /* no caller: column sums are wanted of dy in dw = x^T dy only */
+    (void)colsum; /* no caller needs it: only dw = x^T dy uses column sums, those of dy */
     size_t n0 = cols < VL ? cols : VL, n1 = cols - n0;
     pack_transposed(n0, k, b, ldb, panel, NR);
     pack_transposed(n1, k, b + n0 * ldb, ldb, panel + VL, NR);

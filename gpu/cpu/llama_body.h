@@ -1,4 +1,4 @@
-/* Row kernels of one instruction-set level that Llama's blocks are made of: RMS norm, rotary positions, gated units. */
+/* Row kernels of Llama's blocks for one instruction-set level: RMS norm, rotary positions, gated units. */
 #ifndef GPU_LLAMA_BODY_H
 #define GPU_LLAMA_BODY_H
 
@@ -48,7 +48,7 @@ static void rms_bwd(size_t n_rows, size_t c, const float *dy, const float *x, co
     }
 }
 
-/* (a, b) -> (a cos - b sin, b cos + a sin), back with -sin. */
+/* (a, b) -> (a cos - b sin, b cos + a sin); `back` uses -sin. */
 static void rope_rows(const struct rope_shape *s, size_t first, size_t n_rows, const float *table, float *x, bool back)
 {
     size_t half = s->head_dim / 2;

@@ -6,7 +6,7 @@
 #include "gpu/cpu/vec.h"
 #include "gpu/moment_rules.h"
 
-/* Sums are taken in fp32 over runs of SUM_RUN vectors, and these in double. */
+/* Sums are fp32 within runs of SUM_RUN vectors and double across runs. */
 enum { SUM_RUN = 64 };
 
 static double sum_run(size_t n, const float *x)
@@ -67,13 +67,13 @@ static void muon_momentum(size_t n, const float *grad, float *m, float *x, float
 
 /* --- moments in bf16: gpu/moment_rules.h, a vector at a time ------------------------------------------------------ */
 
-/* moment_word of the elements from `index` on. */
+/* moment_word of VL elements from `index` on. */
 INLINE vu moment_words(const uint32_t noise[2], uint64_t index)
 {
     vu low;
     for (uint32_t i = 0; i < VL; i++) low[i] = i;
     low += (uint32_t)index;
-    vu high = (uint32_t)(index >> 32) - (vu)(low < (uint32_t)index); /* all ones where it overflowed */
+    vu high = (uint32_t)(index >> 32) - (vu)(low < (uint32_t)index); /* the comparison is -1 where low overflowed */
     vu x = low + noise[0];
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) + high * 0x9e3779b9u + noise[1];
@@ -142,7 +142,6 @@ static void muon_apply(size_t n, float *theta, const float *x, float keep, float
     v_put(theta + i, v_fma(v_set1(step), v_part(x + i, lanes), v_part(theta + i, lanes) * v_set1(keep)), lanes);
 }
 
-/* y += a x */
 static void axpy_run(size_t n, float a, const float *x, float *y)
 {
     FOR_VECTORS(i, lanes, n) v_put(y + i, v_fma(v_set1(a), v_part(x + i, lanes), v_part(y + i, lanes)), lanes);

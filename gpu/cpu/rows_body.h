@@ -1,4 +1,4 @@
-/* Row kernels of one instruction-set level: embedding, layer norm, the classifier. A row is c (or v) floats. */
+/* Row kernels of one instruction-set level: embedding, layer norm, cross entropy. A row is c (or v) floats. */
 #ifndef GPU_ROWS_BODY_H
 #define GPU_ROWS_BODY_H
 
@@ -11,16 +11,16 @@ static void embed_rows(size_t first, size_t n_rows, size_t seq, size_t c, const 
                        const float *wpe, float *out)
 {
     for (size_t r = first; r < first + n_rows; r++) {
-        const float *word = wte + (size_t)tokens[r] * c, *place = wpe ? wpe + r % seq * c : NULL;
-        if (!place) {
+        const float *word = wte + (size_t)tokens[r] * c, *position = wpe ? wpe + r % seq * c : NULL;
+        if (!position) {
             memcpy(out + r * c, word, c * sizeof *out);
             continue;
         }
-        FOR_VECTORS(i, n, c) v_put(out + r * c + i, v_part(word + i, n) + v_part(place + i, n), n);
+        FOR_VECTORS(i, n, c) v_put(out + r * c + i, v_part(word + i, n) + v_part(position + i, n), n);
     }
 }
 
-/* y += x for one row */
+/* y += x for one row. */
 static void add_row(size_t c, const float *x, float *y)
 {
     FOR_VECTORS(i, n, c) v_put(y + i, v_part(y + i, n) + v_part(x + i, n), n);
@@ -63,7 +63,7 @@ static void norm_bwd(size_t n_rows, size_t c, const float *dy, const float *x, c
             vf d = v_part(dy + i, n), hat = (v_part(x + i, n) - mu) * rs;
             vf g = d * v_part(w + i, n);
             sum = sum + g;
-            dot = v_fma(g, hat, dot); /* lanes past n: g is zero */
+            dot = v_fma(g, hat, dot); /* lanes from n on: g is zero */
             v_put(dw + i, v_fma(d, hat, v_part(dw + i, n)), n);
             v_put(db + i, v_part(db + i, n) + d, n);
         }
@@ -94,8 +94,8 @@ INLINE float row_lse(const float *row, size_t v)
     return max + (float)log(total);
 }
 
-/* loss = lse - logit[target]; in place, unless loss_only: dlogits = (softmax - onehot) * dscale. The columns from v to
- * ld are padding and become zero. */
+/* loss = lse - logit[target]. Unless loss_only, logits become dlogits = (softmax - onehot) * dscale; the padding
+ * columns v to ld become zero. */
 static void xent_rows(size_t n_rows, size_t v, size_t ld, float *logits, const int32_t *targets, float dscale,
                       float *loss, bool loss_only)
 {

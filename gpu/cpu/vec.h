@@ -1,10 +1,11 @@
-/* One short vector, three instruction sets: the kernels (*_body.h) are written once over these few functions and
- * compiled once a level, in cpu_portable.c, cpu_avx2.c and cpu_avx512.c. Everything here is static: a level's code
- * never leaks into a file that must run everywhere.
+/* A short vector on three instruction sets. The kernels (*_body.h) are written once over these functions and compiled
+ * once a level, in cpu_portable.c, cpu_avx2.c and cpu_avx512.c. Everything here is static: code of a level never leaks
+ * into a file that must run on every CPU.
  *
- * vf has VL floats. Loads and stores need no alignment. A fused multiply-add is always asked for by name (v_fma), never
- * left to the compiler, so each level's bits are defined by the source. MR x NR is the level's GEMM register tile,
- * AMR x NR that of attention (AMR divides VL). */
+ * - vf has VL floats. Loads and stores need no alignment.
+ * - Fused multiply-adds are always explicit (v_fma) and never chosen by the compiler, so the source defines the bits of
+ *   each level.
+ * - MR x NR is the GEMM register tile of the level, AMR x NR that of attention (AMR divides VL). */
 #ifndef GPU_VEC_H
 #define GPU_VEC_H
 
@@ -27,7 +28,7 @@ typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-/* Sum and maximum of the lanes, always in the same order. */
+/* Sum of the lanes, always in the same order. */
 INLINE float v_hsum(vf v)
 {
     float lanes[VL];
@@ -51,9 +52,9 @@ INLINE vf v_of_bits(vu bits)
     return v;
 }
 
-/* exp(x) to 2e-7 relative for -87 <= x <= 87; x is clamped to that range, NaN stays NaN. x = n ln2 + r, |r| <= ln2/2, a
- * degree-5 minimax polynomial for exp(r) (1.05e-7 relative), and 2^n put together from bits: adding 1.5 * 2^23 leaves n
- * in the low mantissa bits. */
+/* exp(x) to 2e-7 relative for -87 <= x <= 87; x is clamped to that range, NaN stays NaN. x = n ln2 + r, |r| <= ln2/2;
+ * exp(r) is a degree-5 minimax polynomial (1.05e-7 relative). 2^n is built from bits: adding 1.5 * 2^23 leaves n in the
+ * low mantissa bits. */
 INLINE vf v_exp(vf x)
 {
     const vf magic = v_set1(12582912.0f);
@@ -110,7 +111,7 @@ INLINE vf v_log(vf x)
     return v_fma(exponent - magic, v_set1(0.69314718f), p * s);
 }
 
-/* for each vector of a row of c floats: i = its start, n = its lanes that count */
+/* For each vector of a row of c floats: i is its start, n the number of its lanes in the row. */
 #define FOR_VECTORS(i, n, c) for (size_t i = 0, n; i < (c) && (n = (c)-i < VL ? (c)-i : VL); i += VL)
 
 INLINE vf v_part(const float *p, size_t n)

@@ -26,7 +26,8 @@ static inline void v_store(float *p, vf v)
 {
     _mm512_storeu_ps(p, v);
 }
-/* Past the caches; p is aligned to the vector. Whoever hands the data to another thread fences first (pool.c does). */
+/* Bypasses the caches; p is aligned to the vector. Before another thread reads the data, the writer needs a fence
+ * (pool.c has one). */
 static inline void v_stream(float *p, vf v)
 {
     _mm512_stream_ps(p, v);

@@ -1,5 +1,5 @@
-/* vec.h in portable C (GNU vector types, which gcc and clang lower to whatever the target has): 4 lanes, and no fused
- * multiply-add. The definition the other levels are tested against. */
+/* vec.h in portable C (GNU vector types, which gcc and clang lower to the target's instructions): 4 lanes, no fused
+ * multiply-add. The tests compare the other levels with it. */
 #ifndef GPU_VEC_PORTABLE_H
 #define GPU_VEC_PORTABLE_H
 
@@ -33,7 +33,7 @@ static inline void v_store(float *p, vf v)
 static inline void v_stream(float *p, vf v)
 {
     v_store(p, v);
-} /* elsewhere: past the caches */
+} /* the other levels bypass the caches */
 static inline vf v_fma(vf a, vf b, vf c)
 {
     return a * b + c;

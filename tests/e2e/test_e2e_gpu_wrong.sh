@@ -39,7 +39,7 @@ refused 'train.ranks: 3 does not match the 2 GPUs' --train.devices=cuda:0,1 --tr
 refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
 wide='--model.n_embd=256 --model.n_head=1'
 # shellcheck disable=SC2086 # two settings
-refused 'heads of 256 columns .n_embd / n_head., a GPU takes 128 at most; train.devices=cpu does without' \
+refused 'heads of 256 columns .n_embd / n_head., a GPU takes 128 at most; use train.devices=cpu instead' \
     --train.devices=cuda $wide
 refused '16384 sequences of 4 heads at a time, a GPU takes 65535 heads in all: a smaller train.batch_size with' \
     --train.devices=cuda:0 --train.batch_size=16384 --model.block_size=1 --model.n_head=4 --train.eval_every=0
@@ -48,7 +48,7 @@ refused 'ATOLL_ATTENTION is "fast": own, cudnn or exact are allowed' --train.dev
 ATOLL_ATTENTION=cudnn
 refused 'no cuDNN; ATOLL_ATTENTION=own does without' --train.devices=cuda --train.precision=bf16
 unset ATOLL_ATTENTION
-ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: .*; train.devices=cpu does without' \
+ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: .*; use train.devices=cpu instead' \
     --train.devices=cuda
 passing=1 ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
 
@@ -65,13 +65,13 @@ generate() { # line run options...
 # shellcheck disable=SC2086
 launch wide --train.devices=cpu $wide
 ((status == 0)) || fail "$wide: ended with $status: $(tail -n 3 wide.log)"
-generate 'heads of 256 columns .*; --device cpu does without$' wide --device cuda
-ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; --device cpu does without$' wide --device cuda
+generate 'heads of 256 columns .*; use --device cpu instead$' wide --device cuda
+ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; use --device cpu instead$' wide --device cuda
 generate 'device cuda:9: this machine has 3: cuda:0 to cuda:2$|cuda:9: the emulation has 3' wide --device cuda:9
 generate 'device "gpu" is unknown: use auto, cpu or cuda$' wide --device gpu
 ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: see nvidia-smi who holds it, or take another GPU' wide --device cuda
 [[ -e /proc/driver/nvidia/version ]] ||
-    ATOLL_CUDA_PLUGIN='' generate 'CUDA: (no|the NVIDIA driver shows no GPU).*; --device cpu does without$' wide --device cuda:0
+    ATOLL_CUDA_PLUGIN='' generate 'CUDA: (no|the NVIDIA driver shows no GPU).*; use --device cpu instead$' wide --device cuda:0
 
 # Sizes that no fast kernel takes.
 for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model.n_head=3 --model.vocab_size=257' \

@@ -284,7 +284,7 @@ static void test_specs_are_parsed_or_refused(void **state)
                {"int8:-16", "int8:16 to int8:65536"},
                {"int8:16x", "int8:16 to int8:65536"},
                {"int8:99999999999999999999", "int8:16 to int8:65536"},
-               {"fp32\n", "a spec is made of"},
+               {"fp32\n", "a spec holds only"},
                {"FP32", "unknown value stage \"FP32\""},
                {"fp32+lz4+lz4+lz4+lz4", "too many stages"},
                {"fp32+lz4aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",

@@ -222,7 +222,7 @@ static void test_invalid_device_names_are_refused(void **state)
     status = err_set(&err, STATUS_UNSUPPORTED, "no driver");
     assert_int_equal(device_advise(status, "cuda:1", NULL, &err), STATUS_UNSUPPORTED);
     assert_int_equal(device_advise(status, "cuda:1", "--device cpu", &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, "no driver; --device cpu does without");
+    assert_string_equal(err.msg, "no driver; use --device cpu instead");
     status = err_set(&err, STATUS_NOMEM, "no memory");
     assert_int_equal(device_advise(status, "cuda", "--device cpu", &err), STATUS_NOMEM);
     assert_string_equal(err.msg, "no memory");
