@@ -22,7 +22,7 @@ descendants() {
     for stat in /proc/[0-9]*/stat; do
         fields=''
         IFS= read -r -d '' fields 2>/dev/null <"$stat" || [[ $fields ]] || continue
-        id=${fields%% *} fields=${fields##*) } fields=${fields#* } # the name in parentheses may contain blanks and parentheses
+        id=${fields%% *} fields=${fields##*) } fields=${fields#* } # names may contain blanks and ')'
         parents[id]=${fields%% *}
     done
     for ((i = 0; i < ${#family[@]}; i++)); do
