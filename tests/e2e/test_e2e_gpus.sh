@@ -66,5 +66,6 @@ kill -TERM "$pid"
 wait "$pid" || true
 ended "$pid"
 
-ATOLL_EMULATED_NO_NCCL=1 "${command[@]}" --dir none --train.devices=cuda:0,1 >none.log 2>&1 && fail "a run on two GPUs without NCCL exits with 0"
+ATOLL_EMULATED_NO_NCCL=1 "${command[@]}" --dir none --train.devices=cuda:0,1 >none.log 2>&1 &&
+    fail "a run on two GPUs without NCCL exits with 0"
 grep -rhE -m 1 'NCCL' none.log none/logs | sed -n 1p | grep . || fail "no log line about NCCL"
