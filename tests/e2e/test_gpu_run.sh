@@ -111,7 +111,7 @@ grep -q 'ceilings: ok' "$WORK/broken.log" || fail "the next section did not run"
 # Sections without time left are listed separately and do not fail.
 python3 tests/gpu/run --emulated --bin "$BIN" --only info,codecs --minutes 0 --out "$WORK/late.json" >"$WORK/late.log" 2>&1 ||
     fail "out of time: exit code $?, expected 0: $(<"$WORK/late.log")"
-grep -q 'late.json: 2 sections, 0 failed; 2 out of time: info, codecs (a second go: --only info,codecs)$' "$WORK/late.log" ||
+grep -q 'late.json: 2 sections, 0 failed; 2 out of time: info, codecs (run again with --only info,codecs)$' "$WORK/late.log" ||
     fail "out of time: $(<"$WORK/late.log")"
 python3 - "$WORK/late.json" <<'PY'
 import json, sys
@@ -157,7 +157,7 @@ chmod +x "$WORK/small/bench_gpu"
 small() {
     python3 tests/gpu/run --emulated --bin "$WORK/small" --only train --out "$WORK/small.json" >"$WORK/small.log" 2>&1 &&
         fail "a refused model passed"
-    grep -c 'are free (set ATOLL_HOST_MEMORY=BYTES where the machine has more than it shows: docs/gpu.md)"' "$WORK/small.json" || true
+    grep -c 'are free (set ATOLL_HOST_MEMORY=BYTES if the machine has more: docs/gpu.md)"' "$WORK/small.json" || true
 }
 [[ $(small) == 2 ]] || fail "the errors lack the hint: $(<"$WORK/small.json")" # sections info and train
 [[ $(ATOLL_HOST_MEMORY=1000 small) == 0 ]] ||
