@@ -69,4 +69,4 @@ def pack(with_cublas):
     size = sum(os.path.getsize(file) for file in glob.glob(os.path.join(folder, "*", "*"))) / 1e6
     print(f"{folder}: {size:.0f} MB, {'with' if cublas else 'without'} libcublasLt"
           f"{'' if cublas else ' (the other machine needs CUDA or PyTorch; if not: --with-cublas)'}")
-    print(f"copy this folder and tests/gpu to the other machine, then: tests/gpu/run --bin {os.path.join(folder, 'bin')}")
+    print(f"copy this folder and tests/gpu to that machine, then: tests/gpu/run --bin {os.path.join(folder, 'bin')}")

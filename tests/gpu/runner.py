@@ -1,5 +1,5 @@
-"""One call of tests/gpu/run: calls programs with time limits, runs all sections even if some fail, and keeps the file of
-results up to date."""
+"""One call of tests/gpu/run: calls programs with time limits, runs all sections even if some fail, and keeps the file
+of results up to date."""
 
 import json
 import os
