@@ -1,6 +1,6 @@
-/* What becomes of the emulated GPUs of one worker when one of them fails, hangs or never comes while the others are in
- * calls that look at nothing: they come back, and the line says which one it was; and of an only one. Without the
- * watchdog each of these would hang, and an alarm ends the test. ctest: labels=threads timeout=60 waits=1 */
+/* Tests the watchdog of a worker's emulated GPUs: one fails, hangs or never submits while the others are in blocking
+ * calls that check nothing. All calls return, and the error names the GPU; the same for a single GPU. Without the
+ * watchdog each test would hang until an alarm ends it. ctest: labels=threads timeout=60 waits=1 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static struct rank {
     struct collective *coll;
     struct device *dev;
     float *x;
-    float host[FLOATS]; /* not pinned */
+    float host[FLOATS]; /* pageable */
     enum status status;
     struct err err;
     pthread_t thread;
@@ -46,7 +46,7 @@ static void last_resort(const char *line)
     atomic_store(&last_called, true);
 }
 
-/* name, value, ..., NULL: of switches */
+/* ...: pairs of a switch and its value, then NULL */
 static void open_ranks(int n, void (*end)(const char *line), ...)
 {
     struct err err = {0};
@@ -99,7 +99,7 @@ static void upload(struct rank *k)
     k->dev->ops->upload(k->dev, k->x, k->host, sizeof k->host);
 }
 
-/* Two collectives, and much that is submitted behind them. */
+/* Submit two collectives and many operations after them. */
 static enum status step(struct rank *k)
 {
     const struct collective_ops *ops = k->coll->ops;
@@ -112,7 +112,7 @@ static enum status step(struct rank *k)
     return k->dev->ops->sync(k->dev, &k->err);
 }
 
-/* As worker/replica/replica_ranks.c does it. */
+/* Run the body and report its status as worker/replica/replica_ranks.c does. */
 static void work(struct rank *k, enum status (*body)(struct rank *k))
 {
     const struct collective_ops *ops = k->coll->ops;
@@ -130,10 +130,10 @@ static void *step_main(void *arg)
 
 static void said(const char *line, const char *what)
 {
-    if (!strstr(line, what)) fail_msg("\"%s\" does not say \"%s\"", line, what);
+    if (!strstr(line, what)) fail_msg("\"%s\" does not contain \"%s\"", line, what);
 }
 
-/* All others came back, and the first failure is the one that is told. */
+/* All other ranks returned, and the reported error is the first failure. */
 static void first_was(int failed, const char *what)
 {
     for (int r = 0; r < RANKS; r++)
@@ -149,7 +149,7 @@ static void first_was(int failed, const char *what)
 static void test_failed_beside_full_queues(void **state)
 {
     (void)state;
-    for (int at = 1; at <= 8; at++) { /* 8: the second collective */
+    for (int at = 1; at <= 8; at++) { /* 8 is the second collective */
         char fails[16];
         snprintf(fails, sizeof fails, "1:%d", at);
         open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", fails, "ATOLL_EMULATED_QUEUE", "3", NULL);
@@ -168,7 +168,7 @@ static void test_failed_beside_copies_that_block(void **state)
     close_group();
 }
 
-/* Its thread does not submit what the others wait for. */
+/* A rank whose thread does not submit the collective that the others wait for. */
 static enum status nothing(struct rank *k)
 {
     while (!k->coll->ops->failure(k->coll)) pass(10);
@@ -194,18 +194,18 @@ static void test_stays_away(void **state)
     }
 }
 
-/* All ranks submitted the same; it is the GPU that does not get to the second collective. */
+/* All ranks submitted the same; one GPU does not reach the second collective. */
 static void test_hung_gpu(void **state)
 {
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
     each(step_main);
     first_was(-1, "does not come to collective 1");
-    emulate_hangs_end(); /* a true one would not let the device be closed */
+    emulate_hangs_end(); /* with a real GPU, closing the device would hang */
     close_group();
 }
 
-/* Between collectives: the others have ended. */
+/* A hang between collectives, after the others finished. */
 static enum status alone(struct rank *k)
 {
     upload(k);
@@ -230,7 +230,7 @@ static void test_hung_alone(void **state)
     close_group();
 }
 
-/* Slow, but alive: it submits something now and then for longer than the limit, and rests for longer between. */
+/* A slow rank: it submits operations for longer than the limit, and pauses for longer than the limit. */
 static enum status slow(struct rank *k)
 {
     for (int i = 0; i < 6; i++) {
@@ -269,7 +269,7 @@ static void *unhang_main(void *arg)
     return NULL;
 }
 
-/* Nothing helps: aborting never ends, or the GPU does not, while a rank is in a call that blocks. */
+/* The abort or the GPU hangs while a rank is in a blocking call: the watchdog ends the process. */
 static void check_last_resort(const char *name, const char *value, const char *what)
 {
     pthread_t unhang;
@@ -291,7 +291,7 @@ static void test_last_resort(void **state)
     check_last_resort("ATOLL_EMULATED_HANG", "1:1", "does not come to collective 0");
 }
 
-/* All went well, but for the last moment of one GPU. */
+/* The run succeeds, but closing one GPU hangs. */
 static void test_close_hangs(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void test_close_hangs(void **state)
     said(last_line, "this worker did not end by itself within 1 s");
 }
 
-/* A worker's only GPU: the thread is in a wait that looks at nothing, or submits to it now and then. */
+/* A single GPU hangs: its thread is in a blocking wait, or submits now and then. */
 static void test_only_gpu_hangs(void **state)
 {
     (void)state;
@@ -335,7 +335,7 @@ static void test_only_gpu_is_slow(void **state)
     assert_false(atomic_load(&last_called));
 }
 
-/* All is closed in time, but the process stays: the last resort does, too. */
+/* The group closes in time, but the process does not exit: the watchdog still ends it. */
 static void test_resort_stays(void **state)
 {
     (void)state;
@@ -383,7 +383,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_resort_stays),
         cmocka_unit_test(test_settings),
     };
-    if (argc > 1) { /* tests/planted.sh */
+    if (argc > 1) { /* run one test */
         cmocka_set_test_filter(argv[1]);
         hangs_after = 6;
     }
