@@ -66,7 +66,7 @@ static void die(const char *what)
     exit(EXIT_FAILED);
 }
 
-/* ---- host of the outer loop ------------------------------------------------------------------------------------- */
+/* ---- host of the outer loop -------------------------------------------------------------------------------------- */
 
 static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)
 {
@@ -132,7 +132,7 @@ static void pump(struct bench *b, uint64_t most_us)
     outer_loop_tick(b->loop, clock_monotonic_us());
 }
 
-/* ---- a round ---------------------------------------------------------------------------------------------------- */
+/* ---- a round ----------------------------------------------------------------------------------------------------- */
 
 /* Wait until all workers arrived at barrier `n`. Messages stay queued, as in a training step; the link thread goes on
  * sending heartbeats. */
@@ -254,7 +254,7 @@ static void report(const struct bench *b)
     if (fclose(f)) die("cannot write the report");
 }
 
-/* ---- start ------------------------------------------------------------------------------------------------------ */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 
 static void open_barrier(struct bench *b)
 {

@@ -4,7 +4,7 @@
  *   e2e_json keys FILE KEY...           checks that the object has every KEY
  *   e2e_json lines FILE [EVENT KEY...]  checks that every line is an object with "time" and "event"; prints the values
  *                                       of KEY... of each EVENT line, separated by blanks ("-" for a missing key)
- *   e2e_json theta FILE                 prints the hash of all parameters in a model.safetensors, computed by the rule in
+ *   e2e_json theta FILE                 prints the hash of all parameters in a model.safetensors, by the rule in
  *                                       docs/protocol.md, section 4, without the product's code
  * Exit codes: 0 success; 1 a check failed or the file cannot be read (one line on stderr); 2 wrong usage. */
 #include <jansson.h>

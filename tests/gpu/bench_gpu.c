@@ -284,8 +284,7 @@ static enum status copies(struct device *dev, double seconds, char **v, struct e
     return STATUS_OK;
 }
 
-/* --- command line --------------------------------------------------------------------------------------------------
- */
+/* --- command line ------------------------------------------------------------------------------------------------- */
 
 static enum status info(struct device *dev)
 {
