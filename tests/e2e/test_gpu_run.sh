@@ -231,8 +231,8 @@ folder, built = sys.argv[1:]
 os.environ["VIRTUAL_ENV"] = folder
 wheel = folder + "/lib/python3.12/site-packages/nvidia/cu13/lib"
 assert wheel in libraries.cuda_folders("bin", {}), libraries.cuda_folders("bin", {})
-said = libraries.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
-assert "pip install nvidia-cublas" in said and "--with-cublas" in said and wheel in said, said
+advice = libraries.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
+assert "pip install nvidia-cublas" in advice and "--with-cublas" in advice and wheel in advice, advice
 assert "pip install nvidia-cublas-cu12" in libraries.advice(["x: libcublasLt.so.12: cannot open"], [])
 assert not libraries.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
 

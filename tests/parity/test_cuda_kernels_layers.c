@@ -19,8 +19,8 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* The derivative of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back
- * through it from a layer of ones, in the first of eight columns. */
+/* Derivative of a layer's activation, which `aux` stores in the device's own format: the gradient that a layer of ones,
+ * in the first of eight columns, propagates through it. */
 static struct vec dgelu_of(const struct vec *aux, size_t n, size_t m)
 {
     struct lin_shape probe = {.n = n, .k = m, .m = 8};

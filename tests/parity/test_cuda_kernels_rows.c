@@ -112,12 +112,12 @@ static void check_llama(void)
     for (size_t i = 0; i < COUNT(both_sizes); i++) rms_one(both_sizes[i][0], both_sizes[i][1], 0.01f);
     rope_one(15, 5, 3, 6, 31);
     rope_one(10, 10, 5, 32, 224);
-    rope_one(6, 3, 2, 16, 37); /* heads of whole loads in rows that are not */
+    rope_one(6, 3, 2, 16, 37); /* heads are a multiple of a wide load, rows are not */
     glu_one(7, 37, 2);
     glu_one(9, 64, 30);
 }
 
-/* In parts of so many rows. weight: where the words lie in theta and its gradient, from 16 bytes. */
+/* In parts of `rows` rows. weight: offset of the embedding in theta and its gradient from an alignment of 16 bytes. */
 static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows, size_t weight)
 {
     cuda_of(pair.devs[1])->embed_rows = rows;
@@ -151,7 +151,7 @@ static void check_embed(void)
 {
     embed_one(1, 1, 1, 1, 8, 0);
     embed_one(6, 3, 5, 2, 8, 0);
-    embed_one(5, 8, 3, 4, 8, 0); /* fewer rows than places */
+    embed_one(5, 8, 3, 4, 8, 0); /* fewer rows than positions */
     embed_one(300, 100, 40, 7, 1000, 0);
     embed_one(30, 10, 40, 7, 1000, 1);
     embed_one(600, 75, 270, 3, 1000, 0);

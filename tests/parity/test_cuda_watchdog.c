@@ -128,21 +128,21 @@ static void *step_main(void *arg)
     return NULL;
 }
 
-static void said(const char *line, const char *what)
+static void assert_contains(const char *line, const char *what)
 {
     if (!strstr(line, what)) fail_msg("\"%s\" does not contain \"%s\"", line, what);
 }
 
 /* All other ranks returned, and the reported error is the first failure. */
-static void first_was(int failed, const char *what)
+static void assert_first_failure(int failed, const char *what)
 {
     for (int r = 0; r < RANKS; r++)
         if (r != failed && ranks[r].status != STATUS_CLOSED)
             fail_msg("rank %d: %s: %s", r, status_text(ranks[r].status), ranks[r].err.msg);
     const struct err *why = colls[0].ops->failure(&colls[0]);
     assert_non_null(why);
-    said(why->msg, "device cuda:1 emulated");
-    said(why->msg, what);
+    assert_contains(why->msg, "device cuda:1 emulated");
+    assert_contains(why->msg, what);
     assert_ptr_equal(colls[2].ops->failure(&colls[2]), why);
 }
 
@@ -154,7 +154,7 @@ static void test_failed_beside_full_queues(void **state)
         snprintf(fails, sizeof fails, "1:%d", at);
         open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", fails, "ATOLL_EMULATED_QUEUE", "3", NULL);
         each(step_main);
-        first_was(1, "a kernel failed");
+        assert_first_failure(1, "a kernel failed");
         close_group();
     }
 }
@@ -164,7 +164,7 @@ static void test_failed_beside_copies_that_block(void **state)
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", "1:2", "ATOLL_EMULATED_PAGEABLE", "1", NULL);
     each(step_main);
-    first_was(1, "a kernel failed");
+    assert_first_failure(1, "a kernel failed");
     close_group();
 }
 
@@ -189,7 +189,7 @@ static void test_stays_away(void **state)
     for (int i = 0; i < 2; i++) {
         open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
         each(away_main);
-        first_was(-1, "does not come to collective 0");
+        assert_first_failure(-1, "does not come to collective 0");
         close_group();
     }
 }
@@ -200,7 +200,7 @@ static void test_hung_gpu(void **state)
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
     each(step_main);
-    first_was(-1, "does not come to collective 1");
+    assert_first_failure(-1, "does not come to collective 1");
     emulate_hangs_end(); /* with a real GPU, closing the device would hang */
     close_group();
 }
@@ -223,8 +223,8 @@ static void test_hung_alone(void **state)
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
     each(alone_main);
-    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
-    said(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
     assert_int_equal(ranks[1].status, STATUS_CLOSED);
     emulate_hangs_end();
     close_group();
@@ -279,9 +279,9 @@ static void check_last_resort(const char *name, const char *value, const char *w
     each(step_main);
     pthread_join(unhang, NULL);
     close_group();
-    said(last_line, "device cuda:1 emulated");
-    said(last_line, what);
-    said(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "device cuda:1 emulated");
+    assert_contains(last_line, what);
+    assert_contains(last_line, "this worker did not end by itself within 1 s");
 }
 
 static void test_last_resort(void **state)
@@ -302,9 +302,9 @@ static void test_close_hangs(void **state)
     pthread_create(&unhang, NULL, unhang_main, NULL);
     close_group();
     pthread_join(unhang, NULL);
-    said(last_line, "device cuda:1 emulated");
-    said(last_line, "does not close, without an answer for 1 s");
-    said(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "device cuda:1 emulated");
+    assert_contains(last_line, "does not close, without an answer for 1 s");
+    assert_contains(last_line, "this worker did not end by itself within 1 s");
 }
 
 /* A single GPU hangs: its thread is in a blocking wait, or submits now and then. */
@@ -316,9 +316,9 @@ static void test_only_gpu_hangs(void **state)
     pthread_create(&unhang, NULL, unhang_main, NULL);
     work(&ranks[0], alone);
     pthread_join(unhang, NULL);
-    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
-    said(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
-    said(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
+    assert_contains(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
+    assert_contains(last_line, "this worker did not end by itself within 1 s");
     assert_int_equal(colls[0].ops->start_all_reduce(&colls[0], ranks[0].x, FLOATS, 0), STATUS_CLOSED);
     close_ranks(1);
 }
@@ -341,7 +341,7 @@ static void test_resort_stays(void **state)
     (void)state;
     open_ranks(RANKS, last_resort, "ATOLL_EMULATED_FAIL", "1:1", "ATOLL_GPU_GRACE", "1", NULL);
     each(step_main);
-    first_was(1, "a kernel failed");
+    assert_first_failure(1, "a kernel failed");
     close_group();
     assert_false(atomic_load(&last_called));
     while (!atomic_load(&last_called)) pass(10);
@@ -357,7 +357,7 @@ static void test_settings(void **state)
     for (int r = 0; r < RANKS; r++) assert_int_equal(atoll_cuda_plugin.open(r, &devices[r], NULL), STATUS_OK);
     setenv("ATOLL_GPU_TIMEOUT", "soon", 1);
     assert_int_equal(collective_open(devices, RANKS, NULL, colls, &err), STATUS_INVALID);
-    said(err.msg, "ATOLL_GPU_TIMEOUT=soon");
+    assert_contains(err.msg, "ATOLL_GPU_TIMEOUT=soon");
     for (int r = 0; r < RANKS; r++) device_close(devices[r]);
 }
 

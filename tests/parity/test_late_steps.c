@@ -185,7 +185,7 @@ static void test_late_is_the_same(void **state)
             assert_int_equal(late.taken, STEPS - one);
             if (one) assert_true(late.steps[refused[i]].skipped);
             assert_true(now.waits >= STEPS);
-            if (!one) assert_int_equal(late.waits, 0); /* no step writes parameters from the host */
+            if (!one) assert_int_equal(late.waits, 0); /* the host writes no parameters between the steps */
         }
 }
 

@@ -11,6 +11,6 @@ chmod +x "$work/nvcc"
 configure() { cmake --preset release -B "$work/build" -DATOLL_NVCC="$work/nvcc" "$@" 2>&1; }
 
 output=$(configure) || { echo "$output" && exit 1; }
-grep -q 'CUDA back end: not built: .* is of CUDA 11.8, older than 12$' <<<"$output" || { echo "$output" && exit 1; }
+grep -q 'CUDA back end: not built: .* is CUDA 11.8, older than 12$' <<<"$output" || { echo "$output" && exit 1; }
 if output=$(configure -DATOLL_CUDA=ON); then echo "ATOLL_CUDA=ON accepts an old toolkit" && exit 1; fi
-grep -q 'is of CUDA 11.8' <<<"$output" || { echo "$output" && exit 1; }
+grep -q 'is CUDA 11.8' <<<"$output" || { echo "$output" && exit 1; }
