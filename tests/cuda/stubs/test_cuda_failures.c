@@ -48,7 +48,7 @@ static void each_fails(const struct failure *f, unsigned least)
         const char *call = !reached ? "none" : f->call ? f->call : stubbed.cudart->failed_in;
         const char *line = end.why.msg;
         bool is_named = strstr(line, "cuda:") || strstr(line, "CUDA:") || (!dead && strstr(line, "memory"));
-        if (end.status != STATUS_OK && (!told || !reached)) fail_msg("call %u (%s): %s", nth, call, line);
+        if (end.status != STATUS_OK && (!is_named || !reached)) fail_msg("call %u (%s): %s", nth, call, line);
         if (end.stays) fail_msg("call %u (%s): %zu bytes left", nth, call, end.stays);
         if (!dead && stubbed.left() != left)
             fail_msg("call %u (%s): %zu objects left", nth, call, stubbed.left() - left);
