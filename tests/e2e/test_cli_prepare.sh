@@ -106,7 +106,7 @@ kill -CONT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code of a stopped prepare" "$code" 75
-[[ $(<stopped.err) == 'atoll: stopped by a signal, and what was written is removed: '* ]] ||
+[[ $(<stopped.err) == 'atoll: stopped by a signal; the unfinished output is removed: '* ]] ||
     fail "unexpected error of a stopped prepare: $(<stopped.err)"
 [[ ! -e deep ]] || fail "a stopped prepare left: $(find deep)"
 "$atoll" prepare deep/alone "${long[@]}" &

@@ -92,7 +92,7 @@ for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --ver
     code=0
     # shellcheck disable=SC2086 # split into words
     "$BIN"/$words >&- 2>full.txt || code=$?
-    [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: it is closed' ]] ||
+    [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: standard output is closed' ]] ||
         fail "$words to a closed output: exit code $code: $(<full.txt)"
 done
 "$BIN/atoll" config print run.yaml | one_line || fail "config print to a reader that ended: exit code ${PIPESTATUS[0]}"
@@ -115,7 +115,7 @@ if unshare -rn true 2>/dev/null; then
     if ! grep -q 'not found' host.txt; then
         start early.log unshare -rn "$BIN/atoll-worker" --join "tcp://no-such-host.invalid:29600/$key/$key" \
             --name early --data.train="$WORK/data/train_*.bin"
-        until_true 60 "the log line about the name service" grep -q 'invalid: the name service does not answer, trying on' early.log
+        until_true 60 "the log line about the name service" grep -q 'host no-such-host.invalid: DNS does not answer' early.log
         kill -TERM "$pid"
         finish "$pid" 60 75 "a worker after SIGTERM while it waits for a name service"
         [[ ! -e atoll-worker-early ]] || fail "a worker that never connected leaves a folder"

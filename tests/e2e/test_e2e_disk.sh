@@ -80,7 +80,7 @@ repeats_logged() {
     local want got
     want=$(json lines "$2" round round | awk '$1 <= last { print $1, last } { last = $1 }')
     ((trial == 1)) || [[ -n $want ]] || fail "metrics.jsonl lists no round twice"
-    got=$(sed -nE 's/^rounds? ([0-9]+)( to ([0-9]+))? (is|are) already in metrics.jsonl, .*/\1 \3/p' "$1" |
+    got=$(sed -nE 's/^repeating rounds? ([0-9]+)( to ([0-9]+))?: .*/\1 \3/p' "$1" |
         awk '{ print $1, (NF > 1 ? $2 : $1) }')
     [[ $got == "$want" ]] || fail "repeated rounds: \"$want\" by metrics.jsonl, \"$got\" by the log"
     echo "repeated after the full disk: ${want:-none}"

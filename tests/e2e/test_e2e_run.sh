@@ -103,7 +103,7 @@ awk -v got="$(json lines again/metrics.jsonl round loss | sed -n 1p)" 'END { exi
     fail "a run from the exported model starts with a higher loss than the source's last"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir other "${llama[@]}" --model.init_from="$WORK/exported" \
     --model.rope_theta=50 >other.log 2>&1; then fail "launch accepts another rope_theta than that of init_from"; fi
-grep -qh 'init_from: .*rope_theta 10000, and model.rope_theta is 50' other.log other/logs/*.log ||
+grep -qh 'init_from: .*rope_theta 10000, but model.rope_theta is 50' other.log other/logs/*.log ||
     fail "no line about init_from: $(tail -n 3 other.log)"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir tied "${llama[@]}" --model.init_from="$WORK/exported" \
     --model.tie_embeddings=on >tied.log 2>&1; then fail "launch drops the output layer of init_from"; fi

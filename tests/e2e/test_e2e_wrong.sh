@@ -76,8 +76,8 @@ wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
 wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
 wrong 'start from a missing model' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
-wrong 'start from a run' 2 '^atoll: model.init_from: good is a run.*give a checkpoint in it, as good/checkpoints/round_0' launch --model.init_from=good/
-wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run.*, as good/checkpoints/round_0' \
+wrong 'start from a run' 2 '^atoll: model.init_from: good is a run folder: give one of its checkpoints, for example good/checkpoints/round_0' launch --model.init_from=good/
+wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run folder: .*, for example good/checkpoints/round_0' \
     "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
 wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
 wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
@@ -88,7 +88,7 @@ printf '{"tokens": {}}' >tokenizer.json
 wrong 'file is not a tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
 wrong 'tokenizer file is missing' 2 'data.tokenizer: .*nowhere.json' launch --data.tokenizer=nowhere.json
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
-wrong 'eviction before a heartbeat' 2 'evict_after_s: 0.5 .*nearest: 2' launch --coordinator.evict_after_s=0.5
+wrong 'eviction before a heartbeat' 2 'evict_after_s: 0.5 .*at least 2' launch --coordinator.evict_after_s=0.5
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
 wrong 'unknown CPU level' 2 '^atoll: ATOLL_CPU=sse: want portable, avx2 or avx512' env ATOLL_CPU=sse "$BIN/atoll" generate good --tokens 2
 wrong 'unknown CPU level, launch' 2 'ATOLL_CPU=sse: want' env ATOLL_CPU=sse bash -c 'launch "$@"' launch --train.devices=cpu
@@ -133,7 +133,7 @@ wrong 'join line without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
 wrong 'file instead of a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
-wrong 'memory with a unit' 2 'ATOLL_HOST_MEMORY=1T: want bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
+wrong 'memory with a unit' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
 wrong 'network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
 [[ ! -e atoll-worker-w ]] || fail "a worker without a valid address leaves a folder"
@@ -204,7 +204,7 @@ wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare 
 [[ ! -e full-data ]] || fail "prepare left $(ls full-data)"
 
 echo '--- existing folders'
-wrong 'folder holds a data set' 2 '^atoll: data holds meta.json and no run: name another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
+wrong 'folder holds a data set' 2 '^atoll: data contains meta.json but no run: use another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
 [[ ! -e data/lock ]] || fail "a refused coordinator left a lock"
 wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
 wrong 'folder holds a run' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
@@ -237,13 +237,13 @@ finish "$pid" 20 75 "a coordinator on the previous checkpoint"
     fail "checkpoints/latest names a removed checkpoint: $(<cut/checkpoints/latest)"
 cp -r gone bare
 rm -rf bare/checkpoints bare/journal/00000000.log
-wrong 'checkpoints are missing' 1 '^atoll: checkpoints/ holds none, so the whole journal is needed: journal/00000000.log is missing: restore' \
+wrong 'checkpoints are missing' 1 '^atoll: checkpoints/ is empty, so recovery needs the whole journal: journal/00000000.log is missing: restore' \
     "$BIN/atoll-coordinator" run.yaml --dir bare --train.max_steps=100000 --checkpoint.every=4
 segments=(gone/journal/*.log)
 mv "${segments[-1]}" gone/journal/99999999.log
 wrong 'journal segment is missing' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 rm gone/journal/*.log
-wrong 'journal is missing' 1 'journal/ lacks updates.*restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
+wrong 'journal is missing' 1 'missing in journal/: restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors
@@ -261,7 +261,7 @@ wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" e
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
-wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' is 48, and this model's is 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"

@@ -22,7 +22,7 @@ static enum status count(int *n, struct err *err)
 
 const struct cuda_plugin atoll_cuda_plugin = {.version = ATOLL_VERSION, .count = count, .open = plugin_cuda_open};
 
-/* A GPU chooses its own order, so each case runs once, as under a checker (tests/lib/rigs/device_pair.c). */
+/* A GPU chooses its own order, so each case runs once, as under a checker (tests/lib/device/device_pair.c). */
 const struct emulate_watch *emulate_watch = &(const struct emulate_watch){.launch = NULL};
 
 void emulate_order(unsigned seed)

@@ -1,6 +1,6 @@
-/* Tests linear layers, output layer and attention of the CUDA device against the CPU (tests/lib/rigs/device_pair.h), in
- * fp32 and bf16: odd sizes around every block size, outputs filled with NaN before; and refused arguments.
- * ctest: labels=asan timeout=240 */
+/* Tests linear layers, output layer and attention of the CUDA device against the CPU (tests/lib/device/device_pair.h),
+ * in fp32 and bf16: odd sizes around every block size, outputs filled with NaN before; and refused arguments. ctest:
+ * labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

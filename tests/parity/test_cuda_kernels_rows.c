@@ -1,6 +1,6 @@
 /* Tests norms, rotary positions, gates and embeddings of the CUDA device against the CPU
- * (tests/lib/rigs/device_pair.h), in fp32 and bf16: odd sizes around every block size, outputs filled with NaN before.
- * ctest: labels=asan timeout=240 */
+ * (tests/lib/device/device_pair.h), in fp32 and bf16: odd sizes around every block size, outputs filled with NaN
+ * before. ctest: labels=asan timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Tests vector operations, clipping and AdamW of the CUDA device against the CPU (tests/lib/rigs/device_pair.h): odd
+/* Tests vector operations, clipping and AdamW of the CUDA device against the CPU (tests/lib/device/device_pair.h): odd
  * sizes around every block size, outputs filled with NaN before. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
