@@ -87,9 +87,9 @@ printf 'kill -9 $$\necho "atoll: the GPU fell off"; exit 1\ntouch $STUB_DIR/fini
 expect_success launch
 expect_equal "starts of workers" "$(calls worker)" 4
 expect_equal restarts "$(restarts)" 2
-[[ $out == *"worker-0 was killed by signal 9 (Killed): starting it again in 0.25 s (restart 1 of 10)"$'\n'* ]] ||
+[[ $out == *"worker-0 was killed by signal 9 (Killed): restarting in 0.25 s (restart 1 of 10)"$'\n'* ]] ||
     fail "unexpected output: $out"
-[[ $out == *"worker-0 ended with code 1: starting it again in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
+[[ $out == *"worker-0 exited with code 1: restarting in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
     fail "unexpected output: $out"
 mkdir "$rundir/journal" && touch "$rundir/journal/segment"
 expect_success launch
@@ -117,14 +117,14 @@ printf 'kill -9 $$\nkill -9 $$\nkill -9 $$\n' >"$STUB_DIR/plan-worker-0"
 run launch --max-restarts 1
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 3
-[[ $out == *"all 1 restarts are used up"* ]] || fail "unexpected output: $out"
+[[ $out == *"all 1 restarts are used"* ]] || fail "unexpected output: $out"
 expect_equal "the error" "$errors" "atoll: worker-0 was killed by signal 9 (Killed): see its log"
 fresh fails-at-start
 printf 'exit 1\nexit 1\necho "atoll: no disk"; exit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
 run launch
-[[ $out == *"right after its start, 3 times in a row: giving up"* && $out != *"no disk"* ]] ||
+[[ $out == *"giving up: worker-1 exited with code 1 right after its start, 3 times in a row"* && $out != *"no disk"* ]] ||
     fail "unexpected output: $out"
-expect_equal "the error" "$errors" "atoll: worker-1 ended with code 1: no disk"
+expect_equal "the error" "$errors" "atoll: worker-1 exited with code 1: no disk"
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 4
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still running"
@@ -140,7 +140,7 @@ run launch
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 2
 launch_lines=$(grep '^launch: ' <<<"$out")
-[[ $launch_lines == "launch: worker-"[01]" cannot run, and starting it again would not help: stopping" ]] ||
+[[ $launch_lines == "launch: stopping: worker-"[01]" failed, and a restart would not help" ]] ||
     fail "unexpected lines of launch: $launch_lines"
 [[ $out != *"no driver here"* ]] || fail "the output repeats the error: $out"
 grep -q 'atoll: no driver here' "$rundir"/logs/worker-*.log || fail "no log of a worker has the error"
@@ -155,7 +155,7 @@ echo 'until [[ -e $STUB_DIR/deaf ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/p
 echo "$deaf" >"$STUB_DIR/plan-worker-1"
 run launch
 expect_equal "exit code" "$code" 1
-[[ $out == *"worker-0 cannot run"* && $out != *"killed by signal"* ]] || fail "unexpected output: $out"
+[[ $out == *"worker-0 failed, and a restart"* && $out != *"killed by signal"* ]] || fail "unexpected output: $out"
 fresh too-early
 echo "$deaf" >"$STUB_DIR/plan-worker-0"
 launch_in_place >"$tmp/.bg" 2>&1 &
@@ -171,7 +171,7 @@ expect_equal "exit code" "$code" 75
 fresh usage
 echo 'echo "atoll: no such key"; exit 2' >"$STUB_DIR/plan-worker-1"
 run launch
-[[ $out == *"launch: worker-1 cannot run, and starting it again would not help: stopping"* ]] ||
+[[ $out == *"launch: stopping: worker-1 failed, and a restart would not help"* ]] ||
     fail "unexpected output: $out"
 expect_equal "the error" "$errors" "atoll: worker-1: no such key"
 expect_equal "exit code" "$code" 2
@@ -195,7 +195,7 @@ kill -TERM $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
-expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: the same command continues the run"
+expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: continue with the same command"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still running"
 gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator is still running"
 
@@ -207,7 +207,7 @@ pid=$!
 wait_until 10 both_started
 kill -TERM $pid
 wait $pid || fail "exit code $?: $(<"$tmp/.bg")"
-! grep -q 'continues the run' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
+! grep -q 'continue with' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 
 # Launch sends SIGTERM once per child: a second signal would kill a worker while it saves.
 fresh one-signal
@@ -266,7 +266,7 @@ kill -INT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
-grep -q 'not everything stopped within' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
+grep -q 'killing all: still running after' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the worker that ignores SIGTERM is still running"
 
 # A child that prints faster than launch reads does not delay the handling of SIGTERM.

@@ -56,7 +56,7 @@ stopped() {
     orderly stormy.log
     [[ ! -e stormy/address ]] || fail "the stopped run still has an address file"
     "$BIN/atoll" status stormy >out.txt 2>&1 && fail "status of a stopped run exits with 0: $(<out.txt)"
-    grep -q 'continues it' out.txt ||
+    grep -q 'continue it with' out.txt ||
         fail "status of a stopped run does not name the command that continues it: $(<out.txt)"
 }
 
@@ -116,16 +116,16 @@ grep -q 'the run in calm is complete' late.log || fail "a worker of a complete r
 # A worker that is started before its coordinator waits for the folder to appear.
 start early.log "$BIN/atoll-worker" --join later --dir early --name early --data.train="$WORK/data/train_*.bin"
 early=$pid
-until_true 60 "the log line about the address" grep -q 'waits for .*later/address.*no such folder' early.log
+until_true 60 "the log line about the address" grep -q 'waiting up to .*later/address.*the folder does not exist' early.log
 start later.log "$BIN/atoll-coordinator" run.yaml --dir later --train.max_steps=20
 finish "$pid" 100 0 "a coordinator started after its worker"
 finish "$early" 60 0 "a worker started before its coordinator"
 start asked.log "$BIN/atoll-worker" --join never --dir asked --name asked --data.train="$WORK/data/train_*.bin"
-until_true 60 "the log line about the address" grep -q 'waits for .*never/address' asked.log
+until_true 60 "the log line about the address" grep -q 'waiting up to .*never/address' asked.log
 kill -TERM "$pid" "$pid" # timeout(1) and service managers send one request as two signals
 finish "$pid" 60 75 "a worker after SIGTERM while it waits"
 start over.log "$BIN/atoll-worker" --join over --dir asked --name asked --data.train="$WORK/data/train_*.bin"
-until_true 60 "the log line about the address" grep -q 'waits for .*over/address' over.log
+until_true 60 "the log line about the address" grep -q 'waiting up to .*over/address' over.log
 mkdir over
 cp calm/summary.json over/
 finish "$pid" 30 0 "a worker whose run ends while it waits for an address"

@@ -115,7 +115,7 @@ if unshare -rn true 2>/dev/null; then
     if ! grep -q 'not found' host.txt; then
         start early.log unshare -rn "$BIN/atoll-worker" --join "tcp://no-such-host.invalid:29600/$key/$key" \
             --name early --data.train="$WORK/data/train_*.bin"
-        until_true 60 "the log line about the name service" grep -q 'host no-such-host.invalid: DNS does not answer' early.log
+        until_true 60 "the log line about the name service" grep -q 'retrying: host no-such-host.invalid: DNS does not answer' early.log
         kill -TERM "$pid"
         finish "$pid" 60 75 "a worker after SIGTERM while it waits for a name service"
         [[ ! -e atoll-worker-early ]] || fail "a worker that never connected leaves a folder"

@@ -59,9 +59,9 @@ for settings in '' '--train.method=ddp --train.max_steps=4' '--codec.up=int8 --c
     grep -q 'cuda:0 emulated' cuda/logs/worker-0.log || fail "the log of worker-0 does not name the device"
     grep -q 'memory of the host, in MiB: .*anchor .*, pinned buffers .* free' cuda/logs/worker-0.log ||
         fail "the log of worker-0 lacks its host memory"
-    grep -q 'fp32, which leaves the GPU' cuda/logs/worker-0.log ||
+    grep -q 'fp32, which does not use the GPU' cuda/logs/worker-0.log ||
         fail "the log of worker-0 lacks the hint about fp32 and tensor cores"
-    if grep 'deltas are made by the CPU' cuda/logs/worker-0.log; then fail "$settings: the CPU makes the deltas, expected the device"; fi
+    if grep 'making deltas on the CPU' cuda/logs/worker-0.log; then fail "$settings: the CPU makes the deltas, expected the device"; fi
     if [[ $settings ]]; then
         rm -rf cpu
         # shellcheck disable=SC2086

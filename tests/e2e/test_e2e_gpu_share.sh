@@ -41,7 +41,7 @@ has parts 0 ' cuda:0,1 emulated'
 has parts 1 ' cuda:2,3 emulated'
 for worker in 0 1; do # all of the GPU's 1 TiB
     has parts $worker 'memory in MiB: .* of 10485[67][0-9] free'
-    has_not parts $worker 'nothing to do'
+    has_not parts $worker 'GPUs are idle'
 done
 awk -v a="$(val_loss cpu)" -v b="$(val_loss parts)" 'BEGIN {
     d = a - b; printf "final loss %s on the CPU, %s with two GPUs per worker\n", a, b; exit !(d < 1e-4 && d > -1e-4) }' ||
@@ -82,8 +82,8 @@ idle() { # WORKERS GPUS REASON SETTINGS...
     shift 3
     rm -rf idle
     works "$workers" "$gpus" idle "$@"
-    has idle 0 "GPUs have nothing to do: $workers workers? with . each; $reason"
-    ((workers == 1)) || has_not idle 1 'nothing to do'
+    has idle 0 "GPUs are idle: $workers workers? with . each; $reason"
+    ((workers == 1)) || has_not idle 1 'GPUs are idle'
 }
 idle 3 4 'a number of workers that divides 4 uses all'
 idle 1 3 'train.batch_size=4 is not divisible by 3'

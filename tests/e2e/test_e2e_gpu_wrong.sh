@@ -25,7 +25,7 @@ refused() { # LINE SETTINGS...
     launch "$name" "$@"
     ((status == 1 || status == 2)) || fail "$*: exit code $status, expected 1 or 2"
     grep -qE -- "$line" "$name.log" || fail "$*: no line \"$line\" in: $(<"$name.log")"
-    [[ -n ${passing:-} ]] || ! grep -q 'starting it again in' "$name.log" ||
+    [[ -n ${passing:-} ]] || ! grep -q 'restarting in' "$name.log" ||
         fail "$*: launch restarts a worker after a permanent error: $(<"$name.log")"
     echo "$*: $(grep -hE -m 1 -- "$line" "$name.log")"
 }
@@ -68,8 +68,8 @@ generate() { # LINE RUN OPTIONS...
 # shellcheck disable=SC2086
 launch wide --train.devices=cpu $wide
 ((status == 0)) || fail "$wide: exit code $status: $(tail -n 3 wide.log)"
-generate 'heads of 256 columns .*; --device cpu does without$' wide --device cuda
-ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; --device cpu does without$' wide --device cuda
+generate 'heads of 256 columns .*; use --device cpu instead$' wide --device cuda
+ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; use --device cpu instead$' wide --device cuda
 generate 'device cuda:9: this machine has 3: cuda:0 to cuda:2$|cuda:9: the emulation has 3' wide --device cuda:9
 generate 'device "gpu" is unknown: use auto, cpu or cuda$' wide --device gpu
 ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: see nvidia-smi who holds it, or take another GPU' wide --device cuda

@@ -152,7 +152,7 @@ mv address.before run/address
 kill -CONT "${node_pid[coordinator]}"
 until_true 30 "LEAVE of worker-0" grep -q 'worker-0 left' coordinator.log
 node_start worker-0
-until_true 30 "worker-0 to load its state" grep -Eq 'continues from its state after round ([2-9]|[0-9]{2,}) ' worker-0.log
+until_true 30 "worker-0 to load its state" grep -Eq 'loaded the saved state after round ([2-9]|[0-9]{2,}) ' worker-0.log
 echo "unreachable coordinator: the worker left with its state saved"
 
 # --- a run that ended while the coordinator was down: the worker sees summary.json in the run folder

@@ -19,7 +19,7 @@ wrong() {
     [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
     [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
     grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
-    [[ -n ${passing:-} ]] || ! grep -qs 'starting it again in' out.txt || verdict+=" [restarts after a permanent error]"
+    [[ -n ${passing:-} ]] || ! grep -qs 'restarting in' out.txt || verdict+=" [restarts after a permanent error]"
     rm -rf never*
     rows=$((rows + 1))
     if [[ -n $verdict ]]; then
@@ -81,7 +81,7 @@ wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run 
     "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
 wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
 wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
-wrong 'resume and start disagree' 2 '^atoll: --model.init_from=scratch and --resume good, .* good/checkpoints/round_0' \
+wrong 'resume and start disagree' 2 '^atoll: --model.init_from=scratch conflicts with --resume good, .* good/checkpoints/round_0' \
     launch --resume good --model.init_from=scratch
 wrong 'resume from a missing run' 2 '^atoll: --resume: .*must' launch --resume must
 printf '{"tokens": {}}' >tokenizer.json
@@ -122,9 +122,9 @@ wrong 'text shorter than a block' 2 'block_size' launch --model.block_size=10000
 wrong 'no shard matches, worker' 2 'data.train: .*nowhere' "$BIN/atoll-worker" --join later --data.train='nowhere/*.bin'
 wrong 'too little memory' 1 'needs [0-9]+ bytes on cpu .*, and nothing is free beside [0-9.]+ MiB of the coordinator' \
     env ATOLL_HOST_MEMORY=1000 bash -c 'launch "$@"' launch --train.devices=cpu
-wrong 'outer rate too high' 1 'does not stay finite: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
+wrong 'outer rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
     --outer.learning_rate=1000 --train.max_steps=1000
-wrong 'inner rate too high' 1 'does not stay finite: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
+wrong 'inner rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
     --inner.warmup_steps=0 --train.max_steps=1000
 
 echo '--- address'
@@ -144,10 +144,10 @@ port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
 wrong 'port in use' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
 cp taken/address kept && echo garbage >taken/address
-wrong 'garbage as address, status' 1 'taken/address holds no address: start the coordinator' "$BIN/atoll" status taken
+wrong 'garbage as address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
 cp kept taken/address
 kill -STOP "$holder"
-wrong 'status of a stopped process' 1 'a coordinator serves taken.* within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
+wrong 'status of a stopped process' 1 'the coordinator of taken did not answer within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
 mkdir stale # the folder of a killed coordinator; another run uses its address now
 cp taken/address stale
@@ -162,11 +162,11 @@ wrong 'unreadable address' 1 'loop/address: Too many' "$BIN/atoll-worker" --join
 mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
 wrong 'unreadable checkpoint' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
 mkdir -p named/checkpoints && echo round_000007 >named/checkpoints/latest
-wrong 'checkpoint is missing' 1 'named/checkpoints/latest names round_000007, which is not there: give' "$BIN/atoll" generate named
+wrong 'checkpoint is missing' 1 'named/checkpoints/latest names round_000007, which does not exist: give' "$BIN/atoll" generate named
 wrong 'folder of all checkpoints' 1 'named/checkpoints holds all checkpoints of a run: give one' "$BIN/atoll" export named/checkpoints out
 for what in ../data 'two words' "$(printf 'b\x07ll')" "$(printf '%0300d' 0)"; do
     echo "$what" >named/checkpoints/latest
-    wrong "${what:0:3} as checkpoint" 1 'named/checkpoints/latest names no checkpoint: give' "$BIN/atoll" export named out
+    wrong "${what:0:3} as checkpoint" 1 'named/checkpoints/latest does not name a checkpoint: give' "$BIN/atoll" export named out
 done
 for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
     echo "$what" >loop/garbage && ln -sf garbage loop/address
@@ -174,7 +174,7 @@ for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
         --data.train='data/train_*.bin'
 done
 wrong 'file instead of a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
-wrong 'status of another folder' 1 'data holds no run' "$BIN/atoll" status data
+wrong 'status of another folder' 1 'data is not a run folder' "$BIN/atoll" status data
 wrong 'status without a coordinator' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
 
 echo '--- another worker'
@@ -189,9 +189,9 @@ kill -TERM "$holder" "$first"
 finish "$first" 20 75 "worker after SIGTERM"
 finish "$holder" 20 75 "coordinator after SIGTERM"
 
-wrong 'status of a stopped run' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
+wrong 'status of a stopped run' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
 echo garbage >taken/address
-wrong 'stopped run, garbage as address' 1 'atoll-coordinator with --dir taken continues it' "$BIN/atoll" status taken
+wrong 'stopped run, garbage as address' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
 
 echo '--- disk'
 export DIR=text.txt/run
@@ -255,7 +255,7 @@ sed -i 's/"dtype":"F32"/"dtype":"I32"/' whole/model.safetensors
 wrong 'model of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" generate whole --tokens 5
 wrong 'codec of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" codec test int8 --file whole/model.safetensors
 ln -s elsewhere link
-wrong 'export to a link' 1 "^atoll: link is a link: name a new folder" "$BIN/atoll" export good link
+wrong 'export to a link' 1 "^atoll: link is a symbolic link: choose a new folder" "$BIN/atoll" export good link
 wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
 [[ ! -e new ]] || fail "a failed export left: $(find new)"
 printf '{"model_type": "mamba"}' >"model/config.json"
