@@ -1,20 +1,19 @@
-# The CUDA back end: bin/atoll_cuda.so, loaded at run time where train.devices asks for it (gpu/plugin.c), so that
-# programs need neither toolkit nor driver. Built where nvcc and cuBLASLt are found; nothing else depends on it.
+# The CUDA back end, bin/atoll_cuda.so. gpu/plugin.c loads it at run time if train.devices selects a GPU, so programs
+# need neither toolkit nor driver. It is built if nvcc and cuBLASLt are found; no other target depends on it.
 set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found), ON or OFF")
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
-# 80: A100, 90: H100 and H200. Packages take the preset "gpus", which adds 86, 89 (consumer and L40), 100 and 120
-# (Blackwell).
+# 80: A100, 90: H100 and H200. The preset "gpus" for packages adds 86, 89 (consumer GPUs, L40), 100 and 120 (Blackwell).
 set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; the newest also as PTX")
-list(SORT ATOLL_CUDA_ARCHS COMPARE NATURAL) # the oldest is the first
+list(SORT ATOLL_CUDA_ARCHS COMPARE NATURAL) # oldest first
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
-set(ATOLL_CUDA_MEASURED 13.0) # nvcc whose registers kernels are fitted to (tests/cuda/ptx/registers.txt)
-set(ATOLL_CUDA_OLDEST 12) # toolkit, of any minor version; Debian 13 and Ubuntu 24.04 have a package of 12
+set(ATOLL_CUDA_MEASURED 13.0) # nvcc version of the limits in tests/cuda/ptx/registers.txt
+set(ATOLL_CUDA_OLDEST 12) # major version of the toolkit; Debian 13 and Ubuntu 24.04 package 12
 set(ATOLL_CUDA_BUILT OFF)
 set(ATOLL_CUDNN_BUILT OFF)
 
-# What the plugin is made of; tests/ makes emulated ones of it. A few sources of common/ go in, too: a plugin has no
-# symbols of the program's.
+# Sources of the plugin; tests/ builds emulated plugins from them. A few sources of common/ are included, because a
+# plugin cannot use the program's symbols.
 file(GLOB_RECURSE cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.cu)
 file(GLOB_RECURSE cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda_*.c)
 set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/common/base/mem.c ${CMAKE_SOURCE_DIR}/common/tensor/delta_format.c
@@ -23,7 +22,8 @@ set(cuda_common ${CMAKE_SOURCE_DIR}/common/base/status.c ${CMAKE_SOURCE_DIR}/com
 set(cuda_files ${CMAKE_SOURCE_DIR}/common/base/clock.c ${CMAKE_SOURCE_DIR}/common/os/fileio.c ${CMAKE_SOURCE_DIR}/common/os/interrupt.c
     ${CMAKE_SOURCE_DIR}/common/os/temporary.c ${CMAKE_SOURCE_DIR}/gpu/cuda/rt/algo_cache.c)
 
-# Sets ATOLL_CUDA_MISSING to what is missing, empty when all is there; takes out of cuda_host what does not go with it.
+# Sets ATOLL_CUDA_MISSING to the missing part of the toolkit, or to the empty string. Removes from cuda_host the sources
+# that the toolkit does not support.
 function(atoll_cuda_find)
     find_program(ATOLL_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
     if(NOT ATOLL_NVCC)
@@ -31,12 +31,12 @@ function(atoll_cuda_find)
         return()
     endif()
     file(REAL_PATH ${ATOLL_NVCC} nvcc)
-    execute_process(COMMAND ${ATOLL_NVCC} --version OUTPUT_VARIABLE said ERROR_QUIET)
-    string(REGEX MATCH "release ([0-9.]+)" said "${said}")
+    execute_process(COMMAND ${ATOLL_NVCC} --version OUTPUT_VARIABLE nvcc_version ERROR_QUIET)
+    string(REGEX MATCH "release ([0-9.]+)" nvcc_version "${nvcc_version}")
     set(version "${CMAKE_MATCH_1}")
     set(ATOLL_CUDA_VERSION "${version}" PARENT_SCOPE)
     if(NOT version OR version VERSION_LESS ATOLL_CUDA_OLDEST)
-        set(ATOLL_CUDA_MISSING "${nvcc} is of CUDA ${version}, older than ${ATOLL_CUDA_OLDEST}" PARENT_SCOPE)
+        set(ATOLL_CUDA_MISSING "${nvcc} is CUDA ${version}, older than ${ATOLL_CUDA_OLDEST}" PARENT_SCOPE)
         return()
     endif()
     get_filename_component(toolkit ${nvcc} DIRECTORY)
@@ -48,14 +48,14 @@ function(atoll_cuda_find)
         set(ATOLL_CUDA_MISSING "no cuBLASLt or static cudart beside ${nvcc}" PARENT_SCOPE)
         return()
     endif()
-    find_path(ATOLL_CUDA_NCCL nccl.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include) # may be missing
+    find_path(ATOLL_CUDA_NCCL nccl.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include) # optional
     if(ATOLL_CUDA_NCCL)
         list(FILTER cuda_host EXCLUDE REGEX "/cuda_nccl_none\\.c$")
     else()
         list(FILTER cuda_host EXCLUDE REGEX "/cuda_nccl\\.c$")
     endif()
     set(cuda_host ${cuda_host} PARENT_SCOPE)
-    if(NOT ATOLL_NVCC_TRIED STREQUAL ATOLL_NVCC) # once: it wants a C++ compiler that it knows
+    if(NOT ATOLL_NVCC_TRIED STREQUAL ATOLL_NVCC) # try once: nvcc needs a C++ compiler that it supports
         set(probe ${CMAKE_BINARY_DIR}/cuda/probe.cu)
         file(WRITE ${probe} "__global__ void probe(int *p) { *p = 1; }\n")
         execute_process(COMMAND ${ATOLL_NVCC} -c ${probe} -o ${probe}.o RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
@@ -69,7 +69,7 @@ function(atoll_cuda_find)
     set(ATOLL_CUDA_MISSING "" PARENT_SCOPE)
 endfunction()
 
-# cuDNN's headers: ATOLL_CUDNN_INCLUDE, where they are not beside CUDA's (in Python's wheels, nvidia/cudnn/include).
+# cuDNN's headers. Set ATOLL_CUDNN_INCLUDE if they are not in the toolkit, for example nvidia/cudnn/include of a wheel.
 function(atoll_cudnn_find)
     if(ATOLL_CUDNN)
         find_path(ATOLL_CUDNN_INCLUDE cudnn_backend.h HINTS ${ATOLL_CUDA_INCLUDE} ENV CUDNN_HOME PATH_SUFFIXES include)
@@ -84,14 +84,15 @@ endfunction()
 
 set(cuda_ptx_folder ${CMAKE_BINARY_DIR}/cuda/ptx)
 
-# Of all kernels. --fmad=false: a*b+c is one rounding or two, never the compiler's choice, as everywhere in this project
-# (tests/cuda/ptx/test_cuda_rounding.sh looks).
+# Flags of all kernels. --fmad=false: the source, not the compiler, decides whether a*b+c is rounded once or twice
+# (tests/cuda/ptx/test_cuda_rounding.sh checks it).
 set(cuda_flags -std=c++17 -O3 --fmad=false -I${CMAKE_SOURCE_DIR})
 
-# One object from one .cu, added to `objects`. A spilled register is an error by the nvcc that they are fitted to; others
-# may be a few short. For tests/cuda what ptxas says goes to cuda/NAME.ptxas, and the PTX that the object holds, which nvcc
-# keeps in a folder full of files (named with the architecture where there are several), to cuda/ptx/NAME.ptx. The plugin
-# does without, should another nvcc name it otherwise.
+# Builds one object from one .cu and appends it to `objects`.
+# - A spilled register is an error with nvcc ATOLL_CUDA_MEASURED; other versions may spill a few.
+# - For tests/cuda, the output of ptxas goes to cuda/NAME.ptxas and the PTX to cuda/ptx/NAME.ptx. nvcc keeps the PTX
+#   among other files, with the architecture in its name if there are several. If another nvcc names it differently, the
+#   plugin is still built.
 function(atoll_cuda_object source)
     get_filename_component(name ${source} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
@@ -111,7 +112,7 @@ function(atoll_cuda_object source)
     if(ATOLL_CUDA_VERSION VERSION_EQUAL ATOLL_CUDA_MEASURED)
         set(spills --warn-on-spills,-Werror,)
     endif()
-    # Nothing of C++'s library: nvcc's may be another than that of cc, which links.
+    # No C++ runtime: nvcc's may differ from that of cc, which links.
     set(host -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
     set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d ${cuda_flags} ${codes}
         -gencode arch=compute_${newest},code=compute_${newest} -Xcompiler ${host} ${warnings}
@@ -132,12 +133,12 @@ function(atoll_cuda_plugin)
     endforeach()
     add_library(atoll_cuda MODULE ${cuda_host} ${cuda_common} ${cuda_files} ${objects})
     list(GET ATOLL_CUDA_ARCHS 0 oldest)
-    string(REGEX MATCH "^[0-9]+" oldest ${oldest}) # 90a: 90
+    string(REGEX MATCH "^[0-9]+" oldest ${oldest}) # 90a -> 90
     target_compile_definitions(atoll_cuda PRIVATE ATOLL_CUDA_OLDEST=${ATOLL_CUDA_OLDEST}
                                ATOLL_CUDA_ARCH_OLDEST=${oldest})
     target_include_directories(atoll_cuda PRIVATE ${CMAKE_SOURCE_DIR})
     target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
-    if(ATOLL_CUDA_NCCL) # the library itself is opened at run time
+    if(ATOLL_CUDA_NCCL) # the plugin loads the library at run time
         target_include_directories(atoll_cuda SYSTEM PRIVATE ${ATOLL_CUDA_NCCL})
     endif()
     if(ATOLL_CUDNN_BUILT)
@@ -152,7 +153,7 @@ endfunction()
 
 if(ATOLL_CUDA STREQUAL AUTO AND (ATOLL_SANITIZE OR ATOLL_FUZZ))
     message(STATUS "CUDA back end: not in this build (sanitizers)")
-    atoll_cuda_find() # for tests/cuda/stubs/stubs.cmake, which wants headers and descriptors
+    atoll_cuda_find() # tests/cuda/stubs/stubs.cmake needs headers and descriptors
 elseif(ATOLL_CUDA)
     atoll_cuda_find()
     if(NOT ATOLL_CUDA_MISSING)
@@ -166,6 +167,6 @@ elseif(ATOLL_CUDA)
         message(FATAL_ERROR "CUDA back end: ${ATOLL_CUDA_MISSING}: install the toolkit, or -DATOLL_CUDA=OFF")
     endif()
 endif()
-if(NOT ATOLL_CUDA_BUILT) # what an earlier configuration left would be loaded still
+if(NOT ATOLL_CUDA_BUILT) # programs would still load the plugin of an earlier configuration
     file(REMOVE ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda.so)
 endif()

@@ -1,10 +1,13 @@
-/* Every codec on the same floats: bits a parameter beside the entropy bound, error, and speed on one core beside
- * memcpy, LZ4 and zstd -1 on the same floats in the same run. Usage: bench_codec [--params N] [--file F [--minus F]]
- * [--run FOLDER] [--specs LIST]
+/* Benchmark of all codecs on the same floats: size, error and speed on one core.
  *
- * Speeds are GB (1e9 bytes) of fp32 values a second of CPU time, best of the repetitions. "merge": four payloads
- * checked and added up, each counts 4 bytes a parameter. "R=4", "R=16": so many payloads, 4 bytes a parameter in all.
- * zstd is used when the system has its library (libzstd.so.1): the project does not link it. */
+ * Usage: bench_codec [--params N] [--file F [--minus F]] [--run FOLDER] [--specs LIST]
+ *
+ * - Size: bits per parameter beside the entropy bound.
+ * - Speed: GB (1e9 bytes) of fp32 values per second of CPU time, best of the repetitions, beside memcpy, LZ4 and
+ *   zstd -1 on the same floats in the same run.
+ * - "merge": check and add four payloads; each payload counts 4 bytes per parameter.
+ * - "R=4", "R=16": check and add that many payloads; all together count 4 bytes per parameter.
+ * - zstd is loaded at run time (libzstd.so.1) if the system has it. The project does not link it. */
 #include <dlfcn.h>
 #include <jansson.h>
 #include <lz4.h>
@@ -32,16 +35,16 @@ static const char all_specs[] =
     "topk:64/4096+int8,topk:64/4096+fp16,topk:1024/4096+2bit";
 
 struct peer {
-    double bits, encode_gbps, decode_gbps; /* NAN: not there */
+    double bits, encode_gbps, decode_gbps; /* NAN: the library is missing */
 };
 
 struct bench {
     struct codec_input in;
-    const char *file, *minus, *run; /* what in comes from */
-    const char *name;               /* of that */
+    const char *file, *minus, *run; /* source of `in`; all NULL: normal noise */
+    const char *name;               /* name of that source in the rows */
     double seconds, memcpy_gbps;
     struct peer lz4, zstd;
-    json_t *rows, *torch; /* torch: figures by spec */
+    json_t *rows, *torch; /* torch: PyTorch's speeds by spec; NULL without --torch */
     uint8_t *packed, *copy;
     size_t cap;
 };
@@ -57,9 +60,9 @@ static void must(enum status status, const struct err *err)
     if (status != STATUS_OK) die(err->msg[0] ? err->msg : status_text(status));
 }
 
-/* ---- what is measured -----------------------------------------------------------------------------------------------
- * --run: what the encoder of worker-0 got last. Its saved state holds the delta as it was sent and the residual that
- * this left; their sum is the delta with the feedback it went out with. */
+/* ---- input ----------------------------------------------------------------------------------------------------------
+ * --run: the last input of worker-0's encoder. The saved state of worker-0 holds the decoded delta and the residual;
+ * their sum is the delta with error feedback, before encoding. */
 
 static void use_layout(struct bench *b, const struct layout *layout)
 {
@@ -85,7 +88,7 @@ static void read_state(struct bench *b, const char *path, const struct layout *l
     must(file_map_open(&map, path, &err), &err);
     must(saved_state_decode(&saved, map.data, map.size, &err), &err);
     if (saved.layout_hash != layout_hash(layout) || saved.n_fragments != 1 || !saved.residual || !saved.payload[0])
-        die("--run: worker-0 must have saved one fragment with a residual and a delta");
+        die("--run: the state of worker-0 needs one fragment with a residual and a delta");
     memcpy(b->in.x, saved.residual, b->in.n * sizeof *b->in.x);
     must(codec_create_for_fragment(&codec, up, layout, 0, &err), &err);
     must(codec_decode_axpy(codec, 1.0f, saved.payload[0], saved.f[0].payload_size, b->in.x), &err);
@@ -128,7 +131,7 @@ static void read_input(struct bench *b, size_t params)
 
 /* ---- peers ------------------------------------------------------------------------------------------------------- */
 
-/* As ZSTD_compress and ZSTD_decompress; sizes 0 are failures. */
+/* Signatures of ZSTD_compress and ZSTD_decompress. Both return the number of bytes written; 0 is a failure. */
 struct packer {
     size_t (*pack)(void *dst, size_t cap, const void *src, size_t size, int level);
     size_t (*unpack)(void *dst, size_t cap, const void *src, size_t size);
@@ -153,13 +156,14 @@ static struct peer measure_peer(struct bench *b, struct packer p)
         double t0 = codec_measure_clock();
         packed = p.pack(b->packed, b->cap, b->in.x, bytes, 1);
         double t1 = codec_measure_clock();
-        if (!packed || packed > b->cap || p.unpack(b->copy, bytes, b->packed, packed) != bytes) die("a peer failed");
+        if (!packed || packed > b->cap || p.unpack(b->copy, bytes, b->packed, packed) != bytes)
+            die("LZ4 or zstd failed");
         double t2 = codec_measure_clock();
         in_s = fmin(in_s, t1 - t0);
         out_s = fmin(out_s, t2 - t1);
         spent += t2 - t0;
     }
-    if (memcmp(b->copy, b->in.x, bytes) != 0) die("a peer changed the data");
+    if (memcmp(b->copy, b->in.x, bytes) != 0) die("LZ4 or zstd changed the data");
     return (struct peer){8.0 * (double)packed / (double)b->in.n, (double)bytes / in_s * 1e-9,
                          (double)bytes / out_s * 1e-9};
 }
@@ -219,7 +223,7 @@ static void print_number(double x)
         printf(" %7s", "");
 }
 
-/* Of all payloads, where they leave out coordinates: NAN otherwise. */
+/* Merge speed of `workers` payloads in GB/s of fp32 values; NAN for dense codecs. */
 static double measure_merge(const struct bench *b, const char *spec, unsigned workers)
 {
     struct err err = {0};
@@ -282,7 +286,7 @@ static void print_head(const struct bench *b)
 {
     printf("%zu values: %s\n\n%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", b->in.n, b->name, "", "bits", "bound",
            "error", "encode", "merge", "R=4", "R=16", "torch", "torch");
-    printf("%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", "", "a param", "", "", "GB/s", "GB/s", "GB/s", "GB/s",
+    printf("%-22s %8s %8s %8s %7s %7s %7s %7s %7s %7s\n", "", "per param", "", "", "GB/s", "GB/s", "GB/s", "GB/s",
            "encode", "merge");
     printf("%-22s %8s %8s %8s %7.2f\n", "memcpy", "32", "", "0", b->memcpy_gbps);
     print_peer("LZ4 of the fp32", &b->lz4);
@@ -298,10 +302,10 @@ static void dump(const struct bench *b, const char *path)
 static void load(struct bench *b, const char *torch, const char *json, bool append)
 {
     json_t *old = append ? json_load_file(json, 0, NULL) : NULL;
-    if (append && !old) die("--append: cannot read the rows that are there");
+    if (append && !old) die("--append: cannot read the existing rows");
     b->rows = append ? json_incref(json_object_get(old, "rows")) : json_array();
     json_decref(old);
-    if (torch && !(b->torch = json_load_file(torch, 0, NULL))) die("--torch: cannot be read");
+    if (torch && !(b->torch = json_load_file(torch, 0, NULL))) die("--torch: cannot read the file");
 }
 
 static void measure_all(struct bench *b, const char *specs)
@@ -326,21 +330,21 @@ int main(int argc, char **argv)
     bool append = false;
     struct err err = {0};
     const struct option_spec table[] = {
-        {"params", OPTION_COUNT, &params, "N", "values of normal noise (8 Mi)"},
-        {"file", OPTION_TEXT, &b.file, "FILE", "these values instead: raw fp32, or a .safetensors file"},
-        {"minus", OPTION_TEXT, &b.minus, "FILE", "minus these: the delta between two checkpoints"},
-        {"run", OPTION_TEXT, &b.run, "FOLDER", "the last delta of a run's worker-0, with its feedback"},
-        {"name", OPTION_TEXT, &b.name, "TEXT", "what to call these values"},
-        {"specs", OPTION_TEXT, &specs, "LIST", "codecs, with commas between them (all kinds)"},
-        {"seconds", OPTION_REAL, &b.seconds, "S", "CPU time of each speed (0.3)"},
-        {"torch", OPTION_TEXT, &torch, "FILE", "figures of codec_torch.py on the same values"},
-        {"dump", OPTION_TEXT, &dump_to, "FILE", "only write the values there, as raw fp32"},
-        {"json", OPTION_TEXT, &json, "FILE", "write the rows there too"},
-        {"append", OPTION_FLAG, &append, NULL, "after the rows that are there"},
+        {"params", OPTION_COUNT, &params, "N", "number of normal noise values (8 Mi)"},
+        {"file", OPTION_TEXT, &b.file, "FILE", "read the values from raw fp32 or a .safetensors file"},
+        {"minus", OPTION_TEXT, &b.minus, "FILE", "subtract these values: the delta of two checkpoints"},
+        {"run", OPTION_TEXT, &b.run, "FOLDER", "the last delta of worker-0 with error feedback"},
+        {"name", OPTION_TEXT, &b.name, "TEXT", "name of the values in the rows"},
+        {"specs", OPTION_TEXT, &specs, "LIST", "codecs, separated by commas (all kinds)"},
+        {"seconds", OPTION_REAL, &b.seconds, "S", "CPU time per measurement (0.3)"},
+        {"torch", OPTION_TEXT, &torch, "FILE", "speeds from codec_torch.py on the same values"},
+        {"dump", OPTION_TEXT, &dump_to, "FILE", "write the values as raw fp32 and exit"},
+        {"json", OPTION_TEXT, &json, "FILE", "also write the rows as JSON"},
+        {"append", OPTION_FLAG, &append, NULL, "append to the rows in the --json file"},
     };
     struct options options = {.program = "bench_codec",
                               .usage = "[options]",
-                              .about = "Bytes, error and speed of the codecs.",
+                              .about = "Size, error and speed of the codecs.",
                               .specs = table,
                               .n_specs = sizeof table / sizeof *table};
     enum status status = options_parse(&options, argc, argv, &err);

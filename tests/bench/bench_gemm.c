@@ -1,5 +1,8 @@
-/* GFLOP/s of the CPU back end's matrix product on the shapes of the trainer, beside the peak of the FMA units.
- * Usage: bench_gemm [threads]. Best of some runs of each shape: the machine's noise only ever slows down. */
+/* Benchmark of the CPU back end's matrix product: GFLOP/s on the trainer's shapes, beside the peak of the FMA units.
+ *
+ * Usage: bench_gemm [threads]
+ *
+ * Each figure is the best of at least 5 runs, because noise of the machine only slows a run down. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
@@ -108,7 +111,7 @@ int main(int argc, char **argv)
     const struct cpu_kernels *kernels = cpu_kernels_select(getenv("ATOLL_CPU"));
     struct pool *pool;
     if (!kernels || pool_create(threads, POOL_FLOATS_FLUSHED, &pool) != STATUS_OK) {
-        fprintf(stderr, "bench_gemm: no such instruction-set level, or not that many threads\n");
+        fprintf(stderr, "bench_gemm: cannot start: ATOLL_CPU is unknown or the number of threads is too large\n");
         return 2;
     }
     void **scratch = mem_alloc((size_t)threads, sizeof *scratch);

@@ -1,9 +1,11 @@
-/* The arithmetic of `./run bench memory`: what a coordinator and a worker should hold in memory for a configuration
- * (design: theta, moments, residuals, payloads; beside it the working room this program adds), and the table that sets
- * it against what was measured.
+/* Expected memory of a coordinator and a worker, beside the measured memory: the table of `./run bench memory`.
+ *
  * Usage: bench_memory CONFIG SAMPLES JSON MACHINE [--section.key=value ...]
- * SAMPLES: a line for each process, "NAME ANON_PEAK ANON_STEADY FILE RSS_PEAK" in KiB; a name that begins with
- * "coordinator" is one, others are workers. MACHINE: JSON text for the machine. */
+ *
+ * - The design names theta, moments, residuals and payloads. Working room (buffers, codec workspace) comes on top.
+ * - SAMPLES: one line per process, "NAME ANON_PEAK ANON_STEADY FILE RSS_PEAK" in KiB. A name that begins with
+ *   "coordinator" is a coordinator; all other names are workers.
+ * - JSON: the output file. MACHINE: JSON text that describes the machine. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@ enum { TERMS_MAX = 16, PROCESSES_MAX = 64 };
 struct term {
     const char *what;
     uint64_t bytes;
-    bool design; /* named by the design; otherwise working room */
+    bool design; /* part of the design; false: working room */
 };
 
 struct budget {
@@ -32,11 +34,11 @@ struct budget {
 
 struct sizes {
     uint64_t params, largest;   /* floats */
-    uint64_t up, down;          /* largest payloads of all fragments */
-    uint64_t up_max, down_max;  /* of one fragment */
-    uint64_t codecs;            /* work space of both codecs of all fragments */
-    uint64_t model;             /* activations, logits, packing buffers */
-    uint64_t optimizer_vectors; /* of the outer optimizer, beside theta */
+    uint64_t up, down;          /* bounds of the payloads, summed over the fragments, bytes */
+    uint64_t up_max, down_max;  /* largest bound of one fragment, bytes */
+    uint64_t codecs;            /* workspace of both codecs of all fragments, bytes */
+    uint64_t model;             /* activations, logits, packing buffers, bytes */
+    uint64_t optimizer_vectors; /* state vectors of the outer optimizer */
     bool up_feedback, down_feedback, async;
 };
 
@@ -113,7 +115,7 @@ static void coordinator_budget(struct budget *b, const struct sizes *s)
     add(b, true, "downlink residual", s->down_feedback ? vector : 0);
     add(b, true, "accumulator (largest fragment)", 4 * s->largest);
     add(b, false, "one delta or update, encoded", s->up_max > s->down_max ? s->up_max : s->down_max);
-    add(b, false, "codec work space", s->codecs);
+    add(b, false, "codec workspace", s->codecs);
 }
 
 static void worker_budget(struct budget *b, const struct sizes *s)
@@ -126,11 +128,11 @@ static void worker_budget(struct budget *b, const struct sizes *s)
     add(b, true, "anchor", vector);
     add(b, true, "base of the delta (async)", s->async ? vector : 0);
     add(b, true, "uplink residual", s->up_feedback ? vector : 0);
-    add(b, true, "payloads not yet named", s->up);
+    add(b, true, "payloads not yet applied", s->up);
     add(b, true, "activations, logits, packing", s->model);
-    add(b, false, "updates being assembled", s->down);
+    add(b, false, "updates being received", s->down);
     add(b, false, "delta or update as floats (largest fragment)", 4 * s->largest);
-    add(b, false, "codec work space", s->codecs);
+    add(b, false, "codec workspace", s->codecs);
 }
 
 static uint64_t total(const struct budget *b, bool design_only)
@@ -147,12 +149,12 @@ static double mib(uint64_t bytes)
 
 static void print_budget(const char *title, const struct budget *b, uint64_t params)
 {
-    printf("\n%s should hold%*sMiB   bytes a parameter\n", title, (int)(38 - strlen(title)), "");
+    printf("\nexpected: %s%*sMiB   bytes/param\n", title, (int)(40 - strlen(title)), "");
     for (size_t i = 0; i < b->n; i++)
         printf("  %-46s %8.1f %9.3f%s\n", b->terms[i].what, mib(b->terms[i].bytes),
                (double)b->terms[i].bytes / (double)params, b->terms[i].design ? "" : "   working room");
     printf("  %-46s %8.1f %9.3f\n", "by the design", mib(total(b, true)), (double)total(b, true) / (double)params);
-    printf("  %-46s %8.1f %9.3f\n", "with working room", mib(total(b, false)),
+    printf("  %-46s %8.1f %9.3f\n", "design and working room", mib(total(b, false)),
            (double)total(b, false) / (double)params);
 }
 
@@ -216,11 +218,11 @@ int main(int argc, char **argv)
     worker_budget(&worker, &sizes);
     size_t n = read_samples(argv[2], samples);
     FILE *out = fopen(argv[3], "w");
-    if (!n || !out) return fprintf(stderr, "bench memory: nothing measured, or %s cannot be written\n", argv[3]), 1;
+    if (!n || !out) return fprintf(stderr, "bench memory: no samples, or cannot write %s\n", argv[3]), 1;
     print_budget("a coordinator", &coordinator, sizes.params);
     print_budget("a worker", &worker, sizes.params);
     printf("\n%-12s %9s %9s %8s %9s  %17s  %17s  %8s\n%-12s %9s %9s %8s %9s  %8s %8s  %8s %8s  %8s\n", "", "anonymous",
-           "", "mapped", "RSS", "bytes a parameter", "expected", "peak less", "process, MiB", "peak", "steady", "files",
+           "", "mapped", "RSS", "bytes/param", "expected", "peak minus", "process, MiB", "peak", "steady", "files",
            "peak", "peak", "steady", "design", "+ room", "expected");
     fprintf(out, "{\"name\": \"memory\", \"machine\": %s, \"rows\": [\n", argv[4]);
     for (size_t i = 0; i < n; i++) {
@@ -229,7 +231,7 @@ int main(int argc, char **argv)
         json_row(out, &samples[i], b, sizes.params, i + 1 == n);
     }
     fprintf(out, "]}\n");
-    printf("What is left is of fixed size: the programs, what the coordinator has queued (at most 64 MiB for all "
-           "workers together)\nand the worker's message queues (12.5 MiB).\n");
+    printf("The rest has a fixed size: the programs, the coordinator's send queues (at most 64 MiB for all workers)\n"
+           "and the worker's message queues (12.5 MiB).\n");
     return fclose(out) ? 1 : 0;
 }

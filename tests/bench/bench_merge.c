@@ -1,15 +1,17 @@
-/* How fast the coordinator is between the last delta and the update: opening payloads, merging, the outer step,
- * publishing. Beside memcpy of as many floats in the same run.
+/* Benchmark of the coordinator between the last delta and the update: open, merge, outer step, publish.
  *
  * Usage: bench_merge [--params N] [--workers N] [--threads N] [--up SPEC] [--down SPEC] [--method NAME] [--seconds S]
  *        [--json FILE]
  *
- * Without --up: the dense codecs on 16 Mi parameters of 4 workers, with one thread and with all; then
- * topk:64/4096+sign on 124 M parameters of 16 workers, with plain SGD as the outer step and with Nesterov. "GB/s" is
- * fp32 gigabytes of deltas a second (4 bytes a parameter and worker), so all codecs compare with memcpy of the same
- * floats. Median and best of the repetitions; "cpu": milliseconds of all threads together, which other load disturbs
- * less. "outer step": opening, merging, optimizer, publishing, hash of theta; all that lies between the last delta and
- * the journal. */
+ * Without --up it measures:
+ * - the dense codecs on 16 Mi parameters and 4 workers, with one thread and with all threads;
+ * - topk:64/4096+sign on 124 M parameters and 16 workers, with SGD and with Nesterov as the outer optimizer.
+ *
+ * Columns:
+ * - "GB/s": fp32 gigabytes of deltas per second (4 bytes per parameter and worker), median and best of the
+ *   repetitions. All codecs compare with memcpy of as many floats in the same run.
+ * - "cpu": CPU milliseconds, summed over the threads. Other load disturbs it less than wall time.
+ * - "outer step": open, merge, optimizer, publish, hash of theta: all work between the last delta and the journal. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +65,7 @@ static int by_value(const void *a, const void *b)
 static double cpu_seconds(void)
 {
     struct timespec t;
-    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) die("there is no clock of CPU time");
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) die("cannot read the CPU clock");
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -107,13 +109,13 @@ static void run_memcpy(struct bench *b)
             memcpy(b->outer.acc, b->noise + w * SHIFT, count_of(b, f) * sizeof(float));
 }
 
-/* What deltas cost when they arrive: a checksum, and checks that prove them whole and finite. */
+/* Cost of a delta on arrival: a checksum, and checks that the payload is complete and finite. */
 static void run_check(struct bench *b)
 {
     for (uint32_t f = 0; f < b->layout.n_fragments; f++)
         for (uint64_t w = 0; w < b->workers; w++) {
             struct merge_delta *d = &b->deltas[f * b->workers + w];
-            if (crc32c(0, d->payload, d->size) == 1) die("cannot be");
+            if (crc32c(0, d->payload, d->size) == 1) die("unexpected checksum");
             must(merge_open(b->outer.fragments[f].up, d));
         }
 }
@@ -146,7 +148,7 @@ static void run_step(struct bench *b)
     }
 }
 
-/* From the last delta in memory to the update in memory. */
+/* One outer step, from the deltas in memory to the update in memory. */
 static void run_outer(struct bench *b)
 {
     b->payload = 0;
@@ -162,7 +164,7 @@ static void run_outer(struct bench *b)
     }
 }
 
-/* Like a GPT: one large embedding, then blocks of matrices and vectors. */
+/* Build the layout of a GPT: one large embedding, then blocks of matrices and vectors. */
 static void make_layout(struct bench *b)
 {
     uint64_t left = b->params, width = 768, shape[2] = {left / 4 / width, width};
@@ -243,7 +245,7 @@ static void finish(struct bench *b)
     layout_finish(&b->layout);
 }
 
-/* method NULL: what goes with the codec. */
+/* Measure one codec pair. method NULL: local-sgd for topk, diloco otherwise. */
 static void bench_one(struct bench *b, const char *up, const char *down, const char *method, uint64_t threads)
 {
     b->up = up;
@@ -256,7 +258,7 @@ static void bench_one(struct bench *b, const char *up, const char *down, const c
     measure(b, "merge", run_merge);
     measure(b, "step + publish", run_step);
     measure(b, "outer step", run_outer);
-    printf("%-18s %llu parameters, %llu workers, %.1f MB down: %.3f bits a parameter\n\n", "",
+    printf("%-18s %llu parameters, %llu workers, %.1f MB down: %.3f bits per parameter\n\n", "",
            (unsigned long long)b->params, (unsigned long long)b->workers, (double)b->payload * 1e-6,
            (double)b->payload * 8 / (double)b->params);
     finish(b);
@@ -289,16 +291,16 @@ int main(int argc, char **argv)
         {"params", OPTION_COUNT, &b.params, "N", "parameters (16 Mi; sparse: 124 M)"},
         {"workers", OPTION_COUNT, &b.workers, "N", "deltas merged (4; sparse: 16)"},
         {"threads", OPTION_COUNT, &threads, "N", "threads of the coordinator (all cores)"},
-        {"up", OPTION_TEXT, &up, "SPEC", "one codec of deltas instead of the usual ones"},
-        {"down", OPTION_TEXT, &down, "SPEC", "with --up: codec of the update (the same)"},
-        {"method", OPTION_TEXT, &method, "NAME", "with --up: local-sgd (default of topk) or diloco"},
-        {"rule", OPTION_TEXT, &b.rule, "RULE", "merge.rule (as the codec asks for)"},
-        {"seconds", OPTION_REAL, &b.seconds, "S", "least time of each row (2)"},
-        {"json", OPTION_TEXT, &json, "FILE", "write the rows there too"},
+        {"up", OPTION_TEXT, &up, "SPEC", "codec of the deltas (a fixed list)"},
+        {"down", OPTION_TEXT, &down, "SPEC", "with --up: codec of the update (that of --up)"},
+        {"method", OPTION_TEXT, &method, "NAME", "with --up: local-sgd (default for topk) or diloco"},
+        {"rule", OPTION_TEXT, &b.rule, "RULE", "merge.rule (default of the codec)"},
+        {"seconds", OPTION_REAL, &b.seconds, "S", "minimum time per row (2)"},
+        {"json", OPTION_TEXT, &json, "FILE", "also write the rows as JSON"},
     };
     struct options options = {.program = "bench_merge",
                               .usage = "[options]",
-                              .about = "Coordinator merge speed.",
+                              .about = "Merge speed of the coordinator.",
                               .specs = specs,
                               .n_specs = sizeof specs / sizeof *specs};
     enum status status = options_parse(&options, argc, argv, &err);

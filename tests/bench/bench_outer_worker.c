@@ -1,14 +1,17 @@
-/* One worker of `./run bench outer-step`: the worker's own modules (link, outer loop, codecs, state files) and the real
- * protocol, with noise in place of training, so that a round costs little beside the outer step that is measured.
+/* One worker of `./run bench outer-step`: it replaces training with noise, so that the outer step dominates a round.
+ * Link, outer loop, codecs, state files and the protocol are the worker's own.
  *
  * Usage: bench_outer_worker --join LINE --barrier FILE --workers N --index I --rounds N --report FILE [--save DIR]
  *        [--device NAME] [--section.key=value ...]
  *
- * All workers make their deltas first, then wait for each other at a barrier in shared memory (FILE: zeros, made by the
- * caller), so that nobody's outer step waits for somebody's training. One line of JSON a round, CLOCK_MONOTONIC in
- * microseconds: `ready` (the parameters after the last inner step exist, the barrier has opened), `applied` (theta is
- * that of the update, its hash is checked), `placed` (the next round's training parameters are theta). Bytes are those
- * of the network interface between one barrier and the next. */
+ * Every worker makes its delta and then waits at a barrier in shared memory. No outer step waits for another worker's
+ * noise. The caller creates the barrier FILE, empty or filled with zeros.
+ *
+ * The report has one JSON object per round and line, times from CLOCK_MONOTONIC in microseconds:
+ * - `ready`: the barrier opened, and the parameters after the last inner step exist.
+ * - `applied`: theta includes the update, and its hash is verified.
+ * - `placed`: theta is copied to the training parameters of the next round.
+ * - `bytes_up`, `bytes_down`: bytes of the network interface from one barrier to the next. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -32,11 +35,11 @@
 
 enum { ROUNDS_MAX = 1000, NOISE = 6 << 20, SHIFT = 99991, WAIT_US = 100000, LOOK_US = 200, GIVE_UP_US = 300000000 };
 
-/* What a round of this worker was like. */
+/* Times and counters of one round of this worker. */
 struct round_times {
     uint64_t ready, applied, placed;
-    uint64_t tx, rx; /* the interface's counters at `ready` */
-    double cpu;      /* seconds of all threads from `ready` to `applied` */
+    uint64_t tx, rx; /* counters of the network interface just before `ready`, bytes */
+    double cpu;      /* CPU seconds from `ready` to `applied`, summed over the threads */
     struct outer_times parts;
 };
 
@@ -47,7 +50,7 @@ struct bench {
     struct config_sources sources;
     struct layout layout;
     char model_text[8192];
-    atomic_uint *barrier; /* [ROUNDS_MAX + 1]: workers that came */
+    atomic_uint *barrier; /* [ROUNDS_MAX + 1]: workers that arrived */
     float *live, *noise;
     struct outer_loop *loop;
     struct link *link;
@@ -63,7 +66,7 @@ static void die(const char *what)
     exit(EXIT_FAILED);
 }
 
-/* ---- the outer loop's surroundings ------------------------------------------------------------------------------ */
+/* ---- host of the outer loop -------------------------------------------------------------------------------------- */
 
 static enum status send_message(void *ctx, enum wire_lane lane, const struct msg *m)
 {
@@ -71,7 +74,7 @@ static enum status send_message(void *ctx, enum wire_lane lane, const struct msg
     return link_send(b->link, lane, m);
 }
 
-/* A worker saves its optimizer too: AdamW's moments are as large as what stands for them here. */
+/* A worker saves AdamW's moments, too. `live` stands in for both: it has the same size. */
 static size_t inner_parts(void *ctx, struct outer_part *parts, size_t cap)
 {
     struct bench *b = ctx;
@@ -129,15 +132,16 @@ static void pump(struct bench *b, uint64_t most_us)
     outer_loop_tick(b->loop, clock_monotonic_us());
 }
 
-/* ---- a round ---------------------------------------------------------------------------------------------------- */
+/* ---- a round ----------------------------------------------------------------------------------------------------- */
 
-/* Until everybody has come to barrier `n`. Messages wait, as they do in a training step; heartbeats go on. */
+/* Wait until all workers arrived at barrier `n`. Messages stay queued, as in a training step; the link thread goes on
+ * sending heartbeats. */
 static void meet(struct bench *b, uint64_t n)
 {
     uint64_t since = clock_monotonic_us();
     atomic_fetch_add(&b->barrier[n], 1);
     while (atomic_load(&b->barrier[n]) < b->workers) {
-        if (clock_monotonic_us() - since > GIVE_UP_US) die("the other workers do not come");
+        if (clock_monotonic_us() - since > GIVE_UP_US) die("timeout: the other workers did not arrive at the barrier");
         usleep(LOOK_US);
     }
 }
@@ -156,7 +160,7 @@ static uint64_t counter(const struct bench *b, const char *name)
 static double cpu_seconds(void)
 {
     struct timespec t;
-    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) die("there is no clock of CPU time");
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) die("cannot read the CPU clock");
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -184,7 +188,7 @@ static bool over(const struct bench *b)
     return want == OUTER_DONE || want == OUTER_FAILED;
 }
 
-/* One outer step: from here to the new parameters. False: no more rounds. */
+/* Run one outer step. Returns false after the last round. */
 static bool outer_step(struct bench *b)
 {
     struct round_times *t = &b->times[b->round];
@@ -193,21 +197,21 @@ static bool outer_step(struct bench *b)
     memcpy(b->live, outer_loop_params(b->loop), b->layout.n_params * sizeof *b->live);
     if (b->round) t[-1].placed = clock_monotonic_us();
     make_delta(b);
-    if (!b->index && !b->round) sync(); /* the run's first snapshot was written just now */
+    if (!b->index && !b->round) sync(); /* flush the run's first checkpoint before the measurement */
     meet(b, b->round);
     t->tx = counter(b, "tx_bytes");
     t->rx = counter(b, "rx_bytes");
     if (b->round == b->rounds) return false;
     const struct msg_assign *task = outer_loop_assignment(b->loop);
-    if (!task) die("the assignment was taken back");
+    if (!task) die("the coordinator withdrew the assignment");
     const struct config *c = &b->config;
     uint64_t tokens = (uint64_t)task->steps * c->train.batch_size * c->train.grad_accum * c->model.block_size;
     struct outer_result result = {.values = b->live, .tokens = tokens, .steps = task->steps, .loss_sum = 5000};
     t->ready = clock_monotonic_us();
     t->cpu = -cpu_seconds();
-    if (outer_loop_train_done(b->loop, &result, t->ready) != STATUS_OK) die("the delta cannot be encoded");
+    if (outer_loop_train_done(b->loop, &result, t->ready) != STATUS_OK) die("cannot encode the delta");
     while (!all_at(b, version) && !over(b)) {
-        if (clock_monotonic_us() - t->ready > GIVE_UP_US) die("the update does not come");
+        if (clock_monotonic_us() - t->ready > GIVE_UP_US) die("timeout: no update from the coordinator");
         pump(b, WAIT_US);
     }
     t->applied = clock_monotonic_us();
@@ -225,7 +229,7 @@ static void run(struct bench *b)
         case OUTER_TRAIN:
             if (!outer_step(b)) return;
             break;
-        case OUTER_EVAL: die("evaluations are not part of this: train.eval_every=0"); break;
+        case OUTER_EVAL: die("the benchmark has no evaluation: set train.eval_every=0"); break;
         case OUTER_DONE:
         case OUTER_FAILED: die(outer_loop_text(b->loop, clock_monotonic_us()));
         }
@@ -250,7 +254,7 @@ static void report(const struct bench *b)
     if (fclose(f)) die("cannot write the report");
 }
 
-/* ---- start ------------------------------------------------------------------------------------------------------ */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 
 static void open_barrier(struct bench *b)
 {
@@ -288,23 +292,23 @@ static enum status parse(struct bench *b, int argc, char **argv, struct err *err
 {
     const struct option_spec specs[] = {
         {"join", OPTION_TEXT, &b->join, "LINE", "the coordinator's join line"},
-        {"barrier", OPTION_TEXT, &b->barrier_path, "FILE", "an empty file that all workers of the run share"},
-        {"workers", OPTION_COUNT, &b->workers, "N", "workers of the run"},
-        {"index", OPTION_COUNT, &b->index, "I", "this one's number, from 0"},
-        {"rounds", OPTION_COUNT, &b->rounds, "N", "outer steps to take (10)"},
-        {"report", OPTION_TEXT, &b->report_path, "FILE", "where the times go"},
-        {"save", OPTION_TEXT, &b->save_dir, "DIR", "keep the worker's state there, as the run asks for"},
-        {"device", OPTION_TEXT, &b->device, "NAME", "network interface whose bytes count (eth0)"},
+        {"barrier", OPTION_TEXT, &b->barrier_path, "FILE", "empty file, shared by all workers of the run"},
+        {"workers", OPTION_COUNT, &b->workers, "N", "number of workers in the run"},
+        {"index", OPTION_COUNT, &b->index, "I", "index of this worker, from 0"},
+        {"rounds", OPTION_COUNT, &b->rounds, "N", "number of outer steps (10)"},
+        {"report", OPTION_TEXT, &b->report_path, "FILE", "output file for the times"},
+        {"save", OPTION_TEXT, &b->save_dir, "DIR", "save the worker's state there, as configured"},
+        {"device", OPTION_TEXT, &b->device, "NAME", "network interface to count bytes on (eth0)"},
     };
     struct options options = {.program = "bench_outer_worker",
                               .usage = "[options]",
                               .specs = specs,
-                              .about = "A worker that sends noise; see tests/bench/outer-step.",
+                              .about = "A worker that trains on noise; see tests/bench/outer-step.",
                               .n_specs = sizeof specs / sizeof *specs,
                               .settings_allowed = true};
     TRY(options_parse(&options, argc, argv, err));
     if (!b->join || !b->barrier_path || !b->report_path || !b->workers || b->index >= b->workers)
-        return err_set(err, STATUS_INVALID, "--join, --barrier, --report, --workers and --index are needed");
+        return err_set(err, STATUS_INVALID, "--join, --barrier, --report, --workers and --index are required");
     if (!b->rounds || b->rounds > ROUNDS_MAX) return err_set(err, STATUS_INVALID, "--rounds: 1 to %d", ROUNDS_MAX);
     config_defaults(&b->config, &b->sources);
     for (size_t i = 0; i < options.n_settings; i++)

@@ -1,8 +1,11 @@
-/* Our side of `./run bench train`: the worker's model and optimizer on one CPU device, fed with random tokens.
+/* Atoll's side of `./run bench train`: the worker's model and optimizer on one CPU device, on random tokens.
+ *
  * Usage: bench_train layers heads width seq batch vocab threads [muon] [profile]
- * Prints one JSON line about itself, then reads step counts from standard input, one a line, and answers each with the
- * tokens per second of that many steps; with "profile" it prints the time of each operation at the end; "muon" is the
- * inner optimizer in place of AdamW. */
+ *
+ * - Prints one JSON line: device, params, flops_per_token, fma_peak_gflops.
+ * - Reads step counts from standard input, one per line, and answers each with the tokens per second of these steps.
+ * - "muon": the inner optimizer is Muon instead of AdamW.
+ * - "profile": prints the share of each operation on standard error at the end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +33,7 @@ struct trainer {
     int32_t *tokens, *targets;
 };
 
-/* Multiply-adds of one token, times 2, forward and backward; causal attention counted once (llm.c's convention). */
+/* FLOPs of one token, forward and backward: 2 per multiply-add; causal attention counts once (llm.c's convention). */
 static double flops_per_token(const struct model_config *c, size_t seq)
 {
     double width = c->n_embd, layers = c->n_layer;

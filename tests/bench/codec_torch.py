@@ -1,9 +1,11 @@
-"""PyTorch's side of `./run bench codec`: what a training script would write for each codec, on one thread and the same
-values. Usage: codec_torch.py VALUES.f32 OUT.json [seconds]. GB (1e9 bytes) of fp32 values a second, best of the
-repetitions. It makes tensors, not bytes: packing places and codes would come on top.
+"""PyTorch's side of `./run bench codec`: each codec as a training script would write it, on one thread, same values.
 
-encode: block absmax quantization, or the largest K of each chunk with their values; decode_merge: those of one worker
-dequantized and added to an accumulator (index_add for top-k)."""
+Usage: codec_torch.py VALUES.f32 OUT.json [seconds]
+
+- Speed: GB (1e9 bytes) of fp32 values per second, best of the repetitions.
+- encode: block absmax quantization, or the K largest values of each chunk.
+- decode_merge: dequantize the values of one worker and add them to an accumulator (index_add for top-k).
+- The output is tensors, not bytes: packing positions and codes would cost more time."""
 
 import json
 import sys

@@ -1,6 +1,7 @@
-"""The grid of `./run bench convergence`: which runs there are, in which order, and what is kept of each. A finished run
-is one JSON object in a file of its own: what was run, the final validation loss, bytes counted on the sockets, and the
-curve."""
+"""The grid of `./run bench convergence`: its cells, their order, and the row of each finished cell.
+
+One cell is one run. A finished cell is one JSON file: settings, final validation loss, bytes counted on the sockets,
+and the validation curve."""
 
 import argparse
 import fnmatch
@@ -11,10 +12,11 @@ import subprocess
 import sys
 import time
 
-# Steps are of each worker, sequences of a step of all workers together: the same tokens for all cells of a model.
-# `start`: the cells begin with a model that one worker trained alone, at a constant rate, so that they are about what
-# follows the first plateau and not about who leaves it when. `data`: its shards; a large model is not evaluated on all
-# of the held-out text.
+# `steps` counts per worker; `batch` counts sequences per step of all workers. All cells of a model train on the same
+# number of tokens.
+# `start`: the cells start from a model that one worker trained alone at a constant rate. They then compare training
+# after the first plateau; without it, the length of the plateau decides the loss.
+# `data`: folder of the shards. The large model has a smaller held-out set, because evaluation takes long.
 MODELS = {
     "demo": {"steps": 480, "warmup": 48, "batch": 16, "eval_steps": 32, "eval_tokens": 16384, "checkpoint": 20,
              "data": "data", "flags": ["--inner.learning_rate=3e-3"]},
@@ -30,11 +32,11 @@ def outer_flags(optimizer, rate, momentum, *more):
 
 OUTER_STEPS = {
     "mean": outer_flags("sgd", 1, 0),
-    "mean over all": outer_flags("sgd", 1, 0, "--merge.rule=mean"),  # of topk, too: who did not send counts as a zero
+    "mean over all": outer_flags("sgd", 1, 0, "--merge.rule=mean"),  # for topk: 0 where a worker sent nothing
     "mean × 1.5": outer_flags("sgd", 1.5, 0),
     "mean × 0.7": outer_flags("sgd", 0.7, 0),
     "mean × 0.5": outer_flags("sgd", 0.5, 0),
-    "muon, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon"),  # rate and decay as those of AdamW
+    "muon, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon"),  # rate and decay of AdamW
     "muon × 0.5, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.learning_rate=1.5e-3"),
     "muon × 2, mean": outer_flags("sgd", 1, 0, "--inner.optimizer=muon", "--inner.learning_rate=6e-3"),
     "rate × 2, mean": outer_flags("sgd", 1, 0, "--inner.learning_rate=6e-3"),
@@ -47,9 +49,9 @@ OUTER_STEPS = {
     "nesterov 0.7": outer_flags("nesterov", 0.7, 0.7),
 }
 
-# Name: codec up, codec down, outer step. All take the mean: topk wants an outer step without momentum (its residual is
-# one). A coordinate that only one of the workers sent moves by all that this one owes, though, and decay forgets some
-# of that, so the length of a topk step is not that of the mean: hence fp32 with longer and shorter ones.
+# Name: codec up, codec down, outer step. Most tiers use the mean without momentum, because the residual of topk acts as
+# momentum. A coordinate sent by one worker moves by that worker's whole residual, and decay shrinks the residual. The
+# length of a topk step therefore differs from the mean: the tiers fp32-long and fp32-short measure that effect.
 TIERS = {
     "fp32": ("fp32", "fp32", "mean"),
     "bf16": ("bf16", "bf16", "mean"),
@@ -105,7 +107,7 @@ def name_of(cell):
 
 
 def grid():
-    """All cells, the most telling first: tiers; 4 workers; the large model; more and fewer rounds; the rest."""
+    """All cells, the most important first: main tiers of both models, other rounds, other outer steps, the rest."""
     def add(model, workers, sync_every, tiers, seeds=SEEDS):
         for seed in seeds:
             for tier in tiers:
@@ -132,16 +134,16 @@ def data_of(model):
     return [f"--data.train={model['data']}/train_*.bin", f"--data.val={model['data']}/val_*.bin"]
 
 
-# How a run is watched and kept; none of it changes a loss.
+# Settings of logging and recovery; they do not change the loss.
 KEPT = ["--checkpoint.keep=1", "--checkpoint.worker_every=0", "--journal.sync=snapshot", "--coordinator.threads=1",
         "--coordinator.evict_after_s=1e6"]
 
 
-START_EVERY = 32  # steps a round of the run that comes first
+START_EVERY = 32  # steps per round of the start run
 
 
 def start_of(cell):
-    """The folder of the parameters that the cell begins with; None: from scratch."""
+    """Checkpoint that the cell starts from; None: the cell starts from scratch."""
     start = MODELS[cell["model"]].get("start")
     return start and os.path.join("start", cell["model"], "checkpoints", f"round_{start['steps'] // START_EVERY:06d}")
 
@@ -158,7 +160,7 @@ def flags_of(cell):
 
 
 def read_row(cell, command, folder):
-    """What is kept of a finished run. None: something happened that makes it another run than the grid's."""
+    """The row of a finished run. None: a fault, an eviction or a restart disturbed the run."""
     with open(os.path.join(folder, "summary.json")) as f:
         summary = json.load(f)
     curve, ways, whole = [], {}, summary["restarts"] == 0
@@ -181,9 +183,9 @@ def read_row(cell, command, folder):
     for key in ("params", "rounds", "tokens", "final_val_loss", "val_tokens", "bytes_up", "bytes_down", "theta_hash",
                 "wall_s"):
         row[key] = summary[key]
-    row["bits_up"] = round(summary["bytes_up"] * shared, 4)  # per parameter, round and worker, all headers included
+    row["bits_up"] = round(summary["bytes_up"] * shared, 4)  # per parameter, round and worker, with all headers
     row["bits_down"] = round(summary["bytes_down"] * shared, 4)
-    row["down_rounds"] = ways  # what `auto` took
+    row["down_rounds"] = ways  # number of rounds by the form that `auto` chose
     row["curve"] = curve
     row["command"] = command
     return row
@@ -195,7 +197,7 @@ def launch(args, name, command):
         status = subprocess.run([args.launch, "launch", args.config, *command], cwd=args.out, stdout=log,
                                 stderr=subprocess.STDOUT, check=False).returncode
     if status:
-        sys.exit(f"bench convergence: {name} ended with {status}: see {log.name}")
+        sys.exit(f"bench convergence: {name} ended with code {status}: see {log.name}")
     return log.name
 
 
@@ -204,7 +206,7 @@ def shown(command):
 
 
 def make_start(cell, args):
-    """Once for a model: the run that its cells begin after. Stopped half-way, it is continued."""
+    """Train the start model of a cell, once per model. A second call continues an interrupted run."""
     folder, model = os.path.join("start", cell["model"]), MODELS[cell["model"]]
     if start_of(cell) is None or os.path.exists(os.path.join(args.out, folder, "command")):
         return
@@ -217,7 +219,7 @@ def make_start(cell, args):
                "--train.eval_every=4", f"--train.eval_tokens={model['eval_tokens']}", "--checkpoint.every=8",
                "--checkpoint.keep=1", "--coordinator.evict_after_s=1e6"]
     os.makedirs(os.path.dirname(os.path.join(args.out, folder)), exist_ok=True)
-    print(f"{folder}: trained first, {start['steps']} steps alone", flush=True)
+    print(f"{folder}: training the start model for {start['steps']} steps with 1 worker", flush=True)
     os.unlink(launch(args, f"start-{cell['model']}", command))
     with open(os.path.join(args.out, folder, "command"), "w") as f:
         f.write(shown(command) + "\n")
@@ -231,14 +233,14 @@ def start_loss(cell, args):
 def run_cell(cell, args):
     name = name_of(cell)
     folder = os.path.join(args.out, "runs", name)
-    shutil.rmtree(folder, ignore_errors=True)  # half a run would be continued, and its bytes counted from there
+    shutil.rmtree(folder, ignore_errors=True)  # a continued run counts only new bytes
     make_start(cell, args)
     command = ["--workers", str(cell["workers"]), "--dir", os.path.join("runs", name), "--quiet", *flags_of(cell)]
     started = time.monotonic()
     log = launch(args, name, command)
     row = read_row(cell, shown(command), folder)
     if row is None:
-        sys.exit(f"bench convergence: {name} was disturbed (fault, restart, a worker left out): see {folder}")
+        sys.exit(f"bench convergence: {name} had a fault, a restart or an evicted worker: see {folder}, run it again")
     if start_of(cell):
         row["start_val_loss"] = start_loss(cell, args)
     path = os.path.join(args.out, name + ".json")
@@ -266,7 +268,7 @@ def main():
     patterns = args.cells.split(",")
     wanted = [c for c in grid() if any(fnmatch.fnmatchcase(name_of(c), p) for p in patterns)]
     if not wanted:
-        sys.exit(f"bench convergence: no cell is called {args.cells}: --list names them")
+        sys.exit(f"bench convergence: no cell matches {args.cells}: --list prints the names")
     started = time.monotonic()
     for cell in wanted:
         done = os.path.exists(os.path.join(args.out, name_of(cell) + ".json"))

@@ -1,5 +1,4 @@
-"""Rows of `./run bench convergence` as Markdown: final losses, the same by bytes, and how far a tier lies behind fp32
-after how many rounds."""
+"""Rows of `./run bench convergence` as Markdown tables: final losses, losses by bytes, and the gap to fp32 by round."""
 
 import argparse
 import fnmatch
@@ -9,7 +8,7 @@ import os
 import statistics
 
 CLOSE = (0.05, 0.02)  # nats
-# By outer step: what a tier is compared with.
+# Outer step: the tier that its tiers are compared with.
 BASES = {"mean": "fp32", "mean over all": "fp32", "mean × 1.5": "fp32", "mean × 0.7": "fp32", "mean × 0.5": "fp32",
          "nesterov 0.3": "fp32", "nesterov 0.7": "fp32-nesterov", "muon, mean": "fp32", "muon × 0.5, mean": "fp32",
          "muon × 2, mean": "fp32", "rate × 2, mean": "fp32", "bf16 moments, mean": "fp32",
@@ -28,7 +27,7 @@ def spread(values):
 
 
 def behind(rows, base):
-    """Differences to the row of the same seed, of the seeds both have."""
+    """Differences of the final losses of equal seeds."""
     other = {row["seed"]: row["final_val_loss"] for row in base}
     return [row["final_val_loss"] - other[row["seed"]] for row in rows if row["seed"] in other]
 
@@ -46,7 +45,7 @@ def bits(value):
 
 
 def down_of(row):
-    """The way down, with what `auto` took most often."""
+    """The downlink codec; for `auto`, the form that it chose most often."""
     ways = row.get("down_rounds", {})
     if row["down"] != "auto" or not ways:
         return f"`{row['down']}`"
@@ -63,12 +62,12 @@ def by_tier(rows):
 def print_group(rows):
     tiers = by_tier(rows)
     first = rows[0]
-    print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps a "
+    print(f"\n### {first['params'] / 1e6:.2f}M parameters, {first['workers']} workers, {first['sync_every']} steps per "
           f"round, {first['rounds']} rounds, {first['tokens'] / 1e3:.0f}k tokens\n")
     if "start_val_loss" in first:
-        print(f"They begin at {first['start_val_loss']:.4f}, with a model that one worker trained alone.\n")
-    print("| codec up | down | outer step | seeds | val loss | spread | − fp32 | its spread | bits up | bits down "
-          "| MB a worker |")
+        print(f"All cells start from a model with loss {first['start_val_loss']:.4f}, trained by one worker.\n")
+    print("| codec up | down | outer step | seeds | val loss | std | gap to fp32 | std of the gap | bits up "
+          "| bits down | MB per worker |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for group in sorted(tiers.values(), key=lambda g: (-g[0]["bits_up"], -g[0]["bits_down"])):
         row, losses = group[0], [r["final_val_loss"] for r in group]
@@ -85,7 +84,7 @@ def base_of(row, tiers):
 
 
 def curve_gap(group, base):
-    """Difference of validation losses on the way, mean over the seeds both have, by round."""
+    """Differences of the validation losses by round, mean over the common seeds."""
     other = {row["seed"]: {p["round"]: p["val_loss"] for p in row["curve"]} for row in base}
     points = {}
     for row in group:
@@ -96,8 +95,8 @@ def curve_gap(group, base):
 
 
 def print_gaps(groups):
-    """From which evaluated round on the gap to fp32 with the same outer step stays below CLOSE."""
-    print("\n### On the way: behind fp32 with the same outer step, same tokens\n")
+    """Gap to fp32 with the same outer step at four points of the run, and the round from which it stays below CLOSE."""
+    print("\n### Gap to fp32 during training: same outer step, same tokens\n")
     print("| model | workers | rounds | codec up | a quarter | half | three quarters | end | "
           + " | ".join(f"within {c} from round" for c in CLOSE) + " |")
     print("|---|---|---|---|---|---|---|---|" + "---|" * len(CLOSE))
@@ -119,20 +118,20 @@ def print_gaps(groups):
 
 
 def print_frontier(groups):
-    """Runs on the same tokens by what they sent, mean over seeds; those that no cheaper one beats are marked."""
+    """Runs on the same tokens by bytes, mean over seeds. Marks a run if every cheaper run has a larger loss."""
     runs = {}
     for rows in groups:
         first = rows[0]
         runs.setdefault((first["model"], first["workers"]), []).extend(by_tier(rows).values())
     for (model, workers), kinds in runs.items():
         tokens = kinds[0][0]["tokens"] / 1e3
-        print(f"\n### By bytes: {model} model, {workers} workers, all on {tokens:.0f}k tokens\n")
-        print("| MB a worker, both ways | val loss | seeds | codec up | down | outer step | rounds | |")
+        print(f"\n### Loss by bytes: {model} model, {workers} workers, {tokens:.0f}k tokens each\n")
+        print("| MB per worker, up and down | val loss | seeds | codec up | down | outer step | rounds | |")
         print("|---|---|---|---|---|---|---|---|")
         least = float("inf")
         for group in sorted(kinds, key=lambda g: mean(map(megabytes, g))):
             row, loss = group[0], mean(r["final_val_loss"] for r in group)
-            mark = "**best so far**" if loss < least else ""
+            mark = "**best up to here**" if loss < least else ""
             least = min(least, loss)
             print(f"| {mean(map(megabytes, group)):.2f} | {loss:.4f} | {len(group)} | `{row['up']}` | {down_of(row)} "
                   f"| {row['outer']} | {row['rounds']} | {mark} |")
@@ -149,7 +148,7 @@ def main():
             rows.append(json.load(f))
     rows = [r for r in rows if any(fnmatch.fnmatchcase(r["name"], p) for p in args.cells.split(","))]
     if not rows:
-        print("no finished cells yet")
+        print("no finished cells: run `./run bench convergence` first")
         return
     groups = {}
     for row in sorted(rows, key=lambda r: (r["model"] != "demo", r["workers"], r["sync_every"], r["seed"])):

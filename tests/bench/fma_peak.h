@@ -1,4 +1,4 @@
-/* What the multiply-add units of this CPU can do: register-only loops on all threads of a pool. */
+/* Peak of this CPU's multiply-add units, measured with register-only loops on all threads of a pool. */
 #ifndef TESTS_BENCH_FMA_PEAK_H
 #define TESTS_BENCH_FMA_PEAK_H
 
@@ -20,7 +20,7 @@ static inline void fma_peak_thread(void *ctx, int thread, int threads)
     job->flops[thread] = job->kernels->fma_burn(2000000);
 }
 
-/* Best of five, GFLOP/s. */
+/* Returns the best of five runs in GFLOP/s. */
 static inline double fma_peak_pool(const struct cpu_kernels *kernels, struct pool *pool)
 {
     struct fma_peak_job job = {.kernels = kernels};

@@ -1,4 +1,4 @@
-/* What a benchmark says of the machine it ran on. */
+/* Description of the machine in a benchmark's JSON. */
 #ifndef TESTS_BENCH_MACHINE_H
 #define TESTS_BENCH_MACHINE_H
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* {"cpu": "AMD EPYC ...", "cores": 2}; the caller owns it. */
+/* Returns {"cpu": "AMD EPYC ...", "cores": 2}. The caller owns it. NULL: out of memory. */
 static inline json_t *machine_json(void)
 {
     char line[256], model[200] = "unknown";

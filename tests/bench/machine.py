@@ -1,4 +1,4 @@
-"""What the benchmarks' JSON files say of the machine."""
+"""Description of the machine in the benchmarks' JSON files."""
 
 import os
 import platform

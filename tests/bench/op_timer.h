@@ -1,4 +1,4 @@
-/* Where a step's time goes: wraps the operations of a device and adds up the wall time of each. */
+/* Profiler of a training step: wraps the operations of a device and sums the wall time of each. */
 #ifndef TESTS_BENCH_OP_TIMER_H
 #define TESTS_BENCH_OP_TIMER_H
 
@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "gpu/device.h"
 
-/* name, arguments with types, arguments */
+/* X(name, parameters with types, arguments) */
 #define OP_TIMER_MAP(X)                                                                                                \
     X(embed_fwd,                                                                                                       \
       (struct device * d, size_t n, size_t s, size_t c, const int32_t *t, const float *e, const float *p, void *o),    \

@@ -1,6 +1,7 @@
-"""One rank of the Gloo all-reduce that `./run bench outer-step` compares with: what PyTorch does with as many
-parameters, in the same network namespaces. One JSON object a round: CLOCK_MONOTONIC before and after, in seconds, and
-the bytes of the network interface."""
+"""One rank of the Gloo all-reduce (PyTorch) in `./run bench outer-step`: as many parameters, same network namespaces.
+
+The report has one JSON object per round: CLOCK_MONOTONIC before and after in seconds, and the bytes of the network
+interface."""
 
 import argparse
 import json
@@ -24,7 +25,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=args.address, rank=args.rank, world_size=args.world)
-    dist.all_reduce(torch.ones(1000))  # connections are made here
+    dist.all_reduce(torch.ones(1000))  # connects the ranks before the first measurement
     x = torch.randn(args.params) * 1e-3
     with open(args.report, "w") as out:
         for i in range(args.rounds):

@@ -1,7 +1,7 @@
 """Reports of `./run bench outer-step` as rows.
 
-outer_table.py row SETTINGS REPORT... [--gloo REPORT...]   one JSON object: a row
-outer_table.py table ROWS FILE                             table of all rows, and the JSON file of the benchmark
+outer_table.py row SETTINGS REPORT... [--gloo REPORT...]   print one row as a JSON object
+outer_table.py table ROWS FILE                             print the table of all rows, write the JSON file
 """
 
 import json
@@ -30,7 +30,7 @@ def row(settings, reports, gloo):
     lines = read(reports)
     rounds = by_round(lines)[settings["warmup"]:]
     kept = [line for lines in rounds for line in lines]
-    # The barrier lets everybody go at once: the first `ready` is its opening, the last `applied` the slowest worker.
+    # The barrier opens at the first `ready`; the last `applied` is that of the slowest worker.
     applied = [(max(w["applied"] for w in r) - min(w["ready"] for w in r)) / 1e6 for r in rounds]
     placed = [(max(w["placed"] for w in r) - min(w["ready"] for w in r)) / 1e6 for r in rounds]
     out = {k: v for k, v in settings.items() if k != "warmup"}
@@ -70,8 +70,8 @@ def table(rows_path, json_path):
     with open(json_path, "w") as f:
         json.dump({"name": "outer-step", "machine": about, "rows": rows}, f, indent=1)
         f.write("\n")
-    print("seconds: from the deltas ready to the new parameters in place at the slowest worker, median of the rounds\n"
-          "kB: of one worker's interface, a round, headers included; Gloo: fp32 all-reduce, same size and links\n"
+    print("seconds: from the ready deltas to the new parameters on the slowest worker, median of the rounds\n"
+          "kB: network interface of one worker, per round, with headers; Gloo: fp32 all-reduce, same size and links\n"
           + json_path)
 
 

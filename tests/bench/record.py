@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Appends the rows of a benchmark to its history: record.py JSON_FILE_OR_FOLDER HISTORY.csv.
 
-Called by `./run bench NAME --record`. A row of the history has date, commit and machine, then the fields of the
-benchmark's row; a commit with changes that are not committed ends in "+". A folder has one row a file. Fields that the
-history has no column for become columns, which are empty in older rows."""
+Called by `./run bench NAME --record`.
+
+- A row of the history has date, commit and machine, then the fields of the benchmark's row.
+- "+" after the commit marks uncommitted changes.
+- A folder holds one row per file.
+- A new field becomes a new column, which is empty in older rows."""
 
 import csv
 import datetime
@@ -38,7 +41,7 @@ def commit():
 
 
 def read_rows(path):
-    """(the machine's name, rows)"""
+    """Returns the description of the machine and the rows."""
     if os.path.isdir(path):
         files = sorted(glob.glob(os.path.join(glob.escape(path), "*.json")))
         rows = []
@@ -72,7 +75,7 @@ def main():
         writer.writeheader()
         writer.writerows(old + new)
     os.replace(target + ".part", target)
-    print(f"{len(new)} rows appended to {target}")
+    print(f"appended {len(new)} rows to {target}")
 
 
 main()

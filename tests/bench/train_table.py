@@ -1,4 +1,4 @@
-"""Rows of `./run bench train` (one JSON object a line) as a table and as one JSON file."""
+"""Rows of `./run bench train` (one JSON object per line) as a table and as one JSON file."""
 
 import json
 import sys
@@ -21,7 +21,8 @@ def main():
     about = machine.describe()
     with open(sys.argv[2], "w") as f:
         json.dump({"name": "train", "machine": about, "rows": rows}, f, indent=1)
-    print(f"ratio: against the faster of PyTorch eager and compiled, medians; share: of the measured FMA peak\n{sys.argv[2]}")
+    print("ratio: atoll to the faster of PyTorch eager and compiled, medians; share: of the measured FMA peak")
+    print(sys.argv[2])
 
 
 main()

@@ -1,6 +1,7 @@
-"""PyTorch's side of `./run bench train`, and the referee: one process per model and thread count measures our trainer
-(bench_train, driven through its standard input) and PyTorch eager and compiled in turn, chunk by chunk, so that noise of
-the machine falls on all of them alike. Prints one JSON object on standard output."""
+"""PyTorch's side of `./run bench train`, and its timer: one process per model and number of threads.
+
+It measures bench_train (through its standard input), PyTorch eager and PyTorch compiled alternately, chunk by chunk, so
+that noise of the machine affects all three alike. Prints one JSON object on standard output."""
 
 import argparse
 import json
@@ -36,7 +37,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2: pre-norm, learned positions, tanh GELU, head tied to the embedding, N(0, 0.02)."""
+    """GPT-2: pre-norm, learned positions, tanh GELU, head tied to the embedding, initialized with N(0, 0.02)."""
 
     def __init__(self, layers, heads, width, block, vocab):
         super().__init__()
@@ -87,7 +88,7 @@ class Trainer:
 
 
 class Ours:
-    """bench_train: one line `<steps>` in, one line `<tokens per second>` out."""
+    """bench_train: reads one line `<steps>`, answers one line `<tokens per second>`."""
 
     def __init__(self, args):
         shape = [args.layers, args.heads, args.width, args.seq, args.batch, args.vocab, args.threads]
@@ -129,8 +130,8 @@ def main():
         try:
             side.chunk(1)
             rate = side.chunk(1)
-        except Exception as error:  # torch.compile needs a C++ compiler; without one the eager figure stands alone
-            print(f"{name} left out: {error}", file=sys.stderr)
+        except Exception as error:  # torch.compile fails without a C++ compiler
+            print(f"{name}: skipped: {error}", file=sys.stderr)
             del sides[name], speeds[name]
             continue
         steps[name] = max(1, math.ceil(args.seconds * rate / (args.batch * args.seq)))
@@ -146,7 +147,7 @@ def main():
     row["torch"] = torch.__version__
     print(json.dumps(row))
     sys.stdout.flush()
-    os._exit(0)  # inductor's compile workers would keep the interpreter alive for seconds
+    os._exit(0)  # a normal exit waits seconds for inductor's compile workers
 
 
 main()

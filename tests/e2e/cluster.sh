@@ -1,8 +1,8 @@
-# A coordinator and workers as separate processes, restarted by this shell whenever they die: source after lib.sh.
+# A coordinator and workers as separate processes that the test kills and restarts: source after lib.sh.
 # shellcheck shell=bash disable=SC2154 # pid and overrides are lib.sh's
 declare -A node_pid=() node_starts=()
 
-# node_start NAME: coordinator, or a worker's name.
+# node_start NAME: starts the coordinator (NAME "coordinator") or the worker NAME.
 node_start() {
     local name=$1
     mkdir -p run
@@ -18,31 +18,31 @@ node_start() {
 
 node_alive() { kill -0 "${node_pid[$1]}" 2>/dev/null; }
 
-node_kill() { # name
+node_kill() { # NAME: false if the node had already ended
     local id=${node_pid[$1]}
     kill -KILL "$id" 2>/dev/null || return 1
     wait "$id" 2>/dev/null || true
     ended "$id"
 }
 
-# rounds_done [FOLDER]: from metrics.jsonl of the run; 0 before there is any.
+# rounds_done [FOLDER]: prints the last round in metrics.jsonl of the run, or 0.
 rounds_done() {
     local last
     last=$(grep '"event": *"round"' "${1:-run}/metrics.jsonl" 2>/dev/null | tail -n 1) || true
     if [[ $last =~ \"round\":\ *([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi
 }
 
-rounds_reach() { (($(rounds_done "${2:-run}") >= $1)); } # round [folder]
+rounds_reach() { (($(rounds_done "${2:-run}") >= $1)); } # ROUND [FOLDER]
 
-# Every node has ended, with 0.
-nodes_finish() { # seconds
+# nodes_finish SECONDS: waits until every node ended with 0.
+nodes_finish() {
     local name
     for name in "${!node_pid[@]}"; do finish "${node_pid[$name]}" "$1" 0 "$name"; done
 }
 
-# storm BEGIN DISTURB: BEGIN starts a run; DISTURB kills nodes of it and starts them again, and is false when one that was
-# to be killed had ended, for the run was over: on a busy machine this shell may get no time for a second. Then both
-# begin again.
+# storm BEGIN DISTURB: BEGIN starts a run; DISTURB kills its nodes and restarts them. DISTURB returns false if a node
+# ended before its kill: on a busy machine the run may finish first. In that case both functions run again, up to 5
+# times.
 storm() {
     local trial
     for trial in 1 2 3 4 5; do
@@ -50,5 +50,5 @@ storm() {
         if "$2"; then return; fi
         nodes_finish 100
     done
-    fail "$trial runs ended before their nodes were disturbed"
+    fail "$trial runs ended before the test killed their nodes"
 }

@@ -1,13 +1,12 @@
-/* What the shell tests need to know about JSON files (there is no jq on a bare system).
+/* Reader of JSON files for the shell tests, because a bare system has no jq.
  *
- *   e2e_json get FILE KEY               value of a top-level key of one object: text bare, numbers and true/false as
- *                                       JSON
- *   e2e_json keys FILE KEY...           fails unless the object has every KEY
- *   e2e_json lines FILE [EVENT KEY...]  every line is an object with "time" and "event"; prints, of those whose event
- *                                       is EVENT, the values of KEY... separated by blanks ("-" where one is missing)
- *   e2e_json theta FILE                 the hash of all parameters in a model.safetensors, as docs/protocol.md,
- *                                       section 4 has it and with none of our code
- * Exit codes: 0; 1 the file is not what was asked for (one line on stderr); 2 usage. */
+ *   e2e_json get FILE KEY               prints the value of a top-level key: strings without quotes, others as JSON
+ *   e2e_json keys FILE KEY...           checks that the object has every KEY
+ *   e2e_json lines FILE [EVENT KEY...]  checks that every line is an object with "time" and "event"; prints the values
+ *                                       of KEY... of each EVENT line, separated by blanks ("-" for a missing key)
+ *   e2e_json theta FILE                 prints the hash of all parameters in a model.safetensors, by the rule in
+ *                                       docs/protocol.md, section 4, without the product's code
+ * Exit codes: 0 success; 1 a check failed or the file cannot be read (one line on stderr); 2 wrong usage. */
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,7 +72,7 @@ static int verb_lines(const char *path, const char *event, int n_keys, char **ke
         const char *name = json_string_value(json_object_get(root, "event"));
         number++;
         if (!name || !json_is_number(json_object_get(root, "time"))) {
-            fprintf(stderr, "e2e_json: %s, line %d is no event: %s", path, number, line);
+            fprintf(stderr, "e2e_json: %s, line %d is not an event: %s", path, number, line);
             bad = 1;
         } else if (event && strcmp(name, event) == 0) {
             for (int i = 0; i < n_keys; i++) {
@@ -89,7 +88,7 @@ static int verb_lines(const char *path, const char *event, int n_keys, char **ke
     return bad;
 }
 
-/* Tensors lie end to end behind the header, in order of their names. */
+/* The tensors follow the header without gaps, in the order of their names. */
 static int verb_theta(const char *path)
 {
     enum { BLOCK = 16384 * 4 };
@@ -105,7 +104,7 @@ static int verb_theta(const char *path)
         pair[0] = XXH3_64bits(pair, sizeof pair);
     }
     if (file) fclose(file);
-    if (bad) return fprintf(stderr, "e2e_json: %s is no safetensors file\n", path), 1;
+    if (bad) return fprintf(stderr, "e2e_json: %s is not a safetensors file\n", path), 1;
     printf("%016llx\n", (unsigned long long)pair[0]);
     return 0;
 }

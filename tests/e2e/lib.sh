@@ -1,6 +1,8 @@
-# Base of the end-to-end tests: source it first. Real programs from $ATOLL_BIN, an empty folder $WORK as working directory,
-# free ports, and nothing left behind whatever happens. Bash and coreutils only: a bare system has no procps, jq or python.
-# LONG is 1 with ATOLL_LONG=1: the full-length variants.
+# Base of the end-to-end tests: source it first.
+# - The tests run the programs in $ATOLL_BIN. The working directory is the empty folder $WORK. Ports are ephemeral.
+# - At the end, and on any failure, all processes are killed and $WORK is removed (E2E_KEEP=1 keeps it).
+# - Only bash and coreutils: a bare system has no procps, jq or python.
+# - LONG is 1 with ATOLL_LONG=1: the full-length variants.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -9,17 +11,18 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/atoll-e2e.XXXXXX")
 LONG=${ATOLL_LONG:-0}
 export BIN HERE WORK LONG
-pid=''         # of what was started last
-started=()   # process ids this test must end
-overrides=() # flags given to write_config
+pid=''       # process id of the last start
+started=()   # process ids that the test must end
+overrides=() # flags from write_config
 
-# Every descendant of process $1, parents first. No program is started for it: what is to be stopped runs meanwhile.
+# descendants PID: prints the ids of all descendants, parents first. It starts no program: the processes that the caller
+# wants to stop would run on meanwhile.
 descendants() {
     local stat fields id i parents=() family=("$1")
     for stat in /proc/[0-9]*/stat; do
         fields=''
         IFS= read -r -d '' fields 2>/dev/null <"$stat" || [[ $fields ]] || continue
-        id=${fields%% *} fields=${fields##*) } fields=${fields#* } # the name in parentheses may hold anything
+        id=${fields%% *} fields=${fields##*) } fields=${fields#* } # names may contain blanks and ')'
         parents[id]=${fields%% *}
     done
     for ((i = 0; i < ${#family[@]}; i++)); do
@@ -30,7 +33,7 @@ descendants() {
     done
 }
 
-# command_of PID: its command line with blanks, one behind it, in $command; false: there is no such process.
+# command_of PID: sets $command to the command line, with a blank after every word; false if the process is gone.
 command_of() {
     local words=()
     mapfile -t -d '' words 2>/dev/null <"/proc/$1/cmdline" || return 1
@@ -49,7 +52,7 @@ cleanup() {
         kill -KILL "$id" 2>/dev/null || true
     done
     for id in "${started[@]}"; do wait "$id" 2>/dev/null || true; done
-    if declare -F at_exit >/dev/null; then at_exit; fi # the test's own
+    if declare -F at_exit >/dev/null; then at_exit; fi # hook of the test
     if ((status != 0 && status != 77)); then
         local log
         for log in "$WORK"/*.log "$WORK"/*/logs/*.log; do
@@ -68,7 +71,7 @@ fail() {
     exit 1
 }
 
-# start LOG COMMAND...: in the background, output appended to LOG; sets $pid.
+# start LOG COMMAND...: runs COMMAND in the background and appends its output to LOG; sets $pid.
 start() {
     local log=$1
     shift
@@ -77,31 +80,31 @@ start() {
     started+=("$pid")
 }
 
-# ended PID: it is gone and waited for; cleanup has nothing to kill there.
+# ended PID: removes a process that was waited for from the list of cleanup.
 ended() {
     local id kept=()
     for id in "${started[@]}"; do [[ $id == "$1" ]] || kept+=("$id"); done
     started=("${kept[@]}")
 }
 
-# finish PID SECONDS CODE WHAT: it must end by itself within that time, with that code.
+# finish PID SECONDS CODE WHAT: waits for the process; fails unless it exits with CODE within SECONDS.
 finish() {
     local code=0 until=$((SECONDS + $2))
     while kill -0 "$1" 2>/dev/null; do
-        ((SECONDS < until)) || fail "$4 did not end within $2 s"
+        ((SECONDS < until)) || fail "$4: still running after $2 s"
         sleep 0.05
     done
     wait "$1" || code=$?
     ended "$1"
-    ((code == $3)) || fail "$4 ended with $code, expected $3"
+    ((code == $3)) || fail "$4: exit code $code, expected $3"
 }
 
-# until_true SECONDS WHAT COMMAND...: until the command succeeds.
+# until_true SECONDS WHAT COMMAND...: repeats COMMAND until it succeeds; fails after SECONDS and names WHAT.
 until_true() {
     local until=$((SECONDS + $1)) what=$2
     shift 2
     while ! "$@" >/dev/null 2>&1; do
-        ((SECONDS < until)) || fail "waited in vain for $what"
+        ((SECONDS < until)) || fail "timeout: waiting for $what"
         sleep 0.05
     done
 }
@@ -110,7 +113,7 @@ now_ms() { date +%s%3N; }
 seconds() { printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100)); } # 1234 -> 1.2
 json() { "$BIN/e2e_json" "$@"; }
 
-# make_text BYTES: sentences of a small grammar, always the same: there is something to learn in them.
+# make_text BYTES: prints sentences of a small grammar, so that a model can learn them. The text is always the same.
 make_text() {
     awk -v bytes="$1" 'BEGIN {
         n = split("the old lighthouse keeper|a small grey boat|the harbour master|her brother|a patient gull|the tide", who, "|")
@@ -126,13 +129,12 @@ make_text() {
     }' </dev/null
 }
 
-make_data() { # text.txt and data/
+make_data() { # writes text.txt and data/
     make_text 60000 >text.txt
     "$BIN/atoll" prepare data text.txt >prepare.log 2>&1 || fail "prepare: $(<prepare.log)"
 }
 
-# write_config FILE [key=value...]: a tiny model and run, a round takes milliseconds; key=value are kept as flags in
-# overrides.
+# write_config FILE [KEY=VALUE...]: writes a tiny run with rounds of milliseconds; KEY=VALUE become flags in overrides.
 write_config() {
     cat >"$1" <<YAML
 run: {name: e2e, seed: 7}
@@ -146,6 +148,6 @@ checkpoint: {every: 4, keep: 2}
 log: {every_steps: 1}
 YAML
     shift
-    # shellcheck disable=SC2034 # for the test
+    # shellcheck disable=SC2034 # read by the test
     overrides=("${@/#/--}")
 }

@@ -1,4 +1,4 @@
-# atoll codec: what it lists, measures and refuses.
+# atoll codec: the list of codecs, measurements, and refused arguments.
 # shellcheck shell=bash source=tests/e2e/cli.sh
 source tests/e2e/cli.sh
 atoll=$ATOLL_BIN/atoll
@@ -6,12 +6,12 @@ cd "$tmp"
 
 expect_success "$atoll" codec list
 for stage in fp32 'int8[:BLOCK]' 'topk:K/CHUNK' +lz4; do
-    [[ $out == *"$stage"* ]] || fail "codec list does not name $stage: $out"
+    [[ $out == *"$stage"* ]] || fail "codec list lacks $stage: $out"
 done
 
-# figure KEY: of the JSON in $out
+# figure KEY: prints the value of KEY in the JSON in $out.
 figure() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?$/\1/p" <<<"$out"; }
-# below KEY LIMIT
+# below KEY LIMIT: checks that the value of KEY is less than LIMIT.
 below() {
     awk -v got="$(figure "$1")" -v limit="$2" 'BEGIN { exit !(got != "" && got + 0 < limit) }' ||
         fail "$1 is '$(figure "$1")', expected less than $2"
@@ -25,10 +25,10 @@ below bits_per_param 0.139
 below bound_bits 0.1308
 below rel_error 0.95
 for key in encode_gbps decode_merge_gbps; do
-    awk -v got="$(figure $key)" 'BEGIN { exit !(got > 0) }' || fail "no $key"
+    awk -v got="$(figure $key)" 'BEGIN { exit !(got > 0) }' || fail "$key is '$(figure $key)', expected more than 0"
 done
 
-# Values from files, and their difference: 1000 times 1.5, then 1000 times 0.
+# Values from files and their difference: 1000 times 1.5, then 1000 times 0.
 for _ in $(seq 1000); do printf '\0\0\300?'; done >values
 expect_success "$atoll" codec test fp32 --file values --seconds 0 --json
 expect_equal params "$(figure params)" 1000

@@ -1,4 +1,4 @@
-# atoll launch as a supervisor, with stand-ins for the coordinator and the workers: restarts, signals, exit codes, locks.
+# atoll launch as a supervisor of stubs for coordinator and workers: restarts, signals, exit codes, locks.
 # ctest: waits=1
 # shellcheck shell=bash source=tests/e2e/cli.sh
 source tests/e2e/cli.sh
@@ -7,7 +7,7 @@ cd "$tmp"
 mkdir bin
 export ATOLL_BIN_DIR=$tmp/bin
 
-# The coordinator writes its address, then ends with 0 when $tmp/finish exists.
+# The coordinator stub writes its address and ends with 0 when $STUB_DIR/finish exists.
 cat >bin/atoll-coordinator <<'STUB'
 #!/bin/bash
 printf 'coordinator %s\n' "$*" >>"$STUB_LOG"
@@ -20,8 +20,8 @@ until [[ -e $STUB_DIR/finish && -e $STUB_DIR/worker-0.pid && -e $STUB_DIR/worker
 echo "{\"method\": \"diloco\", \"restarts\": $(($(grep -c ^coordinator "$STUB_LOG") - 1)), \"wall_s\": 1.5}" >"$dir/summary.json"
 STUB
 
-# A worker does what the first line of $STUB_DIR/plan-NAME says, and takes that line off; without one it waits. Nothing is
-# done before both have started: what ends at once would keep the other from it.
+# A worker stub removes the first line of $STUB_DIR/plan-NAME and executes it; without a line it waits. It first waits
+# until both stubs started: an early exit could otherwise keep the second stub from starting.
 cat >bin/atoll-worker <<'STUB'
 #!/bin/bash
 printf 'worker %s\n' "$*" >>"$STUB_LOG"
@@ -48,54 +48,57 @@ data: {train: "some/train_*.bin", val: "some/val_*.bin"}
 train: {max_steps: 10, threads: 2}
 YAML
 
-fresh() { # NAME: a new scene
+fresh() { # NAME: starts a case with a new folder
     export STUB_DIR=$tmp/$1 STUB_LOG=$tmp/$1/calls
     mkdir "$STUB_DIR"
     rundir=$STUB_DIR/run
 }
 launch() { "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; }
-by=() # what launch is started by
-launch_in_place() { exec "${by[@]}" "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # for &, so that $! is launch
+by=() # command that starts launch (env, nohup)
+launch_in_place() { exec "${by[@]}" "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # exec makes $! the process id of launch
 calls() { grep -c "^$1" "$STUB_LOG"; }
 restarted() { [[ $(calls coordinator) == 2 ]]; }
 both_started() { [[ -s $STUB_DIR/worker-0.pid && -s $STUB_DIR/worker-1.pid ]]; }
 gone() { ! kill -0 "$1" 2>/dev/null; }
 restarts() { sed -nE 's/.*"restarts": ([0-9]+).*/\1/p' "$rundir/summary.json"; }
 
-# All is well: prefixes, logs, settings handed on, summary.
+# A run without faults: prefixes, logs, forwarded settings, summary.
 fresh plain
 touch "$STUB_DIR/finish"
 expect_success launch --inner.learning_rate=0.5
-[[ $out == *"round 1"* && $out == *"[w0] this is worker-0"* && $out == *"[w1] this is worker-1"* ]] || fail "said: $out"
+[[ $out == *"round 1"* && $out == *"[w0] this is worker-0"* && $out == *"[w1] this is worker-1"* ]] ||
+    fail "unexpected output: $out"
 expect_equal "the coordinator's log" "$(<"$rundir/logs/coordinator.log")" "round 1"
 expect_equal "a worker's log" "$(<"$rundir/logs/worker-1.log")" "this is worker-1"
 grep -q "^coordinator run.yaml --dir=$rundir --inner.learning_rate=0.5 --coordinator.min_workers=2 --coordinator.listen=tcp://127.0.0.1:\*\$" "$STUB_LOG" ||
-    fail "the coordinator was called otherwise: $(<"$STUB_LOG")"
+    fail "unexpected arguments of the coordinator: $(<"$STUB_LOG")"
 grep -q "^worker --join=$rundir --dir=$rundir/workers/worker-1 --name worker-1 --data.train=some/train_\*.bin --data.val=some/val_\*.bin --train.threads=2\$" "$STUB_LOG" ||
-    fail "a worker was called otherwise: $(<"$STUB_LOG")"
+    fail "unexpected arguments of a worker: $(<"$STUB_LOG")"
 expect_equal restarts "$(restarts)" 0
-[[ $(<"$STUB_DIR/memory") =~ ^2\ [1-9][0-9]{6,}\ [1-9][0-9]{7,}$ ]] || fail "workers were told of the memory: $(<"$STUB_DIR/memory")"
+[[ $(<"$STUB_DIR/memory") =~ ^2\ [1-9][0-9]{6,}\ [1-9][0-9]{7,}$ ]] ||
+    fail "unexpected memory variables of a worker: $(<"$STUB_DIR/memory")"
 expect_success launch --quiet
-[[ $out == *"round 1"* && $out != *"[w0]"* ]] || fail "--quiet said: $out"
+[[ $out == *"round 1"* && $out != *"[w0]"* ]] || fail "unexpected output with --quiet: $out"
 
-# A worker dies twice and is started again; the count reaches the summary, also of a later launch.
+# A worker dies twice and is restarted. The summary counts the restarts; a later launch adds to them.
 fresh killed
-# shellcheck disable=SC2016 # for the stub
+# shellcheck disable=SC2016 # the stub expands it
 printf 'kill -9 $$\necho "atoll: the GPU fell off"; exit 1\ntouch $STUB_DIR/finish\n' >"$STUB_DIR/plan-worker-0"
 expect_success launch
 expect_equal "starts of workers" "$(calls worker)" 4
 expect_equal restarts "$(restarts)" 2
-[[ $out == *"worker-0 was killed by signal 9 (Killed): restarting in 0.25 s (restart 1 of 10)"$'\n'* ]] || fail "said: $out"
+[[ $out == *"worker-0 was killed by signal 9 (Killed): restarting in 0.25 s (restart 1 of 10)"$'\n'* ]] ||
+    fail "unexpected output: $out"
 [[ $out == *"worker-0 exited with code 1: restarting in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
-    fail "said: $out"
+    fail "unexpected output: $out"
 mkdir "$rundir/journal" && touch "$rundir/journal/segment"
 expect_success launch
-expect_equal "restarts, and the coordinator's second start" "$(restarts)" 3
+expect_equal "restarts with the second start of the coordinator" "$(restarts)" 3
 rm -r "$rundir/journal"
 expect_success launch
-expect_equal "restarts, without those of another run's workers" "$(restarts)" 2
+expect_equal "restarts of a new run" "$(restarts)" 2
 
-# The coordinator dies and comes back; which port it had it knows itself.
+# The coordinator dies and is restarted with the same listen address; it keeps its port itself.
 fresh coordinator
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
@@ -103,54 +106,56 @@ wait_until 10 both_started
 kill -9 "$(<"$rundir/coordinator.pid")"
 wait_until 10 restarted
 touch "$STUB_DIR/finish"
-wait $pid || fail "ended with $?: $(<"$tmp/.bg")"
-expect_equal "listens at" "$(grep '^coordinator' "$STUB_LOG" | tail -n 1 | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:*"
+wait $pid || fail "exit code $?: $(<"$tmp/.bg")"
+expect_equal "listen address" "$(grep '^coordinator' "$STUB_LOG" | tail -n 1 | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:*"
 expect_equal restarts "$(restarts)" 1
 
-# Restarts are bounded, and a child that cannot start is not tried ten times.
+# Restarts have a limit. Launch gives up earlier on a child that fails 3 times right after its start.
 fresh bounded
 # shellcheck disable=SC2016
 printf 'kill -9 $$\nkill -9 $$\nkill -9 $$\n' >"$STUB_DIR/plan-worker-0"
 run launch --max-restarts 1
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 3
-[[ $out == *"all 1 restarts are used"* ]] || fail "said: $out"
+[[ $out == *"all 1 restarts are used"* ]] || fail "unexpected output: $out"
 expect_equal "the error" "$errors" "atoll: worker-0 was killed by signal 9 (Killed): see its log"
-fresh hopeless
+fresh fails-at-start
 printf 'exit 1\nexit 1\necho "atoll: no disk"; exit 1\nexit 1\n' >"$STUB_DIR/plan-worker-1"
 run launch
-[[ $out == *"giving up: worker-1 exited with code 1 right after its start, 3 times in a row"* && $out != *"no disk"* ]] || fail "said: $out"
+[[ $out == *"giving up: worker-1 exited with code 1 right after its start, 3 times in a row"* && $out != *"no disk"* ]] ||
+    fail "unexpected output: $out"
 expect_equal "the error" "$errors" "atoll: worker-1 exited with code 1: no disk"
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 4
-gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still there"
+gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still running"
 
-# What starting again would only repeat ends at once, with one line of launch and the code of any other failure. Workers
-# know that they may say so.
-fresh lasting
-# shellcheck disable=SC2016 # for the stub
+# Exit code 78 (permanent failure): launch stops at once with one line and exit code 1. Workers may use this code only
+# if ATOLL_SUPERVISED=1.
+fresh permanent
+# shellcheck disable=SC2016 # the stub expands it
 for i in 0 1; do
     echo 'echo "atoll: no driver here"; [[ $ATOLL_SUPERVISED == 1 ]] && exit 78' >"$STUB_DIR/plan-worker-$i"
 done
 run launch
 expect_equal "exit code" "$code" 1
 expect_equal "starts of workers" "$(calls worker)" 2
-said=$(grep '^launch: ' <<<"$out")
-[[ $said == "launch: stopping: worker-"[01]" failed, and a restart would not help" ]] || fail "said: $said"
-[[ $out != *"no driver here"* ]] || fail "the error is said more than once: $out"
-grep -q 'atoll: no driver here' "$rundir"/logs/worker-*.log || fail "the error is in no log"
-[[ $errors == "atoll: worker-"[01]": no driver here" ]] || fail "the error: $errors"
+launch_lines=$(grep '^launch: ' <<<"$out")
+[[ $launch_lines == "launch: stopping: worker-"[01]" failed, and a restart would not help" ]] ||
+    fail "unexpected lines of launch: $launch_lines"
+[[ $out != *"no driver here"* ]] || fail "the output repeats the error: $out"
+grep -q 'atoll: no driver here' "$rundir"/logs/worker-*.log || fail "no log of a worker has the error"
+[[ $errors == "atoll: worker-"[01]": no driver here" ]] || fail "unexpected error: $errors"
 
-# One that was told to stop before it could listen has no line of its own, and is no failure.
-# shellcheck disable=SC2016 # for the stub
+# A worker that SIGTERM kills before it installs its handler is neither reported nor a failure.
+# shellcheck disable=SC2016 # the stub expands it
 deaf='trap - TERM; touch $STUB_DIR/deaf; exec sleep 20'
 fresh early
-# shellcheck disable=SC2016 # for the stub
+# shellcheck disable=SC2016 # the stub expands it
 echo 'until [[ -e $STUB_DIR/deaf ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/plan-worker-0"
 echo "$deaf" >"$STUB_DIR/plan-worker-1"
 run launch
 expect_equal "exit code" "$code" 1
-[[ $out == *"worker-0 failed, and a restart"* && $out != *"killed by signal"* ]] || fail "said: $out"
+[[ $out == *"worker-0 failed, and a restart"* && $out != *"killed by signal"* ]] || fail "unexpected output: $out"
 fresh too-early
 echo "$deaf" >"$STUB_DIR/plan-worker-0"
 launch_in_place >"$tmp/.bg" 2>&1 &
@@ -160,26 +165,27 @@ kill -INT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
-! grep -q 'killed by signal' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
+! grep -q 'killed by signal' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 
-# Wrong usage stops everything at once.
+# Exit code 2 (wrong usage) stops all processes at once.
 fresh usage
 echo 'echo "atoll: no such key"; exit 2' >"$STUB_DIR/plan-worker-1"
 run launch
-[[ $out == *"launch: stopping: worker-1 failed, and a restart would not help"* ]] || fail "said: $out"
+[[ $out == *"launch: stopping: worker-1 failed, and a restart would not help"* ]] ||
+    fail "unexpected output: $out"
 expect_equal "the error" "$errors" "atoll: worker-1: no such key"
 expect_equal "exit code" "$code" 2
 expect_equal "starts of workers" "$(calls worker)" 2
 
 fresh coordinator-usage
-# shellcheck disable=SC2016 # for the stub
+# shellcheck disable=SC2016 # the stub expands it
 sed -i '2i [[ -e $STUB_DIR/refuse ]] \&\& { echo "$*" >>"$STUB_LOG"; exit 2; }' bin/atoll-coordinator
 touch "$STUB_DIR/refuse"
 run launch
 expect_equal "exit code" "$code" 2
 expect_equal "starts of the coordinator" "$(wc -l <"$STUB_LOG")" 1
 
-# SIGTERM is handed on; what stops in time is resumable.
+# Launch forwards SIGTERM; if all children stop in time, launch exits with 75 (resumable).
 fresh term
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
@@ -190,22 +196,22 @@ code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
 expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: continue with the same command"
-gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 was left behind"
-gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator was left behind"
+gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still running"
+gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator is still running"
 
-# A run that was complete when the signal came is done, whatever workers say.
+# A run that was complete before the signal ends with 0, even if the workers exit with 75.
 fresh complete
 touch "$STUB_DIR/complete"
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 both_started
 kill -TERM $pid
-wait $pid || fail "ended with $?: $(<"$tmp/.bg")"
-! grep -q 'continue with' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
+wait $pid || fail "exit code $?: $(<"$tmp/.bg")"
+! grep -q 'continue with' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 
-# What stops already is not signalled again: a worker that saves would be killed by that.
-fresh once
-# shellcheck disable=SC2016 # for the stub
+# Launch sends SIGTERM once per child: a second signal would kill a worker while it saves.
+fresh one-signal
+# shellcheck disable=SC2016 # the stub expands it
 echo 'trap "echo TERM >>$STUB_DIR/signals" TERM; touch $STUB_DIR/listens' >"$STUB_DIR/plan-worker-1"
 # shellcheck disable=SC2016
 echo 'until [[ -e $STUB_DIR/listens ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/plan-worker-0"
@@ -220,9 +226,9 @@ wait $pid || code=$?
 expect_equal "exit code" "$code" 1
 expect_equal "signals" "$(<"$STUB_DIR/signals")" TERM
 
-# A terminal that is closed stops it, too, but not with nohup.
+# SIGHUP (closed terminal) stops launch, but not under nohup.
 fresh hangup
-by=(env --default-signal=HUP) # this test may run under nohup itself
+by=(env --default-signal=HUP) # the test itself may run under nohup
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 both_started
@@ -237,20 +243,20 @@ pid=$!
 wait_until 10 both_started
 kill -HUP $pid
 touch "$STUB_DIR/finish"
-wait $pid || fail "nohup: ended with $?: $(<"$tmp/.bg")"
+wait $pid || fail "nohup: exit code $?: $(<"$tmp/.bg")"
 by=()
 
-# Started by a program that does not want to hear of its children: launch does, of its own.
-fresh unheard
+# Launch inherits an ignored SIGCHLD and still waits for its children.
+fresh sigchld-ignored
 touch "$STUB_DIR/finish"
 by=(env --ignore-signal=CHLD)
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
 wait_until 10 gone $pid
-wait $pid || fail "with SIGCHLD ignored: ended with $?: $(<"$tmp/.bg")"
+wait $pid || fail "SIGCHLD ignored: exit code $?: $(<"$tmp/.bg")"
 by=()
 
-# What does not stop is killed after --stop-timeout.
+# Launch kills children that are still running after --stop-timeout.
 fresh stubborn
 echo "trap '' TERM; touch \$STUB_DIR/deaf" >"$STUB_DIR/plan-worker-0"
 launch_in_place --stop-timeout 0.5 >"$tmp/.bg" 2>&1 &
@@ -260,10 +266,10 @@ kill -INT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
-grep -q 'killing all: still running after' "$tmp/.bg" || fail "said: $(<"$tmp/.bg")"
-gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the stubborn worker is still there"
+grep -q 'killing all: still running after' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
+gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the worker that ignores SIGTERM is still running"
 
-# A child that prints without end, faster than it is read, keeps nothing from being heard.
+# A child that prints faster than launch reads does not delay the handling of SIGTERM.
 fresh endless
 echo 'for i in 1 2 3 4; do yes & done; wait' >"$STUB_DIR/plan-worker-0"
 launch_in_place >"$tmp/.bg" 2>&1 &
@@ -275,7 +281,7 @@ code=0
 wait $pid || code=$?
 expect_equal "exit code" "$code" 75
 
-# Even SIGKILL of launch leaves no process and no lock behind.
+# SIGKILL of launch leaves no process and no lock behind.
 fresh sigkill
 launch_in_place >"$tmp/.bg" 2>&1 &
 pid=$!
@@ -288,13 +294,13 @@ wait_until 5 gone "$(<"$rundir/coordinator.pid")"
 touch "$STUB_DIR/finish"
 expect_success launch
 
-# --resume never wants a new folder; auto and a finished folder go on.
+# --resume never refuses a folder with a run; --resume auto continues it.
 mkdir -p "$rundir/journal"
 touch "$rundir/journal/log"
-expect_success launch --resume never # a first try that read no model
+expect_success launch --resume never # a journal without a checkpoint or metrics is no run yet
 mkdir -p "$rundir/checkpoints/round_000000"
 expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
-rmdir "$rundir/checkpoints/round_000000" # the journal alone may be enough to go on
+rmdir "$rundir/checkpoints/round_000000" # a run can continue from its journal alone
 echo '{}' >"$rundir/metrics.jsonl"
 expect_failure 1 "atoll: $rundir already holds a run and --resume is never*" launch --resume never
 rm "$rundir/metrics.jsonl"
@@ -314,9 +320,9 @@ expect_failure 2 'atoll: cannot listen on tcp://192.0.2.1:29600: this machine do
     "$atoll" launch run.yaml --workers 1 --dir "$tmp/none" --coordinator.listen=tcp://192.0.2.1:29600
 expect_failure 2 'atoll: some contains meta.json but no run: *' "$atoll" launch run.yaml --workers 1 --dir some
 expect_success "$atoll" help launch
-[[ $out == 'usage: atoll launch '* ]] || fail "help launch said: $out"
+[[ $out == 'usage: atoll launch '* ]] || fail "unexpected output of help launch: $out"
 expect_failure 2 'atoll: unknown verb *foo*' "$atoll" help foo
 expect_failure 2 'atoll: unexpected argument *zzz*' "$atoll" config help zzz
-[[ ! -e $tmp/none ]] || fail "a run that never started left a folder"
+[[ ! -e $tmp/none ]] || fail "a refused launch left a run folder"
 expect_failure 1 "atoll: cannot start */none/atoll-coordinator: *" env ATOLL_BIN_DIR="$tmp/none" "$atoll" launch run.yaml --workers 1 --dir "$tmp/x"
 done_testing

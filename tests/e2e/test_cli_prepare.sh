@@ -1,4 +1,4 @@
-# atoll prepare: what it writes and what it refuses.
+# atoll prepare: its output, and refused inputs.
 # shellcheck shell=bash source=tests/e2e/cli.sh
 source tests/e2e/cli.sh
 atoll=$ATOLL_BIN/atoll
@@ -21,31 +21,31 @@ expect_equal documents "$(field out/meta.json documents)" 4
 expect_equal bytes "$(field out/meta.json bytes)" 10
 expect_equal "size of the shard" "$(stat -c %s out/train_000000.bin)" $((1024 + 2 * 14))
 
-# Few documents: the tail of each, cut after a line end where one is near.
+# Few documents: the validation set is the tail of each document, cut after a nearby line end.
 printf '0123456789\nabcdefgh\n' >one.txt
 expect_success "$atoll" prepare tails one.txt --val-fraction 0.5
 expect_equal "tail" "$(tokens tails/val_000000.bin)" "97 98 99 100 101 102 103 104 10"
 expect_equal "held out" "$(field tails/meta.json held_out)" tails
-expect_equal "nothing lost" "$(field tails/meta.json train_tokens)" 12
+expect_equal "train tokens" "$(field tails/meta.json train_tokens)" 12
 
-# Many documents: whole ones, chosen by the seed, each exactly once.
+# Many documents: the seed selects whole documents; every document appears exactly once.
 for i in $(seq 100 399); do printf '{"text":"%s"}\n' "$i"; done >many.jsonl
 expect_success "$atoll" prepare m1 many.jsonl --seed 7
 expect_success "$atoll" prepare m2 many.jsonl --seed 7
 expect_success "$atoll" prepare m3 many.jsonl --seed 8
-cmp m1/val_000000.bin m2/val_000000.bin || fail "the same seed must hold out the same documents"
-cmp -s m1/val_000000.bin m3/val_000000.bin && fail "another seed must hold out other documents"
+cmp m1/val_000000.bin m2/val_000000.bin || fail "the same seed held out other documents"
+cmp -s m1/val_000000.bin m3/val_000000.bin && fail "another seed held out the same documents"
 expect_equal "held-out tokens" "$(field m1/meta.json val_tokens)" $((15 * 4))
 all=$(tail -qc +1025 m1/train_000000.bin m1/val_000000.bin | tr '\0' ' ' | tr -d ' ' | fold -w 3 | sort)
 expect_equal "all documents" "$all" "$(seq 100 399)"
 
-# Several shards, and a second, shorter run into the same folder leaves none of the first.
+# Several shards. A second run into the same folder with fewer shards removes those of the first.
 expect_success "$atoll" prepare shards many.jsonl --shard-tokens 500
 expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 3
 expect_success "$atoll" prepare shards many.jsonl
 expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 1
 
-# Byte order marks, links that lead nowhere or back, and text of which nothing can be held out.
+# Byte order marks, broken links, cyclic links, and a text too short for a validation set.
 mkdir -p links/below
 printf '\xef\xbb\xbf{"text":"xy"}\n' >links/a.jsonl
 printf '\xef\xbb\xbfz' >links/below/b.txt
@@ -77,20 +77,22 @@ expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepa
 expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
 expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
 expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
-# More shards than a worker can map.
+# The number of shards is limited, because a worker maps all of them.
 awk 'BEGIN { for (i = 0; i < 968750; i++) print "sixteen letters" }' >long.txt
 expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens give more than 60000 shards; give 259 or more' \
     "$atoll" prepare no long.txt --shard-tokens 256
 expect_failure 2 'atoll: --tokenizer is *' "$atoll" prepare no in --tokenizer gpt2
 expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3
 expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in
-[[ ! -e no ]] || fail "a refused input must leave nothing behind"
+[[ ! -e no ]] || fail "a refused input left a folder"
 mkdir here
 expect_failure 1 'atoll: cannot make folder here/new/*: File name too long' "$atoll" prepare "here/new/sub/$(printf '%0300d' 0)/" in
-expect_equal "folders of a prepare that failed" "$(find here)" here
+expect_equal "folders after a failed prepare" "$(find here)" here
 
-# One at a time writes into a folder; a signal ends it with one line, and leaves nothing; what a killed one leaves goes
-# with the next run. The input is so long that each is stopped in the middle.
+# - A folder has one writer at a time.
+# - A signal ends prepare with one line and removes its files.
+# - The next run removes the files of a killed prepare.
+# The input is long enough that each signal arrives in the middle.
 awk 'BEGIN { for (i = 0; i < 1000000; i++) print "all work and no play" }' >work.txt
 read -ra long <<<"$(printf 'work.txt %.0s' {1..200})"
 writing() { compgen -G 'deep/alone/*.bin.tmp-*' >/dev/null; }
@@ -103,15 +105,16 @@ kill -TERM $pid
 kill -CONT $pid
 code=0
 wait $pid || code=$?
-expect_equal "a stopped prepare's code" "$code" 75
-[[ $(<stopped.err) == 'atoll: stopped by a signal; the unfinished output is removed: '* ]] || fail "$(<stopped.err)"
-[[ ! -e deep ]] || fail "left by a stopped prepare: $(find deep)"
+expect_equal "exit code of a stopped prepare" "$code" 75
+[[ $(<stopped.err) == 'atoll: stopped by a signal; the unfinished output is removed: '* ]] ||
+    fail "unexpected error of a stopped prepare: $(<stopped.err)"
+[[ ! -e deep ]] || fail "a stopped prepare left: $(find deep)"
 "$atoll" prepare deep/alone "${long[@]}" &
 pid=$!
 wait_until 60 writing
 kill -KILL $pid
 wait $pid 2>/dev/null || true
-writing || fail "a killed prepare had no time to leave anything"
+writing || fail "the killed prepare left no temporary files: the next check is void"
 expect_success "$atoll" prepare deep/alone many.jsonl
-expect_equal "left beside the set" "$(cd deep/alone && echo *)" "meta.json train_000000.bin val_000000.bin"
+expect_equal "files in the folder" "$(cd deep/alone && echo *)" "meta.json train_000000.bin val_000000.bin"
 done_testing

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# train.precision=bf16 on the emulated device: through cuDNN (emulated, too) where it is there, by the own kernel and with
-# one line where it is not, and not at all where ATOLL_ATTENTION asks for what cannot be had.
+# Attention with train.precision=bf16 on the emulated device:
+# - with cuDNN (emulated): cuDNN's attention;
+# - without cuDNN: Atoll's own kernel, and one log line;
+# - ATOLL_ATTENTION names an unavailable kernel: the worker refuses to start.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -9,7 +11,7 @@ make_data
 write_config run.yaml
 export ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so
 
-launch() { # folder settings...: ended with $status
+launch() { # FOLDER SETTINGS...: sets $status to the exit code
     local dir=$1
     shift
     status=0
@@ -17,30 +19,32 @@ launch() { # folder settings...: ended with $status
         --train.max_steps=5 --train.eval_every=100 "$@" >"$dir.log" 2>&1 || status=$?
 }
 
-refused() { # name line
-    ((status == 1 || status == 2)) || fail "$1: ended with $status, expected 1 or 2"
+refused() { # FOLDER LINE
+    ((status == 1 || status == 2)) || fail "$1: exit code $status, expected 1 or 2"
     grep -hE -m 1 -- "$2" "$1.log" "$1"/logs/*.log || fail "$1: no line \"$2\""
 }
 
 launch own
-((status == 0)) || fail "without cuDNN: ended with $status: $(tail -n 3 own.log)"
-grep -h 'own kernel, which is slower: "libcudnn.so.9": the emulation has no cuDNN' own/logs/worker-0.log || fail "no line about cuDNN"
+((status == 0)) || fail "without cuDNN: exit code $status: $(tail -n 3 own.log)"
+grep -h 'own kernel, which is slower: "libcudnn.so.9": the emulation has no cuDNN' own/logs/worker-0.log ||
+    fail "without cuDNN: no log line about it"
 export ATOLL_EMULATE_CUDNN=1
 for wish in '' cudnn exact; do
     rm -rf cudnn
     ATOLL_ATTENTION=$wish launch cudnn
-    ((status == 0)) || fail "with cuDNN, ATOLL_ATTENTION=$wish: ended with $status: $(tail -n 3 cudnn.log)"
+    ((status == 0)) || fail "with cuDNN, ATOLL_ATTENTION=$wish: exit code $status: $(tail -n 3 cudnn.log)"
     grep -q 'bf16, emulated cuDNN' cudnn/logs/worker-0.log || fail "ATOLL_ATTENTION=$wish: the log does not name cuDNN"
-    if grep 'own kernel' cudnn/logs/worker-0.log; then fail "ATOLL_ATTENTION=$wish: the own kernel all the same"; fi
+    if grep 'own kernel' cudnn/logs/worker-0.log; then fail "ATOLL_ATTENTION=$wish: the worker still uses its own kernel"; fi
     json lines own/metrics.jsonl step loss >own.txt
     json lines cudnn/metrics.jsonl step loss >cudnn.txt
     paste own.txt cudnn.txt | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d }
-        END { printf "losses of the two differ by at most %g\n", most; exit !(NR > 0 && most < 1e-2) }' ||
+        END { printf "largest difference of the losses with and without cuDNN: %g\n", most; exit !(NR > 0 && most < 1e-2) }' ||
         fail "ATOLL_ATTENTION=$wish: the losses differ"
 done
 ATOLL_ATTENTION=own launch forced
-((status == 0)) || fail "ATOLL_ATTENTION=own: ended with $status"
-grep -q 'bf16, own attention' forced/logs/worker-0.log || fail "ATOLL_ATTENTION=own: not the own kernel"
+((status == 0)) || fail "ATOLL_ATTENTION=own: exit code $status"
+grep -q 'bf16, own attention' forced/logs/worker-0.log ||
+    fail "ATOLL_ATTENTION=own: the log does not name the own kernel"
 ATOLL_ATTENTION=flash launch unknown
 refused unknown 'ATOLL_ATTENTION is "flash": own, cudnn or exact'
 unset ATOLL_EMULATE_CUDNN

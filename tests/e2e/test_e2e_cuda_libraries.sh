@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The CUDA back end with all of its true host code, on stubs of NVIDIA's libraries (tests/cuda/stubs/cudart_stub.h): one GPU and
-# several make the run of the CPU; what driver, GPU and NCCL can say against it ends in one line, and nobody hangs.
+# The CUDA back end's real host code on stubs of NVIDIA's libraries (tests/cuda/stubs/cudart_stub.h):
+# - The losses on one GPU and on several GPUs equal those of the CPU.
+# - Each failure of the driver, a GPU or NCCL ends the worker in time, with one line.
 # ctest: timeout=170 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -16,17 +17,17 @@ export ATOLL_NCCL_LIBRARY=$BIN/libnccl_stub.so
 run cpu --train.devices=cpu
 run one --train.devices=cuda:1
 same_as_cpu one
-grep -q 'cuda:1 Stub 1' one/logs/worker-0.log || fail "worker-0 does not say which GPU it uses"
+grep -q 'cuda:1 Stub 1' one/logs/worker-0.log || fail "the log of worker-0 does not name its GPU"
 
-# Ends with 1, and the line, in time: nobody waits for what will not come.
-refused() { # name line settings...
+# refused NAME LINE SETTINGS...: launch exits with 1 or 2 within 60 s and prints LINE.
+refused() {
     local name=$1 line=$2 status=0 began=$SECONDS
     shift 2
     "${command[@]}" --dir "$name" --max-restarts 0 "$@" >"$name.log" 2>&1 || status=$?
-    ((status == 1 || status == 2)) || fail "$name: ended with $status, expected 1 or 2"
+    ((status == 1 || status == 2)) || fail "$name: exit code $status, expected 1 or 2"
     grep -qF -- "$line" "$name.log" || fail "$name: no line \"$line\": $(tail -n 3 "$name.log")"
     echo "$name: $(grep -m 1 '^atoll:' "$name.log")"
-    ((SECONDS - began < 60)) || fail "$name: took $((SECONDS - began)) s"
+    ((SECONDS - began < 60)) || fail "$name: ended after $((SECONDS - began)) s, expected less than 60 s"
 }
 
 ATOLL_STUB_DRIVER=0 refused no-driver 'no NVIDIA driver on this machine: install one for CUDA' --train.devices=cuda
@@ -42,7 +43,7 @@ ATOLL_STUB_HANG=0:400 ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3 refused hanging-alon
     'device cuda:0 Stub 0: no progress for 3 s (ATOLL_GPU_TIMEOUT): it hangs, or the thread that feeds it; this worker did not end by itself within 3 s' \
     --train.devices=cuda:0
 
-if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # a build without NCCL's header has none
+if [[ -e $ATOLL_NCCL_LIBRARY ]]; then # missing in a build without NCCL's header
     run two --train.devices=cuda:2,0
     same_as_cpu two
     run cpu-muon --train.devices=cpu --inner.optimizer=muon

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# ddp keeps no state a step: what its runs survive and how. Lossless: kill -9 of a worker changes nothing. Lossy: SIGTERM of
-# all and kill -9 of the coordinator change nothing; kill -9 of a worker costs its residual, never a sample or the run.
+# Faults in a ddp run, where workers save no state per step:
+# - Lossless codec: kill -9 of a worker does not change theta.
+# - Lossy codec: SIGTERM of all nodes and kill -9 of the coordinator do not change theta.
+# - Lossy codec: kill -9 of a worker loses its residual, but no sample.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -20,42 +22,45 @@ begin() {
     for node in "${nodes[@]}"; do node_start "$node"; done
 }
 steps_reach() { (($(grep -c '"event": *"update"' run/metrics.jsonl 2>/dev/null) >= $1)); }
-kill_at() { # node step
+kill_at() { # NODE STEP
     until_true 30 "step $2" steps_reach "$2"
     node_kill "$1" || return 1
     node_start "$1"
 }
-stop_at() { # step: all of them, and start them again
+stop_at() { # STEP: stops all nodes with SIGTERM and restarts them
     local node
     until_true 30 "step $1" steps_reach "$1"
-    kill -STOP "${node_pid[coordinator]}" 2>/dev/null || return 1 # no step ends from here on
+    kill -STOP "${node_pid[coordinator]}" 2>/dev/null || return 1 # no step can end from here on
     if steps_reach $((steps - 1)); then
         kill -CONT "${node_pid[coordinator]}"
         return 1
     fi
-    # One request, as timeout(1) and service managers make it: each is told by itself, and with its group.
+    # Each node gets SIGTERM twice, as from timeout(1) and service managers: once itself, once with its group.
     for node in "${nodes[@]}" "${nodes[@]}"; do kill -TERM "${node_pid[$node]}" 2>/dev/null || true; done
     kill -CONT "${node_pid[coordinator]}"
     for node in "${nodes[@]}"; do finish "${node_pid[$node]}" 20 75 "$node after SIGTERM"; done
     for node in "${nodes[@]}"; do node_start "$node"; done
 }
-end() { # keep it as $1
+end() { # FOLDER: waits for the end and moves the run to FOLDER
     nodes_finish 60
     rm -rf "$1"
     mv run "$1"
 }
 get() { json get "$1/summary.json" "$2"; }
-same() { # what run calm
-    [[ $(get "$2" theta_hash) == "$(get "$3" theta_hash)" ]] || fail "$1: theta $(get "$2" theta_hash), undisturbed $(get "$3" theta_hash)"
-    [[ $(get "$2" tokens) == "$(get "$3" tokens)" ]] || fail "$1: $(get "$2" tokens) tokens"
-    echo "$1: the same theta as undisturbed"
+same() { # WHAT RUN CALM
+    [[ $(get "$2" theta_hash) == "$(get "$3" theta_hash)" ]] ||
+        fail "$1: theta $(get "$2" theta_hash), expected $(get "$3" theta_hash)"
+    [[ $(get "$2" tokens) == "$(get "$3" tokens)" ]] ||
+        fail "$1: $(get "$2" tokens) tokens, expected $(get "$3" tokens)"
+    echo "$1: same theta as the undisturbed run"
 }
 
 codec=(codec.up=fp32)
 begin
 end calm
 memory=$(grep 'memory in MiB' worker-0.log)
-[[ $memory == *gradient* && $memory != *moments* ]] || fail "it keeps moments, which only the coordinator needs: $memory"
+[[ $memory == *gradient* && $memory != *moments* ]] ||
+    fail "a ddp worker allocates moments, which only the coordinator needs: $memory"
 two_kills() { kill_at worker-1 60 && kill_at worker-1 180; }
 storm begin two_kills
 end killed
@@ -72,7 +77,8 @@ same "int8, stopped twice, the coordinator killed once" stopped8 calm8
 one_kill() { kill_at worker-1 130; }
 storm begin one_kill
 end killed8
-[[ $(get killed8 tokens) == "$(get calm8 tokens)" ]] || fail "int8, worker killed: $(get killed8 tokens) tokens"
+[[ $(get killed8 tokens) == "$(get calm8 tokens)" ]] ||
+    fail "int8, worker killed: $(get killed8 tokens) tokens, expected $(get calm8 tokens)"
 awk -v a="$(get killed8 final_val_loss)" -v b="$(get calm8 final_val_loss)" 'BEGIN { exit !(a - b < 0.05 && b - a < 0.05) }' ||
-    fail "int8, worker killed: validation loss $(get killed8 final_val_loss), undisturbed $(get calm8 final_val_loss)"
-echo "int8, a worker killed: every sample once, loss $(get killed8 final_val_loss) beside $(get calm8 final_val_loss)"
+    fail "int8, worker killed: validation loss $(get killed8 final_val_loss), expected about $(get calm8 final_val_loss)"
+echo "int8, a worker killed: same tokens, loss $(get killed8 final_val_loss), undisturbed $(get calm8 final_val_loss)"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A disk that fills up and gets room again: the run that is started again ends at the theta of the run nobody disturbed.
-# First the disk of everybody under `atoll launch`, then that of one worker, which is killed while its disk is full. The
-# disk is a small tmpfs in a mount namespace of this test; skipped where that is not allowed.
+# A disk fills up and later has free space again: the restarted run ends at the theta of the undisturbed run.
+# - First the disk of the whole run under `atoll launch`.
+# - Then the disk of one worker, which is killed while its disk is full.
+# The disk is a small tmpfs in a mount namespace. The test is skipped if the system does not allow that.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 if [[ -z ${DISK_NAMESPACE:-} ]]; then
@@ -14,15 +15,15 @@ source "$HERE/cluster.sh"
 
 rounds=160
 disk=$WORK/disk
-at_exit() { umount -l "$disk" 2>/dev/null || true; } # for cleanup
+at_exit() { umount -l "$disk" 2>/dev/null || true; } # hook of cleanup
 
-new_disk() { # size
+new_disk() { # SIZE
     at_exit
     mkdir -p "$disk"
     mount -t tmpfs -o "size=$1" none "$disk"
 }
 
-# Take all the room there is, and what anybody frees from now on, until there is a file "enough".
+# Fill the disk, and keep it full when space is freed, until the file "enough" exists.
 fill_disk() {
     rm -f "$WORK/enough"
     while [[ -e $disk && ! -e $WORK/enough ]]; do
@@ -37,14 +38,14 @@ fill_disk() {
 disk_full() { [[ $(stat -f -c %f "$disk") == 0 ]]; } # free blocks
 
 free_disk() {
-    touch "$WORK/enough" # it ends by itself: killed, it might leave a dd behind that fills the disk once more
+    touch "$WORK/enough" # no kill: a dd left behind could fill the disk again
     wait "$filler"
     ended "$filler"
     rm "$disk/ballast"
 }
 
 make_data
-# A saved state of 2 MB: more than what is written at once.
+# A saved state of 2 MB is larger than a single write.
 write_config run.yaml model.n_embd=96 train.max_steps=$((rounds * 5)) codec.up=int8:64 codec.down=int8:64 \
     coordinator.min_workers=2 coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7
 
@@ -54,7 +55,7 @@ launch calm calm
 finish "$pid" 60 0 "the undisturbed run"
 calm=$(json get calm/summary.json theta_hash)
 
-# --- everybody's
+# --- the disk of the whole run
 begin_launch() {
     rm -f full.log
     new_disk 40m
@@ -65,7 +66,7 @@ fill_in_time() {
     local run
     until_true 30 "round $((trial * 12))" rounds_reach $((trial * 12)) disk/run
     mapfile -t run < <(descendants "$pid")
-    kill -STOP "${run[@]}" 2>/dev/null || return 1 # it does not end while the disk is being filled
+    kill -STOP "${run[@]}" 2>/dev/null || return 1 # the run must not end while the disk fills
     if rounds_reach $((rounds - 1)) disk/run; then
         kill -CONT "${run[@]}" 2>/dev/null
         return 1
@@ -73,39 +74,40 @@ fill_in_time() {
     fill_disk
     kill -CONT "${run[@]}"
 }
-# Rounds that were told of, lost and done again: the log says which, and it does not where there are none.
-said_done_again() { # log metrics
-    local want said
+# repeats_logged LOG METRICS: the coordinator logs exactly the rounds that metrics.jsonl lists twice: they were in
+# metrics.jsonl, but not in the journal.
+repeats_logged() {
+    local want got
     want=$(json lines "$2" round round | awk '$1 <= last { print $1, last } { last = $1 }')
-    ((trial == 1)) || [[ -n $want ]] || fail "no round was done again"
-    said=$(sed -nE 's/^repeating rounds? ([0-9]+)( to ([0-9]+))?: .*/\1 \3/p' "$1" |
+    ((trial == 1)) || [[ -n $want ]] || fail "metrics.jsonl lists no round twice"
+    got=$(sed -nE 's/^repeating rounds? ([0-9]+)( to ([0-9]+))?: .*/\1 \3/p' "$1" |
         awk '{ print $1, (NF > 1 ? $2 : $1) }')
-    [[ $said == "$want" ]] || fail "done again: \"$want\" by metrics.jsonl, \"$said\" by the log"
-    echo "done again after the full disk: ${want:-none}"
+    [[ $got == "$want" ]] || fail "repeated rounds: \"$want\" by metrics.jsonl, \"$got\" by the log"
+    echo "repeated after the full disk: ${want:-none}"
 }
 for trial in 1 2 3; do
     storm begin_launch fill_in_time
     node_pid=()
     finish "$pid" 30 1 "atoll launch on a full disk"
-    grep -q 'No space left on device' full.log || fail "it does not say what was wrong: $(tail -n 5 full.log)"
+    grep -q 'No space left on device' full.log || fail "launch does not log the full disk: $(tail -n 5 full.log)"
     round=$(rounds_done disk/run)
-    ((round < rounds)) || fail "the disk was full too late: $round rounds of $rounds were done"
+    ((round < rounds)) || fail "the disk was full too late: after $round of $rounds rounds"
     free_disk
-    json lines disk/run/metrics.jsonl || fail "a full disk left half a line in metrics.jsonl"
-    # As if the rounds that it told of last had not reached the disk.
+    json lines disk/run/metrics.jsonl || fail "the full disk left an incomplete line in metrics.jsonl"
+    # A round in metrics.jsonl that is missing in the journal: the run must repeat it.
     ((trial == 1)) || printf '{"time":1,"event":"round","round":%d}\n' $((round + trial)) >>disk/run/metrics.jsonl
     launch full disk/run
-    finish "$pid" 60 0 "the run with room again"
-    said_done_again full.log disk/run/metrics.jsonl
+    finish "$pid" 60 0 "the run after the disk has space"
+    repeats_logged full.log disk/run/metrics.jsonl
     theta=$(json get disk/run/summary.json theta_hash)
-    [[ $theta == "$calm" ]] || fail "trial $trial: theta is $theta after the full disk and $calm without"
+    [[ $theta == "$calm" ]] || fail "trial $trial: theta is $theta after the full disk, expected $calm"
     [[ $(json get disk/run/summary.json tokens) == "$(json get calm/summary.json tokens)" ]] ||
-        fail "the number of tokens differs"
+        fail "trial $trial: the number of tokens differs"
     rm -rf full.log
-    echo "launch: full after $round rounds, then continued: the same theta $theta"
+    echo "launch: full after $round rounds, continued: same theta $theta"
 done
 
-# --- one worker's
+# --- the disk of one worker
 begin_worker() {
     local node
     rm -rf run worker-0 worker-1 ./*.log
@@ -131,5 +133,5 @@ kill_it_full() {
 storm begin_worker kill_it_full
 nodes_finish 60
 theta=$(json get run/summary.json theta_hash)
-[[ $theta == "$calm" ]] || fail "theta is $theta after kills of a worker with a full disk and $calm without"
-echo "worker: killed three times with its disk full: the same theta $theta"
+[[ $theta == "$calm" ]] || fail "theta is $theta after the kills of a worker with a full disk, expected $calm"
+echo "worker: killed three times with a full disk: same theta $theta"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sparse deltas up, and every way down: relayed, as a union, either, by a codec. A worker and the coordinator are killed on
-# the way (kill -9): all copies of theta stay equal, and end where the undisturbed run ends.
+# Every form of the downlink: relay, union, auto and a codec of its own. Workers and the coordinator are killed with
+# kill -9 during the run. All copies of theta stay equal, and theta ends where the undisturbed run ends.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -10,7 +10,7 @@ source "$HERE/cluster.sh"
 rounds=60
 make_data
 
-run_once() { # everybody from nothing
+run_once() { # starts a new run with all nodes
     rm -rf run worker-0 worker-1 worker-2 ./*.log
     node_start coordinator
     node_start worker-0
@@ -18,7 +18,7 @@ run_once() { # everybody from nothing
     node_start worker-2
 }
 
-run_ends() { # sets theta
+run_ends() { # waits for the end; sets theta
     nodes_finish 100
     if grep -q 'wrong parameters on this worker' worker-?.log; then fail "$what: a copy of theta differs: $(grep -h 'wrong parameters on this worker' worker-?.log)"; fi
     theta=$(json get run/summary.json theta_hash)
@@ -35,7 +35,7 @@ kill_three() {
     done
 }
 
-try() { # what settings...
+try() { # WHAT SETTINGS...
     what=$1
     shift
     write_config run.yaml train.method=local-sgd train.max_steps=$((rounds * 10)) train.sync_every=10 train.fragments=2 \
@@ -44,29 +44,31 @@ try() { # what settings...
     local calm stormy ways
     run_ends
     calm=$theta
-    bytes=$(json get run/summary.json bytes_down) # of the undisturbed run, all workers together
+    bytes=$(json get run/summary.json bytes_down) # of the undisturbed run, summed over the workers
     whole=$(grep -o '"update_bytes":[0-9]*' run/metrics.jsonl | awk -F: '{ n += 3 * $2 } END { print n }')
     ways=$(grep '"event":"update"' run/metrics.jsonl | grep -o '"codec":"[^"]*"' | sort | uniq -c | tr -s ' \n' ' ')
-    mv run/metrics.jsonl calm.jsonl # complete; of a killed coordinator a line may be missing
+    mv run/metrics.jsonl calm.jsonl # a killed coordinator may lose its last line, so keep the complete file
     storm run_once kill_three
     run_ends
     stormy=$theta
-    [[ $stormy == "$calm" ]] || fail "$what: theta is $stormy after the kills and $calm without"
-    echo "$what: theta $calm, $bytes bytes down for three times $((whole / 3)) of updates; updates:$ways"
+    [[ $stormy == "$calm" ]] || fail "$what: theta is $stormy after the kills, expected $calm"
+    echo "$what: theta $calm, $bytes bytes down for 3 x $((whole / 3)) bytes of updates; updates:$ways"
 }
 
 up=int8:256
 try 'int8, relayed' codec.down=relay
-((bytes * 100 < whole * 80)) || fail "$what: $bytes bytes for 3 x $((whole / 3)): a worker gets its own delta back"
+((bytes * 100 < whole * 80)) ||
+    fail "$what: $bytes bytes down for 3 x $((whole / 3)): relay must not send a worker its own delta"
 up=topk:64/4096+sign
 try relay codec.down=relay
-grep -q '"codec":"relay"' calm.jsonl || fail "no update says that it was relayed"
+grep -q '"codec":"relay"' calm.jsonl || fail "metrics.jsonl has no update with codec relay"
 try union codec.down=union
 try auto codec.down=auto
 weighed=$(grep '"event":"update"' calm.jsonl | sed -n 's/.*"codec":"\([a-z]*\).*"relay_bytes":\([0-9]*\),"union_bytes":\([0-9]*\).*/\1 \2 \3/p')
-[[ $(wc -l <<<"$weighed") == $((2 * rounds)) ]] || fail "auto does not say of every update what it chose from"
-awk '($1 == "relay") != ($2 <= $3) { exit 1 }' <<<"$weighed" || fail "auto takes the larger way: $weighed"
-grep -Eq '  down by (union|relay)' coordinator.log || fail "auto's rounds do not say what was chosen"
+[[ $(wc -l <<<"$weighed") == $((2 * rounds)) ]] ||
+    fail "some updates of auto lack relay_bytes and union_bytes in metrics.jsonl"
+awk '($1 == "relay") != ($2 <= $3) { exit 1 }' <<<"$weighed" || fail "auto chose the larger form: $weighed"
+grep -Eq '  down by (union|relay)' coordinator.log || fail "the round lines of auto do not name the chosen form"
 try 'top-k' codec.down=topk:64/4096+sign
 try 'clipped, relayed' codec.down=relay merge.clip=median merge.weights=equal merge.rule=mean
-echo "every way down survives kill -9 of a worker and of the coordinator"
+echo "every form of the downlink survives kill -9 of a worker and of the coordinator"

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Settings and surroundings of a GPU that cannot work, one clear line for each and no crash; odd ones that can; and a run
-# that goes from the CPU to a GPU and back. The GPUs are emulated. ctest: timeout=170
+# Emulated GPUs:
+# - Impossible settings and environments end in one line without a crash.
+# - Unusual sizes work.
+# - A run continues on a GPU and again on the CPU.
+# ctest: timeout=170
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
 
@@ -8,7 +11,7 @@ make_data
 write_config run.yaml
 export ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so ATOLL_EMULATED_GPUS=3
 
-launch() { # folder settings...: ended with $status
+launch() { # FOLDER SETTINGS...: sets $status to the exit code
     local dir=$1
     shift
     status=0
@@ -16,14 +19,14 @@ launch() { # folder settings...: ended with $status
         --inner.warmup_steps=0 "$@" >"$dir.log" 2>&1 || status=$?
 }
 
-refused() { # line settings...
+refused() { # LINE SETTINGS...
     local line=$1 name=wrong$((++wrong))
     shift
     launch "$name" "$@"
-    ((status == 1 || status == 2)) || fail "$*: ended with $status, expected 1 or 2"
+    ((status == 1 || status == 2)) || fail "$*: exit code $status, expected 1 or 2"
     grep -qE -- "$line" "$name.log" || fail "$*: no line \"$line\" in: $(<"$name.log")"
     [[ -n ${passing:-} ]] || ! grep -q 'restarting in' "$name.log" ||
-        fail "$*: tried again what cannot pass: $(<"$name.log")"
+        fail "$*: launch restarts a worker after a permanent error: $(<"$name.log")"
     echo "$*: $(grep -hE -m 1 -- "$line" "$name.log")"
 }
 wrong=0
@@ -52,19 +55,19 @@ ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.
     --train.devices=cuda
 passing=1 ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
 
-# What `atoll generate` advises is what it takes.
-generate() { # line run options...
+# The advice of `atoll generate` names its own options, not train.*.
+generate() { # LINE RUN OPTIONS...
     local line=$1 code=0
     shift
     "$BIN/atoll" generate "$@" --tokens 2 >generate.log 2>&1 || code=$?
-    ((code == 1 || code == 2)) || fail "generate $*: ended with $code, expected 1 or 2"
+    ((code == 1 || code == 2)) || fail "generate $*: exit code $code, expected 1 or 2"
     grep -qE -- "$line" generate.log || fail "generate $*: no line \"$line\" in: $(<generate.log)"
-    if grep 'train\.' generate.log; then fail "generate $*: advises what it does not take"; fi
+    if grep 'train\.' generate.log; then fail "generate $*: the advice names a key that generate does not have"; fi
     echo "generate $*: $(grep -hE -- "$line" generate.log)"
 }
 # shellcheck disable=SC2086
 launch wide --train.devices=cpu $wide
-((status == 0)) || fail "$wide: ended with $status: $(tail -n 3 wide.log)"
+((status == 0)) || fail "$wide: exit code $status: $(tail -n 3 wide.log)"
 generate 'heads of 256 columns .*; use --device cpu instead$' wide --device cuda
 ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; use --device cpu instead$' wide --device cuda
 generate 'device cuda:9: this machine has 3: cuda:0 to cuda:2$|cuda:9: the emulation has 3' wide --device cuda:9
@@ -73,17 +76,18 @@ ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: see nvidia-smi who holds it
 [[ -e /proc/driver/nvidia/version ]] ||
     ATOLL_CUDA_PLUGIN='' generate 'CUDA: (no|the NVIDIA driver shows no GPU).*; use --device cpu instead$' wide --device cuda:0
 
-# Sizes that no fast kernel takes.
+# Sizes that no fast kernel supports.
 for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model.n_head=3 --model.vocab_size=257' \
     '--model.n_embd=40 --train.batch_size=3'; do
     # shellcheck disable=SC2086 # several settings
     launch odd --train.devices=cuda --train.precision=bf16 $odd
-    ((status == 0)) || fail "$odd: ended with $status: $(tail -n 3 odd.log)"
-    grep -q 'attention by the own kernel, which is slower' odd/logs/worker-0.log || fail "$odd: no word about attention"
+    ((status == 0)) || fail "$odd: exit code $status: $(tail -n 3 odd.log)"
+    grep -q 'attention by the own kernel, which is slower' odd/logs/worker-0.log ||
+        fail "$odd: the log does not name the slower attention kernel"
     rm -rf odd
 done
 
-# One run, here and there.
+# One run on the CPU, a GPU and the CPU again.
 steps_reach() { (($(grep -c '"event":"step"' moved/metrics.jsonl) >= $1)); }
 mkdir moved
 touch moved/metrics.jsonl
@@ -96,11 +100,11 @@ for device in cpu cuda:1 cpu; do
     code=0
     wait "$pid" || code=$?
     ended "$pid"
-    ((code == 75)) || fail "$device: ended with $code: $(tail -n 5 moved.log)"
+    ((code == 75)) || fail "$device: exit code $code, expected 75: $(tail -n 5 moved.log)"
     steps=$(grep -c '"event":"step"' moved/metrics.jsonl)
 done
 json lines moved/metrics.jsonl step loss | awk '
     NR == 1 { first = $1 }
     { last = $1 }
-    END { printf "%d steps on CPU and GPU in turn: %g to %g\n", NR, first, last; exit !(last < first) }' ||
-    fail "the losses do not fall"
+    END { printf "%d steps on CPU, GPU and CPU: loss from %g to %g\n", NR, first, last; exit !(last < first) }' ||
+    fail "the loss does not fall"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# kill -9, ten times the coordinator and ten times a worker, at random instants of one run: it ends, at the same theta as
-# the run that nobody disturbed. SETTINGS: more of them, "key=value ...".
+# kill -9 at random moments of one run, ten times of the coordinator and ten times of a worker: the run ends at the
+# theta of the undisturbed run. Environment: SETTINGS="key=value ..." adds settings, ROUNDS the length, SEED the order
+# of kills.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -9,7 +10,7 @@ source "$HERE/cluster.sh"
 
 rounds=${ROUNDS:-126}
 make_data
-# shellcheck disable=SC2086 # SETTINGS is a list
+# shellcheck disable=SC2086 # split into settings
 write_config run.yaml train.max_steps=$((rounds * 20)) train.sync_every=20 train.batch_size=8 codec.up=int8:64 codec.down=int8:64 coordinator.min_workers=2 \
     coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7 ${SETTINGS:-}
 seed=${SEED:-$(date +%N)}
@@ -30,7 +31,7 @@ calm=$(json get run/summary.json theta_hash)
 echo "undisturbed: theta $calm in $(seconds $(($(now_ms) - began))) s"
 mv run calm
 
-# The k-th kill comes when the run is k/23 done, a random moment later: on any machine all of them fall into the run.
+# The k-th kill comes a random delay after k/23 of the rounds, so that all kills fall into the run on any machine.
 victims=(coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator
     worker-0 worker-1 worker-0 worker-1 worker-0 worker-1 worker-0 worker-1 worker-0 worker-1)
 for ((i = ${#victims[@]} - 1; i > 0; i--)); do
@@ -55,12 +56,14 @@ storm run_once kill_all
 nodes_finish 120
 stormy=$(json get run/summary.json theta_hash)
 echo "after $kills kills: theta $stormy in $(seconds $(($(now_ms) - began))) s"
-[[ $stormy == "$calm" ]] || fail "theta is $stormy after the kills and $calm without"
-[[ $(json get run/summary.json tokens) == "$(json get calm/summary.json tokens)" ]] || fail "the number of tokens differs"
-# A process that was killed before it had taken over the run is no restart of it; whoever listens has taken over.
+[[ $stormy == "$calm" ]] || fail "theta is $stormy after the kills, expected $calm"
+[[ $(json get run/summary.json tokens) == "$(json get calm/summary.json tokens)" ]] ||
+    fail "the number of tokens differs"
+# summary.json counts a restart when the new coordinator takes over the run. A coordinator that listens has taken over;
+# a coordinator that was killed earlier may not count.
 restarts=$(json get run/summary.json restarts)
 listened=$(grep -c '^listening on' coordinator.log)
 ((restarts >= listened - 1 && restarts <= 10 && listened > 5)) ||
-    fail "summary.json counts $restarts restarts, and $listened processes listened"
-json lines run/metrics.jsonl >/dev/null # whole lines, whatever was killed while writing
-echo "kills: 10 coordinator, 10 workers; same theta as undisturbed"
+    fail "summary.json counts $restarts restarts, but $listened coordinators listened"
+json lines run/metrics.jsonl >/dev/null # every line is complete
+echo "10 kills of the coordinator, 10 of workers: same theta as the undisturbed run"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A whole run through `atoll launch`: what it leaves in the run folder, that it learns, that it is reproducible.
+# A run under `atoll launch`: the loss falls, the run folder is complete, and a second run gives the same theta.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -7,97 +7,106 @@ source tests/e2e/lib.sh
 make_data
 write_config run.yaml
 
-launch() { # folder settings...
+launch() { # FOLDER SETTINGS...
     local dir=$1 status=0
     shift
     "$BIN/atoll" launch run.yaml --workers 2 --dir "$dir" "$@" >"$dir.log" 2>&1 || status=$?
-    ((status == 0)) || { cat "$dir.log" >&2 && fail "atoll launch ended with $status"; }
+    ((status == 0)) || { cat "$dir.log" >&2 && fail "atoll launch in $dir: exit code $status"; }
 }
 
 launch a --codec.up=int8:64 --codec.down=int8:64
-echo "two workers finish"
+echo "a run with two workers ends with 0"
 
-# The contract's fields.
+# The keys of the contract.
 json keys a/summary.json method workers params tokens steps rounds final_val_loss wall_s bytes_up bytes_down ddp_bytes \
     utilization tokens_per_s theta_hash restarts
-[[ $(json get a/summary.json method) == diloco ]] || fail "method"
-[[ $(json get a/summary.json workers) == 2 ]] || fail "workers"
-[[ $(json get a/summary.json rounds) == 12 ]] || fail "rounds: 60 steps in rounds of 5"
-[[ $(json get a/summary.json steps) == 60 ]] || fail "steps"
-[[ $(json get a/summary.json tokens) == $((2 * 60 * 4 * 32)) ]] || fail "tokens: 2 workers x 60 steps x 4 samples x 32"
-[[ $(json get a/summary.json theta_hash) =~ ^[0-9a-f]{16}$ ]] || fail "theta_hash is 16 hexadecimal digits"
-[[ $(json get a/summary.json restarts) == 0 ]] || fail "restarts"
-echo "summary.json has what the contract says"
+[[ $(json get a/summary.json method) == diloco ]] || fail "summary.json: method is not diloco"
+[[ $(json get a/summary.json workers) == 2 ]] || fail "summary.json: workers is not 2"
+[[ $(json get a/summary.json rounds) == 12 ]] || fail "summary.json: rounds is not 60 / 5"
+[[ $(json get a/summary.json steps) == 60 ]] || fail "summary.json: steps is not 60"
+[[ $(json get a/summary.json tokens) == $((2 * 60 * 4 * 32)) ]] ||
+    fail "summary.json: tokens is not 2 workers x 60 steps x 4 samples x 32"
+[[ $(json get a/summary.json theta_hash) =~ ^[0-9a-f]{16}$ ]] ||
+    fail "summary.json: theta_hash is not 16 hexadecimal digits"
+[[ $(json get a/summary.json restarts) == 0 ]] || fail "summary.json: restarts is not 0"
+echo "summary.json has the keys of the contract"
 
 json lines a/metrics.jsonl round round version tokens bytes_up bytes_down wait_s >rounds.txt
-(($(wc -l <rounds.txt) == 12)) || fail "12 round lines in metrics.jsonl, not $(wc -l <rounds.txt)"
-! grep -q -- '-' rounds.txt || fail "a round line lacks a field: $(grep -m 1 -- '-' rounds.txt)"
+(($(wc -l <rounds.txt) == 12)) || fail "metrics.jsonl has $(wc -l <rounds.txt) rounds, expected 12"
+! grep -q -- '-' rounds.txt || fail "a round line lacks a key: $(grep -m 1 -- '-' rounds.txt)"
 json lines a/metrics.jsonl step worker step round tokens loss lr grad_norm tokens_per_s tflops >steps.txt
-(($(wc -l <steps.txt) == 120)) || fail "120 step lines in metrics.jsonl, not $(wc -l <steps.txt)"
-(($(json lines a/metrics.jsonl join worker | sort -u | wc -l) == 2)) || fail "two workers joined"
-(($(json lines a/metrics.jsonl eval loss | wc -l) >= 3)) || fail "evaluations"
+(($(wc -l <steps.txt) == 120)) || fail "metrics.jsonl has $(wc -l <steps.txt) steps, expected 120"
+(($(json lines a/metrics.jsonl join worker | sort -u | wc -l) == 2)) || fail "metrics.jsonl does not have 2 joins"
+(($(json lines a/metrics.jsonl eval loss | wc -l) >= 3)) || fail "metrics.jsonl has fewer than 3 evaluations"
 echo "metrics.jsonl has every round and every step"
 
 json lines a/metrics.jsonl round loss >losses.txt
 awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first > 4 && last > 0.5 && last < first - 1) }' losses.txt ||
-    fail "it does not learn: the rounds' losses are $(paste -sd' ' losses.txt)"
+    fail "the loss does not fall: $(paste -sd' ' losses.txt)"
 val=$(json get a/summary.json final_val_loss)
-[[ $(json lines a/metrics.jsonl eval loss | tail -n 1 | cut -c 1-6) == "${val:0:6}" ]] || fail "the last eval line is not final_val_loss $val"
+[[ $(json lines a/metrics.jsonl eval loss | tail -n 1 | cut -c 1-6) == "${val:0:6}" ]] ||
+    fail "the last eval line is not final_val_loss $val"
 echo "the loss falls from $(head -n 1 losses.txt) to $(tail -n 1 losses.txt), validation $val"
 
 for file in config.yaml logs/coordinator.log logs/worker-0.log logs/worker-1.log checkpoints/latest; do
-    [[ -s a/$file ]] || fail "the run folder has no $file"
+    [[ -s a/$file ]] || fail "the run folder lacks $file"
 done
 latest=a/checkpoints/$(<a/checkpoints/latest)
 [[ -s $latest/model.safetensors && -s $latest/config.json ]] || fail "checkpoints/latest does not name a model folder"
 [[ $(json theta "$latest/model.safetensors") == "$(json get a/summary.json theta_hash)" ]] ||
-    fail "theta_hash is not that of the newest checkpoint, $(json theta "$latest/model.safetensors")"
+    fail "theta_hash differs from the newest checkpoint: $(json theta "$latest/model.safetensors")"
 "$BIN/atoll" generate a --tokens 20 --seed 1 --prompt "the " >sample.txt 2>&1 || fail "generate: $(<sample.txt)"
 "$BIN/atoll" status a >status.txt 2>&1 || fail "status: $(<status.txt)"
-"$BIN/atoll" config print a/config.yaml >printed.yaml 2>&1 || fail "config.yaml cannot be read back: $(<printed.yaml)"
+"$BIN/atoll" config print a/config.yaml >printed.yaml 2>&1 ||
+    fail "config print cannot read config.yaml: $(<printed.yaml)"
 echo "the run folder is complete"
 
 launch b --codec.up=int8:64 --codec.down=int8:64
-[[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] || fail "the same run twice gives two thetas"
-echo "the same run again gives the same theta: $(json get a/summary.json theta_hash)"
+[[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] ||
+    fail "a second run gives another theta"
+echo "a second run gives the same theta: $(json get a/summary.json theta_hash)"
 
-# Evaluations are of the run's parameters, not of what a worker has trained since: here the run's never change.
+# An evaluation uses the run's parameters, not the worker's trained copy. With this outer rate the run's never change.
 for device in cpu cuda; do
     ATOLL_CUDA_PLUGIN=$BIN/atoll_cuda_emulated.so launch "still-$device" --train.max_steps=20 --train.eval_every=1 \
         --codec.up=int8:64 --outer.learning_rate=1e-30 --train.devices="$device"
-    evals=$(json lines "still-$device/metrics.jsonl" eval loss | sed '$d') # the last one is of more windows
+    evals=$(json lines "still-$device/metrics.jsonl" eval loss | sed '$d') # the last evaluation uses more windows
     (($(wc -l <<<"$evals") >= 2 && $(sort -u <<<"$evals" | wc -l) == 1)) ||
-        fail "$device: validation losses of parameters that stay the same: ${evals//$'\n'/ }"
+        fail "$device: the validation loss changes although the parameters do not: ${evals//$'\n'/ }"
 done
-echo "validation is of the run's parameters"
+echo "evaluations use the run's parameters"
 
-# A finished run stays finished.
+# Launching a complete run again changes nothing.
 launch a --codec.up=int8:64 --codec.down=int8:64
-[[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] || fail "starting a finished run changed it"
-echo "launching a finished run again changes nothing"
+[[ $(json get a/summary.json theta_hash) == "$(json get b/summary.json theta_hash)" ]] ||
+    fail "a second launch changed a complete run"
+echo "a second launch changes nothing in a complete run"
 
 for method in ddp local-sgd async; do
     launch "m-$method" --train.method="$method" --train.max_steps=20
-    [[ $(json get "m-$method/summary.json" method) == "$method" ]] || fail "method $method"
+    [[ $(json get "m-$method/summary.json" method) == "$method" ]] || fail "summary.json: method is not $method"
     echo "method $method: validation loss $(json get "m-$method/summary.json" final_val_loss)"
 done
 
-# The other family: shared keys and values, an output layer of its own; its folder is read back.
+# Llama: grouped keys and values, untied output layer; a new run starts from its exported folder.
 llama=(--model.family=llama --model.n_kv_head=1 --model.tie_embeddings=off --train.max_steps=20)
 launch llama "${llama[@]}"
 json lines llama/metrics.jsonl round loss >losses.txt
 awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first > 4 && last > 0.5 && last < first - 0.5) }' losses.txt ||
-    fail "llama does not learn: the rounds' losses are $(paste -sd' ' losses.txt)"
+    fail "llama: the loss does not fall: $(paste -sd' ' losses.txt)"
 "$BIN/atoll" generate llama --tokens 20 --seed 1 --prompt "the " >sample.txt 2>&1 || fail "generate: $(<sample.txt)"
 "$BIN/atoll" export llama exported >export.txt 2>&1 || fail "export: $(<export.txt)"
-cmp -s exported/model.safetensors "llama/checkpoints/$(<llama/checkpoints/latest)/model.safetensors" || fail "export changed the tensors"
+cmp -s exported/model.safetensors "llama/checkpoints/$(<llama/checkpoints/latest)/model.safetensors" ||
+    fail "export changed the tensors"
 launch again "${llama[@]}" --model.init_from="$WORK/exported" --train.max_steps=5
 awk -v got="$(json lines again/metrics.jsonl round loss | sed -n 1p)" 'END { exit !(got < $1 + 0.2) }' losses.txt ||
-    fail "the exported model is not where the run ended"
+    fail "a run from the exported model starts with a higher loss than the source's last"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir other "${llama[@]}" --model.init_from="$WORK/exported" \
-    --model.rope_theta=50 >other.log 2>&1; then fail "other rotary positions than init_from's are accepted"; fi
-grep -qh 'init_from: .*rope_theta 10000, but model.rope_theta is 50' other.log other/logs/*.log || fail "no line: $(tail -n 3 other.log)"
+    --model.rope_theta=50 >other.log 2>&1; then fail "launch accepts another rope_theta than that of init_from"; fi
+grep -qh 'init_from: .*rope_theta 10000, but model.rope_theta is 50' other.log other/logs/*.log ||
+    fail "no line about init_from: $(tail -n 3 other.log)"
 if "$BIN/atoll" launch run.yaml --workers 2 --dir tied "${llama[@]}" --model.init_from="$WORK/exported" \
-    --model.tie_embeddings=on >tied.log 2>&1; then fail "the output layer of init_from's folder is left out"; fi
-grep -qh 'init_from: .*tie_word_embeddings false: set model.tie_embeddings=off' tied.log tied/logs/*.log || fail "no line: $(tail -n 3 tied.log)"
-echo "llama: from $(head -n 1 losses.txt) to $(tail -n 1 losses.txt), exported and gone on with"
+    --model.tie_embeddings=on >tied.log 2>&1; then fail "launch drops the output layer of init_from"; fi
+grep -qh 'init_from: .*tie_word_embeddings false: set model.tie_embeddings=off' tied.log tied/logs/*.log ||
+    fail "no line about init_from: $(tail -n 3 tied.log)"
+echo "llama: loss from $(head -n 1 losses.txt) to $(tail -n 1 losses.txt), exported and continued"

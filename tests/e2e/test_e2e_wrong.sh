@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Wrong inputs: every program says in one line what was wrong, where, and what to do, and ends with the right code.
-# Prints a table of what it tried and what came back.
+# Wrong inputs: every program prints one line (what is wrong, where, what to do) and exits with the right code. Prints a
+# table of the inputs and the answers.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -8,18 +8,18 @@ source tests/e2e/lib.sh
 rows=0
 failures=0
 
-# wrong WHAT CODE PATTERN COMMAND...: COMMAND must end with CODE within 20 s, its last message matching PATTERN.
+# wrong WHAT CODE PATTERN COMMAND...: COMMAND must exit with CODE within 20 s, and its last message must match PATTERN.
 wrong() {
     local what=$1 code=$2 pattern=$3 status=0 line verdict=''
     shift 3
     timeout -k 1 20 bash -c '"$@"' wrong "$@" >out.txt 2>err.txt </dev/null || status=$?
-    # One line for the user; log lines before it carry a time and a level.
-    line=$(grep -hoE '(^|\] )atoll: .*' err.txt out.txt | tail -n 1) || true # `atoll launch` says whose line it is
+    # The message for the user has no time and no level, unlike log lines.
+    line=$(grep -hoE '(^|\] )atoll: .*' err.txt out.txt | tail -n 1) || true # `atoll launch` adds a prefix
     line=${line#] }
     [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
     [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
     grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
-    [[ -n ${passing:-} ]] || ! grep -qs 'restarting in' out.txt || verdict+=" [tried again what cannot pass]"
+    [[ -n ${passing:-} ]] || ! grep -qs 'restarting in' out.txt || verdict+=" [restarts after a permanent error]"
     rm -rf never*
     rows=$((rows + 1))
     if [[ -n $verdict ]]; then
@@ -29,18 +29,20 @@ wrong() {
     printf '%2d  %-34s %3d  %s%s\n' "$rows" "$what" "$status" "${line//$WORK\//}" "$verdict"
 }
 
-# A run that must not come about, in a folder of its own: logs of it would only confuse.
+# launch in a new folder, because its run must not start.
 launch() { "$BIN/atoll" launch run.yaml --workers 1 --dir "${DIR:-$(mktemp -d never.XXXXXX)}" "$@"; }
 export -f launch
 
 make_data
 write_config run.yaml train.max_steps=20
-ATOLL_TRAIN_MAX_STEPS=20 "$BIN/atoll" launch run.yaml --workers 1 --dir good >good.log 2>&1 || fail "a good run: $(<good.log)"
-[[ $(json get good/summary.json steps) == 20 ]] || fail "max_steps of the environment: $(<good/summary.json)"
-! grep -q 'belongs to the run' good.log good/logs/* || fail "a worker under launch complains of the run's settings"
+ATOLL_TRAIN_MAX_STEPS=20 "$BIN/atoll" launch run.yaml --workers 1 --dir good >good.log 2>&1 ||
+    fail "a good run: $(<good.log)"
+[[ $(json get good/summary.json steps) == 20 ]] || fail "the run ignores ATOLL_TRAIN_MAX_STEPS: $(<good/summary.json)"
+! grep -q 'belongs to the run' good.log good/logs/* || fail "a worker under launch warns about settings of the run"
 
-"$BIN/atoll" launch run.yaml --workers 1 --dir=--odd --train.max_steps=5 >odd.log 2>&1 || fail "a folder that looks like an option: $(<odd.log)"
-[[ -e ./--odd/summary.json ]] || fail "a folder that looks like an option is not there"
+"$BIN/atoll" launch run.yaml --workers 1 --dir=--odd --train.max_steps=5 >odd.log 2>&1 ||
+    fail "--dir=--odd: $(<odd.log)"
+[[ -e ./--odd/summary.json ]] || fail "--dir=--odd: the run folder is missing"
 
 printf '%2s  %-34s %s\n' '#' 'wrong input' 'exit  message'
 echo '--- command line'
@@ -49,13 +51,14 @@ wrong 'unknown option' 2 'unknown.*--wrokers' "$BIN/atoll" launch run.yaml --wro
 wrong 'launch without a folder' 2 '--dir' "$BIN/atoll" launch run.yaml --workers 2
 wrong 'no workers' 2 'workers' "$BIN/atoll" launch run.yaml --workers 0 --dir never
 wrong 'worker without an address' 2 '--join' "$BIN/atoll-worker" --name w
-wrong 'worker name that is no text' 2 'name.*UTF-8' "$BIN/atoll-worker" --join good --name $'\xff'
-wrong 'worker name of two lines' 2 'name.*control' "$BIN/atoll-worker" --join good --name $'one\ntwo'
-wrong 'worker name that is no folder' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
-wrong 'worker folder that is no name' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff' --data.train='data/train_*.bin'
+wrong 'worker name is not UTF-8' 2 'name.*UTF-8' "$BIN/atoll-worker" --join good --name $'\xff'
+wrong 'worker name with a newline' 2 'name.*control' "$BIN/atoll-worker" --join good --name $'one\ntwo'
+wrong 'worker name with a slash' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
+wrong 'worker folder is not UTF-8' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff' --data.train='data/train_*.bin'
 wrong 'shared key given to a worker' 2 'train.max_steps belongs to the run' "$BIN/atoll-worker" --join good --train.max_steps=5
-# In the environment it may be meant for another program.
-ATOLL_TRAIN_MAX_STEPS=5 ATOLL_TRAIN_THREADS=1 "$BIN/atoll-worker" --join good --name w --data.train='data/train_*.bin' >shared.log 2>&1 || fail "a run that is over: $(<shared.log)"
+# In the environment, a shared key is a warning only: it may be meant for another program.
+ATOLL_TRAIN_MAX_STEPS=5 ATOLL_TRAIN_THREADS=1 "$BIN/atoll-worker" --join good --name w --data.train='data/train_*.bin' >shared.log 2>&1 ||
+    fail "a worker of a complete run: $(<shared.log)"
 [[ $(grep 'belongs to the run' shared.log) == *': ATOLL_TRAIN_MAX_STEPS belongs to the run'*'at the coordinator' ]] ||
     fail "shared key in a worker's environment: $(<shared.log)"
 
@@ -72,20 +75,20 @@ wrong 'unknown method' 2 'train.method.*dilocco.*diloco' launch --train.method=d
 wrong 'unknown codec' 2 'codec.up.*int9' launch --codec.up=int9:256
 wrong 'unknown codec, config print' 2 '^atoll: command line: codec.down: .*int9' "$BIN/atoll" config print run.yaml --codec.down=int9:256
 wrong 'heads do not divide width' 2 'n_embd|n_head' launch --model.n_embd=20 --model.n_head=3
-wrong 'start from nothing' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
+wrong 'start from a missing model' 2 '^atoll: model.init_from: .*nowhere' launch --model.init_from=nowhere
 wrong 'start from a run' 2 '^atoll: model.init_from: good is a run folder: give one of its checkpoints, for example good/checkpoints/round_0' launch --model.init_from=good/
 wrong 'start from a run, coordinator' 2 '^atoll: model.init_from: good is a run folder: .*, for example good/checkpoints/round_0' \
     "$BIN/atoll-coordinator" run.yaml --dir never.from --model.init_from=good
 wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' launch --model.init_from=run.yaml
 wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
-wrong 'resume from here, start from there' 2 '^atoll: --model.init_from=scratch conflicts with --resume good, .* good/checkpoints/round_0' \
+wrong 'resume and start disagree' 2 '^atoll: --model.init_from=scratch conflicts with --resume good, .* good/checkpoints/round_0' \
     launch --resume good --model.init_from=scratch
-wrong 'resume from nothing' 2 '^atoll: --resume: .*must' launch --resume must
+wrong 'resume from a missing run' 2 '^atoll: --resume: .*must' launch --resume must
 printf '{"tokens": {}}' >tokenizer.json
-wrong 'a file that is no tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
-wrong 'no file of a tokenizer' 2 'data.tokenizer: .*nowhere.json' launch --data.tokenizer=nowhere.json
+wrong 'file is not a tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
+wrong 'tokenizer file is missing' 2 'data.tokenizer: .*nowhere.json' launch --data.tokenizer=nowhere.json
 wrong 'quorum of 110 %' 2 'quorum' launch --coordinator.quorum=110%
-wrong 'evicted between heartbeats' 2 'evict_after_s: 0.5 .*at least 2' launch --coordinator.evict_after_s=0.5
+wrong 'eviction before a heartbeat' 2 'evict_after_s: 0.5 .*at least 2' launch --coordinator.evict_after_s=0.5
 wrong 'environment variable' 2 'ATOLL_TRAIN_BATCH_SIZE|train.batch_size' env ATOLL_TRAIN_BATCH_SIZE=x "$BIN/atoll" config print run.yaml
 wrong 'unknown CPU level' 2 '^atoll: ATOLL_CPU=sse: want portable, avx2 or avx512' env ATOLL_CPU=sse "$BIN/atoll" generate good --tokens 2
 wrong 'unknown CPU level, launch' 2 'ATOLL_CPU=sse: want' env ATOLL_CPU=sse bash -c 'launch "$@"' launch --train.devices=cpu
@@ -97,9 +100,9 @@ wrong 'empty text' 2 'empty|no (text|tokens|documents)' "$BIN/atoll" prepare out
 printf '{"text": "fine"}\n{"title": "no text here"}\n' >bad.jsonl
 wrong 'jsonl without text' 2 'bad.jsonl.*2' "$BIN/atoll" prepare out bad.jsonl
 wrong 'no shard matches' 2 'nowhere' launch --data.train='nowhere/*.bin'
-wrong 'a folder for shards' 2 'data.train: data/ is a folder: .*data/train_\*.bin' launch --data.train=data --data.val=data
+wrong 'folder instead of shards' 2 'data.train: data/ is a folder: .*data/train_\*.bin' launch --data.train=data --data.val=data
 printf 'too short to hold anything out' >short.txt && "$BIN/atoll" prepare short short.txt >/dev/null
-wrong 'little to evaluate on' 2 'short/val_\*.bin has no shard of more than .*--val-fraction' launch "--data.val=short/val_*.bin"
+wrong 'validation set too small' 2 'short/val_\*.bin has no shard of more than .*--val-fraction' launch "--data.val=short/val_*.bin"
 mkdir bad && cp data/val_*.bin bad/ && printf 'this is no shard of tokens, just some text of sufficient length' >bad/train_0.bin
 wrong 'not a token shard' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
 head -c 5000 data/train_000000.bin >bad/train_0.bin
@@ -107,46 +110,46 @@ wrong 'shard cut short' 1 'bad/train_0.bin' launch --data.train='bad/train_*.bin
 { head -c 4 data/train_000000.bin && printf '\x09\0\0\0' && tail -c +9 data/train_000000.bin; } >bad/train_0.bin
 wrong 'shard of another version' 1 'bad/train_0.bin.*version' launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
 cp data/train_000000.bin bad/train_0.bin
-for part in val_000000 train_0; do # the last evaluation would read the one, a step of some worker the other
+for part in val_000000 train_0; do # the first file is read by the last evaluation, the second one by a step
     printf '\xff\xff' | dd of="bad/$part.bin" bs=1 seek=$((1024 + 2 * 100)) conv=notrunc status=none
     wrong "one token of ${part%_*} too large" 2 "data.${part%_*}: bad/$part.bin: token 65535 at position 100, .* is 256" \
         launch --data.train='bad/train_*.bin' --data.val='bad/val_*.bin'
     cp data/val_000000.bin bad/val_000000.bin
 done
 wrong 'token outside the vocabulary' 2 'vocab' launch --model.vocab_size=64
-wrong 'less text than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
+wrong 'text shorter than a block' 2 'block_size' launch --model.block_size=100000 --train.eval_tokens=100000
 
 wrong 'no shard matches, worker' 2 'data.train: .*nowhere' "$BIN/atoll-worker" --join later --data.train='nowhere/*.bin'
-wrong 'no memory to speak of' 1 'needs [0-9]+ bytes on cpu .*, and nothing is free beside [0-9.]+ MiB of the coordinator' \
+wrong 'too little memory' 1 'needs [0-9]+ bytes on cpu .*, and nothing is free beside [0-9.]+ MiB of the coordinator' \
     env ATOLL_HOST_MEMORY=1000 bash -c 'launch "$@"' launch --train.devices=cpu
-wrong 'an outer rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
+wrong 'outer rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate or outer.learning_rate$' launch --max-restarts 0 \
     --outer.learning_rate=1000 --train.max_steps=1000
-wrong 'an inner rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
+wrong 'inner rate too high' 1 'diverges to NaN or infinity: lower inner.learning_rate' launch --max-restarts 0 --inner.learning_rate=1000 \
     --inner.warmup_steps=0 --train.max_steps=1000
 
 echo '--- address'
-wrong 'an address without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
-wrong 'a join line without its scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600/12/34 --dir w --name w
+wrong 'address without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
+wrong 'join line without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600/12/34 --dir w --name w
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
-wrong 'a file for a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
+wrong 'file instead of a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
-wrong 'memory in words' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
+wrong 'memory with a unit' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
-wrong 'over the network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
-[[ ! -e atoll-worker-w ]] || fail "a worker without an address that can be dialled leaves a folder"
+wrong 'network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
+[[ ! -e atoll-worker-w ]] || fail "a worker without a valid address leaves a folder"
 start taken.log "$BIN/atoll-coordinator" run.yaml --dir taken --train.max_steps=1000000
 holder=$pid
 until_true 20 "the address of a coordinator" test -s taken/address
 port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
-wrong 'port taken' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
+wrong 'port in use' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
 cp taken/address kept && echo garbage >taken/address
-wrong 'garbage for the address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
+wrong 'garbage as address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
 cp kept taken/address
 kill -STOP "$holder"
-wrong 'status of what does not answer' 1 'the coordinator of taken did not answer within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
+wrong 'status of a stopped process' 1 'the coordinator of taken did not answer within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
-mkdir stale # of a coordinator that was killed: another run has its address now
+mkdir stale # the folder of a killed coordinator; another run uses its address now
 cp taken/address stale
 cp good/run_id stale
 wrong 'address of another run, status' 1 'stale is not running: .*now serves another run, e2e' "$BIN/atoll" status stale
@@ -154,25 +157,25 @@ wrong 'address of another run, worker' 1 'stale is not running, .*now serves ano
     --dir third --name third --data.train='data/train_*.bin'
 wrong 'address of another run, with a state' 1 'stale is not running' "$BIN/atoll-worker" --join stale \
     --dir good/workers/worker-0 --name worker-0 --data.train='data/train_*.bin'
-mkdir loop && ln -s address loop/address # stands for what may not be read, whoever runs this
-wrong 'address that cannot be read' 1 'loop/address: Too many' "$BIN/atoll-worker" --join loop --name w --data.train='data/train_*.bin'
+mkdir loop && ln -s address loop/address # unreadable for every user, root included
+wrong 'unreadable address' 1 'loop/address: Too many' "$BIN/atoll-worker" --join loop --name w --data.train='data/train_*.bin'
 mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
-wrong 'checkpoint that cannot be read' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
+wrong 'unreadable checkpoint' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
 mkdir -p named/checkpoints && echo round_000007 >named/checkpoints/latest
-wrong 'checkpoint that is gone' 1 'named/checkpoints/latest names round_000007, which does not exist: give' "$BIN/atoll" generate named
-wrong 'all checkpoints for one' 1 'named/checkpoints holds all checkpoints of a run: give one' "$BIN/atoll" export named/checkpoints out
+wrong 'checkpoint is missing' 1 'named/checkpoints/latest names round_000007, which does not exist: give' "$BIN/atoll" generate named
+wrong 'folder of all checkpoints' 1 'named/checkpoints holds all checkpoints of a run: give one' "$BIN/atoll" export named/checkpoints out
 for what in ../data 'two words' "$(printf 'b\x07ll')" "$(printf '%0300d' 0)"; do
     echo "$what" >named/checkpoints/latest
-    wrong "${what:0:3} for a checkpoint" 1 'named/checkpoints/latest does not name a checkpoint: give' "$BIN/atoll" export named out
+    wrong "${what:0:3} as checkpoint" 1 'named/checkpoints/latest does not name a checkpoint: give' "$BIN/atoll" export named out
 done
 for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
     echo "$what" >loop/garbage && ln -sf garbage loop/address
-    wrong "${what:0:9} for an address" 1 'loop/address holds no address: start the coordinator' "$BIN/atoll-worker" --join loop --name w \
+    wrong "${what:0:9} as address" 1 'loop/address holds no address: start the coordinator' "$BIN/atoll-worker" --join loop --name w \
         --data.train='data/train_*.bin'
 done
-wrong 'a file for a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
+wrong 'file instead of a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
 wrong 'status of another folder' 1 'data is not a run folder' "$BIN/atoll" status data
-wrong 'status of nothing' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
+wrong 'status without a coordinator' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
 
 echo '--- another worker'
 make_text 90000 | tr a b >other.txt
@@ -186,26 +189,26 @@ kill -TERM "$holder" "$first"
 finish "$first" 20 75 "worker after SIGTERM"
 finish "$holder" 20 75 "coordinator after SIGTERM"
 
-wrong 'status of what was stopped' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
+wrong 'status of a stopped run' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
 echo garbage >taken/address
-wrong 'its address is garbage' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
+wrong 'stopped run, garbage as address' 1 'continue it with atoll-coordinator --dir taken' "$BIN/atoll" status taken
 
 echo '--- disk'
 export DIR=text.txt/run
 wrong 'run folder inside a file' 1 'text.txt' launch
 unset DIR
-limited() { (ulimit -f "$1" && shift && "$@"); } # a file that grows further is an error, not SIGXFSZ
+limited() { (ulimit -f "$1" && shift && "$@"); } # programs ignore SIGXFSZ, so a write past the limit fails
 export -f limited
 passing=1 wrong 'disk full, coordinator' 1 'write|space|large' limited 8 launch
 wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare full-data text.txt
-[[ ! -e full-data ]] || fail "prepare leaves $(ls full-data)"
+[[ ! -e full-data ]] || fail "prepare left $(ls full-data)"
 
-echo '--- what was left behind'
-wrong 'a data set is there' 2 '^atoll: data contains meta.json but no run: use another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
-[[ ! -e data/lock ]] || fail "a coordinator that never began left a lock"
+echo '--- existing folders'
+wrong 'folder holds a data set' 2 '^atoll: data contains meta.json but no run: use another --dir$' "$BIN/atoll-coordinator" run.yaml --dir data
+[[ ! -e data/lock ]] || fail "a refused coordinator left a lock"
 wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
-wrong 'a run is there already' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
-half_a_run() { # folder checkpoint.every
+wrong 'folder holds a run' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
+half_a_run() { # FOLDER CHECKPOINT_EVERY
     start half.log "$BIN/atoll" launch run.yaml --workers 1 --dir "$1" --train.max_steps=100000 --checkpoint.every="$2"
     until_true 20 "some rounds" grep -q '"round":20,' "$1/metrics.jsonl"
     kill -TERM "$pid"
@@ -227,19 +230,20 @@ wrong 'checkpoint cut short' 1 "^atoll: checkpoint $latest: cut/.*model.safetens
     "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
 rm -r "cut/checkpoints/$latest"
 start cut.log "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
-until_true 20 "the checkpoint before" grep -q '^listening' cut.log
+until_true 20 "the coordinator on the previous checkpoint" grep -q '^listening' cut.log
 kill -TERM "$pid"
-finish "$pid" 20 75 "a coordinator that went back to the checkpoint before"
-[[ -d cut/checkpoints/$(<cut/checkpoints/latest) ]] || fail "checkpoints/latest names one that was removed: $(<cut/checkpoints/latest)"
+finish "$pid" 20 75 "a coordinator on the previous checkpoint"
+[[ -d cut/checkpoints/$(<cut/checkpoints/latest) ]] ||
+    fail "checkpoints/latest names a removed checkpoint: $(<cut/checkpoints/latest)"
 cp -r gone bare
 rm -rf bare/checkpoints bare/journal/00000000.log
-wrong 'checkpoints gone' 1 '^atoll: checkpoints/ is empty, so recovery needs the whole journal: journal/00000000.log is missing: restore' \
+wrong 'checkpoints are missing' 1 '^atoll: checkpoints/ is empty, so recovery needs the whole journal: journal/00000000.log is missing: restore' \
     "$BIN/atoll-coordinator" run.yaml --dir bare --train.max_steps=100000 --checkpoint.every=4
 segments=(gone/journal/*.log)
 mv "${segments[-1]}" gone/journal/99999999.log
-wrong 'part of the journal gone' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
+wrong 'journal segment is missing' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 rm gone/journal/*.log
-wrong 'journal gone' 1 'missing in journal/: restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
+wrong 'journal is missing' 1 'missing in journal/: restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 latest=$(<good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors
@@ -252,11 +256,11 @@ wrong 'model of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type
 wrong 'codec of integers' 1 "^atoll: whole/model.safetensors: tensor .* has type I32" "$BIN/atoll" codec test int8 --file whole/model.safetensors
 ln -s elsewhere link
 wrong 'export to a link' 1 "^atoll: link is a symbolic link: choose a new folder" "$BIN/atoll" export good link
-wrong 'export to a name too long' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
-[[ ! -e new ]] || fail "left by an export that failed: $(find new)"
+wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
+[[ ! -e new ]] || fail "a failed export left: $(find new)"
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
-wrong 'no model there' 1 'data' "$BIN/atoll" generate data --tokens 5
+wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
 wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 
 rm -rf -- *.log ./*/logs

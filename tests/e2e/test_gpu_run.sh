@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tests/gpu/run without a GPU: one line and 77; and its whole flow on the emulated device, so that it cannot rot.
-# PRECISION_STEPS=N: only its section precision, with N steps in bf16 that end where fp32 ends.
+# tests/gpu/run: without a GPU it prints one line and exits with 77. On the emulated device every section runs, so that
+# the script keeps working between runs on real GPUs. PRECISION_STEPS=N: runs the section precision alone, which
+# compares N steps in bf16 with fp32.
 # ctest: timeout=240
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -15,14 +16,14 @@ fi
 if ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /proc/driver/nvidia/version ]]; then
     status=0
     python3 tests/gpu/run --bin "$BIN" >"$WORK/none.log" 2>&1 || status=$?
-    ((status == 77)) || fail "without a GPU: ended with $status, expected 77"
-    [[ $(wc -l <"$WORK/none.log") == 1 ]] || fail "without a GPU: more than one line"
+    ((status == 77)) || fail "without a GPU: exit code $status, expected 77"
+    [[ $(wc -l <"$WORK/none.log") == 1 ]] || fail "without a GPU: expected one line"
 fi
 
 status=0
 python3 tests/gpu/run --emulated --bin "$BIN" --out "$WORK/results.json" >"$WORK/run.log" 2>&1 || status=$?
 sed 's/^/    /' "$WORK/run.log"
-((status == 0)) || fail "tests/gpu/run --emulated ended with $status"
+((status == 0)) || fail "tests/gpu/run --emulated: exit code $status"
 python3 - "$WORK/results.json" <<'PY'
 import json, sys
 sections = json.load(open(sys.argv[1]))["sections"]
@@ -39,7 +40,7 @@ ends = sections["ceilings"]["ends"][0]
 for name in ("dgelu", "bias_grad"):
     assert ends[name]["separate_ms"] > 0 and ends[name]["fused_ms"] > 0 and ends[name]["repeats"] is True, ends
     assert ends[name]["faster"] in ("separate", "fused") and ends[name]["chosen"] in ("separate", "either"), ends
-assert ends["dgelu"]["chosen"] == "separate" # the emulation times nothing, and dgelu of the sum rounds otherwise
+assert ends["dgelu"]["chosen"] == "separate" # the emulator has no timing, and the fused dgelu rounds differently
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert list(sections["launch"]["losses"]) == ["cpu", "fp32", "bf16"], sections["launch"]
@@ -53,32 +54,34 @@ assert all(r["ms_up_as_floats"] > 0 and r["ms_up_as_numbers"] > 0 for r in secti
 assert len(sections["outer"]["delta"]) == 3 and 0 < sections["outer"]["share_at_h30_of_large_steps"]["gpt2-toy"] < sections["outer"]["share_at_h30"]["gpt2-toy"] < 1
 PY
 
-# A second go adds to what the first one wrote, but never to what another device did.
+# A second call adds sections to the results of the first, unless another device made them.
 again() {
     python3 tests/gpu/run --emulated --bin "$BIN" --only memory --out "$WORK/results.json" >"$WORK/again.log" 2>&1 ||
-        fail "a second go failed: $(<"$WORK/again.log")"
+        fail "the second call failed: $(<"$WORK/again.log")"
     python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))["sections"])' "$WORK/results.json"
 }
-sed -i 's/"planned_mb"/"first_go"/' "$WORK/results.json"
-[[ $(again) == "info parity codecs runs launch ranks ceilings memory train outer precision peers" ]] || fail "a second go lost sections"
-grep -q '"planned_mb"' "$WORK/results.json" || fail "the section was not done again"
-grep -q '"first_go"' "$WORK/results.json" || fail "another section was"
+sed -i 's/"planned_mb"/"first_call"/' "$WORK/results.json"
+[[ $(again) == "info parity codecs runs launch ranks ceilings memory train outer precision peers" ]] ||
+    fail "the second call lost sections"
+grep -q '"planned_mb"' "$WORK/results.json" || fail "the second call did not repeat the section"
+grep -q '"first_call"' "$WORK/results.json" || fail "the second call changed another section"
 sed -i 's/"device": "[^"]*"/"device": "another"/' "$WORK/results.json"
-[[ $(again) == "info memory" ]] || fail "figures of two devices stand in one file"
+[[ $(again) == "info memory" ]] || fail "one file holds results of two devices"
 
-# A machine with one GPU has no ranks.
+# A machine with one GPU skips the section ranks.
 ATOLL_EMULATED_GPUS=1 python3 tests/gpu/run --emulated --bin "$BIN" --only ranks --out "$WORK/one.json" >"$WORK/one.log" 2>&1 ||
     fail "with one GPU: $(<"$WORK/one.log")"
 grep -q '"skipped": "fewer than 2 GPUs"' "$WORK/one.json" || fail "with one GPU: $(<"$WORK/one.json")"
 
-# What a program of ours ends with is the reason, not a warning before it.
+# The reported reason is the program's error line, not an earlier warning.
 status=0
 ATOLL_EMULATED_NO_NCCL=1 python3 tests/gpu/run --emulated --bin "$BIN" --only ranks --out "$WORK/nccl.json" >"$WORK/nccl.log" 2>&1 ||
     status=$?
-((status == 1)) || fail "without NCCL: ended with $status, expected 1"
-grep -q 'cuda:0,1.*: atoll launch .*: exit 1: atoll: worker-0: NCCL: none' "$WORK/nccl.log" || fail "without NCCL: $(<"$WORK/nccl.log")"
+((status == 1)) || fail "without NCCL: exit code $status, expected 1"
+grep -q 'cuda:0,1.*: atoll launch .*: exit 1: atoll: worker-0: NCCL: none' "$WORK/nccl.log" ||
+    fail "without NCCL: $(<"$WORK/nccl.log")"
 
-# PyTorch's side, played by a script: its rates, eager and compiled, stand beside ours.
+# A script stands in for PyTorch: the results hold its eager and compiled rates beside Atoll's.
 cat >"$WORK/torch" <<'SH'
 #!/usr/bin/env bash
 [[ $1 == -c ]] && exit
@@ -94,21 +97,21 @@ rows = json.load(open(sys.argv[1]))["sections"]["peers"]["models"]["gpt2-toy"]
 assert rows["torch_eager"]["tokens_per_s"] == rows["torch_compile"]["tokens_per_s"] == 0.001 and rows["ours_to_best"] > 1, rows
 PY
 
-# A section that fails is said and recorded, and the rest goes on.
+# A failed section is printed and recorded; the next sections still run.
 mkdir "$WORK/bin"
 ln -s "$BIN"/{bench_gpu,atoll_cuda_emulated.so,gpu_*} "$WORK/bin"
 rm "$WORK/bin/gpu_muon"
 status=0
 python3 tests/gpu/run --emulated --bin "$WORK/bin" --only parity,ceilings --out "$WORK/broken.json" >"$WORK/broken.log" 2>&1 ||
     status=$?
-((status == 1)) || fail "with a program missing: ended with $status, expected 1"
-grep -q 'gpu_muon' "$WORK/broken.log" || fail "the missing program is not named"
-grep -q 'ceilings: ok' "$WORK/broken.log" || fail "the section after it did not run"
+((status == 1)) || fail "missing program: exit code $status, expected 1"
+grep -q 'gpu_muon' "$WORK/broken.log" || fail "the output does not name the missing program"
+grep -q 'ceilings: ok' "$WORK/broken.log" || fail "the next section did not run"
 
-# What a go had no time for is no failure, and is named apart.
+# Sections without time left are listed separately and do not fail.
 python3 tests/gpu/run --emulated --bin "$BIN" --only info,codecs --minutes 0 --out "$WORK/late.json" >"$WORK/late.log" 2>&1 ||
-    fail "out of time: ended with $?, expected 0: $(<"$WORK/late.log")"
-grep -q 'late.json: 2 sections, 0 failed; 2 out of time: info, codecs (a second go: --only info,codecs)$' "$WORK/late.log" ||
+    fail "out of time: exit code $?, expected 0: $(<"$WORK/late.log")"
+grep -q 'late.json: 2 sections, 0 failed; 2 out of time: info, codecs (run again with --only info,codecs)$' "$WORK/late.log" ||
     fail "out of time: $(<"$WORK/late.log")"
 python3 - "$WORK/late.json" <<'PY'
 import json, sys
@@ -117,7 +120,7 @@ assert section["ok"] is None and section["out_of_time"] is True and not section[
 assert section["no_time_for"] == ["codecs"], section
 PY
 
-# Whatever a program answers, or does not in time, is recorded too, and nothing of it stays behind.
+# Malformed answers and hanging programs are recorded; their processes are killed.
 mkdir "$WORK/odd"
 printf '#!/bin/sh\necho "{\\"device\\": 5, \\"note\\": 6}"\n' >"$WORK/odd/bench_gpu"
 printf '#!/bin/sh\nsleep 1000 &\necho $! >"%s"\nwait\n' "$WORK/left" >"$WORK/odd/gpu_kernels"
@@ -126,21 +129,24 @@ chmod +x "$WORK/odd"/*
 status=0
 python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 0.08 --out "$WORK/odd.json" \
     >"$WORK/odd.log" 2>&1 || status=$?
-((status == 1)) || fail "with odd programs: ended with $status, expected 1: $(<"$WORK/odd.log")"
-grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong kind passed"
-grep -q 'parity: out of time' "$WORK/odd.log" || fail "a program that does not end passed"
-grep -q 'programs kernels_vectors; programs kernels_rows, ' "$WORK/odd.log" || fail "what there was no time for is not named"
-grep -q '2 sections, 1 failed: info; 1 out of time: parity ' "$WORK/odd.log" || fail "$(tail -n 1 "$WORK/odd.log")"
-[[ -s $WORK/left ]] || fail "the program that does not end did not begin"
-grep -q 'gpu_kernels_vectors: out of time' "$WORK/odd.json.failed" || fail "nobody can read what failed"
-left_behind() {
+((status == 1)) || fail "malformed and hanging programs: exit code $status, expected 1: $(<"$WORK/odd.log")"
+grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong type passed"
+grep -q 'parity: out of time' "$WORK/odd.log" || fail "a hanging program passed"
+grep -q 'programs kernels_vectors; programs kernels_rows, ' "$WORK/odd.log" ||
+    fail "the output does not name the programs without time"
+grep -q '2 sections, 1 failed: info; 1 out of time: parity ' "$WORK/odd.log" ||
+    fail "unexpected last line: $(tail -n 1 "$WORK/odd.log")"
+[[ -s $WORK/left ]] || fail "the hanging program did not start"
+grep -q 'gpu_kernels_vectors: out of time' "$WORK/odd.json.failed" ||
+    fail "the file of failures lacks the hanging program"
+child_running() {
     local state
-    state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: ended, its parent has not looked yet
+    state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: a zombie has ended
     [[ -n $state && $state != Z ]]
 }
-! left_behind || fail "what it started is left"
+! child_running || fail "the child of the hanging program is still running"
 
-# A machine that shows less memory than it has: what is refused for it says what helps, unless that is done already.
+# A machine that shows too little memory: the error names ATOLL_HOST_MEMORY, unless it is set already.
 mkdir "$WORK/small"
 cat >"$WORK/small/bench_gpu" <<'SH'
 #!/bin/sh
@@ -150,17 +156,18 @@ SH
 chmod +x "$WORK/small/bench_gpu"
 small() {
     python3 tests/gpu/run --emulated --bin "$WORK/small" --only train --out "$WORK/small.json" >"$WORK/small.log" 2>&1 &&
-        fail "a model that was refused passed"
-    grep -c 'are free (set ATOLL_HOST_MEMORY=BYTES where the machine has more than it shows: docs/gpu.md)"' "$WORK/small.json" || true
+        fail "a refused model passed"
+    grep -c 'are free (set ATOLL_HOST_MEMORY=BYTES if the machine has more: docs/gpu.md)"' "$WORK/small.json" || true
 }
-[[ $(small) == 2 ]] || fail "what helps is not said: $(<"$WORK/small.json")" # info and train
-[[ $(ATOLL_HOST_MEMORY=1000 small) == 0 ]] || fail "what was done already is said: $(<"$WORK/small.json")"
+[[ $(small) == 2 ]] || fail "the errors lack the hint: $(<"$WORK/small.json")" # sections info and train
+[[ $(ATOLL_HOST_MEMORY=1000 small) == 0 ]] ||
+    fail "the errors repeat a hint that is already followed: $(<"$WORK/small.json")"
 
-# Called from another folder, with names as they are there; and where nothing can be written.
+# Relative paths refer to the caller's folder; an unwritable output is an error.
 mkdir -p "$WORK/here/bin"
 cat >"$WORK/here/bin/bench_gpu" <<'SH'
 #!/bin/sh
-echo "a library has something to say" >&2
+echo "a line from a library" >&2
 echo '{"device": "none", "note": "", "peak_tflops": 0, "recompute": "none", "planned_mb": 10, "taken_mb": 10}'
 SH
 cat >"$WORK/here/bin/gpu_one" <<'SH'
@@ -174,23 +181,24 @@ chmod +x "$WORK/here/bin"/*
 root=$PWD
 (cd "$WORK/here" && python3 "$root/tests/gpu/run" --emulated --bin bin --only parity,memory --out results.json) >"$WORK/here.log" 2>&1 ||
     fail "called from another folder: $(<"$WORK/here.log")"
-grep -q '"what": "sums"' "$WORK/here/results.json" || fail "called from another folder: comparisons are lost"
+grep -q '"what": "sums"' "$WORK/here/results.json" || fail "called from another folder: the comparisons are missing"
 status=0
 python3 tests/gpu/run --emulated --bin "$WORK/here/bin" --out "$WORK/here/results.json/no" >"$WORK/write.log" 2>&1 || status=$?
-((status == 1)) || fail "nowhere to write: ended with $status, expected 1"
-grep -q 'cannot write .*name another file with --out' "$WORK/write.log" || fail "nowhere to write: $(<"$WORK/write.log")"
+((status == 1)) || fail "unwritable output: exit code $status, expected 1"
+grep -q 'cannot write .*name another file with --out' "$WORK/write.log" ||
+    fail "unwritable output: $(<"$WORK/write.log")"
 
-# Who stops it has what was done so far, and nothing is left.
+# SIGTERM keeps the results so far and kills all children.
 rm "$WORK/left"
 start "$WORK/term.log" python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity,ceilings --out "$WORK/term.json"
-until_true 20 "the program that does not end" test -s "$WORK/left"
+until_true 20 "the hanging program" test -s "$WORK/left"
 kill -TERM "$pid"
 finish "$pid" 20 1 "tests/gpu/run after SIGTERM"
-! left_behind || fail "what it started is left after SIGTERM"
-grep -q 'stopped by signal 15' "$WORK/term.json" || fail "it was stopped, and its results do not say so"
-! grep -q ceilings "$WORK/term.json" || fail "it went on after SIGTERM"
+! child_running || fail "the child is still running after SIGTERM"
+grep -q 'stopped by signal 15' "$WORK/term.json" || fail "the results do not record SIGTERM"
+! grep -q ceilings "$WORK/term.json" || fail "a section ran after SIGTERM"
 
-# Killed in the middle of a section, as where a machine is taken back: what that has done so far is in the file.
+# SIGKILL in the middle of a section, as when a machine is reclaimed: the file holds the finished part.
 cp "$WORK/here/bin/gpu_one" "$WORK/odd/gpu_kernels_vectors"
 cp "$WORK/here/bin/bench_gpu" "$WORK/odd/bench_gpu"
 printf '#!/bin/sh\necho $$ >"%s"\nexec sleep 1000\n' "$WORK/hangs" >"$WORK/odd/gpu_kernels_rows"
@@ -204,13 +212,14 @@ section = json.load(open(sys.argv[1]))["sections"]["parity"]
 assert section["programs"] == ["kernels_vectors"] and not section["ok"], section
 PY
 
-# What a machine can lack: cmake; libcublasLt, which is looked for in wheels, too; and what a pack takes along.
+# Missing cmake; libcublasLt from Python wheels; the content of a pack.
 status=0
 python=$(python3 -c 'import sys; print(sys.executable)')
 mkdir "$WORK/path"
 PATH=$WORK/path ATOLL_BUILD=$WORK/none "$python" tests/gpu/run --emulated >"$WORK/cmake.log" 2>&1 || status=$?
-((status == 1)) || fail "without cmake: ended with $status, expected 1"
-grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.log" || fail "without cmake: $(<"$WORK/cmake.log")"
+((status == 1)) || fail "without cmake: exit code $status, expected 1"
+grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.log" ||
+    fail "without cmake: $(<"$WORK/cmake.log")"
 mkdir -p "$WORK/venv/lib/python3.12/site-packages/nvidia/cu13/lib" "$WORK/venv/bin"
 python3 - "$WORK/venv" "$BIN" <<'PY'
 import argparse, os, sys, time
@@ -222,8 +231,8 @@ folder, built = sys.argv[1:]
 os.environ["VIRTUAL_ENV"] = folder
 wheel = folder + "/lib/python3.12/site-packages/nvidia/cu13/lib"
 assert wheel in libraries.cuda_folders("bin", {}), libraries.cuda_folders("bin", {})
-said = libraries.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
-assert "pip install nvidia-cublas" in said and "--with-cublas" in said and wheel in said, said
+advice = libraries.advice(["x: libcublasLt.so.13: cannot open shared object file"], [wheel])
+assert "pip install nvidia-cublas" in advice and "--with-cublas" in advice and wheel in advice, advice
 assert "pip install nvidia-cublas-cu12" in libraries.advice(["x: libcublasLt.so.12: cannot open"], [])
 assert not libraries.advice(["CUDA: no NVIDIA driver on this machine"], [wheel])
 
@@ -239,7 +248,7 @@ if os.path.exists(plugin):
     assert not [name for name in libraries.linked(plugin, False) if "cublas" in name]
     assert [name for name in libraries.linked(plugin, True) if name.startswith("libcublasLt.so.")]
 
-    # A pack has all that its programs read, too: carried to a machine with nothing else, they compare.
+    # A pack holds the files that its programs read: they work on a machine with nothing else.
     programs.BUILD = folder + "/packed"
     os.makedirs(programs.BUILD)
     os.symlink(built, programs.BUILD + "/bin")
@@ -252,7 +261,7 @@ if os.path.exists(plugin):
     assert other.cwd == carried, other.cwd
     other.call([carried + "/bin/gpu_muon", "test_golden"])
 
-# One that hangs has three times its share, not all the time there is.
+# A hanging item gets three times its share of the time, not all of it.
 one = runner.Run.__new__(runner.Run)
 one.save, one.stopped = lambda: None, False
 one.until = one.deadline = one.item_until = time.monotonic() + 100
@@ -264,7 +273,7 @@ def body(item):
     return item
 one.each(entry, "items", range(10), body)
 assert 29 < lefts[0] < 31 and entry["items"] == list(range(1, 10)) and len(entry["errors"]) == 1, (lefts, entry)
-assert "out_of_time" not in entry, entry # there was time: it hangs
+assert "out_of_time" not in entry, entry # the section had time left, so the item hangs
 assert 99 < one.left() <= 100
 one.until = time.monotonic()
 one.each(entry, "items", range(3), body)
@@ -274,13 +283,14 @@ one.each(entry, "items", range(3), body)
 assert entry == {"errors": [], "items": [], "out_of_time": True, "no_time_for": ["items 0, 1, 2"]}, entry
 PY
 mkdir -p "$WORK/carried/bin" "$WORK/carried/lib"
-[[ $(python3 tests/gpu/run --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] || fail "--libraries: not of the pack"
-# As its pack is carried: this folder alone, called from anywhere. Nothing of Python's is left beside it.
+[[ $(python3 tests/gpu/run --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] ||
+    fail "--libraries: expected the folder of the pack"
+# tests/gpu works as a single copied folder, from any working directory, and leaves no __pycache__.
 mkdir -p "$WORK/carried/tests/gpu"
 cp tests/gpu/run tests/gpu/*.py "$WORK/carried/tests/gpu"
 [[ $(cd / && "$WORK/carried/tests/gpu/run" --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] ||
-    fail "carried: it wants more than its folder"
+    fail "the copied folder needs other files"
 for folder in tests/gpu "$WORK/carried/tests/gpu"; do
-    [[ ! -e $folder/__pycache__ ]] || fail "$folder/__pycache__ is left"
+    [[ ! -e $folder/__pycache__ ]] || fail "$folder/__pycache__ exists"
 done
 echo ok

@@ -1,11 +1,11 @@
-"""A folder written by us is loaded, unchanged, by Hugging Face transformers and gives the same logits; and a folder that
-transformers wrote is read back by us.
+"""Checks model folders against Hugging Face transformers: it loads Atoll's folder unchanged and gives the same logits,
+and its saved folder holds the same tensors.
 
     ATOLL_HF_OUT=/tmp/atoll-hf build/bin/test_generate_text
     python3 tests/golden/check_transformers.py /tmp/atoll-hf-gpt2
     python3 tests/golden/check_transformers.py /tmp/atoll-hf-llama
 
-Needs torch and transformers from PyPI. Writes FOLDER-saved beside FOLDER with save_pretrained and compares the tensors."""
+Needs torch and transformers from PyPI. Writes FOLDER-saved with save_pretrained and compares its tensors."""
 
 import struct
 import sys
@@ -22,7 +22,7 @@ def main(folder):
     missing = [key for key in info["missing_keys"] if key != "lm_head.weight" or not model.config.tie_word_embeddings]
     assert not problems and not missing, (problems, missing)
     assert model.dtype == torch.float32, model.dtype
-    assert model.config.bos_token_id == model.config.eos_token_id == 0, model.config  # bytes
+    assert model.config.bos_token_id == model.config.eos_token_id == 0, model.config  # byte tokenizer
     with open(f"{folder}/logits.bin", "rb") as f:
         seq, vocab = struct.unpack("<II", f.read(8))
         tokens = numpy.frombuffer(f.read(4 * seq), "<i4")

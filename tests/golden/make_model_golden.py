@@ -1,13 +1,18 @@
-"""Writes tests/golden/gpt2_small.bin or llama_small.bin: a small model's parameters, tokens, logits, loss, gradients, and
-the losses of five AdamW steps, computed by PyTorch in double precision from parameters that are exact in single precision.
+"""Writes tests/golden/gpt2_small.bin or llama_small.bin: parameters, tokens, logits, loss, gradients of a small model
+and the losses of five AdamW steps. PyTorch computes them in double precision from parameters that are exact in single
+precision.
 
     python3 tests/golden/make_model_golden.py gpt2 tests/golden/gpt2_small.bin
     python3 tests/golden/make_model_golden.py llama tests/golden/llama_small.bin
 
-Needs only torch (any 2.x). Layout, little-endian: u32 magic (0x31444C47 gpt2, 0x32444C47 llama), u32 V, C, layers, heads,
-T, B, steps, u64 P; llama alone: u32 kv_heads, ffn, tied, f64 rope_theta, norm_eps; f32 theta[P] in the order of the names
-below; i32 tokens[B*T]; i32 targets[B*T] (-1: does not count); f32 logits[B*T*V]; f32 loss (mean over counted targets);
-f32 gradients[P]; f32 losses[steps], each before its step; f64 grad_norms[steps].
+Needs only torch (any 2.x). Layout, little-endian:
+
+- u32 magic (0x31444C47 gpt2, 0x32444C47 llama), u32 V, C, layers, heads, T, B, steps, u64 P
+- llama only: u32 kv_heads, ffn, tied, f64 rope_theta, norm_eps
+- f32 theta[P] in the order of shapes()
+- i32 tokens[B*T], i32 targets[B*T] (-1: ignored)
+- f32 logits[B*T*V], f32 loss (mean over targets that are not ignored), f32 gradients[P]
+- f32 losses[steps], each before its step, f64 grad_norms[steps]
 """
 
 import math
@@ -57,7 +62,7 @@ class GPT2:
 
 
 class Llama:
-    """Four heads on two of keys and values, an output layer of its own; eps and angles large enough to be seen."""
+    """Four query heads on two key/value heads, untied output layer; eps and angles that affect the result."""
     magic, heads, kv_heads, ffn, theta, eps = 0x32444C47, 4, 2, 40, 50.0, 1e-2
     hd = C // heads
     more = struct.pack("<3I2d", kv_heads, ffn, 0, theta, eps)
@@ -80,8 +85,8 @@ class Llama:
         return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + Llama.eps) * w
 
     @staticmethod
-    def turned(x):
-        """x of [B, heads, T, hd] at positions 0 .. T-1: pairs (i, i + hd/2) as complex numbers, times exp(i angle)."""
+    def rotate(x):
+        """Rotary embedding of x[B, heads, T, hd]: pairs (i, i + hd/2) as complex numbers, times exp(i angle)."""
         half = Llama.hd // 2
         steps = Llama.theta ** (-torch.arange(half, dtype=torch.float64) / half)
         angles = torch.arange(T, dtype=torch.float64)[:, None] * steps
@@ -95,8 +100,8 @@ class Llama:
             w = lambda name: p[f"model.layers.{i}.{name}.weight"]
             y = Llama.norm(x, w("input_layernorm"))
             q, k, v = ((y @ w(f"self_attn.{name}_proj").T).view(B, T, -1, Llama.hd).transpose(1, 2) for name in "qkv")
-            k, v = (t.repeat_interleave(Llama.heads // Llama.kv_heads, dim=1) for t in (Llama.turned(k), v))
-            x = x + attention(Llama.turned(q), k, v) @ w("self_attn.o_proj").T
+            k, v = (t.repeat_interleave(Llama.heads // Llama.kv_heads, dim=1) for t in (Llama.rotate(k), v))
+            x = x + attention(Llama.rotate(q), k, v) @ w("self_attn.o_proj").T
             y = Llama.norm(x, w("post_attention_layernorm"))
             h = F.silu(y @ w("mlp.gate_proj").T) * (y @ w("mlp.up_proj").T)
             x = x + h @ w("mlp.down_proj").T
@@ -111,7 +116,7 @@ def attention(q, k, v):
 
 
 def make_parameters(model):
-    """Every tensor away from its special values (unit norms, zero biases), so that no term can hide."""
+    """Parameters away from special values (unit norms, zero biases), so that every term affects the result."""
     torch.manual_seed(1234)
     parameters = {}
     for name, shape in model.shapes():

@@ -1,12 +1,16 @@
-"""Writes tests/golden/muon_steps.bin: matrices of odd shapes, gradients, and what torch.optim.Muon makes of them in
-double precision with adjust_lr_fn match_rms_adamw.
+"""Writes tests/golden/muon_steps.bin: matrices of odd shapes, gradients, and the result of torch.optim.Muon in double
+precision with adjust_lr_fn match_rms_adamw.
 
     python3 tests/golden/make_muon_golden.py tests/golden/muon_steps.bin
 
-Needs torch 2.9 or later. Layout, little-endian: u32 magic 0x4E4F554D, u32 matrices, u32 steps, u32 elements N; per matrix
-u32 rows, cols, ld (ld > cols: a block of columns, the next matrix goes on beside it), decay; per step f32 lr, momentum,
-weight decay, f32 rounds; f32 theta[N]; f32 gradient[N] of each step; f32 theta[N] and f32 momentum[N] at the end.
-Matrices lie end to end, row-major, blocks of columns in one matrix.
+Needs torch 2.9 or later. Layout, little-endian:
+
+- u32 magic 0x4E4F554D, u32 matrices, u32 steps, u32 elements N
+- per matrix u32 rows, cols, ld, decay; ld > cols: a block of columns, the next matrix is the block to its right
+- per step f32 lr, momentum, weight decay, rounds
+- f32 theta[N], f32 gradient[N] per step, f32 theta[N] and f32 momentum[N] after the last step
+
+The matrices follow each other without gaps, row-major; blocks of columns share one matrix.
 """
 
 import struct
@@ -22,7 +26,7 @@ STEPS = [(0.02, 0.95, 0.1, 5), (0.01, 0.95, 0.1, 5), (0.02, 0.9, 0.0, 2)]
 
 
 def run(theta, gradients):
-    """torch.optim.Muon on all blocks, each a parameter of its own. It iterates in what is called bfloat16."""
+    """torch.optim.Muon with one parameter per block. It iterates in torch.bfloat16, replaced by float64 in main()."""
     parameters = [[torch.nn.Parameter(b.clone()) for b in t.split(t.shape[1] // blocks, dim=1)]
                   for t, (_, _, blocks, _) in zip(theta, SHAPES)]
     groups = [dict(params=p, decays=shape[3]) for p, shape in zip(parameters, SHAPES)]
@@ -53,7 +57,7 @@ def main(path):
     end, momentum = run(theta, gradients)
     step = torch.cat([(e - t).reshape(-1) for e, t in zip(end, theta)])
     off = torch.cat([(r - e).reshape(-1) for r, e in zip(rough, end)]).norm() / step.norm()
-    assert 1e-4 < off < 0.1, off  # the true bfloat16 is near, and another number
+    assert 1e-4 < off < 0.1, off  # bfloat16 is close, but not equal
     with open(path, "wb") as f:
         n = sum(t.numel() for t in theta)
         f.write(struct.pack("<4I", 0x4E4F554D, sum(s[2] for s in SHAPES), len(STEPS), n))

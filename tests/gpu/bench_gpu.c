@@ -1,19 +1,19 @@
-/* What one device does in a second: the measurements of tests/gpu/run. Each command prints JSON objects, one a line.
+/* Benchmarks of one device for tests/gpu/run. Each command prints JSON objects, one per line.
  *   bench_gpu info  DEVICE PRECISION
- *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w and both gradients
- *   bench_gpu ends  DEVICE SECONDS N K M                  the way back through y[N,M] = gelu(z) w + b in bf16: product
- *       and kernels separate, fused, and what the device chooses
+ *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w[K,M] and both gradients
+ *   bench_gpu ends  DEVICE SECONDS N K M                  backward of y[N,M] = gelu(z[N,K]) w[K,M] + b[M] in bf16:
+ *       separate kernels, fused epilogues, and the device's choice
  *   bench_gpu head  DEVICE PRECISION SECONDS N C V        losses of N rows and their gradients
- *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   G heads of keys and values
+ *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   H query heads, G key/value heads of HD columns
  *   bench_gpu copy  DEVICE SECONDS MB
- *   bench_gpu delta DEVICE SECONDS SPEC N                 the outer path of N parameters (fp32, bf16, fp16: the
- *       host's, for it makes those deltas)
- *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE, or PARTS]
- *       of PARTS batches a step, else one; says what memory was planned and taken, reads step counts from standard
- *       input, one a line, and answers each with the tokens per second and the losses of those steps. DEVICE may be
- *       a list: cuda:0,1 is a rank on each, and BATCH is of all of them
- * PRECISION: fp32 or bf16. Numbers are normal, not zero: a GPU that multiplies zeros takes less power and runs faster
- * than any model. */
+ *   bench_gpu delta DEVICE SECONDS SPEC N                 outer path of N parameters; the host makes deltas in fp32,
+ *       bf16 and fp16
+ *   bench_gpu train DEVICE PRECISION FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB [RECOMPUTE | PARTS]
+ *       A step has PARTS batches (default 1). The command prints planned and allocated memory. It reads step counts
+ *       from standard input, one per line, and answers each with tokens per second and the losses of these steps.
+ *       DEVICE may be a list: cuda:0,1 runs one rank per GPU, which share BATCH.
+ * PRECISION: fp32 or bf16. Operands are normal noise, because a GPU that multiplies zeros takes less power and runs
+ * faster than with any model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,14 +51,14 @@ void *bench_random(struct device *dev, size_t n, bool activation, float sigma)
             size_t some = n - at < PATTERN ? n - at : PATTERN;
             dev->ops->upload(dev, p + at * size, half ? (void *)narrow : (void *)wide, some * size);
         }
-        if (dev->ops->sync(dev, NULL) != STATUS_OK) p = NULL; /* before the pattern goes */
+        if (dev->ops->sync(dev, NULL) != STATUS_OK) p = NULL; /* the copies read the pattern until here */
     }
     mem_free(wide);
     mem_free(narrow);
     return p;
 }
 
-/* The first one loads code; and a GPU that had nothing to do takes a while to come to its clock. */
+/* Run `once` untimed: the first call loads code, and an idle GPU needs time to raise its clock. */
 static enum status warm_up(struct device *dev, void (*once)(struct device *dev, void *ctx), void *ctx, double seconds,
                            struct err *err)
 {
@@ -85,7 +85,8 @@ enum status bench_time(struct device *dev, void (*once)(struct device *dev, void
         TRY(dev->ops->sync(dev, err));
         done += batch;
         spent = clock_monotonic_us() - start;
-        if (batch < BATCH_MAX && spent - before < BATCH_US) batch *= 2; /* few waits, but not far past the time */
+        if (batch < BATCH_MAX && spent - before < BATCH_US)
+            batch *= 2; /* few syncs, but at most about BATCH_US past the end */
     }
     *each = (double)spent * 1e-6 / (double)done;
     return STATUS_OK;
@@ -149,7 +150,8 @@ static enum status gemm(struct device *dev, double seconds, char **v, struct err
     return STATUS_OK;
 }
 
-/* --- the head ----------------------------------------------------------------------------------------------------- */
+/* --- output layer
+ * ----------------------------------------------------------------------------------------------------- */
 
 struct head {
     struct head_plan *plan;
@@ -268,7 +270,7 @@ static enum status copies(struct device *dev, double seconds, char **v, struct e
 {
     struct copies c = {.n = strtoul(v[0], NULL, 10) * 1000000 / sizeof(float)};
     double in, out, inside, adding, bytes = (double)c.n * sizeof(float) * 1e-9;
-    c.host = device_host_alloc(dev, c.n * sizeof *c.host); /* pinned: what the bus takes, not what a thread copies */
+    c.host = device_host_alloc(dev, c.n * sizeof *c.host); /* pinned: measures the bus, not a thread's copy */
     c.a = bench_random(dev, c.n, false, 1);
     c.b = bench_random(dev, c.n, false, 1);
     if (!c.host || !c.a || !c.b) return err_set(err, STATUS_NOMEM, "no memory to copy");
@@ -282,7 +284,7 @@ static enum status copies(struct device *dev, double seconds, char **v, struct e
     return STATUS_OK;
 }
 
-/* --- the program -------------------------------------------------------------------------------------------------- */
+/* --- command line ------------------------------------------------------------------------------------------------- */
 
 static enum status info(struct device *dev)
 {

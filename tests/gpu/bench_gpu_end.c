@@ -1,5 +1,5 @@
-/* What matrix products that end in more are worth (gpu/cuda/cuda_lin.c): both ways of going back through a linear
- * layer, and the one that the device chooses. */
+/* Benchmark of fused epilogues in the backward of a linear layer (gpu/cuda/cuda_lin.c): separate kernels, fused
+ * epilogue, and the device's choice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "common/base/mem.h"
 #include "tests/gpu/bench_gpu.h"
 
-enum { LOOK = 1 << 16 }; /* numbers of a result that are looked at, at most */
+enum { LOOK = 1 << 16 }; /* compared values of a result, at most */
 
 enum { SLOPE, SUMS, OPS };
 enum { SEPARATE, FUSED, TIMED, FORMS };
@@ -23,7 +23,7 @@ struct layer {
 
 struct form {
     double ms[OPS];
-    bool repeats[OPS]; /* the same bits twice */
+    bool repeats[OPS]; /* two runs give the same bits */
     unsigned char bits[OPS][LOOK * sizeof(float)];
 };
 
@@ -57,7 +57,7 @@ static enum status prepare(struct layer *l, struct err *err)
     return dev->ops->lin_plan(dev, &l->shape, &l->plan);
 }
 
-/* One result of each operation. */
+/* Download the first LOOK values of each result. */
 static enum status look(struct layer *l, unsigned char bits[OPS][LOOK * sizeof(float)], struct err *err)
 {
     struct device *dev = l->dev;
@@ -92,7 +92,7 @@ static enum status measure(const char *device, const struct lin_shape *shape, do
     enum status status = again ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for results");
     for (int i = 0; i < FORMS && status == STATUS_OK; i++) {
         struct layer l = {.shape = *shape};
-        (void)setenv("ATOLL_EPILOGUE", forms[i], 1); /* a device looks when it is told to compute in bf16 */
+        (void)setenv("ATOLL_EPILOGUE", forms[i], 1); /* use_bf16 reads it */
         status = bench_device(device, "bf16", &l.dev, err);
         if (status == STATUS_OK) status = measure_layer(&l, seconds, &all[i], again, err);
         device_close(l.dev);
@@ -101,7 +101,7 @@ static enum status measure(const char *device, const struct lin_shape *shape, do
     return status;
 }
 
-/* Which one the device chose shows in the bits; "either": the library has no such product, or rounds as ours do. */
+/* The bits show the device's choice. "either": the library lacks the epilogue or rounds like the separate kernels. */
 static const char *chosen(const struct form all[FORMS], int op)
 {
     bool separate = !memcmp(all[TIMED].bits[op], all[SEPARATE].bits[op], sizeof all->bits[op]);

@@ -1,5 +1,5 @@
-/* The outer path of a codec that has no form for devices (fp32, bf16, fp16), where the host makes the delta: from
- * parameters in its memory to a payload, and what comes back on theta. */
+/* Benchmark of the outer path for codecs without a device form (fp32, bf16, fp16): the host makes the delta from
+ * parameters in its memory, encodes it, and applies an update to theta. */
 #include <stdio.h>
 
 #include "common/base/clock.h"
@@ -41,7 +41,7 @@ static enum status set_up(struct floats *f, const char *spec, struct err *err)
     return STATUS_OK;
 }
 
-/* As worker/outer/outer_loop_delta.c does it. */
+/* Make a delta in the same steps as worker/outer/outer_loop_delta.c. */
 static enum status make(struct floats *f)
 {
     enum delta_form form = codec_lossless(f->codec) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;

@@ -1,5 +1,5 @@
-/* The host's part of the outer path, by the functions that a worker calls: bytes of a delta's numbers, an update on
- * theta and its hash, the numbers of that update for the device. */
+/* Benchmark of the host's part of the outer path, with the worker's functions: encode a quantized delta, apply an
+ * update to theta, hash theta, decode the update's quantized values for the device. */
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -8,7 +8,7 @@
 
 enum { TIMES_MAX = 50 };
 
-/* The fastest of several; *each in seconds. */
+/* Write the fastest of up to TIMES_MAX calls to *each, in seconds. */
 static enum status fastest(enum status (*once)(struct bench_host *h), struct bench_host *h, double seconds,
                            double *each)
 {
@@ -63,5 +63,5 @@ enum status bench_host_run(struct bench_host *h, double seconds, struct err *err
     if (status == STATUS_OK) status = bench_host_apply(h, seconds);
     if (status == STATUS_OK) status = fastest(decode, h, seconds, &h->decode_s);
     mem_free(h->payload);
-    return status == STATUS_OK ? status : err_set(err, status, "the codec refuses its own numbers");
+    return status == STATUS_OK ? status : err_set(err, status, "the codec cannot decode its own payload");
 }

@@ -1,8 +1,11 @@
-/* The outer path: one pass over theta, anchor and residual, and the numbers of it brought to the host; the next round's
- * theta brought up, as floats, and as an update's numbers that are added there; and the host's part between.
- * ms_round is the sum of what a round waits for, network and disk left out: bytes of the numbers are made by one thread
- * here, by one for each fragment in a worker, so it is an upper bound. ms_save is what a round waits for besides when
- * its state is saved: residual and two moments brought down. The rest of that goes on beside the upload. */
+/* Benchmark of the outer path of a device:
+ * - make the quantized delta in one pass over theta, anchor and residual, and download it;
+ * - upload the next theta, as floats or as quantized values that the device adds to its anchor;
+ * - the host's part between (bench_gpu_host.c).
+ * ms_round: time that a round waits, without network and disk. It is an upper bound, because one thread encodes the
+ * delta here, but one per fragment in a worker.
+ * ms_save: additional wait if the worker saves its state: the download of the residual and two moments. The rest of
+ * saving overlaps with the upload. */
 #include <stdio.h>
 
 #include "common/base/mem.h"
@@ -15,7 +18,7 @@ enum { STAGE_BYTES = 32 << 20, THREADS = 8 }; /* as in worker/replica/replica_cr
 struct outer {
     struct delta_plan *plan;
     size_t n;
-    float *floats; /* [n] of the host */
+    float *floats; /* [n] on the host */
     float *theta, *anchor, *residual, *rest;
     void *numbers, *host;
     size_t bytes;
@@ -44,7 +47,7 @@ static void fetch(struct device *dev, void *ctx)
 {
     struct outer *o = ctx;
     enum status ignored = device_fetch(dev, o->floats, o->theta, o->n * sizeof *o->floats, NULL);
-    (void)ignored; /* bench_time's sync has it, too */
+    (void)ignored; /* the sync in bench_time reports the same error */
 }
 
 static void place(struct device *dev, void *ctx)
@@ -83,7 +86,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     struct piece_range *pieces = mem_alloc(shape.n_pieces, sizeof *pieces);
     o.bytes = delta_format_lay_out(&shape, NULL, &laid);
     o.numbers = dev->ops->alloc(dev, o.bytes);
-    o.host = device_host_alloc(dev, o.bytes); /* as worker/outer/delta_device.c has it */
+    o.host = device_host_alloc(dev, o.bytes); /* pinned, like in worker/outer/delta_device.c */
     if (!o.floats || !o.theta || !o.anchor || !o.residual || !o.rest || !pieces || !o.numbers || !o.host)
         return err_set(err, STATUS_NOMEM, "no memory for %zu parameters", n);
     (void)codec_delta_format(codec, &shape, pieces);
@@ -92,7 +95,7 @@ enum status bench_delta(struct device *dev, double seconds, const char *spec, si
     TRY(bench_time(dev, delta_and_download, &o, seconds, &whole, err));
     TRY(pool_create(pool_cores(THREADS), POOL_FLOATS_EXACT, &pool));
     TRY(device_stage_plan(dev, STAGE_BYTES, pool));
-    TRY(bench_time(dev, add, &o, seconds, &added, err)); /* of the numbers that came */
+    TRY(bench_time(dev, add, &o, seconds, &added, err)); /* adds the delta of the download above */
     TRY(bench_time(dev, send, &o, seconds, &sent, err));
     TRY(bench_time(dev, place, &o, seconds, &placed, err));
     TRY(bench_time(dev, fetch, &o, seconds, &fetched, err));

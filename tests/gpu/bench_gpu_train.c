@@ -1,4 +1,4 @@
-/* A worker's inner steps without a run around them: its replica, fed with a language that is quickly made. */
+/* Benchmark of a worker's inner steps without a run: its replica on a synthetic language. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,8 @@ struct job {
     struct tokens data;
     uint32_t *tokens;
     uint64_t *counters; /* [step] */
-    uint32_t step;      /* sequences of one */
-    uint64_t done;      /* sequences */
+    uint32_t step;      /* sequences per step */
+    uint64_t done;      /* sequences so far */
     struct replica *replica;
 };
 
@@ -71,16 +71,16 @@ static enum status parse(struct job *j, const char *device, const char *precisio
                                                 .weight_decay = 0.1,
                                                 .grad_clip = 1.0,
                                                 .unread = true}}; /* nothing is saved */
-    if (!j->config.family) return err_set(err, STATUS_INVALID, "no family of models is called %s", v[0]);
+    if (!j->config.family) return err_set(err, STATUS_INVALID, "unknown model family %s", v[0]);
     if (n < 10) return STATUS_OK;
-    uint32_t parts = (uint32_t)strtoul(v[9], NULL, 10); /* 0: it is a word */
+    uint32_t parts = (uint32_t)strtoul(v[9], NULL, 10); /* 0: a name of RECOMPUTE */
     if (parts) j->config.grad_accum = parts;
     for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++)
         if (!strcmp(v[9], memory_level_name((enum recompute)level))) j->config.recompute = (enum recompute)level;
     return STATUS_OK;
 }
 
-/* A token is followed by one of four, each as likely: a loss of log 4 can be learned. */
+/* Each token has four equally likely successors, so the loss can fall to log 4. */
 static enum status make_data(struct job *j, struct err *err)
 {
     uint32_t vocab = j->config.model.vocab_size;
@@ -120,7 +120,7 @@ static void job_close(struct job *j)
     mem_free(j->counters);
 }
 
-/* Reported steps go to losses[LOSSES_MAX], as far as there is room. */
+/* Add a reported step to *seen and *sum; the first LOSSES_MAX losses go to losses[LOSSES_MAX]. */
 static void note(struct step_result result, long *seen, double *sum, double *losses)
 {
     if (!result.tokens) return;
@@ -159,7 +159,7 @@ static enum status serve(struct job *j, struct device *dev, struct err *err)
     struct step_result result;
     dev->ops->memory(dev, &before, &total);
     TRY(job_open(j, err));
-    /* What libraries take, they have taken after a step; one with a rate of 0 changes no parameter. */
+    /* Libraries allocate their memory in the first step. The learning rate 0 keeps the parameters. */
     for (uint32_t k = 0; k < j->step; k++) j->counters[k] = k;
     TRY(replica_train_step(j->replica, j->counters, j->step, 0, &result, err));
     TRY(replica_flush(j->replica, &result, err));

@@ -1,4 +1,4 @@
-"""Sections of tests/gpu/run that compare: the device with the CPU, plans with what is taken, bf16 with fp32."""
+"""Checks of tests/gpu/run: the device against the CPU, planned against allocated memory, bf16 against fp32."""
 
 import json
 import os
@@ -20,21 +20,21 @@ def info(run, entry):
         entry[precision] = run.bench("info", run.device, precision)
         print(f"    {entry[precision]['device']} {entry[precision]['note']}", flush=True)
     run.forget_others(run.before, entry["bf16"]["device"])
-    entry["peak_tflops"] = entry["bf16"]["peak_tflops"] or None # not known: no MFU, only the share of the ceiling
+    entry["peak_tflops"] = entry["bf16"]["peak_tflops"] or None # None: no MFU, only the share of the ceiling
     if not run.emulated and shutil.which("nvidia-smi"):
         query = "name,driver_version,power.limit,clocks.max.sm,memory.total"
         try:
             entry["nvidia_smi"] = run.call(["nvidia-smi", f"--query-gpu={query}", "--format=csv"]).splitlines()
-        except Failed as error: # some containers have none that works
+        except Failed as error: # nvidia-smi fails in some containers
             entry["nvidia_smi"] = [str(error)]
 
 
 def compare(run, entry, names):
-    """Every comparison that the tests make, worst first kept: {what: off by, allowed}."""
+    """Run the test programs and keep the largest error of each comparison: {what, off, allowed}."""
     log = run.out + ".cases"
     if os.path.exists(log):
         os.remove(log)
-    def program(words):  # name, tests of it and settings
+    def program(words):  # program name, its tests, environment settings
         words = words.split()
         settings = dict(word.split("=") for word in words if "=" in word)
         tests = [word for word in words[1:] if "=" not in word]
@@ -59,7 +59,7 @@ def compare(run, entry, names):
 def parity(run, entry):
     compare(run, entry, programs.PARITY + ATTENTION)
     if not entry["table"] and not entry.get("out_of_time"):
-        raise Failed("nothing was compared")
+        raise Failed("the programs made no comparison")
 
 
 def codecs(run, entry):
@@ -67,7 +67,7 @@ def codecs(run, entry):
 
 
 def runs(run, entry):
-    """The same training on the CPU and on the device: losses of all steps."""
+    """The same training on the CPU and on the device: the losses of all steps must agree."""
     shape, count = (("gpt2", 2, 4, 0, 64, 0, 64, 4, 256), 100)
     if run.emulated:
         shape = ("gpt2", 1, 2, 0, 16, 0, 16, 1, 64)
@@ -76,13 +76,13 @@ def runs(run, entry):
               (("cpu", "cpu", count), ("fp32", run.device, count), ("again", run.device, again))}
     entry["losses"], entry["steps"] = losses, count
     entry["fp32_off"] = max(abs(a - b) for a, b in zip(losses["cpu"], losses["fp32"]))
-    print(f"    {count} steps in fp32: losses off by {entry['fp32_off']:.1e} at most, allowed 1e-04", flush=True)
+    print(f"    {count} steps in fp32: losses differ by at most {entry['fp32_off']:.1e}, allowed 1e-04", flush=True)
     if len(losses["fp32"]) != count or not losses["cpu"][-1] < losses["cpu"][0]:
-        raise Failed("the losses do not fall")
+        raise Failed("the loss does not fall")
     if losses["again"] != losses["fp32"][:again]:
-        raise Failed("fp32 twice gives two results")
+        raise Failed("a second run in fp32 gives other losses")
     if not entry["fp32_off"] < 1e-4:
-        raise Failed("the device's losses are not those of the CPU")
+        raise Failed("the device's losses differ from those of the CPU")
 
 
 def losses_of(run, device, precision, shape, counts):
@@ -108,7 +108,7 @@ def sentences(count):
 
 
 def prepare(run, folder, count, **sizes):
-    """What `atoll launch` wants: a configuration and data of `count` sentences."""
+    """Write a configuration and data of `count` sentences for `atoll launch`."""
     with open(f"{folder}/run.yaml", "w", encoding="utf-8") as config, \
             open(f"{folder}/text.txt", "w", encoding="utf-8") as text:
         config.write(CONFIG.format(folder=folder, **sizes))
@@ -117,8 +117,8 @@ def prepare(run, folder, count, **sizes):
 
 
 def launch(run, entry):
-    """The product itself: two workers that share the device and a coordinator, with the losses of two on the CPU; and
-    in bf16, with deltas and updates that the device makes numbers of."""
+    """`atoll launch` with two workers that share the device: in fp32 beside two workers on the CPU, and in bf16 with
+    deltas and updates that the device quantizes."""
     sizes = dict(layers=1, width=16, steps=4, each=2) if run.emulated else dict(layers=2, width=128, steps=60, each=10)
     runs = ("cpu --train.devices=cpu", f"fp32 --train.devices={run.device}", f"bf16 --train.devices={run.device} "
             "--train.precision=bf16 --codec.up=topk:64/4096 --codec.down=int8")
@@ -132,20 +132,20 @@ def launch(run, entry):
                       f"{folder}/{name}"] + settings)
             with open(f"{folder}/{name}/summary.json", encoding="utf-8") as file:
                 entry["losses"][name] = json.load(file)["final_val_loss"]
-            print(f"    {name}: two workers end at a loss of {entry['losses'][name]:.4f}", flush=True)
+            print(f"    {name}: final loss of two workers {entry['losses'][name]:.4f}", flush=True)
             return name
 
         run.each(entry, "runs", runs, one)
     losses = entry["losses"]
     if "cpu" in losses and "fp32" in losses and not abs(losses["fp32"] - losses["cpu"]) < 1e-2:
-        raise Failed("the device's run does not end where the CPU's does")
+        raise Failed("the final loss on the device differs from the CPU")
     if "bf16" in losses and not losses["bf16"] < (5.6 if run.emulated else 4): # log 256 is 5.55
-        raise Failed("in bf16 nothing is learned")
+        raise Failed("the loss in bf16 does not fall")
 
 
 def ranks(run, entry):
-    """Several GPUs in one worker, two and all there are: the losses of every step beside those of one GPU with the same
-    batch; and tokens/s beside one, with a batch for each."""
+    """One worker on two GPUs and on all GPUs: the losses of every step equal those of one GPU with the same batch. Then
+    tokens/s beside one GPU, with one batch per GPU."""
     entry["gpus"] = gpus = run.results["sections"].get("info", {}).get("fp32", {}).get("gpus", 0)
     if gpus < 2:
         entry["skipped"] = "fewer than 2 GPUs"
@@ -165,7 +165,7 @@ def ranks(run, entry):
 def same_losses(run, entry, folder, steps, optimizer, devices):
     gpus, place = devices.count(",") + 1, f"{folder}/{optimizer}-{devices}"
     run.call([os.path.join(run.bin, "atoll"), "launch", f"{folder}/run.yaml", "--workers", "1", "--dir", place,
-              f"--train.devices={devices}", f"--train.batch_size={4 * entry['gpus']}", # divided by 2, and by all
+              f"--train.devices={devices}", f"--train.batch_size={4 * entry['gpus']}", # divisible by 2 and by all GPUs
               f"--inner.optimizer={optimizer}", "--inner.learning_rate=1e-3", "--log.every_steps=1"])
     with open(f"{place}/logs/worker-0.log", encoding="utf-8", errors="replace") as file:
         if f"{devices} " not in file.read():
@@ -176,24 +176,24 @@ def same_losses(run, entry, folder, steps, optimizer, devices):
             if row["event"] == "step":
                 losses[row["step"]] = row["loss"]
     if len(losses) != steps:
-        raise Failed(f"losses of {len(losses)} steps, expected {steps}")
+        raise Failed(f"metrics.jsonl has {len(losses)} steps, expected {steps}")
     losses = [losses[step] for step in sorted(losses)]
     row = {"optimizer": optimizer, "devices": devices, "gpus": gpus, "losses": losses}
     if gpus == 1:
         entry["losses"][optimizer] = losses
         return row
     if optimizer not in entry["losses"]:
-        raise Failed("there are no losses of one GPU")
+        raise Failed("the run on one GPU failed: no losses to compare with")
     row["off"] = max(abs(a / b - 1) for a, b in zip(losses, entry["losses"][optimizer]))
-    print(f"    {optimizer}, {steps} steps on {devices}: losses off by {row['off']:.1e} of those of one GPU, "
-          "allowed 1e-04", flush=True)
+    print(f"    {optimizer}, {steps} steps on {devices}: largest relative difference to one GPU "
+          f"{row['off']:.1e}, allowed 1e-04", flush=True)
     if not row["off"] < 1e-4:
-        raise Failed(f"losses off by {row['off']:.1e} of those of one GPU")
+        raise Failed(f"the losses differ from one GPU by {row['off']:.1e}, allowed 1e-04")
     return row
 
 
 def memory(run, entry):
-    """What was planned beside what the device says it gave, after a step."""
+    """Planned memory beside the memory that the device reports as allocated after a step."""
     small = ("gpt2", 12, 12, 0, 768, 0, 1024)
     llama = ("llama", 16, 32, 8, 2048, 8192, 2048)
     wanted = [small + (32, 50304, "none"), small + (32, 50304, "act"), small + (32, 50304, "norm"),
@@ -206,14 +206,15 @@ def memory(run, entry):
 
     def one(shape, precision="bf16"):
         command = [os.path.join(run.bin, "bench_gpu"), "train", run.device, precision] + [str(v) for v in shape]
-        said = json.loads([line for line in run.call(command, input="").splitlines() if line.startswith("{")][0])
-        row = {"shape": shape, "precision": precision, "recompute": said["recompute"],
-               "planned_mb": said["planned_mb"], "taken_mb": said["taken_mb"]}
+        output = json.loads([line for line in run.call(command, input="").splitlines() if line.startswith("{")][0])
+        row = {"shape": shape, "precision": precision, "recompute": output["recompute"],
+               "planned_mb": output["planned_mb"], "taken_mb": output["taken_mb"]}
         row["off"] = row["planned_mb"] / row["taken_mb"] - 1
         print(f"    {shape[0]} {shape[1]} x {shape[4]}, batch {shape[7]}, {precision}, recompute {row['recompute']}: "
-              f"planned {row['planned_mb']:.1f} MB, taken {row['taken_mb']:.1f}, {100 * row['off']:+.1f} %", flush=True)
+              f"planned {row['planned_mb']:.1f} MB, allocated {row['taken_mb']:.1f} MB, {100 * row['off']:+.1f} %",
+              flush=True)
         if not abs(row["off"]) < 0.05:
-            raise Failed(f"planned {row['planned_mb']:.1f} MB, taken {row['taken_mb']:.1f}")
+            raise Failed(f"planned {row['planned_mb']:.1f} MB, allocated {row['taken_mb']:.1f} MB: more than 5 % apart")
         return row
 
     run.each(entry, "bf16", wanted, one)
@@ -221,7 +222,7 @@ def memory(run, entry):
 
 
 def precision(run, entry):
-    """bf16 beside fp32 over a run: mean losses of each hundredth of it, and of the last tenth."""
+    """bf16 beside fp32 over a run: mean losses of each hundredth and of the last tenth."""
     shape, parts, count = (("gpt2", 4, 4, 0, 256, 0, 256, 16, 1024), 100, 20)
     if run.emulated:
         shape, parts, count = (("gpt2", 1, 2, 0, 16, 0, 16, 2, 32), 20, run.args.precision_steps // 20 or 1)
@@ -233,9 +234,9 @@ def precision(run, entry):
     print(f"    {parts * count} steps: fp32 {entry['losses']['fp32'][0]:.4f} to {last['fp32']:.4f}, bf16 to "
           f"{last['bf16']:.4f}, {100 * entry['bf16_off']:+.2f} %, allowed 0.5 %", flush=True)
     if not last["fp32"] < entry["losses"]["fp32"][0]:
-        raise Failed("the losses do not fall")
+        raise Failed("the loss does not fall")
     if not abs(entry["bf16_off"]) < 5e-3:
-        raise Failed("bf16 does not end where fp32 ends")
+        raise Failed("the final loss in bf16 differs from fp32 by more than 0.5 %")
 
 
 def sanitizer(run, entry):
@@ -250,7 +251,7 @@ def sanitizer(run, entry):
               for test, part in (("test_norm", "rows"), ("test_embed", "rows"), ("test_head", "layers"),
                                  ("test_attn", "layers"), ("test_attn_tiles", "layers"),
                                  ("test_adamw", "vectors"))]
-    options = ["--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=cuda_"] # not the libraries'
+    options = ["--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=cuda_"] # own kernels only
     own = {"ATOLL_ATTENTION": "own"}
     entry["passed"], entry["no_time_for"] = [], []
     for i, (kind, test, program) in enumerate(checks):
@@ -264,7 +265,7 @@ def sanitizer(run, entry):
         except Stopped:
             raise
         except Failed as error:
-            if "Device not supported" in error.said: # in sandboxes that show a GPU, and nobody how to look into it
+            if "Device not supported" in error.output: # sandboxes that hide the GPU's debug interface
                 entry["skipped"] = f"compute-sanitizer is not supported on this machine: {error}"
                 print(f"    {entry['skipped']}", flush=True)
                 return
@@ -275,4 +276,4 @@ def sanitizer(run, entry):
     if entry["no_time_for"] and run.deadline <= run.until:
         entry["out_of_time"] = True
     elif not entry["passed"]:
-        raise Failed(f"nothing passed, no time for {', '.join(entry['no_time_for'])}")
+        raise Failed(f"no check passed; no time for {', '.join(entry['no_time_for'])}")

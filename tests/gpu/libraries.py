@@ -1,5 +1,4 @@
-"""Finds what a machine has of CUDA, cuDNN and PyTorch, which lie in toolkits and in the wheels of its pythons; and what
-a program is linked to."""
+"""Finds CUDA, cuDNN and PyTorch in toolkits and in the wheels of all pythons, and the libraries of a program."""
 
 import glob
 import os
@@ -20,7 +19,7 @@ def gpu_here():
 
 
 def python_folders():
-    """Where each python that may be meant keeps its packages."""
+    """The package folders of all pythons that may hold CUDA wheels or PyTorch."""
     bases = [base for base in sys.path if base.endswith("-packages")]
     pythons = [os.environ.get("ATOLL_TORCH_PYTHON"), shutil.which("python3"), shutil.which("python"), sys.executable]
     prefixes = [os.path.dirname(os.path.dirname(python)) for python in pythons if python]
@@ -34,7 +33,7 @@ def python_folders():
 
 
 def cuda_folders(programs, environment):
-    """Those that exist, the likeliest first."""
+    """Existing folders with CUDA libraries, the most likely first."""
     folders = [os.path.normpath(os.path.join(os.path.abspath(programs), "..", "lib"))]
     home = environment.get("CUDA_HOME", "/usr/local/cuda")
     folders += [os.path.join(home, "lib64"), os.path.join(home, "lib")]
@@ -46,7 +45,7 @@ def cuda_folders(programs, environment):
 
 
 def cudnn_home():
-    """Of the headers, where they came with a wheel; cmake looks beside CUDA's by itself."""
+    """CUDNN_HOME if the headers come from a wheel; cmake itself looks in the CUDA toolkit."""
     for base in python_folders():
         if os.path.exists(os.path.join(base, "nvidia", "cudnn", "include", "cudnn_backend.h")):
             return {"CUDNN_HOME": os.path.join(base, "nvidia", "cudnn")}
@@ -54,7 +53,7 @@ def cudnn_home():
 
 
 def advice(errors, folders):
-    """What to do about a library that is missing; "" where it is something else."""
+    """Advice for a missing libcublasLt; "" for other errors."""
     found = re.search(r"libcublasLt\.so\.(\d+)", "\n".join(errors))
     if not found:
         return ""
@@ -66,8 +65,7 @@ def advice(errors, folders):
 
 
 def linked(path, with_cublas):
-    """What goes into a pack with this program: {name: file}; not what any machine has, at least as new, nor the
-    driver."""
+    """Libraries of a program for a pack: {name: file}, without the driver and without libc and its companions."""
     leave = ("libc.so", "libm.so", "libdl.so", "librt.so", "libpthread.so", "libresolv.so", "ld-linux", "linux-vdso",
              "libstdc++.so", "libgcc_s.so")
     files = {}

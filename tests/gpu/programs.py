@@ -1,4 +1,4 @@
-"""The programs of tests/gpu/run: which they are, their build, and the pack that carries them to another machine."""
+"""The programs of tests/gpu/run: their list, their build, and the pack for another machine."""
 
 import glob
 import os
@@ -11,11 +11,11 @@ import libraries
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.environ.get("ATOLL_BUILD", os.path.join(ROOT, "build"))
-# Tests of tests/parity that run on any device; each is built once more as gpu_NAME.
+# Tests of tests/parity that run on any device; a second build of each is gpu_NAME.
 PARITY = ("kernels_vectors", "kernels_rows", "kernels_layers", "muon", "recompute")
 CODECS = ("delta", "outer", "stage", "theta")
 PROGRAMS = ["atoll", "atoll-coordinator", "atoll-worker"]
-GOLDEN = os.path.join("tests", "golden") # what programs read that compare, from where they run
+GOLDEN = os.path.join("tests", "golden") # files that the programs read from their working directory
 GOLDEN_FILES = ("muon_steps.bin",)
 
 
@@ -35,7 +35,7 @@ def build(args):
              ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count() or 1), "--target"] + targets(args.emulated)]
     if glob.glob(os.path.join(BUILD, "build.ninja")) + glob.glob(os.path.join(BUILD, "Makefile")):
         steps[0] = ["cmake", BUILD]
-    print(f"tests/gpu/run: builds, see {log}", flush=True)
+    print(f"tests/gpu/run: building, log in {log}", flush=True)
     with open(log, "w", encoding="utf-8") as file:
         for step in steps:
             try:
@@ -44,14 +44,14 @@ def build(args):
             except OSError as error:
                 code = error.strerror
             if code:
-                with open(log, encoding="utf-8", errors="replace") as said:
-                    why = [line.strip() for line in said if "rror" in line][:1]
+                with open(log, encoding="utf-8", errors="replace") as output:
+                    why = [line.strip() for line in output if "rror" in line][:1]
                 sys.exit(f"tests/gpu/run: {step[0]} failed ({code}){': ' if why else ''}{''.join(why)}; see {log}; "
                          "or build elsewhere with --pack and use --bin (see the head of tests/gpu/run)")
 
 
 def pack(with_cublas):
-    """Programs and what they link, for a machine that can build nothing."""
+    """Collect the programs and their libraries for a machine that cannot build them."""
     folder = os.path.join(BUILD, "gpu", "pack")
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("bin", "lib", GOLDEN):
@@ -65,8 +65,8 @@ def pack(with_cublas):
             shutil.copy2(file, os.path.join(folder, "lib", library))
     cublas = glob.glob(os.path.join(folder, "lib", "libcublasLt*"))
     if with_cublas and not cublas:
-        sys.exit("tests/gpu/run: --with-cublas: the plugin finds no libcublasLt here: see LD_LIBRARY_PATH")
+        sys.exit("tests/gpu/run: --with-cublas: no libcublasLt on this machine: set LD_LIBRARY_PATH")
     size = sum(os.path.getsize(file) for file in glob.glob(os.path.join(folder, "*", "*"))) / 1e6
     print(f"{folder}: {size:.0f} MB, {'with' if cublas else 'without'} libcublasLt"
-          f"{'' if cublas else ', which the other machine has in CUDA or PyTorch for it (else --with-cublas)'}")
-    print(f"carry this folder and tests/gpu, then tests/gpu/run --bin {os.path.join(folder, 'bin')}")
+          f"{'' if cublas else ' (the other machine needs CUDA or PyTorch; if not: --with-cublas)'}")
+    print(f"copy this folder and tests/gpu to that machine, then: tests/gpu/run --bin {os.path.join(folder, 'bin')}")

@@ -1,5 +1,5 @@
-"""One go of tests/gpu/run: programs are called with limits of time, sections follow one another whatever becomes of
-them, and what is known is always in the file of results."""
+"""One call of tests/gpu/run: calls programs with time limits, runs all sections even if some fail, and keeps the file
+of results up to date."""
 
 import json
 import os
@@ -15,11 +15,11 @@ STARTED = time.monotonic()
 
 
 class Failed(Exception):
-    said = "" # all that the program said
+    output = "" # the whole output of the program
 
 
 class OutOfTime(Failed):
-    """Of an item, of its section or of the whole run: Run.over says which."""
+    """The time of an item, its section or the whole run is over; Run.over() tells the whole run apart."""
 
 
 class Stopped(Failed):
@@ -29,23 +29,23 @@ class Stopped(Failed):
 def end_group(process):
     try:
         os.killpg(process.pid, signal.SIGKILL)
-    except OSError: # nothing is left of it
+    except OSError: # the group has ended
         pass
     try:
         process.wait(timeout=10)
-    except subprocess.TimeoutExpired: # it hangs in the driver, where no signal ends it
+    except subprocess.TimeoutExpired: # it hangs in the driver, which blocks signals
         pass
 
 
-def with_cure(line, said, env):
-    """The line of an error, and what helps where a machine shows less memory than it has."""
-    if "of the host's memory" in said and not env.get("ATOLL_HOST_MEMORY"):
-        return line + " (set ATOLL_HOST_MEMORY=BYTES where the machine has more than it shows: docs/gpu.md)"
+def with_hint(line, output, env):
+    """The line of an error, with a hint if the machine shows less memory than it has."""
+    if "of the host's memory" in output and not env.get("ATOLL_HOST_MEMORY"):
+        return line + " (set ATOLL_HOST_MEMORY=BYTES if the machine has more: docs/gpu.md)"
     return line
 
 
 class Watchdog:
-    """Ends a process that does not answer in time."""
+    """Kills a process group after a time limit."""
 
     def __init__(self, process, seconds):
         self.fired = False
@@ -66,7 +66,7 @@ class Run:
     def __init__(self, args):
         self.args = args
         self.emulated = args.emulated
-        # Programs do not run where we are called.
+        # The working directory of the programs is not that of the caller.
         self.bin = os.path.abspath(args.bin or os.path.join(programs.BUILD, "bin"))
         self.out = os.path.abspath(args.out or os.path.join(programs.BUILD, "gpu", "results.json"))
         packed = os.path.dirname(self.bin)
@@ -82,22 +82,22 @@ class Run:
         self.env = dict(os.environ)
         if self.emulated:
             self.env["ATOLL_CUDA_PLUGIN"] = os.path.join(self.bin, "atoll_cuda_emulated.so")
-            self.env.setdefault("ATOLL_EMULATED_GPUS", "2") # for `ranks`
+            self.env.setdefault("ATOLL_EMULATED_GPUS", "2") # for the section ranks
         else:
             self.folders = libraries.cuda_folders(self.bin, self.env)
             self.env["LD_LIBRARY_PATH"] = ":".join(self.folders + [self.env.get("LD_LIBRARY_PATH", "")]).strip(":")
-            # Products are timed once for all programs of this run, and not taken from another day's.
+            # All programs of this run share their timed algorithms; older timings do not count.
             self.env.setdefault("ATOLL_ALGO_CACHE", self.out + ".algorithms")
-        for name in programs.targets(self.emulated): # a copy may have lost that they are programs
+        for name in programs.targets(self.emulated): # a copy may have lost the executable bit
             path = os.path.join(self.bin, name)
             try:
                 if not os.access(path, os.X_OK):
                     os.chmod(path, 0o755)
-            except OSError: # what is not there, or not ours, is said when it is called
+            except OSError: # the call of a missing program reports the error
                 pass
 
     def earlier(self):
-        """What a go before this one wrote: it stays, but for the sections that are done again."""
+        """The sections of an earlier call: they stay unless this call runs them again."""
         try:
             with open(self.out, encoding="utf-8") as file:
                 results = json.load(file)
@@ -106,7 +106,7 @@ class Run:
             return {}
 
     def forget_others(self, before, device):
-        """Figures of one device stand in one file."""
+        """Drop the sections of another device: one file holds the results of one device."""
         was = before.get("bf16", {}).get("device")
         if was == device:
             return
@@ -114,21 +114,21 @@ class Run:
         for name in others:
             del self.results["sections"][name]
         if others:
-            print(f"    what {self.out} had of {was} is left out: {', '.join(others)}", flush=True)
+            print(f"    dropped the results of {was} from {self.out}: {', '.join(others)}", flush=True)
 
     def stop(self, number, _frame):
-        """What is known is written before this ends; a second signal ends it at once."""
+        """Handler of signals: ends the run after writing its results. A second signal kills it at once."""
         signal.signal(number, signal.SIG_DFL)
         self.stopped = True
         self.deadline = time.monotonic()
         raise Stopped(f"stopped by signal {number}")
 
     def over(self):
-        """The minutes of the whole run are over, so what ends now for lack of time is no failure."""
+        """Whether the time of the whole run is over: a timeout is no failure then."""
         return not self.stopped and time.monotonic() >= self.deadline
 
     def cut_short(self, entry, what):
-        """A section that the whole run left no time for, or not enough."""
+        """Record that the run had no time for `what`."""
         entry["out_of_time"] = True
         entry.setdefault("no_time_for", []).append(f"{what}")
 
@@ -136,40 +136,40 @@ class Run:
         return max(1.0, min(self.until, self.deadline, self.item_until) - time.monotonic())
 
     def call(self, command, **more):
-        """Standard output; Failed with the last line that the program said."""
+        """Run a program and return its output. Raises Failed with its error line, OutOfTime, or Stopped."""
         env = {**self.env, **more.pop("env", {})}
         given = more.pop("input", None)
-        try: # in a group of its own: what it started ends with it, and leaves the GPU to the next one
+        try: # a process group: killing it also ends the program's children, so that the GPU is free
             process = subprocess.Popen(command, env=env, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                        stdin=subprocess.PIPE if given is not None else subprocess.DEVNULL, text=True,
                                        errors="replace", start_new_session=True, **more)
         except OSError as error:
             raise Failed(f"{command[0]}: {error.strerror}") from None
         try:
-            said, _ = process.communicate(given, timeout=self.left())
+            output, _ = process.communicate(given, timeout=self.left())
         except subprocess.TimeoutExpired as error:
             self.keep(command, "out of time", (error.output or b"").decode(errors="replace"))
             raise OutOfTime(f"{os.path.basename(command[0])}: out of time") from None
         finally:
             end_group(process)
         if process.returncode:
-            self.keep(command, f"exit {process.returncode}", said)
-            lines = [line for line in said.splitlines() if line.strip()]
-            own = os.path.basename(command[0]) + ": " # how ours say what they end with, behind warnings
+            self.keep(command, f"exit {process.returncode}", output)
+            lines = [line for line in output.splitlines() if line.strip()]
+            own = os.path.basename(command[0]) + ": " # prefix of the error line of Atoll's programs
             why = [line for line in lines if "ERROR" in line or line.startswith(own)][:1] or \
-                [line for line in lines if ": " in line][:1] or lines[-1:] or ["says nothing"]
+                [line for line in lines if ": " in line][:1] or lines[-1:] or ["no output"]
             error = Failed(f"{os.path.basename(command[0])} {' '.join(command[1:3])}: exit {process.returncode}: "
-                           f"{with_cure(why[0][:300], said, env)}")
-            error.said = said
+                           f"{with_hint(why[0][:300], output, env)}")
+            error.output = output
             raise error
-        return said
+        return output
 
-    def keep(self, command, why, said):
-        """All that a program said that failed, for who looks for the reason: the JSON has one line of it."""
+    def keep(self, command, why, output):
+        """Append the whole output of a failed program to OUT.failed; the JSON has one line of it."""
         try:
             with open(self.out + ".failed", "a", encoding="utf-8", errors="replace") as file:
-                file.write(f"--- {' '.join(str(word) for word in command)}: {why}\n{said}\n")
-        except OSError: # the line of the JSON is left
+                file.write(f"--- {' '.join(str(word) for word in command)}: {why}\n{output}\n")
+        except OSError: # the JSON still has its line
             pass
 
     def bench(self, *words, env=None):
@@ -177,12 +177,12 @@ class Run:
         return json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
 
     def section(self, name, budget, body):
-        if self.args.only and name not in self.args.only + ["info"]: # the others stand beside what info says
+        if self.args.only and name not in self.args.only + ["info"]: # info always runs: it names the device
             return
         start = time.monotonic()
         self.until = start + budget
         self.item_until = self.until
-        entry = {"ok": False, "errors": []} # up to its end
+        entry = {"ok": False, "errors": []} # until the section ends
         self.before = self.results["sections"].get(name, {})
         self.results["sections"][name] = entry
         self.ran.append(name)
@@ -191,7 +191,7 @@ class Run:
                 self.cut_short(entry, name)
             else:
                 body(self, entry)
-        except Exception as error: # whatever it is: the rest goes on
+        except Exception as error: # the next section must run after any error
             if isinstance(error, OutOfTime) and self.over():
                 self.cut_short(entry, error)
             else:
@@ -203,14 +203,14 @@ class Run:
         for error in entry["errors"]:
             print(f"    {error}", flush=True)
         if entry.get("out_of_time"):
-            print(f"    the run's minutes are over, no time for {'; '.join(entry['no_time_for'])}", flush=True)
+            print(f"    the time of the run is over, no time for {'; '.join(entry['no_time_for'])}", flush=True)
         self.save()
 
     def save(self):
         try:
             self.write()
-        except OSError as error: # the next section may find room again
-            print(f"tests/gpu/run: {self.out} cannot be written: {error.strerror}", flush=True)
+        except OSError as error: # the disk may have space again after the next section
+            print(f"tests/gpu/run: cannot write {self.out}: {error.strerror}", flush=True)
 
     def write(self):
         os.makedirs(os.path.dirname(self.out), exist_ok=True)
@@ -220,8 +220,9 @@ class Run:
         os.replace(self.out + ".new", self.out)
 
     def each(self, entry, key, items, body):
-        """One failure of many does not hide the others, and one that hangs leaves them their time: an item has three
-        times its share of what the section has left. What is done is in the file: a machine may be taken back any time."""
+        """Append body(item) of every item to entry[key]. A failed item is recorded and the next one runs. An item has
+        three times its share of the section's remaining time, so that a hang leaves time for the others. The results
+        are saved after each item, because the machine may be reclaimed at any time."""
         entry[key] = []
         for i, item in enumerate(items):
             now = time.monotonic()

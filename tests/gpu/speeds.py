@@ -1,4 +1,4 @@
-"""Sections of tests/gpu/run that measure: ceilings of the device, training beside PyTorch, what a round waits for."""
+"""Measurements of tests/gpu/run: ceilings of the device, training beside PyTorch, wait of a round."""
 
 import json
 import os
@@ -9,14 +9,15 @@ import tempfile
 
 import libraries
 import programs
-from runner import Failed, OutOfTime, Stopped, Watchdog, end_group, with_cure
+from runner import Failed, OutOfTime, Stopped, Watchdog, end_group, with_hint
 
-STEP_TOKENS = 1 << 19 # as llm.c and modded-nanogpt train GPT-2 124M
-# family, layers, heads, heads of keys, width, ffn, sequence, batch, vocabulary, parts: batches that fit 80 GB, and as
-# many of them a step as make 65536 tokens. With one alone AdamW and the norm would be 5 % of a step of the largest
-# [derived: 34 bytes a parameter at 3.8 TB/s beside 16384 tokens], which nobody trains with. That has products of 1600
-# columns, whose tiles of 128 x 256 are 3.4 times the 132 multiprocessors with 8192 rows, and 6.8 times with 16384
-# [derived: 85 and 97 % of them at work].
+STEP_TOKENS = 1 << 19 # llm.c and modded-nanogpt train GPT-2 124M with this batch
+# family, layers, heads, key/value heads, width, ffn, sequence, batch, vocabulary, parts.
+# - The batch fits into 80 GB; `parts` batches make a step of 65536 tokens.
+# - With one batch per step, AdamW and the norm would be 5 % of a step of the largest model [derived: 34 bytes per
+#   parameter at 3.8 TB/s beside 16384 tokens]. Real training uses larger steps.
+# - The products of the 1558m model have 1600 columns. Their tiles of 128 x 256 are 3.4 times the 132 multiprocessors
+#   with 8192 rows and 6.8 times with 16384 rows [derived: 85 and 97 % of them busy].
 MODELS = {
     "124m": ("gpt2", 12, 12, 0, 768, 0, 1024, 32, 50304, 2),
     "355m": ("gpt2", 24, 16, 0, 1024, 0, 1024, 16, 50304, 4),
@@ -26,7 +27,7 @@ MODELS = {
 TOY_MODELS = {"gpt2-toy": ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96, 2)}
 GEMMS = [(16384, 768, 2304), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 4800), (16384, 1600, 6400),
          (16384, 2048, 8192), (16384, 8192, 2048), (8192, 8192, 8192)]
-# Layers of GPT-2 whose way back may be one product (gpu/cuda/cuda_lin.c).
+# Layers of GPT-2 whose backward may use a fused epilogue (gpu/cuda/cuda_lin.c).
 ENDS = [(16384, 768, 2304), (16384, 768, 768), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 6400),
         (16384, 6400, 1600)]
 ATTENTIONS = [(32, 1024, 12, 12, 64), (16, 1024, 25, 25, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128)]
@@ -39,7 +40,7 @@ def ceilings(run, entry):
     half = run.seconds / 2
     run.each(entry, "gemm", gemms, lambda s: run.bench("gemm", run.device, "bf16", half, *s))
     run.each(entry, "attention", attentions, lambda s: run.bench("attn", run.device, "bf16", half, *s))
-    # An odd vocabulary beside an even one: what the rounding up in gpu/cuda/cuda_plans.c is worth.
+    # An odd and an even vocabulary: shows the gain of the padding in gpu/cuda/cuda_plans.c.
     heads = [(16, 16, 97), (16, 16, 104)] if run.emulated else [(16384, 768, 50257), (16384, 768, 50304)]
     run.each(entry, "head", heads, lambda s: run.bench("head", run.device, "bf16", half, *s))
     exact = {"ATOLL_ATTENTION": "exact"}
@@ -56,7 +57,7 @@ def ceilings(run, entry):
             end = row[name]
             end["faster"] = "fused" if end["fused_ms"] < end["separate_ms"] else "separate"
             print(f"    {row['n']} x {row['k']} x {row['m']}, {name}: separate {end['separate_ms']:.3f} ms, fused "
-                  f"{end['fused_ms']:.3f}, chosen {end['chosen']}{'' if end['repeats'] else ', NOT THE SAME TWICE'}",
+                  f"{end['fused_ms']:.3f}, chosen {end['chosen']}{'' if end['repeats'] else ', NOT REPRODUCIBLE'}",
                   flush=True)
     entry["gemm_tflops"] = max((g["tflops"] for g in entry["gemm"]), default=None)
     print(f"    best matrix product {entry['gemm_tflops']} TFLOP/s", flush=True)
@@ -65,7 +66,7 @@ def ceilings(run, entry):
 def answer(process):
     line = process.stdout.readline()
     if not line:
-        raise OSError("ended, or was ended for lack of time")
+        raise OSError("ended without an answer")
     return line
 
 
@@ -76,16 +77,16 @@ def rate(process, count):
 
 
 def drive(run, command, env, tokens, few):
-    """A trainer that is driven through its standard input: its first line, then the best of three rates, of `few` steps
-    at least."""
-    complaints = tempfile.TemporaryFile("w+", errors="replace") # nobody reads it meanwhile: a pipe could fill
+    """Run a trainer through its standard input. Returns its first line with the best of three rates, each over at least
+    `few` steps."""
+    complaints = tempfile.TemporaryFile("w+", errors="replace") # a file, because a pipe that is not read could fill
     process = subprocess.Popen(command, env=env, cwd=run.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                stderr=complaints, text=True, errors="replace", start_new_session=True)
     timer = Watchdog(process, run.left())
     try:
         about = json.loads(answer(process))
         if not run.emulated:
-            rate(process, few) # compiles, chooses kernels, takes memory
+            rate(process, few) # untimed: compiles, chooses kernels, allocates memory
         warm = rate(process, few)["tokens_per_s"]
         count = 2 if run.emulated else max(few, int(2 * warm / tokens))
         rates = [rate(process, count) for _ in range(1 if run.emulated else 3)]
@@ -94,11 +95,11 @@ def drive(run, command, env, tokens, few):
     except (OSError, json.JSONDecodeError, subprocess.TimeoutExpired) as error:
         end_group(process)
         complaints.seek(0)
-        said = complaints.read().strip().splitlines()
+        output = complaints.read().strip().splitlines()
         name = os.path.basename(command[0])
         if timer.fired:
             raise OutOfTime(f"{name}: out of time") from None
-        raise Failed(f"{name}: {with_cure(said[-1][:300], said[-1], env) if said else error}") from None
+        raise Failed(f"{name}: {with_hint(output[-1][:300], output[-1], env) if output else error}") from None
     finally:
         timer.stop()
         end_group(process)
@@ -112,7 +113,7 @@ def models(run):
 
 
 def speed(run, entry, name, trainer, command, env):
-    """One trainer of one model; what it costs in FLOP is ours to say."""
+    """Measure one trainer on one model. The FLOPs per token come from Atoll's own count."""
     shape = models(run)[name]
     parts = shape[9]
     row = drive(run, command + [str(v) for v in shape], env, shape[6] * shape[7] * parts, max(1, 3 // parts))
@@ -137,7 +138,7 @@ def train(run, entry):
 
 
 def ranks(run, entry, devices):
-    """Tokens/s of one worker on each of these lists of GPUs, first of a single one; each GPU has the same batch."""
+    """Tokens/s of one worker on each list of GPUs, the first a single GPU; the batch per GPU is the same."""
     name, shape = next(iter((TOY_MODELS if run.emulated else MODELS).items()))
     found = {}
 
@@ -171,24 +172,24 @@ def torch(run):
         except (Stopped, OutOfTime):
             raise
         except Failed as error:
-            print(f"    no PyTorch beside: {error}", flush=True)
+            print(f"    skipped a python without PyTorch: {error}", flush=True)
     return None
 
 
 def peers(run, entry):
-    """PyTorch, eager for all models, then compiled, which takes a minute or two for the large ones."""
+    """PyTorch: first eager for all models, then compiled, which takes one to two minutes per large model."""
     python = torch(run)
     entry["torch"] = python
     entry["models"] = {}
     if not python:
-        entry["skipped"] = "no python with PyTorch that sees the GPU: name one in ATOLL_TORCH_PYTHON"
+        entry["skipped"] = "no python has PyTorch with access to the GPU: set ATOLL_TORCH_PYTHON"
         print(f"    {entry['skipped']}", flush=True)
         return
     device = "cpu" if run.emulated else "cuda"
 
     def one(pair):
         kind, name = pair
-        # PyTorch brings a cuDNN of its own, of the name that ours has: it finds it by itself.
+        # No LD_LIBRARY_PATH of this script: PyTorch has its own cuDNN of the same name.
         command = [python, os.path.join(programs.HERE, "train_gpu_torch.py"), kind, device]
         return speed(run, entry, name, f"torch_{kind}", command, dict(os.environ))
 
@@ -198,7 +199,7 @@ def peers(run, entry):
         best = max((row["tokens_per_s"] for side, row in rows.items() if side != "shape"), default=0)
         if best and "ours" in ours.get(name, {}):
             rows["ours_to_best"] = ours[name]["ours"]["tokens_per_s"] / best
-            print(f"    {name}: ours is {rows['ours_to_best']:.3f} times PyTorch's best", flush=True)
+            print(f"    {name}: atoll reaches {rows['ours_to_best']:.3f} of PyTorch's best", flush=True)
 
 
 def tokens_of(rows):
@@ -211,24 +212,23 @@ def outer(run, entry):
     pairs = [(spec, n) for n in sizes for spec in specs]
     run.each(entry, "delta", pairs, lambda p: run.bench("delta", run.device, run.seconds, *p))
     models = run.results["sections"].get("train", {}).get("models", {})
-    # All that a round waits for beside network and disk (bench_gpu_outer.c), not the device's part alone. Of rounds of
-    # 30 steps, each one part of this benchmark's, the least that a step can be; and as large as those that
-    # such models are trained with.
+    # The share of ms_round (bench_gpu_outer.c: the wait of a round without network and disk) in a round of 30 steps:
+    # with the smallest step, one batch, and with steps of STEP_TOKENS, as in real training of such models.
     entry["share_at_h30"], entry["share_at_h30_of_large_steps"] = {}, {"tokens_a_step": STEP_TOKENS}
     measured = [d for d in entry["delta"] if d["codec"] == specs[0]]
     for name, rows in models.items():
         if "ours" not in rows or not measured:
             continue
         params = rows["ours"]["params"]
-        near = min(measured, key=lambda d: abs(d["params"] - params)) # caches and threads make rates of sizes differ
+        near = min(measured, key=lambda d: abs(d["params"] - params)) # the rates depend on the size: caches and threads
         outer = params * near["ms_round"] / near["params"] * 1e-3
         for key, tokens in (("share_at_h30", tokens_of(rows)), ("share_at_h30_of_large_steps", STEP_TOKENS)):
             entry[key][name] = outer / (30 * tokens / rows["ours"]["tokens_per_s"] + outer)
         print(f"    {name}: a round of 30 steps waits for {outer * 1e3:.1f} ms, "
-              f"{100 * entry['share_at_h30_of_large_steps'][name]:.2f} % with {STEP_TOKENS} tokens a step, "
+              f"{100 * entry['share_at_h30_of_large_steps'][name]:.2f} % with {STEP_TOKENS} tokens per step, "
               f"{100 * entry['share_at_h30'][name]:.2f} % with {tokens_of(rows)}", flush=True)
     for row in entry["delta"]:
         print(f"    {row['codec']} of {row['params']}: {row['gb_s']:.1f} GB/s, {row['ms']:.3f} ms; up: "
-              f"{row['params'] * 4e-6:.1f} MB of floats in {row['ms_up_as_floats']:.1f} ms, "
-              f"{row['numbers_mb']:.1f} MB of numbers in {row['ms_up_as_numbers']:.1f} ms; with the host's part "
-              f"{row['ms_round']:.1f} ms a round, {row['ms_save']:.1f} ms more where its state is saved", flush=True)
+              f"{row['params'] * 4e-6:.1f} MB as floats in {row['ms_up_as_floats']:.1f} ms, "
+              f"{row['numbers_mb']:.1f} MB quantized in {row['ms_up_as_numbers']:.1f} ms; with the host "
+              f"{row['ms_round']:.1f} ms a round, {row['ms_save']:.1f} ms more if the state is saved", flush=True)

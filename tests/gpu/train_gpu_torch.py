@@ -1,8 +1,11 @@
-"""PyTorch's side of tests/gpu/run: the same models, bf16 autocast over fp32 parameters, activations and norms in bf16,
-its fastest attention, fused AdamW, clipping; a step has PARTS batches, in more parts where memory is short.
+"""PyTorch's side of tests/gpu/run: the same models with PyTorch's fastest attention, fused AdamW and clipping.
+
 Usage: train_gpu_torch.py eager|compile cuda|cpu FAMILY LAYERS HEADS KV WIDTH FFN SEQ BATCH VOCAB PARTS
-Speaks as bench_gpu does: a line about itself, then for each step count on standard input a line with tokens per
-second and loss."""
+
+- Precision: bf16 autocast over fp32 parameters; activations and norms in bf16.
+- A step has PARTS batches; if memory runs out, the step is split into more parts.
+- Protocol of bench_gpu train: one JSON line about itself, then one line with tokens per second and loss for each step
+  count on standard input."""
 
 import json
 import os
@@ -20,7 +23,7 @@ def attend(q, k, v):
 
 
 class Norm(nn.Module):
-    """In bf16 with sums in fp32, as ours: autocast would take its fp32 list's, with twice the bytes both ways."""
+    """bf16 with sums in fp32, like Atoll's norm. Autocast would run the norm in fp32 and move twice the bytes."""
 
     def __init__(self, width, rms):
         super().__init__()
@@ -52,7 +55,7 @@ class Gpt2Block(nn.Module):
         return x + self.out(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
 
 
-def turn(x, rope):
+def rotate(x, rope):
     cos, sin = rope
     first, second = x.float().chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
@@ -73,7 +76,7 @@ class LlamaBlock(nn.Module):
         b, t, c = x.shape
         qkv = self.qkv(self.norm_1(x)).view(b, t, self.heads + 2 * self.kv, self.hd).transpose(1, 2)
         q, k, v = qkv.split((self.heads, self.kv, self.kv), 1)
-        y = attend(turn(q, rope), turn(k, rope), v)
+        y = attend(rotate(q, rope), rotate(k, rope), v)
         x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
         gate, up = self.gate_up(self.norm_2(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
@@ -98,7 +101,7 @@ class Model(nn.Module):
         x = self.wte(tokens)
         if self.gpt2:
             x = x + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
-        x = x.to(torch.bfloat16)  # as ours: autocast alone leaves what runs past the blocks in fp32, which is slower
+        x = x.to(torch.bfloat16)  # like Atoll: autocast keeps the residual stream in fp32, which is slower
         for block in self.blocks:
             x = block(x, (self.cos, self.sin))
         logits = F.linear(self.norm(x), self.wte.weight)
@@ -106,8 +109,8 @@ class Model(nn.Module):
 
 
 def attention_of(device):
-    """Left alone PyTorch takes FlashAttention 2 first everywhere, on Hopper cuDNN is about twice as fast, elsewhere not
-    (huggingface/transformers pull request 48163): its best is what we stand beside."""
+    """PyTorch's fastest attention. By default it prefers FlashAttention 2 on all GPUs; cuDNN is about twice as fast on
+    Hopper, but not elsewhere (huggingface/transformers pull request 48163)."""
     if device != "cuda":
         return lambda: sdpa_kernel([SDPBackend.MATH])
     order = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]
@@ -121,7 +124,7 @@ def attention_of(device):
 
 
 class Side:
-    """One step, in `parts`, or in as few more as there is memory for."""
+    """One training step in `parts` micro-batches; settle() doubles them until they fit into memory."""
 
     def __init__(self, model, compiled, opt, x, y, parts, device):
         self.model, self.compiled, self.opt, self.x, self.y, self.device = model, compiled, opt, x, y, device
@@ -140,7 +143,7 @@ class Side:
         return total
 
     def attempt(self):
-        """"", or why the first step did not work."""
+        """Try one step. Returns "", or the reason of the failure: "memory" or "attention"."""
         try:
             self.step()
         except torch.cuda.OutOfMemoryError:
@@ -158,7 +161,7 @@ class Side:
             elif self.parts < len(self.x):
                 self.parts *= 2
             else:
-                raise SystemExit("out of memory with one sequence")
+                raise SystemExit("out of memory with one sequence per micro-batch")
             self.opt.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
             if self.forward is not self.model:
@@ -178,7 +181,7 @@ def main():
     kind, device, shape = sys.argv[1], sys.argv[2], Shape(sys.argv[3:])
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
-    with torch.device(device):  # made there: a CPU takes half a minute for the numbers of the largest
+    with torch.device(device):  # on the device: a CPU takes half a minute to initialize the largest
         model = Model(shape)
     decay = [p for p in model.parameters() if p.dim() >= 2]
     plain = [p for p in model.parameters() if p.dim() < 2]
@@ -196,11 +199,11 @@ def main():
         count, start, loss = int(line), time.perf_counter(), None
         for _ in range(count):
             loss = side.step()
-        value = loss.item()  # waits for everything
+        value = loss.item()  # waits for the device
         rate = count * x.numel() / (time.perf_counter() - start)
         print(json.dumps({"tokens_per_s": rate, "loss": value}), flush=True)
     sys.stdout.flush()
-    os._exit(0)  # inductor's compile workers would keep the interpreter alive for seconds
+    os._exit(0)  # a normal exit waits seconds for inductor's compile workers
 
 
 main()

@@ -1,5 +1,5 @@
-/* In the place of the emulation, for the tests of tests/parity that compare the CUDA device with the CPU: the device is
- * the one that the programs load, a GPU or what ATOLL_CUDA_PLUGIN names. 77 where there is none. */
+/* Replaces the emulator in the tests of tests/parity that compare the CUDA device with the CPU: they use the plugin
+ * that the programs load, for a GPU or from ATOLL_CUDA_PLUGIN. Without a device, a test exits with 77. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,13 +16,13 @@
 static enum status count(int *n, struct err *err)
 {
     (void)err;
-    *n = 1; /* the first one is what is tested */
+    *n = 1; /* the tests use the first GPU */
     return STATUS_OK;
 }
 
 const struct cuda_plugin atoll_cuda_plugin = {.version = ATOLL_VERSION, .count = count, .open = plugin_cuda_open};
 
-/* A GPU chooses its order: as for a checker, once is enough (tests/lib/device/device_pair.c). */
+/* A GPU chooses its own order, so each case runs once, as under a checker (tests/lib/device/device_pair.c). */
 const struct emulate_watch *emulate_watch = &(const struct emulate_watch){.launch = NULL};
 
 void emulate_order(unsigned seed)
@@ -37,7 +37,7 @@ void emulate_queue_order(unsigned seed)
 
 unsigned long emulate_idle_waits(void)
 {
-    return 0; /* nobody counts */
+    return 0; /* not counted on a GPU */
 }
 
 unsigned long emulate_uploaded(void)
@@ -52,7 +52,7 @@ __attribute__((constructor)) static void leave_without_device(void)
     if (plugin_cuda_open(0, &dev, &err) == STATUS_OK) {
         printf("device %s\n", dev->name);
         device_close(dev);
-        cmocka_set_skip_filter(GPU_SKIPS); /* allocations of a plugin cannot be made to fail from here */
+        cmocka_set_skip_filter(GPU_SKIPS); /* the tests cannot make allocations of a plugin fail */
         return;
     }
     printf("skipped: %s\n", err.msg);

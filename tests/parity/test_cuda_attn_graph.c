@@ -1,6 +1,6 @@
-/* The graphs of operations that cuDNN gets (gpu/cuda/cudnn/cuda_attn_graph.h), executed one operation after the other
- * (tests/cuda/emulator/graph_run.h), against the attention of the CPU device: in fp32 to rounding, in bf16 within what
- * bf16 allows. Heads that share keys are compared with the same keys written out for each. */
+/* Tests the attention graphs for cuDNN (gpu/cuda/cudnn/cuda_attn_graph.h) against the attention of the CPU device. An
+ * interpreter executes the operations one by one (tests/cuda/emulator/graph_run.h). Tolerances are the rounding of fp32
+ * and of bf16. Grouped key heads are compared with the same keys repeated for every query head. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,18 +16,18 @@
 
 static struct device *cpu;
 
-/* One case: packed rows of H + 2G heads, and of 3H heads with keys and values repeated for the CPU device. */
+/* One case: packed rows of H + 2G heads, and rows of 3H heads with repeated keys and values for the CPU device. */
 struct attn_case {
     struct attn_graph_shape s;
     size_t n, c, row, stats;
-    float *qkv, *d_o;                  /* what both get */
-    float *o, *lse, *dqkv;             /* from the CPU device, dqkv folded to H + 2G heads */
+    float *qkv, *d_o;                  /* inputs of both */
+    float *o, *lse, *dqkv;             /* expected, from the CPU device; dqkv summed to H + 2G heads */
     float *got_o, *got_lse, *got_dqkv; /* from the graph */
-    void *act[ATTN_ROLES];             /* the graph's memory, in its type; Q and DQ: the packed ones */
+    void *act[ATTN_ROLES];             /* the graph's buffers in its type; Q and DQ are the packed ones */
     float *dot, *dq_sum;
 };
 
-/* dst [N, 3C] from src [N, row] with every key head repeated, or the other way round with repeated ones summed. */
+/* Copy packed[N, row] to wide[N, 3C] and repeat every key head; fold: the reverse, summing the repeated heads. */
 static void spread(const struct attn_graph_shape *s, float *wide, float *packed, bool fold)
 {
     size_t n = s->batch * s->seq, hd = s->head_dim, row = (s->heads + 2 * s->kv_heads) * hd, c = s->heads * hd;
@@ -64,7 +64,7 @@ static void reference(struct attn_case *k)
     mem_free(dwide);
 }
 
-/* An activation in the graph's type, full of NaN without `from`. */
+/* Allocate an activation in the graph's type: a copy of `from`, or NaN if `from` is NULL. */
 static void *activation(const struct attn_case *k, const float *from, size_t n)
 {
     bool half = k->s.type == ATTN_BF16;
@@ -106,7 +106,7 @@ static void run(struct attn_case *k, const struct attn_graph *graph)
     if (graph_run(graph, memory, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
-/* Scores near -100: exp(0 - lse) is infinite there, so a score that should not be seen is. */
+/* Scores near -100: exp(0 - lse) overflows, so a score that the mask should hide makes the result infinite. */
 static void low_scores(struct attn_case *k)
 {
     const struct attn_graph_shape *s = &k->s;
@@ -163,13 +163,13 @@ static bool has_infinity(const struct attn_graph *graph)
     return found;
 }
 
-/* low: with low scores and the mask of old libraries */
+/* low: scores near -100, and the mask of old cuDNN versions */
 static void check(const struct attn_graph_shape *shape, bool low)
 {
     struct attn_case k = {.s = *shape};
     struct attn_graph forward, backward;
     bool half = shape->type == ATTN_BF16;
-    double more = low ? 8 : 1; /* scores of 100 are rounded more */
+    double more = low ? 8 : 1; /* scores of 100 have larger rounding errors */
     case_open(&k, low);
     attn_graph_forward(&forward, shape);
     attn_graph_backward(&backward, shape);
@@ -218,7 +218,7 @@ static void test_graphs(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* The interpreter sees what does not fit together. */
+/* The interpreter refuses inconsistent graphs. */
 static void test_refusals(void **state)
 {
     (void)state;

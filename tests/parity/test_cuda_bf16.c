@@ -1,5 +1,5 @@
-/* A model on the CUDA device in bf16, its kernels emulated: loss and gradient near those of the CPU's fp32, and the
- * image of the parameters as true as a fresh one after whatever changes them. ctest: labels=asan timeout=120 */
+/* Tests a model on the emulated CUDA device in bf16: loss and gradient are close to the CPU's in fp32, and the bf16
+ * weights equal the rounded parameters after every operation that changes them. ctest: labels=asan timeout=120 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,7 +116,7 @@ static void adamw(struct side *s, uint64_t step)
     s->dev->ops->adamw(s->dev, spans, 2, s->theta, s->grad, s->m, s->v, &h, NULL);
 }
 
-/* The rounding of bf16 (2^-9 at most) goes through two blocks and back. */
+/* The tolerances allow the rounding of bf16 (at most 2^-9) through forward and backward of two blocks. */
 static void check_model(const char *epilogue)
 {
     setenv("ATOLL_EPILOGUE", epilogue, 1);
@@ -147,9 +147,9 @@ static void test_model_fused(void **state)
     check_model("fused");
 }
 
-/* --- the image ---------------------------------------------------------------------------------------------------- */
+/* --- bf16 weights ------------------------------------------------------------------------------------------------- */
 
-/* Every number of the image that is in use is theta's, rounded. */
+/* Check that every bf16 weight in use is the rounded parameter. */
 static void image_is_true(struct side *s, const char *after)
 {
     run(s, false);
@@ -176,7 +176,7 @@ static void test_writers(void **state)
     image_is_true(&s, "the start");
     run(&s, true);
     adamw(&s, 1);
-    assert_int_equal(cuda_of(s.dev)->image.n_stale, 0); /* it writes both */
+    assert_int_equal(cuda_of(s.dev)->image.n_stale, 0); /* adamw writes theta and the bf16 weights */
     image_is_true(&s, "adamw");
     ops->upload(s.dev, s.theta + 101, values, 64 * sizeof *values);
     assert_int_equal(cuda_of(s.dev)->image.n_stale, 1);
@@ -191,7 +191,7 @@ static void test_writers(void **state)
     image_is_true(&s, "axpy");
     ops->sgd(s.dev, s.n / 2, s.theta + 11, s.grad, 0.1f, 0.99f, NULL);
     image_is_true(&s, "sgd");
-    ops->upload(s.dev, s.theta, values, 64 * sizeof *values); /* stale, and then changed by both */
+    ops->upload(s.dev, s.theta, values, 64 * sizeof *values); /* stale weights, then a step that writes both */
     adamw(&s, 2);
     image_is_true(&s, "upload and adamw");
     mem_free(values);
@@ -199,7 +199,7 @@ static void test_writers(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Random changes and random announcements: what was announced is as theta, and nothing else was touched. */
+/* Random changes and random refreshes: refreshed ranges equal theta, and no other range changes. */
 static void test_ranges(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void test_refusals(void **state)
     s = side_open(true);
     run(&s, false);
     assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_OK);
-    device_params(s.dev, s.grad, s.n, 0, s.n); /* theta is no longer what was named */
+    device_params(s.dev, s.grad, s.n, 0, s.n); /* other parameters than theta */
     assert_null(cuda_weights(cuda_of(s.dev), s.theta));
     assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_INVALID);
     side_close(&s);
@@ -263,7 +263,8 @@ static void test_refusals(void **state)
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* The same numbers give the same bits wherever they lie: loads may be wide or not, the order is one. */
+/* The bits of a sum do not depend on the alignment of its operands: the order is fixed, whether loads are wide or not.
+ */
 static void test_sums_anywhere(void **state)
 {
     enum { N = 20011 };
@@ -296,7 +297,7 @@ static void test_sums_anywhere(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* The peak that MFU is of: whole words of the name, variants apart, and no guess. */
+/* Peaks for MFU: names match by whole words, variants have their own peak, and unknown names have none. */
 static void test_peaks(void **state)
 {
     (void)state;
@@ -331,7 +332,7 @@ static void test_peaks(void **state)
     struct err err;
     assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
     assert_int_equal(device_use_bf16(dev, &err), STATUS_OK);
-    assert_true(dev->peak_flops == 0); /* what is emulated has none */
+    assert_true(dev->peak_flops == 0); /* the emulator has no peak */
     device_close(dev);
 }
 

@@ -1,6 +1,8 @@
-/* Collectives of emulated GPUs, one thread each: sums in rank order, to the bit, whatever the order of the queues; work
- * beside them; a missing wait is noticed; a rank that fails or gives up ends the others' waits. No kernels, so that
- * ThreadSanitizer follows. ctest: labels=threads */
+/* Tests collectives of emulated GPUs, one thread per rank:
+ * - Sums have the bits of the rank order for every order of the queues, also with other work in flight.
+ * - The emulator reports a missing wait.
+ * - A rank that fails or aborts ends the waits of the others.
+ * The tests run no kernels, so that ThreadSanitizer can follow them. ctest: labels=threads */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +38,7 @@ static struct rig {
 
 static float value(int rank, int i)
 {
-    return 1.0f / (float)(1 + rank * 131 + i * 7); /* sums that depend on their order */
+    return 1.0f / (float)(1 + rank * 131 + i * 7); /* the sums depend on the order */
 }
 
 static void open_rig(int n, unsigned seed, const char *fails)
@@ -83,7 +85,7 @@ static float total(int i)
     return sum;
 }
 
-/* Odd parts of y to owners, beside an upload to x, and back to all; one part is nobody's business. */
+/* Send odd parts of y to their owners during an upload to x, then back to all ranks; one part has no owner. */
 static enum status owners(struct rank *k)
 {
     const struct collective_ops *ops = k->coll->ops;
@@ -105,7 +107,7 @@ static enum status owners(struct rank *k)
     return STATUS_OK;
 }
 
-/* Reduce-scatter of x beside an upload to y, all-gather of x, all-reduce of y. */
+/* Reduce-scatter x during an upload to y, all-gather x, all-reduce y. */
 static enum status shards(struct rank *k)
 {
     const struct collective_ops *ops = k->coll->ops;
@@ -152,7 +154,7 @@ static void test_sums(void **state)
         }
 }
 
-/* Two ways to forget an order: x is changed while it is reduced, or read before it was waited for. */
+/* Two missing waits: x changes during its reduction, or is read before the reduction ends. */
 static void *forgetful_main(void *arg)
 {
     struct rank *k = arg;
@@ -179,7 +181,7 @@ static void test_missing_wait(void **state)
     }
 }
 
-/* The device of rank 1 fails; the others are told. */
+/* The device of rank 1 fails; the others return STATUS_CLOSED. */
 static void test_failure(void **state)
 {
     (void)state;
@@ -197,7 +199,7 @@ static void test_failure(void **state)
     }
 }
 
-/* A rank gives up without ever coming. */
+/* A rank aborts without submitting a collective. */
 static void *absent_main(void *arg)
 {
     struct rank *k = arg;

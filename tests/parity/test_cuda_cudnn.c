@@ -1,5 +1,5 @@
-/* Attention through cuDNN with cuDNN emulated (tests/cuda/emulator/emulate_cudnn.c): pointers into the packed memory,
- * scratch, parts of the batch, heads that share keys; against the CPU device on inputs rounded to bf16. */
+/* Tests attention through the emulated cuDNN (tests/cuda/emulator/emulate_cudnn.c) against the CPU device on inputs
+ * rounded to bf16: pointers into packed memory, workspace, parts of the batch, grouped key heads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 static struct device *cpu;
 static struct cuda_rt *rt;
 
-/* n numbers of bf16 (or NaN) in the device's memory; `rounded` gets what they are. */
+/* Upload n random bf16 values and write them to rounded[n]; NULL: upload NaN. */
 static void *upload_bf16(size_t n, float *rounded)
 {
     uint16_t *half = mem_alloc(n, sizeof *half);
@@ -96,7 +96,7 @@ static void one(struct attn_shape shape, bool exact, size_t scratch_max, size_t 
     if (cuda_cudnn_attn_create(dnn, &shape, &plan, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_int_equal(cuda_cudnn_attn_parts(plan), parts);
     if (scratch_max) assert_true(cuda_cudnn_attn_scratch(plan) <= scratch_max);
-    assert_int_equal(cuda_cudnn_attn_bytes(dnn, &shape), cuda_cudnn_attn_scratch(plan)); /* the planner goes by it */
+    assert_int_equal(cuda_cudnn_attn_bytes(dnn, &shape), cuda_cudnn_attn_scratch(plan)); /* the memory plan uses it */
     shape.inference = true;
     if (cuda_cudnn_attn_create(dnn, &shape, &infer, &err) != STATUS_OK) fail_msg("%s", err.msg);
     cuda_cudnn_attn_fwd(plan, qkv, o, lse);
@@ -126,7 +126,7 @@ static void test_attention(void **state)
     }
 }
 
-/* What is planned is what the library asks for on GPUs of other generations, too. */
+/* The planned workspace equals the library's on GPUs of other generations. */
 static void test_generations(void **state)
 {
     (void)state;
@@ -151,7 +151,8 @@ static void test_parts(void **state)
     one(shared, true, 140000, 2);
 }
 
-/* One sequence cannot be cut: it gets an eighth of a large GPU. What gets no plan is not planned for. */
+/* One sequence cannot be split: its workspace may take an eighth of a large GPU. Without a plan, no memory is planned.
+ */
 static void test_one_sequence(void **state)
 {
     (void)state;

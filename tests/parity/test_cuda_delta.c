@@ -1,5 +1,5 @@
-/* The outer path of the CUDA device, its kernels run by the emulation, against the codecs and their error feedback: the
- * same payload, the same residual, to the bit. ctest: labels=asan timeout=240 */
+/* Tests the outer path of the emulated CUDA device against the codecs with error feedback: payload and residual have
+ * the same bits. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,7 +32,7 @@ static void close_cuda(struct device *dev)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* Every kind of values in every stage; threads upwards, downwards and shuffled, and the calls, in turn. */
+/* Run every codec on every kind of values, with ascending, descending and shuffled threads in turn. */
 static void each_case(const char *const *specs, size_t n_specs)
 {
     size_t n_spans, at = 0;
@@ -61,7 +61,7 @@ static void test_blocks(void **state)
     each_case(specs, COUNT(specs));
 }
 
-/* Updates, on the device. */
+/* The device adds updates. */
 static void test_add(void **state)
 {
     static const char *const specs[] = {"topk:64/4096",    "topk:200/4096+2bit",
@@ -80,7 +80,7 @@ static void test_add(void **state)
         }
 }
 
-/* Sums are added up as the format says, also where that shows. */
+/* The device sums in the order of the format, also for values whose sum depends on the order. */
 static void test_order(void **state)
 {
     static const struct codec_span span = {.count = 300, .rows = 2, .cols = 150, .ndim = 2};
@@ -91,7 +91,7 @@ static void test_order(void **state)
     close_cuda(dev);
 }
 
-/* As many as shared memory holds, and more than there are. */
+/* The largest K that fits into shared memory, and more ties than K. */
 static void test_many_chosen(void **state)
 {
     static const struct codec_span span = {.count = 1500, .rows = 2, .cols = 750, .ndim = 2};
@@ -126,7 +126,7 @@ static void test_not_finite(void **state)
         }
 }
 
-/* Too large for a block of threads: the caller keeps its codec. */
+/* Chunks too large for a thread block are refused; the caller still owns the codec. */
 static void test_refusals(void **state)
 {
     static const struct codec_span span = {.count = 20000, .rows = 2, .cols = 10000, .ndim = 2};

@@ -1,7 +1,9 @@
-/* Kernels far into arrays of more than 2^32 numbers: what a launch does there is what it does at the beginning of small
- * ones, to the bit. No memory is taken for what lies before: pointers begin so far in front of small arrays that these
- * are what the last blocks of a large launch, which alone run, come to. An index of 32 bits points to nowhere, and the
- * process ends. ctest: timeout=120 */
+/* Tests kernels on arrays of more than 2^32 elements: the last blocks of a large launch give the same bits as a launch
+ * on small arrays.
+ *
+ * The large arrays are not allocated. Their base pointers lie far before small arrays, which hold the elements of the
+ * last blocks; only these blocks run. A 32-bit index would address unmapped memory and end the process.
+ * ctest: timeout=120 */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,22 +25,22 @@
 
 enum { ROWS = 24, COLUMNS = 264, ARRAYS_MAX = 24, LAUNCHES_MAX = 8 };
 
-/* What lies before, all of it multiples of what a block takes: numbers, and rows of COLUMNS or a few less. */
+/* Elements and rows (of COLUMNS or a few less) before the small arrays; multiples of a block's share. */
 #define FAR_NUMBERS ((size_t)1 << 33)
 #define FAR_ROWS ((size_t)1 << 25)
 
-typedef void (*check_fn)(size_t c); /* c: columns of a row */
+typedef void (*check_fn)(size_t c); /* c: columns per row */
 
 static struct device *dev;
-static bool bf16; /* activations are */
-static bool far;  /* the launch of now is the large one */
+static bool bf16; /* activations are bf16 */
+static bool far;  /* the current launch is the large one */
 
-/* --- arrays: two of each, for the small launch and for the large one ---------------------------------------------- */
+/* --- arrays: one for the small and one for the large launch ------------------------------------------------------- */
 
 static struct array {
-    char *p[2], *was; /* was: what both were filled with */
+    char *p[2], *was; /* was: initial content of both */
     size_t bytes, each;
-    bool differs; /* by what refill brought */
+    bool differs; /* refill gave them different content */
 } arrays[ARRAYS_MAX];
 static size_t n_arrays;
 
@@ -79,13 +81,13 @@ static struct array *activations(size_t n)
     return a;
 }
 
-/* Where it would begin if, in the large launch, so many numbers lay before. */
+/* Base pointer of the array: in the large launch, `numbers` elements before it. */
 static void *behind(const struct array *a, size_t numbers)
 {
     return (void *)((uintptr_t)a->p[far] - (far ? numbers * a->each : 0));
 }
 
-/* What the large launch has there instead: places in arrays. */
+/* Replace the content for the large launch, for arrays of indices. */
 static void refill(struct array *a, const void *values)
 {
     dev->ops->upload(dev, a->p[1], values, a->bytes);
@@ -100,11 +102,11 @@ static size_t before(size_t n)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-/* Of the small launches, in order: their blocks. */
+/* Grids of the small launches, in order. */
 static struct cuda_grid small[LAUNCHES_MAX];
 static size_t n_launches;
 
-/* The small launches of a case, then the large ones. */
+/* Start the small (0) or the large (1) launches of a case. */
 static int begin(int which)
 {
     far = which == 1;
@@ -114,7 +116,7 @@ static int begin(int which)
 
 #define SMALL_THEN_FAR for (int i_ = begin(0); i_ < 2; i_ = begin(i_ + 1))
 
-/* Of a grid of x by y the blocks that run: in the large launch as many, at its end, as in the small one. */
+/* The blocks of a grid of x by y that run: all in the small launch, the same number at the end in the large one. */
 static struct cuda_grid grid_of(size_t x, size_t y, unsigned most_x)
 {
     struct cuda_grid grid = cuda_rt_grid(((struct cuda_device *)dev)->rt, x, y);
@@ -139,7 +141,7 @@ static void launched(const char *name)
         launched(#kernel);                                                                                             \
     } while (0)
 
-/* Ends a case: both launches made the same of the same, and of something they made something else. */
+/* End a case: both launches gave the same bits, and at least one array changed. */
 static void compare(const char *name)
 {
     bool changed = false;
@@ -150,7 +152,8 @@ static void compare(const char *name)
         dev->ops->download(dev, made[0], a->p[0], a->bytes);
         dev->ops->download(dev, made[1], a->p[1], a->bytes);
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
-        if (!a->differs && memcmp(made[0], made[1], a->bytes)) fail_msg("%s, array %zu: others far away", name, i);
+        if (!a->differs && memcmp(made[0], made[1], a->bytes))
+            fail_msg("%s, array %zu: the large launch gives other bits", name, i);
         changed |= memcmp(made[0], a->was, a->bytes) != 0;
         for (int k = 0; k < 2; k++) dev->ops->release(dev, a->p[k]);
         mem_free(a->was);
@@ -158,15 +161,15 @@ static void compare(const char *name)
         mem_free(made[1]);
     }
     n_arrays = 0;
-    if (!changed) fail_msg("%s: nothing was written", name);
+    if (!changed) fail_msg("%s: no array changed", name);
 }
 
-/* A test; *state is its check. It runs in fp32 and bf16, with rows of whole wide loads and others. */
+/* Run the check *state in fp32 and bf16, with rows that are a multiple of a wide load and others. */
 static void each_kind(void **state)
 {
     const check_fn *check = *state;
     struct err err = {0};
-    signal(SIGSEGV, SIG_DFL); /* cmocka would go on, in the midst of a launch */
+    signal(SIGSEGV, SIG_DFL); /* cmocka's handler would continue in the middle of a launch */
     signal(SIGBUS, SIG_DFL);
     for (int kind = 0; kind < 4; kind++) {
         if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
@@ -233,7 +236,7 @@ static void check_adamw(size_t c)
     spans[1].offset += FAR_NUMBERS;
     spans[1].block += FAR_NUMBERS / BLOCK;
     refill(spans_at, spans);
-    count.noise[1] -= (uint32_t)(FAR_NUMBERS >> 32) * 0x9e3779b9u; /* the same dice (moment_word) */
+    count.noise[1] -= (uint32_t)(FAR_NUMBERS >> 32) * 0x9e3779b9u; /* gives the same random bits (moment_word) */
     refill(count_at, &count);
     SMALL_THEN_FAR
     RUN(cuda_adamw, before(FAR_NUMBERS / BLOCK) + 1 + blocks_of(n, BLOCK), 1, cuda_adamw_args, .n_spans = COUNT(spans),
@@ -306,7 +309,7 @@ static void check_embed(size_t c)
     compare("embed");
 }
 
-/* Layer norm and RMS norm, with what is summed over rows: 1024 of them a block. */
+/* Layer norm and RMS norm with their sums over rows, 1024 rows per block. */
 static void check_norm(size_t c)
 {
     enum { BLOCK = 1024 };
@@ -362,11 +365,11 @@ static void check_norm(size_t c)
     compare("norm");
 }
 
-/* The same in one, and long rows. */
+/* The fused norm backward, and long rows. */
 static void check_both(size_t c)
 {
     enum { BLOCK = 1024 };
-    bool is_long = c % CUDA_WIDE; /* takes no others */
+    bool is_long = c % CUDA_WIDE; /* long rows need a multiple of CUDA_WIDE */
     c = is_long ? CUDA_FUSED_SHORT + CUDA_WIDE : c;
     size_t far_sums = FAR_ROWS / BLOCK * 2 * c, far_rms_sums = FAR_ROWS / BLOCK * c;
     struct array *x = activations(ROWS * c), *dy = activations(ROWS * c), *dres = activations(ROWS * c);
@@ -464,7 +467,7 @@ static void check_loss(size_t c)
 
 typedef void (*attn_kernel)(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 
-/* One head: as many sequences as a grid is high, of the last one the last blocks. */
+/* One head, as many sequences as the grid's height; the last blocks of the last sequence run. */
 static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
 {
     enum { SEQ = 1500, FAR_SEQUENCES = CUDA_GRID_Y_MAX - 1 };
@@ -489,7 +492,7 @@ static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
                                             .lse_out = behind(lse, all),
                                             .dot = behind(dot, all),
                                             .dqkv = behind(dqkv, all * ld)};
-        for (int i = 0; i < 4; i++) { /* forward, dot, backward of queries and keys: blocks of so many rows */
+        for (int i = 0; i < 4; i++) { /* forward, dot, backward of queries, backward of keys */
             size_t dots = rows == CUDA_ATTN_ROWS ? rows : head_dim > 64 ? CUDA_BLOCK / 16 : CUDA_BLOCK / 8;
             struct cuda_grid grid = grid_of(blocks_of(SEQ, i == 1 ? dots : rows), before(FAR_SEQUENCES) + 1, 2);
             kernels[i](&grid, &args);
@@ -513,7 +516,7 @@ static void check_attention(size_t c)
 
 /* --- the outer path ----------------------------------------------------------------------------------------------- */
 
-/* Pieces of a fragment, the last one plain: delta, what is sent of it, and that added to other parameters. */
+/* Pieces of a fragment, the last one plain: make a delta, quantize it, add it to other parameters. */
 static void send(enum piece_kind kind, unsigned length, unsigned k)
 {
     enum { PIECES = 3 };

@@ -1,6 +1,6 @@
-/* Linear layers, head and attention of the CUDA device against the CPU's (tests/lib/device/device_pair.h): odd sizes
- * around every block, outputs full of NaN beforehand; in fp32 and in bf16; and what is refused. ctest: labels=asan
- * timeout=240 */
+/* Tests linear layers, output layer and attention of the CUDA device against the CPU (tests/lib/device/device_pair.h),
+ * in fp32 and bf16: odd sizes around every block size, outputs filled with NaN before; and refused arguments. ctest:
+ * labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* The derivative of a layer's activation, which `aux` keeps in the device's own way: the gradient that goes back
- * through it from a layer of ones, in the first of eight columns. */
+/* Derivative of a layer's activation, which `aux` stores in the device's own format: the gradient that a layer of ones,
+ * in the first of eight columns, propagates through it. */
 static struct vec dgelu_of(const struct vec *aux, size_t n, size_t m)
 {
     struct lin_shape probe = {.n = n, .k = m, .m = 8};
@@ -98,7 +98,7 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
 
 static void check_lin(void)
 {
-    /* Those that models have come first, that a library refuses no other before they were compared. */
+    /* Shapes of models come first: a library may refuse one of the later shapes. */
     static const size_t sizes[][3] = {{14, 32, 32},  {9, 40, 24},  {517, 4, 8}, {65, 17, 33},
                                       {130, 3, 257}, {5, 300, 70}, {3, 5, 2},   {1, 1, 1}};
     for (size_t i = 0; i < COUNT(sizes); i++) {
@@ -108,7 +108,7 @@ static void check_lin(void)
     }
 }
 
-/* Parameters and gradients one number later in their memory: where they lie nobody chooses. */
+/* Parameters and gradients at an offset of one element: their alignment depends on the layout. */
 static void lin_unaligned(size_t n, size_t k, size_t m)
 {
     struct lin_shape s = {.n = n, .k = k, .m = m, .bias = true, .after_act = true};
@@ -129,7 +129,7 @@ static void lin_unaligned(size_t n, size_t k, size_t m)
     for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
 }
 
-/* The other way of going back, where the device has a choice. */
+/* The backward with fused epilogues, if the device supports them. */
 static void check_lin_fused(void)
 {
     if (!pair.bf16) return;
@@ -165,7 +165,7 @@ static void head_one(size_t n, size_t c, size_t v, size_t rows)
         ON(d, head, plan, x.at[d], wte.at[d], t, 0.25f, loss.at[d], dx.at[d], dwte.at[d], true);
         ON(d, head, infer, x.at[d], wte.at[d], t, 1, loss_only.at[d], NULL, NULL, false);
     }
-    /* one class: the loss is zero and everything else rounding */
+    /* one class: the loss is zero, the gradients are rounding noise */
     if (v > 1)
         vec_same("head dx", &dx, tol(1e-5, 1e-2));
     else
@@ -190,9 +190,9 @@ static void check_head(void)
     head_one(11, 5, 257, 4);
     head_one(5, 3, 2, 2);
     head_one(1, 1, 1, 1);
-    head_one(2, 3, 4159, 2); /* more words than a block loads at a time, and more than it does twice */
+    head_one(2, 3, 4159, 2); /* vocabularies larger than one and two loads of a block */
     head_one(1, 2, 12301, 1);
-    head_one(330, 3, 2, 300); /* cut at a multiple of 128 rows */
+    head_one(330, 3, 2, 300); /* split at a multiple of 128 rows */
 }
 
 static void attn_one(size_t batch, size_t seq, size_t heads, size_t kv_heads, size_t head_dim, float sigma)
@@ -230,11 +230,11 @@ static void check_attn(void)
     attn_one(1, 70, 1, 1, 40, 1);
     attn_one(1, 41, 2, 2, 128, 1);
     attn_one(1, 100, 1, 1, 64, 3); /* peaked scores */
-    attn_one(2, 11, 3, 1, 6, 1);   /* shared keys and values */
+    attn_one(2, 11, 3, 1, 6, 1);   /* grouped keys and values */
     attn_one(2, 35, 6, 2, 16, 1);
 }
 
-/* On tensor cores: tiles of 128 queries or keys, of 64 and 32 on the other side; warps of 32 and 16. */
+/* On tensor cores: tiles of 128 queries or keys by 64 and 32; warps of 32 and 16 rows. */
 static void check_attn_tiles(void)
 {
     if (!pair.bf16) return;
@@ -272,11 +272,11 @@ static void test_refusals(void **state)
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "plan"));
     assert_int_equal(device_use_bf16(dev, &err), STATUS_STATE);   /* too late */
-    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused, and the first error stays */
+    dev->ops->lin_bwd_x(dev, lin, NULL, NULL, NULL, NULL, false); /* refused; the first error stays */
     assert_int_equal(dev->ops->sync(dev, &err), STATUS_INVALID);
     device_close(dev);
     assert_int_equal(mem_live_bytes(), 0);
-    for (long nth = 1; nth <= 5; nth++) { /* each allocation of open fails once */
+    for (long nth = 1; nth <= 5; nth++) { /* every allocation of open fails once */
         mem_fail_after(nth);
         if (atoll_cuda_plugin.open(0, &dev, &err) == STATUS_OK)
             device_close(dev);
@@ -287,7 +287,7 @@ static void test_refusals(void **state)
     }
 }
 
-/* Each allocation of a plan with both ways fails once. */
+/* Every allocation of a plan with separate and fused products fails once. */
 static void test_emulated_plans_without_memory(void **state)
 {
     (void)state;
@@ -328,7 +328,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_lin),       cmocka_unit_test(test_head),
         cmocka_unit_test(test_attn),      cmocka_unit_test(test_attn_tiles),
         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_emulated_plans_without_memory),
-        cmocka_unit_test(test_lin_fused), /* the last one: on a GPU it asks most of the library */
+        cmocka_unit_test(test_lin_fused), /* last: on a GPU it makes the highest demands on the library */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Norms, rotations, gates and embeddings of the CUDA device against the CPU's (tests/lib/device/device_pair.h): odd
- * sizes around every block, outputs full of NaN beforehand; in fp32 and in bf16. ctest: labels=asan timeout=240 */
+/* Tests norms, rotary positions, gates and embeddings of the CUDA device against the CPU
+ * (tests/lib/device/device_pair.h), in fp32 and bf16: odd sizes around every block size, outputs filled with NaN
+ * before. ctest: labels=asan timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,10 +14,10 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* Around what each form of cuda_norm_fused takes; several turns of a block; and the first rows that are too long. */
+/* Row lengths around the limits of each variant of cuda_norm_fused, several iterations of a block, rows too long. */
 static const size_t both_sizes[][2] = {{1300, 8}, {5, 1024}, {3, 1032}, {2, 2056}, {1, 4096}, {1, 4104}};
 
-/* weight: where it lies in theta, from 16 bytes. */
+/* weight: offset of the weight in theta from an alignment of 16 bytes. */
 static void norm_one(size_t n, size_t c, size_t weight)
 {
     struct vec x = act_normal(n * c, 1, 2), w = vec_normal(c + weight, 2, 1), b = vec_normal(c, 3, 1);
@@ -36,7 +37,7 @@ static void norm_one(size_t n, size_t c, size_t weight)
     if (c > 2)
         vec_same("norm dx", &dx, tol(1e-5, 4e-3));
     else
-        vec_free(&dx); /* nothing but rounding: the true gradient is (nearly) zero */
+        vec_free(&dx); /* the true gradient is (nearly) zero, so dx is rounding noise */
     vec_same("norm dx onto the residual", &dres, c > 2 ? tol(1e-5, 3e-3) : 1e-2);
     vec_same("norm dw", &dw, 1e-5);
     vec_same("norm db", &db, 1e-5);
@@ -111,12 +112,12 @@ static void check_llama(void)
     for (size_t i = 0; i < COUNT(both_sizes); i++) rms_one(both_sizes[i][0], both_sizes[i][1], 0.01f);
     rope_one(15, 5, 3, 6, 31);
     rope_one(10, 10, 5, 32, 224);
-    rope_one(6, 3, 2, 16, 37); /* heads of whole loads in rows that are not */
+    rope_one(6, 3, 2, 16, 37); /* heads are a multiple of a wide load, rows are not */
     glu_one(7, 37, 2);
     glu_one(9, 64, 30);
 }
 
-/* In parts of so many rows. weight: where the words lie in theta and its gradient, from 16 bytes. */
+/* In parts of `rows` rows. weight: offset of the embedding in theta and its gradient from an alignment of 16 bytes. */
 static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows, size_t weight)
 {
     cuda_of(pair.devs[1])->embed_rows = rows;
@@ -150,7 +151,7 @@ static void check_embed(void)
 {
     embed_one(1, 1, 1, 1, 8, 0);
     embed_one(6, 3, 5, 2, 8, 0);
-    embed_one(5, 8, 3, 4, 8, 0); /* fewer rows than places */
+    embed_one(5, 8, 3, 4, 8, 0); /* fewer rows than positions */
     embed_one(300, 100, 40, 7, 1000, 0);
     embed_one(30, 10, 40, 7, 1000, 1);
     embed_one(600, 75, 270, 3, 1000, 0);

@@ -1,5 +1,5 @@
-/* Vectors, clipping and AdamW of the CUDA device against the CPU's (tests/lib/device/device_pair.h): odd sizes around
- * every block, outputs full of NaN beforehand. ctest: labels=asan timeout=240 */
+/* Tests vector operations, clipping and AdamW of the CUDA device against the CPU (tests/lib/device/device_pair.h): odd
+ * sizes around every block size, outputs filled with NaN before. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,11 +27,11 @@ static void check_vectors(void)
             ON(d, fill, y.at[d], n, 2);
             ON(d, axpy, n, 3, x.at[d], y.at[d]);
             ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.75f, scale.at[d]);
-            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.5f, zero.at[d]); /* refused */
+            ON(d, sgd, n, y.at[d], x.at[d], 0.1f, 0.5f, zero.at[d]); /* the scale is 0, as for a refused step */
             ON(d, sgd, n, y.at[d], x.at[d], 0.3f, 1, NULL);
             ON(d, sum, n, y.at[d], sum.at[d]);
             ON(d, sumsq, n, x.at[d], sumsq.at[d]);
-            ON(d, sumsq, n - 1, x.at[d] + 1, later.at[d]); /* not from 16 bytes */
+            ON(d, sumsq, n - 1, x.at[d] + 1, later.at[d]); /* not aligned to 16 bytes */
             ON(d, fill, y.at[d], 0, 1);
         }
         vec_same("sum", &sum, 1e-5);
@@ -62,7 +62,7 @@ static void check_clip(void)
         }
 }
 
-/* Zeros of so many bytes, a multiple of 4. */
+/* A vector of `bytes` zero bytes; bytes is a multiple of 4. */
 static struct vec vec_zeros(size_t bytes)
 {
     float *zeros = mem_alloc(1, bytes);
@@ -71,7 +71,7 @@ static struct vec vec_zeros(size_t bytes)
     return v;
 }
 
-/* Of both devices; frees them. Another pow may round the corrections otherwise. */
+/* Compare the step counts of both devices and free them. Another pow may round the corrections differently. */
 static void same_counts(struct vec *count, uint64_t steps)
 {
     struct step_count *counts[2] = {(void *)vec_host(count, 0), (void *)vec_host(count, 1)};
@@ -123,13 +123,14 @@ static void same_bits(const char *what, struct vec *v)
     float *host[2] = {vec_host(v, 0), vec_host(v, 1)};
     const uint32_t *bits[2] = {(const void *)host[0], (const void *)host[1]};
     for (size_t i = 0; i < v->n; i++)
-        if (bits[0][i] != bits[1][i]) fail_msg("%s: %zu is %08x, not %08x", what, i, bits[1][i], bits[0][i]);
+        if (bits[0][i] != bits[1][i])
+            fail_msg("%s: element %zu is %08x, expected %08x", what, i, bits[1][i], bits[0][i]);
     for (int d = 0; d < 2; d++) mem_free(host[d]);
     vec_free(v);
 }
 
-/* Moments in bf16, to the bit: gradients of all sizes, down to what squares to a subnormal number and less, some of
- * them 0 now and then; a part of the moments left out as a shard does it. */
+/* AdamW with bf16 moments, bit for bit: gradients of all sizes, down to those whose square is subnormal or 0, some of
+ * them 0 in some steps; the moments cover a part only, as in a shard. */
 static void check_adamw_bf16(void)
 {
     enum { N = 3000, LEFT_OUT = 100 };

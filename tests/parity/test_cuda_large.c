@@ -1,4 +1,4 @@
-/* Models of billions of parameters on the CUDA device: places in theta, rows and logits behind 2^33 numbers.
+/* Tests models of billions of parameters on the CUDA device: offsets above 2^33 in theta, rows and logits.
  * ctest: timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ static void test_operations(void **state)
     large_case_check(dev, take, give);
 }
 
-/* Losses of three rows of 8 words that lie 2^32 numbers apart. */
+/* Losses of three rows of 8 tokens, 2^32 elements apart. */
 static void test_logits(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* The emulated instructions of gpu/cuda/kernels/cuda_mma.h: matrices go through fragments and come out as the plain
- * product says, copies arrive when they are waited for, and what a GPU would take for another address, or would take
- * long for, ends the process. ctest: labels=asan */
+/* Tests the emulated instructions of gpu/cuda/kernels/cuda_mma.h:
+ * - Products through fragments equal the plain product.
+ * - Asynchronous copies arrive at their wait.
+ * - Misaligned addresses and bank conflicts end the process. ctest: labels=asan */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,17 +18,17 @@
 #include "gpu/cuda/kernels/cuda_mma.h"
 #include "tests/cuda/emulator/emulate.h"
 
-enum { M = 16, N = 8, K = 16, ROW = 16 * K / 8 /* bytes of a row of K */, BYTES = 2048 };
+enum { M = 16, N = 8, K = 16, ROW = 16 * K / 8 /* bytes per row of K */, BYTES = 2048 };
 
 struct job {
-    uint16_t a[M * K], b[N * K], turned[K * N] __attribute__((aligned(16))); /* b: by columns; turned: by rows */
+    uint16_t a[M * K], b[N * K], b_rows[K * N] __attribute__((aligned(16))); /* b: column-major; b_rows: row-major */
     float sums[2][M * N], early[4], late[4];
-    unsigned wrong; /* what is done wrong */
+    unsigned wrong; /* which mistake the kernel makes */
 } __attribute__((aligned(16)));
 
 static struct job job;
 
-/* Where row `row` of 16 bytes lies, such that eight in turn lie in all banks. */
+/* Offset of row `row` of 16 bytes, swizzled so that eight rows in sequence use all banks. */
 static unsigned place(unsigned row, unsigned half)
 {
     return row * 32 + (half ^ (row >> 2 & 1)) * 16;
@@ -38,25 +39,25 @@ static void put(struct shared s, unsigned at, const uint16_t *rows, unsigned n)
     for (unsigned i = threadIdx.x; i < 2 * n; i += 32) copy_16(s, at + place(i / 2, i % 2), rows + 8 * i, 16);
 }
 
-/* sums[0] with b by columns, sums[1] by rows; on top of 1. */
+/* sums[0] with b column-major, sums[1] with b row-major, both added to 1. */
 static void product(const void *args)
 {
     (void)args;
     const struct shared s = {.bytes = BYTES};
     unsigned lane = threadIdx.x, in = lane % 8, matrix = lane / 8;
-    uint32_t a[4], b[4], turned[4];
+    uint32_t a[4], b[4], b_rows[4];
     put(s, 0, job.a, M);
     put(s, 512, job.b, N);
-    for (unsigned i = lane; i < K; i += 32) copy_16(s, 1024 + i * 16, job.turned + 8 * i, 16);
+    for (unsigned i = lane; i < K; i += 32) copy_16(s, 1024 + i * 16, job.b_rows + 8 * i, 16);
     copy_commit();
     copy_wait(0);
     __syncwarp();
     rows_load(s, place(matrix % 2 * 8 + in, matrix / 2), a);
     rows_load(s, 512 + place(in, matrix % 2), b);
-    columns_load(s, 1024 + (matrix % 2 * 8 + in) * 16, turned);
+    columns_load(s, 1024 + (matrix % 2 * 8 + in) * 16, b_rows);
     for (int which = 0; which < 2; which++) {
         float sum[4] = {1, 1, 1, 1};
-        mma(sum, a, which ? turned[0] : b[0], which ? turned[1] : b[1]);
+        mma(sum, a, which ? b_rows[0] : b[0], which ? b_rows[1] : b[1]);
         for (unsigned i = 0; i < 4; i++) job.sums[which][(lane / 4 + i / 2 * 8) * N + 2 * (lane % 4) + i % 2] = sum[i];
     }
 }
@@ -67,7 +68,7 @@ static void test_product(void **state)
     for (unsigned order = 0; order < 3; order++) {
         for (unsigned i = 0; i < M * K; i++) job.a[i] = bf16_of((float)(i * 37 % 101) - 50);
         for (unsigned i = 0; i < N * K; i++) job.b[i] = bf16_of((float)(i * 53 % 97) / 16 - 3);
-        for (unsigned i = 0; i < N * K; i++) job.turned[i % K * N + i / K] = job.b[i];
+        for (unsigned i = 0; i < N * K; i++) job.b_rows[i % K * N + i / K] = job.b[i];
         memset(job.sums, 0xff, sizeof job.sums);
         emulate_order(order);
         cuda_emulate("product", product, &job, sizeof(void *), 1, 1, 32);
@@ -75,13 +76,14 @@ static void test_product(void **state)
             double want = 1;
             for (unsigned k = 0; k < K; k++)
                 want += (double)bf16_value(job.a[i / N * K + k]) * bf16_value(job.b[i % N * K + k]);
-            assert_true(job.sums[0][i] == (float)want && job.sums[1][i] == (float)want); /* exact: short numbers */
+            assert_true(job.sums[0][i] == (float)want &&
+                        job.sums[1][i] == (float)want); /* exact: the products need few bits */
         }
     }
     emulate_order(0);
 }
 
-/* Two groups; the first arrives at the first wait, the other one at the second; one is zeros. */
+/* Two groups of copies: the first arrives at the first wait, the second at the second; one copy is zeros. */
 static void arrivals(const void *args)
 {
     (void)args;
@@ -115,8 +117,8 @@ static void mistake(const void *args)
     uint32_t out[4];
     unsigned lane = threadIdx.x;
     switch (job.wrong) {
-    case 0: rows_load(s, lane * 16, out); break; /* nothing wrong */
-    case 1: rows_load(s, lane * 32, out); break; /* every bank twice */
+    case 0: rows_load(s, lane * 16, out); break; /* no mistake */
+    case 1: rows_load(s, lane * 32, out); break; /* bank conflict: every bank twice */
     case 2: rows_load(s, lane * 16 + 8, out); break;
     case 3: rows_load(s, BYTES - 31 * 16 + lane * 16, out); break;
     case 4:
@@ -140,7 +142,7 @@ static void test_mistakes(void **state)
         pid_t child = fork();
         assert_true(child >= 0);
         if (!child) {
-            signal(SIGABRT, SIG_DFL); /* cmocka's would go on with the tests */
+            signal(SIGABRT, SIG_DFL); /* cmocka's handler would continue with the tests */
             if (!freopen("/dev/null", "w", stderr)) _exit(1);
             cuda_emulate("mistake", mistake, &job, sizeof(void *), 1, 1, 32);
             _exit(0);

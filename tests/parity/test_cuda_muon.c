@@ -1,6 +1,6 @@
-/* Muon of the CUDA device, its kernels run by the emulation (tests/cuda/emulator/emulate.h), threads in three orders:
- * what any device must pass, as many matrices a batch as there are of a shape, and one at a time; the same steps as the
- * CPU's. ctest: timeout=120 */
+/* Tests Muon on the emulated CUDA device (tests/cuda/emulator/emulate.h), with threads in three orders: the checks of
+ * all devices, with all matrices of a shape in one batch and one at a time; the steps equal the CPU's. ctest:
+ * timeout=120 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +16,8 @@
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/muon_case.h"
 
-static bool bf16;   /* what the device computes in */
-static int batches; /* which of BATCHES it has */
+static bool bf16;   /* precision of the device */
+static int batches; /* index of the batch mode, below BATCHES */
 
 enum { BATCHES = 2 };
 
@@ -80,7 +80,7 @@ static void test_bits(void **state)
     each(check_bits);
 }
 
-/* Products of several matrices are those of each; a library may take another kernel for them, and round otherwise. */
+/* A batched product equals the single ones. Only emulated: a library may use another kernel and round differently. */
 static void test_emulated_batches(void **state)
 {
     (void)state;

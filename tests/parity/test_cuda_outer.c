@@ -1,6 +1,6 @@
-/* Deltas made on a device, over rounds that are merged, refused, poisoned, saved and restored: payloads and residuals
- * as feedback_encode gives them, to the bit. On the CPU's device and on the emulated CUDA device, whose memory the host
- * cannot touch. ctest: labels=asan */
+/* Tests deltas made on a device over rounds that are merged, refused, not finite, saved and restored: payloads and
+ * residuals have the bits of feedback_encode. Runs on the CPU device and on the emulated CUDA device, whose memory the
+ * host cannot access. ctest: labels=asan */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,9 +32,9 @@ struct side { /* one fragment's codec and residual, of the maker and of the refe
 struct rig {
     struct device *dev;
     struct delta_device *maker;
-    bool fresh; /* it has no anchor yet */
+    bool fresh; /* the device has no anchor yet */
     struct side side[FRAGMENTS];
-    float *theta; /* of the device */
+    float *theta; /* on the device */
     float base[N], values[N], delta[EACH], seen[N];
 };
 
@@ -88,7 +88,7 @@ static void anchor(uint32_t i, const float *values)
     delta_device_anchor(rig.maker, i, values, hash_floats(NULL, rig.base + i * EACH, EACH));
 }
 
-/* Fragments change now and then; one that did not is known by its hash, and its floats are not looked at. */
+/* Some fragments change. The device recognizes the others by their hash and does not read their floats. */
 static void anchor_all(uint64_t round)
 {
     static const float nothing[EACH];
@@ -164,12 +164,12 @@ static void play(uint64_t round)
             for (int k = 0; k < 2; k++) feedback_reset(&s->fb[k]);
             delta_device_residual_changed(rig.maker, i);
         }
-        if (round % 2) continue; /* not every round: what is read is a copy, and must be without consequences */
+        if (round % 2) continue; /* only in some rounds, because reading a copy must not change later rounds */
         assert_int_equal(delta_device_read_residual(rig.maker, i, &err), STATUS_OK);
         if (s->fb[0].residual) assert_memory_equal(s->fb[0].residual, s->fb[1].residual, EACH * sizeof(float));
     }
     if (round % 6 != 4) return;
-    delta_device_destroy(rig.maker); /* a process that saves, ends and comes back */
+    delta_device_destroy(rig.maker); /* the process saves its state, ends and restarts */
     make_maker();
 }
 
@@ -204,7 +204,7 @@ static void test_refusals(void **state)
     source.codec = topk;
     enum status status = STATUS_NOMEM;
     long nth = 0;
-    while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once */
+    while (status == STATUS_NOMEM && nth < 20) { /* every allocation fails once */
         mem_fail_after(++nth);
         status = delta_device_create(&maker, dev, theta, &source, 1, &err);
         mem_fail_after(0);

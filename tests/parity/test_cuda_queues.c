@@ -1,5 +1,5 @@
-/* Queues and events of the emulated runtime: what it must notice, it does. Nothing runs before the host waits, orders
- * are those that the events permit, and a missing event is reported by name. */
+/* Tests queues and events of the emulated runtime: operations run when the host waits, in any order that the events
+ * allow, and a missing event is reported by name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,10 +63,10 @@ static void want_clash(const char *text)
 {
     struct err err = {0};
     assert_int_equal(cuda_rt_sync(rig.rt, &err), STATUS_CORRUPT);
-    if (!strstr(err.msg, text)) fail_msg("\"%s\" is not in \"%s\"", text, err.msg);
+    if (!strstr(err.msg, text)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, text);
 }
 
-/* Host memory that changes before the host waited is seen changed, and nothing comes back earlier. */
+/* An upload reads host memory as late as the wait of the host, and a download writes no earlier. */
 static void test_late(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void test_events(void **state)
     (void)state;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         open_rig(seed);
-        for (int i = 0; i < 5; i++) chain(true, true); /* events are recorded again and again */
+        for (int i = 0; i < 5; i++) chain(true, true); /* events are reused */
         want_ok();
         assert_memory_equal(rig.host, rig.back, sizeof rig.host);
         close_rig();
@@ -116,7 +116,7 @@ static void test_events(void **state)
     }
 }
 
-/* A wait is for the recording before it, not for a later one, and for nothing when there is none. */
+/* A wait refers to the last record before it; without one it waits for nothing. */
 static void test_recordings(void **state)
 {
     (void)state;
@@ -125,14 +125,14 @@ static void test_recordings(void **state)
     cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event);
     cuda_rt_queue_wait(rig.rt, CUDA_COPY, rig.event);
     copy(CUDA_MAIN, rig.x, rig.host, CUDA_UPLOAD);
-    cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event); /* COPY waits for the first */
+    cuda_rt_event_record(rig.rt, CUDA_MAIN, rig.event); /* COPY waits for the first record */
     copy(CUDA_COPY, rig.back, rig.x, CUDA_DOWNLOAD);
     want_clash("upload on MAIN writes grad+0..4096, which download on COPY reads, without an event between");
     close_rig();
 }
 
-/* The host waits for one event: what nobody ordered before it is left undone. What it knows by then, later operations
- * know, too. */
+/* The host waits for one event: operations that are not ordered before it may stay undone. Later operations are ordered
+ * after everything that the wait covers. */
 static void test_await(void **state)
 {
     (void)state;
@@ -146,14 +146,14 @@ static void test_await(void **state)
     assert_true(rig.back[1] == 0);
     assert_int_equal(cuda_rt_event_wait(rig.rt, rig.other, NULL), STATUS_OK);
     assert_true(rig.back[1] == 1);
-    copy(CUDA_COMM, rig.x, rig.host, CUDA_UPLOAD); /* after a wait of the host: no event is needed */
+    copy(CUDA_COMM, rig.x, rig.host, CUDA_UPLOAD); /* no event needed after a wait of the host */
     want_ok();
     copy(CUDA_MAIN, rig.back, rig.x, CUDA_DOWNLOAD);
     want_ok();
     close_rig();
 }
 
-/* Memory is cleared on MAIN: another queue must know of that, too. Parts that do not touch do not clash. */
+/* Memory is cleared on MAIN, and other queues need an event after it. Disjoint ranges do not clash. */
 static void test_touching(void **state)
 {
     (void)state;
@@ -173,7 +173,7 @@ static void test_touching(void **state)
     close_rig();
 }
 
-/* Matrix products and kernels are known by the bytes they touch. */
+/* The emulator knows the bytes that matrix products and kernels access. */
 static void test_products(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The levels of train.recompute on the emulated CUDA device, in fp32 and in bf16: not a bit of losses and gradients
- * changes. */
+/* Tests that the levels of train.recompute on the emulated CUDA device give the same bits of losses and gradients, in
+ * fp32 and bf16. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ static void test_same_bits(void **state)
     (void)state;
     struct device *dev;
     struct err err = {0};
-    for (unsigned order = 0; order < 3; order++) { /* in fp32, in bf16, and with products that end in more */
+    for (unsigned order = 0; order < 3; order++) { /* fp32, bf16, and bf16 with fused epilogues */
         emulate_order(order);
         setenv("ATOLL_EPILOGUE", order == 2 ? "fused" : "separate", 1);
         if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);

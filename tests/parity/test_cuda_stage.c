@@ -1,6 +1,6 @@
-/* The host's own memory and a device's, through pinned buffers and a queue beside the work: whatever order the queues
- * take, what is sent is what the host had then, what is fetched is what the device had then, and nobody waits longer
- * than for a buffer. ctest: labels=asan timeout=240 */
+/* Tests copies between pageable host memory and the device through pinned buffers and a queue of their own, for every
+ * order of the queues: send copies the host's values at the time of the call, fetch the device's, and a call waits at
+ * most for a free buffer. ctest: labels=asan timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,11 +19,11 @@
 
 enum { N = 900, CALLS = 40, SEEDS = 6 };
 
-static const size_t stages[] = {0, 20, 400, 1000, N * sizeof(float), 1 << 20}; /* bytes of a buffer; 0: none */
+static const size_t stages[] = {0, 20, 400, 1000, N * sizeof(float), 1 << 20}; /* bytes per buffer; 0: no buffers */
 
 struct rig {
     struct device *dev;
-    float *x, *y; /* [N] of the device */
+    float *x, *y; /* [N] on the device */
     float want_x[N], want_y[N], host[N];
     uint64_t seed, draw;
 };
@@ -58,7 +58,7 @@ static uint64_t draw(uint64_t below)
     return rng_u64(rig.seed, RNG_TEST, rig.draw++) % below;
 }
 
-/* The host's buffer is its own again at once. */
+/* The caller may change its buffer right after the call. */
 static void send_range(float *device, float *want, size_t from, size_t n)
 {
     for (size_t i = 0; i < n; i++) want[from + i] = rig.host[i] = (float)draw(1000);
@@ -73,11 +73,10 @@ static void fetch_range(const float *device, const float *want, size_t from, siz
     if (device_fetch(rig.dev, rig.host, device + from, n * sizeof *device, &err) != STATUS_OK) fail_msg("%s", err.msg);
     for (size_t i = 0; i < n; i++)
         if (rig.host[i] != want[from + i])
-            fail_msg("element %zu is off by something: %g, want %g", from + i, (double)rig.host[i],
-                     (double)want[from + i]);
+            fail_msg("element %zu is %g, expected %g", from + i, (double)rig.host[i], (double)want[from + i]);
 }
 
-/* On the device: a step of plain decay. */
+/* Multiply on the device with a step of SGD that only decays. */
 static void multiply(float *device, size_t n, float by)
 {
     rig.dev->ops->sgd(rig.dev, n, device, device, 0, by, NULL);
@@ -116,7 +115,7 @@ static void test_calls(void **state)
         }
 }
 
-/* The host never waits until the device has nothing to do: a copy at least is on its way beside it. */
+/* The host never waits for an idle device: at least one copy stays in flight. */
 static void test_emulated_beside(void **state)
 {
     (void)state;
@@ -142,7 +141,8 @@ static void test_emulated_memory(void **state)
     open_rig(0, 0);
     enum status status = STATUS_NOMEM;
     long nth = 0;
-    while (status == STATUS_NOMEM && nth < 20) { /* each allocation fails once; then it goes without */
+    while (status == STATUS_NOMEM &&
+           nth < 20) { /* every allocation fails once; then the device works without buffers */
         mem_fail_after(++nth);
         status = device_stage_plan(rig.dev, 400, NULL);
         mem_fail_after(0);
@@ -151,14 +151,14 @@ static void test_emulated_memory(void **state)
     }
     assert_int_equal(status, STATUS_OK);
     assert_true(nth > 6);
-    assert_int_equal(device_stage_plan(rig.dev, 1 << 20, NULL), STATUS_OK); /* stays as it is */
+    assert_int_equal(device_stage_plan(rig.dev, 1 << 20, NULL), STATUS_OK); /* no effect */
     assert_int_equal(device_fetch(rig.dev, rig.host, rig.x, 0, &err), STATUS_OK);
     device_send(rig.dev, rig.x, rig.host, 0);
     fetch_range(rig.x, rig.want_x, 0, N);
     close_rig();
 }
 
-/* Pieces long enough for several threads: what was sent, to the last byte, though the host's memory changes at once. */
+/* Pieces long enough for several threads: the device gets every byte, although the host changes its memory at once. */
 static void test_emulated_threads(void **state)
 {
     enum { LONG = 5 * POOL_COPY_BYTES / 4 + 3, THREADS = 3 };
@@ -193,7 +193,7 @@ static void test_emulated_threads(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* A device that fails anywhere: nobody waits for ever, and the error comes out. */
+/* A device that fails at any operation: all waits end, and the error is returned. */
 static void test_emulated_failure(void **state)
 {
     char at[32];

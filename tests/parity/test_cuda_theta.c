@@ -1,6 +1,7 @@
-/* What the outer loop keeps on a device, the emulated CUDA device, over joins, updates, refusals, wrong hashes and
- * restarts: what a round starts from is there to the bit (tests/lib/rigs/scripted.c looks every time), payloads and
- * residuals lose nothing, and over the bus goes what changed, once. ctest: labels=asan timeout=240 */
+/* Tests the outer loop's state on the emulated CUDA device over joins, updates, refusals, wrong hashes and restarts:
+ * - Each round starts from the exact theta (tests/lib/rigs/scripted.c checks it every time).
+ * - Payloads and residuals lose no value.
+ * - The bus carries only changed values, once. ctest: labels=asan timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +28,7 @@ static void begin_with(void (*start)(const char *, const char *, struct device *
     struct device *dev = NULL;
     emulate_queue_order(seed);
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    if (seed) /* else it goes without */
+    if (seed) /* seed 0: no pinned buffers */
         assert_int_equal(device_stage_plan(dev, 4 * SCRIPTED_N / 5, NULL), STATUS_OK);
     start(up, down, dev);
 }
@@ -47,7 +48,7 @@ static void finish(void)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* What the device is sent from the end of a round until it trains again. */
+/* Bytes sent to the device from the end of a round until the next training. */
 static unsigned long round_bytes(void)
 {
     unsigned long before = emulate_uploaded();
@@ -73,7 +74,7 @@ static void test_rounds(void **state)
     }
 }
 
-/* The round in hand is thrown away, and the worker joins again. */
+/* Discard the current round; the worker joins again. */
 static void fault(void)
 {
     struct outer_result poisoned = {.tokens = 32, .steps = 4, .loss_sum = NAN, .compute_us = 1000};
@@ -82,12 +83,12 @@ static void fault(void)
     log_set_level(LOG_WARN);
 }
 
-/* Theta goes up once a round, and not at all where it has not changed. */
+/* Theta is uploaded once per round, and unchanged fragments are not uploaded. */
 static void test_emulated_bytes(void **state)
 {
     (void)state;
     begin("int8:256", "fp32", 0);
-    assert_true(scripted_until_training()); /* tables of plans have gone up */
+    assert_true(scripted_until_training()); /* the tables of the plans are uploaded */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(round_bytes(), SCRIPTED_N * sizeof(float));
         scripted_train_done();
@@ -98,7 +99,7 @@ static void test_emulated_bytes(void **state)
     finish();
 }
 
-/* Of an update whose codec has the form its numbers, and nothing else; theta again when it was loaded anew. */
+/* For codecs with a device form, only the update's quantized values are uploaded; after a reload, theta once more. */
 static void test_emulated_numbers(void **state)
 {
     static const char *const downs[] = {"int8:256", "int4", "topk:20/512", "topk:100/512+2bit+huff"};
@@ -110,7 +111,7 @@ static void test_emulated_numbers(void **state)
         for (int round = 0; round < 3; round++) {
             scripted_train_done();
             unsigned long bytes = round_bytes();
-            if (!bytes || bytes > SCRIPTED_N * 13 / 10) fail_msg("%s: %lu bytes went up", downs[i], bytes);
+            if (!bytes || bytes > SCRIPTED_N * 13 / 10) fail_msg("%s: %lu bytes uploaded", downs[i], bytes);
         }
         fault();
         assert_int_equal(round_bytes(), 0);
@@ -118,8 +119,8 @@ static void test_emulated_numbers(void **state)
     }
 }
 
-/* Others' updates while it trains: what it started from stays on the device, and a copy on the host is not needed.
- * Floats go up once, when it has trained; the update of its own delta follows as numbers. */
+/* Updates of other workers during training: the base of the delta stays on the device, without a copy on the host.
+ * Floats are uploaded once, after training; the update with the worker's own delta follows as quantized values. */
 static void test_emulated_async(void **state)
 {
     (void)state;
@@ -133,12 +134,13 @@ static void test_emulated_async(void **state)
             for (int k = 0; k < 2; k++)
                 for (uint32_t f = 0; f < SCRIPTED_F; f++) {
                     scripted_publish(f, false);
-                    if (round < 2 || f) scripted_pass(200000); /* else it comes later */
+                    if (round < 2 || f) scripted_pass(200000); /* otherwise the message arrives later */
                 }
             unsigned long before = emulate_uploaded();
             s->hold_merge = true;
             scripted_train_done();
-            unsigned long floats = emulate_uploaded() - before - SCRIPTED_N * sizeof(float); /* less those trained */
+            unsigned long floats =
+                emulate_uploaded() - before - SCRIPTED_N * sizeof(float); /* minus the trained ones */
             assert_int_equal(floats, SCRIPTED_N * sizeof(float));
             s->hold_merge = false;
             before = emulate_uploaded();
@@ -149,7 +151,7 @@ static void test_emulated_async(void **state)
         scripted_publish(0, false);
         scripted_pass(200000);
         fault();
-        scripted_publish(0, false); /* its numbers are for another anchor */
+        scripted_publish(0, false); /* its quantized values belong to another anchor */
         assert_true(scripted_until_training());
         scripted_train();
         scripted_check_theta();
@@ -157,7 +159,7 @@ static void test_emulated_async(void **state)
     }
 }
 
-/* A hash that is wrong: everything is loaded anew, the same version too. */
+/* A wrong hash: the worker reloads all fragments, the same version included. */
 static void test_faults(void **state)
 {
     (void)state;
@@ -167,7 +169,7 @@ static void test_faults(void **state)
         s->snapshot_at = 2;
         scripted_train();
         log_set_level(LOG_ERROR - 1);
-        s->spoil_hash = true; /* of the first fragment that is merged */
+        s->spoil_hash = true; /* of the first merged fragment */
         scripted_train_done();
         scripted_pass(3000000);
         for (uint32_t f = 0; f < SCRIPTED_F; f++)
@@ -184,7 +186,7 @@ static void test_faults(void **state)
     }
 }
 
-/* A network that loses and doubles messages, and a worker that is killed anywhere. */
+/* The network loses and duplicates messages, and the worker is killed at random points. */
 static void test_kills(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* What becomes of the emulated GPUs of one worker when one of them fails, hangs or never comes while the others are in
- * calls that look at nothing: they come back, and the line says which one it was; and of an only one. Without the
- * watchdog each of these would hang, and an alarm ends the test. ctest: labels=threads timeout=60 waits=1 */
+/* Tests the watchdog of a worker's emulated GPUs: one fails, hangs or never submits while the others are in blocking
+ * calls that check nothing. All calls return, and the error names the GPU; the same for a single GPU. Without the
+ * watchdog each test would hang until an alarm ends it. ctest: labels=threads timeout=60 waits=1 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static struct rank {
     struct collective *coll;
     struct device *dev;
     float *x;
-    float host[FLOATS]; /* not pinned */
+    float host[FLOATS]; /* pageable */
     enum status status;
     struct err err;
     pthread_t thread;
@@ -46,7 +46,7 @@ static void last_resort(const char *line)
     atomic_store(&last_called, true);
 }
 
-/* name, value, ..., NULL: of switches */
+/* ...: pairs of a switch and its value, then NULL */
 static void open_ranks(int n, void (*end)(const char *line), ...)
 {
     struct err err = {0};
@@ -99,7 +99,7 @@ static void upload(struct rank *k)
     k->dev->ops->upload(k->dev, k->x, k->host, sizeof k->host);
 }
 
-/* Two collectives, and much that is submitted behind them. */
+/* Submit two collectives and many operations after them. */
 static enum status step(struct rank *k)
 {
     const struct collective_ops *ops = k->coll->ops;
@@ -112,7 +112,7 @@ static enum status step(struct rank *k)
     return k->dev->ops->sync(k->dev, &k->err);
 }
 
-/* As worker/replica/replica_ranks.c does it. */
+/* Run the body and report its status as worker/replica/replica_ranks.c does. */
 static void work(struct rank *k, enum status (*body)(struct rank *k))
 {
     const struct collective_ops *ops = k->coll->ops;
@@ -128,33 +128,33 @@ static void *step_main(void *arg)
     return NULL;
 }
 
-static void said(const char *line, const char *what)
+static void assert_contains(const char *line, const char *what)
 {
-    if (!strstr(line, what)) fail_msg("\"%s\" does not say \"%s\"", line, what);
+    if (!strstr(line, what)) fail_msg("\"%s\" does not contain \"%s\"", line, what);
 }
 
-/* All others came back, and the first failure is the one that is told. */
-static void first_was(int failed, const char *what)
+/* All other ranks returned, and the reported error is the first failure. */
+static void assert_first_failure(int failed, const char *what)
 {
     for (int r = 0; r < RANKS; r++)
         if (r != failed && ranks[r].status != STATUS_CLOSED)
             fail_msg("rank %d: %s: %s", r, status_text(ranks[r].status), ranks[r].err.msg);
     const struct err *why = colls[0].ops->failure(&colls[0]);
     assert_non_null(why);
-    said(why->msg, "device cuda:1 emulated");
-    said(why->msg, what);
+    assert_contains(why->msg, "device cuda:1 emulated");
+    assert_contains(why->msg, what);
     assert_ptr_equal(colls[2].ops->failure(&colls[2]), why);
 }
 
 static void test_failed_beside_full_queues(void **state)
 {
     (void)state;
-    for (int at = 1; at <= 8; at++) { /* 8: the second collective */
+    for (int at = 1; at <= 8; at++) { /* 8 is the second collective */
         char fails[16];
         snprintf(fails, sizeof fails, "1:%d", at);
         open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", fails, "ATOLL_EMULATED_QUEUE", "3", NULL);
         each(step_main);
-        first_was(1, "a kernel failed");
+        assert_first_failure(1, "a kernel failed");
         close_group();
     }
 }
@@ -164,11 +164,11 @@ static void test_failed_beside_copies_that_block(void **state)
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_EMULATED_FAIL", "1:2", "ATOLL_EMULATED_PAGEABLE", "1", NULL);
     each(step_main);
-    first_was(1, "a kernel failed");
+    assert_first_failure(1, "a kernel failed");
     close_group();
 }
 
-/* Its thread does not submit what the others wait for. */
+/* A rank whose thread does not submit the collective that the others wait for. */
 static enum status nothing(struct rank *k)
 {
     while (!k->coll->ops->failure(k->coll)) pass(10);
@@ -189,23 +189,23 @@ static void test_stays_away(void **state)
     for (int i = 0; i < 2; i++) {
         open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
         each(away_main);
-        first_was(-1, "does not come to collective 0");
+        assert_first_failure(-1, "does not come to collective 0");
         close_group();
     }
 }
 
-/* All ranks submitted the same; it is the GPU that does not get to the second collective. */
+/* All ranks submitted the same; one GPU does not reach the second collective. */
 static void test_hung_gpu(void **state)
 {
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
     each(step_main);
-    first_was(-1, "does not come to collective 1");
-    emulate_hangs_end(); /* a true one would not let the device be closed */
+    assert_first_failure(-1, "does not come to collective 1");
+    emulate_hangs_end(); /* with a real GPU, closing the device would hang */
     close_group();
 }
 
-/* Between collectives: the others have ended. */
+/* A hang between collectives, after the others finished. */
 static enum status alone(struct rank *k)
 {
     upload(k);
@@ -223,14 +223,14 @@ static void test_hung_alone(void **state)
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
     each(alone_main);
-    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
-    said(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
     assert_int_equal(ranks[1].status, STATUS_CLOSED);
     emulate_hangs_end();
     close_group();
 }
 
-/* Slow, but alive: it submits something now and then for longer than the limit, and rests for longer between. */
+/* A slow rank: it submits operations for longer than the limit, and pauses for longer than the limit. */
 static enum status slow(struct rank *k)
 {
     for (int i = 0; i < 6; i++) {
@@ -269,7 +269,7 @@ static void *unhang_main(void *arg)
     return NULL;
 }
 
-/* Nothing helps: aborting never ends, or the GPU does not, while a rank is in a call that blocks. */
+/* The abort or the GPU hangs while a rank is in a blocking call: the watchdog ends the process. */
 static void check_last_resort(const char *name, const char *value, const char *what)
 {
     pthread_t unhang;
@@ -279,9 +279,9 @@ static void check_last_resort(const char *name, const char *value, const char *w
     each(step_main);
     pthread_join(unhang, NULL);
     close_group();
-    said(last_line, "device cuda:1 emulated");
-    said(last_line, what);
-    said(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "device cuda:1 emulated");
+    assert_contains(last_line, what);
+    assert_contains(last_line, "this worker did not end by itself within 1 s");
 }
 
 static void test_last_resort(void **state)
@@ -291,7 +291,7 @@ static void test_last_resort(void **state)
     check_last_resort("ATOLL_EMULATED_HANG", "1:1", "does not come to collective 0");
 }
 
-/* All went well, but for the last moment of one GPU. */
+/* The run succeeds, but closing one GPU hangs. */
 static void test_close_hangs(void **state)
 {
     (void)state;
@@ -302,12 +302,12 @@ static void test_close_hangs(void **state)
     pthread_create(&unhang, NULL, unhang_main, NULL);
     close_group();
     pthread_join(unhang, NULL);
-    said(last_line, "device cuda:1 emulated");
-    said(last_line, "does not close, without an answer for 1 s");
-    said(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "device cuda:1 emulated");
+    assert_contains(last_line, "does not close, without an answer for 1 s");
+    assert_contains(last_line, "this worker did not end by itself within 1 s");
 }
 
-/* A worker's only GPU: the thread is in a wait that looks at nothing, or submits to it now and then. */
+/* A single GPU hangs: its thread is in a blocking wait, or submits now and then. */
 static void test_only_gpu_hangs(void **state)
 {
     (void)state;
@@ -316,9 +316,9 @@ static void test_only_gpu_hangs(void **state)
     pthread_create(&unhang, NULL, unhang_main, NULL);
     work(&ranks[0], alone);
     pthread_join(unhang, NULL);
-    said(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
-    said(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
-    said(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
+    assert_contains(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
+    assert_contains(last_line, "this worker did not end by itself within 1 s");
     assert_int_equal(colls[0].ops->start_all_reduce(&colls[0], ranks[0].x, FLOATS, 0), STATUS_CLOSED);
     close_ranks(1);
 }
@@ -335,13 +335,13 @@ static void test_only_gpu_is_slow(void **state)
     assert_false(atomic_load(&last_called));
 }
 
-/* All is closed in time, but the process stays: the last resort does, too. */
+/* The group closes in time, but the process does not exit: the watchdog still ends it. */
 static void test_resort_stays(void **state)
 {
     (void)state;
     open_ranks(RANKS, last_resort, "ATOLL_EMULATED_FAIL", "1:1", "ATOLL_GPU_GRACE", "1", NULL);
     each(step_main);
-    first_was(1, "a kernel failed");
+    assert_first_failure(1, "a kernel failed");
     close_group();
     assert_false(atomic_load(&last_called));
     while (!atomic_load(&last_called)) pass(10);
@@ -357,7 +357,7 @@ static void test_settings(void **state)
     for (int r = 0; r < RANKS; r++) assert_int_equal(atoll_cuda_plugin.open(r, &devices[r], NULL), STATUS_OK);
     setenv("ATOLL_GPU_TIMEOUT", "soon", 1);
     assert_int_equal(collective_open(devices, RANKS, NULL, colls, &err), STATUS_INVALID);
-    said(err.msg, "ATOLL_GPU_TIMEOUT=soon");
+    assert_contains(err.msg, "ATOLL_GPU_TIMEOUT=soon");
     for (int r = 0; r < RANKS; r++) device_close(devices[r]);
 }
 
@@ -383,7 +383,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_resort_stays),
         cmocka_unit_test(test_settings),
     };
-    if (argc > 1) { /* tests/planted.sh */
+    if (argc > 1) { /* run one test */
         cmocka_set_test_filter(argv[1]);
         hangs_after = 6;
     }

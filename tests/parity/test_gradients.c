@@ -1,6 +1,6 @@
-/* The whole gradient of each family against finite differences, tensor by tensor, along the gradient itself and along a
- * random direction. Sizes are odd on purpose. The loss is summed in double; the central difference is taken at two step
- * sizes and extrapolated, so what is left is single-precision noise of the forward pass. */
+/* Tests the gradient of each model family against finite differences, tensor by tensor, along the gradient and along a
+ * random direction. Sizes are odd on purpose. The loss is summed in double. The central difference at two step sizes is
+ * extrapolated, so that only the fp32 rounding of the forward pass remains. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@
 
 enum { BATCH = 3, SEQ = 7, ROWS = BATCH * SEQ };
 
-/* Two heads of llama share keys and values, and its eps and angles are far from nothing. */
+/* Llama with grouped key/value heads, and with eps and angles large enough to matter. */
 static const struct subject {
     const char *name;
     const struct model_family *family;
@@ -80,7 +80,7 @@ static double loss_at(struct probe *p, const struct tensor *t, double step)
     return sum;
 }
 
-/* d(sum of losses) along p->direction (of norm 1), against the analytic value, relative to the gradient's norm. */
+/* Compare d(sum of losses) along p->direction (norm 1) with the analytic value, relative to the gradient's norm. */
 static void check_direction(struct probe *p, const struct tensor *t, const char *kind)
 {
     const float *g = p->host_grad + t->offset;
@@ -91,7 +91,7 @@ static void check_direction(struct probe *p, const struct tensor *t, const char 
         size += (double)p->direction[i] * p->direction[i];
     }
     norm = sqrt(norm);
-    assert_true(norm > 1e-3); /* a tensor without influence would prove nothing */
+    assert_true(norm > 1e-3); /* a zero gradient would make the comparison meaningless */
     assert_true(fabs(sqrt(size) - 1) < 1e-3);
     double h = 0.02;
     double wide = (loss_at(p, t, h) - loss_at(p, t, -h)) / (2 * h);
@@ -184,7 +184,7 @@ static void run_level(const char *level)
     for (size_t i = 0; i < SUBJECTS; i++) run_subject(&subjects[i], level);
 }
 
-/* What test_hooks' caller does with the ranges it is told of. */
+/* Hooks of test_hooks: upload a range of parameters, and read a range of gradients. */
 static void bring(void *ctx, uint64_t offset, uint64_t count)
 {
     struct probe *p = ctx;
@@ -195,13 +195,13 @@ static void take(void *ctx, uint64_t offset, uint64_t count)
 {
     struct probe *p = ctx;
     for (uint64_t i = offset; i < offset + count; i++) {
-        p->moved[i] = p->grad[i]; /* a second time: NaN */
+        p->moved[i] = p->grad[i]; /* reading a range twice would give NaN */
         p->grad[i] = NAN;
     }
 }
 
-/* Parameters that come only when they are said to be needed, gradients that go when they are said to be ready: the same
- * gradient, every number of it once. */
+/* Parameters are uploaded only when the model requests them, and gradients are read when the model reports them: every
+ * gradient is read once, with the same value. */
 static void check_hooks(const struct subject *of)
 {
     struct probe p;

@@ -1,8 +1,10 @@
-/* What distributed training must be equal to, with the real coordinator engine, the real worker and the real model in
- * one process, messages handed over in memory: one worker, outer SGD at rate 1, no codec   = plain training, bit for
- * bit H = 1, inner SGD, outer rate 1              = DDP local SGD                                   = mean of the
- * parameters DDP of two workers                          = one worker with twice the batch The last three differ by the
- * rounding of fp32 sums taken in another order. */
+/* Tests the identities of distributed training, with the real engine, worker and model in one process. Messages are
+ * handed over in memory.
+ * - One worker, outer SGD at rate 1, no codec, equals plain training bit for bit.
+ * - H = 1, inner SGD, outer rate 1, equals DDP.
+ * - Local SGD equals the mean of the parameters.
+ * - DDP of two workers equals one worker with twice the batch.
+ * The last three hold up to the rounding of fp32 sums in another order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,8 +27,7 @@
 
 enum { WORKERS_MAX = 2, QUEUE = 1024, SAMPLES_MAX = 64 };
 
-/* ---- messages -----------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 struct letter {
     int to; /* worker; -1: the engine */
@@ -56,8 +57,7 @@ static void post(int from, int to, enum wire_lane lane, const struct msg *m)
     if (m->type == MSG_CONFIG) l->m.config.text = keep(l, m->config.text, strlen(m->config.text) + 1);
 }
 
-/* ---- a cluster ----------------------------------------------------------------------------------------------------
- */
+/* ---- a cluster --------------------------------------------------------------------------------------------------- */
 
 struct node {
     int index;
@@ -85,7 +85,7 @@ static enum status worker_send(void *ctx, enum wire_lane lane, const struct msg 
 {
     const struct node *node = ctx;
     assert_int_equal(msg_lane(m->type), lane);
-    if (m->type == MSG_JOIN) { /* borrows more than one thing: the engine takes it at once */
+    if (m->type == MSG_JOIN) { /* borrows several buffers, so the engine gets it at once */
         assert_int_equal(engine_on_message(engine, (uint64_t)node->index * 2 + lane, lane, m, now, NULL), STATUS_OK);
         return STATUS_OK;
     }
@@ -168,7 +168,7 @@ static void deliver(void)
     }
 }
 
-/* What worker/train.c does in a round. */
+/* One round, in the steps of worker/train.c. */
 static void train(struct trainer *t)
 {
     struct err err = {0};
@@ -232,7 +232,7 @@ static void cluster_run(void)
     }
 }
 
-/* theta at the end of a run; the caller frees. */
+/* Run to the end and return theta[*n_p]; the caller frees it. */
 static float *run(int workers, const char *const *settings, uint64_t *n_p)
 {
     cluster_start(workers, settings);
@@ -246,11 +246,10 @@ static float *run(int workers, const char *const *settings, uint64_t *n_p)
     return theta;
 }
 
-/* ---- plain training -----------------------------------------------------------------------------------------------
- */
+/* ---- plain training ---------------------------------------------------------------------------------------------- */
 
-/* The replica of node 0, alone, from theta_0: `steps` steps on consecutive samples starting at `first`. The optimizer
- * starts anew. */
+/* Plain training with the replica of node 0 from theta_0 and a new optimizer: `steps` steps on consecutive samples from
+ * `first`. */
 static void plain_start(struct trainer *t)
 {
     struct inner_opt *opt = replica_optimizer(t->replica);
@@ -272,8 +271,8 @@ static void plain_steps(struct trainer *t, uint64_t first, uint32_t step0, uint3
     }
 }
 
-/* Relative distance of two results below `limit`; and, which is harsher, below ten times that relative to the way gone
- * from theta_0. */
+/* Check that the relative distance of two results is below `limit` and, more strictly, below ten times `limit` relative
+ * to the distance from theta_0. */
 static void assert_close(const float *a, const float *b, const struct trainer *t, double limit)
 {
     float *start = mem_alloc(t->layout.n_params, sizeof *start);
@@ -287,13 +286,13 @@ static void assert_close(const float *a, const float *b, const struct trainer *t
         whole += (double)a[i] * a[i];
     }
     mem_free(start);
-    assert_true(way > 1e-4); /* it did learn */
+    assert_true(way > 1e-4); /* the training moved theta */
     if (!(sqrt(difference / whole) < limit) || !(sqrt(difference / way) < 10 * limit))
-        fail_msg("relative distance %g, %g of the way gone", sqrt(difference / whole), sqrt(difference / way));
+        fail_msg("relative distance %g, %g of the distance from theta_0", sqrt(difference / whole),
+                 sqrt(difference / way));
 }
 
-/* ---- the identities -----------------------------------------------------------------------------------------------
- */
+/* ---- the identities ---------------------------------------------------------------------------------------------- */
 
 static void check_plain_training(const char *optimizer)
 {
@@ -355,7 +354,7 @@ static void test_local_sgd_is_the_mean_of_the_parameters(void **state)
     uint64_t n;
     float *theta = run(2, settings, &n), *mean = mem_alloc(n, sizeof *mean);
     assert_non_null(mean);
-    /* Both replicas by hand: the same start, their own moments, their own samples; then the mean. */
+    /* Train both replicas separately from the same start, with their own moments and samples; then average. */
     for (int w = 0; w < 2; w++) plain_start(&nodes[w].t);
     for (int r = 0; r < ROUNDS; r++) {
         for (int w = 0; w < 2; w++) plain_steps(&nodes[w].t, (uint64_t)(2 * r + w) * H * B, (uint32_t)r * H, H);
@@ -373,7 +372,8 @@ static void test_local_sgd_is_the_mean_of_the_parameters(void **state)
 static void test_ddp_of_two_is_one_with_twice_the_batch(void **state)
 {
     (void)state;
-    /* eps: AdamW divides by the gradient's own size, so where a gradient is rounding noise its step would be, too. */
+    /* eps 1e-6: AdamW divides by the gradient's size, so without it rounding noise in a gradient becomes a full step.
+     */
     static const char *const two[] = {"train.method=ddp", "train.max_steps=12", "inner.learning_rate=3e-3",
                                       "inner.eps=1e-6", NULL};
     static const char *const one[] = {"train.method=ddp", "train.max_steps=12", "inner.learning_rate=3e-3",
@@ -388,8 +388,7 @@ static void test_ddp_of_two_is_one_with_twice_the_batch(void **state)
     cluster_stop();
 }
 
-/* ---- data ---------------------------------------------------------------------------------------------------------
- */
+/* ---- data -------------------------------------------------------------------------------------------------------- */
 
 static int make_data(void **state)
 {

@@ -1,6 +1,6 @@
-/* Steps whose results come one step late: on a device that works beside the host (the emulated CUDA plugin) nothing
- * waits between the first step and the last, and results, parameters, moments and counts are those of a run that waits
- * for every step, a refused step and a restart included. ctest: timeout=240 */
+/* Tests steps whose results arrive one step later. On an asynchronous device (the emulated CUDA plugin) the host does
+ * not wait between the first and the last step. Results, parameters, moments and counts equal those of a run that waits
+ * for every step, also with a refused step and a restart. ctest: timeout=240 */
 #include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
@@ -28,7 +28,7 @@ static struct layout layout;
 static unsigned long (*idle_waits)(void);
 
 static bool bf16_moments;
-static uint32_t worker; /* whose moments they are then */
+static uint32_t worker; /* index of the worker: selects the rounding of bf16 moments */
 static uint64_t run_seed;
 
 struct outcome {
@@ -133,7 +133,7 @@ static void finish(struct replica *r, struct outcome *o)
     o->skipped = opt->skipped;
 }
 
-/* refused: this step's gradient is not finite, -1: none is. */
+/* refused: index of the step with a gradient that is not finite; -1: no such step. */
 static struct outcome run(const char *device, enum optimizer kind, uint32_t accum, bool wait, int refused)
 {
     struct outcome o = {0};
@@ -185,11 +185,11 @@ static void test_late_is_the_same(void **state)
             assert_int_equal(late.taken, STEPS - one);
             if (one) assert_true(late.steps[refused[i]].skipped);
             assert_true(now.waits >= STEPS);
-            if (!one) assert_int_equal(late.waits, 0); /* parameters are not written meanwhile */
+            if (!one) assert_int_equal(late.waits, 0); /* the host writes no parameters between the steps */
         }
 }
 
-/* Evaluations beside a step that is not read yet leave its losses alone. */
+/* An evaluation during a step in flight does not change the step's losses. */
 static void test_eval_with_a_step_in_flight(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static void test_eval_with_a_step_in_flight(void **state)
         double loss;
         uint64_t tokens;
         step(r, &beside, i);
-        if (i > 1) continue; /* each slot was in flight once */
+        if (i > 1) continue; /* each slot has been in flight once */
         assert_int_equal(replica_eval(r, &data, 7, 3 * BATCH, &loss, &tokens, NULL), STATUS_OK);
         assert_int_equal(tokens, 3 * BATCH * model.block_size);
     }
@@ -210,7 +210,7 @@ static void test_eval_with_a_step_in_flight(void **state)
     replica_destroy(r);
 }
 
-/* A CPU reports each step at once, and the refused step is none of the GPU's alone. */
+/* A CPU reports each step at once, and refuses a step in the same way. */
 static void test_cpu_is_not_late(void **state)
 {
     (void)state;
@@ -227,7 +227,7 @@ static void test_cpu_is_not_late(void **state)
     replica_destroy(r);
 }
 
-/* Moments and count read, and written into another replica, which goes on to the same bits. */
+/* Moments and step count, read and written into another replica, continue with the same bits. */
 static void check_restart(void)
 {
     struct outcome whole = run("cuda", OPTIMIZER_ADAMW, 1, false, -1), parts = {0};
@@ -258,7 +258,7 @@ static void test_restart(void **state)
     check_restart();
 }
 
-/* How moments are rounded follows from the worker and the step, wherever that was begun; a refused step takes none. */
+/* The rounding of moments depends on worker and step, not on the start; a refused step does not count. */
 static void test_restart_bf16_moments(void **state)
 {
     (void)state;

@@ -1,6 +1,8 @@
-/* What must hold of Llama whatever its numbers are: the same bits for any number of threads; heads that share keys and
- * values are heads with equal ones; a tied head is an output layer that holds the embedding; a sequence moved to later
- * positions is seen as before, for only distances count. */
+/* Tests identities of Llama for arbitrary parameters:
+ * - Any number of threads gives the same bits.
+ * - Grouped key/value heads equal separate heads with equal weights.
+ * - A tied output layer equals an untied one that holds the embedding.
+ * - Scores depend on distances only: a shifted sequence gives the same result. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +41,8 @@ static float *theta_of(const struct model_config *config, uint64_t *n)
     return case_normal(*n, 1, 0.3f);
 }
 
-/* Losses of ROWS tokens, gradients and logits of model `config` at theta: [ROWS], [n], [ROWS * VOCAB]; memory of the
- * host, any may be NULL. */
+/* Compute losses[ROWS], gradients[n] and logits[ROWS * VOCAB] of model `config` at theta, in host memory. Any output
+ * may be NULL. */
 static void run(int threads, const struct model_config *config, const float *theta, uint64_t n, float *loss,
                 float *grad, float *logits)
 {
@@ -98,7 +100,7 @@ static void assert_near(const float *got, const float *want, size_t n)
     mem_free(wide);
 }
 
-/* theta of the model with all its own keys and values: each of the shared ones as often as it serves. */
+/* Expand theta to a model without grouped heads: repeat each shared key/value head. */
 static void test_shared_heads(void **state)
 {
     (void)state;
@@ -126,7 +128,7 @@ static void test_shared_heads(void **state)
     for (size_t i = 0; i < 4; i++) mem_free(rest[i]);
 }
 
-/* Its gradient is the sum of what the two uses get when they are apart. */
+/* The gradient of a tied weight is the sum of the gradients of the untied embedding and output layer. */
 static void test_tied_head(void **state)
 {
     (void)state;
@@ -149,7 +151,7 @@ static void test_tied_head(void **state)
     mem_free(together);
 }
 
-/* Scores of turned queries and keys at distance d do not depend on where they are. */
+/* The score of rotated queries and keys at distance d does not depend on their positions. */
 static void test_distances(void **state)
 {
     (void)state;
@@ -180,8 +182,8 @@ static void test_distances(void **state)
     mem_free(row);
 }
 
-/* Pairs by their turns over the original context, 8192 tokens: fast ones stay, slow ones turn 32 times slower, between
- * them nothing jumps. */
+/* Scaling by the pair's number of turns over the original context of 8192 tokens: fast pairs stay, slow pairs rotate 32
+ * times slower, and the rates between are continuous. */
 static void test_scaled_positions(void **state)
 {
     (void)state;
@@ -196,7 +198,7 @@ static void test_scaled_positions(void **state)
         assert_true(scaled > before && ratio <= 1);
         before = scaled;
     }
-    /* halfway between in turns, halfway between the two rates */
+    /* halfway in turns means halfway between the two rates */
     assert_true(fabs(rope_scaling_step(&scaling, 2.5 * turn) / (2.5 * turn) - (1 + 1.0 / 32) / 2) < 1e-12);
     assert_true(fabs(rope_scaling_step(&scaling, 1.0001 * turn) / turn - 1.0 / 32) < 1e-3);
     assert_true(fabs(rope_scaling_step(&scaling, 3.9999 * turn) / turn - 4) < 1e-2);

@@ -1,5 +1,5 @@
-/* Our GPT-2 and Llama against PyTorch's numbers (tests/golden/make_model_golden.py), on every instruction-set level of
- * this CPU: logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and
+/* Tests GPT-2 and Llama against PyTorch's values (tests/golden/make_model_golden.py) on every instruction-set level of
+ * the CPU: logits, loss and every gradient tensor to 1e-5 of its norm, then five AdamW steps with decay groups and
  * clipping. */
 #include <math.h>
 #include <setjmp.h>
@@ -195,7 +195,7 @@ static void run_level(const char *level)
 
     decoder_run(in.model, in.theta, in.tokens, in.targets, 1, in.loss, NULL, false, NULL);
     assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
-    for (int twice = 0; twice < 2; twice++) { /* overwritten, then added to */
+    for (int twice = 0; twice < 2; twice++) { /* overwrite, then accumulate */
         decoder_run(in.model, in.theta, in.tokens, in.targets, dscale, in.loss, in.grad, twice, NULL);
         assert_true(fabs(mean_loss(&in) - g->loss) < 1e-5 * g->loss);
         check_gradient(&in, twice ? 2 : 1);

@@ -1,6 +1,7 @@
-/* Ranks with memory of their own (several GPUs, emulated; or groups of CPU threads that are told to): steps, gradients,
- * evaluation and saved moments are those of one rank, up to rounding; to the bit for any order of the queues; and a GPU
- * that fails is named and ends the others' waits. ctest: timeout=240 */
+/* Tests ranks with separate memory (several emulated GPUs, or groups of CPU threads in the same mode):
+ * - Steps, gradients, evaluations and saved moments equal those of one rank, up to rounding.
+ * - Every order of the queues gives the same bits.
+ * - The error names a failed GPU, and the waits of the other ranks end. ctest: timeout=240 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@
 
 enum { N_TOKENS = 2001, BATCH = 12, STEPS = 3, SAMPLES_MAX = 2 * BATCH };
 
-/* Small, and odd numbers of everything. */
+/* A small model with odd sizes. */
 static const struct model_config model = {.n_layer = 2, .n_head = 3, .n_embd = 9, .block_size = 6, .vocab_size = 29};
 static uint8_t bytes[N_TOKENS * 2];
 static struct token_shard shard = {.tokens = bytes, .n_tokens = N_TOKENS, .width = 2};
@@ -37,7 +38,7 @@ struct outcome { /* each [n_params] */
 static int set_up(void **state)
 {
     (void)state;
-    setenv("ATOLL_CUDA_PLUGIN", emulated_plugin_path(), 0); /* tests/planted.sh names another */
+    setenv("ATOLL_CUDA_PLUGIN", emulated_plugin_path(), 0); /* the environment may name another plugin */
     setenv("ATOLL_EMULATED_GPUS", "4", 1);
     for (uint32_t i = 0; i < N_TOKENS; i++)
         bytes[2 * i] = (uint8_t)((i % 5 * 7 + rng_u64(1, RNG_TEST, i) % 3) % model.vocab_size);
@@ -66,7 +67,7 @@ static struct replica_config config_of(const char *device, uint32_t ranks)
                                    .sharded = true,
                                    .bucket = ranks == 3              ? 900
                                              : strcmp(device, "cpu") ? 0
-                                                                     : 200, /* cut anywhere */
+                                                                     : 200, /* buckets cut tensors anywhere */
                                    .opt = {.kind = OPTIMIZER_ADAMW,
                                            .beta1 = 0.9,
                                            .beta2 = 0.95,
@@ -98,7 +99,7 @@ static enum status step(struct replica *r, uint64_t at, struct step_result *resu
     uint64_t counters[SAMPLES_MAX];
     uint32_t n = replica_step_samples(r);
     for (uint32_t i = 0; i < n; i++) counters[i] = at * n + i;
-    return replica_train_step(r, counters, n - (at % 3 == 1), 3e-3, result, err); /* some rows are empty */
+    return replica_train_step(r, counters, n - (at % 3 == 1), 3e-3, result, err); /* some ranks get fewer rows */
 }
 
 static void steps(struct replica *r, int from, int to, double *loss)
@@ -120,7 +121,7 @@ static float *copy_of(const float *values)
     return values ? memcpy(copy, values, layout.n_params * sizeof *copy) : copy;
 }
 
-/* Moments as floats, of the same bits in the upper half. */
+/* Moments as floats: bf16 moments become the upper half of a float. */
 static float *widened(const void *moments)
 {
     float *wide = copy_of(bf16_moments ? NULL : moments);
@@ -184,7 +185,7 @@ static double distance(const float *a, const float *b)
 static void near(const char *what, const float *a, const float *b)
 {
     double d = distance(a, b);
-    /* A moment that differs in its last bit may be rounded up here and down there, and differs by 2^-8 then: few do. */
+    /* If a moment differs in its last bit, its rounding to bf16 may differ by 2^-8. This affects few moments. */
     if (!(d < (bf16_moments ? 1e-3 : 2e-5))) fail_msg("%s is off by %g", what, d);
 }
 
@@ -205,7 +206,7 @@ static void compare(const char *what, struct outcome *got, const struct outcome 
     if (!(fabs(got->loss - want->loss) < 1e-5 * fabs(want->loss))) fail_msg("%s: loss %g", what, got->loss);
 }
 
-/* One rank is the reference; every number of ranks for itself with every order of the queues. */
+/* Compare every number of ranks and every order of the queues with one rank. */
 static void check_training(const char *device, enum optimizer kind, int seeds)
 {
     char what[64], seed[16];
@@ -245,14 +246,14 @@ static void test_gpus_sgd(void **state)
     check_training("cuda", OPTIMIZER_SGD, 1);
 }
 
-/* Every matrix has one owner: no equal shares, pieces that buckets cut anywhere. */
+/* Muon shards whole matrices: the shares differ in size, and buckets cut them anywhere. */
 static void test_gpus_muon(void **state)
 {
     (void)state;
     check_training("cuda", OPTIMIZER_MUON, 2);
 }
 
-/* The image of the parameters follows those that come from other ranks. */
+/* The bf16 weights follow parameters from other ranks. */
 static void check_bf16(enum optimizer kind)
 {
     struct replica_config config = config_of("cuda", 1);
@@ -296,7 +297,7 @@ static void gradient(const struct replica_config *config, float *out, double *lo
     const float *grad;
     uint64_t counters[SAMPLES_MAX];
     for (uint64_t i = 0; i < SAMPLES_MAX; i++) counters[i] = i;
-    for (int i = 0; i < 3; i++) /* the first goes another way, see shard_exchange_finish */
+    for (int i = 0; i < 3; i++) /* the first call takes another path, see shard_exchange_finish */
         if (replica_gradient(r, counters, SAMPLES_MAX, &grad, &result, &err) != STATUS_OK) fail_msg("%s", err.msg);
     memcpy(out, grad, layout.n_params * sizeof *out);
     *loss = result.loss_sum;
@@ -320,7 +321,7 @@ static void test_gradient(void **state)
     mem_free(got);
 }
 
-/* Parameters right after a step, and others that the host brings then. */
+/* Evaluate the parameters right after a step, then others from the host. */
 static void evaluate(const struct replica_config *config, const float *other, double *live, double *given)
 {
     struct replica *r = open_replica(config);
@@ -328,11 +329,11 @@ static void evaluate(const struct replica_config *config, const float *other, do
     double again;
     steps(r, 0, 1, NULL);
     struct step_result result;
-    assert_int_equal(step(r, 2, &result, NULL), STATUS_OK); /* parameters are still on their way */
+    assert_int_equal(step(r, 2, &result, NULL), STATUS_OK); /* the all-gather of the parameters is still in flight */
     assert_int_equal(replica_eval(r, &data, 0, 50, live, &tokens, NULL), STATUS_OK);
     assert_int_equal(step(r, 3, &result, NULL), STATUS_OK);
     assert_int_equal(replica_eval(r, &data, 0, 50, &again, &tokens, NULL), STATUS_OK);
-    assert_true(again < *live); /* a step later */
+    assert_true(again < *live); /* after one more step */
     assert_int_equal(replica_set_params(r, other, NULL), STATUS_OK);
     assert_int_equal(replica_eval(r, &data, 3, 50, given, &tokens, NULL), STATUS_OK);
     replica_destroy(r);
@@ -353,7 +354,7 @@ static void test_eval(void **state)
     mem_free(other);
 }
 
-/* Saved by some ranks, continued by others. */
+/* A run saved with some number of ranks continues with another number. */
 static void check_other_number_of_ranks(enum optimizer kind)
 {
     struct replica_config config = config_of("cuda", 1);
@@ -402,7 +403,7 @@ static void test_other_ranks_muon(void **state)
     check_other_number_of_ranks(OPTIMIZER_MUON);
 }
 
-/* What is rounded how does not depend on who keeps it. */
+/* The rounding of bf16 moments does not depend on the rank that holds them. */
 static void test_bf16_moments(void **state)
 {
     (void)state;
@@ -448,7 +449,7 @@ static void test_refused_muon(void **state)
     check_refused(OPTIMIZER_MUON);
 }
 
-/* At which operation it fails does not matter: one line with its name, and no wait. */
+/* A GPU fails at any operation: the error names it, and no rank hangs. */
 static void test_failure(void **state)
 {
     (void)state;
@@ -485,7 +486,7 @@ static const struct err *given_up(struct collective *coll)
     return &why;
 }
 
-/* An only GPU that hung, and got on after it was given up: it is not trained on with. */
+/* A single GPU that continues after its abort: the replica refuses further steps. */
 static void test_back_too_late(void **state)
 {
     (void)state;
@@ -502,7 +503,7 @@ static void test_back_too_late(void **state)
     replica_destroy(r);
 }
 
-/* --- nobody submits a step behind a rank that is late */
+/* --- no rank submits a step before a late rank */
 
 static const struct collective_ops *true_collective;
 static const struct device_ops *true_device;
@@ -564,7 +565,7 @@ static void test_refusals(void **state)
     unsetenv("ATOLL_EMULATED_NO_NCCL");
     struct outcome o = train(&config);
     drop(&o);
-    config = config_of("auto", 5); /* more than there are GPUs */
+    config = config_of("auto", 5); /* more ranks than GPUs */
     config.batch_size = 10;
     o = train(&config);
     drop(&o);
@@ -591,6 +592,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refused_muon),
         cmocka_unit_test(test_bf16_moments),
     };
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted.sh */
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* run one test */
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

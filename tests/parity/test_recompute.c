@@ -1,5 +1,5 @@
-/* train.recompute changes memory and time, not a bit of losses and gradients: every level on every instruction-set
- * level; and the bytes that a level keeps of a layer are those of the table in worker/model/decoder_impl.h. */
+/* Tests that train.recompute does not change a bit of losses and gradients, on every instruction-set level, and that
+ * each level keeps the bytes per layer of the table in worker/model/decoder_impl.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static void test_same_bits(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-/* What a layer more costs, less its statistics: elements a token, in units of C. */
+/* Memory of one more layer without its statistics: elements per token, in units of C. */
 static void test_bytes_of_a_layer(void **state)
 {
     (void)state;

@@ -20,9 +20,9 @@ enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 256 << 10 };
 
 enum state { FRESH, READY, AT_BLOCK, AT_WARP, DONE };
 
-/* makecontext begins a fiber; from then on jumps switch, which unlike swapcontext make no system call: the compiler's
- * own, a few instructions. AddressSanitizer is told of them and keeps `fake`; ThreadSanitizer has to see the C
- * library's. */
+/* makecontext starts a fiber. Later switches are jumps, because swapcontext makes a system call: the compiler's builtin
+ * jumps are a few instructions. AddressSanitizer is notified of a switch and needs `fake`; ThreadSanitizer only follows
+ * the jumps of the C library. */
 #if defined(__SANITIZE_THREAD__)
 struct jump {
     jmp_buf to;
@@ -48,27 +48,27 @@ struct context {
     void *fake;
 };
 
-/* What a lane brings to the others of its warp. */
-struct brought {
+/* Value that a lane gives to the other lanes of its warp. */
+struct lane_value {
     unsigned word;
     double value;
 };
 
 static struct {
-    pthread_mutex_t lock; /* shared memory is static: one kernel at a time in the process */
+    pthread_mutex_t lock; /* shared memory is static, so the process runs one kernel at a time */
     const char *name;
     void (*body)(const void *args);
     const void *args;
     unsigned n, current, seed, order[THREADS_MAX];
     unsigned last_x, last_y; /* emulate_last_blocks */
-    unsigned next, end;      /* places in the order: of the warp's next thread, after the warp */
-    /* of each thread, which is a fiber from its first barrier on */
+    unsigned next, end;      /* positions in `order`: next thread of the warp, end of the warp */
+    /* per thread; a thread keeps a fiber from its first barrier on */
     uint8_t state[THREADS_MAX];
-    int fiber[THREADS_MAX];   /* index; valid unless FRESH or DONE */
-    int line[THREADS_MAX];    /* of the barrier it waits at */
-    bool orders[THREADS_MAX]; /* that barrier orders memory, too */
-    /* Two places by turns: a lane that brings its next value cannot be in the way of one that still reads the last. */
-    struct brought brought[2][THREADS_MAX];
+    int fiber[THREADS_MAX];   /* index of the fiber; invalid for FRESH and DONE */
+    int line[THREADS_MAX];    /* line of the barrier where it waits */
+    bool orders[THREADS_MAX]; /* that barrier also orders memory */
+    /* Two slots in turn: a lane that writes its next value must not overwrite one that another lane still reads. */
+    struct lane_value lane_value[2][THREADS_MAX];
     uint8_t turn[THREADS_MAX];
     struct context scheduler, contexts[THREADS_MAX], *left;
     char *stacks[THREADS_MAX];
@@ -77,10 +77,10 @@ static struct {
 
 const struct emulate_watch *emulate_watch;
 
-/* Not of a thread: one kernel at a time runs, and its fibers may come from another thread. */
+/* Not thread-local: one kernel runs at a time, and its fibers may have been created by another thread. */
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-/* The linker's names for the ends of the section that __shared__ puts its arrays in; it is never empty. */
+/* The linker's symbols for the section of __shared__ arrays. shared_none keeps the section from being empty. */
 extern char shared_begin[] __asm__("__start_cuda_shared");
 extern char shared_end[] __asm__("__stop_cuda_shared");
 static char shared_none[16] __attribute__((section("cuda_shared"), used));
@@ -103,13 +103,13 @@ void emulate_last_blocks(unsigned x, unsigned y)
     emu.last_y = y;
 }
 
-/* Where the blocks begin that run, of n. */
+/* Index of the first block that runs, out of n. */
 static unsigned first_of(unsigned n, unsigned last)
 {
     return last && last < n ? n - last : 0;
 }
 
-/* Of AddressSanitizer: the stack changes, has changed. Only of the scheduler's it is not known where it lies. */
+/* Notify AddressSanitizer before (leave) and after (arrive) a stack switch. arrive learns the scheduler's stack. */
 static void leave(struct context *from, const struct context *to)
 {
     emu.left = from;
@@ -144,7 +144,7 @@ JUMPS static void switch_to(struct context *from, struct context *to)
     arrive(from);
 }
 
-/* values[0 .. n-1] = 0 .. n-1 in the order of the seed */
+/* values[n] = 0 .. n-1 in the order of the seed */
 static void arrange(unsigned *values, unsigned n, unsigned mix)
 {
     for (unsigned i = 0; i < n; i++) values[i] = emu.seed == 1 ? n - 1 - i : i;
@@ -156,7 +156,7 @@ static void arrange(unsigned *values, unsigned n, unsigned mix)
     }
 }
 
-/* Warp by warp, because a warp may run far ahead of the others. */
+/* Order whole warps, because on a GPU a warp may run far ahead of the others. */
 static void make_order(unsigned block)
 {
     unsigned warps[THREADS_MAX / LANES], lanes[LANES], mix = emu.seed * 2654435761u + block;
@@ -195,7 +195,7 @@ static int fiber_take(void)
     return fiber;
 }
 
-/* Enters the warp's next thread that can run and gives where to switch to, the scheduler where there is none. */
+/* Select the warp's next runnable thread and return the context to switch to; without one, that of the scheduler. */
 static struct context *next_of_warp(void)
 {
     while (emu.next < emu.end) {
@@ -212,7 +212,7 @@ static struct context *next_of_warp(void)
     return &emu.scheduler;
 }
 
-/* A fiber takes fresh threads one after another; only a thread that waits keeps it. */
+/* A fiber runs fresh threads one after another; a thread that waits keeps its fiber. */
 static void fiber_main(void)
 {
     arrive(&emu.contexts[emu.fiber[emu.current]]);
@@ -221,13 +221,13 @@ static void fiber_main(void)
         emu.body(emu.args);
         stop();
         emu.state[emu.current] = DONE;
-        emu.idle[emu.n_idle++] = fiber; /* the next fresh thread takes it at once */
+        emu.idle[emu.n_idle++] = fiber; /* the next fresh thread uses it at once */
         struct context *next = next_of_warp();
         if (next != &emu.contexts[fiber]) switch_to(&emu.contexts[fiber], next);
     }
 }
 
-/* Wait; it goes on when all that it waits for are there. */
+/* Wait at a barrier until all threads of the block or warp arrived. */
 static void park(enum state state, bool orders, int line)
 {
     unsigned me = emu.current;
@@ -245,13 +245,13 @@ static unsigned count(unsigned first, unsigned last, enum state state)
     return n;
 }
 
-/* Release threads first .. last if all of them wait as `state` says; some that wait while others ended never will. */
+/* Release threads first .. last if all of them wait in `state`. It is an error if some wait while others ended. */
 static bool release(unsigned first, unsigned last, enum state state)
 {
     unsigned waiting = count(first, last, state), at = first;
     if (!waiting) return false;
     while (emu.state[at] != state) at++;
-    if (count(first, last, DONE)) emulate_broken("some threads have ended, others wait for them", emu.line[at]);
+    if (count(first, last, DONE)) emulate_broken("some threads ended, others wait for them at a barrier", emu.line[at]);
     if (waiting < last - first) return false;
     for (unsigned i = first; i < last; i++)
         if (emu.line[i] != emu.line[first]) emulate_broken("threads wait at different barriers", emu.line[i]);
@@ -260,7 +260,7 @@ static bool release(unsigned first, unsigned last, enum state state)
     return true;
 }
 
-/* Run those of a warp that can, one after another, `at` its place in the order; false: none could. */
+/* Run all runnable threads of the warp at position `at` in the order; false: no thread was runnable. */
 static bool run_warp(unsigned at)
 {
     emu.next = at;
@@ -271,7 +271,7 @@ static bool run_warp(unsigned at)
     return true;
 }
 
-/* Every warp as far as it can before the next one moves, so that a missing barrier has the worst of consequences. */
+/* Each warp runs as far as it can before the next one starts, so that a missing barrier changes the result. */
 static void run_block(unsigned index)
 {
     make_order(index);
@@ -300,7 +300,7 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     emu.n = threads;
     gridDim = (struct emulated_index){x, y, 1};
     blockDim = (struct emulated_index){threads, 1, 1};
-    if (!x || !y || threads > THREADS_MAX || threads % LANES) emulate_broken("not a grid that a GPU would take", 0);
+    if (!x || !y || threads > THREADS_MAX || threads % LANES) emulate_broken("a GPU would refuse this grid", 0);
     if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
     for (unsigned row = first_of(y, emu.last_y); row < y; row++)
         for (unsigned column = first_of(x, emu.last_x); column < x; column++) {
@@ -311,7 +311,8 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     pthread_mutex_unlock(&emu.lock);
 }
 
-/* --- what kernels call -------------------------------------------------------------------------------------------- */
+/* --- functions called by kernels
+ * -------------------------------------------------------------------------------------------- */
 
 static bool is_left_out(const char *file, int line)
 {
@@ -338,68 +339,68 @@ void emulate_meet(int line)
     park(AT_WARP, false, line);
 }
 
-/* Where the thread puts what it brings to its warp's next wait. */
-static struct brought *bring(void)
+/* Slot of the thread for its warp's next exchange. */
+static struct lane_value *bring(void)
 {
     unsigned me = emu.current;
     emu.turn[me] ^= 1;
-    return &emu.brought[emu.turn[me]][me];
+    return &emu.lane_value[emu.turn[me]][me];
 }
 
-/* Until all lanes of the warp have brought something: that, by thread. */
-static const struct brought *met(int line)
+/* Wait until all lanes of the warp wrote their slot; returns the slots by thread. */
+static const struct lane_value *met(int line)
 {
     park(AT_WARP, false, line);
-    return emu.brought[emu.turn[emu.current]];
+    return emu.lane_value[emu.turn[emu.current]];
 }
 
 unsigned cuda_emulated_ballot(int vote, int line)
 {
     unsigned votes = 0;
     bring()->word = vote != 0;
-    const struct brought *all = met(line);
+    const struct lane_value *all = met(line);
     for (unsigned i = 0; i < LANES; i++) votes |= all[emu.current / LANES * LANES + i].word << i;
     return votes;
 }
 
 void cuda_emulated_wide(const void *p)
 {
-    if ((uintptr_t)p % 16 != 0) emulate_broken("16 bytes at a place that is not aligned to them", 0);
+    if ((uintptr_t)p % 16 != 0) emulate_broken("a 16-byte access that is not aligned", 0);
 }
 
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line)
 {
     bring()->value = value;
-    const struct brought *all = met(line);
+    const struct lane_value *all = met(line);
     return all[emu.current ^ lanes].value;
 }
 
 float cuda_emulated_xor_f32(float value, unsigned lanes, int line)
 {
-    return (float)cuda_emulated_xor_f64(value, lanes, line); /* a float survives the way through a double */
+    return (float)cuda_emulated_xor_f64(value, lanes, line); /* exact: every float is a double */
 }
 
 unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line)
 {
     bring()->word = value;
-    const struct brought *all = met(line);
+    const struct lane_value *all = met(line);
     return all[emu.current ^ lanes].word;
 }
 
-/* The value of the lane so many below; its own where there is none. */
+/* The value of the lane `delta` below; the lane's own if there is none. */
 unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line)
 {
     bring()->word = value;
-    const struct brought *all = met(line);
+    const struct lane_value *all = met(line);
     return all[emu.current % LANES < lanes ? emu.current : emu.current - lanes].word;
 }
 
-/* Of the values of the warp: their sum, or the largest. */
+/* Sum or maximum of the warp's values. */
 static unsigned fold(unsigned value, bool sum, int line)
 {
     unsigned result = 0;
     bring()->word = value;
-    const struct brought *all = met(line);
+    const struct lane_value *all = met(line);
     for (unsigned i = 0; i < LANES; i++) {
         unsigned other = all[emu.current / LANES * LANES + i].word;
         result = sum ? result + other : other > result ? other : result;

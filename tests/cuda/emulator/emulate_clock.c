@@ -1,6 +1,6 @@
-/* Happens-before, exactly: for every four bytes the clocks of the last write and of the last read of each queue. An
- * operation that does not know of them (no event between) is reported by name. Vector clocks as in Flanagan and
- * Freund, "FastTrack", PLDI 2009. */
+/* Exact happens-before check between queues: for every four bytes, the clocks of the last write and of each queue's
+ * last read. An access that is not ordered after them (no event between) is reported by name. Vector clocks as in
+ * Flanagan and Freund, "FastTrack", PLDI 2009. */
 #include <stdio.h>
 
 #include "tests/cuda/emulator/emulate_impl.h"
@@ -35,7 +35,7 @@ static void report(struct cuda_rt *rt, const struct emulated_block *b, size_t fr
     cuda_rt_fail(rt, STATUS_CORRUPT, what);
 }
 
-/* The queue whose last touch of these four bytes the running operation does not know of, or CUDA_QUEUES. */
+/* Returns a queue whose last access to these four bytes is not ordered before the running operation, or CUDA_QUEUES. */
 static enum cuda_queue clash(const struct cuda_rt *rt, const struct emulated_mark *m, bool write, uint32_t *clock,
                              bool *wrote)
 {
@@ -74,7 +74,7 @@ void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write)
         clock = b->born;
         wrote = true;
     }
-    /* Of fresh pages a write comes first: one that is read first is the system's page of zeros, and changed later. */
+    /* Write first: reading a fresh page maps the system's page of zeros, and the later write maps it again. */
     for (size_t i = first; i < last; i += PAGE / sizeof *b->marks)
         (void)__atomic_fetch_or(&b->marks[i].write, 0, __ATOMIC_RELAXED);
     for (size_t i = first; i < last; i++) {

@@ -1,5 +1,5 @@
-/* gpu/cuda/comm/cuda_comm.h between emulated devices: every rank is a thread that comes here when its COMM queue is at
- * the operation, and waits for the others, until its own communicator is aborted. Sums in rank order. */
+/* gpu/cuda/comm/cuda_comm.h between emulated devices. Each rank is a thread; when its COMM queue reaches the operation,
+ * it waits here for the other ranks or for an abort of its communicator. Sums are taken in rank order. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,11 @@ enum kind { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, REDUCE, BROADCAST };
 struct call {
     enum kind kind;
     float *buf;
-    size_t n; /* of a share, or of all */
+    size_t n; /* elements of a share, or of the whole buffer */
     int root;
 };
 
-struct hall { /* where the ranks meet */
+struct hall { /* rendezvous of the ranks */
     pthread_mutex_t lock;
     pthread_cond_t turned;
     int n_ranks, waiting, refs;
@@ -32,8 +32,8 @@ struct cuda_comm {
     struct hall *hall;
     struct cuda_rt *rt;
     int rank;
-    bool aborted; /* by the hall's lock */
-    bool met;     /* made its first call */
+    bool aborted; /* protected by the hall's lock */
+    bool met;     /* the first call is done */
     void *buffers;
 };
 
@@ -71,7 +71,7 @@ void cuda_comm_close(struct cuda_comm *c)
     if (hangs && *hangs && atoi(hangs) == c->rank) emulate_hang(c->rt, false);
     emulate_drain(c->rt);
     emulate_memory_release(c->rt, c->buffers);
-    if (--c->hall->refs == 0) { /* one thread closes all */
+    if (--c->hall->refs == 0) { /* one thread closes all ranks, so no lock */
         pthread_cond_destroy(&c->hall->turned);
         pthread_mutex_destroy(&c->hall->lock);
         mem_free(c->hall);
@@ -109,10 +109,10 @@ void cuda_comm_abort(struct cuda_comm *const *comms, int n)
     for (int r = 0; r < n; r++) abort_one(comms[r]);
 }
 
-/* --- the meeting -------------------------------------------------------------------------------------------------- */
+/* --- rendezvous --------------------------------------------------------------------------------------------------- */
 
-/* True when all ranks are there; false: aborted, or left, to be run again. Who met once is there for the rest of the
- * call: others read its memory. */
+/* Wait for all ranks. False: aborted, or the host's wait ended and the operation runs again later. After the first
+ * rendezvous a rank stays for the rest of the call, because the others read its memory. */
 static bool meet(struct cuda_comm *c, bool may_stop)
 {
     struct hall *hall = c->hall;
@@ -146,13 +146,13 @@ static bool same(struct cuda_comm *c)
     for (int r = 1; r < c->hall->n_ranks; r++) {
         const struct call *other = &c->hall->posted[r];
         if (other->kind == first->kind && other->n == first->n && other->root == first->root) continue;
-        cuda_rt_fail(c->rt, STATUS_INVALID, "the ranks make different calls");
+        cuda_rt_fail(c->rt, STATUS_INVALID, "the ranks submitted different calls");
         return false;
     }
     return true;
 }
 
-/* buf[at, at + n) of all ranks added up, into out. */
+/* out[n] = sum of buf[at .. at + n - 1] over the ranks. */
 static void sum(const struct hall *hall, size_t at, size_t n, float *out)
 {
     memcpy(out, hall->posted[0].buf + at, n * sizeof *out);
@@ -175,7 +175,7 @@ static void poison(float *p, size_t n)
     memset(p, 0xff, n * sizeof *p); /* NaN */
 }
 
-/* Between the two meetings the ranks read each other's memory and write into their own what nobody reads. */
+/* Between the two rendezvous, ranks read each other's memory and write only memory of their own that no rank reads. */
 static void exchange(struct cuda_comm *c, const struct call *call)
 {
     struct hall *hall = c->hall;
@@ -184,12 +184,13 @@ static void exchange(struct cuda_comm *c, const struct call *call)
     if (!own) abort();
     if (call->kind == REDUCE_SCATTER) sum(hall, mine, n, own);
     if (call->kind == ALL_REDUCE || (call->kind == REDUCE && call->root == c->rank)) sum(hall, 0, n, own);
-    if (call->kind == REDUCE && call->root != c->rank) poison(own, n); /* nor on what is another's */
+    if (call->kind == REDUCE && call->root != c->rank)
+        poison(own, n); /* the content of other owners' parts is undefined */
     if (call->kind == BROADCAST) memcpy(own, hall->posted[call->root].buf, n * sizeof *own);
     for (int r = 0; r < hall->n_ranks && call->kind == ALL_GATHER; r++)
         if (r != c->rank) memcpy(call->buf + n * (size_t)r, hall->posted[r].buf + n * (size_t)r, n * sizeof *own);
     if (call->kind == REDUCE_SCATTER && meet(c, false)) {
-        poison(call->buf, n * (size_t)hall->n_ranks); /* nobody may count on the other shares */
+        poison(call->buf, n * (size_t)hall->n_ranks); /* the content of the other shares is undefined */
         memcpy(call->buf + mine, own, n * sizeof *own);
     }
     if ((call->kind == ALL_REDUCE || call->kind == REDUCE || call->kind == BROADCAST) && meet(c, false))
@@ -207,10 +208,10 @@ static void run(struct cuda_rt *rt, const void *args)
     c->hall->posted[c->rank] = job->call;
     if (!meet(c, true)) return;
     if (same(c)) exchange(c, &job->call);
-    (void)meet(c, false); /* nobody goes on while others read its memory */
+    (void)meet(c, false); /* a rank must not continue while others read its memory */
 }
 
-/* What the library takes for itself when it is used first: ATOLL_EMULATED_NCCL_MEMORY bytes. */
+/* Allocate the library's buffers at the first call: ATOLL_EMULATED_NCCL_MEMORY bytes. */
 static void take_buffers(struct cuda_comm *c)
 {
     const char *set = getenv("ATOLL_EMULATED_NCCL_MEMORY");

@@ -1,5 +1,5 @@
-/* gpu/cuda/cudnn/cuda_cudnn_rt.h on the CPU: graphs are executed operation by operation. There only where
- * ATOLL_EMULATE_CUDNN is set, as it is slow. It asks for workspace as cuDNN 9.19 does, and leaves rubbish in it. */
+/* gpu/cuda/cudnn/cuda_cudnn_rt.h on the CPU: executes graphs operation by operation. It is slow, so it is available
+ * only with ATOLL_EMULATE_CUDNN. It needs as much workspace as cuDNN 9.19 and fills it with garbage. */
 #include "gpu/cuda/cudnn/cuda_cudnn_rt.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct cudnn_kernel {
 
 enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name, size_t name_size, struct err *err)
 {
-    if (!getenv("ATOLL_EMULATE_CUDNN")) /* with quotes, as libraries speak */
+    if (!getenv("ATOLL_EMULATE_CUDNN")) /* with quotes, like the message of a loader */
         return err_set(err, STATUS_UNSUPPORTED, "\"libcudnn.so.9\": the emulation has no cuDNN");
     struct cudnn_rt *dnn = mem_alloc(1, sizeof *dnn);
     if (!dnn) return err_set(err, STATUS_NOMEM, "no memory for cuDNN");
@@ -39,11 +39,11 @@ void cudnn_rt_close(struct cudnn_rt *dnn)
 enum status cudnn_rt_compile(struct cudnn_rt *dnn, const struct attn_graph *graph, size_t workspace_max, bool exact,
                              struct cudnn_kernel **out, size_t *workspace, struct err *err)
 {
-    const int64_t *q = graph->tensors[0].dim; /* both graphs begin with q and k */
+    const int64_t *q = graph->tensors[0].dim; /* q and k are the first tensors of both graphs */
     size_t rows = (size_t)(q[0] * q[1] * q[2]), bytes = 256;
     bool backward = attn_graph_scratch(graph, ATTN_DOT) > 0;
     if (graph->tensors[0].role != ATTN_Q || (exact && attn_graph_scratch(graph, ATTN_DQ_SUM)))
-        return err_set(err, STATUS_UNSUPPORTED, "not the graph that was asked for");
+        return err_set(err, STATUS_UNSUPPORTED, "an unexpected graph");
     size_t square = (size_t)((q[2] + 63) / 64 * 64) * (size_t)((q[2] + 127) / 128 * 128);
     int kind = cuda_rt_capability(dnn->rt) / 10;
     if (backward && !exact && (kind == 8 || kind == 12)) bytes += rows * (size_t)q[3] * 4;
@@ -63,7 +63,7 @@ void cudnn_rt_free(struct cudnn_kernel *kernel)
     mem_free(kernel);
 }
 
-/* What is touched, in runs of elements that lie side by side. */
+/* Record the accesses of a tensor, in runs of adjacent elements. */
 static void touch(struct cuda_rt *rt, const struct attn_graph_tensor *t, const void *p, bool forward)
 {
     bool write = t->role >= ATTN_DQ || (forward && (t->role == ATTN_O || t->role == ATTN_LSE));
@@ -88,7 +88,7 @@ static struct extent extent_of(const struct attn_graph_tensor *t, const void *p)
     return (struct extent){(uintptr_t)p, (uintptr_t)p + elements * size};
 }
 
-/* Scratch memory is nobody else's while the kernel runs; q, k and v lie between each other. */
+/* True if the workspace of a role overlaps no other tensor. q, k and v may interleave. */
 static bool apart(const struct attn_graph *graph, void *const memory[ATTN_ROLES], enum attn_graph_role role,
                   struct extent own)
 {
@@ -110,11 +110,11 @@ static void check_scratch(struct cuda_rt *rt, const struct attn_graph *graph, vo
         if (t->role == ATTN_LSE || t->role == ATTN_DOT || t->role == ATTN_DQ_SUM)
             good = good && apart(graph, memory, t->role, extent_of(t, memory[t->role]));
     }
-    if (!good) cuda_rt_fail(rt, STATUS_INVALID, "scratch memory of attention lies in other memory of it");
+    if (!good) cuda_rt_fail(rt, STATUS_INVALID, "the workspace of attention overlaps its other memory");
 }
 
 struct call {
-    const struct cudnn_kernel *kernel; /* lives until its plan's scratch memory is released, which waits for this */
+    const struct cudnn_kernel *kernel; /* freed after its plan's workspace, whose release waits for this call */
     void *memory[ATTN_ROLES], *workspace;
 };
 
@@ -126,7 +126,7 @@ static void run(struct cuda_rt *rt, const void *args)
     struct err err = {.code = STATUS_OK};
     bool forward = attn_graph_scratch(graph, ATTN_DOT) == 0;
     for (int i = 0; i < ATTN_ROLES; i++) {
-        bound[i] = (struct graph_memory){call->memory[i], SIZE_MAX / 8}; /* guard pages know better */
+        bound[i] = (struct graph_memory){call->memory[i], SIZE_MAX / 8}; /* guard pages check the bounds */
         if ((uintptr_t)call->memory[i] % 16 != 0) cuda_rt_fail(rt, STATUS_INVALID, "a pointer is not aligned");
     }
     for (int i = 0; i < graph->n_tensors; i++)

@@ -1,4 +1,4 @@
-/* The matrix products of gpu/cuda/rt/cuda_rt.h on the CPU, in the place of cuBLASLt: sums in fp64, rounded once. */
+/* Matrix products of gpu/cuda/rt/cuda_rt.h on the CPU instead of cuBLASLt: sums in fp64, rounded once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt)
     return "not here";
 }
 
-/* What the true runtime times: the operation both ways, on memory of its own and not a byte more. */
+/* Run what the real runtime times: the operation in both variants, on buffers of exactly its size. */
 static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm *apart,
                      const struct cuda_gemm *fused, const struct cuda_gemm_user *user)
 {
@@ -60,7 +60,7 @@ static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const 
     for (int i = 0; i < 4; i++) cuda_rt_release(rt, p[i]);
 }
 
-/* There is no time here that a GPU would take: what is not asked for stays apart. */
+/* The emulator has no GPU timing: products stay separate unless `wish` asks for fusion. */
 enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
                               const struct cuda_gemm *apart, const struct cuda_gemm_user *user, struct cuda_gemm **out)
 {
@@ -88,14 +88,14 @@ struct product {
     struct cuda_gemm_call call;
 };
 
-/* Rows of a stored matrix. */
+/* Record the access to the rows of a stored matrix. */
 static void touch(struct cuda_rt *rt, const void *p, size_t rows, size_t columns, size_t ld, bool bf16, bool write)
 {
     size_t bytes = gemm_number_bytes(bf16);
     for (size_t i = 0; i < rows; i++) emulate_touch(rt, (const char *)p + i * ld * bytes, columns * bytes, write);
 }
 
-/* A or B, as it is stored: no part of it may be where the result is written. C, which stays in its place, may. */
+/* Record the access to A or B. Neither may overlap the result; C may, as it is updated in place. */
 static void read_operand(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call,
                          const void *p, size_t rows, size_t columns, size_t ld)
 {
@@ -103,7 +103,7 @@ static void read_operand(struct cuda_rt *rt, const struct cuda_gemm_shape *s, co
     const char *from = p, *to = call->out;
     touch(rt, p, rows, columns, ld, s->bf16, false);
     if (from < to + ((s->m - 1) * s->ldc + s->n) * out && to < from + ((rows - 1) * ld + columns) * in)
-        cuda_rt_fail(rt, STATUS_INVALID, "a product that is written over what it reads");
+        cuda_rt_fail(rt, STATUS_INVALID, "the result of a product overlaps an operand");
 }
 
 static double element(const void *p, size_t i, bool bf16)
@@ -116,7 +116,7 @@ static const void *step(const void *p, size_t elements, bool bf16)
     return (const char *)p + elements * gemm_number_bytes(bf16);
 }
 
-/* Of the tanh GELU, as the library has it. */
+/* Derivative of the tanh GELU, like the library's. */
 static double dgelu(double z)
 {
     const double root = 0.7978845608028654, cube = 0.044715;
@@ -124,7 +124,7 @@ static double dgelu(double z)
     return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * cube * z * z);
 }
 
-/* Of B's columns; what was there is overwritten. */
+/* Write the sums of B's columns. */
 static void bias_grad(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
     touch(rt, call->bias_grad, 1, s->n, s->n, false, true);
@@ -136,7 +136,7 @@ static void bias_grad(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const
     }
 }
 
-/* Of a stored matrix, transposed or not: [rows, columns], without gaps; malloc'ed, with room for `more` behind them. */
+/* Copy a stored matrix, transposed or not, to a new array [rows * columns + more]; the caller frees it. */
 static double *widened(const void *p, size_t rows, size_t columns, size_t ld, bool transposed, bool bf16, size_t more)
 {
     double *wide = malloc((rows * columns + more) * sizeof *wide);
@@ -147,7 +147,7 @@ static double *widened(const void *p, size_t rows, size_t columns, size_t ld, bo
     return wide;
 }
 
-/* What comes behind the sum, and the rounding. */
+/* Apply the epilogue to a sum, and round it. */
 static void finish(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call, size_t at, size_t column,
                    double sum)
 {
@@ -199,6 +199,6 @@ void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cu
 {
     struct product product = {.shape = g->shape, .call = *call};
     if ((g->shape.dgelu || g->shape.bias_grad) && !cuda_rt_gemm_takes(g, call))
-        cuda_rt_fail(rt, STATUS_INVALID, "a product that ends in more, of operands that it does not take");
+        cuda_rt_fail(rt, STATUS_INVALID, "a fused epilogue with operands that it does not support");
     emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
 }

@@ -1,5 +1,5 @@
-/* The words of gpu/cuda/kernels/cuda_kernel.h and cuda_mma.h for kernels that are compiled as C (KERNEL_EMULATION), and
- * the functions of the emulation that they call. __LINE__ tells the emulation where a kernel calls it. */
+/* Macros of gpu/cuda/kernels/cuda_kernel.h and cuda_mma.h for kernels compiled as C (KERNEL_EMULATION), and the
+ * emulator's functions behind them. __LINE__ gives the emulator the position in the kernel. */
 #ifndef TESTS_CUDA_EMULATE_KERNEL_H
 #define TESTS_CUDA_EMULATE_KERNEL_H
 
@@ -16,11 +16,11 @@ struct emulated_index {
 };
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-/* Run thread(a) for every thread of a grid. A barrier that not all threads of a block (or lanes of a warp) reach, or
- * reach at different lines, ends the process with a message. */
+/* Run thread(a) for every thread of a grid. The process ends with a message if some threads of a block (or lanes of a
+ * warp) miss a barrier, or if they wait at different lines. */
 void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
                   unsigned y, unsigned threads);
-/* The same later, when the host waits for the grid's queue; or what nvcc made of the kernel of that name
+/* Queue the same for the host's next wait. With ATOLL_EMULATED_PTX, run the PTX of the kernel instead
  * (tests/cuda/ptx/ptx.h). */
 void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
                           size_t a_bytes, unsigned threads);
@@ -33,13 +33,13 @@ unsigned cuda_emulated_up_u32(unsigned value, unsigned lanes, int line);
 unsigned cuda_emulated_add_u32(unsigned value, int line);
 unsigned cuda_emulated_max_u32(unsigned value, int line);
 unsigned cuda_emulated_ballot(int vote, int line);
-/* p is read or written 16 bytes at a time: a GPU takes no other place for that. */
+/* Check the alignment of an access of 16 bytes, as a GPU requires it. */
 void cuda_emulated_wide(const void *p);
 
 #define DEVICE static inline
 #define UNROLL
 #define UNROLL_4
-/* A section of its own: the emulation fills it with NaN before every block, as nothing initialises shared memory. */
+/* Shared memory is a section. It is not initialized on a GPU, so the emulator fills it with NaN before every block. */
 #if defined(__SANITIZE_ADDRESS__)
 #define __shared__ static
 #else
@@ -83,13 +83,12 @@ struct shared {
     unsigned bytes;
 };
 
-/* --- emulate_mma.c: a block's shared memory is full of NaN when it begins -------------------------------------------
- */
+/* --- emulate_mma.c: at the start of a block, its shared memory is NaN */
 
-/* The place of `bytes` bytes; outside of the block's memory or not aligned to its size ends the process. */
+/* Returns the address of `bytes` bytes. Ends the process if they are out of bounds or not aligned to `bytes`. */
 unsigned char *cuda_emulated_shared(struct shared s, unsigned at, unsigned bytes, int line);
-/* A copy of the calling thread's is noted: it is done when the thread waits for it. One that is never waited for ends
- * the process when the block does. */
+/* Record an asynchronous copy of the calling thread; it is done at the thread's wait. If the thread never waits, the
+ * process ends with the block. */
 void cuda_emulated_copy(unsigned char *to, const void *from, unsigned bytes, unsigned filled, int line);
 void cuda_emulated_commit(void);
 struct emulated_copy {
@@ -97,14 +96,14 @@ struct emulated_copy {
     const unsigned char *from;
     unsigned bytes, filled, group;
 };
-/* The next copy that has to be done so that `but` groups are left; false: there is none. */
+/* Returns the next copy to do until `but` groups are left; false: no copy is left. */
 bool cuda_emulated_arrival(int but, struct emulated_copy *copy);
-/* Rows in device order; the rows that one matrix is read from must lie in different banks, else the process ends. */
+/* Load matrices from rows. The process ends if rows of one matrix lie in the same banks. */
 void cuda_emulated_matrices(const uint16_t *row, unsigned at, bool columns, uint32_t *out, int line);
 void cuda_emulated_mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, int line);
 
 #define MMA_KERNEL(name, args, threads, size)                                                                          \
-    _Static_assert((int)(size) <= (int)MMA_SHARED_MAX, "fits no multiprocessor of 8.6");                               \
+    _Static_assert((int)(size) <= (int)MMA_SHARED_MAX, "too large for a multiprocessor of capability 8.6");            \
     DEVICE void name##_body(const struct args a, const struct shared s);                                               \
     KERNEL(name, args, threads)                                                                                        \
     {                                                                                                                  \
@@ -112,8 +111,8 @@ void cuda_emulated_mma(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, 
     }                                                                                                                  \
     DEVICE void name##_body(const struct args a, const struct shared s)
 
-/* What arrives is rubbish until the thread waits. The bytes are touched here, in the kernel's own code, which is what
- * the checker looks at (tests/cuda/races/races.h). */
+/* The destination holds garbage until the wait. The bytes are accessed here, in the kernel's own code, because the
+ * checker instruments only that (tests/cuda/races/races.h). */
 DEVICE void emulated_copy(struct shared s, unsigned at, const void *from, unsigned bytes, unsigned filled, int line)
 {
     unsigned char *to = cuda_emulated_shared(s, at, bytes, line);
@@ -181,7 +180,7 @@ DEVICE void shared_to_device(struct shared s, unsigned at, void *to)
     memcpy(to, cuda_emulated_shared(s, at, 16, __LINE__), 16);
 }
 
-/* bf16_of is in gpu/cuda/kernels/cuda_act.h, which the kernels include later. */
+/* A macro, because kernels include bf16_of (gpu/cuda/kernels/cuda_act.h) later. */
 #define bf16_pair(low, high) (bf16_of(low) | (uint32_t)bf16_of(high) << 16)
 
 #endif

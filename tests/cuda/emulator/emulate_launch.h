@@ -1,5 +1,4 @@
-/* A launch that is kept to be run later, by the emulated runtime (emulate_queue.c) or by the stub of CUDA's
- * (cudart_stub_queue.c). */
+/* A queued launch of the emulated runtime (emulate_queue.c) or of the stub of CUDA's runtime (cudart_stub_queue.c). */
 #ifndef TESTS_CUDA_EMULATE_LAUNCH_H
 #define TESTS_CUDA_EMULATE_LAUNCH_H
 
@@ -11,12 +10,11 @@ struct emulated_launch {
     const char *name;
     void (*thread)(const void *args);
     unsigned x, y, threads;
-    size_t bytes; /* of the arguments */
+    size_t bytes; /* size of the arguments */
     max_align_t args[];
 };
 
-/* With its arguments copied now, as a launch does; the caller frees it. *size: bytes of all of it, which may be
- * moved. */
+/* Copy a launch with its arguments; the caller frees it. *size: bytes of the copy, which may be moved in memory. */
 struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const char *name,
                                             void (*thread)(const void *args), const void *args, size_t bytes,
                                             unsigned threads, size_t *size);

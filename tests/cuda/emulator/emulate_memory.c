@@ -1,6 +1,5 @@
-/* Device memory of the emulation: every allocation ends at a page that nobody may touch (the bytes up to it are checked
- * when the host waits), and a device's memory is closed while none of its operations runs, so host code that takes it
- * for its own dies at once. */
+/* Device memory of the emulator. A guard page follows every allocation; the bytes before it are checked when the host
+ * waits. The memory is inaccessible while no operation of the device runs, so host code that uses it crashes. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,11 +9,11 @@
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 
-/* Of what is given out: what a GPU's widest loads want. The fewer bytes up to the guard page, the better. */
+/* ALIGN: as the widest loads of a GPU require, and no more, to keep the gap before the guard page small. */
 enum { ALIGN = 16, LARGE = 4 << 20 };
 
-/* Fresh memory, its large pages large ones where the system has them: most of what replicas take is touched once, and
- * a fault for each 4 KiB of it takes longer than what is done with them. NULL: none. */
+/* Map new memory, with huge pages if the system has them: replicas touch most of their memory once, and a fault per 4
+ * KiB takes longer than the work on it. Returns NULL if out of memory. */
 static void *take(size_t bytes, int rights)
 {
     void *p = mmap(NULL, bytes, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,7 +58,7 @@ void *emulate_memory_alloc(struct cuda_rt *rt, size_t bytes)
     size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     struct emulated_block *b = mem_alloc(1, sizeof *b);
     if (!b) return NULL;
-    b->pages = (inside + page - 1) / page * page + page; /* a zero-sized one has an address, too */
+    b->pages = (inside + page - 1) / page * page + page; /* an allocation of 0 bytes has an address, too */
     b->base = take(b->pages + page, PROT_NONE);
     if (!b->base) {
         mem_free(b);
@@ -102,7 +101,7 @@ void emulate_memory_release(struct cuda_rt *rt, void *p)
         unmap(rt, b);
         return;
     }
-    if (p) cuda_rt_fail(rt, STATUS_INVALID, "release of memory that is none of its own");
+    if (p) cuda_rt_fail(rt, STATUS_INVALID, "release of memory that the device does not own");
 }
 
 void emulate_memory_release_all(struct cuda_rt *rt)
@@ -119,7 +118,7 @@ void emulate_memory_check_ends(struct cuda_rt *rt)
     emulate_memory_open(rt);
     for (struct emulated_block *b = rt->blocks; b; b = b->next)
         for (unsigned char *end = b->p + b->bytes; end < b->base + b->pages; end++)
-            if (*end != 0xff) cuda_rt_fail(rt, STATUS_CORRUPT, "written behind the end of memory");
+            if (*end != 0xff) cuda_rt_fail(rt, STATUS_CORRUPT, "a write past the end of an allocation");
     emulate_memory_close(rt);
 }
 
@@ -133,7 +132,7 @@ static struct emulated_block *find(struct cuda_rt *rt, const unsigned char *p)
 
 struct emulated_block *emulate_memory_find(struct cuda_rt *rt, const void *p)
 {
-    uintptr_t page = (uintptr_t)p / 4096; /* blocks begin and end at pages */
+    uintptr_t page = (uintptr_t)p / 4096; /* blocks start and end at page boundaries */
     struct emulated_page *known = &rt->pages[page % EMULATED_PAGES];
     if (known->page != page) *known = (struct emulated_page){.page = page, .block = find(rt, p)};
     return known->block;

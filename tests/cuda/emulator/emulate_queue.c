@@ -1,5 +1,5 @@
-/* What was submitted to an emulated device, and when it runs: not before the host waits, and then in an order that the
- * seed chooses among all that queues and events permit. */
+/* Queues of an emulated device. Operations run when the host waits, in an order that the seed selects among those that
+ * queues and events allow. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/cuda/emulator/emulate_launch.h"
 
-static unsigned order_seed; /* of devices opened from now on */
+static unsigned order_seed; /* for devices opened later */
 static atomic_ulong idle_waits;
 static atomic_uint hangs_ended;
 
@@ -21,7 +21,7 @@ unsigned long emulate_idle_waits(void)
     return atomic_load(&idle_waits);
 }
 
-/* There was something to wait for, and nothing is left. */
+/* Count a wait that had work and left the device idle. */
 static void note_wait(struct cuda_rt *rt, bool had)
 {
     for (int q = 0; q < CUDA_QUEUES; q++)
@@ -57,7 +57,7 @@ void emulate_queues_finish(struct cuda_rt *rt)
     }
 }
 
-/* Names are kept from the first event on: before it nothing can clash. */
+/* Names are needed from the first event on; without events only one queue is in use. */
 static void keep_name(struct emulated_queue *q, const char *name)
 {
     size_t clock = q->clock.at[q->id], had = q->n_names;
@@ -88,7 +88,7 @@ static struct emulated_op *append(struct cuda_rt *rt, enum cuda_queue queue, con
     return op;
 }
 
-/* A queue of a GPU holds so many launches; the call for the next one returns when there is room. */
+/* A GPU's queue has a limited length; the next call blocks until there is space. */
 static void make_room(struct cuda_rt *rt);
 
 void emulate_submit(struct cuda_rt *rt, enum cuda_queue queue, const char *name,
@@ -184,7 +184,7 @@ static bool may_run(const struct emulated_op *op)
     return op && (!op->wait || op->wait->done >= op->place);
 }
 
-/* A device that failed does nothing more, as a GPU whose context is lost; one that is only not waited for goes on. */
+/* A failed device runs nothing more, like a GPU with a lost context. After an early end of a wait it goes on. */
 static void run_op(struct cuda_rt *rt, const struct emulated_op *op, enum cuda_queue queue)
 {
     if (op->record) op->record->done = op->place;
@@ -195,7 +195,7 @@ static void run_op(struct cuda_rt *rt, const struct emulated_op *op, enum cuda_q
     }
     if (rt->n_run == rt->hang_at) {
         emulate_hang(rt, true);
-        rt->n_run -= rt->left; /* once more */
+        rt->n_run -= rt->left; /* the operation runs again */
         return;
     }
     rt->running = queue;
@@ -217,7 +217,7 @@ static void run_first(struct cuda_rt *rt, enum cuda_queue queue)
     free(op);
 }
 
-/* Seed 0: MAIN runs ahead of the others as far as it can, 1: they run ahead of it; more: any order. */
+/* Select the next queue. Seed 0: MAIN first, 1: MAIN last, others: random. */
 static enum cuda_queue choose(struct cuda_rt *rt)
 {
     enum cuda_queue may[CUDA_QUEUES];
@@ -231,13 +231,13 @@ static enum cuda_queue choose(struct cuda_rt *rt)
     return may[(rt->random >> 33) % n];
 }
 
-/* Run what may be run until `most` operations are left. */
+/* Run operations until at most `most` are left. */
 static void run_down(struct cuda_rt *rt, size_t most, bool looks)
 {
     enum cuda_queue queue;
     rt->looks = looks;
     rt->left = false;
-    if (rt->n_queued <= most) return; /* to open and close all memory takes long */
+    if (rt->n_queued <= most) return; /* changing the protection of all memory is slow */
     emulate_memory_open(rt);
     while (!rt->left && rt->n_queued > most && (queue = choose(rt)) != CUDA_QUEUES) run_first(rt, queue);
     emulate_memory_close(rt);
@@ -258,7 +258,7 @@ static void wait_begins(struct cuda_rt *rt)
     atomic_fetch_add(&rt->progress.waits, 1);
 }
 
-/* An aborted collective ends well, too, and left nothing. */
+/* After an abort the wait also ends, without pending operations. */
 static void wait_ends(struct cuda_rt *rt)
 {
     if (!rt->left) (void)stopped(rt);
@@ -287,7 +287,7 @@ static bool holds(const struct emulated_queue *q, const struct cuda_event *e, ui
     return false;
 }
 
-/* Only what the event needs: an operation that nobody ordered before it is left undone. */
+/* Run only the operations that are ordered before the event. */
 static void run_until(struct cuda_rt *rt, const struct cuda_event *e, uint64_t place)
 {
     while (e->done < place && !rt->left) {

@@ -1,4 +1,4 @@
-/* gpu/cuda/rt/cuda_rt.h on the CPU, see emulate.h and emulate_impl.h. */
+/* gpu/cuda/rt/cuda_rt.h on the CPU; see emulate.h and emulate_impl.h. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ enum status cuda_rt_count(int *count, struct err *err)
     return STATUS_OK;
 }
 
-/* "1:100": device 1 at its 100th operation. */
+/* Parse "1:100", the 100th operation of device 1; 0 for other devices. */
 static uint64_t at_operation(const char *name, int index)
 {
     int device = -1;
@@ -59,7 +59,7 @@ void cuda_rt_close(struct cuda_rt *rt)
     if (!rt) return;
     emulate_block(rt);
     emulate_queues_finish(rt);
-    emulate_memory_release_all(rt); /* a caller that did not release dies with the device */
+    emulate_memory_release_all(rt); /* later use of memory that was not released crashes */
     mem_free(rt);
 }
 
@@ -88,7 +88,7 @@ void cuda_rt_release(struct cuda_rt *rt, void *p)
 {
     if (!p) return;
     emulate_drain(rt);
-    emulate_block(rt); /* memory is not freed while a GPU is at work */
+    emulate_block(rt); /* cudaFree waits for the GPU */
     emulate_memory_release(rt, p);
 }
 
@@ -149,7 +149,7 @@ struct copy {
 static void run_copy(struct cuda_rt *rt, const void *args)
 {
     const struct copy *c = args;
-    if (rt->error.code != STATUS_OK) return; /* the host gave up, and its memory may be gone */
+    if (rt->error.code != STATUS_OK) return; /* the host stopped waiting and may have freed its memory */
     emulate_touch(rt, c->src, c->bytes, false);
     emulate_touch(rt, c->dst, c->bytes, true);
     memcpy(c->dst, c->src, c->bytes);
@@ -180,7 +180,7 @@ struct cuda_grid cuda_rt_grid_on(struct cuda_rt *rt, enum cuda_queue queue, size
 {
     void *stream = cuda_rt_stream(rt, queue);
     if (x && x <= 0x7fffffff && y && y <= 65535) return (struct cuda_grid){(unsigned)x, (unsigned)y, stream};
-    cuda_rt_fail(rt, STATUS_LIMIT, "not a grid that a GPU would take");
+    cuda_rt_fail(rt, STATUS_LIMIT, "a GPU would refuse this grid");
     return (struct cuda_grid){1, 1, stream};
 }
 

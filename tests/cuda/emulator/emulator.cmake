@@ -1,22 +1,22 @@
 # The CUDA back end with its kernels compiled as C, to run on the CPU: a library for parity/test_cuda_*, and a plugin that
-# is loaded like the real one.
+# programs load like the real one.
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE C)
 add_compile_definitions(KERNEL_EMULATION="tests/cuda/emulator/emulate_kernel.h")
 file(GLOB cuda_emulation CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/emulate*.c)
-set(cuda_true ${cuda_host}) # sources that need CUDA's headers: cuda/stubs/stubs.cmake
-list(FILTER cuda_true INCLUDE REGEX "/cuda_(rt|nccl|gemm|cudnn_)[a-z_]*\\.c$")
-list(REMOVE_ITEM cuda_host ${cuda_true})
+set(cuda_real ${cuda_host}) # sources that need CUDA's headers, see cuda/stubs/stubs.cmake
+list(FILTER cuda_real INCLUDE REGEX "/cuda_(rt|nccl|gemm|cudnn_)[a-z_]*\\.c$")
+list(REMOVE_ITEM cuda_host ${cuda_real})
 list(APPEND cuda_host ${cuda_emulation} cuda/emulator/graph_run.c cuda/ptx/ptx_read.c cuda/ptx/ptx_run.c
      cuda/ptx/ptx_text.c)
 add_library(cuda_kernels OBJECT ${cuda_kernels})
 add_library(cuda_host OBJECT ${cuda_host})
-if(ATOLL_SANITIZE) # such a build has no PTX
+if(ATOLL_SANITIZE) # PTX needs a build without sanitizers
     set_source_files_properties(cuda/ptx/ptx_run.c PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
 endif()
 add_library(cuda_common OBJECT ${cuda_common})
 foreach(part IN ITEMS cuda_kernels cuda_host cuda_common)
     target_link_libraries(${part} PRIVATE atoll_gpu)
-    target_compile_options(${part} PRIVATE $<$<CONFIG:Release>:-O2>) # kernels compile in half the time of -O3
+    target_compile_options(${part} PRIVATE $<$<CONFIG:Release>:-O2>) # compiles the kernels in half the time of -O3
     set_target_properties(${part} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endforeach()
 add_library(cuda_emulated STATIC $<TARGET_OBJECTS:cuda_kernels> $<TARGET_OBJECTS:cuda_host>)

@@ -5,17 +5,17 @@
 
 #include "common/base/mem.h"
 
-/* Where a tensor lies. A view has the memory of another one, with strides of its own. */
+/* Memory of a tensor. A view uses the memory of another tensor with its own strides. */
 struct place {
     void *p;
     size_t elements;
-    bool half; /* how numbers are stored: bf16 or float */
-    bool own;  /* made here */
+    bool half; /* true: bf16, false: float */
+    bool own;  /* allocated here */
 };
 
 struct run {
     const struct attn_graph *graph;
-    const struct attn_graph_op *op; /* the one that runs */
+    const struct attn_graph_op *op; /* current operation */
     struct place places[ATTN_GRAPH_TENSORS];
     struct err error;
 };
@@ -69,7 +69,7 @@ static float get(struct run *r, int tensor, const int64_t at[4])
 {
     const struct place *place = &r->places[tensor];
     if (!place->p) {
-        complain(r, "reads a tensor that nobody has written");
+        complain(r, "reads a tensor that is not written yet");
         return 0;
     }
     size_t i = offset_of(r, tensor, at);
@@ -88,7 +88,7 @@ static void set(struct run *r, int tensor, const int64_t at[4], double x)
         ((float *)place->p)[i] = y;
 }
 
-/* With dimensions of 1, which hold for all. */
+/* Dimensions of 1 are broadcast. */
 static float get_broadcast(struct run *r, int tensor, const int64_t at[4])
 {
     int64_t mine[4];
@@ -138,7 +138,7 @@ static double pointwise(struct run *r, const struct attn_graph_op *o, const int6
     case ATTN_INDEX: return (double)at[o->axis];
     case ATTN_GE: return x >= b;
     case ATTN_SELECT: return get(r, o->t, at) != 0 ? x : b;
-    default: complain(r, "not an operation on elements"); return 0;
+    default: complain(r, "not a pointwise operation"); return 0;
     }
 }
 
@@ -180,12 +180,12 @@ static void run_reduction(struct run *r, const struct attn_graph_op *o)
     }
 }
 
-/* Another view of the same memory. */
+/* Transpose: another view of the same memory. */
 static void run_turn(struct run *r, const struct attn_graph_op *o)
 {
     const int64_t *x = tensor_of(r, o->x)->dim, *y = tensor_of(r, o->y)->dim;
     if (x[0] != y[0] || x[1] != y[1] || x[2] != y[3] || x[3] != y[2]) complain(r, "dimensions do not fit");
-    if (tensor_of(r, o->y)->role != ATTN_INSIDE) complain(r, "a view is in memory");
+    if (tensor_of(r, o->y)->role != ATTN_INSIDE) complain(r, "a view has memory of its own");
     r->places[o->y] = r->places[o->x];
     r->places[o->y].own = false;
 }
@@ -215,7 +215,7 @@ enum status graph_run(const struct attn_graph *graph, const struct graph_memory 
     struct run r = {.graph = graph, .op = graph->ops};
     struct place made[ATTN_GRAPH_TENSORS];
     if (!prepare(&r, memory)) err_set(&r.error, STATUS_NOMEM, "no memory for the tensors of a graph");
-    memcpy(made, r.places, sizeof made); /* views replace places */
+    memcpy(made, r.places, sizeof made); /* views replace entries of places */
     for (int i = 0; i < graph->n_ops && r.error.code == STATUS_OK; i++) {
         r.op = &graph->ops[i];
         switch (r.op->kind) {

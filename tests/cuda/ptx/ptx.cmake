@@ -1,4 +1,4 @@
-# Tests of what nvcc makes of the kernels (../README.md). The build keeps the PTX in cuda/ptx/*.ptx. All tests are long.
+# Tests of the kernels' PTX (../README.md). The build keeps the PTX in cuda/ptx/*.ptx. All tests are long.
 list(GET ATOLL_CUDA_ARCHS -1 newest)
 
 # The tests of tests/parity again; the interpreter runs each kernel from its PTX (ptx.h).

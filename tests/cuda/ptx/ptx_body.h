@@ -1,9 +1,10 @@
-/* X(mnemonic with _ for . and :, number of operands, what it does): the instructions of PTX that nvcc makes of our
- * kernels. D(i) is the i-th operand's slot, 0 the result; see tests/cuda/ptx/ptx_run.c for the others. A list: included
- * several times.
+/* List of the PTX instructions in Atoll's kernels: X(mnemonic with _ for . and :, number of operands, action). The file
+ * is included several times. D(i) is the slot of operand i, 0 the result; tests/cuda/ptx/ptx_run.c defines the other
+ * macros.
  *
- * What is loaded or converted may go to a wider register: zeros come before it, or its sign. Comparisons without u are
- * false where an operand is NaN. Shifts by more bits than there are give zeros (or signs). */
+ * - A loaded or converted value may go to a wider register, extended by zeros or its sign.
+ * - Comparisons without u are false if an operand is NaN.
+ * - Shifts by more bits than the width give zeros (or sign bits). */
 /* clang-format off */
 #define UNARY(name, to, from, value) X(name, 2, { from##_t a = D(1).from; D(0).to = (to##_t)(value); })
 #define INTEGER(name, to, from) X(name, 2, { to##_t a = (to##_t)D(1).from; D(0).u64 = (u64_t)a; })
@@ -155,7 +156,7 @@ STORE(global, v4_b32, u32, 4)
 STORE(shared, u32, u32, 1) STORE(shared, b32, u32, 1) STORE(shared, f32, u32, 1) STORE(shared, u64, u64, 1)
 STORE(shared, f64, u64, 1) STORE(shared, v4_f32, u32, 4)
 
-/* Other threads of the warp or block take part: tests/cuda/emulator/emulate.c. */
+/* Instructions with other threads of the warp or block: tests/cuda/emulator/emulate.c. */
 X(bar_sync, 1, cuda_emulated_barrier(kernel->name, in->line))
 X(bar_warp_sync, 1, WHOLE_WARP(0, cuda_emulated_warp_barrier(kernel->name, in->line)))
 X(shfl_sync_bfly_b32, 6, WHOLE_WARP(5, D(0).u32 = cuda_emulated_xor_u32(D(2).u32, D(3).u32, in->line)))
@@ -164,7 +165,7 @@ X(vote_sync_ballot_b32, 3, WHOLE_WARP(2, D(0).u32 = cuda_emulated_ballot((int)D(
 X(redux_sync_add_u32, 3, WHOLE_WARP(2, D(0).u32 = cuda_emulated_add_u32(D(1).u32, in->line)))
 X(redux_sync_max_u32, 3, WHOLE_WARP(2, D(0).u32 = cuda_emulated_max_u32(D(1).u32, in->line)))
 
-/* And tests/cuda/emulator/emulate_mma.c. */
+/* The same, in tests/cuda/emulator/emulate_mma.c. */
 X(cp_async_cg_shared_global, 4, copy_in(kernel, in, slots, 16))
 X(cp_async_ca_shared_global, 4, copy_in(kernel, in, slots, 4))
 X(cp_async_commit_group, 0, copy_commit())

@@ -1,4 +1,4 @@
-/* What tests/cuda/ptx/ptx_read.c and ptx_run.c number instructions by. */
+/* Numbers of instructions, shared by tests/cuda/ptx/ptx_read.c and ptx_run.c. */
 #ifndef TESTS_CUDA_PTX_IMPL_H
 #define TESTS_CUDA_PTX_IMPL_H
 

@@ -9,17 +9,17 @@
 #include "tests/cuda/ptx/ptx_impl.h"
 #include "tests/cuda/ptx/ptx_text.h"
 
-#define UNWRITTEN 0xdeadbeefdeadbeefu /* a register before it is */
+#define UNWRITTEN 0xdeadbeefdeadbeefu /* value of a register before its first write */
 
 enum { SYMBOLS_MAX = 2 * PTX_SLOTS_MAX, VARIABLES_MAX = 64, NOT_YET = -1 };
 
-/* A register, a constant or a label of the kernel that is read. */
+/* A register, constant or label of the current kernel. */
 struct symbol {
     struct ptx_word word;
-    int64_t value; /* slot, or instruction; NOT_YET */
+    int64_t value; /* slot or instruction, or NOT_YET */
 };
 
-/* An array in shared memory; of a kernel from where it is named there. */
+/* An array in shared memory; it gets an offset where a kernel first names it. */
 struct variable {
     struct ptx_word word;
     unsigned bytes, align;
@@ -31,10 +31,10 @@ struct reader {
     struct ptx_kernel *kernel;
     struct ptx_word parameter;
     size_t insns_cap;
-    struct symbol symbols[SYMBOLS_MAX]; /* by hash */
+    struct symbol symbols[SYMBOLS_MAX]; /* hash table */
     struct variable variables[VARIABLES_MAX];
     size_t n_variables;
-    bool full; /* of shared memory: an array without a size took the rest */
+    bool full; /* an array without a size took the rest of shared memory */
 };
 
 static const struct {
@@ -72,11 +72,11 @@ static uint16_t slot_of(struct reader *r, struct ptx_word word, uint64_t value)
     return (uint16_t)s->value;
 }
 
-/* Where the array begins in the kernel's shared memory. */
+/* Offset of the array in the kernel's shared memory. */
 static uint64_t place_of(struct reader *r, struct variable *v)
 {
     if (v->at == NOT_YET) {
-        if (r->full) ptx_cannot(&r->text, "%.*s behind an array without a size", (int)v->word.n, v->word.at);
+        if (r->full) ptx_cannot(&r->text, "%.*s follows an array without a size", (int)v->word.n, v->word.at);
         r->full = !v->bytes;
         v->at = (r->kernel->shared_bytes + v->align - 1) / v->align * v->align;
         r->kernel->shared_bytes = v->bytes ? (unsigned)v->at + v->bytes : (unsigned)MMA_SHARED_MAX;
@@ -92,7 +92,7 @@ static uint16_t constant_of(struct reader *r, struct ptx_word word)
     int base = 0;
     if (word.n > 2 && word.at[0] == '0' && (word.at[1] == 'f' || word.at[1] == 'd')) from += 2, base = 16;
     uint64_t value = *from == '-' ? (uint64_t)strtoll(from, &end, base) : strtoull(from, &end, base);
-    if (end != word.at + word.n) ptx_cannot(&r->text, "%.*s is no constant", (int)word.n, word.at);
+    if (end != word.at + word.n) ptx_cannot(&r->text, "%.*s is not a constant", (int)word.n, word.at);
     return slot_of(r, word, value);
 }
 
@@ -108,20 +108,20 @@ static uint16_t named(struct reader *r, struct ptx_word word)
                {"%nctaid.x", PTX_NCTAID}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (ptx_is(word, own[i].name)) return own[i].slot;
-    if (symbol_of(r, word)->value != NOT_YET) return slot_of(r, word, 0); /* a register that was declared, too */
-    /* %r12, declared as %r<24>; %laneid and %tid.y are others of the GPU's own. */
+    if (symbol_of(r, word)->value != NOT_YET) return slot_of(r, word, 0); /* a declared register */
+    /* %r12 is declared as %r<24>. Special registers such as %laneid and %tid.y are not supported. */
     if (*word.at == '%' && isdigit((unsigned char)word.at[word.n - 1])) return slot_of(r, word, UNWRITTEN);
     if (ptx_same(word, r->parameter)) return slot_of(r, word, 0);
     for (size_t i = 0; i < r->n_variables; i++)
         if (ptx_same(word, r->variables[i].word)) return slot_of(r, word, place_of(r, &r->variables[i]));
-    ptx_cannot(&r->text, "%.*s is not known", (int)word.n, word.at);
+    ptx_cannot(&r->text, "%.*s is unknown", (int)word.n, word.at);
 }
 
 /* --- instructions ------------------------------------------------------------------------------------------------- */
 
 struct operands {
     unsigned n, n_addresses;
-    bool parted, joined; /* a vector: the first operand, another one */
+    bool parted, joined; /* parted: the first operand is a vector; joined: another one is */
 };
 
 static void take_value(struct reader *r, struct ptx_insn *in, struct operands *o)
@@ -171,7 +171,7 @@ static void find_op(struct reader *r, struct ptx_insn *in, struct ptx_word mnemo
         if (ops[in->op].operands != o->n) ptx_cannot(&r->text, "%s with %u operands", name, o->n);
         return;
     }
-    ptx_cannot(&r->text, "the instruction %s is not known: add it to tests/cuda/ptx/ptx_body.h", name);
+    ptx_cannot(&r->text, "unknown instruction %s: add it to tests/cuda/ptx/ptx_body.h", name);
 }
 
 static void take_insn(struct reader *r)
@@ -185,7 +185,7 @@ static void take_insn(struct reader *r)
     }
     struct ptx_word mnemonic = ptx_word(&r->text);
     if (ptx_is(mnemonic, "bra") || ptx_is(mnemonic, "bra.uni")) {
-        in.target = (uint32_t)(symbol_of(r, ptx_word(&r->text)) - r->symbols); /* until all labels are known */
+        in.target = (uint32_t)(symbol_of(r, ptx_word(&r->text)) - r->symbols); /* resolved at the end of the kernel */
     } else if (ptx_next(&r->text) != ';') {
         do take_operand(r, &in, &o);
         while (ptx_take(&r->text, ','));
@@ -201,7 +201,7 @@ static void take_insn(struct reader *r)
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
-/* .align 16 .b8 name[32], with or without a size; the name, and how many bytes. */
+/* Parse ".align 16 .b8 name[32]", with or without a size. Returns the name and sets the size in bytes. */
 static struct ptx_word take_array(struct reader *r, unsigned *bytes, unsigned *align)
 {
     struct ptx_word word = ptx_word(&r->text);
@@ -210,7 +210,7 @@ static struct ptx_word take_array(struct reader *r, unsigned *bytes, unsigned *a
         *align = (unsigned)ptx_number(&r->text);
         word = ptx_word(&r->text);
     }
-    if (word.n < 3) ptx_cannot(&r->text, "%.*s is no type", (int)word.n, word.at);
+    if (word.n < 3) ptx_cannot(&r->text, "%.*s is not a type", (int)word.n, word.at);
     *bytes = (unsigned)strtoul(word.at + 2, NULL, 10) / 8; /* .b8, .f32 */
     struct ptx_word name = ptx_word(&r->text);
     if (!ptx_take(&r->text, '[')) return name;
@@ -228,14 +228,15 @@ static void take_variable(struct reader *r)
     ptx_want(&r->text, ';');
 }
 
-/* _Z24cuda_rms_fwd_fp32_kernel13cuda_rms_args: the name is as long as the number says, cuda_rms_fwd_fp32 of it ours. */
+/* _Z24cuda_rms_fwd_fp32_kernel13cuda_rms_args: the number is the length of the name; the result is cuda_rms_fwd_fp32.
+ */
 static char *plain_name(struct reader *r, struct ptx_word mangled)
 {
     const char *digits = mangled.at + strcspn(mangled.at, "0123456789");
     char *from;
     size_t n = strtoul(digits, &from, 10);
     if (!n || from + n > mangled.at + mangled.n)
-        ptx_cannot(&r->text, "%.*s is no kernel's name", (int)mangled.n, mangled.at);
+        ptx_cannot(&r->text, "%.*s is not the name of a kernel", (int)mangled.n, mangled.at);
     size_t ending = strlen("_kernel");
     if (n <= ending || strncmp(from + n - ending, "_kernel", ending) != 0)
         ptx_cannot(&r->text, "a kernel called %.*s", (int)n, from);
@@ -260,7 +261,7 @@ static void kernel_begin(struct reader *r, struct ptx_kernel *others)
     if (!ptx_is(ptx_word(&r->text), ".param")) ptx_cannot(&r->text, "a kernel without a parameter");
     r->parameter = take_array(r, &bytes, &align);
     k->args_bytes = bytes;
-    ptx_want(&r->text, ')'); /* one struct, as gpu/cuda/kernels/cuda_kernel.h makes them */
+    ptx_want(&r->text, ')'); /* one struct, see gpu/cuda/kernels/cuda_kernel.h */
 }
 
 static void kernel_end(struct reader *r)
@@ -270,15 +271,16 @@ static void kernel_end(struct reader *r)
         struct ptx_insn *in = &k->insns[i];
         if (in->op != PTX_OP_bra && in->op != PTX_OP_bra_uni) continue;
         const struct symbol *label = &r->symbols[in->target];
-        if (label->value == NOT_YET) ptx_cannot(&r->text, "there is no label %.*s", (int)label->word.n, label->word.at);
+        if (label->value == NOT_YET)
+            ptx_cannot(&r->text, "the label %.*s is missing", (int)label->word.n, label->word.at);
         in->target = (uint32_t)label->value;
     }
     const struct ptx_insn *last = k->n_insns ? &k->insns[k->n_insns - 1] : NULL;
     if (!last || last->when != PTX_ALWAYS || (last->op != PTX_OP_ret && last->op != PTX_OP_bra_uni))
-        ptx_cannot(&r->text, "%s goes on behind its end", k->name);
+        ptx_cannot(&r->text, "%s does not end with ret or a branch", k->name);
 }
 
-/* What begins with a dot. Names of types and of what is declared follow; the rest of a line says nothing to us. */
+/* Parse a directive, which starts with a dot. Its type and names follow; the rest of the line is ignored. */
 static void take_directive(struct reader *r, struct ptx_kernel **kernels)
 {
     struct ptx_word word = ptx_word(&r->text);
@@ -288,7 +290,7 @@ static void take_directive(struct reader *r, struct ptx_kernel **kernels)
     } else if (ptx_is(word, ".shared")) {
         take_variable(r);
     } else if (ptx_is(word, ".reg")) {
-        ptx_word(&r->text); /* its type */
+        ptx_word(&r->text); /* skip the type */
         struct ptx_word name = ptx_word(&r->text);
         if (ptx_next(&r->text) == ';') slot_of(r, name, UNWRITTEN);
         ptx_skip_to(&r->text, ';');
@@ -297,7 +299,7 @@ static void take_directive(struct reader *r, struct ptx_kernel **kernels)
                ptx_is(word, ".maxntid") || ptx_is(word, ".minnctapersm") || ptx_is(word, ".pragma")) {
         ptx_skip_to(&r->text, '\n');
     } else if (!ptx_is(word, ".visible") && !ptx_is(word, ".extern")) {
-        ptx_cannot(&r->text, "%.*s is not known", (int)word.n, word.at);
+        ptx_cannot(&r->text, "%.*s is unknown", (int)word.n, word.at);
     }
 }
 
@@ -314,10 +316,10 @@ struct ptx_kernel *ptx_read(const char *path, struct ptx_kernel *others)
         } else if (ptx_take(t, '{')) {
             depth++;
         } else if (ptx_take(t, '}')) {
-            if (!depth) ptx_cannot(t, "a } too many");
+            if (!depth) ptx_cannot(t, "unexpected }");
             if (!--depth) kernel_end(&r);
         } else if (!depth) {
-            ptx_cannot(t, "outside of a kernel: \"%.10s\"", t->at);
+            ptx_cannot(t, "unexpected text outside of a kernel: \"%.10s\"", t->at);
         } else if (ptx_next(t) == '$') {
             symbol_of(&r, ptx_word(t))->value = (int64_t)r.kernel->n_insns;
             ptx_want(t, ':');

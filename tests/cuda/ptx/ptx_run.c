@@ -22,7 +22,7 @@ static void read_all(void)
     if (!folder || !*folder) return;
     snprintf(pattern, sizeof pattern, "%s/*.ptx", folder);
     if (glob(pattern, 0, NULL, &files)) {
-        fprintf(stderr, "ATOLL_EMULATED_PTX: no %s\n", pattern);
+        fprintf(stderr, "ATOLL_EMULATED_PTX: no file %s\n", pattern);
         abort();
     }
     for (size_t i = 0; i < files.gl_pathc; i++) kernels = ptx_read(files.gl_pathv[i], kernels);
@@ -36,11 +36,11 @@ const struct ptx_kernel *ptx_find(const char *name)
     if (!kernels) return NULL;
     for (const struct ptx_kernel *k = kernels; k; k = k->next)
         if (!strcmp(k->name, name)) return k;
-    fprintf(stderr, "%s: no file has %s_kernel\n", folder, name);
+    fprintf(stderr, "%s: no file contains %s_kernel\n", folder, name);
     abort();
 }
 
-/* --- what instructions do ----------------------------------------------------------------------------------------- */
+/* --- instructions ------------------------------------------------------------------------------------------------- */
 
 typedef uint8_t u8_t;
 typedef uint16_t u16_t;
@@ -60,7 +60,7 @@ static float flushed(float x)
 
 static float fma_down(float a, float b, float c)
 {
-    volatile float x = a, y = b, z = c, sum; /* computed where the rounding is changed */
+    volatile float x = a, y = b, z = c, sum; /* volatile: computed while the rounding mode is changed */
     int before = fegetround();
     fesetround(FE_DOWNWARD);
     sum = fmaf(x, y, z);
@@ -79,11 +79,11 @@ static u64_t address(const struct ptx_insn *in, const union ptx_slot *slots, uns
     return slots[in->slot[operand]].u64 + (u64_t)in->offset[which];
 }
 
-/* Memory that an instruction reads or writes `bytes` of. */
+/* Returns the address of `bytes` bytes that an instruction reads or writes; ends the process if it is invalid. */
 static unsigned char *param_at(const struct ptx_kernel *k, const struct ptx_insn *in, const void *args, u64_t at,
                                unsigned bytes)
 {
-    if (at + bytes > k->args_bytes || at % bytes) emulate_broken("not in the parameters", in->line);
+    if (at + bytes > k->args_bytes || at % bytes) emulate_broken("an access outside of the parameters", in->line);
     return (unsigned char *)(uintptr_t)args + at;
 }
 
@@ -91,8 +91,8 @@ static unsigned char *global_at(const struct ptx_kernel *k, const struct ptx_ins
                                 unsigned bytes)
 {
     (void)k, (void)args;
-    if (at % bytes) emulate_broken("device memory that is not aligned", in->line);
-    return (unsigned char *)(uintptr_t)at; /* the emulation's memory has guard pages */
+    if (at % bytes) emulate_broken("a misaligned access to device memory", in->line);
+    return (unsigned char *)(uintptr_t)at; /* guard pages check the bounds */
 }
 
 static unsigned char *shared_at(const struct ptx_kernel *k, const struct ptx_insn *in, const void *args, u64_t at,
@@ -106,8 +106,8 @@ static void copy_in(const struct ptx_kernel *k, const struct ptx_insn *in, const
 {
     unsigned char *to = shared_at(k, in, NULL, address(in, slots, 0, 0), bytes);
     const void *from = (const void *)(uintptr_t)address(in, slots, 1, 1);
-    if (slots[in->slot[2]].u32 != bytes) emulate_broken("a copy of another size", in->line);
-    memset(to, 0xff, bytes); /* until the thread waits */
+    if (slots[in->slot[2]].u32 != bytes) emulate_broken("a copy with a partial fill", in->line);
+    memset(to, 0xff, bytes); /* garbage until the thread waits */
     cuda_emulated_copy(to, from, bytes, slots[in->slot[3]].u32, in->line);
 }
 
@@ -133,7 +133,7 @@ static void multiply_add(const struct ptx_insn *in, union ptx_slot *slots)
 #define D(i) slots[in->slot[i]]
 #define WHOLE_WARP(mask, what)                                                                                         \
     {                                                                                                                  \
-        if (D(mask).u32 != FULL_WARP) emulate_broken("lanes of a part of the warp", in->line);                         \
+        if (D(mask).u32 != FULL_WARP) emulate_broken("a mask of only some lanes of the warp", in->line);               \
         what;                                                                                                          \
     }
 #define LOADS(space, type, n)                                                                                          \

@@ -70,7 +70,7 @@ bool ptx_take(struct ptx_text *t, char c)
 
 void ptx_want(struct ptx_text *t, char c)
 {
-    if (!ptx_take(t, c)) ptx_cannot(t, "'%c' is missing before \"%.10s\"", c, t->at);
+    if (!ptx_take(t, c)) ptx_cannot(t, "expected '%c' before \"%.10s\"", c, t->at);
 }
 
 void ptx_skip_to(struct ptx_text *t, char c)
@@ -83,8 +83,8 @@ struct ptx_word ptx_word(struct ptx_text *t)
     ptx_next(t);
     struct ptx_word word = {.at = t->at};
     while (isalnum((unsigned char)word.at[word.n]) || (word.at[word.n] && strchr("_$%.:", word.at[word.n]))) word.n++;
-    if (word.n && word.at[word.n - 1] == ':') word.n--; /* of a label */
-    if (!word.n) ptx_cannot(t, "a word is missing before \"%.10s\"", t->at);
+    if (word.n && word.at[word.n - 1] == ':') word.n--; /* end of a label */
+    if (!word.n) ptx_cannot(t, "expected a word before \"%.10s\"", t->at);
     t->at += word.n;
     return word;
 }
@@ -94,7 +94,7 @@ int64_t ptx_number(struct ptx_text *t)
     char *end;
     ptx_next(t);
     int64_t value = strtoll(t->at, &end, 0);
-    if (end == t->at) ptx_cannot(t, "a number is missing before \"%.10s\"", t->at);
+    if (end == t->at) ptx_cannot(t, "expected a number before \"%.10s\"", t->at);
     t->at = end;
     return value;
 }

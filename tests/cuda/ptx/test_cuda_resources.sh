@@ -1,7 +1,10 @@
-# What ptxas said while the CUDA back end was built ($1: folder of *.ptxas): every kernel was compiled for every
-# architecture ($2), none spills or uses a stack, each keeps to its line of registers.txt (by the nvcc that they
-# are fitted to; others deal registers out a little differently), and the plugin ($3) has it on the list of those
-# to load at the start. Skipped where there is no CUDA build.
+# Checks the output of ptxas from the build of the CUDA back end. $1: folder of *.ptxas, $2: architectures, $3: plugin.
+# - Every kernel is compiled for every architecture.
+# - No kernel spills or uses a stack.
+# - Every kernel keeps the limits in registers.txt (only with the nvcc of ATOLL_CUDA_MEASURED, because other versions
+#   allocate registers differently).
+# - The plugin lists every kernel for loading at the start.
+# Skipped without a CUDA build.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -10,19 +13,19 @@ archs=$2
 plugin=$3
 budget=tests/cuda/ptx/registers.txt
 compgen -G "$logs/*.ptxas" >/dev/null || exit 77
-# An ACT_KERNEL is two: fp32 and bf16.
+# ACT_KERNEL defines two kernels: fp32 and bf16.
 kernels=$(sed -nE 's/^(MMA_)?KERNEL\(([a-z0-9_]+),.*/\2/p; s/^ACT_KERNEL\(([a-z0-9_]+),.*/\1_fp32\n\1_bf16/p' gpu/cuda/kernels/cuda_*.cu | sort)
 version=$("${ATOLL_NVCC:-nvcc}" --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
 same=$(sed -nE 's/^set\(ATOLL_CUDA_MEASURED ([0-9.]+)\).*/\1/p' gpu/cuda.cmake)
-[[ -n $version && -n $same ]] || { echo "no version of nvcc, or none in gpu/cuda.cmake" && exit 1; }
+[[ -n $version && -n $same ]] || { echo "cannot read the version of nvcc or ATOLL_CUDA_MEASURED in gpu/cuda.cmake" && exit 1; }
 status=0
 
-# Both lists name the same kernels.
+# The sources and registers.txt name the same kernels.
 budgeted=$(awk '!/^#/ { print $1 }' "$budget" | sort)
 if [[ $kernels != "$budgeted" ]]; then
     { diff <(echo "$kernels") <(echo "$budgeted") || true; } |
-        sed -nE "s|^< (.*)|\1: no line in $budget: add one, with the registers and shared memory that it may take|p
-                 s|^> (.*)|\1: a line in $budget, but no such kernel|p"
+        sed -nE "s|^< (.*)|\1: no line in $budget: add its limits of registers and shared memory|p
+                 s|^> (.*)|\1: in $budget, but not in the sources|p"
     status=1
 fi
 
@@ -46,7 +49,7 @@ awk -v archs="$archs" -v budget="$budget" -v exact="$([[ $version == "$same" ]] 
     /bytes stack frame/ {
         few = exact ? 0 : 64
         if ($1 > few) complain($1 " bytes of stack")
-        if ($5 > few || $9 > few) complain("spills " $5 " and reads back " $9 " bytes")
+        if ($5 > few || $9 > few) complain("spills " $5 " and reloads " $9 " bytes")
     }
     exact && /Used [0-9]+ registers/ {
         for (i = 1; i < NF; i++) {
@@ -68,8 +71,8 @@ awk -v archs="$archs" -v budget="$budget" -v exact="$([[ $version == "$same" ]] 
 
 listed=$((0x$(readelf -SW "$plugin" | sed -nE 's/.* atoll_kernels +PROGBITS +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+) .*/\1/p') / 16))
 if ((listed != $(wc -l <<<"$kernels"))); then
-    echo "$plugin loads $listed kernels at the start, not $(wc -l <<<"$kernels"): does a macro that defines some lack KNOWN_KERNEL?"
+    echo "$plugin loads $listed kernels at the start, expected $(wc -l <<<"$kernels"): check KNOWN_KERNEL in the macros that define kernels"
     status=1
 fi
-((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs by nvcc $version, no spills$([[ $version == "$same" ]] || echo " to speak of")"
+((status)) || echo "$(wc -l <<<"$kernels") kernels for sm $archs by nvcc $version, no spills$([[ $version == "$same" ]] || echo " above 64 bytes")"
 exit $status

@@ -1,13 +1,12 @@
-# What makes kernels slow and shows in their PTX, but in no test of results ($1: its folder; then nvcc and the flags of
-# the build).
+# Checks the kernels' PTX for slow code that no test of results detects. $1: folder of the PTX, then nvcc and the flags
+# of the build.
 #
-# Loads of 16 bytes before the first instruction that wants a number of them. Device memory takes hundreds of cycles, and
-# a warp stops where a number is missing; ptxas moves loads past that within a basic block, but not out of one. So they
-# are counted over blocks, and a block that uses a number ends the count. Where rows have an end each load has a branch
-# of its own, and a conversion beside it halves what is under way.
-#
-# Exponentials and quotients for results in bf16: a GPU has instructions for them, and what CUDA makes of functions of C
-# are several more.
+# - Loads in flight: 16-byte loads before the first use of a loaded value. Device memory takes hundreds of cycles, and a
+#   warp stalls at a missing value. ptxas reorders loads within a basic block, but not across blocks. So the count runs
+#   over blocks and ends at a block that uses a loaded value. At row ends each load has a branch of its own; a
+#   conversion beside it would halve the loads in flight.
+# - Exponentials and quotients of bf16 results: a GPU has single instructions for them; CUDA's versions of the C
+#   functions take several more.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -17,12 +16,12 @@ nvcc=("$@")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-most() { # kernel < PTX: the most loads under way
+most() { # KERNEL <PTX: prints the largest number of loads in flight
     awk -v kernel="$1_kernel" '
         function block_ends(    r) {
-            if (used) { under_way = 0; for (r in loaded) delete loaded[r] }
-            if (under_way + loads > best) best = under_way + loads
-            under_way += loads
+            if (used) { in_flight = 0; for (r in loaded) delete loaded[r] }
+            if (in_flight + loads > best) best = in_flight + loads
+            in_flight += loads
             loads = used = 0
         }
         /\.entry/ { inside = index($0, kernel) }
@@ -42,11 +41,11 @@ most() { # kernel < PTX: the most loads under way
 }
 
 status=0
-# Of x and dy two rows, or one in two parts (fp32: two loads each), in bf16 of dres, too; logits in two parts; eight rows
-# of a token.
+# Norms: two rows of x and dy, or one row in two parts (fp32: two loads each); in bf16 also of dres. Loss: logits in two
+# parts. Embedding: eight rows per token.
 while read -r file kernel wanted; do
     n=$(most "$kernel" <"$ptx/cuda_$file.ptx")
-    ((n >= wanted)) || { echo "$kernel: $n loads under way together, not $wanted"; status=1; }
+    ((n >= wanted)) || { echo "$kernel: $n loads in flight, expected $wanted"; status=1; }
 done <<'END'
 norm_fused cuda_norm_fused_bf16 6
 norm_fused cuda_norm_fused_short_bf16 6
@@ -70,9 +69,9 @@ glu cuda_glu_fwd
 glu cuda_glu_bwd
 END
 
-# That it would be seen: a conversion beside the loads.
+# The check detects a conversion beside the loads.
 sed 's|act_hold(a->dy, .*;|& dw[0][0] += float_of(held[h].x[0]);|' gpu/cuda/kernels/cuda_norm_fused.cu >"$folder/changed.cu"
 "${nvcc[@]}" -ptx "$folder/changed.cu" -o "$folder/changed"
-(($(most cuda_norm_fused_bf16 <"$folder/changed") < 6)) || { echo "a conversion beside loads goes unnoticed"; status=1; }
-((status)) || echo "as many loads under way as kernels are written for, exponentials by one instruction"
+(($(most cuda_norm_fused_bf16 <"$folder/changed") < 6)) || { echo "the check does not detect a conversion beside loads"; status=1; }
+((status)) || echo "all kernels have the expected loads in flight and single-instruction exponentials"
 exit $status

@@ -8,7 +8,7 @@ enum { SEEN_MAX = 256 };
 
 static struct {
     bool known;
-    const char *left_out, *list; /* of the environment */
+    const char *left_out, *list; /* from the environment */
     int line;
     struct {
         const char *kernel, *file;
@@ -23,7 +23,7 @@ static const char *base_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Characters of its name; fp32 and bf16 are one kernel here: they have the same barriers. */
+/* Length of the kernel's name without _fp32 or _bf16: both variants have the same barriers. */
 static int plain(const char *kernel)
 {
     size_t n = strlen(kernel);
@@ -37,7 +37,7 @@ static void add(const char *kernel, const char *file, int line)
         if (barriers.seen[i].line == line && barriers.seen[i].kernel == kernel && barriers.seen[i].file == file) return;
     FILE *list = fopen(barriers.list, "a");
     if (!list || barriers.n_seen == SEEN_MAX) {
-        fprintf(stderr, "%s: cannot be written, or too many barriers\n", barriers.list);
+        fprintf(stderr, "%s: cannot write, or more than 256 barriers\n", barriers.list);
         abort();
     }
     fprintf(list, "%s:%d %.*s\n", base_of(file), line, plain(kernel), kernel);
@@ -47,7 +47,7 @@ static void add(const char *kernel, const char *file, int line)
     barriers.seen[barriers.n_seen++].line = line;
 }
 
-/* Is it the one that is left out: "FILE:LINE KERNEL"? */
+/* True for the barrier "FILE:LINE KERNEL" in CUDA_BARRIER_LEFT_OUT. */
 static bool is_left_out(const char *kernel, const char *file)
 {
     char name[256];

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# barriers.sh BIN TEST...: is every barrier of every kernel needed, and its absence noticed? Runs the checked programs
-# BIN/TEST, test by test, which write down the barriers that they reach, then once more for every one of those with it
-# left out: some test must fail. A barrier in a source that no program reaches is an error, too, so a new kernel comes with a test.
+# barriers.sh BIN TEST...: checks that every barrier of every kernel is needed. The programs BIN/TEST run test by test
+# and record the barriers that they reach. Then they run once per barrier without it, and some test must fail. A barrier
+# that no program reaches is an error, so a new kernel needs a test.
 set -euo pipefail
 
 bin=$1
@@ -9,7 +9,7 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# What can be run by itself, "PROGRAM TEST", or "PROGRAM" where it takes no name of a test.
+# list_runs PROGRAM...: prints "PROGRAM TEST" per test, or "PROGRAM" if it takes no name of a test.
 list_runs() {
     local program source
     for program in "$@"; do
@@ -24,30 +24,30 @@ list_runs() {
 
 mapfile -t runs < <(list_runs "$@")
 for run in "${runs[@]}"; do
-    # shellcheck disable=SC2086 # a program and the name of a test
-    CUDA_BARRIERS_TO=$work/$run "$bin/"$run >"$work/said" 2>&1 || { cat "$work/said" && exit 1; }
+    # shellcheck disable=SC2086 # split into program and test
+    CUDA_BARRIERS_TO=$work/$run "$bin/"$run >"$work/output" 2>&1 || { cat "$work/output" && exit 1; }
     touch "$work/$run"
     echo "$(sort -u "$work/$run" | wc -l) $run"
 done >"$work/reached"
-mapfile -t runs < <(sort -n "$work/reached" | cut -d ' ' -f 2-) # first those that try little else: they are soon there
+mapfile -t runs < <(sort -n "$work/reached" | cut -d ' ' -f 2-) # runs with few barriers first: they are fast
 
 bad=0
 reached=$(sort -u "${runs[@]/#/$work/}")
 while read -r place; do
     grep -qF "$place " <<<"$reached" && continue
-    echo "$place: no test reaches this barrier"
+    echo "$place: no test reaches this barrier: add one"
     bad=$((bad + 1))
 done < <(grep -nE '__sync(threads|warp)\(\)' gpu/cuda/kernels/cuda_*.cu gpu/cuda/kernels/cuda_*.h | grep -v '#define' |
     sed -E 's|^gpu/(.*/)?([^/:]*:[0-9]+):.*|\2|')
 
-# notice BARRIER: how the first run that fails without it says so; nothing where none does.
+# notice BARRIER: prints the message of the first run that fails without the barrier, or nothing.
 notice() {
     local run
     for run in "${runs[@]}"; do
         grep -qxF "$1" "$work/$run" || continue
         # shellcheck disable=SC2086
-        { CUDA_BARRIER_LEFT_OUT=$1 "$bin/"$run >"$work/said" 2>&1; } 2>/dev/null && continue
-        grep -m 1 -E ', code 0x|, line [0-9]+: |off by|want|Test failed' "$work/said" || tail -n 1 "$work/said"
+        { CUDA_BARRIER_LEFT_OUT=$1 "$bin/"$run >"$work/output" 2>&1; } 2>/dev/null && continue
+        grep -m 1 -E ', code 0x|, line [0-9]+: |off by|want|expected|Test failed' "$work/output" || tail -n 1 "$work/output"
         return
     done
 }
@@ -57,7 +57,7 @@ while read -r barrier; do
     n=$((n + 1))
     noticed=$(notice "$barrier")
     [[ -n $noticed ]] || bad=$((bad + 1))
-    printf '%-40s %s\n' "$barrier" "${noticed:-NOT MISSED: prove it, then remove it, or extend a test}"
+    printf '%-40s %s\n' "$barrier" "${noticed:-NOT DETECTED: extend a test, or remove the barrier if it is provably unnecessary}"
 done <<<"$reached"
-echo "$n barriers, each left out once; $bad without effect or test"
+echo "$n barriers, each left out once; $bad not detected or not reached"
 ((n > 0 && bad == 0))

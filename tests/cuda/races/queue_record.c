@@ -1,5 +1,6 @@
-/* Kernels known by the bytes they touch: compiled with -fsanitize=thread, whose calls (races_calls.c) come here and go
- * to the vector clocks of the queues (emulate_clock.c). For plugins; races.h looks inside of a kernel instead. */
+/* Records the bytes that kernels access in the vector clocks of the queues (emulate_clock.c). The kernels are compiled
+ * with -fsanitize=thread, and races_calls.c calls this file. For plugins; races.h checks the threads of a kernel
+ * instead. */
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/cuda/races/races.h"
 

@@ -12,12 +12,12 @@
 
 enum { LANES = 32, WARPS_MAX = 32, CACHE = 256 };
 
-/* Who touched a byte. Of reads since the last write two are enough: where one of several that are not ordered among
- * each other would be in the way of a write, so is one of two (which two: keep_read). */
+/* Accesses of a byte. Two reads since the last write suffice: if any of several unordered reads conflicts with a later
+ * write, one of these two does (keep_read selects them). */
 enum { WRITE, READ, OTHER_READ, ACCESSES };
 
-/* moment: of the clock, 0: never. code: from the begin of the program. Most accesses are of four bytes: until one of
- * fewer comes, the first one's cell is that of all four, not `apart`. */
+/* moment: time of the clock, 0: never. code: offset in the program. Most accesses have four bytes: the first cell
+ * stands for all four until a shorter access sets `apart`. */
 struct cell {
     uint32_t moment[ACCESSES], code[ACCESSES];
     uint16_t thread[ACCESSES];
@@ -28,21 +28,21 @@ struct region {
     struct region *next;
     const char *p;
     size_t bytes;
-    struct cell *cells; /* one a byte, and up to a multiple of four; pages appear when they are touched */
+    struct cell *cells; /* one per byte, rounded up to a multiple of four; pages are allocated at first use */
     bool shared;
 };
 
-/* The clock goes forward at every barrier, block and launch. What a thread did at an earlier moment than its warp's
- * last barrier, or its block's, comes before what others do behind that barrier. */
+/* The clock advances at every barrier, block and launch. An access before the last barrier of its warp or block is
+ * ordered before accesses of other threads after that barrier. */
 static struct {
-    pthread_mutex_t lock; /* regions may come and go in other threads than the one that runs a kernel */
+    pthread_mutex_t lock; /* other threads may allocate regions while a kernel runs */
     struct region *regions, *cache[CACHE], shared;
     const char *kernel;
     uintptr_t args, indices, stack;
-    size_t args_bytes, indices_bytes, stack_bytes; /* stack_bytes 0: no kernel runs */
+    size_t args_bytes, indices_bytes, stack_bytes; /* stack_bytes 0: no kernel is running */
     unsigned thread, warp;
     uint32_t clock, launch, block, barrier, warps[WARPS_MAX];
-    uint32_t *blocks; /* of this launch: when each began */
+    uint32_t *blocks; /* start of each block of this launch */
     size_t n_blocks, room;
 } races = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -54,7 +54,7 @@ extern char program_begin[] __asm__("__executable_start");
 
 static uint32_t code_of(const void *code)
 {
-    return (uint32_t)((uintptr_t)code - 1 - (uintptr_t)program_begin); /* 1: within the call, not behind it */
+    return (uint32_t)((uintptr_t)code - 1 - (uintptr_t)program_begin); /* -1: an address within the call */
 }
 
 static void say_access(size_t bytes, bool write, const void *code)
@@ -80,7 +80,7 @@ static void say_place(const struct region *r, uintptr_t p)
 
 static _Noreturn void finish(void)
 {
-    fprintf(stderr, "\n  (addr2line -e PROGRAM CODE says where in the source that is)\n");
+    fprintf(stderr, "\n  (addr2line -e PROGRAM CODE prints the source line)\n");
     abort();
 }
 
@@ -99,7 +99,7 @@ static _Noreturn void outside(uintptr_t p, size_t bytes, bool write, const void 
     if (near)
         say_place(near, p);
     else
-        fprintf(stderr, " at %p, which is no memory of its own, shared memory, or device memory", (void *)p);
+        fprintf(stderr, " at %p, which is neither the thread's stack, shared memory nor device memory", (void *)p);
     finish();
 }
 
@@ -133,9 +133,11 @@ static inline void note(struct cell *c, int as, uint32_t code)
     c->code[as] = code;
 }
 
-/* A read that comes before this one is forgotten: what is ordered behind this one is behind that one, too. Two of
- * different blocks, or of different warps, are in the way of every write until a launch, or a barrier of the block, is
- * behind both; two of one warp only until the warp's next barrier, so one of another warp takes the place of one. */
+/* Record a read and keep at most two.
+ * - A read ordered before this one is dropped: a write after this one is also after that one.
+ * - Two reads of different blocks or warps conflict with every write until a launch or a block barrier follows both.
+ * - Two reads of one warp conflict only until the warp's next barrier, so a read of another warp replaces one of them.
+ */
 static void keep_read(const struct region *r, struct cell *c, uint32_t code)
 {
     bool first = is_ordered(r, c->moment[READ], c->thread[READ]);
@@ -151,7 +153,7 @@ static void keep_read(const struct region *r, struct cell *c, uint32_t code)
     }
 }
 
-/* c: of the byte at p, or of the four from there on. */
+/* c: cell of the byte at p, or of the four bytes from p on. */
 static inline void read_cell(const struct region *r, struct cell *c, uintptr_t p, size_t bytes, const void *code)
 {
     if (r->shared && c->moment[WRITE] < races.block) {
@@ -195,7 +197,7 @@ static void part(struct cell *four)
     four->apart = true;
 }
 
-/* The last of four bytes was written: if the others were just before, by the same line, they are one again. */
+/* After a write of the last of four bytes: join the four cells if the same code wrote the others just before. */
 static void join(struct cell *four)
 {
     for (int i = 0; i < 3; i++)
@@ -226,7 +228,7 @@ void races_access(const void *address, size_t bytes, bool write, const void *cod
     }
 }
 
-/* --- what the emulation tells ------------------------------------------------------------------------------------- */
+/* --- callbacks of the emulator ------------------------------------------------------------------------------------ */
 
 static size_t cells_bytes(size_t bytes)
 {
@@ -237,7 +239,7 @@ static void *map(size_t bytes)
 {
     void *p = mmap(NULL, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p != MAP_FAILED) return p;
-    fprintf(stderr, "no memory for the checker\n");
+    fprintf(stderr, "races: out of memory\n");
     abort();
 }
 
@@ -292,7 +294,7 @@ static void on_launch(const char *name, const void *args, size_t args_bytes)
 static void pass(unsigned first, unsigned last)
 {
     races.clock++;
-    if (races.clock > UINT32_MAX - 2) abort(); /* days */
+    if (races.clock > UINT32_MAX - 2) abort(); /* unreachable in days */
     for (unsigned warp = first / LANES; warp < last / LANES; warp++) races.warps[warp] = races.clock;
 }
 

@@ -12,7 +12,7 @@ add_library(cuda_checked STATIC $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_
 target_link_libraries(cuda_checked PUBLIC atoll_gpu)
 target_link_options(cuda_checked INTERFACE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
 
-# A plugin that records which bytes each kernel touches, for tests with several queues and GPUs.
+# A plugin that records the bytes each kernel accesses, for tests with several queues and GPUs.
 add_library(cuda_recorded OBJECT cuda/races/queue_record.c cuda/races/races_calls.c)
 target_link_libraries(cuda_recorded PRIVATE atoll_gpu)
 set_target_properties(cuda_recorded cuda_checked_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -22,7 +22,7 @@ target_link_libraries(atoll_cuda_checked PRIVATE m Threads::Threads)
 target_link_options(atoll_cuda_checked PRIVATE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
 set_target_properties(atoll_cuda_checked PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 
-# NAME_checked: a test of the emulated kernels with every memory access checked.
+# NAME_checked: a test of the emulated kernels that checks every memory access.
 foreach(name IN LISTS cuda_emulated_tests)
     add_executable(${name}_checked $<TARGET_OBJECTS:${name}>)
     target_link_libraries(${name}_checked PRIVATE ${test_lib} cuda_checked ${all_libraries} PkgConfig::CMOCKA)

@@ -1,30 +1,29 @@
-/* Races and bounds of emulated kernels, exactly. The sources of the kernels are compiled with -fsanitize=thread, which
- * makes each of their memory accesses a call (tests/cuda/races/races_calls.c defines those, libtsan is not linked), and
- * every byte of device and shared memory remembers who wrote it last and who has read it since. Ends the process with a
- * message when a thread
+/* Exact check of data races and bounds in emulated kernels.
  *
- *   touches a byte that another one of its block touched, one of the two writing, with no barrier between: a
- *   __syncthreads, or within a warp a __syncwarp; shuffles, votes and reductions order no memory;
- *   touches a byte that another block of the launch touched, one of the two writing: nothing orders blocks;
- *   reads shared memory that its block has not written;
- *   touches anything else than device memory within the bounds of its allocation, shared memory, its own stack, and,
- *   reading, its arguments.
+ * The kernels are compiled with -fsanitize=thread, which turns each memory access into a call. races_calls.c defines
+ * these functions; libtsan is not linked. Every byte of device and shared memory records its last write and the reads
+ * since. The process ends with a message if a thread
+ * - accesses a byte that another thread of its block accessed, one of them writing, without a barrier between
+ *   (__syncthreads, or __syncwarp within a warp; shuffles, votes and reductions do not order memory);
+ * - accesses a byte that another block of the launch accessed, one of them writing, because blocks are not ordered;
+ * - reads shared memory that its block has not written;
+ * - accesses memory other than allocated device memory, shared memory, its own stack or, for reading, its arguments.
  *
- * The order in which the emulation runs threads does not matter for that: any one finds what is there, as long as it
- * takes the same branches. Two threads may not even write the same value. */
+ * The order of the emulator's threads does not matter: every order finds the same errors if the branches are the same.
+ * Two threads that write the same value are a race, too. */
 #ifndef TESTS_CUDA_RACES_H
 #define TESTS_CUDA_RACES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* From now on: installs the watch (emulate.h). Before any kernel or allocation. */
+/* Install the callbacks (emulate.h). Call it before the first kernel and allocation. */
 void races_begin(void);
-/* The running thread touches p[0 .. bytes); `code`: where. Outside of kernels nothing is looked at. */
+/* Check an access of the running thread to p[bytes]; `code`: address of the access. No effect outside of kernels. */
 void races_access(const void *p, size_t bytes, bool write, const void *code);
 
-/* What barriers are worth (tests/cuda/races/barriers.sh). With CUDA_BARRIERS_TO=FILE every one that is reached is added
- * to FILE once, "cuda_loss.cu:14 cuda_xent"; false leaves out the one that CUDA_BARRIER_LEFT_OUT names like that. */
+/* For tests/cuda/races/barriers.sh. With CUDA_BARRIERS_TO=FILE, append each barrier reached to FILE once, such as
+ * "cuda_loss.cu:14 cuda_xent". Returns false for the barrier that CUDA_BARRIER_LEFT_OUT names in this form. */
 bool barriers_wait(const char *kernel, const char *file, int line);
 
 #endif

@@ -1,6 +1,6 @@
-/* What gcc and clang call for every memory access of code compiled with -fsanitize=thread. Copies that became calls of
- * memcpy are seen by the linker's --wrap (clang 14 and gcc leave them to libtsan, newer clangs call __tsan_memcpy).
- * There are no atomics: kernels have none. */
+/* The functions that gcc and clang call for every memory access of code compiled with -fsanitize=thread. The linker's
+ * --wrap catches copies that became calls of memcpy (clang 14 and gcc leave them to libtsan, newer clangs call
+ * __tsan_memcpy). Kernels have no atomics, so their functions are missing. */
 #include <string.h>
 
 #include "tests/cuda/races/races.h"
@@ -52,7 +52,7 @@ void __tsan_func_exit(void)
 {
 }
 
-/* A copy by any of its names, `real` that does it. */
+/* Define a copy function under any of its names; `real` does the copy. */
 #define COPY(name, real)                                                                                               \
     void *name(void *to, const void *from, size_t bytes);                                                              \
     void *name(void *to, const void *from, size_t bytes)                                                               \

@@ -1,6 +1,7 @@
-/* What the kernels of a layer move through a GPU's memory, counted byte by byte on the emulated device, in bf16: a
- * token and layer, forward and backward, in units of the model's width C. Products and attention are not in it:
- * cuBLASLt and cuDNN compute them. And what AdamW moves, a parameter. */
+/* Tests the memory traffic of kernels, counted byte by byte on the emulated device:
+ * - kernels of a layer in bf16, forward and backward: bytes per token and layer, in units of the model's width C.
+ * Products and attention do not count, because cuBLASLt and cuDNN compute them.
+ * - AdamW: bytes per parameter. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,14 +20,14 @@
 
 enum { SEQ = 16, ROWS = 1024, C = 32, F = 64, BLOCKS = 512 };
 
-/* What a kernel has to move and nothing else, in a layer: bytes a token over C, and numbers over C that each block of
- * rows leaves for the gradients of biases and norms, which do not grow with the batch. */
+/* Minimum traffic of a kernel in a layer: bytes per token over C, and values over C that each block of rows writes for
+ * the gradients of biases and norms. The latter do not grow with the batch. */
 struct budget {
     const char *kernel;
     double read, written, sums_read, sums_written;
 };
 
-static const double SMALL = 0.6; /* more than statistics of rows and gradients of a layer take */
+static const double SMALL = 0.6; /* bound for the statistics of rows and the gradients of a layer */
 
 static const struct budget gpt2_budget[] = {
     {"cuda_norm_fwd_bf16", 4, 4, 0, 0},          /* two norms: x; y */
@@ -37,7 +38,7 @@ static const struct budget gpt2_budget[] = {
     {"cuda_columns_end", 0, 0, 13, 0},           {NULL, 0, 0, 0, 0},
 };
 
-/* Products with dgelu and bias_grad fused (gpu/cuda/cuda_lin.c): they read z, 8 C, for it. */
+/* Products with fused dgelu and bias_grad (gpu/cuda/cuda_lin.c), which read z, 8 C. */
 static const struct budget fused_budget[] = {
     {"cuda_norm_fwd_bf16", 4, 4, 0, 0},
     {"cuda_norm_fused_short_bf16", 12, 4, 0, 4},
@@ -65,7 +66,7 @@ static struct device *open_device(void)
     return dev;
 }
 
-/* One micro-step of so many layers; what it moved. */
+/* Count the traffic of one micro-step with `layers` layers. */
 static size_t count(const struct model_family *family, uint32_t layers, struct traffic *out)
 {
     struct model_config config = {.n_layer = layers,
@@ -88,7 +89,7 @@ static size_t count(const struct model_family *family, uint32_t layers, struct t
     size_t n = layout.n_params;
     float *theta = dev->ops->alloc(dev, n * sizeof *theta), *grad = dev->ops->alloc(dev, n * sizeof *grad);
     float *loss = dev->ops->alloc(dev, ROWS * sizeof *loss);
-    int32_t *tokens = dev->ops->alloc(dev, ROWS * sizeof *tokens); /* zeros do: nothing depends on them here */
+    int32_t *tokens = dev->ops->alloc(dev, ROWS * sizeof *tokens); /* zeros: the traffic does not depend on tokens */
     assert_true(theta && grad && loss && tokens);
     assert_int_equal(device_params_plan(dev, n), STATUS_OK);
     assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
@@ -122,31 +123,33 @@ static bool near(double got, double want, double sums)
     return got >= want && got < most + SMALL;
 }
 
-/* What a layer more takes. */
+/* Compare the traffic of one more layer with the budget. */
 static void check(const struct model_family *family, const struct budget *budget)
 {
     struct traffic one[TRAFFIC_KERNELS], two[TRAFFIC_KERNELS];
     size_t n_one = count(family, 1, one), n_two = count(family, 2, two), checked = 0;
     double sum = 0, per = 1.0 / ((double)ROWS * C);
     bool good = true;
-    printf("%s: bytes a token and layer, in C\n%-24s %8s %8s %8s\n", family->name, "kernel", "launches", "read",
-           "written");
+    printf("%s: bytes per token and layer, in units of C\n%-24s %8s %8s %8s\n", family->name, "kernel", "launches",
+           "read", "written");
     for (size_t i = 0; i < n_two; i++) {
         const struct traffic *first = find(one, n_one, two[i].kernel);
         const struct budget *b = budget_of(budget, two[i].kernel);
         double read = (double)(two[i].read - first->read) * per;
         double written = (double)(two[i].written - first->written) * per;
         unsigned long launches = two[i].launches - first->launches;
-        if (!launches || !strcmp(two[i].kernel, "cuda_round")) continue; /* that one is of parameters */
+        if (!launches || !strcmp(two[i].kernel, "cuda_round"))
+            continue; /* cuda_round works on parameters, not on a layer */
         bool fits = b->kernel && near(read, b->read, b->sums_read) && near(written, b->written, b->sums_written);
-        printf("%-24s %8lu %8.2f %8.2f%s\n", two[i].kernel, launches, read, written, fits ? "" : "   NOT AS PLANNED");
+        printf("%-24s %8lu %8.2f %8.2f%s\n", two[i].kernel, launches, read, written,
+               fits ? "" : "   DIFFERS FROM THE BUDGET");
         sum += b->read + b->written;
         checked++;
         good = good && fits;
     }
     printf("%-24s %8s %17.2f and sums of columns\n", "all", "", sum);
     assert_true(good);
-    assert_null(budget[checked].kernel); /* all of them were seen */
+    assert_null(budget[checked].kernel); /* every kernel of the budget ran */
 }
 
 static void test_gpt2(void **state)
@@ -169,7 +172,7 @@ static void test_llama(void **state)
     check(&llama_family, llama_budget);
 }
 
-/* Gradient, theta, its image, and the two moments, in fp32 or bf16: once each. */
+/* AdamW moves gradient, theta, bf16 weights and both moments (fp32 or bf16) once each. */
 static void test_adamw(void **state)
 {
     (void)state;
@@ -198,7 +201,7 @@ static void test_adamw(void **state)
         assert_int_equal(dev->ops->sync(dev, NULL), STATUS_OK);
         const struct traffic *adamw = find(all, traffic_of(all), bf16 ? "cuda_adamw_bf16" : "cuda_adamw_fp32");
         double read = (double)adamw->read / N, written = (double)adamw->written / N;
-        printf("AdamW, moments in %s: bytes a parameter: read %.2f, written %.2f\n", bf16 ? "bf16" : "fp32", read,
+        printf("AdamW, moments in %s: bytes per parameter: read %.2f, written %.2f\n", bf16 ? "bf16" : "fp32", read,
                written);
         assert_true(read >= (bf16 ? 12 : 16) && read < (bf16 ? 12 : 16) + 0.01);
         assert_true(written == (bf16 ? 10 : 14));

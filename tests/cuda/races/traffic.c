@@ -9,7 +9,7 @@
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/cuda/races/races.h"
 
-/* An allocation, and in which launch each of its bytes was read and written last. */
+/* An allocation, and for each byte the launches of its last read and write. */
 struct region {
     struct region *next;
     uintptr_t p;
@@ -22,7 +22,7 @@ static struct {
     struct traffic kernels[TRAFFIC_KERNELS], *now; /* now: NULL outside of kernels */
     size_t n_kernels;
     uint32_t launch;
-    uintptr_t stack, stack_bytes; /* of the thread that runs */
+    uintptr_t stack, stack_bytes; /* stack of the running thread */
 } counts;
 
 static uint32_t *map(size_t n)
@@ -127,7 +127,7 @@ void races_access(const void *p, size_t bytes, bool write, const void *code)
     (void)code;
     uintptr_t stack = (uintptr_t)p - counts.stack;
     struct region *r = counts.now && stack >= counts.stack_bytes ? region_of((uintptr_t)p) : NULL;
-    if (!r) return; /* shared memory, a stack, arguments */
+    if (!r) return; /* shared memory, a stack or arguments */
     uint32_t *seen = (write ? r->written : r->read) + ((uintptr_t)p - r->p);
     uint64_t *sum = write ? &counts.now->written : &counts.now->read;
     for (size_t i = 0; i < bytes; i++) {

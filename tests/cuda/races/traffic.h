@@ -1,7 +1,6 @@
-/* How many bytes of device memory each kernel reads and writes, every byte counted once a launch: what must come from
- * and go to the memory of a GPU when nothing is found in its caches, which is what most kernels' time there is made of.
- * In place of races.h, for kernels compiled like that; one device, one thread. Products and copies are not kernels;
- * attention is left out. */
+/* Counts the bytes of device memory that each kernel reads and writes, each byte once per launch. This is the traffic
+ * of a GPU without cache hits, which dominates the time of most kernels. It replaces races.h for kernels compiled in
+ * the same way; one device, one thread. Products, copies and attention do not count. */
 #ifndef TESTS_CUDA_TRAFFIC_H
 #define TESTS_CUDA_TRAFFIC_H
 
@@ -16,9 +15,9 @@ struct traffic {
 
 enum { TRAFFIC_KERNELS = 80 };
 
-/* From zero again. */
+/* Reset all counts to zero. */
 void traffic_reset(void);
-/* What was counted since, `out` [TRAFFIC_KERNELS] in no particular order; how many. */
+/* Write the counts since the reset to out[TRAFFIC_KERNELS], in any order. Returns the number of kernels. */
 size_t traffic_of(struct traffic *out);
 
 #endif

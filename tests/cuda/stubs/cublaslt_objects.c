@@ -1,5 +1,5 @@
-/* What cuBLASLt makes, in the stub: the true library's, each known by its address, so that what is used before it was
- * made, or after it was destroyed, ends the process with a line. */
+/* Objects of cuBLASLt in the stub. They are the real library's; the stub records their addresses. Using an object that
+ * was never created or is destroyed ends the process with a line. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -40,7 +40,7 @@ void stub_alive(const void *p, enum stub_kind kind, const char *call)
     bool found = *place_of(p, kind);
     pthread_mutex_unlock(&cublaslt_faults.lock);
     char what[64];
-    snprintf(what, sizeof what, "%s that there is not", kinds[kind]);
+    snprintf(what, sizeof what, "%s that does not exist", kinds[kind]);
     if (!found) stub_wrong("cublaslt_stub", what, call);
 }
 
@@ -55,18 +55,18 @@ void stub_forget(const void *p, enum stub_kind kind, const char *call)
     free(o);
 }
 
-/* The true library's call of the same name. */
+/* The real library's function of the same name. */
 #define TRUE_CALL(name, ...)                                                                                           \
     __extension__({                                                                                                    \
         void *found_ = dlsym(RTLD_NEXT, #name);                                                                        \
         __typeof__(&name) call_;                                                                                       \
-        if (!found_) stub_wrong("cublaslt_stub", "the library has no", #name);                                         \
+        if (!found_) stub_wrong("cublaslt_stub", "the library lacks", #name);                                          \
         memcpy(&call_, &found_, sizeof found_);                                                                        \
         call_(__VA_ARGS__);                                                                                            \
     })
 #define FAILS() stub_fault(&cublaslt_faults, __func__)
 #define FAILED ((cublasStatus_t)cublaslt_faults.status)
-/* The call that makes an object: `out`, then all its arguments. */
+/* Define a function that creates an object: `out`, then all its arguments. */
 #define MADE(kind, name, out, ...)                                                                                     \
     __extension__({                                                                                                    \
         *(out) = STUB_NOTHING;                                                                                         \
@@ -75,7 +75,7 @@ void stub_forget(const void *p, enum stub_kind kind, const char *call)
         if (status_ == CUBLAS_STATUS_SUCCESS) stub_keep(*(out), (kind));                                               \
         status_;                                                                                                       \
     })
-/* Those that change it and destroy it. */
+/* Functions that change or destroy an object. */
 #define CHANGED_AND_DESTROYED(kind, set, destroy, object, attribute)                                                   \
     cublasStatus_t set(object it, attribute what, const void *value, size_t bytes)                                     \
     {                                                                                                                  \

@@ -24,11 +24,11 @@ float stub_bf16_value(uint16_t half)
     return x;
 }
 
-/* --- what a product is to do -------------------------------------------------------------------------------------- */
+/* --- description of a product ------------------------------------------------------------------------------------- */
 
 struct matrix {
     uint64_t rows, cols;
-    int64_t ld, step; /* step: from one product's to the next one's */
+    int64_t ld, step; /* step: distance between the products of a batch */
     int32_t type, several;
 };
 
@@ -71,7 +71,7 @@ static struct task task_of(cublasLtMatmulDesc_t op)
     return t;
 }
 
-/* What the documentation asks for, and of a bias what kernels do. */
+/* The requirements of the documentation, and those of the kernels on a bias. */
 static bool valid(const struct task *t, const struct matrix *d)
 {
     bool vector = t->epilogue == CUBLASLT_EPILOGUE_BIAS || t->epilogue == CUBLASLT_EPILOGUE_BGRADA;
@@ -84,7 +84,7 @@ static bool valid(const struct task *t, const struct matrix *d)
 
 /* --- the library -------------------------------------------------------------------------------------------------- */
 
-enum { MADE_HERE = 0x4c545354 }; /* in an algorithm that was proposed */
+enum { MADE_HERE = 0x4c545354 }; /* marks a proposed algorithm */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
@@ -118,7 +118,7 @@ static void proposed(const cublasLtMatmulAlgo_t *algo, const char *call)
     if (algo->data[4] != MADE_HERE) stub_wrong("cublaslt_stub", "an algorithm that was never proposed", call);
 }
 
-/* What a wish says of the addresses of A, B, C and D: powers of two, in one number. */
+/* Alignments of A, B, C and D in a preference: powers of two, packed into one value. */
 static uint64_t alignments(cublasLtMatmulPreference_t wish)
 {
     static const cublasLtMatmulPreferenceAttributes_t of[] = {
@@ -145,7 +145,7 @@ static const void *end_of(const struct task *t)
     return t->epilogue == CUBLASLT_EPILOGUE_DEFAULT ? NULL : t->epilogue == CUBLASLT_EPILOGUE_DGELU ? t->aux : t->bias;
 }
 
-/* How well what goes into the end lies, in bytes: of proposals, how well it will lie in every call. */
+/* Alignment of the epilogue's operand in bytes; for a proposal, the alignment in every call. */
 static uint64_t end_alignment(const struct task *t)
 {
     uint64_t p = (uintptr_t)end_of(t);
@@ -172,11 +172,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!valid(&t, &out)) return CUBLAS_STATUS_INVALID_VALUE;
     if (stub.unknown & t.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
-    found[(*n)++].state = CUBLAS_STATUS_NOT_SUPPORTED; /* nothing else of it counts */
+    found[(*n)++].state = CUBLAS_STATUS_NOT_SUPPORTED; /* the rest of a refused result is undefined */
     for (int i = 0; *n < most && i < STUB_ALGORITHMS; i++) {
         cublasLtMatmulAlgo_t *algo = &found[*n].algo;
         found[(*n)++] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
-        algo->data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - i); /* the fastest comes last */
+        algo->data[0] = (uint64_t)(STUB_ALGORITHMS - 1 - i); /* the last one is the fastest */
         algo->data[1] = t.epilogue;
         algo->data[2] = alignments(wish);
         algo->data[3] = end_alignment(&t);
@@ -263,7 +263,7 @@ static void multiply(const struct product *p, size_t nth)
     }
 }
 
-/* Of some of its numbers many are the same. */
+/* True if many of the matrix's values are equal, in a sample. */
 static bool is_alike(const void *p, const struct matrix *m)
 {
     size_t n = (m->cols - 1) * (size_t)m->ld + m->rows, same = 0;

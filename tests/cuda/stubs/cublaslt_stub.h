@@ -1,7 +1,8 @@
-/* cuBLASLt without a GPU: descriptors and layouts are the true library's; what would need a device is here. Who uses
- * what there is not, an algorithm that was never proposed for one, ends the process with a line. A product
- * reads what it is to do from those, as the library documents it (column-major), is done in plain loops on its stream
- * (cudart_stub.h) or not at all, and takes the time that the test says. */
+/* Stub of cuBLASLt without a GPU.
+ * - Descriptors and layouts are the real library's; the stub replaces the functions that need a device.
+ * - Invalid objects, such as an algorithm that was never proposed, end the process with a line.
+ * - A product reads its descriptors as the library documents them (column-major) and runs in plain loops on its stream
+ *   (cudart_stub.h), or not at all. The test sets its duration. */
 #ifndef TESTS_CUDA_CUBLASLT_STUB_H
 #define TESTS_CUDA_CUBLASLT_STUB_H
 
@@ -14,22 +15,22 @@
 enum { STUB_ALGORITHMS = 3 };
 
 struct stub {
-    bool idle;              /* products take time, and are not done */
-    bool no_library;        /* it does not start */
-    unsigned unknown;       /* of such epilogues (cublasLtEpilogue_t, or'ed) the library proposes none */
-    unsigned refused;       /* those it proposes, and refuses when they are to run */
-    float plain_ms, end_ms; /* of a product without epilogue, with one; algorithm i takes i ms more */
-    uint32_t schemes;       /* of the last proposals: how parts of a sum may meet (cublasLtReductionScheme_t) */
-    size_t products;        /* run so far */
-    size_t alike;           /* idle ones of which an operand holds many numbers that are the same */
-    uint64_t last;          /* the algorithm of the last one: 0 .. STUB_ALGORITHMS - 1 */
+    bool idle;              /* products take time, but compute nothing */
+    bool no_library;        /* creating a handle fails */
+    unsigned unknown;       /* epilogues (cublasLtEpilogue_t, or'ed) without a proposal */
+    unsigned refused;       /* epilogues that are proposed, but fail to run */
+    float plain_ms, end_ms; /* duration without and with an epilogue; algorithm i takes i ms more */
+    uint32_t schemes;       /* allowed reductions of the last proposals (cublasLtReductionScheme_t) */
+    size_t products;        /* products run so far */
+    size_t alike;           /* idle products with an operand of many equal values */
+    uint64_t last;          /* algorithm of the last product: 0 .. STUB_ALGORITHMS - 1 */
 };
 
 extern struct stub stub;
 extern struct stub_faults cublaslt_faults;
 
-/* gpu/cuda/kernels/cuda_act.h does not go with CUDA's own headers. */
-uint16_t stub_bf16_of(float x); /* finite */
+/* A copy, because gpu/cuda/kernels/cuda_act.h conflicts with CUDA's headers. */
+uint16_t stub_bf16_of(float x); /* x: finite */
 float stub_bf16_value(uint16_t half);
 
 #endif

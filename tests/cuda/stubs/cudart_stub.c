@@ -19,7 +19,8 @@ size_t stub_left;
 static _Thread_local int current;
 static _Thread_local cudaError_t last;
 
-/* gpu/cuda/rt/cuda_rt.c loads what is listed here; nvcc would list the kernels. One of them wants shared memory. */
+/* gpu/cuda/rt/cuda_rt.c loads the kernels in this section, which nvcc fills in a real build. One needs shared memory.
+ */
 static const char kernel;
 __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel known[] = {
     {&kernel, 0}, {&kernel, 65536}};
@@ -54,21 +55,21 @@ void cudart_stub_heal(void)
 {
     for (int i = 0; i < STUB_GPUS_MAX; i++) {
         if (stub_gpus[i].error == cudaSuccess) continue;
-        stub_settle(i); /* what it was given it must not do now, half of it being left out */
+        stub_settle(i); /* drop queued work: half of it was skipped by the failure */
         stub_gpus[i].error = cudaSuccess;
     }
     last = cudaSuccess;
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------
- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 int stub_current(void)
 {
     return current;
 }
 
-/* Whether `any` is about it: memory lacks where something is made. Events are made by the thousand. */
+/* Whether `any` covers this call. Lack of memory only affects calls that create something. Events do not count, because
+ * there are thousands of them. */
 static bool may_fail(const char *call)
 {
     static const char *const others[] = {"cudaFree", "Destroy", "Query", "EventCreate"};
@@ -77,7 +78,7 @@ static bool may_fail(const char *call)
     return cudart_stub.code != cudaErrorMemoryAllocation || strstr(call, "lloc") || strstr(call, "Create");
 }
 
-/* But for lack of memory the device is dead then. */
+/* Any error except lack of memory also kills the device. */
 static bool any_fails(const char *call)
 {
     if (!cudart_stub.any || !may_fail(call) || --cudart_stub.any) return false;
@@ -152,8 +153,7 @@ const char *cudaGetErrorName(cudaError_t code)
     return errors[error_at(code)].name;
 }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------
- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
@@ -191,7 +191,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 cudaError_t cudaSetDevice(int device)
 {
     if (device < 0 || device >= cudart_stub.gpus) return stub_end(cudaErrorInvalidDevice);
-    current = device; /* an error of the device comes from what is called then */
+    current = device; /* later calls report an error of the device */
     return cudaSuccess;
 }
 
@@ -218,10 +218,9 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     return stub_end(function == &kernel && asked ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Ends at a page that nobody may touch. */
+/* An allocation, followed by a guard page. */
 static struct block {
     struct block *next;
     unsigned char *base, *p;
@@ -306,7 +305,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 cudaError_t cudaFree(void *p)
 {
     STUB_BEGIN();
-    stub_settle(current); /* as documented */
+    stub_settle(current); /* cudaFree waits, as documented */
     return stub_end(give(p, true));
 }
 
@@ -314,7 +313,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     *p = NULL;
     STUB_BEGIN();
-    if (flags != cudaHostAllocPortable) return stub_end(cudaErrorInvalidValue); /* other devices copy from it, too */
+    if (flags != cudaHostAllocPortable) return stub_end(cudaErrorInvalidValue); /* all devices use it */
     return stub_end(take(p, bytes, STUB_PINNED));
 }
 

@@ -1,12 +1,14 @@
-/* The CUDA runtime without a GPU, as far as gpu/ calls it: for tests of gpu/cuda/rt/cuda_rt.c, cuda_gemm*.c and
- * cuda_nccl.c. A device is memory of the host; a stream is a thread that does what was submitted to it, one after the
- * other; kernels are those of tests/cuda/emulator/emulate.c. What the runtime's documentation leaves open turns out
- * badly: memory has garbage in it, memory that is not pinned is read and written late, queries that are not over leave
- * an error behind, and a stream or an event of another device than the current one is refused.
+/* Stub of the CUDA runtime without a GPU, with the functions that gpu/ calls: for tests of gpu/cuda/rt/cuda_rt.c,
+ * cuda_gemm*.c and cuda_nccl.c.
  *
- * As a plugin it is told by the environment what it is: ATOLL_STUB_GPUS=2, ATOLL_STUB_DRIVER=12080 (0: none),
- * ATOLL_STUB_CAPABILITY=75, ATOLL_STUB_MEMORY=BYTES, ATOLL_STUB_FAIL=1:100 (device 1 fails at its 100th operation),
- * ATOLL_STUB_HANG=1:100. */
+ * - A device is host memory. A stream is a thread that runs its operations in order. Kernels run in
+ *   tests/cuda/emulator/emulate.c.
+ * - Behavior that the documentation leaves open is the worst case: new memory holds garbage, pageable memory is read
+ * and written late, an unfinished query leaves an error behind, and streams and events of another device than the
+ * current one are refused.
+ * - Environment, for the stub as a plugin: ATOLL_STUB_GPUS=2, ATOLL_STUB_DRIVER=12080 (0: no driver),
+ *   ATOLL_STUB_CAPABILITY=75, ATOLL_STUB_MEMORY=BYTES, ATOLL_STUB_FAIL=1:100 (device 1 fails at its 100th operation),
+ *   ATOLL_STUB_HANG=1:100 (it hangs). */
 #ifndef TESTS_CUDA_CUDART_STUB_H
 #define TESTS_CUDA_CUDART_STUB_H
 
@@ -17,40 +19,40 @@
 
 enum { STUB_GPUS_MAX = 8 };
 
-struct stub_at { /* the operation of a device, counted from 1; 0: none */
+struct stub_at { /* number of an operation of a device, from 1; 0: none */
     int device;
     unsigned long operation;
 };
 
 struct cudart_stub {
     int gpus, driver, capability;
-    size_t memory; /* of each device */
+    size_t memory; /* bytes per device */
     struct stub_at fail, hang;
-    const char *call; /* this one returns `code` when it is called for the `after`th time from now; NULL: none */
+    const char *call; /* function whose `after`th call from now returns `code`; NULL: none */
     unsigned after;
-    /* So does this one, counted from 1 over all calls but those that free something, only look, or make events; of
-     * cudaErrorMemoryAllocation, over those that make something. 0: none. */
+    /* Number, from 1, of the call that returns `code`; 0: none. Calls that free, query or create events do not count;
+     * with cudaErrorMemoryAllocation, only calls that create something count. */
     unsigned long any;
-    const char *failed_in; /* the last one that was */
+    const char *failed_in; /* name of the last failed call */
     cudaError_t code;
-    unsigned long loaded;       /* kernels whose attributes were asked for */
-    bool sleeps[STUB_GPUS_MAX]; /* who waits for a stream of this device does not spin */
-    float now_ms;               /* what events see */
+    unsigned long loaded;       /* number of kernels whose attributes were queried */
+    bool sleeps[STUB_GPUS_MAX]; /* waits for a stream of this device block instead of spinning */
+    float now_ms;               /* time that events record */
 };
 
 /* A test may set it while no stream has work. */
 extern struct cudart_stub cudart_stub;
 
-/* Whoever launches by itself (nccl_stub.c) finds this behind its cudaStream_t. */
+/* Stream behind a cudaStream_t, for libraries that submit themselves (nccl_stub.c). */
 struct CUstream_st {
-    /* run(copy of args) when all that was submitted before is done; dead: the device has failed, nothing may be done */
+    /* Queue run(copy of args). dead: the device has failed, and the operation must not do its work. */
     void (*submit)(cudaStream_t stream, void (*run)(void *args, bool dead), const void *args, size_t bytes);
     int device;
 };
 
-/* Allocations of device and host that were not freed, streams and events that were not destroyed. */
+/* Returns the number of allocations, streams and events that are not freed. */
 size_t cudart_stub_left(void);
-/* Devices that failed are well again, and what was left of them is forgotten. */
+/* Make failed devices work again and forget their objects. */
 void cudart_stub_heal(void);
 
 #endif

@@ -16,32 +16,31 @@ enum { LARGE = 1 << 20 /* bytes */, HOLD_NS = 5000000 };
 struct operation {
     struct operation *next;
     void (*run)(void *args, bool dead);
-    bool counts; /* for stub_at: not an event or a wait */
+    bool counts; /* counts for stub_at; false for events and waits */
     max_align_t args[];
 };
 
 struct stream {
     struct CUstream_st seen;
-    struct operation *first, **last; /* the first one runs */
+    struct operation *first, **last; /* the first one is running */
     struct stream *next;
-    bool destroyed; /* nobody may use it; it is kept, for who does is to be noticed */
+    bool destroyed; /* kept after its destruction, to detect later use */
 };
 
 struct CUevent_st {
-    struct CUevent_st *next; /* of those destroyed, which are kept, too */
+    struct CUevent_st *next; /* list of destroyed events, kept to detect later use */
     int device;
     bool destroyed;
-    unsigned long recorded, reached; /* how often */
+    unsigned long recorded, reached; /* numbers of records and completions */
     float ms;
 };
 
-static struct stream *streams; /* all there ever were */
+static struct stream *streams; /* all streams, destroyed ones included */
 static cudaEvent_t graves;
 
-/* ---- streams --------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* An operation begins: whether its device has failed, by now. */
+/* Start an operation. Returns whether its device has failed. */
 static bool fails(int device)
 {
     struct stub_gpu *gpu = &stub_gpus[device];
@@ -95,7 +94,7 @@ static void submit(cudaStream_t stream, void (*run)(void *args, bool dead), cons
     append(stream, true, run, args, bytes);
 }
 
-/* Nobody here uses the default stream: it waits for others, and they for it. */
+/* The default stream is refused, because it synchronizes with all other streams. */
 static cudaError_t usable(cudaStream_t stream)
 {
     return stream && !((struct stream *)stream)->destroyed && stream->device == stub_current()
@@ -125,7 +124,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     return cudaSuccess;
 }
 
-/* What it holds is done still. */
+/* Queued operations still run. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     struct stream *s = (struct stream *)stream;
@@ -138,7 +137,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* With the lock: what the device holds back goes on. */
+/* Requires the lock. Let operations that the device holds back continue. */
 static void looked(int device)
 {
     stub_gpus[device].looks++;
@@ -177,8 +176,7 @@ void stub_settle(int device)
     pthread_mutex_unlock(&stub_lock);
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------------
- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 struct place {
     cudaEvent_t event;
@@ -219,7 +217,7 @@ static cudaError_t created(cudaEvent_t *out)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     STUB_BEGIN();
-    const unsigned quiet = cudaEventDisableTiming | cudaEventBlockingSync; /* others make waits slow, or spin in them */
+    const unsigned quiet = cudaEventDisableTiming | cudaEventBlockingSync; /* other flags make waits slow or spin */
     if ((flags & quiet) != quiet) return stub_end(cudaErrorInvalidValue);
     return stub_end(created(out));
 }
@@ -296,21 +294,21 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
     return cudaSuccess;
 }
 
-/* ---- copies and launches --------------------------------------------------------------------------------------------
- */
+/* ---- copies and launches ----------------------------------------------------------------------------------------- */
 
 struct copy {
     void *to;
     const void *from;
-    void *own; /* what was there when it was asked for, of memory that is not pinned */
-    int value; /* without `from`: all bytes */
+    void *own; /* copy of pageable memory at the time of the call */
+    int value; /* value of all bytes if `from` is NULL */
     size_t bytes;
     int device;
-    unsigned long looks; /* of the device then */
+    unsigned long looks; /* value of the device's `looks` at the call */
 };
 
-/* Memory that is not pinned may be read before the call returns, or when the host waits (CUDA's "API synchronization
- * behavior"); not much later here, for the host may wait for another device meanwhile. It has to be what it was. */
+/* CUDA may read pageable memory before the call returns or when the host waits ("API synchronization behavior"). The
+ * stub delays the read for a while, but not longer, because the host may wait for another device. The memory must not
+ * change until then. */
 static void hold(const struct copy *c)
 {
     struct timespec until;
@@ -324,11 +322,11 @@ static void hold(const struct copy *c)
         continue;
     pthread_mutex_unlock(&stub_lock);
     if (memcmp(c->own, c->from, c->bytes) == 0) return;
-    fprintf(stderr, "memory that is not pinned was changed before it was copied\n");
+    fprintf(stderr, "cudart_stub: pageable memory changed before its copy\n");
     abort();
 }
 
-/* Whole pages of zeros are given back: the system makes new ones of those that are touched, few of a large block. */
+/* Return whole pages to the system, which provides new zero pages on access; few pages of a large block are used. */
 static void clear(unsigned char *p, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), head = (page - (uintptr_t)p % page) % page;

@@ -1,5 +1,5 @@
-# test_cudnn_graphs: the real cuDNN compiles our graphs for GPUs that are not present. Needs cuDNN and the toolkit's stub
-# of the driver.
+# test_cudnn_graphs: the real cuDNN compiles Atoll's graphs for GPUs that are not present. Needs cuDNN and the toolkit's
+# stub of the driver.
 find_file(ATOLL_CUDNN_FILE libcudnn.so.9 HINTS ${ATOLL_CUDNN_INCLUDE}/../lib ${ATOLL_CUDNN_INCLUDE}/../lib64
           PATHS /usr/lib/x86_64-linux-gnu)
 get_filename_component(cuda_libraries ${ATOLL_CUDA_CUDART} DIRECTORY)

@@ -1,11 +1,13 @@
-/* A libcudnn.so.9 for machines without GPUs (ATOLL_CUDNN_LIBRARY): graphs of operations are read back from their
- * descriptors, as the library documents them, and executed by tests/cuda/emulator/graph_run.c on the handle's stream
- * (cudart_stub.h). There are two engines, the first of which says that it sums in any order; both want workspace and
- * leave rubbish in it. A descriptor that is changed after it was finalized, used before, or lacks what it must have is
- * refused; who uses one that there is not ends the process with a line.
+/* Stub of libcudnn.so.9 for machines without GPUs (ATOLL_CUDNN_LIBRARY).
  *
- * ATOLL_STUB_CUDNN_VERSION=90500: it is that; ATOLL_STUB_CUDNN_ENGINES=1: there are so many. cudnn_faults: one call
- * fails. */
+ * - It reads graphs back from their descriptors, as the library documents them. tests/cuda/emulator/graph_run.c
+ * executes them on the handle's stream (cudart_stub.h).
+ * - It has two engines; the first reports a nondeterministic order of sums. Both need workspace and fill it with
+ * garbage.
+ * - It refuses a descriptor that is changed after finalization, used before it, or incomplete. Using a descriptor that
+ *   does not exist ends the process with a line.
+ * - ATOLL_STUB_CUDNN_VERSION=90500 sets the version, ATOLL_STUB_CUDNN_ENGINES=1 the number of engines. cudnn_faults
+ * makes one call fail. */
 #include <cudnn_backend.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,7 +32,7 @@ struct descriptor {
     struct descriptor *next;
     cudnnBackendDescriptorType_t type;
     bool final;
-    int which; /* engine, of configurations and engines */
+    int which; /* engine, for engines and their configurations */
     struct attribute *attributes;
 };
 
@@ -42,7 +44,7 @@ struct cudnnContext {
 extern struct stub_faults cudnn_faults;
 struct stub_faults cudnn_faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Each by its address: those of several devices are made by threads of their own. */
+/* Known objects by address; a thread per device creates them. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct descriptor *descriptors;
 static cudnnHandle_t handles;
@@ -50,7 +52,7 @@ static cudnnHandle_t handles;
 #define FAILS() stub_fault(&cudnn_faults, __func__)
 #define FAILED ((cudnnStatus_t)cudnn_faults.status)
 
-/* Taken out of all there are, or only looked for. */
+/* Find a known descriptor; out: remove it. */
 static struct descriptor *known(const void *p, bool out, const char *call)
 {
     pthread_mutex_lock(&lock);
@@ -59,7 +61,7 @@ static struct descriptor *known(const void *p, bool out, const char *call)
     struct descriptor *found = *at;
     if (found && out) *at = found->next;
     pthread_mutex_unlock(&lock);
-    if (!found) stub_wrong("cudnn_stub", "a descriptor that there is not", call);
+    if (!found) stub_wrong("cudnn_stub", "a descriptor that does not exist", call);
     return found;
 }
 
@@ -71,11 +73,10 @@ static void known_handle(cudnnHandle_t handle, bool out, const char *call)
     bool found = *at;
     if (found && out) *at = handle->next;
     pthread_mutex_unlock(&lock);
-    if (!found) stub_wrong("cudnn_stub", "a handle that there is not", call);
+    if (!found) stub_wrong("cudnn_stub", "a handle that does not exist", call);
 }
 
-/* ---- the library ----------------------------------------------------------------------------------------------------
- */
+/* ---- the library ------------------------------------------------------------------------------------------------- */
 
 size_t cudnnGetVersion(void)
 {
@@ -124,8 +125,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- descriptors ----------------------------------------------------------------------------------------------------
- */
+/* ---- descriptors ------------------------------------------------------------------------------------------------- */
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
 {
@@ -198,7 +198,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     return FAILS() ? FAILED : set(d, name, type, n, values);
 }
 
-/* The values of an attribute, n of them (0: as many as there are, *n_p); NULL where it was never set, or otherwise. */
+/* Returns the n values of an attribute (n 0: any number, *n_p). NULL: not set, or set with another type or number. */
 static const void *values_of(const struct descriptor *d, cudnnBackendAttributeName_t name,
                              cudnnBackendAttributeType_t type, int64_t n, int64_t *n_p)
 {
@@ -227,8 +227,7 @@ static bool flag_of(const struct descriptor *d, cudnnBackendAttributeName_t name
     return found && *found;
 }
 
-/* ---- a graph, read back ---------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 struct reader {
     struct attn_graph graph;
@@ -236,7 +235,7 @@ struct reader {
     bool good;
 };
 
-/* Its number in the graph; -1: there is none. Tensors in memory have no role yet. */
+/* Returns the index of the tensor in the graph; -1: no tensor. Tensors in memory get their role later. */
 static int tensor(struct reader *r, const struct descriptor *d)
 {
     static const cudnnDataType_t types[] = {[ATTN_F32] = CUDNN_DATA_FLOAT,
@@ -331,8 +330,7 @@ static struct reader read_back(const struct descriptor *graph)
     return r;
 }
 
-/* ---- engines --------------------------------------------------------------------------------------------------------
- */
+/* ---- engines ----------------------------------------------------------------------------------------------------- */
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 {
@@ -349,7 +347,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* A descriptor that the caller made becomes engine `which` of the graph. */
+/* Turn a descriptor of the caller into engine `which` of the graph. */
 static void become(struct descriptor *d, int which, struct descriptor *graph)
 {
     d->which = which;
@@ -394,8 +392,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     return CUDNN_STATUS_BAD_PARAM;
 }
 
-/* ---- execution ------------------------------------------------------------------------------------------------------
- */
+/* ---- execution --------------------------------------------------------------------------------------------------- */
 
 struct execution {
     struct attn_graph graph;
@@ -414,11 +411,11 @@ static void run(void *args, bool dead)
     abort();
 }
 
-/* Binds the tensors that are in memory: one role for each pointer. */
+/* Bind the tensors in memory: one role per pointer. */
 static bool bind(struct reader *r, const struct descriptor *pack, struct execution *e)
 {
     int64_t n = 0;
-    int roles = ATTN_Q; /* the first that lies in memory */
+    int roles = ATTN_Q; /* the first role in memory */
     void *const *pointers = values_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 0, &n);
     const int64_t *ids = values_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, NULL);
     for (int t = 0; t < r->graph.n_tensors; t++) {
@@ -447,7 +444,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 {
     known_handle(handle, false, __func__);
     bool final = known(plan, false, __func__)->final && known(pack, false, __func__)->final;
-    if (!final) stub_wrong("cudnn_stub", "a descriptor that was not finalized", __func__);
+    if (!final) stub_wrong("cudnn_stub", "a descriptor that is not finalized", __func__);
     if (FAILS()) return FAILED;
     const struct descriptor *config = descriptor_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
     struct reader r = read_back(descriptor_of(config, CUDNN_ATTR_ENGINE_OPERATION_GRAPH));

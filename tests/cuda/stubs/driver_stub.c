@@ -1,6 +1,6 @@
-/* A libcuda.so.1 for machines without a GPU: enough of a driver for cuDNN to compile graphs to the end. Loading code
- * and finding a kernel in it succeed, everything else is as in the toolkit's stub, whose list of functions this has
- * (driver_names.h, made by cmake). */
+/* Stub of libcuda.so.1 for machines without a GPU, sufficient for cuDNN to compile graphs. Loading code and finding its
+ * kernels succeed. All other functions fail as in the toolkit's stub, which provides their names (driver_names.h,
+ * written by cmake). */
 #include <stddef.h>
 
 enum { SUCCESS = 0, STUB = 34 };

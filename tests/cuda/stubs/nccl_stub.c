@@ -1,18 +1,22 @@
-/* A libnccl.so.2 for machines without GPUs (ATOLL_NCCL_LIBRARY): collectives between the streams of tests/cuda/
- * cudart_stub.h. Communicators do not block, as gpu/cuda/comm/cuda_nccl.c wants them: a call is in progress until it
- * has been asked after a few times, and another one meanwhile is refused. What only a wrong caller does ends the
- * process with a line: ranks that call different things, two ranks on one device, a call in progress asked after by
- * another thread than the one that made it, a communicator asked while it is aborted, used after it was freed,
- * destroyed while it has work.
+/* Stub of libnccl.so.2 for machines without GPUs (ATOLL_NCCL_LIBRARY): collectives between the streams of
+ * cudart_stub.h.
  *
- * nccl_faults: one call fails. Collectives do so without the communicator knowing of it afterwards; of a group nothing
- * is left then. A communicator that cannot join is there all the same, and has to be aborted. status ncclInProgress of
- * ncclCommGetAsyncError: what is asked about has failed, and stays so.
+ * - Communicators are nonblocking, as gpu/cuda/comm/cuda_nccl.c requires: a call is in progress until a few polls, and
+ * a second call during that time is refused.
+ * - An error of the caller ends the process with a line: ranks with different calls, two ranks on one device, polling a
+ *   call from another thread than the caller's, polling during an abort, use after free, destroying with work queued.
+ * - nccl_faults makes one call fail. After a failed collective the communicator reports no error, and nothing of its
+ * group runs. A communicator that failed to join still exists and must be aborted. With status ncclInProgress,
+ *   ncclCommGetAsyncError reports a permanent failure.
  *
- * The environment says what goes wrong: ATOLL_STUB_NCCL_VERSION=21800; ATOLL_STUB_NCCL_JOIN=never|refused;
- * ATOLL_STUB_NCCL_REFUSE=1:3 (of rank 1 the third collective is refused), ATOLL_STUB_NCCL_BREAK=1:3 (it never ends,
- * and is known to have failed), ATOLL_STUB_NCCL_STALL=1:3 (it stays in progress), ATOLL_STUB_NCCL_BLOCK=1:3 (the call
- * returns a while after its communicator is aborted), ATOLL_STUB_NCCL_DESTROY=1 (to destroy it never ends). */
+ * Environment:
+ * ATOLL_STUB_NCCL_VERSION=21800      version of the library
+ * ATOLL_STUB_NCCL_JOIN=never|refused joining hangs or fails
+ * ATOLL_STUB_NCCL_REFUSE=1:3         the third collective of rank 1 is refused
+ * ATOLL_STUB_NCCL_BREAK=1:3          it never ends, and its communicator reports an error
+ * ATOLL_STUB_NCCL_STALL=1:3          it stays in progress
+ * ATOLL_STUB_NCCL_BLOCK=1:3          its call returns some time after the abort of the communicator
+ * ATOLL_STUB_NCCL_DESTROY=1          destroying the communicator of rank 1 hangs */
 #include <nccl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -32,13 +36,13 @@ struct call {
     enum kind kind;
     const float *from;
     float *to;
-    size_t n; /* as the caller counts */
+    size_t n; /* count argument of the call */
     int root;
     ncclComm_t comm;
     cudaStream_t stream;
 };
 
-struct world { /* of communicators that belong together */
+struct world { /* communicators of one group of ranks */
     struct world *next;
     ncclUniqueId id;
     int n, joined, posted, aborted;
@@ -49,14 +53,14 @@ struct world { /* of communicators that belong together */
 
 struct ncclComm {
     struct world *world;
-    int rank, device; /* device -1: not known yet */
-    int polls;        /* until what is in progress is over */
-    pthread_t caller; /* of that */
+    int rank, device; /* device -1: unknown before the first call */
+    int polls;        /* polls until the call in progress ends */
+    pthread_t caller; /* thread of that call */
     bool stalled, aborted;
     enum { LIVES, DESTROYED, FREED } end;
     unsigned long collectives;
-    int running;                    /* on its stream */
-    struct call waiting[GROUP_MAX]; /* in progress: not on the stream yet */
+    int running;                    /* calls on its stream */
+    struct call waiting[GROUP_MAX]; /* calls in progress, not on the stream yet */
     size_t n_waiting;
     ncclResult_t error;
 };
@@ -69,13 +73,13 @@ struct stub_faults nccl_faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
-static struct world *worlds; /* kept: who uses a communicator that is gone is to be noticed */
-static int stuck;            /* calls that never end by themselves, so far */
+static struct world *worlds; /* kept to detect the use of freed communicators */
+static int stuck;            /* number of calls so far that do not end without an abort */
 static _Thread_local struct {
     int depth;
-    ncclComm_t comm;     /* that has calls in it, */
-    struct world *world; /* or ranks that join */
-    ncclResult_t error;  /* of a call in it */
+    ncclComm_t comm;     /* communicator with calls in the group, */
+    struct world *world; /* or ranks that join in it */
+    ncclResult_t error;  /* error of a call in the group */
 } group;
 
 static _Noreturn void wrong(const char *what, const struct ncclComm *c)
@@ -84,7 +88,7 @@ static _Noreturn void wrong(const char *what, const struct ncclComm *c)
     abort();
 }
 
-static bool told(const char *name, const struct ncclComm *c)
+static bool is_set_for(const char *name, const struct ncclComm *c)
 {
     int rank = -1;
     unsigned long nth = 0;
@@ -106,10 +110,11 @@ int nccl_stub_stuck(void)
     return n;
 }
 
-/* ---- on the streams -------------------------------------------------------------------------------------------------
+/* ---- execution on the streams
+ * -------------------------------------------------------------------------------------------------
  */
 
-/* All ranks are there. Sums in the order of the ranks. */
+/* Run the collective when all ranks arrived, with sums in rank order. */
 static void calculate(struct world *w)
 {
     const struct call *first = &w->calls[0];
@@ -119,7 +124,7 @@ static void calculate(struct world *w)
     for (int r = 0; r < w->n; r++) {
         const struct call *c = &w->calls[r];
         bool same = c->kind == first->kind && c->n == n && c->root == first->root;
-        if (!same) wrong("ranks call different things", c->comm);
+        if (!same) wrong("ranks submitted different calls", c->comm);
         for (int other = 0; other < r; other++)
             if (w->comms[other]->device == c->comm->device) wrong("two ranks on one device", c->comm);
         for (size_t i = 0; first->kind != ALL_GATHER && first->kind != BROADCAST && i < all; i++) sum[i] += c->from[i];
@@ -135,7 +140,7 @@ static void calculate(struct world *w)
     free(sum);
 }
 
-/* Of a stream's thread: meet the others, or be aborted. */
+/* Run on a stream's thread: wait for the other ranks or an abort. */
 static void run(void *args, bool dead)
 {
     const struct call *call = args;
@@ -143,7 +148,7 @@ static void run(void *args, bool dead)
     struct world *w = c->world;
     pthread_mutex_lock(&lock);
     unsigned long turn = w->turn;
-    bool broken = c->error != ncclSuccess; /* by this one or one before */
+    bool broken = c->error != ncclSuccess; /* by this call or an earlier one */
     if (!c->aborted && !broken && !dead) {
         w->calls[c->rank] = *call;
         if (++w->posted == w->n) {
@@ -167,8 +172,7 @@ static void submit_waiting(struct ncclComm *c)
     c->n_waiting = 0;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 ncclResult_t ncclGetVersion(int *version)
 {
@@ -219,7 +223,7 @@ static struct world *world_of(const ncclUniqueId *id, int n)
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     const char *join = getenv("ATOLL_STUB_NCCL_JOIN");
-    if (config->blocking != 0) wrong("a communicator that blocks", NULL);
+    if (config->blocking != 0) wrong("a blocking communicator", NULL);
     if (!group.depth) wrong("several ranks of one thread join outside of a group", NULL);
     if (join && !strcmp(join, "refused")) return ncclSystemError;
     bool fails = FAILS();
@@ -228,7 +232,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
     pthread_mutex_lock(&lock);
     *c = (struct ncclComm){
         .world = world_of(&id, n), .rank = rank, .device = -1, .polls = POLLS, .caller = pthread_self()};
-    if (c->world->n != n || rank < 0 || rank >= n || c->world->comms[rank]) wrong("no such rank, or twice", c);
+    if (c->world->n != n || rank < 0 || rank >= n || c->world->comms[rank]) wrong("an invalid or repeated rank", c);
     c->world->comms[rank] = c;
     c->world->joined++;
     c->stalled = fails || (join && !strcmp(join, "never"));
@@ -245,14 +249,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
     bool fails = FAILS(), told_so = fails && FAILED == ncclInProgress;
     pthread_mutex_lock(&lock);
     alive(c);
-    if (c->aborted) wrong("asked while it is aborted", c);
+    if (c->aborted) wrong("polled during an abort", c);
     *error = (ncclResult_t)0x57;
     if (told_so) c->error = ncclRemoteError;
     if (fails && !told_so) {
         pthread_mutex_unlock(&lock);
         return FAILED;
     }
-    if (c->polls && !pthread_equal(c->caller, pthread_self())) wrong("asked by two threads", c);
+    if (c->polls && !pthread_equal(c->caller, pthread_self())) wrong("polled by two threads", c);
     if (c->polls && !c->stalled && c->world->joined == c->world->n && --c->polls == 0) submit_waiting(c);
     *error = c->error != ncclSuccess ? c->error : c->polls ? ncclInProgress : ncclSuccess;
     pthread_mutex_unlock(&lock);
@@ -264,7 +268,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     bool fails = FAILS();
     pthread_mutex_lock(&lock);
     alive(c);
-    if (c->running) wrong("destroyed while it has work", c);
+    if (c->running) wrong("destroyed with work queued", c);
     c->end = DESTROYED;
     const char *hangs = getenv("ATOLL_STUB_NCCL_DESTROY");
     while (hangs && *hangs && atoi(hangs) == c->rank) pthread_cond_wait(&turned, &lock);
@@ -273,7 +277,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     return fails ? FAILED : ncclSuccess;
 }
 
-/* The last of a world waits for what runs and frees them all. */
+/* The last communicator of a world waits for running calls and frees all. */
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     bool fails = FAILS();
@@ -282,7 +286,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
     struct world *w = c->world;
     c->aborted = true;
     if (c->polls) c->error = ncclRemoteError;
-    c->running -= (int)c->n_waiting; /* never reach the stream */
+    c->running -= (int)c->n_waiting; /* these calls never reach the stream */
     c->n_waiting = 0;
     pthread_cond_broadcast(&turned);
     while (c->running) pthread_cond_wait(&turned, &lock);
@@ -296,7 +300,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
     return fails ? FAILED : ncclSuccess;
 }
 
-ncclResult_t ncclGroupStart(void); /* the header has them without a prototype */
+ncclResult_t ncclGroupStart(void); /* the header declares it without a prototype */
 ncclResult_t ncclGroupEnd(void);
 
 ncclResult_t ncclGroupStart(void)
@@ -311,12 +315,12 @@ ncclResult_t ncclGroupEnd(void)
     ncclComm_t c = group.comm;
     struct world *w = group.world;
     ncclResult_t error = FAILS() ? FAILED : group.error;
-    if (--group.depth < 0) wrong("a group ends that has not begun", c);
+    if (--group.depth < 0) wrong("the end of a group that was not started", c);
     group.comm = NULL;
     group.world = NULL;
     group.error = ncclSuccess;
     pthread_mutex_lock(&lock);
-    if (error != ncclSuccess && c) { /* nothing of it is done */
+    if (error != ncclSuccess && c) { /* no call of the group runs */
         c->running -= (int)c->n_waiting;
         c->n_waiting = 0;
         c->polls = 0;
@@ -328,20 +332,20 @@ ncclResult_t ncclGroupEnd(void)
     return error;
 }
 
-/* Under the lock: takes a call in, or says why not. */
+/* Requires the lock. Queue a call, or return its error. */
 static ncclResult_t take(struct ncclComm *c, const struct call *call)
 {
     bool grouped = group.depth > 0;
     alive(c);
     if (c->error != ncclSuccess) return c->error;
-    if (c->aborted) return ncclRemoteError; /* by another thread, when this one was on its way */
-    if (c->polls && !(grouped && group.comm == c)) return ncclInvalidUsage; /* one is in progress */
+    if (c->aborted) return ncclRemoteError;                                 /* by another thread, during this call */
+    if (c->polls && !(grouped && group.comm == c)) return ncclInvalidUsage; /* another call is in progress */
     if (c->device < 0) c->device = call->stream->device;
     if (c->device != call->stream->device || call->root >= c->world->n) return ncclInvalidUsage;
     c->collectives++;
-    if (told("ATOLL_STUB_NCCL_REFUSE", c)) return c->error = ncclSystemError;
-    if (told("ATOLL_STUB_NCCL_BREAK", c)) c->error = ncclRemoteError;
-    if (told("ATOLL_STUB_NCCL_STALL", c)) {
+    if (is_set_for("ATOLL_STUB_NCCL_REFUSE", c)) return c->error = ncclSystemError;
+    if (is_set_for("ATOLL_STUB_NCCL_BREAK", c)) c->error = ncclRemoteError;
+    if (is_set_for("ATOLL_STUB_NCCL_STALL", c)) {
         c->stalled = true;
         stuck++;
     }
@@ -351,7 +355,7 @@ static ncclResult_t take(struct ncclComm *c, const struct call *call)
     c->polls = POLLS;
     c->caller = pthread_self();
     if (grouped) group.comm = c;
-    if (c->error != ncclSuccess) { /* goes wrong behind the caller's back */
+    if (c->error != ncclSuccess) { /* fails without an error of the call */
         c->polls = 0;
         submit_waiting(c);
         return ncclSuccess;
@@ -372,7 +376,7 @@ static ncclResult_t enter(enum kind kind, const void *from, void *to, size_t n, 
     }
     pthread_mutex_lock(&lock);
     ncclResult_t result = type == ncclFloat && n ? take(comm, &call) : ncclInvalidArgument;
-    if (told("ATOLL_STUB_NCCL_BLOCK", comm)) {
+    if (is_set_for("ATOLL_STUB_NCCL_BLOCK", comm)) {
         stuck++;
         while (!comm->aborted) pthread_cond_wait(&turned, &lock);
         pthread_mutex_unlock(&lock);

@@ -1,6 +1,6 @@
-/* What stubs of NVIDIA's libraries have in common: one of their calls fails when a test wants it, and what they made is
- * counted. A call that fails does nothing, but for those that free something or end a group; what it leaves where its
- * result belongs is of no use, as no documentation promises more. */
+/* Faults, shared by the stubs of NVIDIA's libraries: a test makes one call fail, and objects are counted. A failed call
+ * has no effect, unless it frees something or ends a group. It leaves an invalid result, because the documentation does
+ * not promise a valid one. */
 #ifndef TESTS_CUDA_STUB_FAULTS_H
 #define TESTS_CUDA_STUB_FAULTS_H
 
@@ -14,15 +14,15 @@
 enum { STUB_CALLS = 24 };
 
 struct stub_faults {
-    const char *call;      /* only this one; NULL: any */
-    unsigned long after;   /* it fails when it is called for the `after`th time from now; 0: never */
-    int status;            /* what it returns then */
-    const char *failed_in; /* the last one that did */
+    const char *call;      /* function that fails; NULL: any */
+    unsigned long after;   /* its `after`th call from now fails; 0: none */
+    int status;            /* result of the failed call */
+    const char *failed_in; /* name of the last failed call */
     struct {
         const char *call;
         unsigned long n;
-    } seen[STUB_CALLS]; /* all that were called, up to the first without a name */
-    size_t left;        /* objects that were made and not destroyed */
+    } seen[STUB_CALLS]; /* called functions, up to the first without a name */
+    size_t left;        /* objects created and not destroyed */
     pthread_mutex_t lock;
 };
 
@@ -46,14 +46,14 @@ static inline void stub_made(struct stub_faults *f, int n)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* Who does this is wrong, and not unlucky. */
+/* Report a bug of the caller and end the process. */
 static inline _Noreturn void stub_wrong(const char *stub, const char *what, const char *call)
 {
     fprintf(stderr, "%s: %s: %s\n", stub, what, call);
     abort();
 }
 
-/* What a call that failed left in the place of an object. */
+/* Invalid object that a failed call returns. */
 #define STUB_NOTHING ((void *)(uintptr_t)0x5757575757575757)
 
 #endif

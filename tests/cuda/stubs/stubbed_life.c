@@ -41,7 +41,8 @@ int stubbed_set_up(void **state)
     (void)state;
     log_set_sink(quiet, NULL);
     setenv("ATOLL_NCCL_LIBRARY", beside_program("libnccl_stub.so"), 1);
-    setenv("ATOLL_CUDA_PLUGIN", beside_program("atoll_cuda_stubbed.so"), 0); /* not that of a planted bug */
+    setenv("ATOLL_CUDA_PLUGIN", beside_program("atoll_cuda_stubbed.so"),
+           0); /* the environment may name another plugin */
     setenv("ATOLL_ALGO_CACHE", "/dev/null", 1);
     setenv("ATOLL_ATTENTION", "own", 1);
     setenv("ATOLL_STUB_GPUS", "2", 1);

@@ -1,5 +1,5 @@
-/* A replica's life (created, trained for a few steps, looked at, destroyed) on the whole plugin with stubs of NVIDIA's
- * libraries, of which a test makes calls fail. */
+/* The life of a replica (create, train for a few steps, read its state, destroy) on the whole plugin with stubs of
+ * NVIDIA's libraries. A test makes calls of the stubs fail. */
 #ifndef TESTS_CUDA_STUBBED_LIFE_H
 #define TESTS_CUDA_STUBBED_LIFE_H
 
@@ -10,11 +10,11 @@
 
 enum { LIFE_STEPS = 2, LIFE_PARAMS = 2048 };
 
-/* The plugin's, which has its own copies of what programs have. */
+/* Symbols of the plugin, which has its own copies of the program's. */
 struct stubbed_plugin {
     struct cudart_stub *cudart;
     void (*heal)(void);
-    size_t (*left)(void), (*live)(void); /* objects of CUDA's runtime; bytes of memory */
+    size_t (*left)(void), (*live)(void); /* objects of CUDA's runtime left; live bytes of memory */
     struct stub_faults *cublaslt;
 };
 extern struct stubbed_plugin stubbed;
@@ -24,26 +24,26 @@ struct life {
     uint32_t ranks;
     bool bf16;
     enum optimizer optimizer;
-    bool gradients; /* are what it is for, in the place of steps */
+    bool gradients; /* compute gradients instead of steps */
 };
 
 struct life_end {
     enum status status;
     struct err why;
     bool created;
-    char note[200];                                   /* of a device */
-    double losses[LIFE_STEPS + 1], norms[LIFE_STEPS]; /* of steps, and at the end */
-    float params[LIFE_PARAMS];                        /* or the last gradient */
-    size_t stays;                                     /* bytes */
+    char note[200];                                   /* note of the device */
+    double losses[LIFE_STEPS + 1], norms[LIFE_STEPS]; /* per step, and at the end */
+    float params[LIFE_PARAMS];                        /* parameters, or the last gradient */
+    size_t stays;                                     /* bytes not freed */
 };
 
-/* For all tests of a program: attention is the own kernels', and there are two GPUs. */
+/* Fixtures of a test program: two GPUs, attention by Atoll's kernels. */
 int stubbed_set_up(void **state);
 int stubbed_tear_down(void **state);
 
-/* One that takes too long ends the process. */
+/* Run a life. If it hangs, the process ends. */
 void stubbed_live(const struct life *life, struct life_end *end);
-/* What a stub that was loaded as a library of its own has under this name, or in the plugin (NULL); false: none. */
+/* Find a symbol in a stub library, or in the plugin (NULL). Returns false if it is missing. */
 bool stubbed_find(const char *library, const char *name, void *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* gpu/cuda/rt/cuda_gemm.c and gpu/cuda/rt/cuda_gemm_time.c with the true cuBLASLt's descriptors, and no GPU
- * (cublaslt_stub.h): what is asked of the library is the product that cuda_rt.h promises; of two ways the faster one is
- * taken, and found again. */
+/* Tests gpu/cuda/rt/cuda_gemm.c and cuda_gemm_time.c with the real descriptors of cuBLASLt and no GPU
+ * (cublaslt_stub.h): the requested product is the one that cuda_rt.h specifies; the faster of two variants is selected
+ * and cached. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@
 static struct cuda_rt *rt;
 static char cache[] = "/tmp/atoll_cublaslt_XXXXXX";
 
-/* A start of the program, with what the cache has. */
+/* Simulate a start of the program with the current cache. */
 static void start(void)
 {
     char name[64];
@@ -58,9 +58,9 @@ static int tear_down(void **state)
     return unlink(cache) || mem_live_bytes() || cudart_stub_left() || cublaslt_faults.left;
 }
 
-/* --- what a product is -------------------------------------------------------------------------------------------- */
+/* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* So many numbers of the device, none of which is another's neighbour by chance. They can be looked at, too. */
+/* Allocate n different values on the device; the host can read them. */
 static void *numbers(size_t n, bool bf16, unsigned seed)
 {
     void *p = cuda_rt_alloc(rt, n * sizeof(float));
@@ -100,8 +100,8 @@ static double sum_of(const struct cuda_gemm_shape *s, const struct cuda_gemm_cal
     return sum;
 }
 
-/* One shape with one end; every leading dimension is longer than its rows. later: where the bias lies, in numbers from
- * 16 bytes. */
+/* Check one shape with one epilogue. Every leading dimension is longer than its rows. later: offset of the bias from an
+ * alignment of 16 bytes, in elements. */
 static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
 {
     struct cuda_gemm *g = NULL;
@@ -126,16 +126,17 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
             if (j < s.n && s.dgelu) want *= dgelu_at(at(aux, i * s.ldc + j, s.bf16_out));
             double got = at(out, i * s.ldc + j, s.bf16_out);
             if (!(fabs(got - want) <= (s.bf16_out ? 4e-3 : 1e-5) * (1 + fabs(want))))
-                fail_msg("%zu,%zu is %g, want %g", i, j, got, want);
+                fail_msg("%zu,%zu is %g, expected %g", i, j, got, want);
         }
-    bool rounds = stub.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE; /* a split of k makes parts */
-    if (s.bf16_out && rounds) fail_msg("parts of a sum may be put together in bf16");
-    if (stub.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) fail_msg("parts of a sum may be added in any order");
-    if (!(stub.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) fail_msg("no sum may be cut into parts");
+    bool rounds = stub.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE; /* split-K reduction in bf16 */
+    if (s.bf16_out && rounds) fail_msg("the proposal allows a split-K reduction in bf16");
+    if (stub.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE)
+        fail_msg("the proposal allows a split-K reduction in any order");
+    if (!(stub.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) fail_msg("the proposal does not allow split-K");
     for (size_t j = 0; s.bias_grad && j < s.n; j++) {
         double want = 0;
         for (size_t k = 0; k < s.k; k++) want += at(b, s.b_trans ? j * s.ldb + k : k * s.ldb + j, s.bf16);
-        if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, want %g", j, (double)sums[j], want);
+        if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, expected %g", j, (double)sums[j], want);
     }
     cuda_rt_gemm_free(g);
     void *all[] = {a, b, out, had, aux, biases, sums};
@@ -156,7 +157,7 @@ static void test_products(void **state)
         s.bias = true;
         product_one(s, false, 0);
         product_one(s, false, 1);
-        product_one(s, false, 8); /* at 16 bytes and no more */
+        product_one(s, false, 8); /* aligned to 16 bytes and not more */
         s.bias = false;
         s.dgelu = true;
         product_one(s, false, 0);
@@ -167,7 +168,8 @@ static void test_products(void **state)
     }
 }
 
-/* --- which way ---------------------------------------------------------------------------------------------------- */
+/* --- selection of the variant
+ * ---------------------------------------------------------------------------------------------------- */
 
 static const struct cuda_gemm_shape with_dgelu = {.m = 1024,
                                                   .n = 512,
@@ -191,7 +193,7 @@ static const struct cuda_gemm_shape with_bias_grad = {.m = 512,
 
 struct kernel {
     const struct cuda_gemm *separate;
-    float ms; /* of what follows a plain product */
+    float ms; /* duration of the kernel after a plain product */
 };
 
 static void take_time(void *ms, bool dead)
@@ -207,7 +209,7 @@ static void run(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_
     if (gemm == kernel->separate) rt->stream->submit(rt->stream, take_time, &kernel->ms, sizeof kernel->ms);
 }
 
-/* Whether the product that ends in more is taken where a kernel would take so long; *timed: products were run. */
+/* Returns whether the fused product is selected if the separate kernel takes `ms`. *timed: products were run. */
 static bool fuse(const struct cuda_gemm_shape *shape, enum cuda_epilogue wish, float ms, bool *timed)
 {
     struct cuda_gemm_shape plain = *shape;
@@ -237,13 +239,13 @@ static void check_faster(const struct cuda_gemm_shape *shape)
 {
     bool timed;
     forget();
-    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 and 2.5 against 12 */
+    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 + 2.5 ms separate against 12 ms fused */
     assert_true(timed);
-    assert_int_equal(stub.alike, 0); /* with numbers as a model has them */
-    assert_false(stub.last);         /* by the fastest algorithm */
+    assert_int_equal(stub.alike, 0); /* timed on varied values, like those of a model */
+    assert_false(stub.last);         /* with the fastest algorithm */
     start();
     stub.idle = true;
-    stub.end_ms = 100; /* another day: the choice stands */
+    stub.end_ms = 100; /* later timings differ: the cached choice stays */
     assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed));
     assert_false(timed);
     forget();
@@ -270,7 +272,7 @@ static void test_asked_for(void **state)
     forget();
     assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_SEPARATE, 100, &timed));
     assert_false(timed);
-    assert_true(fuse(&with_dgelu, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only its algorithm is chosen by time */
+    assert_true(fuse(&with_dgelu, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only the algorithm is selected by time */
     forget();
     (void)setenv("ATOLL_ALGO_TIMING", "off", 1);
     assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
@@ -280,7 +282,7 @@ static void test_asked_for(void **state)
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
 
-/* What ATOLL_ALGO_TIMING may say; another word is no wish, and a device does not open with it. */
+/* Values of ATOLL_ALGO_TIMING; with another value, opening a device fails. */
 static void test_timing_words(void **state)
 {
     (void)state;
@@ -298,8 +300,8 @@ static void test_timing_words(void **state)
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
 
-/* The library has no such product, or only says so when it is to run; there is no room to time it; rows that begin
- * anywhere. */
+/* Separate kernels remain if the library has no fused product, refuses to run it, has no memory to time it, or if rows
+ * are not aligned. */
 static void test_apart(void **state)
 {
     (void)state;
@@ -324,12 +326,12 @@ static void test_apart(void **state)
     size_t memory = cudart_stub.memory;
     cudart_stub.memory = 0;
     assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
-    cudart_stub.memory = memory; /* that is not remembered */
+    cudart_stub.memory = memory; /* lack of memory is not cached */
     assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
     assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
 }
 
-/* A worker that shares the GPU, and looked into the file before there was anything in it. */
+/* A worker that shares the GPU and read the cache before it had entries. */
 static void test_shared(void **state)
 {
     (void)state;
@@ -343,13 +345,13 @@ static void test_shared(void **state)
     struct cuda_rt *first = rt;
     size_t before = stub.products;
     rt = other;
-    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 0, &timed)); /* not what it would measure */
+    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 0, &timed)); /* the cached choice, not its own measurement */
     assert_int_equal(stub.products, before);
     cuda_rt_close(rt);
     rt = first;
 }
 
-/* Operands that begin at 16 bytes only. */
+/* Operands must be aligned to 16 bytes. */
 static void test_takes(void **state)
 {
     (void)state;
@@ -365,7 +367,7 @@ static void test_takes(void **state)
     call.aux = p;
     call.b = p + 2;
     assert_false(cuda_rt_gemm_takes(g, &call));
-    cuda_rt_gemm(rt, g, &call); /* and is refused */
+    cuda_rt_gemm(rt, g, &call); /* refused */
     assert_int_equal(rt->error.code, STATUS_UNSUPPORTED);
     cuda_rt_gemm_free(g);
     cuda_rt_release(rt, p);
@@ -373,13 +375,13 @@ static void test_takes(void **state)
 
 /* --- one call fails ----------------------------------------------------------------------------------------------- */
 
-/* Small, and worth to be timed. */
+/* Small shapes with a variant to select. */
 static const struct cuda_gemm_shape small_dgelu = {
     .m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256, .bf16 = true, .bf16_out = true, .dgelu = true};
 static const struct cuda_gemm_shape small_bias_grad = {
     .m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true, .ldb = 256, .ldc = 256, .bf16 = true, .bias_grad = true};
 
-/* Made, timed, used, with one call that fails. Whether there was such a call; *ended: the device has an error. */
+/* Create, time and run a product with one failed call. Returns whether that call occurred; *ended: device error. */
 static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, int status, bool *ended)
 {
     struct cuda_gemm_shape plain = *shape;
@@ -398,7 +400,7 @@ static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, i
             STATUS_OK);
         cuda_rt_gemm(rt, fused ? fused : separate, &call);
     } else if (separate) {
-        fail_msg("there is a product that was not made");
+        fail_msg("a failed create returned a product");
     }
     bool reached = !cublaslt_faults.after;
     *ended = rt->error.code != STATUS_OK;
@@ -412,8 +414,8 @@ static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, i
     return reached;
 }
 
-/* Whatever fails: what runs is what the library proposed, and the next start has the form that is faster, which is the
- * fused one. That the library does not support it is remembered, no other failure is. */
+/* After any failure, the product runs with a proposed algorithm, and the next start selects the faster variant, the
+ * fused one. Only the status "not supported" is cached. */
 static void each_fails(const struct cuda_gemm_shape *shape, int status, unsigned long stride)
 {
     unsigned lives = 0, ended = 0;
@@ -427,7 +429,7 @@ static void each_fails(const struct cuda_gemm_shape *shape, int status, unsigned
         start();
         stub.idle = true;
         if (!fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed))
-            fail_msg("call %lu (%s): the slower form was kept", nth, cublaslt_faults.failed_in);
+            fail_msg("call %lu (%s): the slower variant is cached", nth, cublaslt_faults.failed_in);
     }
     assert_true(lives * stride > 100 && ended * stride > 10 && ended < lives);
 }

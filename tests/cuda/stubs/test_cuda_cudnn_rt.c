@@ -1,5 +1,5 @@
-/* gpu/cuda_cudnn_*.c on stubs of cuDNN and of the CUDA runtime (cudnn_stub.c, cudart_stub.h): which libraries they
- * take, the engine that is chosen, and that what is executed is the graph that was described. ctest: timeout=60 */
+/* Tests gpu/cuda/cudnn on stubs of cuDNN and the CUDA runtime (cudnn_stub.c, cudart_stub.h): accepted versions, the
+ * selected engine, and the execution of the described graph. ctest: timeout=60 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 #include "tests/cuda/stubs/stub_faults.h"
 #include "tests/lib/device/emulated_plugin.h"
 
-enum { WORKSPACE = 1 << 16, FLOATS = 4096 }; /* more than any tensor here has */
+enum { WORKSPACE = 1 << 16, FLOATS = 4096 }; /* larger than any tensor of this test */
 
 static struct cuda_rt *rt;
 static const char *stub_path;
@@ -33,7 +33,7 @@ static int set_up(void **state)
     char name[64];
     struct err err;
     stub_path = beside_program("libcudnn_stub.so");
-    alarm(20); /* a wait that never ends is a failure */
+    alarm(20); /* turns a hang into a failure */
     (void)setenv("ATOLL_ALGO_CACHE", "/dev/null", 1);
     return cuda_rt_open(0, &rt, name, sizeof name, &err) == STATUS_OK ? 0 : -1;
 }
@@ -45,7 +45,7 @@ static struct stub_faults *faults(void)
     return found;
 }
 
-/* Descriptors and handles of the library, too. */
+/* Check that no descriptor or handle is left. */
 static int tear_down(void **state)
 {
     (void)state;
@@ -90,8 +90,7 @@ static void test_libraries(void **state)
     cudnn_rt_close(NULL);
 }
 
-/* ---- what is executed ----------------------------------------------------------------------------------------------
- */
+/* ---- execution --------------------------------------------------------------------------------------------------- */
 
 static const struct attn_graph_shape shape = {
     .batch = 2, .heads = 4, .kv_heads = 2, .seq = 7, .head_dim = 8, .type = ATTN_BF16};
@@ -102,7 +101,7 @@ static void fill(void *p, size_t bytes, uint64_t seed)
         ((uint16_t *)p)[i] = graph_bf16((float)(rng_u64(seed, RNG_TEST, i) % 2001) / 1000 - 1);
 }
 
-/* Twice, on memory that lies elsewhere: as graph_run has it, to the bit. */
+/* Run twice on different memory: both results have the bits of graph_run. */
 static void check_run(struct cudnn_rt *dnn, struct cudnn_kernel *kernel, const struct attn_graph *graph)
 {
     void *workspace = cuda_rt_alloc(rt, WORKSPACE);
@@ -160,7 +159,7 @@ static void test_execution(void **state)
     cudnn_rt_close(dnn);
 }
 
-/* Wrong gradients are not taken: of whole tiles they are right. */
+/* A version with wrong gradients is refused, except for whole tiles, where they are right. */
 static void test_known_wrong(void **state)
 {
     (void)state;
@@ -193,7 +192,7 @@ static void test_known_wrong(void **state)
     }
 }
 
-/* Of the two engines the first says that it sums in any order. */
+/* The first of two engines is nondeterministic. */
 static void test_engines(void **state)
 {
     (void)state;
@@ -215,7 +214,7 @@ static void test_engines(void **state)
         assert_int_equal(facts.chosen, exact);
         cudnn_plan_free(plan);
     }
-    (void)setenv("ATOLL_STUB_CUDNN_ENGINES", "1", 1); /* the first alone */
+    (void)setenv("ATOLL_STUB_CUDNN_ENGINES", "1", 1); /* only the first engine */
     struct cudnn_plan *none = NULL;
     assert_int_equal(cudnn_plan_create(&lib, &target, &graph, WORKSPACE, true, &none, &err), STATUS_UNSUPPORTED);
     assert_string_equal(err.msg, "cuDNN has only kernels that sum in any order");
@@ -227,14 +226,14 @@ static void test_engines(void **state)
     assert_non_null(strstr(err.msg, "cuDNN 9.19.0: no engine for this shape: "));
     assert_null(none);
     (void)unsetenv("ATOLL_STUB_CUDNN_ENGINES");
-    graph.tensors[0].dim[0] = 0; /* the stub takes no such tensor */
+    graph.tensors[0].dim[0] = 0; /* the stub refuses such a tensor */
     assert_int_equal(cudnn_plan_create(&lib, &target, &graph, WORKSPACE, false, &none, &err), STATUS_UNSUPPORTED);
     assert_string_equal(err.msg, "cuDNN 9.19.0: the graph was not accepted: CUDNN_STATUS_BAD_PARAM as the stub found");
     assert_int_equal(lib.destroy(target.handle), CUDNN_STATUS_SUCCESS);
     cudnn_lib_close(&lib);
 }
 
-/* Opened, compiled, run twice, closed. */
+/* Open, compile, run twice, close. */
 static enum status live(bool backward, bool exact, struct err *err)
 {
     char name[64];
@@ -258,11 +257,11 @@ static enum status live(bool backward, bool exact, struct err *err)
     cudnn_rt_close(dnn);
     for (int role = 0; role < ATTN_ROLES; role++) cuda_rt_release(rt, memory[role]);
     cuda_rt_release(rt, p);
-    rt->error = (struct err){.code = STATUS_OK}; /* as one that was opened again */
+    rt->error = (struct err){.code = STATUS_OK}; /* like a device opened again */
     return status;
 }
 
-/* A line of the library's, or another engine; whatever was made is gone. */
+/* Every failed call gives an error of the library or another engine, and leaves no object. */
 static void test_each_fails(void **state)
 {
     (void)state;
@@ -279,7 +278,7 @@ static void test_each_fails(void **state)
             f->after = nth;
             enum status status = live(exact, exact, &err);
             reached = !f->after;
-            if (f->left) fail_msg("call %lu (%s): %zu objects stay", nth, f->failed_in, f->left);
+            if (f->left) fail_msg("call %lu (%s): %zu objects left", nth, f->failed_in, f->left);
             if (status != STATUS_OK && (!reached || strncmp(err.msg, "cuDNN ", 6) != 0) && status != STATUS_IO)
                 fail_msg("call %lu (%s): %s", nth, f->failed_in, err.msg);
             if (status == STATUS_IO && !strstr(err.msg, "device cuda:0 Stub 0: cuDNN ")) fail_msg("%s", err.msg);

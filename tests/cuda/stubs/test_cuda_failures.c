@@ -1,6 +1,6 @@
-/* Each call of CUDA's runtime fails once in a replica's life, on the whole plugin with stubs of the libraries
- * (cudart_stub.h): the device is dead from then on, or has no memory for what is made. It ends with a line that names
- * the device, or goes on; it never waits for what will not come, and leaves nothing behind. */
+/* Tests that every call of CUDA's runtime may fail in a replica's life, on the whole plugin with stubs of the libraries
+ * (cudart_stub.h). From the failure on the device is dead, or it lacks memory. The life ends with a line that names the
+ * device, or continues. It does not hang and leaves no object. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,11 +16,11 @@
 struct failure {
     struct life life;
     cudaError_t code;
-    const char *call; /* NULL: any of those of cudart_stub.h */
+    const char *call; /* NULL: any call, see cudart_stub.h */
     unsigned stride;
 };
 
-/* Its `nth` call fails. *reached_p: there was such a call. */
+/* Run a life whose `nth` call fails. *reached_p: the call occurred. */
 static void live_once(const struct failure *f, unsigned nth, struct life_end *end, bool *reached_p)
 {
     struct life life = f->life;
@@ -47,15 +47,16 @@ static void each_fails(const struct failure *f, unsigned least)
         live_once(f, nth, &end, &reached);
         const char *call = !reached ? "none" : f->call ? f->call : stubbed.cudart->failed_in;
         const char *line = end.why.msg;
-        bool told = strstr(line, "cuda:") || strstr(line, "CUDA:") || (!dead && strstr(line, "memory"));
-        if (end.status != STATUS_OK && (!told || !reached)) fail_msg("call %u (%s): %s", nth, call, line);
-        if (end.stays) fail_msg("call %u (%s): %zu bytes stay", nth, call, end.stays);
+        bool is_named = strstr(line, "cuda:") || strstr(line, "CUDA:") || (!dead && strstr(line, "memory"));
+        if (end.status != STATUS_OK && (!is_named || !reached)) fail_msg("call %u (%s): %s", nth, call, line);
+        if (end.stays) fail_msg("call %u (%s): %zu bytes left", nth, call, end.stays);
         if (!dead && stubbed.left() != left)
-            fail_msg("call %u (%s): %zu objects stay", nth, call, stubbed.left() - left);
-        if (stubbed.cublaslt->left) fail_msg("call %u (%s): %zu of cuBLASLt stay", nth, call, stubbed.cublaslt->left);
+            fail_msg("call %u (%s): %zu objects left", nth, call, stubbed.left() - left);
+        if (stubbed.cublaslt->left)
+            fail_msg("call %u (%s): %zu objects of cuBLASLt left", nth, call, stubbed.cublaslt->left);
         ended += end.status != STATUS_OK;
     }
-    print_message("%s: %u of %u lives ended early\n", f->life.device, ended, lives);
+    print_message("%s: %u of %u lives ended with an error\n", f->life.device, ended, lives);
     assert_true(ended > least && ended < lives);
 }
 
@@ -72,7 +73,7 @@ static void test_one_gpu(void **state)
     each_fails(&no_event, 3);
 }
 
-/* Each has an event for everything that may be under way, hundreds of them. */
+/* Each GPU has hundreds of events, one per operation that may be in flight. */
 static void test_two_gpus(void **state)
 {
     static const struct failure dead = {{.device = "cuda:0,1", .ranks = 2}, cudaErrorIllegalAddress, NULL, 4};

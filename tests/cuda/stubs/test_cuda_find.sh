@@ -1,5 +1,5 @@
-# Which toolkit the CUDA back end is built with (gpu/cuda.cmake): one that is too old counts as none, with a line that
-# says so, and is an error only where the back end was asked for.
+# Tests the search for a toolkit in gpu/cuda.cmake: a toolkit that is too old counts as missing and gives one line. It
+# is an error only with ATOLL_CUDA=ON.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -10,7 +10,7 @@ chmod +x "$work/nvcc"
 
 configure() { cmake --preset release -B "$work/build" -DATOLL_NVCC="$work/nvcc" "$@" 2>&1; }
 
-said=$(configure) || { echo "$said" && exit 1; }
-grep -q 'CUDA back end: not built: .* is of CUDA 11.8, older than 12$' <<<"$said" || { echo "$said" && exit 1; }
-if said=$(configure -DATOLL_CUDA=ON); then echo "ON is content with an old toolkit" && exit 1; fi
-grep -q 'is of CUDA 11.8' <<<"$said" || { echo "$said" && exit 1; }
+output=$(configure) || { echo "$output" && exit 1; }
+grep -q 'CUDA back end: not built: .* is CUDA 11.8, older than 12$' <<<"$output" || { echo "$output" && exit 1; }
+if output=$(configure -DATOLL_CUDA=ON); then echo "ATOLL_CUDA=ON accepts an old toolkit" && exit 1; fi
+grep -q 'is CUDA 11.8' <<<"$output" || { echo "$output" && exit 1; }

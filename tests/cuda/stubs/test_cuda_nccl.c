@@ -1,6 +1,6 @@
-/* gpu/cuda/comm/cuda_nccl.c on stubs of NCCL and of the CUDA runtime (nccl_stub.c, cudart_stub.h): which libraries it
- * takes, what its collectives leave where, and how it ends when a rank is refused, breaks, never joins or never comes
- * out of a call. ctest: timeout=60 */
+/* Tests gpu/cuda/comm/cuda_nccl.c on stubs of NCCL and the CUDA runtime (nccl_stub.c, cudart_stub.h): accepted
+ * versions, results of the collectives, and the end of all waits if a rank is refused, breaks, never joins or hangs in
+ * a call. ctest: timeout=60 */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -30,21 +30,21 @@ struct rank {
     struct cuda_rt *rt;
     struct cuda_comm *comm;
     float *buf;     /* [N] */
-    float own[N];   /* what that begins with */
-    struct err err; /* of what it did */
+    float own[N];   /* initial content of buf */
+    struct err err; /* error of the rank */
 };
 
 static struct rank ranks[RANKS];
 static const char *stub_path;
-static atomic_uint aborted; /* waits of the host end */
-static atomic_int n_done;   /* ranks that did what they were to do */
+static atomic_uint aborted; /* ends the waits of the host */
+static atomic_int n_done;   /* ranks that finished their work */
 static struct err why;
 
 static int set_up(void **state)
 {
     (void)state;
     stub_path = beside_program("libnccl_stub.so");
-    alarm(20); /* a wait that never ends is a failure */
+    alarm(20); /* turns a hang into a failure */
     (void)setenv("ATOLL_ALGO_CACHE", "/dev/null", 1);
     cudart_stub.gpus = RANKS;
     err_set(&why, STATUS_CLOSED, "another GPU failed");
@@ -62,8 +62,7 @@ static float number(int rank, size_t i)
     return (float)((rank + 1) * 100) + (float)i;
 }
 
-/* ---- a worker with several GPUs -------------------------------------------------------------------------------------
- */
+/* ---- a worker with several GPUs ---------------------------------------------------------------------------------- */
 
 static enum status join(struct err *err)
 {
@@ -73,7 +72,7 @@ static enum status join(struct err *err)
     atomic_store(&aborted, 0);
     for (int r = 0; r < RANKS; r++) {
         ranks[r] = (struct rank){.index = r};
-        for (size_t i = 0; i < N; i++) ranks[r].own[i] = number(r, i); /* copies may read it late: it stays */
+        for (size_t i = 0; i < N; i++) ranks[r].own[i] = number(r, i); /* kept, because copies may read it late */
         if (cuda_rt_open(r, &ranks[r].rt, name, sizeof name, err) != STATUS_OK) fail_msg("%s", err->msg);
         rt[r] = ranks[r].rt;
         cuda_rt_watch(rt[r], stopped, NULL);
@@ -112,7 +111,7 @@ static void leave(void)
     assert_int_equal(cudart_stub_left(), 0);
 }
 
-/* Each rank by a thread of its own, as a worker does; what it says of its queue afterwards. */
+/* Work of each rank, in a thread per rank as in a worker. */
 static void (*work)(struct rank *rank);
 
 static void *thread_main(void *arg)
@@ -129,7 +128,7 @@ static void begin(pthread_t threads[RANKS], void (*run)(struct rank *rank))
     work = run;
     atomic_store(&n_done, 0);
     for (int r = 0; r < RANKS; r++)
-        if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) fail_msg("no thread");
+        if (pthread_create(&threads[r], NULL, thread_main, &ranks[r])) fail_msg("cannot start a thread");
 }
 
 static void end(pthread_t threads[RANKS])
@@ -146,8 +145,7 @@ static void all(void (*run)(struct rank *rank))
         if (ranks[r].err.code != STATUS_OK) fail_msg("rank %d: %s", r, ranks[r].err.msg);
 }
 
-/* ---- the library ----------------------------------------------------------------------------------------------------
- */
+/* ---- the library ------------------------------------------------------------------------------------------------- */
 
 static void refuses(const char *library, const char *version, const char *line)
 {
@@ -159,7 +157,7 @@ static void refuses(const char *library, const char *version, const char *line)
     (void)unsetenv("ATOLL_STUB_NCCL_VERSION");
 }
 
-/* The first of the tests: what was taken once stays. */
+/* Runs first, because a loaded library stays. */
 static void test_libraries(void **state)
 {
     (void)state;
@@ -177,8 +175,7 @@ static void test_libraries(void **state)
     (void)unsetenv("ATOLL_STUB_NCCL_VERSION");
 }
 
-/* ---- collectives ----------------------------------------------------------------------------------------------------
- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static float sum(size_t i)
 {
@@ -192,13 +189,13 @@ static void fill(struct rank *rank)
     cuda_rt_copy_on(rank->rt, CUDA_COMM, rank->buf, rank->own, sizeof rank->own, CUDA_UPLOAD);
 }
 
-/* The rank's buffer holds want(rank, i). */
+/* Check that every rank's buffer holds want(rank, i). */
 static void check(float (*want)(int rank, size_t i))
 {
     for (int r = 0; r < RANKS; r++)
         for (size_t i = 0; i < N; i++)
             if (ranks[r].buf[i] != want(r, i))
-                fail_msg("rank %d, %zu: %g, want %g", r, i, (double)ranks[r].buf[i], (double)want(r, i));
+                fail_msg("rank %d, %zu: %g, expected %g", r, i, (double)ranks[r].buf[i], (double)want(r, i));
 }
 
 static void reduce_scatter(struct rank *rank)
@@ -217,7 +214,7 @@ static void all_gather(struct rank *rank)
 {
     fill(rank);
     cuda_comm_all_gather(rank->comm, rank->buf, 0);
-    cuda_comm_all_gather(rank->comm, rank->buf, N / RANKS - 1); /* not up to the buffer's end */
+    cuda_comm_all_gather(rank->comm, rank->buf, N / RANKS - 1); /* shorter than the buffer */
 }
 
 static float gathered(int rank, size_t i)
@@ -297,10 +294,9 @@ static void test_collectives(void **state)
     leave();
 }
 
-/* ---- what goes wrong ------------------------------------------------------------------------------------------------
- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* On its device, as far as the host can say. */
+/* Wait until the rank probably waits on its device. */
 static void until_it_waits(const struct rank *rank)
 {
     while (!atomic_load(&cuda_rt_progress(rank->rt)->waits)) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -324,7 +320,7 @@ static void test_cannot_join(void **state)
     leave();
 }
 
-/* A rank that is told to stop, here by its first look, does not wait for the others to join. */
+/* A rank that is stopped, here at its first poll, does not wait for the others to join. */
 static const struct err *at_once(void *ctx)
 {
     (void)ctx;
@@ -352,7 +348,7 @@ static void test_never_joins(void **state)
     leave();
 }
 
-/* One rank's call is refused: its line says why; the others wait, on their devices, until they are aborted. */
+/* One rank's call is refused: its error has the reason; the others wait on their devices until their abort. */
 static void test_refused(void **state)
 {
     (void)state;
@@ -371,7 +367,7 @@ static void test_refused(void **state)
     (void)pthread_join(threads[2], NULL);
     assert_int_equal(ranks[0].err.code, STATUS_CLOSED);
     assert_string_equal(ranks[2].err.msg, "device cuda:2 Stub 2: stopped: another GPU failed");
-    all_reduce(&ranks[0]); /* does nothing any more */
+    all_reduce(&ranks[0]); /* no effect after the abort */
     (void)unsetenv("ATOLL_STUB_NCCL_REFUSE");
     leave();
 }
@@ -389,7 +385,7 @@ static struct stub_faults *faults_of_stub(void)
     return found;
 }
 
-/* NCCL need not know that a call failed: the next one would meet what the others still wait with. */
+/* NCCL may not report a failed call. A later call of that rank would then match the pending call of the others. */
 static void test_nothing_behind_a_failure(void **state)
 {
     (void)state;
@@ -417,7 +413,7 @@ static void test_nothing_behind_a_failure(void **state)
     alarm(0);
 }
 
-/* The same part of a group. */
+/* The same as part of a group. */
 static void test_refused_in_a_group(void **state)
 {
     (void)state;
@@ -435,7 +431,7 @@ static void test_refused_in_a_group(void **state)
     leave();
 }
 
-/* Communication breaks behind the host's back: any thread that looks learns it, with the device's name. */
+/* Communication breaks asynchronously: any thread that polls gets the error with the name of the device. */
 static void test_breaks(void **state)
 {
     (void)state;
@@ -445,7 +441,7 @@ static void test_breaks(void **state)
     goes_wrong("ATOLL_STUB_NCCL_BREAK", "2:1");
     begin(threads, all_reduce);
     for (int look = 0; !cuda_comm_failed(ranks[2].comm, &err); look++) {
-        if (look == 2000) fail_msg("nobody learns of it");
+        if (look == 2000) fail_msg("the poll does not report the failure");
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     assert_string_equal(err.msg, "device cuda:2 Stub 2: NCCL: remote process exited or there was a network error: as "
@@ -454,7 +450,7 @@ static void test_breaks(void **state)
     abort_all();
     end(threads);
     for (int r = 0; r < RANKS; r++) assert_int_not_equal(ranks[r].err.code, STATUS_OK);
-    assert_false(cuda_comm_failed(ranks[2].comm, &err)); /* it is gone */
+    assert_false(cuda_comm_failed(ranks[2].comm, &err)); /* aborted */
     (void)unsetenv("ATOLL_STUB_NCCL_BREAK");
     leave();
 }
@@ -465,8 +461,8 @@ static const struct err *never(void *ctx)
     return NULL;
 }
 
-/* A rank never comes out of its call, where others do not ask after it: the abort, by another thread, gets it out, and
- * frees nothing before. That alone: nobody tells the rank to stop. */
+/* A rank hangs in its call. Only an abort by another thread ends the call, and it frees nothing before. No stop reaches
+ * the rank. */
 static void stalls(const char *name, const char *which)
 {
     pthread_t threads[RANKS];
@@ -505,7 +501,7 @@ static void everything(struct rank *rank)
     broadcast(rank);
 }
 
-/* Ranks work; whoever looks after them aborts them when one of them failed. Whether it came to that. */
+/* Run all collectives; the watching thread aborts all ranks after a failure. Returns whether one failed. */
 static bool live(void)
 {
     pthread_t threads[RANKS];
@@ -536,7 +532,7 @@ static bool live(void)
     return failed;
 }
 
-/* Ranks that did not fail wait for one that did: whoever looks has to see it. NCCL need not know it afterwards. */
+/* Ranks wait for a failed rank, so the watching thread must notice the failure. NCCL may not report it later. */
 static void each_fails(struct stub_faults *f, ncclResult_t status, const char *call)
 {
     unsigned lives = 0, ended = 0;
@@ -547,8 +543,8 @@ static void each_fails(struct stub_faults *f, ncclResult_t status, const char *c
         f->after = nth;
         bool failed = live();
         reached = !f->after;
-        if (failed && !reached) fail_msg("ended without a call that failed");
-        if (f->left) fail_msg("call %lu (%s): %zu communicators stay", nth, f->failed_in, f->left);
+        if (failed && !reached) fail_msg("ended with an error without a failed call");
+        if (f->left) fail_msg("call %lu (%s): %zu communicators left", nth, f->failed_in, f->left);
         ended += failed;
     }
     f->after = 0;

@@ -1,5 +1,5 @@
-/* gpu/cuda/rt/cuda_rt.c on a stub of the CUDA runtime (cudart_stub.h): what is opened and with which line it is not;
- * copies, queues, events and waits in their order; errors that stick, and those that must not. ctest: timeout=60 */
+/* Tests gpu/cuda/rt/cuda_rt.c on a stub of the CUDA runtime (cudart_stub.h): opening devices and its errors; the order
+ * of copies, queues, events and waits; permanent and temporary errors. ctest: timeout=60 */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,13 +25,13 @@ static struct cudart_stub as_found;
 static int set_up(void **state)
 {
     (void)state;
-    alarm(20); /* a wait that never ends is a failure */
+    alarm(20); /* turns a hang into a failure */
     as_found = cudart_stub;
     (void)setenv("ATOLL_ALGO_CACHE", "/dev/null", 1);
     return 0;
 }
 
-/* Whatever a test did, nothing of it is left. */
+/* Check that a test leaves no memory and no object. */
 static int leaves_nothing(void **state)
 {
     (void)state;
@@ -74,7 +74,7 @@ static void failed(struct cuda_rt *rt, enum status code, const char *line)
     assert_string_equal(err.msg, line);
 }
 
-/* The `nth` call from now on of that name fails. */
+/* Make the `nth` call of a function from now on fail. */
 static void fails(const char *call, unsigned nth, cudaError_t code)
 {
     cudart_stub.call = call;
@@ -82,8 +82,7 @@ static void fails(const char *call, unsigned nth, cudaError_t code)
     cudart_stub.code = code;
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void test_drivers(void **state)
 {
@@ -115,7 +114,7 @@ static void test_drivers(void **state)
     refused(0, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES");
     cudart_stub.gpus = 1;
     fails("cudaGetDeviceCount", 1, cudaErrorSystemNotReady);
-    assert_int_equal(cuda_rt_count(&count, &err), STATUS_IO); /* that may pass */
+    assert_int_equal(cuda_rt_count(&count, &err), STATUS_IO); /* temporary error */
 }
 
 static void test_devices(void **state)
@@ -133,11 +132,11 @@ static void test_devices(void **state)
     assert_true(cudart_stub.sleeps[1]);
     cuda_rt_close(rt);
     cuda_rt_close(NULL);
-    assert_int_equal(cudart_stub.loaded, 2); /* all kernels, before there is work */
+    assert_int_equal(cudart_stub.loaded, 2); /* all kernels are loaded at the start */
 }
 
-/* Whatever refuses while a device is opened: one line, of the kind that says whether another try makes sense. */
-/* What the function is called when the header has called it otherwise, as that of CUDA 12 does. */
+/* Every failure of opening a device gives one line; its code tells whether a retry makes sense. */
+/* Name of a function that the header may define as a macro, as in CUDA 12. */
 #define CALLED(function) TEXT(function)
 #define TEXT(name) #name
 
@@ -175,8 +174,7 @@ static void test_opening_fails(void **state)
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void test_memory(void **state)
 {
@@ -195,8 +193,8 @@ static void test_memory(void **state)
     cuda_rt_memory(rt, &left, &all);
     assert_int_equal(left, before - N);
 
-    assert_null(cuda_rt_alloc(rt, cudart_stub.memory)); /* that there is none is not an error of the device, */
-    cuda_rt_launched(rt, "a launch after it");          /* nor one of what comes next */
+    assert_null(cuda_rt_alloc(rt, cudart_stub.memory)); /* lack of memory is not an error of the device, */
+    cuda_rt_launched(rt, "a launch after it");          /* nor of the next launch */
     settled(rt);
     void *empty = cuda_rt_alloc(rt, 0);
     assert_non_null(empty);
@@ -218,7 +216,7 @@ static void test_memory(void **state)
     cuda_rt_close(rt);
 }
 
-/* An error from before, which cudaMalloc returns, is not a lack of memory: it sticks. */
+/* cudaMalloc may return an earlier asynchronous error; this is permanent, unlike lack of memory. */
 static void test_error_from_before(void **state)
 {
     (void)state;
@@ -231,8 +229,7 @@ static void test_error_from_before(void **state)
     cuda_rt_close(rt);
 }
 
-/* ---- queues ---------------------------------------------------------------------------------------------------------
- */
+/* ---- queues ------------------------------------------------------------------------------------------------------ */
 
 static void wait_a_little(void *args, bool dead)
 {
@@ -240,7 +237,7 @@ static void wait_a_little(void *args, bool dead)
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 }
 
-/* Work for a queue, so that what goes wrong has time to. */
+/* Keep a queue busy, so that a missing wait shows. */
 static void hold(struct cuda_rt *rt, enum cuda_queue queue)
 {
     cudaStream_t stream = cuda_rt_stream(rt, queue);
@@ -254,7 +251,7 @@ static void wait_for_gate(void *args, bool dead)
     while (!atomic_load(&open_now)) wait_a_little(args, dead);
 }
 
-/* The queue stands still until open_now. */
+/* Block the queue until open_now. */
 static void stop(struct cuda_rt *rt, enum cuda_queue queue)
 {
     cudaStream_t stream = cuda_rt_stream(rt, queue);
@@ -264,7 +261,7 @@ static void stop(struct cuda_rt *rt, enum cuda_queue queue)
 
 static unsigned asked;
 
-/* Of a wait: it opens the gate when it has come to look again and again. */
+/* Poll function of a wait: opens the gate after several polls. */
 static const struct err *opens(void *ctx)
 {
     (void)ctx;
@@ -272,7 +269,7 @@ static const struct err *opens(void *ctx)
     return NULL;
 }
 
-/* From now on the queue stands still until the host waits for it. */
+/* Block the queue until the host waits for it. */
 static void stop_until_waited_for(struct cuda_rt *rt, enum cuda_queue queue)
 {
     asked = 0;
@@ -280,7 +277,7 @@ static void stop_until_waited_for(struct cuda_rt *rt, enum cuda_queue queue)
     cuda_rt_watch(rt, opens, NULL);
 }
 
-/* Memory of the host, pinned or not, is the caller's again behind a wait. */
+/* After a wait the caller may reuse its host memory, pinned or pageable. */
 static void test_copies(void **state)
 {
     (void)state;
@@ -297,7 +294,7 @@ static void test_copies(void **state)
     settled(rt);
     assert_int_equal(pinned[0] + pinned[N - 1], 14);
     assert_int_equal(back[0] + back[N / 2 - 1] + back[N / 2], 14);
-    cuda_rt_copy(rt, here, p, N, CUDA_UPLOAD); /* the wrong way */
+    cuda_rt_copy(rt, here, p, N, CUDA_UPLOAD); /* wrong direction */
     failed(rt, STATUS_IO, "device cuda:0 Stub 0: copying: invalid argument (cudaErrorInvalidValue)");
     cuda_rt_host_release(rt, pinned);
     cuda_rt_release(rt, p);
@@ -305,7 +302,7 @@ static void test_copies(void **state)
     cuda_rt_close(rt);
 }
 
-/* Each queue after another by an event, and the host after one of them; sync and release wait for all. */
+/* Events order the queues, and the host after one queue; sync and release wait for all. */
 static void test_order(void **state)
 {
     (void)state;
@@ -324,7 +321,7 @@ static void test_order(void **state)
         cuda_rt_queue_wait(rt, CUDA_MAIN, uploaded);
         cuda_rt_copy(rt, other, p, N, CUDA_DOWNLOAD);
         cuda_rt_event_record(rt, CUDA_MAIN, gone);
-        for (int look = 0; look < (round == 1 ? 10 : 1); look++) { /* MAIN has time to run ahead */
+        for (int look = 0; look < (round == 1 ? 10 : 1); look++) { /* gives MAIN time to run ahead */
             assert_false(cuda_rt_event_done(rt, uploaded) || cuda_rt_event_done(rt, gone));
             wait_a_little(NULL, false);
         }
@@ -335,7 +332,7 @@ static void test_order(void **state)
         assert_int_equal(other[0], round);
     }
     for (int slot = 0; slot < DEVICE_MARKS; slot++) {
-        assert_int_equal(cuda_rt_reached(rt, slot, &err), STATUS_OK); /* never made */
+        assert_int_equal(cuda_rt_reached(rt, slot, &err), STATUS_OK); /* never recorded */
         memset(pinned, 50 + slot, N);
         stop_until_waited_for(rt, CUDA_MAIN);
         cuda_rt_copy(rt, p, pinned, N, CUDA_UPLOAD);
@@ -346,7 +343,7 @@ static void test_order(void **state)
     }
     cuda_rt_watch(rt, NULL, NULL);
     memset(pinned, 98, N);
-    stop(rt, CUDA_MAIN); /* the others go on */
+    stop(rt, CUDA_MAIN); /* the other queues continue */
     cuda_rt_copy_on(rt, CUDA_COPY, p, pinned, N, CUDA_UPLOAD);
     cuda_rt_event_record(rt, CUDA_COPY, uploaded);
     assert_int_equal(cuda_rt_event_wait(rt, uploaded, &err), STATUS_OK);
@@ -360,7 +357,7 @@ static void test_order(void **state)
     assert_int_equal(p[0], 99);
     stop_until_waited_for(rt, CUDA_COMM);
     cuda_rt_copy_on(rt, CUDA_COMM, other, p, N, CUDA_DOWNLOAD);
-    cuda_rt_release(rt, p); /* after that, and by a wait that can be stopped: cudaFree's cannot */
+    cuda_rt_release(rt, p); /* waits in a way that can be stopped, unlike cudaFree */
     assert_int_equal(other[0], 99);
     cuda_rt_watch(rt, NULL, NULL);
     cuda_rt_event_free(rt, uploaded);
@@ -371,7 +368,7 @@ static void test_order(void **state)
     cuda_rt_close(rt);
 }
 
-/* One thread with two devices by turns, and another thread that has used none. */
+/* One thread uses two devices in turn, while another thread has used none. */
 static void *use_both(void *args)
 {
     struct cuda_rt **rt = args;
@@ -391,7 +388,7 @@ static void *use_both(void *args)
             return "failed";
     for (int i = 0; i < 2; i++) cuda_rt_event_free(rt[i], event[i]);
     for (int i = 0; i < 2; i++) cuda_rt_release(rt[i], p[i]);
-    return back[0] == 1 && back[1] == 2 ? NULL : "another's bytes";
+    return back[0] == 1 && back[1] == 2 ? NULL : "bytes of the other device";
 }
 
 static void test_threads(void **state)
@@ -409,8 +406,7 @@ static void test_threads(void **state)
     for (int i = 0; i < 2; i++) cuda_rt_close(rt[i]);
 }
 
-/* ---- what ends waits ------------------------------------------------------------------------------------------------
- */
+/* ---- stopped waits ----------------------------------------------------------------------------------------------- */
 
 struct watch {
     unsigned asked, ends_at; /* 0: never */
@@ -424,8 +420,7 @@ static const struct err *stopped(void *ctx)
     return ++w->asked >= w->ends_at && w->ends_at ? &w->why : NULL;
 }
 
-/* A wait that asks again and again is one that ends when the queue does, with no error of its own; and one that ends
- * before that, when it is told why. */
+/* A polling wait ends with its queue and leaves no error. It ends earlier, with the given reason, if it is stopped. */
 static void test_watched(void **state)
 {
     (void)state;
@@ -441,7 +436,7 @@ static void test_watched(void **state)
     assert_true(w.asked > 5);
     assert_true(atomic_load(&progress->moves) > moves);
     assert_int_equal(atomic_load(&progress->waits), 0);
-    cuda_rt_launched(rt, "a launch after a wait"); /* "not ready" is not its error */
+    cuda_rt_launched(rt, "a launch after a wait"); /* no "not ready" from the polls */
     settled(rt);
 
     struct cuda_event *event;
@@ -458,12 +453,12 @@ static void test_watched(void **state)
     atomic_store(&open_now, true);
     cuda_rt_watch(rt, NULL, NULL);
     assert_false(cuda_rt_stopped(rt));
-    failed(rt, STATUS_CLOSED, "device cuda:0 Stub 0: stopped: another GPU is gone"); /* it sticks */
+    failed(rt, STATUS_CLOSED, "device cuda:0 Stub 0: stopped: another GPU is gone"); /* the error is permanent */
     cuda_rt_event_free(rt, event);
     cuda_rt_close(rt);
 }
 
-/* What ended well, although the wait was to end: nobody may take it for done. */
+/* A wait that is stopped although its queue ended still returns the error. */
 static void test_ended_well_and_stopped(void **state)
 {
     (void)state;
@@ -476,7 +471,7 @@ static void test_ended_well_and_stopped(void **state)
     cuda_rt_close(rt);
 }
 
-/* The first error stays, with its call; what comes after it says nothing new. */
+/* The first error stays, with its call; later errors are ignored. */
 static void test_failing_device(void **state)
 {
     (void)state;
@@ -505,7 +500,7 @@ static void test_grids(void **state)
     assert_true(cuda_rt_stream(rt, CUDA_COMM) != grid.stream);
     settled(rt);
     grid = cuda_rt_grid(rt, 1, 65536);
-    assert_int_equal(grid.x | grid.y, 0); /* refused by a launch, too */
+    assert_int_equal(grid.x | grid.y, 0); /* a launch refuses this grid */
     failed(rt, STATUS_LIMIT, "device cuda:0 Stub 0: an operation is too large for one launch");
     cuda_rt_close(rt);
     rt = open_one(0);

@@ -1,8 +1,9 @@
-/* cuDNN compiles the graphs of attention for GPUs that are not here: it has descriptions of them
- * (tests/cuda/properties, written by hand after the data sheets) and a driver that pretends
- * (tests/cuda/stubs/driver_stub.c). Every shape must find an engine that compiles with a workspace below the limit of a
- * plan. What the graphs compute, test_cuda_attn_graph proves; what a GPU makes of them, only a GPU. Usage:
- * test_cudnn_graphs FOLDER [all]; 77 where cuDNN is not to be had. */
+/* Tests that the real cuDNN compiles the attention graphs for GPUs that are not present. It uses descriptions of the
+ * GPUs (tests/cuda/stubs/properties, written by hand from data sheets) and a stub of the driver (driver_stub.c). Every
+ * shape needs an engine whose workspace is below the limit of a plan. test_cuda_attn_graph tests the results of the
+ * graphs; their execution needs a GPU.
+ *
+ * Usage: test_cudnn_graphs FOLDER [all]; exits with 77 without cuDNN. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static void graph_of(struct attn_graph *graph, struct attn_graph_shape shape, en
         attn_graph_backward(graph, &shape);
 }
 
-/* Pointers are accepted where they are aligned; without a device nothing is executed, and that is said. */
+/* Aligned pointers are accepted; the execution then fails with an error, because there is no device. */
 static bool accepts_pointers(struct cudnn_plan *plan, struct err *err)
 {
     void *memory[ATTN_ROLES];
@@ -56,7 +57,7 @@ static void check(const struct cudnn_lib *lib, const struct cudnn_target *target
     if (status == STATUS_OK) facts = cudnn_plan_facts(plan);
     shape.exact = direction == BACKWARD_EXACT;
     shape.capability = arch;
-    bool known = lib->number / 100 >= 908 && lib->number / 100 <= 928; /* 9.8 to 9.28 agree */
+    bool known = lib->number / 100 >= 908 && lib->number / 100 <= 928; /* 9.8 to 9.28 behave alike */
     size_t planned = attn_graph_workspace(&shape), more = arch == 90 ? 0 : 256;
     if (good && direction != FORWARD && known && (facts.workspace > planned || facts.workspace + more < planned))
         good = err_set(&err, STATUS_STATE, "workspace of %zu, planned is %zu", facts.workspace, planned) == STATUS_OK;
@@ -71,9 +72,8 @@ static void check(const struct cudnn_lib *lib, const struct cudnn_target *target
     cudnn_plan_free(plan);
 }
 
-/* What does not fit together is refused, in one line, not compiled to something; so is what wants more workspace than
- * it may have, and a head of 7 columns, of which cuDNN 9.19 speaks in several lines. (Of other mistakes, as strides
- * that no kernel takes, it dies.) */
+/* Inconsistent graphs, too large workspaces and heads of 7 columns are refused in one line. For the latter, cuDNN 9.19
+ * reports several lines. Other errors, such as unsupported strides, crash cuDNN, so they are not tested. */
 static void check_refusals(const struct cudnn_lib *lib, const struct cudnn_target *target)
 {
     for (int bug = 0; bug < 3; bug++) {
@@ -83,10 +83,10 @@ static void check_refusals(const struct cudnn_lib *lib, const struct cudnn_targe
         struct err err = {0};
         if (bug == 2) shape.head_dim = 7;
         graph_of(&graph, shape, bug ? BACKWARD : FORWARD);
-        if (!bug) graph.ops[0].b = 2; /* values, not turned, where keys belong */
+        if (!bug) graph.ops[0].b = 2; /* values that are not transposed in place of keys */
         enum status status = cudnn_plan_create(lib, target, &graph, bug == 1 ? 0 : WORKSPACE_MAX, false, &plan, &err);
         bool refused = status == (bug == 1 ? STATUS_LIMIT : STATUS_UNSUPPORTED) && !strchr(err.msg, '\n');
-        printf("bug %d: %s\n", bug, refused ? err.msg : "NOT NOTICED");
+        printf("bug %d: %s\n", bug, refused ? err.msg : "NOT REFUSED");
         failed += !refused;
         cudnn_plan_free(plan);
     }
@@ -98,7 +98,7 @@ static enum status target_of(const struct cudnn_lib *lib, const char *folder, in
     char path[512], json[4096] = "";
     snprintf(path, sizeof path, "%s/sm_%d.json", folder, arch);
     FILE *file = fopen(path, "rb");
-    if (!file) return err_set(err, STATUS_NOTFOUND, "no %s", path);
+    if (!file) return err_set(err, STATUS_NOTFOUND, "cannot open %s", path);
     size_t n = fread(json, 1, sizeof json - 1, file);
     fclose(file);
     json[n] = '\0';
@@ -115,17 +115,17 @@ static void check_arch(const struct cudnn_lib *lib, const struct cudnn_target *t
                                          .kv_heads = shared ? 4 : 12,
                                          .seq = odd ? 1000 : 1024,
                                          .head_dim = head_dims[i >> 2]};
-        if (!all && i != (size_t)(3 * which) % 16) continue; /* a shape for each GPU, another one for each */
+        if (!all && i != (size_t)(3 * which) % 16) continue; /* one shape per GPU, each a different one */
         for (int d = FORWARD; d <= BACKWARD_EXACT; d++)
             if (all || d == FORWARD || d == 1 + which % 2) check(lib, target, archs[which], &shape, (enum direction)d);
     }
 }
 
-/* What a GPU has of the library must not go with a device that is closed. */
+/* The library must stay loaded when a device is closed. */
 static void check_stays(void)
 {
     void *object = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_NOLOAD);
-    printf("the library %s\n", object ? "stays" : "IS UNLOADED");
+    printf("cuDNN %s\n", object ? "stays loaded" : "IS UNLOADED");
     failed += !object;
     if (object) dlclose(object);
 }
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     bool all = argc > 2 && strcmp(argv[2], "all") == 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 2) {
-        fprintf(stderr, "usage: test_cudnn_graphs FOLDER-OF-PROPERTIES [all]\n");
+        fprintf(stderr, "usage: test_cudnn_graphs FOLDER [all]\n");
         return 2;
     }
     if (cudnn_lib_open(&lib, &err) != STATUS_OK) {

@@ -1,7 +1,7 @@
-/* Each call of cuBLASLt, cuDNN and NCCL fails once in a replica's life, on the whole plugin with stubs of the libraries
- * (stub_faults.h). Where there is another way the life goes on, with the numbers that it should have; else it ends with
- * a line that names the device and the library. It never waits for what will not come, and leaves nothing behind.
- * ATOLL_EVERY_CALL=1: not only a few calls of each function, but all of them. */
+/* Tests that every call of cuBLASLt, cuDNN and NCCL may fail in a replica's life, on the whole plugin with stubs of the
+ * libraries (stub_faults.h). If there is an alternative, the life continues with the right results; otherwise it ends
+ * with a line that names device and library. It does not hang and leaves no object.
+ * ATOLL_EVERY_CALL=1: fail all calls of each function, not only a few. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,21 +17,21 @@
 #include "tests/cuda/stubs/stubbed_life.h"
 #include "tests/lib/device/emulated_plugin.h"
 
-/* Of nccl.h and cudnn_graph.h, which a build may be without. */
+/* Values from nccl.h and cudnn_graph.h, which a build may lack. */
 enum { NCCL_SYSTEM_ERROR = 2, NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7 };
 enum { CUDNN_BAD_PARAM = 2000, CUDNN_NOT_SUPPORTED = 3000, CUDNN_NO_HOST_MEMORY = 4003, CUDNN_EXECUTION_FAILED = 5000 };
 
-/* Lives that nothing disturbs, the usual way and where the library is not used as it might be; the one looked at. */
+/* Lives without a failure, with and without use of the library, and the current life. */
 static struct life_end calm, without, end;
 
 struct failures {
     struct life life;
     struct stub_faults *faults;
-    const char *whose;   /* calls they are, as lines name it */
-    const int *statuses; /* up to 0; one after the other */
-    unsigned most;       /* calls of each function that fail */
-    const char *note;    /* the device's, where it does without; NULL: it says nothing of it */
-    double near;         /* to losses and norms, relative; 0: to the bit, and parameters, too */
+    const char *whose;   /* library name in error lines */
+    const int *statuses; /* statuses of the failed calls, ended by 0 */
+    unsigned most;       /* number of calls that fail per function */
+    const char *note;    /* note of the device if it works without the library; NULL: no note */
+    double near;         /* relative tolerance of losses and norms; 0: equal bits, also of parameters */
 };
 
 static bool alike(const struct life_end *a, const struct life_end *b, double near)
@@ -54,17 +54,17 @@ static bool right_numbers(const struct failures *f)
 static const char *wrong_end(const struct failures *f, size_t left)
 {
     const char *line = end.why.msg;
-    if (end.stays) return "memory stays";
-    if (stubbed.left() != left) return "objects of the runtime stay";
-    if (stubbed.cublaslt->left || f->faults->left) return "objects of the library stay";
+    if (end.stays) return "memory left";
+    if (stubbed.left() != left) return "objects of the runtime left";
+    if (stubbed.cublaslt->left || f->faults->left) return "objects of the library left";
     if (end.status == STATUS_OK) return right_numbers(f) ? NULL : "other numbers";
-    if (f->faults->after) return "ended without a call that failed";
-    if (strchr(line, '\n')) return "more than a line";
+    if (f->faults->after) return "ended with an error without a failed call";
+    if (strchr(line, '\n')) return "more than one line";
     bool device = strstr(line, "cuda:") || strstr(line, "GPUs of this worker");
-    return device && strstr(line, f->whose) ? NULL : "says too little";
+    return device && strstr(line, f->whose) ? NULL : "the line lacks the device or the library";
 }
 
-/* The nth call of `call` fails; how it ended, *reached: there was such a call. */
+/* Run a life whose nth call of `call` fails. Returns whether that call occurred. */
 static bool live_once(const struct failures *f, const char *call, int status, unsigned long nth)
 {
     size_t left = stubbed.left();
@@ -78,7 +78,7 @@ static bool live_once(const struct failures *f, const char *call, int status, un
     return end.status == STATUS_OK;
 }
 
-/* In progress nothing is that is no call in a communicator. */
+/* Only ncclCommGetAsyncError can report ncclInProgress as a failure. */
 static bool fits(const char *call, int status)
 {
     return status != NCCL_IN_PROGRESS || !strcmp(call, "ncclCommGetAsyncError");
@@ -96,10 +96,10 @@ static void call_fails(const struct failures *f, const char *call, unsigned long
             ended += !live_once(f, call, f->statuses[s], most > 1 ? 1 + j * (n - 1) / (most - 1) : 1);
             lives++;
         }
-    print_message("%s %s: %lu calls, %u of %u lives ended early\n", f->life.device, call, n, ended, lives);
+    print_message("%s %s: %lu calls, %u of %u lives ended with an error\n", f->life.device, call, n, ended, lives);
 }
 
-/* All that a life without a failure calls. */
+/* Fail every function that a life without a failure calls. */
 static void each_fails(const struct failures *f)
 {
     memset(f->faults->seen, 0, sizeof f->faults->seen);
@@ -114,7 +114,7 @@ static void undisturbed(const struct life *life, struct life_end *out)
     if (out->status != STATUS_OK) fail_msg("%s", out->why.msg);
 }
 
-/* An algorithm that is refused when it is proposed leaves the other, and a product that ends in more the plain one. */
+/* After a refused algorithm the next proposal is used; after a refused fused product, separate kernels. */
 static void test_products(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void test_products(void **state)
     assert_true(alike(&calm, &without, 0));
     each_fails(&f);
     f.life.bf16 = true;
-    f.near = 2e-3; /* by the roundings between a product and a kernel */
+    f.near = 2e-3; /* rounding between a product and a separate kernel */
     setenv("ATOLL_EPILOGUE", "separate", 1);
     undisturbed(&f.life, &without);
     setenv("ATOLL_EPILOGUE", "fused", 1);
@@ -139,7 +139,7 @@ static void test_products(void **state)
     unsetenv("ATOLL_EPILOGUE");
 }
 
-/* Where cuDNN has no plan the own kernels are taken, which is said; where it was asked for, that is an error. */
+/* If cuDNN has no plan, Atoll's kernels run, with a note. If cuDNN is required, this is an error. */
 static void test_attention(void **state)
 {
     (void)state;
@@ -157,16 +157,16 @@ static void test_attention(void **state)
     if (!stubbed_find(library, "cudnn_faults", &f.faults)) fail_msg("%s has no faults", library);
     undisturbed(&f.life, &without);
     for (int i = 0; i < 3; i++) {
-        if (i == 1 && !getenv("ATOLL_EVERY_CALL")) continue; /* test_cuda_cudnn_rt has them */
+        if (i == 1 && !getenv("ATOLL_EVERY_CALL")) continue; /* test_cuda_cudnn_rt covers these */
         setenv("ATOLL_ATTENTION", wishes[i], 1);
         undisturbed(&f.life, &calm);
         assert_false(alike(&calm, &without, 0));
-        if (i == 2) f.note = "none: it is asked for";
+        if (i == 2) f.note = "no note: cuDNN is required";
         f.most = i ? 2 : 3;
         each_fails(&f);
     }
     setenv("ATOLL_ATTENTION", "", 1);
-    if (!access(getenv("ATOLL_NCCL_LIBRARY"), R_OK)) { /* the second of two GPUs alone: that is said, too */
+    if (!access(getenv("ATOLL_NCCL_LIBRARY"), R_OK)) { /* only the second of two GPUs fails: the note appears, too */
         f.faults->call = "cudnnCreate";
         f.faults->after = 2;
         f.life.device = "cuda:0,1";
@@ -186,7 +186,7 @@ static void test_collectives(void **state)
     const char *library = getenv("ATOLL_NCCL_LIBRARY");
     if (access(library, R_OK)) skip();
     if (!stubbed_find(library, "nccl_faults", &f.faults)) fail_msg("%s has no faults", library);
-    for (int i = 0; i < 3; i++) { /* each has other collectives */
+    for (int i = 0; i < 3; i++) { /* each mode uses other collectives */
         f.life.optimizer = i ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
         f.life.gradients = i == 2;
         f.most = i == 1 ? 3 : 2;
@@ -195,7 +195,7 @@ static void test_collectives(void **state)
         each_fails(&f);
     }
     f.life.gradients = false;
-    setenv("ATOLL_STUB_NCCL_REFUSE", "1:3", 1); /* so that all are aborted */
+    setenv("ATOLL_STUB_NCCL_REFUSE", "1:3", 1); /* aborts all ranks */
     for (unsigned long nth = 1; nth < 3; nth++) assert_false(live_once(&f, "ncclCommAbort", NCCL_SYSTEM_ERROR, nth));
     unsetenv("ATOLL_STUB_NCCL_REFUSE");
 }
