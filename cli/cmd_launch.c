@@ -49,7 +49,7 @@ static enum status find_programs(struct launch *l, struct err *err)
     const char *given = getenv("ATOLL_BIN_DIR");
     if (given && *given) {
         if (snprintf(l->bin_dir, sizeof l->bin_dir, "%s", given) >= (int)sizeof l->bin_dir)
-            return err_set(err, STATUS_LIMIT, "ATOLL_BIN_DIR is longer than a path");
+            return err_set(err, STATUS_LIMIT, "ATOLL_BIN_DIR: longer than %zu bytes", sizeof l->bin_dir - 1);
         return STATUS_OK;
     }
     ssize_t n = readlink("/proc/self/exe", l->bin_dir, sizeof l->bin_dir - 1);

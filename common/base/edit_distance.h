@@ -4,8 +4,8 @@
 
 enum { EDIT_DISTANCE_MAX = 48 };
 
-/* Levenshtein distance: insertions, deletions and replacements that turn a into b. Only the first EDIT_DISTANCE_MAX
- * bytes of each count. */
+/* Levenshtein distance: insertions, deletions and replacements that turn a into b. Compares only the
+ * first EDIT_DISTANCE_MAX bytes of each string. */
 int edit_distance(const char *a, const char *b);
 
 #endif

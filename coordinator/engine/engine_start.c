@@ -48,8 +48,8 @@ static enum status check_config(const struct engine *e, struct err *err)
     if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
     TRY(name_differences(e, names, sizeof names, err));
     return err_set(err, STATUS_INVALID,
-                   "the run folder contains a run with other settings: %s: use the settings of that run, or another "
-                   "--dir (model.init_from starts a new run from a checkpoint of this one)",
+                   "the run folder belongs to a run with other settings: %s: restore those settings, or choose another "
+                   "--dir and start from this run's checkpoint (model.init_from)",
                    names);
 }
 
@@ -206,7 +206,8 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
     enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
     if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
-        status = err_set(err, STATUS_LIMIT, "the configuration is too long to send to workers");
+        status =
+            err_set(err, STATUS_LIMIT, "the configuration is too long to send to workers: shorten its paths and names");
     if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
     if (status == STATUS_OK) status = recover(e, err);
     if (status == STATUS_OK) status = init_volatile(e, err);

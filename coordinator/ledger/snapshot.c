@@ -394,7 +394,8 @@ enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round,
     for (uint32_t f = 0; f < l->layout.n_fragments; f++)
         if (l->outer.fragments[f].hash != info->hashes[f])
             return err_set(err, STATUS_CORRUPT,
-                           "checkpoint round_%06llu: model.safetensors was changed after it was written",
+                           "checkpoint round_%06llu: model.safetensors was changed after it was written: restore it, "
+                           "or remove this checkpoint",
                            (unsigned long long)round);
     return STATUS_OK;
 }

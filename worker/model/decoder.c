@@ -212,8 +212,8 @@ static enum status fill_model(struct model *m, struct err *err)
     if (!m->blocks || !m->host_logits) return err_set(err, STATUS_NOMEM, "no memory for the model");
     enum status status = device_params_plan(m->dev, m->kind.n_params);
     if (status != STATUS_OK)
-        return err_set(err, status, "no memory for %llu parameters in bf16 on %s", (unsigned long long)m->kind.n_params,
-                       m->dev->name);
+        return err_set(err, status, "no memory for %llu parameters in bf16 on %s: use train.precision=fp32",
+                       (unsigned long long)m->kind.n_params, m->dev->name);
     TRY(allocate_activations(m, err));
     status = plan_all(m);
     if (status != STATUS_OK)

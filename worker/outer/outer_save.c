@@ -203,11 +203,11 @@ static enum status check_saved(const struct outer_loop *loop, struct err *err)
         return err_set(err, STATUS_MISMATCH, "it belongs to another worker");
     if (s->layout_hash != layout_hash(loop->model.layout) || s->n_params != loop->n_params ||
         s->n_fragments != loop->n_fragments)
-        return err_set(err, STATUS_MISMATCH, "it has another model");
+        return err_set(err, STATUS_MISMATCH, "it belongs to another model");
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct outer_fragment *f = &loop->f[i];
         if (s->f[i].count != f->count || s->f[i].payload_size > f->payload_cap)
-            return err_set(err, STATUS_MISMATCH, "it has other fragments");
+            return err_set(err, STATUS_MISMATCH, "its fragments differ from those of the run");
         if (hash_floats(loop->model.pool, s->theta + f->offset, f->count) != s->f[i].hash)
             return err_set(err, STATUS_CORRUPT, "its parameters do not match their hash");
     }

@@ -23,7 +23,7 @@ enum memory_class {
 /* Bytes of the outer loop in one memory. */
 struct memory_outer {
     uint64_t anchor, residual, messages;
-    bool optional; /* without room on the device, the host computes deltas */
+    bool optional; /* the host computes deltas if the device has no room */
 };
 
 #endif

@@ -476,9 +476,9 @@ static void test_other_settings_are_refused(void **state)
     err = (struct err){0};
     rig.config.inner.moments = PRECISION_BF16; /* a key whose default is not written */
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_string_equal(err.msg, "the run folder contains a run with other settings: inner.moments (bf16 here, "
-                                 "fp32 there): use the settings of that run, or another --dir (model.init_from starts "
-                                 "a new run from a checkpoint of this one)");
+    assert_string_equal(err.msg, "the run folder belongs to a run with other settings: inner.moments (bf16 here, "
+                                 "fp32 there): restore those settings, or choose another --dir and start from this "
+                                 "run's checkpoint (model.init_from)");
     rig.engine = NULL;
     rig.config.inner.moments = PRECISION_FP32;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */
