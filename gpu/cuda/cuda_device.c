@@ -88,7 +88,7 @@ static enum status cuda_reached(struct device *dev, int slot, struct err *err)
 
 void cuda_slow_attention(struct cuda_device *cuda, const char *why)
 {
-    snprintf(cuda->base.note, sizeof cuda->base.note, "attention uses Atoll's own kernel, which is slower: %.150s",
+    snprintf(cuda->base.note, sizeof cuda->base.note, "attention uses Atoll's own kernel, which is slower: %.145s",
              why);
 }
 
@@ -103,8 +103,7 @@ static enum status open_attention(struct cuda_device *cuda, struct err *err)
         enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
         if (status != STATUS_OK) cuda_slow_attention(cuda, why.msg);
         if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
-            return err_set(err, status, "device %s: %s; set ATOLL_ATTENTION=own to do without cuDNN", cuda->base.name,
-                           why.msg);
+            return err_set(err, status, "device %s: %s; use ATOLL_ATTENTION=own instead", cuda->base.name, why.msg);
     }
     size_t used = strlen(cuda->base.name);
     snprintf(cuda->base.name + used, sizeof cuda->base.name - used, " bf16, %s", name);

@@ -10,9 +10,9 @@
 
 enum {
     CUDA_PARTIAL_FLOATS = 2 << 20, /* [floats] room for partial column sums */
-    CUDA_ROW_BLOCKS = 512,       /* at most so many blocks of rows for the partial sums of dw, db and bias gradients */
-    CUDA_HEAD_PART = 64,         /* logits in memory at a time take 1/64 of the GPU's memory, */
-    CUDA_HEAD_BYTES = 256 << 20, /* but at least so many bytes, */
+    CUDA_ROW_BLOCKS = 512,         /* blocks of rows, at most, in sums of dw, db and bias gradients */
+    CUDA_HEAD_PART = 64,           /* logits in memory at a time take 1/64 of the GPU's memory, */
+    CUDA_HEAD_BYTES = 256 << 20,   /* but at least so many bytes, */
     CUDA_HEAD_BYTES_MAX = 1 << 30, /* and at most so many */
     CUDA_HEAD_ROWS = 128,          /* chunks of logits have a multiple of so many rows: tiles of matrix products */
     CUDA_MUON_FLOATS = 8 << 20,    /* floats of one batch of equal matrices; a batch has at least one matrix */

@@ -76,8 +76,7 @@ void cuda_op_send(struct device *dev, void *dst, const void *src, size_t bytes)
     cuda_written(cuda, dst, bytes);
     if (!s->bytes) {
         cuda_rt_copy(cuda->rt, dst, src, bytes, CUDA_UPLOAD);
-        enum status ignored =
-            cuda_rt_sync(cuda->rt, NULL); /* the caller may change src now; an error stays for the caller */
+        enum status ignored = cuda_rt_sync(cuda->rt, NULL); /* src may change now; an error sticks */
         (void)ignored;
         return;
     }

@@ -46,8 +46,8 @@ ATOLL_ATTENTION=own launch forced
 grep -q 'bf16, own attention' forced/logs/worker-0.log ||
     fail "ATOLL_ATTENTION=own: the log does not name the own kernel"
 ATOLL_ATTENTION=flash launch unknown
-refused unknown 'ATOLL_ATTENTION is "flash": own, cudnn or exact'
+refused unknown 'ATOLL_ATTENTION is "flash": set it to own, cudnn or exact'
 unset ATOLL_EMULATE_CUDNN
 ATOLL_ATTENTION=cudnn launch wanted
-refused wanted 'the emulation has no cuDNN; ATOLL_ATTENTION=own does without'
+refused wanted 'the emulation has no cuDNN; use ATOLL_ATTENTION=own instead'
 echo ok

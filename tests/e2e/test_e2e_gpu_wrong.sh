@@ -42,18 +42,18 @@ refused 'train.ranks: 3 does not match the 2 GPUs' --train.devices=cuda:0,1 --tr
 refused 'train.recompute: "some" is not a choice; allowed: ' --train.devices=cuda --train.recompute=some
 wide='--model.n_embd=256 --model.n_head=1'
 # shellcheck disable=SC2086 # two settings
-refused 'heads of 256 columns .n_embd / n_head., a GPU takes 128 at most; use train.devices=cpu instead' \
+refused 'heads of 256 columns .n_embd / n_head.: a GPU supports at most 128; use train.devices=cpu instead' \
     --train.devices=cuda $wide
-refused '16384 sequences of 4 heads at a time, a GPU takes 65535 heads in all: a smaller train.batch_size with' \
+refused '16384 sequences of 4 heads: a GPU supports 65535 heads in one batch: lower train.batch_size and raise' \
     --train.devices=cuda:0 --train.batch_size=16384 --model.block_size=1 --model.n_head=4 --train.eval_every=0
 export ATOLL_ATTENTION=fast
-refused 'ATOLL_ATTENTION is "fast": own, cudnn or exact are allowed' --train.devices=cuda --train.precision=bf16
+refused 'ATOLL_ATTENTION is "fast": set it to own, cudnn or exact' --train.devices=cuda --train.precision=bf16
 ATOLL_ATTENTION=cudnn
-refused 'no cuDNN; ATOLL_ATTENTION=own does without' --train.devices=cuda --train.precision=bf16
+refused 'no cuDNN; use ATOLL_ATTENTION=own instead' --train.devices=cuda --train.precision=bf16
 unset ATOLL_ATTENTION
 ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: .*; use train.devices=cpu instead' \
     --train.devices=cuda
-passing=1 ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: see nvidia-smi' --train.devices=cuda
+passing=1 ATOLL_EMULATED_MEMORY=1000 refused 'has no memory left: check nvidia-smi' --train.devices=cuda
 
 # The advice of `atoll generate` names its own options, not train.*.
 generate() { # LINE RUN OPTIONS...
@@ -70,9 +70,9 @@ launch wide --train.devices=cpu $wide
 ((status == 0)) || fail "$wide: exit code $status: $(tail -n 3 wide.log)"
 generate 'heads of 256 columns .*; use --device cpu instead$' wide --device cuda
 ATOLL_CUDA_PLUGIN=$BIN/none.so generate '^atoll: CUDA: no .*; use --device cpu instead$' wide --device cuda
-generate 'device cuda:9: this machine has 3: cuda:0 to cuda:2$|cuda:9: the emulation has 3' wide --device cuda:9
+generate 'device cuda:9: not on this machine, which has cuda:0 to cuda:2$|cuda:9: the emulation has 3' wide --device cuda:9
 generate 'device "gpu" is unknown: use auto, cpu or cuda$' wide --device gpu
-ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: see nvidia-smi who holds it, or take another GPU' wide --device cuda
+ATOLL_EMULATED_MEMORY=1000 generate 'no memory left: check nvidia-smi for other processes, or use another GPU' wide --device cuda
 [[ -e /proc/driver/nvidia/version ]] ||
     ATOLL_CUDA_PLUGIN='' generate 'CUDA: (no|the NVIDIA driver shows no GPU).*; use --device cpu instead$' wide --device cuda:0
 
@@ -82,7 +82,7 @@ for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model
     # shellcheck disable=SC2086 # several settings
     launch odd --train.devices=cuda --train.precision=bf16 $odd
     ((status == 0)) || fail "$odd: exit code $status: $(tail -n 3 odd.log)"
-    grep -q 'attention by the own kernel, which is slower' odd/logs/worker-0.log ||
+    grep -q 'own kernel, which is slower' odd/logs/worker-0.log ||
         fail "$odd: the log does not name the slower attention kernel"
     rm -rf odd
 done

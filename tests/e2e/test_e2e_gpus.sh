@@ -60,7 +60,7 @@ ended "$pid"
 mkdir -p hung
 ATOLL_EMULATED_HANG=1:400 ATOLL_GPU_TIMEOUT=3 ATOLL_GPU_GRACE=3 start hung.log "${command[@]}" --dir hung \
     --train.devices=cuda:0,1,2 --train.batch_size=6
-until_true 60 "the line of the GPU that hangs" grep -rqE 'device cuda:1 emulated.*this worker did not end by itself within 3 s' hung/logs
+until_true 60 "the line of the GPU that hangs" grep -rqE 'device cuda:1 emulated.*the worker did not exit within 3 s' hung/logs
 until_true 20 "the end of its worker" grep -q 'worker-0 exited with code 1' hung.log
 kill -TERM "$pid"
 wait "$pid" || true

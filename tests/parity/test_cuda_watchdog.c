@@ -189,7 +189,7 @@ static void test_stays_away(void **state)
     for (int i = 0; i < 2; i++) {
         open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_QUEUE", queues[i], NULL);
         each(away_main);
-        assert_first_failure(-1, "does not come to collective 0");
+        assert_first_failure(-1, "did not reach collective 0");
         close_group();
     }
 }
@@ -200,7 +200,7 @@ static void test_hung_gpu(void **state)
     (void)state;
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:3", NULL);
     each(step_main);
-    assert_first_failure(-1, "does not come to collective 1");
+    assert_first_failure(-1, "did not reach collective 1");
     emulate_hangs_end(); /* with a real GPU, closing the device would hang */
     close_group();
 }
@@ -224,7 +224,7 @@ static void test_hung_alone(void **state)
     open_ranks(RANKS, NULL, "ATOLL_GPU_TIMEOUT", "1", "ATOLL_EMULATED_HANG", "1:1", NULL);
     each(alone_main);
     assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:1 emulated");
-    assert_contains(colls[0].ops->failure(&colls[0])->msg, "does not end what others have ended");
+    assert_contains(colls[0].ops->failure(&colls[0])->msg, "did not finish work that the other GPUs have finished");
     assert_int_equal(ranks[1].status, STATUS_CLOSED);
     emulate_hangs_end();
     close_group();
@@ -281,14 +281,14 @@ static void check_last_resort(const char *name, const char *value, const char *w
     close_group();
     assert_contains(last_line, "device cuda:1 emulated");
     assert_contains(last_line, what);
-    assert_contains(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "the worker did not exit within 1 s");
 }
 
 static void test_last_resort(void **state)
 {
     (void)state;
     check_last_resort("ATOLL_EMULATED_ABORT", "hangs", "a kernel failed");
-    check_last_resort("ATOLL_EMULATED_HANG", "1:1", "does not come to collective 0");
+    check_last_resort("ATOLL_EMULATED_HANG", "1:1", "did not reach collective 0");
 }
 
 /* The run succeeds, but closing one GPU hangs. */
@@ -303,8 +303,8 @@ static void test_close_hangs(void **state)
     close_group();
     pthread_join(unhang, NULL);
     assert_contains(last_line, "device cuda:1 emulated");
-    assert_contains(last_line, "does not close, without an answer for 1 s");
-    assert_contains(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "did not close within 1 s");
+    assert_contains(last_line, "the worker did not exit within 1 s");
 }
 
 /* A single GPU hangs: its thread is in a blocking wait, or submits now and then. */
@@ -318,7 +318,7 @@ static void test_only_gpu_hangs(void **state)
     pthread_join(unhang, NULL);
     assert_contains(colls[0].ops->failure(&colls[0])->msg, "device cuda:0 emulated on the CPU: no progress for 1 s");
     assert_contains(last_line, "device cuda:0 emulated on the CPU: no progress for 1 s (ATOLL_GPU_TIMEOUT)");
-    assert_contains(last_line, "this worker did not end by itself within 1 s");
+    assert_contains(last_line, "the worker did not exit within 1 s");
     assert_int_equal(colls[0].ops->start_all_reduce(&colls[0], ranks[0].x, FLOATS, 0), STATUS_CLOSED);
     close_ranks(1);
 }

@@ -69,10 +69,9 @@ struct cuda_comm {
     ncclComm_t comm; /* NULL: not initialized, or aborted */
     int rank;
     pthread_mutex_t lock;
-    bool inside; /* the rank is inside an NCCL call */
-    bool ended;  /* aborted: no more calls */
-    bool broken; /* a call failed; the rank makes no further calls, because other ranks would match them with the failed
-                    one */
+    bool inside;   /* the rank is inside an NCCL call */
+    bool ended;    /* aborted: no more calls */
+    bool broken;   /* a call failed: no further calls, which other ranks would match with it */
     char why[300]; /* if broken: the error */
 };
 

@@ -10,7 +10,7 @@ enum {
     ACT_BYTES = 2, /* bf16 */
     ALIGN = 256,
     SCRATCH_MAX = 1 << 30, /* limit for several sequences: more sequences at a time are not faster */
-    SCRATCH_SHARE = 8 /* one sequence may use 1/8 of the GPU's memory, because it cannot be cut: T*T in exact graphs */
+    SCRATCH_SHARE = 8      /* one sequence may use 1/8 of the GPU's memory; it cannot be cut (T*T if exact) */
 };
 
 struct cuda_cudnn {

@@ -39,7 +39,7 @@ enum status cudnn_rt_open(struct cuda_rt *rt, struct cudnn_rt **out, char *name,
         if (code == CUDNN_STATUS_SUCCESS) dnn->handle = handle;
         if (code == CUDNN_STATUS_SUCCESS) code = dnn->lib.set_stream(dnn->handle, stream);
         if (code != CUDNN_STATUS_SUCCESS)
-            status = err_set(err, STATUS_UNSUPPORTED, "cannot start cuDNN: %s", dnn->lib.status_text(code));
+            status = err_set(err, STATUS_UNSUPPORTED, "cuDNN cannot start: %s", dnn->lib.status_text(code));
     }
     if (status != STATUS_OK) {
         cudnn_rt_close(dnn);

@@ -30,13 +30,13 @@ enum {
     CUDA_XENT_THREADS = 512,   /* threads per block of cuda_xent */
     CUDA_ROW_WARPS = 8,        /* rows per block of a row kernel, one warp each */
     CUDA_GRID_Y_MAX = 65535,   /* limit of grid y of any launch; for attention: heads of all sequences */
-    CUDA_SEGMENTS = 1024, /* segments of a reduction to a scalar, at most; their number depends on the length alone */
-    CUDA_ATTN_ROWS = 8,   /* queries (in backward: keys) per block of plain attention, one warp each */
-    CUDA_ATTN_HEAD_MAX = 128, /* columns of a head, at most: limit of shared memory */
-    CUDA_ATTN_TILE = 128,     /* queries or keys per block of tensor core attention, and threads of such a block */
-    CUDA_CHUNK_THREADS = 128, /* threads per block of cuda_delta_chunk */
-    CUDA_CHUNK_MAX = 4096,    /* values of a chunk, at most: 32 in the registers of each thread */
-    CUDA_CHOSEN_MAX = 1024    /* values sent of a chunk, at most: their magnitudes lie in shared memory */
+    CUDA_SEGMENTS = 1024,      /* segments of a scalar reduction, at most; the length alone decides */
+    CUDA_ATTN_ROWS = 8,        /* queries (in backward: keys) per block of plain attention, one warp each */
+    CUDA_ATTN_HEAD_MAX = 128,  /* columns of a head, at most: limit of shared memory */
+    CUDA_ATTN_TILE = 128,      /* queries or keys per block of tensor core attention, and threads of such a block */
+    CUDA_CHUNK_THREADS = 128,  /* threads per block of cuda_delta_chunk */
+    CUDA_CHUNK_MAX = 4096,     /* values of a chunk, at most: 32 in the registers of each thread */
+    CUDA_CHOSEN_MAX = 1024     /* values sent of a chunk, at most: their magnitudes lie in shared memory */
 };
 
 /* An entry of the kernel list, a section of the plugin. cuda_rt.c loads all of them when it opens a GPU. bytes: dynamic
@@ -90,11 +90,9 @@ struct cuda_embed_args {
     float *dwte, *dwpe;
     int32_t *order, *keys; /* [n] */
 };
-void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* n*c elements, wide */
-void cuda_embed_place(const struct cuda_grid *grid,
-                      const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c elements, wide */
-void cuda_embed_sort(const struct cuda_grid *grid,
-                     const struct cuda_embed_args *a); /* fills order and keys; ceil(n / 32) blocks */
+void cuda_embed_fwd(const struct cuda_grid *grid, const struct cuda_embed_args *a);   /* n*c elements, wide */
+void cuda_embed_place(const struct cuda_grid *grid, const struct cuda_embed_args *a); /* dwpe; min(n,seq)*c, wide */
+void cuda_embed_sort(const struct cuda_grid *grid, const struct cuda_embed_args *a);  /* order, keys; ceil(n / 32) */
 /* dwte, after cuda_embed_sort: ceil(n / CUDA_ROW_WARPS) by ceil(c / 32) blocks, wide */
 void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args *a);
 
@@ -118,8 +116,7 @@ void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args
 
 enum {
     CUDA_FUSED_COLUMNS = CUDA_FUSED_THREADS * CUDA_FUSED_WIDE * CUDA_WIDE,
-    CUDA_FUSED_SHORT =
-        CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* longest row that half the threads hold with one load each */
+    CUDA_FUSED_SHORT = CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* longest row for half the threads */
 };
 
 struct cuda_fused_args {
@@ -276,8 +273,7 @@ struct cuda_muon_poly_args {
     float *inverse; /* [batch], 1 / norm, written by cuda_muon_norm */
 };
 void cuda_muon_norm(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* 1 by matrices of the batch */
-void cuda_muon_poly(const struct cuda_grid *grid,
-                    const struct cuda_muon_poly_args *a); /* side * side elements by matrices */
+void cuda_muon_poly(const struct cuda_grid *grid, const struct cuda_muon_poly_args *a); /* side*side by matrices */
 
 /* --- cuda_attention.cu: ceil(seq / CUDA_ATTN_ROWS) by batch*heads blocks, bwd_kv batch*kv_heads ------------------- */
 

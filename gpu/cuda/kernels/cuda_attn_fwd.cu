@@ -67,8 +67,7 @@ DEVICE void finish(const struct cuda_attn_args *a, struct softmax *soft, unsigne
 DEVICE void forward(const struct cuda_attn_args *a, struct shared s, const int head, const int columns, const int keep)
 {
     const int n = columns / 8, n_out = head / 8, tile = columns * head * 2;
-    const unsigned stages =
-        CUDA_ATTN_TILE * (unsigned)head * 2; /* shared memory: queries, then two stages of keys and values */
+    const unsigned stages = CUDA_ATTN_TILE * (unsigned)head * 2; /* queries, then two stages of keys and values */
     unsigned warp = threadIdx.x / 32, sequence = blockIdx.y / (unsigned)a->heads;
     unsigned query_head = blockIdx.y % (unsigned)a->heads, heads = (unsigned)a->heads;
     unsigned key_head = heads + query_head / (heads / (unsigned)a->kv_heads);

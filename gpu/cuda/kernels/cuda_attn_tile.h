@@ -6,9 +6,9 @@
  * Layout: the 16 bytes `chunk` of row r lie at chunk ^ r % 8. Eight rows of one chunk, the source of one matrix load,
  * then cover all 32 banks. So do eight chunks of one row, the target of one copy.
  *
- * A warp computes 16 `m_tiles` rows of a product. sum[m * n + i] is its tile of 16 rows from 16 m and 8 columns from 8
- * i, with n tiles per row. pairs[] holds the same tiles as bf16, ready as the left factor of the next product: row g
- * first, then g + 8. */
+ * A warp computes 16 m_tiles rows of a product. sum[m * n + i] is its tile of 16 rows from row 16 m and 8 columns from
+ * column 8 i, with n tiles per row. pairs[] holds the same tiles as bf16, ready as the left factor of the next product:
+ * row g first, then g + 8. */
 #ifndef GPU_CUDA_ATTN_TILE_H
 #define GPU_CUDA_ATTN_TILE_H
 

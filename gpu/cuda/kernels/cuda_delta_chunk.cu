@@ -84,8 +84,8 @@ DEVICE unsigned rank_of(const struct places *p, unsigned j)
 DEVICE uint32_t choose(const float *x, uint32_t k, uint32_t most, struct places *p, unsigned (*sums)[WARPS])
 {
     unsigned parity = 0;
-    uint32_t low = 1, high = most + 1, taken = 0,
-             ties = 0; /* invariant: reached > k magnitudes are >= low, fewer than k are >= high */
+    /* Invariant while reached > k: `reached` magnitudes are >= low, fewer than k are >= high. */
+    uint32_t low = 1, high = most + 1, taken = 0, ties = 0;
     unsigned reached = count_reaching(x, low, sums[0]);
     while (reached > k && high - low > 1) {
         uint32_t middle = low + (high - low) / 2;

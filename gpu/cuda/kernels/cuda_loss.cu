@@ -107,7 +107,7 @@ DEVICE void xent_zero(const struct cuda_xent_args *a, size_t base, const int bf1
 
 /* loss = lse - logit[target], and unless loss_only the gradient. Grid: one block of 16 warps per row. Two blocks fit a
  * multiprocessor, so that rows in progress stay in the cache until their second read. [derived: 264 rows of 100 KB on
- * an H100, which has 50 MB; with 128256 words they take 68 MB, of which the later half stays] */
+ * an H100, which has 50 MB; with 128256 words they take 68 MB, and the later half stays] */
 ACT_KERNEL(cuda_xent, cuda_xent_args, CUDA_XENT_THREADS)
 {
     __shared__ float tops[XENT_WARPS];

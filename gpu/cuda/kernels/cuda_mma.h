@@ -11,8 +11,7 @@
 #include "gpu/cuda/kernels/cuda_act.h"
 
 enum {
-    MMA_SHARED_MAX =
-        99 << 10 /* bytes of shared memory per block on every GPU from 8.0 on (the limit of 8.6, 8.9 and 12.0) */
+    MMA_SHARED_MAX = 99 << 10 /* bytes per block on every GPU from 8.0 on (8.6, 8.9 and 12.0 have no more) */
 };
 
 #ifdef __CUDACC__

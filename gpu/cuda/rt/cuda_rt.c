@@ -125,7 +125,7 @@ enum status cuda_rt_open(int index, struct cuda_rt **out, char *name, size_t nam
     struct cudaDeviceProp prop;
     TRY(cuda_rt_count(&count, err));
     if (index < 0 || index >= count)
-        return err_set(err, STATUS_INVALID, "device cuda:%d: this machine has %d GPUs: cuda:0 to cuda:%d", index, count,
+        return err_set(err, STATUS_INVALID, "device cuda:%d: not on this machine, which has cuda:0 to cuda:%d", index,
                        count - 1);
     cudaError_t code = cudaGetDeviceProperties(&prop, index);
     if (code == cudaSuccess) code = cudaSetDevice(index);

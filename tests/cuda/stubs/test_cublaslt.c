@@ -295,7 +295,7 @@ static void test_timing_words(void **state)
         if (i < 3)
             assert_int_equal(timing, i < 2);
         else
-            assert_non_null(strstr(err.msg, "on or off are allowed"));
+            assert_non_null(strstr(err.msg, "set it to on or off"));
     }
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }

@@ -162,13 +162,13 @@ static void test_libraries(void **state)
 {
     (void)state;
     struct err err = {.code = STATUS_OK};
-    refuses("/nowhere/libnccl.so.2", "", "NCCL: several GPUs in one worker need libnccl.so.2, which cannot be loaded");
+    refuses("/nowhere/libnccl.so.2", "", "NCCL: cannot load libnccl.so.2 (/nowhere/libnccl.so.2: ");
     refuses("libm.so.6", "",
-            "NCCL: libnccl.so.2 has no ncclGetVersion: install NCCL 2.19 or newer, or start a worker "
-            "for each GPU");
+            "NCCL: libnccl.so.2 lacks ncclGetVersion: install NCCL 2.19 or newer, or start one worker "
+            "per GPU");
     refuses(stub_path, "21805",
-            "NCCL: libnccl.so.2 is version 2.18, several GPUs in one worker need 2.19 or newer: "
-            "update it, or start a worker for each GPU");
+            "NCCL: libnccl.so.2 is version 2.18, but several GPUs in one worker need 2.19 or newer: "
+            "update it, or start one worker per GPU");
     refuses(stub_path, "21900", "NCCL: libnccl.so.2 is version 2.19");
     (void)setenv("ATOLL_STUB_NCCL_VERSION", "21901", 1);
     assert_int_equal(cuda_comm_check(&err), STATUS_OK);
@@ -313,8 +313,8 @@ static void test_cannot_join(void **state)
     struct err err = {.code = STATUS_OK};
     goes_wrong("ATOLL_STUB_NCCL_JOIN", "refused");
     assert_int_equal(join(&err), STATUS_IO);
-    assert_string_equal(err.msg, "NCCL: the 3 GPUs of this worker cannot be joined: unhandled system error; see "
-                                 "NCCL_DEBUG=INFO, or start a worker for each");
+    assert_string_equal(err.msg, "NCCL: cannot connect the 3 GPUs of this worker: unhandled system error: set "
+                                 "NCCL_DEBUG=INFO for details, or start one worker per GPU");
     (void)unsetenv("ATOLL_STUB_NCCL_JOIN");
     abort_all();
     leave();
@@ -341,7 +341,7 @@ static void test_never_joins(void **state)
         cuda_rt_watch(rt[r], at_once, NULL);
     }
     assert_int_equal(cuda_comm_open(rt, RANKS, comm, &err), STATUS_IO);
-    assert_non_null(strstr(err.msg, "the 3 GPUs of this worker cannot be joined: remote process exited"));
+    assert_non_null(strstr(err.msg, "cannot connect the 3 GPUs of this worker: remote process exited"));
     for (int r = 0; r < RANKS; r++) ranks[r].comm = comm[r];
     (void)unsetenv("ATOLL_STUB_NCCL_JOIN");
     abort_all();
@@ -508,7 +508,7 @@ static bool live(void)
     struct err err = {.code = STATUS_OK};
     alarm(20);
     bool failed = join(&err) != STATUS_OK;
-    if (failed && strncmp(err.msg, "NCCL: the 3 GPUs of this worker cannot be joined: ", 50) != 0)
+    if (failed && strncmp(err.msg, "NCCL: cannot connect the 3 GPUs of this worker: ", 48) != 0)
         fail_msg("%s", err.msg);
     if (failed) {
         abort_all();

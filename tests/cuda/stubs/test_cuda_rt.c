@@ -95,23 +95,24 @@ static void test_drivers(void **state)
     assert_int_equal(count, 1);
 
     cudart_stub.driver = 0;
-    snprintf(line, sizeof line, "no NVIDIA driver on this machine: install one for CUDA %d.%d or newer", needed, minor);
+    snprintf(line, sizeof line, "no NVIDIA driver on this machine: install a driver for CUDA %d.%d or newer", needed,
+             minor);
     refused(0, STATUS_UNSUPPORTED, line);
     cudart_stub.driver = 11040;
-    snprintf(line, sizeof line, "the NVIDIA driver is for CUDA 11.4, this build needs %d.%d: update the driver", needed,
-             minor);
+    snprintf(line, sizeof line, "the NVIDIA driver supports CUDA 11.4, but this build needs %d.%d: update the driver",
+             needed, minor);
     refused(0, STATUS_UNSUPPORTED, line);
     if (needed > 12) {
         cudart_stub.driver = 12080;
         snprintf(line, sizeof line,
-                 "the NVIDIA driver is for CUDA 12.8, this build needs %d.%d: update the driver, "
-                 "build with a toolkit of its version, or, for a data-centre GPU, install NVIDIA's cuda-compat-%d-%d",
+                 "the NVIDIA driver supports CUDA 12.8, but this build needs %d.%d: update the driver, "
+                 "rebuild with a toolkit of its version, or on a data-centre GPU install cuda-compat-%d-%d",
                  needed, minor, needed, minor);
         refused(0, STATUS_UNSUPPORTED, line);
     }
     cudart_stub.driver = CUDART_VERSION;
     cudart_stub.gpus = 0;
-    refused(0, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES");
+    refused(0, STATUS_UNSUPPORTED, "the NVIDIA driver shows no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES");
     cudart_stub.gpus = 1;
     fails("cudaGetDeviceCount", 1, cudaErrorSystemNotReady);
     assert_int_equal(cuda_rt_count(&count, &err), STATUS_IO); /* temporary error */
@@ -121,10 +122,11 @@ static void test_devices(void **state)
 {
     (void)state;
     cudart_stub.gpus = 2;
-    refused(2, STATUS_INVALID, "device cuda:2: this machine has 2: cuda:0 to cuda:1");
-    refused(-1, STATUS_INVALID, "device cuda:-1: this machine has 2: cuda:0 to cuda:1");
+    refused(2, STATUS_INVALID, "device cuda:2: not on this machine, which has cuda:0 to cuda:1");
+    refused(-1, STATUS_INVALID, "device cuda:-1: not on this machine, which has cuda:0 to cuda:1");
     cudart_stub.capability = 75;
-    refused(1, STATUS_UNSUPPORTED, "device cuda:1: Stub 1 has compute capability 7.5, this build needs 8.0");
+    refused(1, STATUS_UNSUPPORTED,
+            "device cuda:1: Stub 1 has compute capability 7.5, but this build needs 8.0 or newer");
     cudart_stub.capability = 80;
     cudart_stub.loaded = 0;
     struct cuda_rt *rt = open_one(1);
@@ -151,16 +153,16 @@ static void test_opening_fails(void **state)
             "for execution on the device (cudaErrorNoKernelImageForDevice)");
     fails("cudaFuncSetAttribute", 1, cudaErrorInvalidValue);
     refused(0, STATUS_IO,
-            "device cuda:0 Stub 0: cannot give kernels the shared memory that they want: invalid "
+            "device cuda:0 Stub 0: cannot reserve the shared memory of the kernels: invalid "
             "argument (cudaErrorInvalidValue)");
     fails("cudaStreamCreateWithFlags", 1, cudaErrorMemoryAllocation);
-    refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot make a stream: out of memory (cudaErrorMemoryAllocation)");
+    refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot create a stream: out of memory (cudaErrorMemoryAllocation)");
     fails("cudaEventCreateWithFlags", 2, cudaErrorMemoryAllocation);
-    refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot make an event: out of memory (cudaErrorMemoryAllocation)");
+    refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot create an event: out of memory (cudaErrorMemoryAllocation)");
     cudart_stub.call = NULL;
     cudart_stub.memory = 1 << 20;
     refused(0, STATUS_NOMEM,
-            "device cuda:0 Stub 0: no memory for cuBLASLt's workspace: out of memory "
+            "device cuda:0 Stub 0: cannot allocate cuBLASLt's workspace: out of memory "
             "(cudaErrorMemoryAllocation)");
     cudart_stub.memory = as_found.memory;
     stub.no_library = true;
@@ -168,7 +170,7 @@ static void test_opening_fails(void **state)
     struct cuda_rt *rt = NULL;
     struct err err = {.code = STATUS_OK};
     assert_int_equal(cuda_rt_open(0, &rt, name, sizeof name, &err), STATUS_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "device cuda:0: cuBLASLt does not start: "));
+    assert_non_null(strstr(err.msg, "device cuda:0: cannot start cuBLASLt: "));
     (void)setenv("ATOLL_ALGO_TIMING", "perhaps", 1);
     assert_int_equal(cuda_rt_open(0, &rt, name, sizeof name, &err), STATUS_INVALID);
     (void)unsetenv("ATOLL_ALGO_TIMING");
@@ -224,7 +226,7 @@ static void test_error_from_before(void **state)
     fails("cudaMalloc", 1, cudaErrorIllegalAddress);
     assert_null(cuda_rt_alloc(rt, N));
     failed(rt, STATUS_IO,
-           "device cuda:0 Stub 0: an error from before, seen while taking memory: an illegal memory "
+           "device cuda:0 Stub 0: an earlier error, noticed while allocating memory: an illegal memory "
            "access was encountered (cudaErrorIllegalAddress)");
     cuda_rt_close(rt);
 }
@@ -501,11 +503,11 @@ static void test_grids(void **state)
     settled(rt);
     grid = cuda_rt_grid(rt, 1, 65536);
     assert_int_equal(grid.x | grid.y, 0); /* a launch refuses this grid */
-    failed(rt, STATUS_LIMIT, "device cuda:0 Stub 0: an operation is too large for one launch");
+    failed(rt, STATUS_LIMIT, "device cuda:0 Stub 0: operation too large for one launch");
     cuda_rt_close(rt);
     rt = open_one(0);
     assert_int_equal(cuda_rt_grid(rt, (size_t)1 << 31, 1).x, 0);
-    failed(rt, STATUS_LIMIT, "device cuda:0 Stub 0: an operation is too large for one launch");
+    failed(rt, STATUS_LIMIT, "device cuda:0 Stub 0: operation too large for one launch");
     cuda_rt_close(rt);
 }
 

@@ -150,7 +150,7 @@ static void test_attention(void **state)
                          .whose = "cuDNN",
                          .statuses = statuses,
                          .most = 3,
-                         .note = "attention by the own kernel"};
+                         .note = "attention uses Atoll's own kernel"};
     const char *library = beside_program("libcudnn_stub.so");
     if (access(library, R_OK)) skip();
     setenv("ATOLL_CUDNN_LIBRARY", library, 1);
@@ -173,7 +173,7 @@ static void test_attention(void **state)
         f.life.ranks = 2;
         stubbed_live(&f.life, &end);
         assert_int_equal(end.status, STATUS_OK);
-        if (!strstr(end.note, "attention by the own kernel")) fail_msg("\"%s\"", end.note);
+        if (!strstr(end.note, "attention uses Atoll's own kernel")) fail_msg("\"%s\"", end.note);
     }
     setenv("ATOLL_ATTENTION", "own", 1);
 }
