@@ -147,13 +147,13 @@ static enum status resolve_down(const struct config_resolve *r)
                              "(they gain nothing there)",
                              c->codec.down, c->codec.up);
     if (c->outer.optimizer == OPTIMIZER_SGD && c->train.method != METHOD_DDP) return STATUS_OK;
-    static const char *const optimizers[] = {
-        [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_NESTEROV] = "nesterov", [OPTIMIZER_ADAMW] = "adamw"};
+    char optimizer[CONFIG_VALUE_MAX];
+    config_value_text(c, AT(outer.optimizer), optimizer);
     return config_refuse(r, KEYS(AT(codec.down), AT(outer.optimizer), AT(train.method)),
                          "%.40s needs outer.optimizer sgd (without momentum) and a train.method other than ddp; "
                          "with outer.optimizer %s and train.method %s allowed: a codec such as int8:256%s%.40s",
-                         c->codec.down, optimizers[c->outer.optimizer], config_method_name(c->train.method),
-                         sparse ? " or " : "", sparse ? c->codec.up : "");
+                         c->codec.down, optimizer, config_method_name(c->train.method), sparse ? " or " : "",
+                         sparse ? c->codec.up : "");
 }
 
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it. */

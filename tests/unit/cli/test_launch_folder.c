@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "cli/launch_folder.h"
+#include "cli/launch/launch_folder.h"
 #include "tests/lib/store/tmpdir.h"
 
 /* Another launch holds the lock, with and without its name written. */

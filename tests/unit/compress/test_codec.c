@@ -298,7 +298,7 @@ static void test_specs_are_parsed_or_refused(void **state)
         assert_int_equal(codec_create(&codec, bad[i].spec, &span, 1, &err), STATUS_INVALID);
         assert_null(codec);
     }
-    char text[1000];
+    char text[2000];
     FILE *out = fmemopen(text, sizeof text, "w");
     codec_list(out);
     fclose(out);

@@ -1,4 +1,4 @@
-#include "cli/launch_memory.h"
+#include "cli/launch/launch_memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>

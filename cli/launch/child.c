@@ -1,4 +1,4 @@
-#include "cli/child.h"
+#include "cli/launch/child.h"
 
 #include <assert.h>
 #include <errno.h>

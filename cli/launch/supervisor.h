@@ -17,7 +17,7 @@
  *     the run is complete, even if a signal arrived just before.
  *   - The first SIGINT, SIGTERM or SIGHUP sends SIGTERM to all children, which save and exit with 75. The second sends
  *     SIGKILL.
- *   - If the supervisor is killed, the kernel kills the children (cli/child.h). */
+ *   - If the supervisor is killed, the kernel kills the children (cli/launch/child.h). */
 #ifndef CLI_SUPERVISOR_H
 #define CLI_SUPERVISOR_H
 
@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cli/child.h"
+#include "cli/launch/child.h"
 #include "common/base/status.h"
 
 enum { SUPERVISOR_WORKERS_MAX = 256, SUPERVISOR_ADDRESS_MAX = 512 };

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/launch_folder.h"
-#include "cli/launch_memory.h"
+#include "cli/launch/launch_folder.h"
+#include "cli/launch/launch_memory.h"
+#include "cli/launch/supervisor.h"
 #include "cli/run_folder.h"
-#include "cli/supervisor.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"

@@ -1,4 +1,4 @@
-#include "cli/supervisor.h"
+#include "cli/launch/supervisor.h"
 
 #include <assert.h>
 #include <errno.h>

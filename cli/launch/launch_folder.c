@@ -1,4 +1,4 @@
-#include "cli/launch_folder.h"
+#include "cli/launch/launch_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
