@@ -4,14 +4,14 @@
 # warnings are errors; otherwise it fails the test.
 
 # Sets `copy` to `source` with `from` replaced by `to`; empty if the line is missing. test: the name of the test that should
-# fail, empty for all tests of the program. More arguments: CHECKED or WAITS (planted.sh).
+# fail, empty for all tests of the program.
 function(atoll_planted_copy suite name test source from to)
     if(TEST test_${suite}_planted)
         message(FATAL_ERROR "${name} is planted after atoll_planted_test(${suite}), which would not run it")
     endif()
     set(path ${CMAKE_SOURCE_DIR}/${source})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
-    set_property(DIRECTORY APPEND PROPERTY planted_${suite} ${name}:${test}:${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY planted_${suite} ${name}:${test})
     file(READ ${path} text)
     string(REPLACE "${from}" "${to}" changed "${text}")
     if(changed STREQUAL text)

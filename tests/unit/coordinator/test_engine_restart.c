@@ -271,7 +271,7 @@ static void test_run_continues_after_full_disk(void **state)
 {
     (void)state;
     uint64_t theta = calm_theta(diloco);
-    for (uint64_t room = 100; room < 6000; room += 173) {
+    for (uint64_t room = 8; room < 6000; room += 173) { /* bytes; with 8 the record of the LEAVE does not fit */
         struct err err = {0};
         struct msg m;
         begin(diloco);
@@ -281,8 +281,6 @@ static void test_run_continues_after_full_disk(void **state)
         for (uint32_t f = 0; f < 2 && status == STATUS_OK; f++)
             for (int i = 0; i < 2 && status == STATUS_OK; i++) {
                 if (!f && i) rig_assigned(&rig, i);
-                float x[RIG_PARAMS];
-                (void)x;
                 rig_offer_message(&rig, i, f, (float)(1 + i), &m);
                 status = engine_on_message(rig.engine, rig.workers[i].control, WIRE_CONTROL, &m, ++rig.now, &err);
                 if (status != STATUS_OK) break;
