@@ -1,5 +1,5 @@
 # The checks of this folder can fail: this test adds each breach below to a copy of the sources, and its check must report it.
-# ctest: timeout=300
+# ctest: labels=long timeout=300
 # shellcheck shell=bash
 set -euo pipefail
 
