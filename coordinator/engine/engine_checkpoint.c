@@ -11,7 +11,7 @@
 
 enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
 
-const struct snapshot_info *engine_newest(const struct engine *e)
+const struct checkpoint_info *engine_newest(const struct engine *e)
 {
     return e->n_kept ? &e->kept[e->n_kept - 1] : NULL;
 }
@@ -20,7 +20,7 @@ enum status engine_kept_room(struct engine *e, struct err *err)
 {
     if (e->n_kept < e->cap_kept) return STATUS_OK;
     size_t cap = e->cap_kept ? 2 * e->cap_kept : 8;
-    struct snapshot_info *grown = mem_resize(e->kept, e->cap_kept * sizeof *grown, cap * sizeof *grown);
+    struct checkpoint_info *grown = mem_resize(e->kept, e->cap_kept * sizeof *grown, cap * sizeof *grown);
     if (!grown) return err_set(err, STATUS_NOMEM, "no memory for the list of checkpoints");
     e->kept = grown;
     e->cap_kept = cap;
@@ -29,7 +29,7 @@ enum status engine_kept_room(struct engine *e, struct err *err)
 }
 
 /* The version in the saved state of a worker that saves every checkpoint.worker_every rounds. With a barrier each round
- * is a version. ddp workers have no inner optimizer state, so they can start from a snapshot at any time. */
+ * is a version. ddp workers have no inner optimizer state, so they can start from a checkpoint at any time. */
 static uint64_t version_of_save(const struct engine *e, uint64_t base_version, uint64_t round)
 {
     uint32_t every = e->config.checkpoint.worker_every;
@@ -49,9 +49,9 @@ static uint64_t saved_version(const struct engine *e, const struct member *m, ui
     return version_of_save(e, m->merged_in[fragment] - 1, m->merged[fragment] - 1);
 }
 
-/* Every member holds at least the versions of this snapshot, in memory and in its saved state. False while a session is
- * catching up or has sent no heartbeat: it needs the next update. Eviction ends the wait for a lost member. */
-static bool all_past(const struct engine *e, const struct snapshot_info *info)
+/* Every member holds at least the versions of this checkpoint, in memory and in its saved state. False while a session
+ * is catching up or has sent no heartbeat: it needs the next update. Eviction ends the wait for a lost member. */
+static bool all_past(const struct engine *e, const struct checkpoint_info *info)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
@@ -89,7 +89,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     e->sweep_due = false;
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || all_past(e, &e->kept[1]))) {
-        if (!removed(e, ops->snapshot_remove(e->store, e->kept[0].round, &why), &why)) {
+        if (!removed(e, ops->checkpoint_remove(e->store, e->kept[0].round, &why), &why)) {
             e->collect_due = false; /* retry after the next checkpoint */
             break;
         }
@@ -110,7 +110,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
-/* Starts the new segment first, then writes the snapshot that names it. After a crash between the two, recovery finds
+/* Starts the new segment first, then writes the checkpoint that names it. After a crash between the two, recovery finds
  * the older checkpoint and both segments. */
 enum status engine_checkpoint(struct engine *e, struct err *err)
 {
@@ -120,8 +120,8 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     TRY(engine_kept_room(e, err));
     TRY(journal_begin(&l->journal, e->store, segment, err));
     l->clock = engine_clock(e);
-    TRY(snapshot_save(l, e->store, round, segment, err));
-    TRY(snapshot_look(e->store, round, &e->kept[e->n_kept], err));
+    TRY(checkpoint_save(l, e->store, round, segment, err));
+    TRY(checkpoint_look(e->store, round, &e->kept[e->n_kept], err));
     assert(e->kept[e->n_kept].segment == l->journal.segment);
     e->n_kept++;
     e->collect_due = true;

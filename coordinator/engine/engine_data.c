@@ -208,7 +208,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
 /* --- outgoing objects --------------------------------------------------------------------------------------------- */
 
 /* The kept snapshot that has this version of a fragment. */
-static const struct snapshot_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)
+static const struct checkpoint_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)
 {
     for (size_t i = e->n_kept; i-- > 0;)
         if (e->kept[i].versions[fragment] == version) return &e->kept[i];
@@ -289,7 +289,7 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
                                  struct err *err)
 {
     const struct fragment *frag = &e->ledger.layout.fragments[item->fragment];
-    const struct snapshot_info *info = snapshot_of(e, item->fragment, item->version);
+    const struct checkpoint_info *info = snapshot_of(e, item->fragment, item->version);
     uint64_t at = item->at;
     assert(info && at + size <= item->total);
     if (at < SNAPSHOT_HEAD_BYTES) {
@@ -310,8 +310,8 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
         uint64_t count = left < 1024 ? left : 1024, bytes = count * sizeof(float) - skip;
         assert(left > 0);
         if (bytes > size) bytes = size;
-        TRY(e->store->ops->snapshot_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first, buffer,
-                                               count, err));
+        TRY(e->store->ops->checkpoint_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first, buffer,
+                                                 count, err));
         memcpy(dst, (uint8_t *)buffer + skip, bytes);
         dst += bytes;
         at += bytes;

@@ -21,8 +21,8 @@
 
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/session.h"
+#include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
-#include "coordinator/ledger/snapshot.h"
 
 enum {
     ENGINE_HEARTBEAT_MS = 1000,
@@ -76,7 +76,7 @@ struct engine {
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
-    struct snapshot_info *kept; /* [n_kept] existing snapshots, oldest first */
+    struct checkpoint_info *kept; /* [n_kept] existing snapshots, oldest first */
     size_t n_kept, cap_kept;
     bool collect_due; /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
     bool sweep_due;   /* a crash may have left segments that no checkpoint needs */
@@ -150,7 +150,7 @@ enum status engine_checkpoint_due(struct engine *e, struct err *err) MUST_CHECK;
 /* Grows e->kept for one more snapshot. */
 enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
 /* The newest snapshot; NULL before the first. */
-const struct snapshot_info *engine_newest(const struct engine *e);
+const struct checkpoint_info *engine_newest(const struct engine *e);
 /* Removes checkpoints beyond checkpoint.keep that no member needs; keeps at most BEHIND_MAX more. */
 enum status engine_collect(struct engine *e, struct err *err) MUST_CHECK;
 

@@ -195,7 +195,7 @@ enum status engine_seat_all(struct engine *e, struct err *err)
 static void send_welcome(struct engine *e, const struct session *s, bool resume)
 {
     const struct ledger *l = &e->ledger;
-    const struct snapshot_info *newest = engine_newest(e);
+    const struct checkpoint_info *newest = engine_newest(e);
     assert(newest && newest->n_fragments == l->layout.n_fragments);
     struct msg m = {.type = MSG_WELCOME,
                     .welcome = {.session = s->id,

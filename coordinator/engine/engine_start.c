@@ -82,7 +82,7 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
                          struct err *err)
 {
     struct engine *e = ctx;
-    const struct snapshot_info *newest = engine_newest(e);
+    const struct checkpoint_info *newest = engine_newest(e);
     TRY(report_recovering(e, err));
     e->recovered++;
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
@@ -108,13 +108,13 @@ static enum status advise(const struct engine *e, uint64_t round, bool newest, s
                    (unsigned long long)round, instead);
 }
 
-static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, struct err *err)
+static enum status load_checkpoint(struct engine *e, uint64_t round, bool newest, struct err *err)
 {
     TRY(report_recovering(e, err));
     TRY(engine_kept_room(e, err));
-    struct snapshot_info *info = &e->kept[e->n_kept];
+    struct checkpoint_info *info = &e->kept[e->n_kept];
     enum status status =
-        newest ? snapshot_load(&e->ledger, e->store, round, info, err) : snapshot_look(e->store, round, info, err);
+        newest ? checkpoint_load(&e->ledger, e->store, round, info, err) : checkpoint_look(e->store, round, info, err);
     if (status == STATUS_MISMATCH) return check_config(e, err);
     if (status == STATUS_CORRUPT) return advise(e, round, newest, err);
     if (status != STATUS_OK) return status;
@@ -123,14 +123,14 @@ static enum status load_snapshot(struct engine *e, uint64_t round, bool newest, 
     return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
 }
 
-/* Loads the newest snapshot as the state, and starts the update log at the oldest one. */
-static enum status load_snapshots(struct engine *e, struct err *err)
+/* Loads the newest checkpoint as the state, and starts the update log at the oldest one. */
+static enum status load_checkpoints(struct engine *e, struct err *err)
 {
     uint64_t *rounds;
     size_t n;
-    TRY(store_list(e->store, e->store->ops->snapshot_list, &rounds, &n, err));
+    TRY(store_list(e->store, e->store->ops->checkpoint_list, &rounds, &n, err));
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < n && status == STATUS_OK; i++) status = load_snapshot(e, rounds[i], i + 1 == n, err);
+    for (size_t i = 0; i < n && status == STATUS_OK; i++) status = load_checkpoint(e, rounds[i], i + 1 == n, err);
     mem_free(rounds);
     TRY(status);
     for (uint32_t f = 0; n && f < e->kept[0].n_fragments; f++)
@@ -141,7 +141,7 @@ static enum status load_snapshots(struct engine *e, struct err *err)
 
 static enum status recover(struct engine *e, struct err *err)
 {
-    TRY(load_snapshots(e, err));
+    TRY(load_checkpoints(e, err));
     continue_clock(e);
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
@@ -150,7 +150,7 @@ static enum status recover(struct engine *e, struct err *err)
     if (status == STATUS_CORRUPT && !e->n_kept)
         err_prefix(err, "checkpoints/ is empty, so recovery needs the whole journal");
     TRY(status);
-    const struct snapshot_info *newest = engine_newest(e);
+    const struct checkpoint_info *newest = engine_newest(e);
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)

@@ -1,5 +1,5 @@
-/* The ledger: the state of the run that survives a restart. It is the fold of a snapshot and the journal records after
- * it.
+/* The ledger: the state of the run that survives a restart. It is the fold of a checkpoint and the journal records
+ * after it.
  *
  * - ledger_write appends a record and folds it in; ledger_replay folds in a record that recovery read. Both use the
  *   same functions.
@@ -74,7 +74,7 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
  * from the published one. */
 enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                           struct err *err) MUST_CHECK;
-/* Adds the position of an update to the log without applying it; the update is older than the snapshot. */
+/* Adds the position of an update to the log without applying it; the update is older than the checkpoint. */
 enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                          struct err *err) MUST_CHECK;
 /* Creates layout, round and outer state from a MODEL record's body; theta stays zero. */

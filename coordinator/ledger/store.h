@@ -1,4 +1,4 @@
-/* The storage of a run: journal segments (append-only files), snapshots and a spool for incoming deltas.
+/* The storage of a run: journal segments (append-only files), checkpoints and a spool for incoming deltas.
  *
  * - The vtable has two implementations: on disk (coordinator/ledger/store_disk*.c), and in memory
  *   (tests/lib/store/store_mem.c). The second one loses and tears unsynced data at a crash.
@@ -23,8 +23,8 @@ struct store_part {
     size_t size;
 };
 
-/* The content of a new snapshot. After a crash a snapshot is complete or absent: the state is written last. */
-struct store_snapshot {
+/* The content of a new checkpoint. After a crash a checkpoint is complete or absent: the state is written last. */
+struct store_checkpoint {
     uint64_t round; /* its name: the number of merged rounds */
     const struct layout *layout;
     const float *theta;             /* [layout->n_params] */
@@ -49,25 +49,25 @@ struct store_ops {
     enum status (*segment_list)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
     enum status (*segment_remove)(struct store *s, uint64_t segment, struct err *err);
 
-    /* Copies, durably, the files that later snapshots contain beside their model:
+    /* Copies, durably, the files that later checkpoints contain beside their model:
      * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none);
      * - the file `tokenizer` (NULL: none), which replaces the tokenizer of init_dir.
      * With `anew` false, files that were kept before stay. CORRUPT: `tokenizer` is not a tokenizer file.
      * A NULL slot: this store keeps no files. */
     enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool anew, struct err *err);
 
-    /* Writes a snapshot, durably on return; it replaces an older snapshot of the same round. */
-    enum status (*snapshot_write)(struct store *s, const struct store_snapshot *snapshot, struct err *err);
-    /* Writes the rounds of complete snapshots into out[cap], ascending; LIMIT: there are more. */
-    enum status (*snapshot_list)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
-    enum status (*snapshot_state_size)(struct store *s, uint64_t round, uint64_t *size_p, struct err *err);
-    enum status (*snapshot_state_read)(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
-                                       struct err *err);
-    /* Reads theta[first .. first + count) of a snapshot; layout: the run's. */
-    enum status (*snapshot_theta_read)(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
-                                       float *dst, uint64_t count, struct err *err);
-    /* Removes a snapshot, durably on OK. Foreign files in its folder stay, and then the folder stays, too. */
-    enum status (*snapshot_remove)(struct store *s, uint64_t round, struct err *err);
+    /* Writes a checkpoint, durably on return; it replaces an older checkpoint of the same round. */
+    enum status (*checkpoint_write)(struct store *s, const struct store_checkpoint *checkpoint, struct err *err);
+    /* Writes the rounds of complete checkpoints into out[cap], ascending; LIMIT: there are more. */
+    enum status (*checkpoint_list)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
+    enum status (*checkpoint_state_size)(struct store *s, uint64_t round, uint64_t *size_p, struct err *err);
+    enum status (*checkpoint_state_read)(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
+                                         struct err *err);
+    /* Reads theta[first .. first + count) of a checkpoint; layout: the run's. */
+    enum status (*checkpoint_theta_read)(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
+                                         float *dst, uint64_t count, struct err *err);
+    /* Removes a checkpoint, durably on OK. Foreign files in its folder stay, and then the folder stays, too. */
+    enum status (*checkpoint_remove)(struct store *s, uint64_t round, struct err *err);
 
     /* The spool holds incoming deltas, at offsets that the caller chooses, until the process ends. After spool_forget
      * the caller does not read these bytes again. Whole blocks of SPOOL_ALIGN bytes return to the disk. */
@@ -86,8 +86,8 @@ enum { SPOOL_ALIGN = 4096 };
 
 typedef enum status (*store_list_fn)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
 
-/* Calls segment_list or snapshot_list with a large enough array. The caller owns *list_p (mem_free); it is unset after
- * an error. */
+/* Calls segment_list or checkpoint_list with a large enough array. The caller owns *list_p (mem_free); it is unset
+ * after an error. */
 enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, size_t *n_p, struct err *err) MUST_CHECK;
 
 /* Opens the store in a run folder:

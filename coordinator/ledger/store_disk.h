@@ -1,8 +1,8 @@
 /* Private to coordinator/ledger/store_disk*.c: a store in a run folder. Its layout: coordinator/ledger/store.h.
  *
  *     store_disk.c             open, close, journal segments, the spool
- *     store_disk_files.c       tokenizer/: the files that snapshots contain beside their models
- *     store_disk_snapshots.c   checkpoints/: one folder per snapshot */
+ *     store_disk_files.c       tokenizer/: the files that checkpoints contain beside their models
+ *     store_disk_checkpoints.c   checkpoints/: one folder per checkpoint */
 #ifndef COORDINATOR_STORE_DISK_H
 #define COORDINATOR_STORE_DISK_H
 
@@ -20,7 +20,7 @@ struct store_disk {
     uint64_t segment, size;
     int read_fd; /* the segment read last, or -1 */
     uint64_t read_segment;
-    bool mapped; /* `map` is model.safetensors of snapshot map_round */
+    bool mapped; /* `map` is model.safetensors of checkpoint map_round */
     uint64_t map_round;
     struct safetensors map;
     struct spool spool;
@@ -49,24 +49,24 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
 /* The path of their folder, which may not exist. */
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 
-/* --- store_disk_snapshots.c --- */
+/* --- store_disk_checkpoints.c --- */
 /* Renames a foreign file or folder at `path` to NAME.kept-PID. */
 enum status store_disk_make_way(const char *path, struct err *err) MUST_CHECK;
 /* See struct store_ops. */
-enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err) MUST_CHECK;
-enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p,
-                                     struct err *err) MUST_CHECK;
-enum status store_disk_snapshot_state_size(struct store *s, uint64_t round, uint64_t *size_p,
-                                           struct err *err) MUST_CHECK;
-enum status store_disk_snapshot_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
-                                           struct err *err) MUST_CHECK;
-enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
-                                           float *dst, uint64_t count, struct err *err) MUST_CHECK;
-enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p,
+                                       struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_state_size(struct store *s, uint64_t round, uint64_t *size_p,
+                                             struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
+                                             struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_theta_read(struct store *s, uint64_t round, const struct layout *layout,
+                                             uint64_t first, float *dst, uint64_t count, struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 /* Removes folders that a crash left under temporary names or without coordinator_state.bin. Only folders of a run, with
- * names and files that only Atoll writes, are removed. Then makes `latest` name the newest snapshot. */
+ * names and files that only Atoll writes, are removed. Then makes `latest` name the newest checkpoint. */
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;
-/* Unmaps the snapshot whose theta was read last. */
+/* Unmaps the checkpoint whose theta was read last. */
 void store_disk_unmap(struct store_disk *d);
 
 #endif

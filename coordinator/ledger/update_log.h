@@ -1,5 +1,5 @@
 /* The update log: journal position of each fragment's updates and the hash of theta after each, from the oldest kept
- * snapshot to the current version. */
+ * checkpoint to the current version. */
 #ifndef COORDINATOR_UPDATE_LOG_H
 #define COORDINATOR_UPDATE_LOG_H
 

@@ -10,8 +10,8 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/config/config.h"
+#include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
-#include "coordinator/ledger/snapshot.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "tests/lib/store/store_mem.h"
 
@@ -127,7 +127,7 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     uint8_t prefix[24];
     float theta[8] = {0};
     struct layout layout;
-    struct snapshot_info info;
+    struct checkpoint_info info;
     struct err err = {0};
     struct writer w = writer_of(prefix, sizeof prefix);
     put_bytes(&w, "ATOLLS1\n", 8);
@@ -137,11 +137,11 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     layout_init(&layout);
     FUZZ_CHECK(layout_add(&layout, "t", 1, shape, LAYOUT_INIT_ONES, 0, false) == STATUS_OK);
     struct store_part parts[2] = {{prefix, sizeof prefix}, {data, size}};
-    struct store_snapshot snapshot = {
+    struct store_checkpoint snapshot = {
         .layout = &layout, .theta = theta, .config_json = "{}", .state = parts, .n_state = 2};
-    FUZZ_CHECK(store->ops->snapshot_write(store, &snapshot, NULL) == STATUS_OK);
+    FUZZ_CHECK(store->ops->checkpoint_write(store, &snapshot, NULL) == STATUS_OK);
     layout_finish(&layout);
-    enum status status = snapshot_load(l, store, 0, &info, &err);
+    enum status status = checkpoint_load(l, store, 0, &info, &err);
     if (status != STATUS_OK) FUZZ_CHECK(err.msg[0] && !strchr(err.msg, '\n'));
 }
 

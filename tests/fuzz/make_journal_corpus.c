@@ -77,8 +77,9 @@ static void make(void **state)
     put("records", 1, records.bytes, records.n);
     uint64_t state_size;
     uint8_t head[65536];
-    if (rig.store->ops->snapshot_state_size(rig.store, 0, &state_size, NULL) != STATUS_OK || state_size > sizeof head ||
-        rig.store->ops->snapshot_state_read(rig.store, 0, 0, head, state_size, NULL) != STATUS_OK)
+    if (rig.store->ops->checkpoint_state_size(rig.store, 0, &state_size, NULL) != STATUS_OK ||
+        state_size > sizeof head ||
+        rig.store->ops->checkpoint_state_read(rig.store, 0, 0, head, state_size, NULL) != STATUS_OK)
         fail();
     struct reader r = reader_of(head + 8, 8);
     put("checkpoint", 2, head + 24, get_u64(&r));

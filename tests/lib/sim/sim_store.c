@@ -71,38 +71,38 @@ static enum status sim_segment_remove(struct store *s, uint64_t segment, struct 
     return self(s)->inner->ops->segment_remove(self(s)->inner, segment, err);
 }
 
-static enum status sim_snapshot_write(struct store *s, const struct store_snapshot *snapshot, struct err *err)
+static enum status sim_snapshot_write(struct store *s, const struct store_checkpoint *snapshot, struct err *err)
 {
     if (!self(s)->alive(self(s)->ctx)) return dead(err);
-    return self(s)->inner->ops->snapshot_write(self(s)->inner, snapshot, err);
+    return self(s)->inner->ops->checkpoint_write(self(s)->inner, snapshot, err);
 }
 
 static enum status sim_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
-    return self(s)->inner->ops->snapshot_list(self(s)->inner, out, cap, n_p, err);
+    return self(s)->inner->ops->checkpoint_list(self(s)->inner, out, cap, n_p, err);
 }
 
 static enum status sim_snapshot_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
 {
-    return self(s)->inner->ops->snapshot_state_size(self(s)->inner, round, size_p, err);
+    return self(s)->inner->ops->checkpoint_state_size(self(s)->inner, round, size_p, err);
 }
 
 static enum status sim_snapshot_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
                                            struct err *err)
 {
-    return self(s)->inner->ops->snapshot_state_read(self(s)->inner, round, offset, dst, size, err);
+    return self(s)->inner->ops->checkpoint_state_read(self(s)->inner, round, offset, dst, size, err);
 }
 
 static enum status sim_snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
                                            float *dst, uint64_t count, struct err *err)
 {
-    return self(s)->inner->ops->snapshot_theta_read(self(s)->inner, round, layout, first, dst, count, err);
+    return self(s)->inner->ops->checkpoint_theta_read(self(s)->inner, round, layout, first, dst, count, err);
 }
 
 static enum status sim_snapshot_remove(struct store *s, uint64_t round, struct err *err)
 {
     if (!self(s)->alive(self(s)->ctx)) return dead(err);
-    return self(s)->inner->ops->snapshot_remove(self(s)->inner, round, err);
+    return self(s)->inner->ops->checkpoint_remove(self(s)->inner, round, err);
 }
 
 static enum status sim_spool_write(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err)
@@ -134,12 +134,12 @@ static const struct store_ops sim_ops = {
     .segment_size = sim_segment_size,
     .segment_list = sim_segment_list,
     .segment_remove = sim_segment_remove,
-    .snapshot_write = sim_snapshot_write,
-    .snapshot_list = sim_snapshot_list,
-    .snapshot_state_size = sim_snapshot_state_size,
-    .snapshot_state_read = sim_snapshot_state_read,
-    .snapshot_theta_read = sim_snapshot_theta_read,
-    .snapshot_remove = sim_snapshot_remove,
+    .checkpoint_write = sim_snapshot_write,
+    .checkpoint_list = sim_snapshot_list,
+    .checkpoint_state_size = sim_snapshot_state_size,
+    .checkpoint_state_read = sim_snapshot_state_read,
+    .checkpoint_theta_read = sim_snapshot_theta_read,
+    .checkpoint_remove = sim_snapshot_remove,
     .spool_write = sim_spool_write,
     .spool_read = sim_spool_read,
     .spool_forget = sim_spool_forget,

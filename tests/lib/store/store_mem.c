@@ -173,7 +173,7 @@ static struct mem_snapshot *find_snapshot(struct store_mem *m, uint64_t round)
     return NULL;
 }
 
-static enum status snapshot_remove(struct store *s, uint64_t round, struct err *err)
+static enum status checkpoint_remove(struct store *s, uint64_t round, struct err *err)
 {
     (void)err;
     struct mem_snapshot *snap = find_snapshot(of(s), round);
@@ -185,10 +185,10 @@ static enum status snapshot_remove(struct store *s, uint64_t round, struct err *
     return STATUS_OK;
 }
 
-static enum status snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
+static enum status checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err)
 {
     struct store_mem *m = of(s);
-    TRY(snapshot_remove(s, in->round, err));
+    TRY(checkpoint_remove(s, in->round, err));
     for (int i = 0; i < SNAPSHOTS; i++)
         if (!m->snapshots[i].used) {
             struct mem_snapshot *snap = &m->snapshots[i];
@@ -201,7 +201,7 @@ static enum status snapshot_write(struct store *s, const struct store_snapshot *
     return err_set(err, STATUS_LIMIT, "too many snapshots");
 }
 
-static enum status snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
+static enum status checkpoint_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     struct store_mem *m = of(s);
     size_t n = 0;
@@ -214,7 +214,7 @@ static enum status snapshot_list(struct store *s, uint64_t *out, size_t cap, siz
     return STATUS_OK;
 }
 
-static enum status snapshot_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
+static enum status checkpoint_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
 {
     struct mem_snapshot *snap = find_snapshot(of(s), round);
     if (!snap) return err_set(err, STATUS_NOTFOUND, "no such snapshot");
@@ -222,15 +222,15 @@ static enum status snapshot_state_size(struct store *s, uint64_t round, uint64_t
     return STATUS_OK;
 }
 
-static enum status snapshot_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
-                                       struct err *err)
+static enum status checkpoint_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
+                                         struct err *err)
 {
     struct mem_snapshot *snap = find_snapshot(of(s), round);
     return snap ? blob_read(&snap->state, offset, dst, size, err) : err_set(err, STATUS_NOTFOUND, "no such snapshot");
 }
 
-static enum status snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
-                                       float *dst, uint64_t count, struct err *err)
+static enum status checkpoint_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
+                                         float *dst, uint64_t count, struct err *err)
 {
     (void)layout;
     struct mem_snapshot *snap = find_snapshot(of(s), round);
@@ -279,12 +279,12 @@ static const struct store_ops mem_ops = {
     .segment_size = segment_size,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
-    .snapshot_write = snapshot_write,
-    .snapshot_list = snapshot_list,
-    .snapshot_state_size = snapshot_state_size,
-    .snapshot_state_read = snapshot_state_read,
-    .snapshot_theta_read = snapshot_theta_read,
-    .snapshot_remove = snapshot_remove,
+    .checkpoint_write = checkpoint_write,
+    .checkpoint_list = checkpoint_list,
+    .checkpoint_state_size = checkpoint_state_size,
+    .checkpoint_state_read = checkpoint_state_read,
+    .checkpoint_theta_read = checkpoint_theta_read,
+    .checkpoint_remove = checkpoint_remove,
     .spool_write = spool_write,
     .spool_read = spool_read,
     .spool_forget = spool_forget,

@@ -23,11 +23,11 @@ atoll_planted_power(segment_name_not_synced test_run_survives_power_cut coordina
     "return dir_sync(path, err);" "return STATUS_OK;")
 atoll_planted_power(journal_not_synced test_run_survives_power_cut coordinator/ledger/store_disk.c
     "return fdatasync(store_disk_of(s)->fd) ?" "return 0 ?")
-atoll_planted_power(journal_deleted_before_checkpoint test_run_survives_power_cut coordinator/ledger/store_disk_snapshots.c
+atoll_planted_power(journal_deleted_before_checkpoint test_run_survives_power_cut coordinator/ledger/store_disk_checkpoints.c
     "if (gone) TRY(dir_sync(path, err));" "")
-atoll_planted_power(state_not_deleted_first test_run_survives_power_cut coordinator/ledger/store_disk_snapshots.c
+atoll_planted_power(state_not_deleted_first test_run_survives_power_cut coordinator/ledger/store_disk_checkpoints.c
     "bool gone = !unlink(path);" "bool gone = false;")
-atoll_planted_power(incomplete_checkpoint_stays test_run_survives_power_cut coordinator/ledger/store_disk_snapshots.c
+atoll_planted_power(incomplete_checkpoint_stays test_run_survives_power_cut coordinator/ledger/store_disk_checkpoints.c
     "if (!whole && holds_only_ours(sub) && !folder_remove(sub))" "if (0)")
 
 atoll_planted_test(power)

@@ -142,7 +142,7 @@ static void test_updates_are_kept_for_workers_behind(void **state)
     for (uint64_t v = 1; v <= 4; v++) assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, v, object, sizeof object) > 0);
     rig_catch_up(&rig, 1);
     /* The update that a worker killed now would start with stays, too: its state was saved before version 4. */
-    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
     assert_int_equal(n, 2);
     assert_int_equal(list[0], 3);
     assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 4, object, sizeof object) > 0);
@@ -151,11 +151,11 @@ static void test_updates_are_kept_for_workers_behind(void **state)
     assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
     assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
     for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_WAITING);
-    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
     assert_int_equal(n, 2);
     assert_int_equal(rig_deliver(&rig, 1, 1, 1).type, MSG_CREDIT); /* its last delta: saved since version 4 */
     for (int i = 0; i < 2; i++) rig_catch_up(&rig, i);
-    assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
     assert_int_equal(n, 2);
     assert_int_equal(list[0], 4);
     assert_int_equal(list[1], 5);
@@ -211,10 +211,10 @@ static void test_updates_are_not_kept_for_late_worker(void **state)
     rig_deliver_all(&rig, 2, 1); /* once in time */
     for (int round = 0; round < 6; round++) {
         round_without_late_worker(true);
-        assert_true(listed(rig.store->ops->snapshot_list) <= 3);
+        assert_true(listed(rig.store->ops->checkpoint_list) <= 3);
     }
     for (int round = 0; round < 40; round++) round_without_late_worker(false);
-    assert_int_equal(listed(rig.store->ops->snapshot_list), 1 + 32);
+    assert_int_equal(listed(rig.store->ops->checkpoint_list), 1 + 32);
     assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 8, object, sizeof object), 0);
     rig_expect(&rig, 1, MSG_REFUSE, &m);
     assert_int_equal(m.refuse.code, REFUSE_GONE);
@@ -262,28 +262,28 @@ static void test_undeletable_files_do_not_stop_run(void **state)
     rig_join(&rig, 0);
     const struct store_ops *ops = rig.store->ops;
     struct store_ops refusing = *ops;
-    refusing.snapshot_remove = stays;
+    refusing.checkpoint_remove = stays;
     rig.store->ops = &refusing;
     for (int round = 0; round < 4; round++) {
         rig_assigned(&rig, 0);
         rig_deliver_all(&rig, 1, 1);
     }
-    assert_int_equal(listed(ops->snapshot_list), 5);
+    assert_int_equal(listed(ops->checkpoint_list), 5);
     assert_int_equal(listed(ops->segment_list), 6);
     rig_restart(&rig, false, 0); /* checkpoints and segments are consistent */
-    refusing.snapshot_remove = ops->snapshot_remove;
+    refusing.checkpoint_remove = ops->checkpoint_remove;
     refusing.segment_remove = stays;
     rig_join(&rig, 0);
     for (int round = 0; round < 2; round++) {
         rig_assigned(&rig, 0);
         rig_deliver_all(&rig, 1, 1);
     }
-    assert_int_equal(listed(ops->snapshot_list), 2);
+    assert_int_equal(listed(ops->checkpoint_list), 2);
     assert_int_equal(listed(ops->segment_list), 8);
     rig.store->ops = ops;
     rig_restart(&rig, false, 0);
     rig_join(&rig, 0);
-    assert_int_equal(listed(ops->snapshot_list), 2);
+    assert_int_equal(listed(ops->checkpoint_list), 2);
     assert_int_equal(listed(ops->segment_list), 2);
     rig_close(&rig);
 }
@@ -302,7 +302,7 @@ static void test_updates_are_kept_for_older_states(void **state)
         rig_assigned(&rig, 0);
         for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
         rig_catch_up(&rig, 0);
-        assert_int_equal(rig.store->ops->snapshot_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+        assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
         assert_int_equal(list[0], round / 3 * 3);
         assert_int_equal(list[n - 1], round + 1);
     }

@@ -518,7 +518,7 @@ static void test_replay_detects_forged_update(void **state)
     rig_deliver_all(&rig, 2, 1);
     engine_destroy(rig.engine);
     rig.engine = NULL;
-    assert_int_equal(rig.store->ops->snapshot_remove(rig.store, 0, &err), STATUS_OK); /* replay all records */
+    assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, 0, &err), STATUS_OK); /* replay all records */
     assert_int_equal(store_mem_create(&forged), STATUS_OK);
     assert_int_equal(journal_begin(&to, forged, 0, &err), STATUS_OK);
     assert_int_equal(journal_recover(&from, rig.store, 0, forge, &to, &err), STATUS_OK);

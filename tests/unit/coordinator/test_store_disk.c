@@ -46,17 +46,17 @@ static void save(struct store *s, uint64_t round)
 {
     const float theta[8] = {1, 2, 3};
     const struct store_part state = {"state", 5};
-    struct store_snapshot snapshot = {
+    struct store_checkpoint snapshot = {
         .round = round, .layout = &layout, .theta = theta, .config_json = "{}", .state = &state, .n_state = 1};
     struct err err = {0};
-    if (s->ops->snapshot_write(s, &snapshot, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (s->ops->checkpoint_write(s, &snapshot, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
 static void lists(struct store *s, size_t want)
 {
     uint64_t rounds[8];
     size_t n;
-    assert_int_equal(s->ops->snapshot_list(s, rounds, 8, &n, NULL), STATUS_OK);
+    assert_int_equal(s->ops->checkpoint_list(s, rounds, 8, &n, NULL), STATUS_OK);
     assert_int_equal(n, want);
 }
 
@@ -98,7 +98,7 @@ static void removed_names(struct store *s, uint64_t round, const char *folder, c
     char events[4096] __attribute__((aligned(8)));
     int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     assert_true(fd >= 0 && inotify_add_watch(fd, tmpdir_path(folder), IN_DELETE) >= 0);
-    assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
+    assert_int_equal(s->ops->checkpoint_remove(s, round, &err), STATUS_OK);
     ssize_t n = read(fd, events, sizeof events);
     close(fd);
     size_t length = 0;
@@ -147,7 +147,7 @@ static void test_foreign_folder_survives_checkpoint(void **state)
     tmpdir_put("checkpoints/round_000057/.cache/x", "x");
     tmpdir_put("checkpoints/round_000058/.cache/x", "x");
     for (uint64_t round = 57; round <= 58; round++)
-        assert_int_equal(s->ops->snapshot_remove(s, round, &err), STATUS_OK);
+        assert_int_equal(s->ops->checkpoint_remove(s, round, &err), STATUS_OK);
     assert_int_equal(warnings, 1);
     lists(s, 0);
     assert_false(there("checkpoints/round_000057/model.safetensors"));
@@ -164,7 +164,7 @@ static void test_foreign_folder_survives_checkpoint(void **state)
     assert_int_equal(warnings, 0); /* except for the line with its new place */
     lists(s, 1);
     assert_true(there(aside));
-    assert_int_equal(s->ops->snapshot_remove(s, 57, &err), STATUS_OK);
+    assert_int_equal(s->ops->checkpoint_remove(s, 57, &err), STATUS_OK);
     assert_false(there("checkpoints/round_000057"));
     s->ops->close(s);
 }

@@ -45,9 +45,9 @@ static void snapshot(void)
     layout_init(&layout);
     assert_int_equal(layout_add(&layout, "x", 1, &two, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
     struct store_part part = {"state", 5};
-    struct store_snapshot in = {
+    struct store_checkpoint in = {
         .round = 3, .layout = &layout, .theta = theta, .config_json = "{}", .state = &part, .n_state = 1};
-    assert_int_equal(store->ops->snapshot_write(store, &in, &err), STATUS_OK);
+    assert_int_equal(store->ops->checkpoint_write(store, &in, &err), STATUS_OK);
     layout_finish(&layout);
 }
 

@@ -416,7 +416,7 @@ static void test_end_of_large_tensor_is_read(void **state)
     close(fd);
     if (store_disk_open(&store, tmpdir_path("run"), &err) != STATUS_OK) fail_msg("%s", err.msg);
     float got[2];
-    if (store->ops->snapshot_theta_read(store, 0, &layout, layout.n_params - 2, got, 2, &err) != STATUS_OK)
+    if (store->ops->checkpoint_theta_read(store, 0, &layout, layout.n_params - 2, got, 2, &err) != STATUS_OK)
         fail_msg("%s", err.msg);
     assert_memory_equal(got, last, sizeof last);
     const char word[] = "far";

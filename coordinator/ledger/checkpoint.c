@@ -1,4 +1,4 @@
-#include "coordinator/ledger/snapshot.h"
+#include "coordinator/ledger/checkpoint.h"
 
 #include <assert.h>
 #include <string.h>
@@ -141,7 +141,7 @@ static void info_encode(const struct ledger *l, uint64_t round, uint64_t segment
     }
 }
 
-static void info_decode(struct snapshot_info *info, struct reader *r)
+static void info_decode(struct checkpoint_info *info, struct reader *r)
 {
     memset(info, 0, sizeof *info);
     info->round = get_u64(r);
@@ -180,7 +180,7 @@ static void round_encode(const struct ledger *l, struct writer *w)
     for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], l->layout.n_fragments, w);
 }
 
-static enum status round_decode(struct ledger *l, const struct snapshot_info *info, struct reader *r)
+static enum status round_decode(struct ledger *l, const struct checkpoint_info *info, struct reader *r)
 {
     struct round *round = &l->round;
     memcpy(round->versions, info->versions, sizeof round->versions);
@@ -229,7 +229,7 @@ static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment
     round_encode(l, w);
 }
 
-static enum status head_decode(struct ledger *l, struct snapshot_info *info, uint64_t hashes[ARRAYS_MAX],
+static enum status head_decode(struct ledger *l, struct checkpoint_info *info, uint64_t hashes[ARRAYS_MAX],
                                struct reader *r, struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
@@ -264,8 +264,8 @@ static enum status head_decode(struct ledger *l, struct snapshot_info *info, uin
 
 /* --- save and load ------------------------------------------------------------------------------------------------ */
 
-enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
-                          struct err *err)
+enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
+                            struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
     struct store_part parts[1 + ARRAYS_MAX];
@@ -283,13 +283,13 @@ enum status snapshot_save(const struct ledger *l, struct store *store, uint64_t 
     assert(!prefix.bad && prefix.pos == PREFIX);
     parts[0] = (struct store_part){blob, PREFIX + size};
     for (size_t i = 0; i < n; i++) parts[1 + i] = (struct store_part){arrays[i].data, arrays[i].count * sizeof(float)};
-    struct store_snapshot snapshot = {.round = round,
-                                      .layout = &l->layout,
-                                      .theta = l->outer.theta,
-                                      .config_json = l->model_config,
-                                      .state = parts,
-                                      .n_state = 1 + n};
-    enum status status = store->ops->snapshot_write(store, &snapshot, err);
+    struct store_checkpoint checkpoint = {.round = round,
+                                          .layout = &l->layout,
+                                          .theta = l->outer.theta,
+                                          .config_json = l->model_config,
+                                          .state = parts,
+                                          .n_state = 1 + n};
+    enum status status = store->ops->checkpoint_write(store, &checkpoint, err);
     mem_free(blob);
     return status;
 }
@@ -319,9 +319,9 @@ static enum status read_head(struct store *store, uint64_t round, uint8_t **head
                              struct err *err)
 {
     uint8_t prefix[PREFIX];
-    TRY(store->ops->snapshot_state_size(store, round, total_p, err));
+    TRY(store->ops->checkpoint_state_size(store, round, total_p, err));
     if (*total_p < PREFIX) return bad(err, round, "is too short");
-    TRY(store->ops->snapshot_state_read(store, round, 0, prefix, sizeof prefix, err));
+    TRY(store->ops->checkpoint_state_read(store, round, 0, prefix, sizeof prefix, err));
     struct reader r = reader_of(prefix + sizeof magic, PREFIX - sizeof magic);
     uint64_t size = get_u64(&r);
     uint32_t crc = get_u32(&r);
@@ -330,7 +330,7 @@ static enum status read_head(struct store *store, uint64_t round, uint8_t **head
     if (size > HEAD_MAX || size > *total_p - PREFIX) return bad(err, round, "is too short");
     uint8_t *head = mem_alloc(1, size);
     if (!head) return err_set(err, STATUS_NOMEM, "no memory to read a checkpoint");
-    enum status status = store->ops->snapshot_state_read(store, round, PREFIX, head, size, err);
+    enum status status = store->ops->checkpoint_state_read(store, round, PREFIX, head, size, err);
     if (status == STATUS_OK && crc32c(0, head, size) != crc) status = bad(err, round, "is damaged");
     if (status != STATUS_OK) {
         mem_free(head);
@@ -341,7 +341,7 @@ static enum status read_head(struct store *store, uint64_t round, uint8_t **head
     return STATUS_OK;
 }
 
-enum status snapshot_look(struct store *store, uint64_t round, struct snapshot_info *info, struct err *err)
+enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoint_info *info, struct err *err)
 {
     uint8_t *head = NULL;
     size_t size = 0;
@@ -362,7 +362,7 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
         size_t bytes = arrays[i].count * sizeof(float);
         assert(at <= total);
         if (bytes > total - at) return bad(err, round, "is too short");
-        TRY(store->ops->snapshot_state_read(store, round, at, arrays[i].data, bytes, err));
+        TRY(store->ops->checkpoint_state_read(store, round, at, arrays[i].data, bytes, err));
         if (hash_floats(l->outer.pool, arrays[i].data, arrays[i].count) != hashes[i])
             return bad(err, round, "is damaged");
         at += bytes;
@@ -370,8 +370,8 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
     return at == total ? STATUS_OK : bad(err, round, "is too long");
 }
 
-enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round, struct snapshot_info *info,
-                          struct err *err)
+enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
+                            struct err *err)
 {
     uint8_t *head = NULL;
     size_t size = 0;
@@ -384,7 +384,7 @@ enum status snapshot_load(struct ledger *l, struct store *store, uint64_t round,
         return bad(err, round, "is damaged");
     if (status != STATUS_OK) return status;
     TRY(load_arrays(l, store, round, hashes, PREFIX + size, total, err));
-    status = store->ops->snapshot_theta_read(store, round, &l->layout, 0, l->outer.theta, l->layout.n_params, err);
+    status = store->ops->checkpoint_theta_read(store, round, &l->layout, 0, l->outer.theta, l->layout.n_params, err);
     if (status == STATUS_CORRUPT || status == STATUS_NOTFOUND) {
         err_prefix(err, "checkpoint round_%06llu", (unsigned long long)round);
         return STATUS_CORRUPT;

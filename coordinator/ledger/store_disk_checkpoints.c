@@ -16,7 +16,7 @@
 
 enum { KEPT_MAX = 100 };
 
-static void snapshot_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
+static void checkpoint_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
 {
     snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/round_%06llu%s%s", d->dir, (unsigned long long)round,
              file[0] ? "/" : "", file);
@@ -28,7 +28,7 @@ void store_disk_unmap(struct store_disk *d)
     d->mapped = false;
 }
 
-static enum status write_state(const char *path, const struct store_snapshot *in, struct err *err)
+static enum status write_state(const char *path, const struct store_checkpoint *in, struct err *err)
 {
     struct file_out out = {.fd = -1};
     enum status status = file_out_open(&out, path, err);
@@ -120,28 +120,28 @@ static bool folder_remove(const char *path)
 /* --- writing and removing ----------------------------------------------------------------------------------------- */
 
 /* *whole_p: the folder is gone; if false, errno is the cause. */
-static enum status snapshot_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
+static enum status checkpoint_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     if (d->map_round == round) store_disk_unmap(d);
-    /* Remove the state first, durably: a folder without state is not a snapshot. This must happen before the journal
+    /* Remove the state first, durably: a folder without state is not a checkpoint. This must happen before the journal
      * after it is removed. */
-    snapshot_path(d, round, "coordinator_state.bin", path);
+    checkpoint_path(d, round, "coordinator_state.bin", path);
     bool gone = !unlink(path);
     if (!gone && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
-    snapshot_path(d, round, "", path);
+    checkpoint_path(d, round, "", path);
     if (gone) TRY(dir_sync(path, err));
     *whole_p = folder_remove(path);
     return STATUS_OK;
 }
 
-enum status store_disk_snapshot_remove(struct store *s, uint64_t round, struct err *err)
+enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
     bool whole = false;
-    snapshot_path(d, round, "", path);
-    TRY(snapshot_remove(d, round, &whole, err));
+    checkpoint_path(d, round, "", path);
+    TRY(checkpoint_remove(d, round, &whole, err));
     if (whole || d->warned) return STATUS_OK;
     d->warned = true;
     log_warn("cannot remove all files of the old checkpoint %.300s (logged once): %s", path, strerror(errno));
@@ -165,7 +165,7 @@ enum status store_disk_make_way(const char *path, struct err *err)
     return store_disk_fail(err, "rename", path);
 }
 
-/* Makes `latest` name the snapshot. Writes only if the content changes. */
+/* Makes `latest` name the checkpoint. Writes only if the content changes. */
 static enum status name_latest(const struct store_disk *d, uint64_t round, struct err *err)
 {
     char path[FILEIO_PATH_MAX], name[64];
@@ -181,29 +181,29 @@ static enum status name_latest(const struct store_disk *d, uint64_t round, struc
     return named ? STATUS_OK : file_write(path, name, strlen(name), err);
 }
 
-enum status store_disk_snapshot_write(struct store *s, const struct store_snapshot *in, struct err *err)
+enum status store_disk_checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX], files[FILEIO_PATH_MAX];
     bool whole = false;
-    TRY(snapshot_remove(d, in->round, &whole, err));
-    snapshot_path(d, in->round, "", path);
-    TRY(store_disk_make_way(path, err)); /* foreign files that snapshot_remove left */
+    TRY(checkpoint_remove(d, in->round, &whole, err));
+    checkpoint_path(d, in->round, "", path);
+    TRY(store_disk_make_way(path, err)); /* foreign files that checkpoint_remove left */
     store_disk_files_path(d, files);
     enum status status = hf_folder_write(path, in->layout, in->theta, in->config_json, files, err);
     if (status == STATUS_OK) {
-        snapshot_path(d, in->round, "coordinator_state.bin", path);
+        checkpoint_path(d, in->round, "coordinator_state.bin", path);
         status = write_state(path, in, err);
     }
     if (status != STATUS_OK) {
-        if (store_disk_snapshot_remove(s, in->round, NULL) != STATUS_OK) { /* report the first error only */
+        if (store_disk_checkpoint_remove(s, in->round, NULL) != STATUS_OK) { /* report the first error only */
         }
         return status;
     }
     return name_latest(d, in->round, err);
 }
 
-enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
+enum status store_disk_checkpoint_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
@@ -211,28 +211,28 @@ enum status store_disk_snapshot_list(struct store *s, uint64_t *out, size_t cap,
     snprintf(path, sizeof path, "%s/checkpoints", d->dir);
     TRY(store_disk_list_numbers(path, "round_", "", out, cap, &n, err));
     for (size_t i = 0; i < n; i++) {
-        snapshot_path(d, out[i], "coordinator_state.bin", path);
+        checkpoint_path(d, out[i], "coordinator_state.bin", path);
         if (file_exists(path)) out[kept++] = out[i];
     }
     *n_p = kept;
     return STATUS_OK;
 }
 
-enum status store_disk_snapshot_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
+enum status store_disk_checkpoint_state_size(struct store *s, uint64_t round, uint64_t *size_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct stat st;
-    snapshot_path(store_disk_of(s), round, "coordinator_state.bin", path);
+    checkpoint_path(store_disk_of(s), round, "coordinator_state.bin", path);
     if (stat(path, &st)) return store_disk_fail(err, "examine", path);
     *size_p = (uint64_t)st.st_size;
     return STATUS_OK;
 }
 
-enum status store_disk_snapshot_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
-                                           struct err *err)
+enum status store_disk_checkpoint_state_read(struct store *s, uint64_t round, uint64_t offset, void *dst, size_t size,
+                                             struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    snapshot_path(store_disk_of(s), round, "coordinator_state.bin", path);
+    checkpoint_path(store_disk_of(s), round, "coordinator_state.bin", path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return store_disk_fail(err, "open", path);
     enum status status = store_disk_read_exact(fd, offset, dst, size, path, err);
@@ -254,14 +254,14 @@ static enum status copy_tensor(const struct safetensors *st, const struct tensor
     return STATUS_OK;
 }
 
-enum status store_disk_snapshot_theta_read(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
-                                           float *dst, uint64_t count, struct err *err)
+enum status store_disk_checkpoint_theta_read(struct store *s, uint64_t round, const struct layout *layout,
+                                             uint64_t first, float *dst, uint64_t count, struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
     if (!d->mapped || d->map_round != round) {
         store_disk_unmap(d);
-        snapshot_path(d, round, "model.safetensors", path);
+        checkpoint_path(d, round, "model.safetensors", path);
         TRY(safetensors_open(&d->map, path, err));
         d->mapped = true;
         d->map_round = round;
@@ -293,8 +293,8 @@ enum status store_disk_sweep(struct store_disk *d, struct err *err)
             log_warn("cannot remove the incomplete checkpoint %.300s: %s", sub, strerror(errno));
     }
     closedir(dir);
-    TRY(store_list(&d->base, d->base.ops->snapshot_list, &rounds, &n, err));
-    /* The user may have removed the snapshot that `latest` names. */
+    TRY(store_list(&d->base, d->base.ops->checkpoint_list, &rounds, &n, err));
+    /* The user may have removed the checkpoint that `latest` names. */
     enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK;
     mem_free(rounds);
     return status;

@@ -1,0 +1,31 @@
+/* A checkpoint: theta as a model folder, and the rest of the ledger as one blob beside it.
+ *
+ *     state = "ATOLLS1\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *
+ * The head contains everything except the float arrays, and hash_floats of each array. */
+#ifndef COORDINATOR_CHECKPOINT_H
+#define COORDINATOR_CHECKPOINT_H
+
+#include "common/base/status.h"
+#include "coordinator/ledger/ledger.h"
+#include "coordinator/ledger/store.h"
+
+/* The part of a checkpoint that checkpoint_look reads, without its floats. */
+struct checkpoint_info {
+    uint64_t round;   /* its name */
+    uint64_t segment; /* the journal segment after it */
+    uint32_t n_fragments;
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX], hashes[LAYOUT_FRAGMENTS_MAX];
+};
+
+/* Writes the ledger as checkpoint `round`; journal segment `segment` follows it. No part may be in state HELD. */
+enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
+                            struct err *err) MUST_CHECK;
+/* Fills a fresh ledger from checkpoint `round`. CORRUPT: a check failed; the text names it. MISMATCH: the checkpoint
+ * was written under other settings, so its arrays have unknown shapes; no text, but l->config_text is set. */
+enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
+                            struct err *err) MUST_CHECK;
+enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoint_info *info,
+                            struct err *err) MUST_CHECK;
+
+#endif
