@@ -9,7 +9,7 @@
 #include "common/config/codec_choice.h"
 #include "compress/relay.h"
 #include "coordinator/ledger/delta_read.h"
-#include "coordinator/outer/outer_form.h"
+#include "coordinator/round/round_form.h"
 
 /* ddp: computes the norm of the merged gradient over all fragments, before the first fragment takes its step. The
  * accumulator then holds the last fragment. */
@@ -87,7 +87,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     *u = (struct update){.fragment = close->fragment,
                          .version = step.version,
                          .round = step.round,
-                         .form = outer_update_form(l->config),
+                         .form = round_update_form(l->config),
                          .n_named = close->n,
                          .named = l->named};
     for (uint32_t i = 0; i < close->n; i++) {

@@ -13,8 +13,8 @@
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "compress/topk/union_size.h"
-#include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"
+#include "coordinator/round/round_form.h"
 #include "wire/msg.h"
 #include "wire/object.h"
 
@@ -33,7 +33,7 @@ static int thread_count(const struct config *config)
 static bool keeps_residual(const struct outer_state *s, const struct outer_fragment *frag)
 {
     const struct config *c = s->config;
-    return frag->down && outer_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
+    return frag->down && round_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
 }
 
 typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
@@ -75,7 +75,7 @@ static enum status init_merger(struct outer_state *s, size_t part_max, struct er
     s->tokens = mem_alloc(WIRE_NAMED_MAX, sizeof *s->tokens);
     if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &s->pool) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "cannot start %d threads: set coordinator.threads", threads);
-    bool parameters = outer_delta_form(s->config) == DELTA_PARAMETERS;
+    bool parameters = round_delta_form(s->config) == DELTA_PARAMETERS;
     enum status status = merger_init(&s->merger, s->config, parameters, s->pool, part_max);
     return s->deltas && s->tokens && status == STATUS_OK ? STATUS_OK
                                                          : err_set(err, STATUS_NOMEM, "no memory to merge deltas");

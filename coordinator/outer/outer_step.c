@@ -6,10 +6,10 @@
 #include "common/base/hash.h"
 #include "common/config/codec_choice.h"
 #include "common/tensor/apply.h"
-#include "coordinator/outer/outer_form.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/outer/publish.h"
+#include "coordinator/round/round_form.h"
 #include "wire/msg.h"
 
 enum { BLOCK = 4096, GRAIN = 1 << 15 }; /* floats of a block; a thread's share is a multiple of GRAIN floats */
@@ -153,7 +153,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     const struct fragment *frag = &s->layout->fragments[step->fragment];
     struct outer_fragment *state = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
-    bool replace = outer_update_form(c) == UPDATE_PARAMETERS;
+    bool replace = round_update_form(c) == UPDATE_PARAMETERS;
     struct outer_step_job job = {.s = s,
                                  .step = step,
                                  .frag = frag,
@@ -163,7 +163,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                         .acc = s->acc,
                                         .n = frag->count,
                                         .increment = !replace,
-                                        .parameters = outer_delta_form(c) == DELTA_PARAMETERS}};
+                                        .parameters = round_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);
     pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/outer/outer_form.h"
 #include "coordinator/round/policy.h"
+#include "coordinator/round/round_form.h"
 
 static void params_from_config(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {
@@ -21,7 +21,7 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .evict_us = (uint64_t)(c->coordinator.evict_after_s * 1e6),
         .dynamic = async && c->train.dynamic_steps != CHOICE_OFF,
         .together = ddp,
-        .form = outer_delta_form(c),
+        .form = round_delta_form(c),
     };
     const char *quorum = c->coordinator.quorum;
     p->quorum_percent = 100;

@@ -35,8 +35,8 @@ worker/link:        common/base common/config common/os wire worker/sync
 worker/outer:       common/base common/config common/os common/tensor compress compress/topk wire gpu worker/sync worker/inner worker/replica worker/link
 worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer
 
-coordinator/outer:  common/base common/config common/tensor compress compress/topk wire
-coordinator/round:  common/base common/config wire coordinator/outer/outer_form.h
+coordinator/round:  common/base common/config wire
+coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
 coordinator/ledger: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer
 coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
 coordinator/report: common/base common/config common/os coordinator/engine
