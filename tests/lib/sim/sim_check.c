@@ -302,7 +302,7 @@ void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_e
     }
 }
 
-uint64_t sim_check_rounds_told(const struct sim_check *c)
+uint64_t sim_check_rounds_reported(const struct sim_check *c)
 {
     return c->rounds_reported;
 }

@@ -76,7 +76,7 @@ void sim_check_engine_started(struct sim_check *c, const struct engine *engine, 
 void sim_check_engine(struct sim_check *c, const struct engine *engine, uint64_t now_us); /* after every event */
 void sim_check_engine_stopped(struct sim_check *c, bool power); /* power: unsynced bytes may be lost */
 void sim_check_event(struct sim_check *c, uint64_t now_us, const struct engine_event *event);
-uint64_t sim_check_rounds_told(const struct sim_check *c); /* the last round that was reported */
+uint64_t sim_check_rounds_reported(const struct sim_check *c); /* the last round that was reported */
 void sim_check_finished(struct sim_check *c, const struct engine *engine);
 
 /* ---- workers ----------------------------------------------------------------------------------------------------- */

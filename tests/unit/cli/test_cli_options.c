@@ -175,7 +175,7 @@ struct outcome {
     int calls;
 };
 
-static enum status end_as_told(struct options *o, void *ctx, struct err *e)
+static enum status end_as_requested(struct options *o, void *ctx, struct err *e)
 {
     struct outcome *outcome = ctx;
     outcome->calls++;
@@ -198,12 +198,12 @@ static void main_returns_the_exit_code(void **state)
                  {{STATUS_INTERRUPTED, EXIT_DONE, 0}, 75}, {{STATUS_INVALID, EXIT_DONE, 0}, 2}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct outcome outcome = known[i].outcome;
-        assert_int_equal(options_main(&o, 1, none, end_as_told, &outcome), known[i].code);
+        assert_int_equal(options_main(&o, 1, none, end_as_requested, &outcome), known[i].code);
         assert_int_equal(outcome.calls, 1);
     }
     struct outcome idle = {STATUS_OK, EXIT_FAILED, 0};
-    assert_int_equal(options_main(&o, 2, words, end_as_told, &idle), 2);
-    assert_int_equal(options_main(&o, 2, asks, end_as_told, &idle), 0);
+    assert_int_equal(options_main(&o, 2, words, end_as_requested, &idle), 2);
+    assert_int_equal(options_main(&o, 2, asks, end_as_requested, &idle), 0);
     assert_int_equal(idle.calls, 0);
 }
 
