@@ -134,8 +134,8 @@ static void put_times(const struct trainer *t, struct msg_metrics *m)
 static bool resend_if_changed(struct trainer *t, uint64_t session)
 {
     uint64_t acked_us = heartbeat_acked_us(outer_loop_heartbeat(t->loop));
-    unsigned connected =
-        link_connected(t->link); /* read after acked_us: the acknowledgement came over this connection */
+    /* Read after acked_us: the acknowledgement came over this connection. */
+    unsigned connected = link_connected(t->link);
     bool changed = session != t->steps_session || connected != t->steps_connected;
     if (changed) {
         step_queue_resend(&t->steps);
