@@ -16,9 +16,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX], pid[32] = "?";
     TRY(run_folder_path(path, sizeof path, l->dir, "launch.lock", err));
-    l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (l->lock_fd < 0)
-        return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
+    TRY(file_open_plain(path, O_RDWR | O_CREAT, FILE_PUBLIC, &l->lock_fd, err));
     if (!file_lock(l->lock_fd, false)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
         if (got > 0) pid[got] = '\0'; /* otherwise the holder has not written it yet */

@@ -233,8 +233,8 @@ enum status store_disk_checkpoint_state_read(struct store *s, uint64_t round, ui
 {
     char path[FILEIO_PATH_MAX];
     checkpoint_path(store_disk_of(s), round, "coordinator_state.bin", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return store_disk_fail(err, "open", path);
+    int fd;
+    TRY(file_open_plain(path, O_RDONLY, 0, &fd, err));
     enum status status = store_disk_read_exact(fd, offset, dst, size, path, err);
     close(fd);
     return status;
