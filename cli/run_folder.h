@@ -13,7 +13,8 @@ enum status run_folder_path(char *out, size_t cap, const char *dir, const char *
 /* Copies a path to out[cap] without slashes at its end. LIMIT if it does not fit. */
 enum status run_folder_name(char *out, size_t cap, const char *path, struct err *err) MUST_CHECK;
 /* Finds the Hugging Face folder that `path` means: itself if it holds config.json, otherwise the newest checkpoint of
- * the run folder. NOTFOUND names the missing file; CORRUPT if the file `latest` names no checkpoint. */
+ * the run folder. A path .../latest gives the folder that it names now. NOTFOUND names the missing file; CORRUPT if
+ * `latest` names no checkpoint. */
 enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
 /* Reads the first line of a file without its line end. NOTFOUND if the file is missing or the line is empty, LIMIT if
  * it is too long. out[cap] is set on success only. */

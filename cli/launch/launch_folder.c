@@ -73,7 +73,7 @@ static enum status check_resume(const struct launch_folder *l, struct err *err)
 }
 
 /* Returns true if the run in the folder started from the checkpoint that --resume names, or from any checkpoint of the
- * run that it names: the newest may have changed since. */
+ * run that it names, as RUN or RUN/checkpoints/latest: the newest may have changed since. */
 static bool init_find_begun(struct launch_folder *l)
 {
     char named[FILEIO_PATH_MAX];
@@ -81,7 +81,9 @@ static bool init_find_begun(struct launch_folder *l)
     const char *from = begun.model.init_from;
     if (!launch_folder_config(l, &begun) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK)
         return false;
-    size_t n = strlen(named);
+    static const char latest[] = "/checkpoints/latest";
+    size_t n = strlen(named), tail = sizeof latest - 1;
+    if (n > tail && !strcmp(named + n - tail, latest)) n -= tail;
     if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;
     return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
 }

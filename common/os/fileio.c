@@ -295,6 +295,21 @@ enum status file_write_private(const char *path, const void *data, size_t size, 
     return write_as(path, data, size, FILE_PRIVATE, err);
 }
 
+enum status file_link(const char *path, const char *target, struct err *err)
+{
+    char tmp[FILEIO_PATH_MAX];
+    TRY(temporary_name(path, tmp, sizeof tmp, err));
+    if (unlink(tmp) != 0 && errno != ENOENT) return fail(err, "replace", tmp);
+    if (symlink(target, tmp) != 0) {
+        if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS) return fail(err, "create link", tmp);
+        return err_set(err, STATUS_UNSUPPORTED, "%s: this file system has no symbolic links", path);
+    }
+    if (rename(tmp, path) == 0) return sync_parent(path, err);
+    enum status status = fail(err, "rename into place", path);
+    unlink(tmp);
+    return status;
+}
+
 /* --- maps and folders --------------------------------------------------------------------------------------------- */
 
 enum status file_map_open(struct file_map *map, const char *path, struct err *err)

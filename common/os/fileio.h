@@ -26,6 +26,9 @@ enum status file_read(const char *path, size_t max, void **data, size_t *size, s
 enum status file_write(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
 /* The same with mode 0600, for secrets and identities. The temporary file has this mode from its creation. */
 enum status file_write_private(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
+/* Make `path` a symbolic link to `target`, atomically and durably; it replaces a file or link. UNSUPPORTED: the file
+ * system has no symbolic links. IO. */
+enum status file_link(const char *path, const char *target, struct err *err) MUST_CHECK;
 bool file_exists(const char *path);
 /* True when another process holds the file's flock; a coordinator holds RUN/lock while it runs. The test takes a shared
  * lock for a moment. */

@@ -45,7 +45,7 @@ code=0
 (worker) 2>&1 | one_line || code=$?
 ((code == 0)) || fail "a worker whose reader ended: exit code $code"
 finish "$coordinator" 60 0 "the coordinator of that worker"
-checkpoint=run/checkpoints/$(<run/checkpoints/latest)
+checkpoint=run/checkpoints/$(readlink run/checkpoints/latest)
 cp -r "$checkpoint" model
 cp -r run complete
 timeout 60 "$BIN/atoll" generate "$checkpoint" --tokens 1000000 | one_line ||
