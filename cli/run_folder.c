@@ -10,6 +10,7 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_folder.h"
+#include "coordinator/ledger/checkpoint_folder.h"
 
 enum { LINE_FILE_MAX = 65536, METRICS_TAIL_MAX = 4 << 20 };
 
@@ -83,6 +84,23 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
     if (file_exists(out)) return STATUS_OK;
     return err_set(err, STATUS_NOTFOUND, "%s/latest names %s, which does not exist: give a checkpoint folder",
                    checkpoints, name);
+}
+
+enum status run_folder_check(const char *folder, bool *recorded_p, const char **what_p, struct err *err)
+{
+    char why[360];
+    enum status status = checkpoint_folder_check(folder, recorded_p, err);
+    if (status == STATUS_CORRUPT) {
+        snprintf(why, sizeof why, "%.350s", err->msg);
+        return err_set(
+            err, STATUS_CORRUPT,
+            "%s: give another checkpoint, or restore it from a copy (without coordinator_state.bin, the model "
+            "is read unchecked)",
+            why);
+    }
+    *what_p = *recorded_p ? "checked all hashes that the coordinator recorded"
+                          : "no coordinator_state.bin: checked names, shapes, sizes and finite values, not the content";
+    return status;
 }
 
 json_t *run_folder_last_round(const char *run)

@@ -261,10 +261,14 @@ ln -s elsewhere link
 wrong 'export to a link' 1 "^atoll: link is a symbolic link: choose a new folder" "$BIN/atoll" export good link
 wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
 [[ ! -e new ]] || fail "a failed export left: $(find new)"
-printf '{"model_type": "mamba"}' >"model/config.json"
-wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
+cp -r "good/checkpoints/$latest" family
+printf '{"model_type": "mamba"}' >family/config.json
+wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate family --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
 wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+truncate -s -4 whole/coordinator_state.bin
+sed -i 's/"dtype":"I32"/"dtype":"F32"/' whole/model.safetensors
+wrong 'start from a damaged checkpoint' 2 "model.init_from: .*whole: coordinator_state.bin has a wrong size" launch --model.init_from="$WORK/whole"
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"
