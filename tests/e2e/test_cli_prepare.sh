@@ -77,7 +77,7 @@ expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepa
 expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
 expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
 expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
-# The number of shards is limited, because a worker maps all of them.
+# The number of shards is limited, because a worker opens all of them.
 awk 'BEGIN { for (i = 0; i < 968750; i++) print "sixteen letters" }' >long.txt
 expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens give more than 60000 shards; give 259 or more' \
     "$atoll" prepare no long.txt --shard-tokens 256

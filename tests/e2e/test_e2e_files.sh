@@ -51,3 +51,11 @@ rm hurt/coordinator_state.bin # a folder from elsewhere
 "$BIN/atoll" export hurt out >export.txt || fail "export of a plain model folder: $(<export.txt)"
 grep -q "^hurt: no coordinator_state.bin: checked names, shapes, sizes and finite values" export.txt || fail "$(<export.txt)"
 "$BIN/atoll" generate hurt --tokens 5 2>&1 >/dev/null | grep -q "hurt: no coordinator_state.bin" || fail "generate hides that nothing was checked"
+
+# Before, the worker was killed by SIGBUS, or trained on zeros.
+cp -r data short
+start short.log "$BIN/atoll" launch run.yaml --workers 1 --dir shortened --train.max_steps=1000000 --data.train="$WORK/short/train_*.bin"
+until_true 20 "some rounds" grep -q '"round":2,' shortened/metrics.jsonl
+truncate -s 1500 short/train_000000.bin
+finish "$pid" 10 1 "a run with a truncated shard"
+grep -q "worker-0: $WORK/short/train_000000.bin was truncated while it was in use: restore it" short.log || fail "$(<short.log)"
