@@ -410,6 +410,23 @@ enum status token_writer_close(struct token_writer *w, struct err *err)
     return w->out.fd >= 0 ? shard_end(w, err) : STATUS_OK;
 }
 
+enum status token_writer_move(struct token_writer *w, const char *dir, struct err *err)
+{
+    char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX];
+    const struct token_writer old = *w;
+    assert(w->out.fd < 0);
+    if (strlen(dir) >= sizeof w->dir)
+        return err_set(err, STATUS_LIMIT, "the name of the token folder is too long: %s", dir);
+    memcpy(w->dir, dir, strlen(dir) + 1);
+    TRY(remove_shards(w, err));
+    for (uint32_t i = 0; i < w->n_shards; i++) {
+        shard_path(&old, i, from);
+        shard_path(w, i, to);
+        if (rename(from, to)) return err_set(err, STATUS_IO, "cannot rename %.300s: %s", from, strerror(errno));
+    }
+    return STATUS_OK;
+}
+
 void token_writer_abort(struct token_writer *w)
 {
     file_out_abort(&w->out);

@@ -78,6 +78,9 @@ enum status token_writer_open(struct token_writer *w, const char *dir, const cha
 enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, size_t n, struct err *err) MUST_CHECK;
 /* Complete the last shard. A data set without tokens is one shard of 0 tokens. */
 enum status token_writer_close(struct token_writer *w, struct err *err) MUST_CHECK;
+/* Move the shards of a closed writer to `dir`, where they replace older shards of this name. Readers that have older
+ * shards open keep them. IO, LIMIT. */
+enum status token_writer_move(struct token_writer *w, const char *dir, struct err *err) MUST_CHECK;
 /* Remove the written shards. */
 void token_writer_abort(struct token_writer *w);
 

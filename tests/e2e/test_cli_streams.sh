@@ -79,7 +79,7 @@ code=0
 "$BIN/atoll" config print run.yaml >/dev/full 2>full.txt || code=$?
 [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: No space left on device' ]] ||
     fail "config print to a full disk: exit code $code: $(<full.txt)"
-for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --version' 'atoll prepare again text.txt' \
+for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --version' 'atoll prepare again text.txt --force' \
     'atoll export model out' 'atoll status complete' 'atoll codec list' 'atoll generate model --tokens 3' 'atoll config print run.yaml' \
     'atoll-coordinator --version' 'atoll-worker --help'; do
     rm -rf out
