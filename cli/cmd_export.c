@@ -1,5 +1,5 @@
-/* atoll export: writes a checkpoint as a Hugging Face folder. Every tensor is read, checked against config.json, and
- * written again, so a written folder loads. */
+/* atoll export: checks a checkpoint and writes it as a Hugging Face folder. Every tensor is read, checked against
+ * config.json and the recorded hashes, and written again, so a written folder loads. */
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -65,14 +65,17 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         return err_set(err, STATUS_EXISTS, "%s is a symbolic link: choose a new folder, or remove the link", out);
     if (!run_folder_empty(out))
         return err_set(err, STATUS_EXISTS, "%s exists and is not empty: choose a new folder, or remove it", out);
+    const char *checked;
+    bool recorded;
+    TRY(run_folder_check(folder, &recorded, &checked, err));
     layout_init(&layout);
     size_t there = dir_existing_length(out);
     enum status status = layout_of_folder(&layout, folder, err);
     if (status == STATUS_OK) status = copy_model(&layout, folder, out, err);
     if (status != STATUS_OK) dir_remove_made(out, there);
     if (status == STATUS_OK)
-        printf("%s: %u tensors, %llu parameters, from %s\n", out, layout.n_tensors, (unsigned long long)layout.n_params,
-               folder);
+        printf("%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, layout.n_tensors,
+               (unsigned long long)layout.n_params, folder, folder, checked);
     layout_finish(&layout);
     return status;
 }
@@ -84,7 +87,9 @@ int cmd_export(int argc, char **argv)
         .usage = "RUN|CHECKPOINT OUT",
         .about = "Check a checkpoint and write it to OUT as a Hugging Face folder: model.safetensors (fp32), "
                  "config.json, and\n"
-                 "tokenizer and generation_config.json if present. RUN means its newest checkpoint.",
+                 "tokenizer and generation_config.json if present. RUN means its newest checkpoint.\n"
+                 "A checkpoint of a run is checked against the hashes in its coordinator_state.bin. Another folder\n"
+                 "has no such record: names, shapes, sizes and finite values are checked.",
         .args_min = 2,
         .args_max = 2,
     };

@@ -4,6 +4,7 @@
 
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
+#include "common/base/log.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "worker/model/generate_text.h"
@@ -33,6 +34,10 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!r->threads || r->threads > 1024)
         return err_set(err, STATUS_INVALID, "--threads is %" PRIu64 ": give 1 to 1024", r->threads);
     TRY(run_folder_checkpoint(o->args[0], folder, sizeof folder, err));
+    const char *checked;
+    bool recorded;
+    TRY(run_folder_check(folder, &recorded, &checked, err));
+    if (!recorded) log_info("%s: %s", folder, checked);
     r->options.n_tokens = (uint32_t)r->n_tokens;
     r->options.threads = (int)r->threads;
     TRY(generate_text(folder, &r->options, emit, NULL, err));
@@ -59,6 +64,7 @@ int cmd_generate(int argc, char **argv)
         .usage = "RUN|CHECKPOINT [options]",
         .about =
             "Generate text from the newest checkpoint of a run, or from a Hugging Face folder with GPT-2 or Llama.\n"
+            "A checkpoint of a run is checked against the hashes in its coordinator_state.bin.\n"
             "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids).",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,

@@ -8,11 +8,13 @@
  *   - otherwise the tail of every document, cut after a line end if one is near.
  *
  * Order of writes:
- *   - Shards of an earlier set are removed first, so that a killed prepare leaves no mixture of two sets.
- *   - Each shard appears when it is complete, the last validation shard at the end.
- *   - meta.json is written last and marks the set as complete.
+ *   - The new set is written to the folder OUT/set.tmp-PID. Until it is complete, an older set in OUT stays as it is.
+ *   - Then meta.json and shards of the older set are removed, and the new shards are renamed into OUT. Removing and
+ *     renaming change no open file, so running workers keep the older shards. Other files in OUT stay.
+ *   - meta.json comes last and marks the set as complete: a prepare that is killed here leaves none.
  *   - A signal is handled like a failure: all written files are removed. */
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -29,6 +31,7 @@
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/json_file.h"
+#include "common/os/temporary.h"
 #include "common/tensor/tokens.h"
 
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
@@ -37,6 +40,7 @@ struct prepare {
     const char *out, *tokenizer;
     double val_fraction;
     uint64_t seed, shard_tokens;
+    bool force;
 
     uint64_t documents, bytes; /* counts of the first pass */
     uint64_t held_out;         /* number of validation documents; 0: tails are held out */
@@ -89,7 +93,7 @@ static enum status write_document(void *ctx, const char *text, size_t size, stru
     return put_bytes_as_tokens(&p->val, text + cut, size - cut, err);
 }
 
-static enum status write_meta(const struct prepare *p, struct err *err)
+static enum status write_meta(const struct prepare *p, const char *folder, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     uint64_t tokens = p->train.n_tokens + p->val.n_tokens;
@@ -99,30 +103,76 @@ static enum status write_meta(const struct prepare *p, struct err *err)
                              (json_int_t)p->train.n_tokens, "val_tokens", (json_int_t)p->val.n_tokens,
                              "bytes_per_token", (double)p->bytes / (double)tokens, "seed", (json_int_t)p->seed,
                              "val_fraction", p->val_fraction, "held_out", p->held_out ? "documents" : "tails");
-    enum status status = run_folder_path(path, sizeof path, p->out, "meta.json", err);
+    enum status status = run_folder_path(path, sizeof path, folder, "meta.json", err);
     if (status == STATUS_OK) status = json_file_write(path, meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(meta);
     return status;
 }
 
-static enum status write_shards(struct prepare *p, const struct input_list *list, struct err *err)
+static enum status move_set(struct prepare *p, const char *folder, struct err *err)
 {
-    char meta[FILEIO_PATH_MAX];
+    char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX];
+    TRY(run_folder_path(from, sizeof from, folder, "meta.json", err));
+    TRY(run_folder_path(to, sizeof to, p->out, "meta.json", err));
+    unlink(to);
+    TRY(token_writer_move(&p->train, p->out, err));
+    TRY(token_writer_move(&p->val, p->out, err));
+    if (rename(from, to)) return err_set(err, STATUS_IO, "cannot rename %.300s: %s", from, strerror(errno));
+    return dir_sync(p->out, err);
+}
+
+static enum status write_set(struct prepare *p, const char *folder, const struct input_list *list, struct err *err)
+{
     enum status status;
-    TRY(run_folder_path(meta, sizeof meta, p->out, "meta.json", err));
-    unlink(meta);
-    TRY(token_writer_open(&p->train, p->out, "train", WIDTH, p->shard_tokens, err));
-    TRY_GOTO(token_writer_open(&p->val, p->out, "val", WIDTH, p->shard_tokens, err), err_train);
+    TRY(dir_make(folder, err));
+    TRY(token_writer_open(&p->train, folder, "train", WIDTH, p->shard_tokens, err));
+    TRY_GOTO(token_writer_open(&p->val, folder, "val", WIDTH, p->shard_tokens, err), err_train);
     TRY_GOTO(input_each(list, write_document, p, err), err_val);
     TRY_GOTO(token_writer_close(&p->train, err), err_val);
     TRY_GOTO(token_writer_close(&p->val, err), err_val);
-    TRY_GOTO(write_meta(p, err), err_val);
+    TRY_GOTO(write_meta(p, folder, err), err_val);
+    TRY_GOTO(move_set(p, folder, err), err_val);
     return STATUS_OK;
 
 err_val:
     token_writer_abort(&p->val);
 err_train:
     token_writer_abort(&p->train);
+    return status;
+}
+
+/* The first pass: counts documents and bytes, and checks each line. */
+static enum status count_input(struct prepare *p, const struct input_list *list, struct err *err)
+{
+    TRY(input_each(list, count_document, p, err));
+    if (!p->documents) return err_set(err, STATUS_INVALID, "the input has no text: %s is empty", list->paths[0]);
+    uint64_t tokens = p->documents + p->bytes, shards = tokens / p->shard_tokens;
+    if (shards >= TOKENS_SHARDS_MAX)
+        return err_set(err, STATUS_INVALID,
+                       "--shard-tokens is %" PRIu64 ": %" PRIu64 " tokens give more than %d shards; give %" PRIu64
+                       " or more",
+                       p->shard_tokens, tokens, TOKENS_SHARDS_MAX, tokens / TOKENS_SHARDS_MAX + 1);
+    double held_out = (double)p->documents * p->val_fraction;
+    if (held_out >= HELD_OUT_DOCUMENTS_MIN) p->held_out = (uint64_t)held_out;
+    return STATUS_OK;
+}
+
+/* The caller holds the lock of the folder. */
+static enum status fill_out(struct prepare *p, const struct input_list *list, struct err *err)
+{
+    char set[FILEIO_PATH_MAX], folder[FILEIO_PATH_MAX];
+    TRY(run_folder_path(set, sizeof set, p->out, "set", err));
+    TRY(temporary_name(set, folder, sizeof folder, err)); /* also removes the set of a killed prepare */
+    if (!p->force && !run_folder_empty(p->out))
+        return err_set(
+            err, STATUS_EXISTS,
+            "%.300s exists and is not empty: choose a new folder, or replace the data set in it with --force "
+            "(running workers keep the old shards)",
+            p->out);
+    TRY(count_input(p, list, err));
+    TRY(dir_remove_flat(folder, err));
+    enum status status = write_set(p, folder, list, err);
+    if (dir_remove_flat(folder, NULL) != STATUS_OK) log_warn("cannot remove %s: remove it by hand", folder);
     return status;
 }
 
@@ -135,23 +185,39 @@ static enum status write_locked(struct prepare *p, const struct input_list *list
     if (status == STATUS_OK)
         TRY(dir_lock(p->out, &lock, err)); /* a failed lock means another program writes there: leave its files */
     interrupt_catch();
-    if (status == STATUS_OK) status = write_shards(p, list, err);
+    if (status == STATUS_OK) status = fill_out(p, list, err);
     if (status != STATUS_OK) dir_remove_made(p->out, existing);
     if (lock >= 0) close(lock);
     return status;
 }
 
-static void report(const struct prepare *p, size_t files)
+/* Writes the pattern for glob that matches only this path, for data.train. Brackets quote where they can: double quotes
+ * in YAML take no other backslash. */
+static void as_pattern(const char *path, char *out, size_t cap)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (const char *c = path; *c && n + 4 < cap; c++) {
+        bool escape = *c == '{' || *c == '}' || *c == '\\' || (*c == '~' && c == path);
+        const char *format = strchr("*?[", *c) ? "[%c]" : escape ? "\\%c" : "%c";
+        n += (size_t)snprintf(out + n, cap - n, format, *c);
+    }
+}
+
+static void report(const struct prepare *p, const struct input_list *list)
 {
     uint64_t tokens = p->train.n_tokens + p->val.n_tokens;
-    printf("documents  %12" PRIu64 "  in %zu file%s\n", p->documents, files, files == 1 ? "" : "s");
+    char out[3 * FILEIO_PATH_MAX];
+    as_pattern(p->out, out, sizeof out);
+    printf("documents  %12" PRIu64 "  in %zu file%s\n", p->documents, list->n, list->n == 1 ? "" : "s");
+    if (list->n_skipped) printf("skipped    %12zu  files and folders: see the warnings\n", list->n_skipped);
     printf("bytes      %12" PRIu64 "\n", p->bytes);
     printf("tokens     %12" PRIu64 "  %.3f bytes per token\n", tokens, (double)p->bytes / (double)tokens);
     printf("train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
-           p->train.n_shards == 1 ? "" : "s", p->out);
+           p->train.n_shards == 1 ? "" : "s", out);
     printf("val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
            100.0 * (double)p->val.n_tokens / (double)tokens,
-           p->held_out ? "whole documents" : "the tail of each document", p->out);
+           p->held_out ? "whole documents" : "the tail of each document", out);
 }
 
 static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inputs, struct err *err)
@@ -159,23 +225,8 @@ static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inpu
     struct input_list list;
     enum status status;
     TRY(input_collect(&list, inputs, n_inputs, err));
-    TRY_GOTO(input_each(&list, count_document, p, err), out);
-    if (!p->documents) {
-        status = err_set(err, STATUS_INVALID, "the input has no text: %s is empty", list.paths[0]);
-        goto out;
-    }
-    uint64_t tokens = p->documents + p->bytes, shards = tokens / p->shard_tokens;
-    if (shards >= TOKENS_SHARDS_MAX) {
-        status = err_set(err, STATUS_INVALID,
-                         "--shard-tokens is %" PRIu64 ": %" PRIu64 " tokens give more than %d shards; give %" PRIu64
-                         " or more",
-                         p->shard_tokens, tokens, TOKENS_SHARDS_MAX, tokens / TOKENS_SHARDS_MAX + 1);
-        goto out;
-    }
-    double held_out = (double)p->documents * p->val_fraction;
-    if (held_out >= HELD_OUT_DOCUMENTS_MIN) p->held_out = (uint64_t)held_out;
     TRY_GOTO(write_locked(p, &list, err), out);
-    report(p, list.n);
+    report(p, &list);
     if (p->val_fraction > 0 && !p->val.n_tokens)
         log_warn("no validation text: --val-fraction %g of this text is 0 tokens, and a run needs some: add text, or "
                  "raise it",
@@ -206,13 +257,17 @@ int cmd_prepare(int argc, char **argv)
         {"tokenizer", OPTION_TEXT, &p.tokenizer, "bytes", "tokenizer; only bytes is supported"},
         {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "fraction held out for validation (default 0.05)"},
         {"seed", OPTION_COUNT, &p.seed, "N", "seed that selects held-out documents (default 1)"},
+        {"force", OPTION_FLAG, &p.force, NULL, "replace the data set in OUT, also while a run uses it"},
         {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens per shard (default 100000000)"},
     };
     struct options o = {
         .program = "atoll prepare",
         .usage = "OUT INPUT... [options]",
-        .about = "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards.\n"
-                 "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json.",
+        .about =
+            "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards.\n"
+            "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json. A folder OUT with content\n"
+            "needs --force: the new set then replaces the old one when it is complete. Running workers keep the\n"
+            "old shards; a worker that starts later brings other data, and the run refuses it.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 2,

@@ -47,6 +47,24 @@ struct walk {
     size_t n, cap;
 };
 
+static void skip(struct walk *walk, const char *path, const char *why)
+{
+    if (walk->list->n_skipped++ < INPUT_SKIPPED_SHOWN) log_warn("skipped %s: %s", path, why);
+}
+
+static bool is_text(const char *path)
+{
+    return ends_with(path, ".txt") || ends_with(path, ".md") || ends_with(path, ".jsonl");
+}
+
+static const char *why_no_text(const char *path)
+{
+    static const char *const compressed[] = {".gz", ".zst", ".xz", ".bz2", ".zip", ".tgz", ".tar", ".7z"};
+    for (size_t i = 0; i < sizeof compressed / sizeof *compressed; i++)
+        if (ends_with(path, compressed[i])) return "compressed or packed: unpack it first";
+    return "not a .txt, .md or .jsonl file: convert it first";
+}
+
 /* Marks a folder as visited. NOMEM; END if it was visited before. */
 static enum status mark_visited(struct walk *walk, const struct stat *st)
 {
@@ -74,9 +92,11 @@ static enum status collect_folder(struct walk *walk, const char *path, struct er
     for (int i = 0; i < n; i++) {
         char below[PATH_MAX];
         const char *name = entries[i]->d_name;
-        if (status == STATUS_OK && name[0] != '.') {
+        if (status == STATUS_OK && strcmp(name, ".") && strcmp(name, "..")) {
             if (snprintf(below, sizeof below, "%s/%s", path, name) >= (int)sizeof below)
                 status = err_set(err, STATUS_LIMIT, "the path %s/%s is too long", path, name);
+            else if (name[0] == '.')
+                skip(walk, below, "hidden");
             else
                 status = collect(walk, below, false, err);
         }
@@ -93,20 +113,21 @@ static enum status collect(struct walk *walk, const char *path, bool named, stru
     enum status status = STATUS_OK;
     if (stat(path, &st)) {
         bool nowhere = errno == ENOENT || errno == ELOOP;
-        if (nowhere && !named) return log_warn("skipped %s: broken link", path), STATUS_OK;
+        if (nowhere && !named) return skip(walk, path, "broken link"), STATUS_OK;
         return err_set(err, nowhere ? STATUS_INVALID : STATUS_IO, "cannot read the input %s: %s", path,
                        strerror(errno));
     }
     if (S_ISDIR(st.st_mode)) {
         status = mark_visited(walk, &st);
-        if (status == STATUS_END)
-            return log_warn("skipped %s: folder already read through another path", path), STATUS_OK;
+        if (status == STATUS_END) return skip(walk, path, "folder already read through another path"), STATUS_OK;
         if (status == STATUS_OK) return collect_folder(walk, path, err);
     } else if (!S_ISREG(st.st_mode)) {
-        if (!named) return STATUS_OK;
+        if (!named) return skip(walk, path, "neither a file nor a folder"), STATUS_OK;
         return err_set(err, STATUS_INVALID, "the input %s is neither a file nor a folder: give text files", path);
-    } else if (named || ends_with(path, ".txt") || ends_with(path, ".md") || ends_with(path, ".jsonl")) {
+    } else if (named || is_text(path)) {
         status = list_add(walk->list, path);
+    } else {
+        skip(walk, path, why_no_text(path));
     }
     if (status != STATUS_OK) return err_set(err, status, "out of memory while listing %s", path);
     return STATUS_OK;
@@ -121,6 +142,8 @@ enum status input_collect(struct input_list *list, char *const *args, size_t n_a
         status = collect(&walk, args[i], true, err);
         mem_free(walk.folders);
     }
+    if (list->n_skipped > INPUT_SKIPPED_SHOWN)
+        log_warn("skipped %zu more files and folders", list->n_skipped - INPUT_SKIPPED_SHOWN);
     if (status == STATUS_OK && !list->n)
         status =
             err_set(err, STATUS_INVALID, "no text in %s: give .txt, .md or .jsonl files, or folders with such files",

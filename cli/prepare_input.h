@@ -2,8 +2,10 @@
  *
  * - A .txt or .md file is one document.
  * - A .jsonl file has one document per line: the string "text" of an object. Blank lines are skipped.
- * - A folder stands for all such files below it, sorted by name. Hidden files are skipped. Broken links, and folders
- *   that were already read through a link, are skipped with a warning.
+ * - A folder stands for all such files below it, sorted by name.
+ * - Everything else below a folder is skipped with a warning that says why: other types of file, hidden files, broken
+ *   links, and folders that were already read through a link. After INPUT_SKIPPED_SHOWN warnings only the number is
+ *   given. An unreadable file or folder is an error.
  * - A file given as an argument is read as text, whatever its extension.
  * - A byte order mark at the start of a file is skipped. */
 #ifndef CLI_PREPARE_INPUT_H
@@ -13,9 +15,12 @@
 
 #include "common/base/status.h"
 
+enum { INPUT_SKIPPED_SHOWN = 20 };
+
 struct input_list {
     char **paths; /* [n] regular files in reading order; owned */
     size_t n, cap;
+    size_t n_skipped; /* paths below folders that were left out */
 };
 
 /* Lists the files of args[n_args]. IO for an unreadable path, INVALID for a missing path or if the arguments contain no

@@ -1,14 +1,16 @@
 #include "cli/run_folder.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
+#include "common/tensor/hf_folder.h"
+#include "coordinator/ledger/checkpoint_folder.h"
 
 enum { LINE_FILE_MAX = 65536, METRICS_TAIL_MAX = 4 << 20 };
 
@@ -42,18 +44,20 @@ enum status run_folder_name(char *out, size_t cap, const char *path, struct err 
     return STATUS_OK;
 }
 
-/* Returns true for a plain file name of printable characters, without slash. */
-static bool is_name(const char *text)
+/* Replaces a link to a folder beside it by its target: `latest` may name another checkpoint a moment later. */
+static void follow_latest(char *path, size_t cap)
 {
-    for (const char *c = text; *c; c++)
-        if (*c == '/' || !isgraph((unsigned char)*c)) return false;
-    return strcmp(text, ".") && strcmp(text, "..");
+    char target[256];
+    char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n <= 0 || memchr(target, '/', (size_t)n) || (size_t)(name - path) + (size_t)n >= cap) return;
+    memcpy(name, target, (size_t)n);
+    name[n] = '\0';
 }
 
 enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struct err *err)
 {
-    char folder[FILEIO_PATH_MAX], probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], latest[FILEIO_PATH_MAX];
-    char name[256];
+    char folder[FILEIO_PATH_MAX], probe[FILEIO_PATH_MAX], checkpoints[FILEIO_PATH_MAX], name[256];
     struct stat st;
     if (stat(path, &st) && errno == ENOENT)
         return err_set(err, STATUS_NOTFOUND, "%s does not exist: give a run or checkpoint folder", path);
@@ -61,26 +65,42 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run or checkpoint folder", path);
     TRY(run_folder_name(folder, sizeof folder, path, err));
+    follow_latest(folder, sizeof folder);
     TRY(run_folder_path(probe, sizeof probe, folder, "config.json", err));
     if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
     TRY(run_folder_path(probe, sizeof probe, folder, "latest", err));
-    if (file_exists(probe))
+    if (!lstat(probe, &st))
         return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run folder",
                        folder);
     TRY(run_folder_path(checkpoints, sizeof checkpoints, folder, "checkpoints", err));
-    TRY(run_folder_path(latest, sizeof latest, checkpoints, "latest", err));
-    enum status status = run_folder_read_line(latest, name, sizeof name, err);
+    enum status status = hf_folder_latest(folder, name, sizeof name, err);
     if (status == STATUS_NOTFOUND)
         return err_set(
             err, STATUS_NOTFOUND,
             "%s has neither config.json nor checkpoints/latest: wait for the first checkpoint, or give another folder",
             folder);
-    if (status != STATUS_OK && status != STATUS_LIMIT) return status;
-    if (status == STATUS_LIMIT || !is_name(name))
-        return err_set(err, STATUS_CORRUPT, "%s does not name a checkpoint: give a checkpoint folder", latest);
+    if (status != STATUS_OK) return status;
     TRY(run_folder_path(out, cap, checkpoints, name, err));
     if (file_exists(out)) return STATUS_OK;
-    return err_set(err, STATUS_NOTFOUND, "%s names %s, which does not exist: give a checkpoint folder", latest, name);
+    return err_set(err, STATUS_NOTFOUND, "%s/latest names %s, which does not exist: give a checkpoint folder",
+                   checkpoints, name);
+}
+
+enum status run_folder_check(const char *folder, bool *recorded_p, const char **what_p, struct err *err)
+{
+    char why[360];
+    enum status status = checkpoint_folder_check(folder, recorded_p, err);
+    if (status == STATUS_CORRUPT) {
+        snprintf(why, sizeof why, "%.350s", err->msg);
+        return err_set(
+            err, STATUS_CORRUPT,
+            "%s: give another checkpoint, or restore it from a copy (without coordinator_state.bin, the model "
+            "is read unchecked)",
+            why);
+    }
+    *what_p = *recorded_p ? "checked all hashes that the coordinator recorded"
+                          : "no coordinator_state.bin: checked names, shapes, sizes and finite values, not the content";
+    return status;
 }
 
 json_t *run_folder_last_round(const char *run)

@@ -13,8 +13,13 @@ enum status run_folder_path(char *out, size_t cap, const char *dir, const char *
 /* Copies a path to out[cap] without slashes at its end. LIMIT if it does not fit. */
 enum status run_folder_name(char *out, size_t cap, const char *path, struct err *err) MUST_CHECK;
 /* Finds the Hugging Face folder that `path` means: itself if it holds config.json, otherwise the newest checkpoint of
- * the run folder. NOTFOUND names the missing file; CORRUPT if the file `latest` names no checkpoint. */
+ * the run folder. A path .../latest gives the folder that it names now. NOTFOUND names the missing file; CORRUPT if
+ * `latest` names no checkpoint. */
 enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
+/* Checks a checkpoint of run_folder_checkpoint as the coordinator does when it loads one. The error says what is
+ * damaged and what to do. Writes what was checked, for a line of output. A folder without coordinator_state.bin has no
+ * record to check against: names, shapes, sizes and finite values are then checked by its reader. */
+enum status run_folder_check(const char *folder, bool *recorded_p, const char **what_p, struct err *err) MUST_CHECK;
 /* Reads the first line of a file without its line end. NOTFOUND if the file is missing or the line is empty, LIMIT if
  * it is too long. out[cap] is set on success only. */
 enum status run_folder_read_line(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;

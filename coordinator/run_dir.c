@@ -47,8 +47,8 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
     TRY(run_dir_check_free(dir, err));
     TRY(dir_make(dir, err));
     path_of(dir, "lock", path);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
+    int fd = -1;
+    TRY(file_open_plain(path, O_RDWR | O_CREAT, FILE_PUBLIC, &fd, err));
     if (!file_lock(fd, true)) {
         enum status status =
             errno == EWOULDBLOCK

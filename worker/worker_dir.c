@@ -52,8 +52,7 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool wait, s
         return err_set(err, STATUS_INVALID, "%s is the folder of a run: give this worker a --dir of its own", d->path);
     TRY(dir_make(d->path, err));
     snprintf(file, sizeof file, "%s/lock", d->path);
-    d->lock_fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (d->lock_fd < 0) return err_set(err, STATUS_IO, "cannot open %s: %s", file, strerror(errno));
+    TRY(file_open_plain(file, O_RDWR | O_CREAT, FILE_PUBLIC, &d->lock_fd, err));
     enum status status =
         file_lock(d->lock_fd, wait)
             ? uuid_open(d, err)

@@ -15,6 +15,7 @@
 
 #include "cli/terminal.h"
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 
 /* READS_MAX: four times the capacity of a pipe, so that the last output of an ended child is read completely. */
 enum { CODE_SIGNAL = 128, CODE_EXEC_FAILED = 127, READS_MAX = 16 };
@@ -56,9 +57,7 @@ enum status child_log_open(struct child *child, const char *logs, struct err *er
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s.log", logs, child->name) >= (int)sizeof path)
         return err_set(err, STATUS_LIMIT, "the path %s is too long for a run folder: choose a shorter --dir", logs);
-    child->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (child->log_fd < 0) return err_set(err, STATUS_IO, "cannot write the log %s: %s", path, strerror(errno));
-    return STATUS_OK;
+    return file_open_plain(path, O_WRONLY | O_CREAT | O_APPEND, FILE_PUBLIC, &child->log_fd, err);
 }
 
 /* Runs in the child between fork and exec, so it makes only async-signal-safe calls. */

@@ -16,9 +16,7 @@ static enum status lock(struct launch_folder *l, struct err *err)
 {
     char path[FILEIO_PATH_MAX], pid[32] = "?";
     TRY(run_folder_path(path, sizeof path, l->dir, "launch.lock", err));
-    l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (l->lock_fd < 0)
-        return err_set(err, STATUS_IO, "cannot write into the run folder %s: %s", l->dir, strerror(errno));
+    TRY(file_open_plain(path, O_RDWR | O_CREAT, FILE_PUBLIC, &l->lock_fd, err));
     if (!file_lock(l->lock_fd, false)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
         if (got > 0) pid[got] = '\0'; /* otherwise the holder has not written it yet */
@@ -75,7 +73,7 @@ static enum status check_resume(const struct launch_folder *l, struct err *err)
 }
 
 /* Returns true if the run in the folder started from the checkpoint that --resume names, or from any checkpoint of the
- * run that it names: the newest may have changed since. */
+ * run that it names, as RUN or RUN/checkpoints/latest: the newest may have changed since. */
 static bool init_find_begun(struct launch_folder *l)
 {
     char named[FILEIO_PATH_MAX];
@@ -83,7 +81,9 @@ static bool init_find_begun(struct launch_folder *l)
     const char *from = begun.model.init_from;
     if (!launch_folder_config(l, &begun) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK)
         return false;
-    size_t n = strlen(named);
+    static const char latest[] = "/checkpoints/latest";
+    size_t n = strlen(named), tail = sizeof latest - 1;
+    if (n > tail && !strcmp(named + n - tail, latest)) n -= tail;
     if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;
     return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
 }

@@ -23,32 +23,48 @@ static enum status fail(struct err *err, const char *what, const char *path)
     return err_set(err, code, "cannot %s %s: %s", what, path, strerror(errno));
 }
 
-static int open_retry(const char *path, int flags)
+static int open_retry(const char *path, int flags, unsigned mode)
 {
     int fd;
-    do fd = open(path, flags | O_CLOEXEC, 0666);
+    do fd = open(path, flags | O_CLOEXEC, mode);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
 
-/* Open for reading and get the size. Only plain files are accepted: st_size is undefined for others. */
-static enum status open_plain(const char *path, int *fd_out, size_t *size, struct err *err)
+static enum status not_plain(struct err *err, const char *path)
 {
-    int fd = open_retry(path, O_RDONLY);
-    if (fd < 0) return fail(err, "open", path);
+    return err_set(err, STATUS_IO, "%s is not a plain file: remove it or use another path", path);
+}
+
+enum status file_open_plain(const char *path, int flags, unsigned mode, int *fd_p, struct err *err)
+{
+    /* Without O_NONBLOCK, open waits for the other end of a pipe. On plain files the flag has no effect. */
+    int fd = open_retry(path, flags | O_NONBLOCK | O_NOCTTY, mode);
+    if (fd < 0) return errno == ENXIO || errno == EISDIR ? not_plain(err, path) : fail(err, "open", path);
     struct stat st;
-    if (fstat(fd, &st) != 0) {
-        enum status s = fail(err, "examine", path);
+    enum status status = STATUS_OK;
+    if (fstat(fd, &st) != 0)
+        status = fail(err, "examine", path);
+    else if (!S_ISREG(st.st_mode))
+        status = not_plain(err, path);
+    if (status == STATUS_OK)
+        *fd_p = fd;
+    else
         close(fd);
-        return s;
+    return status;
+}
+
+static enum status open_sized(const char *path, int *fd_p, size_t *size, struct err *err)
+{
+    struct stat st;
+    TRY(file_open_plain(path, O_RDONLY, 0, fd_p, err));
+    if (fstat(*fd_p, &st) == 0 && (uint64_t)st.st_size <= SIZE_MAX / 2) {
+        *size = (size_t)st.st_size;
+        return STATUS_OK;
     }
-    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > SIZE_MAX / 2) {
-        close(fd);
-        return err_set(err, STATUS_IO, "%s is not a plain file", path);
-    }
-    *fd_out = fd;
-    *size = (size_t)st.st_size;
-    return STATUS_OK;
+    enum status status = fail(err, "examine", path);
+    close(*fd_p);
+    return status;
 }
 
 static enum status read_all(int fd, uint8_t *out, size_t size, const char *path, struct err *err)
@@ -67,7 +83,7 @@ enum status file_read(const char *path, size_t max, void **data, size_t *size, s
 {
     int fd;
     size_t n;
-    TRY(open_plain(path, &fd, &n, err));
+    TRY(open_sized(path, &fd, &n, err));
     if (n > max) {
         close(fd);
         return err_set(err, STATUS_LIMIT, "%s is %zu bytes long, more than the limit of %zu", path, n, max);
@@ -85,16 +101,6 @@ enum status file_read(const char *path, size_t max, void **data, size_t *size, s
     return STATUS_OK;
 }
 
-enum status file_write(const char *path, const void *data, size_t size, struct err *err)
-{
-    struct file_out out;
-    TRY(file_out_open(&out, path, err));
-    enum status status = file_out_put(&out, data, size, err);
-    if (status == STATUS_OK) status = file_out_commit(&out, err);
-    if (status != STATUS_OK) file_out_abort(&out);
-    return status;
-}
-
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
@@ -102,8 +108,8 @@ bool file_exists(const char *path)
 
 bool file_is_locked(const char *path)
 {
-    int fd = open_retry(path, O_RDONLY);
-    if (fd < 0) return false;
+    int fd;
+    if (file_open_plain(path, O_RDONLY, 0, &fd, NULL) != STATUS_OK) return false;
     bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
     return locked;
@@ -127,8 +133,25 @@ static void file_out_release(struct file_out *out)
     *out = (struct file_out){.fd = -1};
 }
 
+/* Creates the temporary file. It never follows a link, and its mode does not depend on a file that is there:
+ * - a new temporary replaces an old file or link of its name, which a killed process with the same id left;
+ * - a spare file is kept for its room, and gets the mode. */
+static enum status create(struct file_out *out, unsigned mode, struct err *err)
+{
+    struct stat st;
+    if (!out->spare && unlink(out->tmp) != 0 && errno != ENOENT) return fail(err, "replace", out->tmp);
+    out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | (out->spare ? 0 : O_EXCL), mode);
+    if (out->fd < 0 && errno == ELOOP) return not_plain(err, out->tmp);
+    if (out->fd < 0) return fail(err, "create", out->tmp);
+    if (!out->spare) return STATUS_OK;
+    if (fstat(out->fd, &st) != 0) return fail(err, "examine", out->tmp);
+    if (!S_ISREG(st.st_mode)) return not_plain(err, out->tmp);
+    if ((st.st_mode & 0777 & ~mode) && fchmod(out->fd, mode) != 0) return fail(err, "set the mode of", out->tmp);
+    return STATUS_OK;
+}
+
 /* spare NULL: a new temporary name. */
-static enum status open_as(struct file_out *out, const char *path, const char *spare, struct err *err)
+static enum status open_as(struct file_out *out, const char *path, const char *spare, unsigned mode, struct err *err)
 {
     char own[FILEIO_PATH_MAX];
     *out = (struct file_out){.fd = -1, .spare = spare};
@@ -140,21 +163,19 @@ static enum status open_as(struct file_out *out, const char *path, const char *s
         file_out_release(out);
         return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     }
-    out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | (spare ? 0 : O_TRUNC));
-    if (out->fd >= 0) return STATUS_OK;
-    enum status status = fail(err, "create", out->tmp);
-    file_out_release(out);
+    enum status status = create(out, mode, err);
+    if (status != STATUS_OK) file_out_release(out);
     return status;
 }
 
 enum status file_out_open(struct file_out *out, const char *path, struct err *err)
 {
-    return open_as(out, path, NULL, err);
+    return open_as(out, path, NULL, FILE_PUBLIC, err);
 }
 
 enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare, struct err *err)
 {
-    return open_as(out, path, spare, err);
+    return open_as(out, path, spare, FILE_PRIVATE, err);
 }
 
 static enum status write_all(struct file_out *out, const uint8_t *data, size_t size, off_t at, struct err *err)
@@ -254,13 +275,48 @@ void file_out_abort(struct file_out *out)
     file_out_release(out);
 }
 
+static enum status write_as(const char *path, const void *data, size_t size, unsigned mode, struct err *err)
+{
+    struct file_out out;
+    TRY(open_as(&out, path, NULL, mode, err));
+    enum status status = file_out_put(&out, data, size, err);
+    if (status == STATUS_OK) status = file_out_commit(&out, err);
+    if (status != STATUS_OK) file_out_abort(&out);
+    return status;
+}
+
+enum status file_write(const char *path, const void *data, size_t size, struct err *err)
+{
+    return write_as(path, data, size, FILE_PUBLIC, err);
+}
+
+enum status file_write_private(const char *path, const void *data, size_t size, struct err *err)
+{
+    return write_as(path, data, size, FILE_PRIVATE, err);
+}
+
+enum status file_link(const char *path, const char *target, struct err *err)
+{
+    char tmp[FILEIO_PATH_MAX];
+    TRY(temporary_name(path, tmp, sizeof tmp, err));
+    if (unlink(tmp) != 0 && errno != ENOENT) return fail(err, "replace", tmp);
+    if (symlink(target, tmp) != 0) {
+        if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS) return fail(err, "create link", tmp);
+        return err_set(err, STATUS_UNSUPPORTED, "%s: this file system has no symbolic links", path);
+    }
+    if (rename(tmp, path) == 0) return sync_parent(path, err);
+    enum status status = fail(err, "rename into place", path);
+    unlink(tmp);
+    return status;
+}
+
 /* --- maps and folders --------------------------------------------------------------------------------------------- */
 
 enum status file_map_open(struct file_map *map, const char *path, struct err *err)
 {
     int fd;
     size_t size;
-    TRY(open_plain(path, &fd, &size, err));
+    TRY(open_sized(path, &fd, &size, err));
     *map = (struct file_map){.data = (const uint8_t *)"", .size = size};
     if (size) {
         void *at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
@@ -343,7 +399,7 @@ void dir_remove_made(const char *path, size_t existing)
 
 enum status dir_sync(const char *path, struct err *err)
 {
-    int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
+    int fd = open_retry(path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return fail(err, "open folder", path);
     /* Some file systems cannot fsync a folder; the write itself succeeded, so this is not an error. */
     bool failed = fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
@@ -354,7 +410,7 @@ enum status dir_sync(const char *path, struct err *err)
 
 enum status dir_lock(const char *path, int *fd_p, struct err *err)
 {
-    int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
+    int fd = open_retry(path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return fail(err, "open folder", path);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(fd);
@@ -366,6 +422,9 @@ enum status dir_lock(const char *path, int *fd_p, struct err *err)
 
 enum status dir_remove_flat(const char *path, struct err *err)
 {
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+        return unlink(path) == 0 ? STATUS_OK : fail(err, "remove link", path);
     DIR *dir = opendir(path);
     if (!dir) return errno == ENOENT ? STATUS_OK : fail(err, "open folder", path);
     enum status status = STATUS_OK;

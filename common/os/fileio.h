@@ -1,8 +1,8 @@
 /* Files of the run folder: read whole with a limit, write atomically, map, lock; and folders.
  *
  * A crash at any instant leaves the old file or the new one. A new file is written beside its place under a temporary
- * name and fsynced. Then it is renamed over the old one and the folder is fsynced. Errors name the file and the
- * cause. */
+ * name and fsynced. Then it is renamed over the old one and the folder is fsynced. Temporary files are created anew
+ * (O_EXCL, O_NOFOLLOW). Errors name the file and the cause. */
 #ifndef COMMON_FILEIO_H
 #define COMMON_FILEIO_H
 
@@ -12,13 +12,23 @@
 
 #include "common/base/status.h"
 
-enum { FILEIO_PATH_MAX = 4096 };
+enum { FILEIO_PATH_MAX = 4096, FILE_PUBLIC = 0666, FILE_PRIVATE = 0600 };
+
+/* open(2) for the files of a run folder: O_CLOEXEC is set, `mode` is for O_CREAT. A pipe, device, socket or folder of
+ * that name is refused at once; open(2) would wait for the other end of a pipe. NOTFOUND, IO with the cause in errno.
+ */
+enum status file_open_plain(const char *path, int flags, unsigned mode, int *fd_p, struct err *err) MUST_CHECK;
 
 /* Read the whole file into memory of mem_alloc, followed by a NUL (not counted in *size); the caller frees it.
  * NOTFOUND, IO, LIMIT (longer than max), NOMEM. */
 enum status file_read(const char *path, size_t max, void **data, size_t *size, struct err *err) MUST_CHECK;
 /* Write a file atomically. IO, NOMEM, INTERRUPTED (common/os/interrupt.h). */
 enum status file_write(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
+/* The same with mode 0600, for secrets and identities. The temporary file has this mode from its creation. */
+enum status file_write_private(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
+/* Make `path` a symbolic link to `target`, atomically and durably; it replaces a file or link. UNSUPPORTED: the file
+ * system has no symbolic links. IO. */
+enum status file_link(const char *path, const char *target, struct err *err) MUST_CHECK;
 bool file_exists(const char *path);
 /* True when another process holds the file's flock; a coordinator holds RUN/lock while it runs. The test takes a shared
  * lock for a moment. */
@@ -44,8 +54,9 @@ struct file_out {
 };
 
 enum status file_out_open(struct file_out *out, const char *path, struct err *err) MUST_CHECK;
-/* Open with `spare` as the temporary file, created if it is missing. Its old bytes are overwritten, so that their room
- * suffices however full the disk has become. Commit reserves a little more room than the content needs. */
+/* Open with `spare` as the temporary file, created if it is missing, with mode 0600: it holds a worker's identity. Its
+ * old bytes are overwritten, so that their room suffices however full the disk has become. Commit reserves a little
+ * more room than the content needs. */
 enum status file_out_open_spare(struct file_out *out, const char *path, const char *spare, struct err *err) MUST_CHECK;
 enum status file_out_put(struct file_out *out, const void *data, size_t size, struct err *err) MUST_CHECK;
 /* Overwrite the first bytes, which were put before: for a header whose counts are known at the end. */
@@ -76,7 +87,8 @@ void dir_remove_made(const char *path, size_t existing);
 enum status dir_sync(const char *path, struct err *err) MUST_CHECK;
 /* Take the exclusive lock of a folder until the caller closes *fd_p; it creates no file. EXISTS: it is taken. */
 enum status dir_lock(const char *path, int *fd_p, struct err *err) MUST_CHECK;
-/* Delete a folder and the plain files in it; folders inside are an error. NOTFOUND is success. */
+/* Delete a folder and the plain files in it; folders inside are an error. A link is deleted without its target.
+ * NOTFOUND is success. */
 enum status dir_remove_flat(const char *path, struct err *err) MUST_CHECK;
 
 #endif

@@ -1,12 +1,14 @@
 #include "common/tensor/hf_folder.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -195,17 +197,36 @@ static enum status check_head(const struct loading *f, struct err *err)
                    f->head);
 }
 
-/* The name in checkpoints/latest, the newest checkpoint of a run folder; "": not a run folder. */
-static void find_latest(const char *folder, char name[64])
+/* True for a file name of printable characters, without slash. */
+static bool is_name(const char *text)
+{
+    for (const char *c = text; *c; c++)
+        if (*c == '/' || !isgraph((unsigned char)*c)) return false;
+    return *text && strcmp(text, ".") != 0 && strcmp(text, "..") != 0;
+}
+
+enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     void *text;
     size_t size;
-    name[0] = '\0';
-    snprintf(path, sizeof path, "%s/checkpoints/latest", folder);
-    if (file_read(path, sizeof path, &text, &size, NULL) != STATUS_OK) return;
-    snprintf(name, 64, "%.*s", (int)strcspn(text, "\r\n"), (const char *)text);
-    mem_free(text);
+    if (snprintf(path, sizeof path, "%s/checkpoints/latest", run) >= (int)sizeof path)
+        return err_set(err, STATUS_LIMIT, "the path of %.200s is too long", run);
+    ssize_t n = readlink(path, name, cap);
+    if (n < 0 && errno == EINVAL) {
+        TRY(file_read(path, FILEIO_PATH_MAX, &text, &size, err));
+        size_t line = strcspn(text, "\r\n");
+        n = line < cap ? (ssize_t)line : (ssize_t)cap;
+        memcpy(name, text, (size_t)n);
+        mem_free(text);
+        if (!n) return err_set(err, STATUS_NOTFOUND, "%.300s is empty", path);
+    } else if (n < 0) {
+        return err_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOTFOUND : STATUS_IO, "cannot read %.300s: %s",
+                       path, strerror(errno));
+    }
+    if ((size_t)n < cap) name[n] = '\0';
+    if ((size_t)n < cap && is_name(name)) return STATUS_OK;
+    return err_set(err, STATUS_CORRUPT, "%.300s does not name a checkpoint: give a checkpoint folder", path);
 }
 
 static bool holds(const char *folder, const char *file)
@@ -225,10 +246,10 @@ enum status hf_folder_check(const char *folder, struct err *err)
                                : err_set(err, STATUS_INVALID, "cannot examine %.300s: %s", folder, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return err_set(err, STATUS_INVALID, "%.300s is a file: give the folder of a model", folder);
-    find_latest(folder, latest);
+    bool run = hf_folder_latest(folder, latest, sizeof latest, NULL) == STATUS_OK;
     int n = (int)strlen(folder);
     while (n > 1 && folder[n - 1] == '/') n--;
-    if (latest[0] && n <= 180)
+    if (run && n <= 180)
         return err_set(err, STATUS_INVALID,
                        "%.*s is a run folder: give one of its checkpoints, for example %.*s/checkpoints/%s", n, folder,
                        n, folder, latest);

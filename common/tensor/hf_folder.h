@@ -7,6 +7,8 @@
 #ifndef COMMON_HF_FOLDER_H
 #define COMMON_HF_FOLDER_H
 
+#include <stddef.h>
+
 #include "common/base/status.h"
 #include "common/tensor/hf_config.h"
 #include "common/tensor/layout.h"
@@ -14,6 +16,10 @@
 /* OK when the folder has a model.safetensors or the index of its shards. Otherwise INVALID, and err says what it is:
  * missing, a file, a run folder (with the name of its newest checkpoint), or a folder without a model. */
 enum status hf_folder_check(const char *folder, struct err *err) MUST_CHECK;
+/* Read into name[cap] which checkpoint RUN/checkpoints/latest names: the target of the link, or the first line of a
+ * file, which stands there on a file system without links and in runs of older versions. NOTFOUND: no latest, or an
+ * empty one. CORRUPT: no plain file name. IO. */
+enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err *err) MUST_CHECK;
 /* Fill theta[layout->n_params] from the folder's tensors.
  *
  * - Each tensor of the layout must exist with its shape; MISMATCH names the tensor.

@@ -2,9 +2,12 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/bytes.h"
@@ -22,6 +25,8 @@ enum {
     HASH_PIECES = 64,              /* samples of a shard that enter its hash */
     HASH_PIECE_BYTES = 4096,       /* bytes of each */
     PUT_TOKENS = 4096,
+    READ_BYTES = 1 << 16, /* one read of a shard; a multiple of each width */
+    OTHER_FILES = 256,    /* open files beside the shards */
 };
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -52,38 +57,87 @@ enum status token_shard_parse(struct token_shard *shard, const void *data, size_
     return STATUS_OK;
 }
 
-static uint64_t shard_hash(const struct token_shard *shard)
+/* Copies bytes [at, at + n) of the tokens. */
+static enum status read_bytes(const struct token_shard *shard, uint64_t at, void *dst, size_t n, struct err *err)
 {
-    uint64_t bytes = shard->n_tokens * shard->width, acc = hash_mix(shard->width, shard->n_tokens);
-    if (bytes <= (uint64_t)HASH_PIECES * HASH_PIECE_BYTES) return hash_mix(acc, hash64(shard->tokens, bytes));
-    uint64_t stride = (bytes - HASH_PIECE_BYTES) / (HASH_PIECES - 1);
-    assert((HASH_PIECES - 1) * stride + HASH_PIECE_BYTES <= bytes);
-    for (uint64_t i = 0; i < HASH_PIECES; i++)
-        acc = hash_mix(acc, hash64(shard->tokens + i * stride, HASH_PIECE_BYTES));
-    return acc;
+    assert(at <= shard->n_tokens * shard->width && n <= shard->n_tokens * shard->width - at);
+    if (shard->tokens) {
+        memcpy(dst, shard->tokens + at, n);
+        return STATUS_OK;
+    }
+    for (size_t got = 0; got < n;) {
+        ssize_t more = pread(shard->fd, (char *)dst + got, n - got, (off_t)(TOKENS_HEADER_BYTES + at + got));
+        if (more < 0 && errno == EINTR) continue;
+        if (more < 0) return err_set(err, STATUS_IO, "cannot read %.300s: %s", shard->path, strerror(errno));
+        if (more == 0)
+            return err_set(err, STATUS_CORRUPT,
+                           "%.300s was truncated while it was in use: restore it, then start this program again",
+                           shard->path);
+        got += (size_t)more;
+    }
+    return STATUS_OK;
 }
 
-static enum status open_paths(struct tokens *tokens, char **paths, size_t n, struct err *err)
+/* room: [HASH_PIECES * HASH_PIECE_BYTES]. */
+static enum status hash_shard(struct token_shard *shard, uint8_t *room, struct err *err)
+{
+    uint64_t bytes = shard->n_tokens * shard->width, acc = hash_mix(shard->width, shard->n_tokens);
+    bool whole = bytes <= (uint64_t)HASH_PIECES * HASH_PIECE_BYTES;
+    uint64_t n = whole ? bytes : HASH_PIECE_BYTES, pieces = whole ? 1 : HASH_PIECES;
+    uint64_t stride = whole ? 0 : (bytes - HASH_PIECE_BYTES) / (HASH_PIECES - 1);
+    assert((pieces - 1) * stride + n <= bytes);
+    for (uint64_t i = 0; i < pieces; i++) {
+        TRY(read_bytes(shard, i * stride, room, n, err));
+        acc = hash_mix(acc, hash64(room, n));
+    }
+    shard->hash = acc;
+    return STATUS_OK;
+}
+
+static enum status open_shard(struct token_shard *shard, const char *path, struct err *err)
+{
+    struct token_shard parsed;
+    uint8_t head[TOKENS_HEADER_BYTES] = {0};
+    struct stat st;
+    shard->path = mem_strdup(path);
+    if (!shard->path) return err_set(err, STATUS_NOMEM, "no memory for the token shard %.300s", path);
+    TRY(file_open_plain(path, O_RDONLY, 0, &shard->fd, err));
+    if (fstat(shard->fd, &st) || pread(shard->fd, head, sizeof head, 0) < 0)
+        return err_set(err, STATUS_IO, "cannot read %.300s: %s", path, strerror(errno));
+    TRY(token_shard_parse(&parsed, head, (size_t)st.st_size, path, err));
+    shard->n_tokens = parsed.n_tokens;
+    shard->width = parsed.width;
+    return STATUS_OK;
+}
+
+/* Raises the soft limit of open files for n shards. Without success the open that fails names the cause. */
+static void make_room(size_t n)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= n + OTHER_FILES) return;
+    limit.rlim_cur = limit.rlim_max < n + OTHER_FILES ? limit.rlim_max : n + OTHER_FILES;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static enum status open_paths(struct tokens *tokens, char **paths, size_t n, uint8_t *room, struct err *err)
 {
     tokens->shards = mem_alloc(n, sizeof *tokens->shards);
-    tokens->maps = mem_alloc(n, sizeof *tokens->maps);
-    if (!tokens->shards || !tokens->maps) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
+    if (!tokens->shards || !room) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
+    make_room(n);
     for (size_t i = 0; i < n; i++) {
         if (paths[i][strlen(paths[i]) - 1] == '/')
             return err_set(err, STATUS_INVALID, "%s is a folder: name its shards, for example %strain_*.bin", paths[i],
                            paths[i]);
-        TRY(file_map_open(&tokens->maps[i], paths[i], err));
-        tokens->n_shards++;
         struct token_shard *shard = &tokens->shards[i];
-        TRY(token_shard_parse(shard, tokens->maps[i].data, tokens->maps[i].size, paths[i], err));
+        *shard = (struct token_shard){.fd = -1};
+        tokens->n_shards++;
+        TRY(open_shard(shard, paths[i], err));
         if (shard->width != tokens->shards[0].width)
             return err_set(err, STATUS_MISMATCH,
                            "%s has %u-byte tokens, %s has %u-byte tokens: a data set has one width", paths[i],
                            shard->width, paths[0], tokens->shards[0].width);
-        shard->path = mem_strdup(paths[i]);
-        if (!shard->path) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
+        TRY(hash_shard(shard, room, err));
         tokens->n_tokens += shard->n_tokens;
-        shard->hash = shard_hash(shard);
         tokens->hash = hash_mix(tokens->hash, shard->hash);
     }
     return STATUS_OK;
@@ -111,13 +165,15 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
     if (rc == GLOB_NOMATCH)
         return err_set(err, STATUS_NOTFOUND, "no token shards match '%s': make them with atoll prepare", pattern);
     if (rc != 0) return err_set(err, STATUS_IO, "cannot list '%s': out of memory or a read error", pattern);
+    uint8_t *room = mem_alloc(HASH_PIECES, HASH_PIECE_BYTES);
     enum status status = found.gl_pathc > TOKENS_SHARDS_MAX
                              ? err_set(err, STATUS_UNSUPPORTED,
                                        "'%s' matches %zu files, more than %d: make larger "
                                        "shards, see atoll prepare --shard-tokens",
                                        pattern, (size_t)found.gl_pathc, TOKENS_SHARDS_MAX)
-                             : open_paths(tokens, found.gl_pathv, found.gl_pathc, err);
+                             : open_paths(tokens, found.gl_pathv, found.gl_pathc, room, err);
     globfree(&found);
+    mem_free(room);
     if (status != STATUS_OK) tokens_close(tokens);
     return status;
 }
@@ -125,11 +181,10 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
 void tokens_close(struct tokens *tokens)
 {
     for (uint32_t i = 0; i < tokens->n_shards; i++) {
-        file_map_close(&tokens->maps[i]);
+        if (tokens->shards[i].fd >= 0) close(tokens->shards[i].fd);
         mem_free(tokens->shards[i].path);
     }
     mem_free(tokens->shards);
-    mem_free(tokens->maps);
     *tokens = (struct tokens){0};
 }
 
@@ -167,28 +222,35 @@ static const struct token_shard *shard_of(const struct tokens *tokens, uint32_t 
     return shard;
 }
 
-uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out)
+enum status tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out, uint32_t *largest_p,
+                          struct err *err)
 {
     const struct token_shard *shard = shard_of(tokens, t, &index);
-    uint64_t bytes = ((uint64_t)t + 1) * shard->width;
-    struct reader r = reader_of(shard->tokens + index * t * shard->width, bytes);
+    uint64_t at = index * t * shard->width, bytes = ((uint64_t)t + 1) * shard->width;
+    uint8_t piece[READ_BYTES];
     uint32_t largest = 0;
-    for (uint32_t k = 0; k <= t; k++) {
-        out[k] = shard->width == 2 ? get_u16(&r) : get_u32(&r);
-        if (out[k] > largest) largest = out[k];
+    for (uint32_t k = 0; bytes;) {
+        size_t n = bytes < sizeof piece ? (size_t)bytes : sizeof piece;
+        TRY(read_bytes(shard, at, piece, n, err));
+        struct reader r = reader_of(piece, n);
+        for (uint32_t end = k + (uint32_t)(n / shard->width); k < end; k++) {
+            out[k] = shard->width == 2 ? get_u16(&r) : get_u32(&r);
+            if (out[k] > largest) largest = out[k];
+        }
+        assert(reader_done(&r));
+        at += n;
+        bytes -= n;
     }
-    assert(reader_done(&r));
-    return largest;
+    *largest_p = largest;
+    return STATUS_OK;
 }
 
 /* --- against a vocabulary ----------------------------------------------------------------------------------------- */
 
-static uint32_t token_at(const struct token_shard *shard, uint64_t i)
+static uint32_t token_at(const uint8_t *p, uint32_t width)
 {
-    assert(i < shard->n_tokens);
-    const uint8_t *p = shard->tokens + i * shard->width;
     uint32_t low = p[0] | (uint32_t)p[1] << 8;
-    return shard->width == 2 ? low : low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    return width == 2 ? low : low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
 /* Two loops by width, so that compilers vectorize them. */
@@ -216,15 +278,21 @@ static uint32_t largest_u32(const uint8_t *p, uint64_t n)
 static enum status check_part(const struct token_shard *shard, uint64_t from, uint64_t n, uint32_t vocab_size,
                               struct err *err)
 {
+    uint8_t piece[READ_BYTES];
+    const uint32_t width = shard->width;
     assert(from <= shard->n_tokens && n <= shard->n_tokens - from);
-    const uint8_t *p = shard->tokens + from * shard->width;
-    uint32_t largest = shard->width == 2 ? largest_u16(p, n) : largest_u32(p, n);
-    if (!n || largest < vocab_size) return STATUS_OK;
-    while (token_at(shard, from) < vocab_size) from++;
-    return err_set(err, STATUS_INVALID,
-                   "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data set or wrong model",
-                   shard->path ? shard->path : "the data set", token_at(shard, from), (unsigned long long)from,
-                   vocab_size);
+    for (uint64_t end = from + n; from < end; from += n) {
+        n = end - from < READ_BYTES / width ? end - from : READ_BYTES / width;
+        TRY(read_bytes(shard, from * width, piece, n * width, err));
+        if ((width == 2 ? largest_u16(piece, n) : largest_u32(piece, n)) < vocab_size) continue;
+        uint64_t i = 0;
+        while (token_at(piece + i * width, width) < vocab_size) i++;
+        return err_set(err, STATUS_INVALID,
+                       "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data set or wrong model",
+                       shard->path ? shard->path : "the data set", token_at(piece + i * width, width),
+                       (unsigned long long)(from + i), vocab_size);
+    }
+    return STATUS_OK;
 }
 
 enum status tokens_check(const struct tokens *tokens, uint32_t vocab_size, uint64_t read_max, struct err *err)
@@ -340,6 +408,23 @@ enum status token_writer_close(struct token_writer *w, struct err *err)
 {
     if (w->out.fd < 0 && !w->n_shards) TRY(shard_begin(w, err));
     return w->out.fd >= 0 ? shard_end(w, err) : STATUS_OK;
+}
+
+enum status token_writer_move(struct token_writer *w, const char *dir, struct err *err)
+{
+    char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX];
+    const struct token_writer old = *w;
+    assert(w->out.fd < 0);
+    if (strlen(dir) >= sizeof w->dir)
+        return err_set(err, STATUS_LIMIT, "the name of the token folder is too long: %s", dir);
+    memcpy(w->dir, dir, strlen(dir) + 1);
+    TRY(remove_shards(w, err));
+    for (uint32_t i = 0; i < w->n_shards; i++) {
+        shard_path(&old, i, from);
+        shard_path(w, i, to);
+        if (rename(from, to)) return err_set(err, STATUS_IO, "cannot rename %.300s: %s", from, strerror(errno));
+    }
+    return STATUS_OK;
 }
 
 void token_writer_abort(struct token_writer *w)

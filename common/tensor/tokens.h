@@ -13,12 +13,15 @@
 #include "common/base/status.h"
 #include "common/os/fileio.h"
 
-/* Each shard is one memory map. Linux allows a process 65530 maps (vm.max_map_count), which libraries, large
- * allocations and the other data set need, too. */
+/* Each shard is one open file. tokens_open raises the soft limit of open files as far as the hard limit allows. */
 enum { TOKENS_HEADER_BYTES = 1024, TOKENS_SHARDS_MAX = 60000 };
 
+/* Tokens of files are read with pread, not through a memory map: a shard that is truncated meanwhile is then an error
+ * with a line, where a map would end the process by SIGBUS or give zeros. A replaced shard (rename, unlink) stays
+ * readable. */
 struct token_shard {
-    const uint8_t *tokens; /* n_tokens * width bytes, little-endian, borrowed */
+    const uint8_t *tokens; /* n_tokens * width bytes, little-endian, borrowed; NULL: they are in the file */
+    int fd;                /* the open file, if tokens is NULL */
     uint64_t n_tokens;
     uint32_t width; /* bytes a token: 2 or 4 */
     uint64_t hash;  /* of its size and samples of its content; set by tokens_open */
@@ -27,17 +30,16 @@ struct token_shard {
 
 struct tokens {
     struct token_shard *shards; /* in the order of their names */
-    struct file_map *maps;
     uint32_t n_shards;
     uint64_t n_tokens;
     uint64_t hash; /* of the shards' hashes: equal for two copies of a data set */
 };
 
-/* Parse a shard from data[size], which the shard borrows. CORRUPT with a reason when it breaks a rule above. `where`
- * names it in errors. */
+/* Parse a shard of `size` bytes from data, which the shard borrows. Only the header is read. CORRUPT with a reason when
+ * it breaks a rule above. `where` names it in errors. */
 enum status token_shard_parse(struct token_shard *shard, const void *data, size_t size, const char *where,
                               struct err *err) MUST_CHECK;
-/* Map every shard that matches the glob pattern. NOTFOUND when none matches. Other errors: CORRUPT, MISMATCH (widths
+/* Open every shard that matches the glob pattern. NOTFOUND when none matches. Other errors: CORRUPT, MISMATCH (widths
  * differ), UNSUPPORTED (more than TOKENS_SHARDS_MAX), INVALID, IO, NOMEM. Nothing stays open on failure. */
 enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *err) MUST_CHECK;
 /* Accepts a zeroed struct. */
@@ -47,12 +49,14 @@ uint64_t tokens_samples(const struct tokens *tokens, uint32_t t);
 /* Number of non-empty shards of `b` that `a` contains as well, compared by their hashes. */
 uint32_t tokens_shared(const struct tokens *a, const struct tokens *b);
 /* INVALID, with shard and position, when a token is outside the vocabulary. In sets of more than `read_max` bytes only
- * samples spread over each shard are checked. */
+ * samples spread over each shard are checked. CORRUPT, IO: a shard was truncated or cannot be read. */
 enum status tokens_check(const struct tokens *tokens, uint32_t vocab_size, uint64_t read_max,
                          struct err *err) MUST_CHECK;
-/* Copy window `index` < tokens_samples(t) to out[t + 1] and return its largest token. The caller compares that with its
- * vocabulary and gets the error message from tokens_check_window. */
-uint32_t tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out);
+/* Copy window `index` < tokens_samples(t) to out[t + 1]; *largest_p: its largest token. The caller compares that with
+ * its vocabulary and gets the error message from tokens_check_window. CORRUPT, IO: as tokens_check. Threads may read at
+ * the same time. */
+enum status tokens_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *out, uint32_t *largest_p,
+                          struct err *err) MUST_CHECK;
 enum status tokens_check_window(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t vocab_size,
                                 struct err *err) MUST_CHECK;
 
@@ -74,6 +78,9 @@ enum status token_writer_open(struct token_writer *w, const char *dir, const cha
 enum status token_writer_put(struct token_writer *w, const uint32_t *tokens, size_t n, struct err *err) MUST_CHECK;
 /* Complete the last shard. A data set without tokens is one shard of 0 tokens. */
 enum status token_writer_close(struct token_writer *w, struct err *err) MUST_CHECK;
+/* Move the shards of a closed writer to `dir`, where they replace older shards of this name. Readers that have older
+ * shards open keep them. IO, LIMIT. */
+enum status token_writer_move(struct token_writer *w, const char *dir, struct err *err) MUST_CHECK;
 /* Remove the written shards. */
 void token_writer_abort(struct token_writer *w);
 

@@ -11,6 +11,7 @@
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/ledger/checkpoint_folder.h"
 
 /* Compares the settings in init_dir's config.json that change a model's outputs but not its shapes. A folder without
  * config.json passes. */
@@ -54,8 +55,10 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
     if (!theta)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
+    bool recorded;
     enum status status = e->init_dir ? init_fits(e, err) : STATUS_OK;
     if (e->init_dir && status == STATUS_OK) status = hf_folder_load(e->init_dir, layout, theta, err);
+    if (e->init_dir && status == STATUS_OK) status = checkpoint_folder_check(e->init_dir, &recorded, err);
     if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: a restart would not help */
         err_prefix(err, "model.init_from");
         status = err->code = STATUS_INVALID;

@@ -296,6 +296,7 @@ enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_
 
 static enum status bad(struct err *err, uint64_t round, const char *what)
 {
+    if (round == CHECKPOINT_ANY) return err_set(err, STATUS_CORRUPT, "coordinator_state.bin %s", what);
     return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: its coordinator_state.bin %s",
                    (unsigned long long)round, what);
 }
@@ -370,6 +371,13 @@ static enum status load_arrays(struct ledger *l, struct store *store, uint64_t r
     return at == total ? STATUS_OK : bad(err, round, "is too long");
 }
 
+static enum status changed(struct err *err, uint64_t round)
+{
+    static const char what[] = "model.safetensors was changed after it was written";
+    if (round == CHECKPOINT_ANY) return err_set(err, STATUS_CORRUPT, "%s", what);
+    return err_set(err, STATUS_CORRUPT, "checkpoint round_%06llu: %s", (unsigned long long)round, what);
+}
+
 enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err)
 {
@@ -392,10 +400,86 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
     if (status != STATUS_OK) return status;
     outer_state_rehash(&l->outer);
     for (uint32_t f = 0; f < l->layout.n_fragments; f++)
-        if (l->outer.fragments[f].hash != info->hashes[f])
-            return err_set(err, STATUS_CORRUPT,
-                           "checkpoint round_%06llu: model.safetensors was changed after it was written: restore it, "
-                           "or remove this checkpoint",
-                           (unsigned long long)round);
+        if (l->outer.fragments[f].hash != info->hashes[f]) return changed(err, round);
     return STATUS_OK;
+}
+
+/* --- check -------------------------------------------------------------------------------------------------------- */
+
+/* Decodes the head up to the layout, which the caller finishes. */
+static enum status head_decode_layout(struct layout *layout, struct checkpoint_info *info, uint64_t hashes[ARRAYS_MAX],
+                                      uint32_t *n_p, struct reader *r)
+{
+    struct record_model model;
+    info_decode(info, r);
+    uint32_t n = get_u32(r);
+    if (n > ARRAYS_MAX) return STATUS_CORRUPT;
+    for (uint32_t i = 0; i < n; i++) hashes[i] = get_u64(r);
+    get_bytes(r, WIRE_UUID);
+    get_u64(r);
+    get_bytes(r, get_u32(r)); /* the configuration */
+    size_t size = get_u32(r);
+    const uint8_t *body = get_bytes(r, size);
+    if (r->bad) return STATUS_CORRUPT;
+    TRY(record_model_decode(&model, body, size));
+    struct reader inner = reader_of(model.layout, model.layout_size);
+    TRY(layout_decode(layout, &inner));
+    *n_p = n;
+    return reader_done(&inner) && layout->n_fragments == info->n_fragments && layout->n_params ? STATUS_OK
+                                                                                               : STATUS_CORRUPT;
+}
+
+/* Vectors of n_params floats come first, then the residuals: none, or one of each fragment. The settings decide how
+ * many there are; the size of the file does, too. */
+static enum status check_arrays(struct store *store, uint64_t round, const struct layout *layout,
+                                const uint64_t *hashes, uint32_t n, uint64_t at, uint64_t total, float *room,
+                                struct err *err)
+{
+    const uint64_t whole = layout->n_params * sizeof(float), copies = (total - at) / whole, F = layout->n_fragments;
+    uint64_t residuals = F > 1 && n > copies ? F : 0;
+    if ((total - at) % whole || n != copies - (residuals ? 1 : 0) + residuals)
+        return bad(err, round, "has a wrong size");
+    for (uint32_t i = 0; i < n; i++) {
+        bool vector = i < n - residuals;
+        size_t count = vector ? layout->n_params : layout->fragments[i - (n - residuals)].count;
+        TRY(store->ops->checkpoint_state_read(store, round, at, room, count * sizeof *room, err));
+        if (hash_floats(NULL, room, count) != hashes[i]) return bad(err, round, "is damaged");
+        at += count * sizeof *room;
+    }
+    assert(at == total);
+    return STATUS_OK;
+}
+
+static enum status check_theta(struct store *store, uint64_t round, const struct layout *layout,
+                               const struct checkpoint_info *info, float *room, struct err *err)
+{
+    TRY(store->ops->checkpoint_theta_read(store, round, layout, 0, room, layout->n_params, err));
+    for (uint32_t f = 0; f < layout->n_fragments; f++)
+        if (hash_floats(NULL, room + layout->fragments[f].offset, layout->fragments[f].count) != info->hashes[f])
+            return changed(err, round);
+    return STATUS_OK;
+}
+
+enum status checkpoint_check(struct store *store, uint64_t round, struct checkpoint_info *info, struct err *err)
+{
+    uint8_t *head = NULL;
+    size_t size = 0;
+    uint64_t total, hashes[ARRAYS_MAX];
+    uint32_t n = 0;
+    struct layout layout;
+    float *room = NULL;
+    TRY(read_head(store, round, &head, &size, &total, err));
+    struct reader r = reader_of(head, size);
+    layout_init(&layout);
+    enum status status = head_decode_layout(&layout, info, hashes, &n, &r);
+    mem_free(head);
+    if (status == STATUS_CORRUPT || (status == STATUS_OK && round != CHECKPOINT_ANY && info->round != round))
+        status = bad(err, round, "is damaged");
+    else if (status == STATUS_OK && !(room = mem_alloc(layout.n_params, sizeof *room)))
+        status = err_set(err, STATUS_NOMEM, "no memory to check a checkpoint");
+    if (status == STATUS_OK) status = check_arrays(store, round, &layout, hashes, n, PREFIX + size, total, room, err);
+    if (status == STATUS_OK) status = check_theta(store, round, &layout, info, room, err);
+    mem_free(room);
+    layout_finish(&layout);
+    return status;
 }

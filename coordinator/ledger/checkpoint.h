@@ -10,6 +10,8 @@
 #include "coordinator/ledger/ledger.h"
 #include "coordinator/ledger/store.h"
 
+#define CHECKPOINT_ANY UINT64_MAX
+
 /* The part of a checkpoint that checkpoint_look reads, without its floats. */
 struct checkpoint_info {
     uint64_t round;   /* its name */
@@ -25,6 +27,11 @@ enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_
  * was written under other settings, so its arrays have unknown shapes; no text, but l->config_text is set. */
 enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err) MUST_CHECK;
+/* Checks a checkpoint as checkpoint_load does, but without the run's settings: sizes, the checksum of the head, and the
+ * hashes of every float array and of every fragment of theta. Needs memory for one copy of theta. `round`
+ * CHECKPOINT_ANY: the round in the state need not match. */
+enum status checkpoint_check(struct store *store, uint64_t round, struct checkpoint_info *info,
+                             struct err *err) MUST_CHECK;
 enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err) MUST_CHECK;
 

@@ -13,7 +13,10 @@ static enum status spool_make(struct spool *spool, const char *folder, struct er
 {
     char path[FILEIO_PATH_MAX];
     snprintf(path, sizeof path, "%s/spool", folder);
-    spool->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    /* A killed coordinator may have left its spool, in the moment between open and unlink. */
+    if (unlink(path) != 0 && errno != ENOENT)
+        return err_set(err, STATUS_IO, "cannot replace %.300s: %s", path, strerror(errno));
+    spool->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, FILE_PRIVATE);
     if (spool->fd < 0 || unlink(path))
         return err_set(err, STATUS_IO, "cannot create %.300s: %s", path, strerror(errno));
     return STATUS_OK;

@@ -92,7 +92,8 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
 
 /* Opens the store in a run folder:
  * - RUN/journal/00000000.log ...
- * - RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin}, RUN/checkpoints/latest
+ * - RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin},
+ *   and the link RUN/checkpoints/latest to the newest of them
  * - RUN/tokenizer/ (if files are kept)
  * Creates missing folders and removes half-written files of a crash. Foreign files in these folders stay. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;

@@ -40,8 +40,7 @@ static enum status open_segment(struct store_disk *d, uint64_t segment, int flag
     segment_path(d, segment, path);
     close_fd(&d->fd);
     close_fd(&d->read_fd);
-    d->fd = open(path, flags | O_WRONLY | O_CLOEXEC, 0666);
-    if (d->fd < 0) return store_disk_fail(err, "open", path);
+    TRY(file_open_plain(path, flags | O_WRONLY, FILE_PUBLIC, &d->fd, err));
     d->segment = segment;
     return STATUS_OK;
 }
@@ -134,8 +133,7 @@ static enum status segment_read(struct store *s, uint64_t segment, uint64_t offs
     segment_path(d, segment, path);
     if (d->read_fd < 0 || d->read_segment != segment) {
         close_fd(&d->read_fd);
-        d->read_fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (d->read_fd < 0) return store_disk_fail(err, "open", path);
+        TRY(file_open_plain(path, O_RDONLY, 0, &d->read_fd, err));
         d->read_segment = segment;
     }
     return store_disk_read_exact(d->read_fd, offset, dst, size, path, err);

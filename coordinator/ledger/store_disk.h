@@ -64,7 +64,7 @@ enum status store_disk_checkpoint_theta_read(struct store *s, uint64_t round, co
                                              uint64_t first, float *dst, uint64_t count, struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 /* Removes folders that a crash left under temporary names or without coordinator_state.bin. Only folders of a run, with
- * names and files that only Atoll writes, are removed. Then makes `latest` name the newest checkpoint. */
+ * names and files that only Atoll writes, are removed. Then makes `latest` a link to the newest checkpoint. */
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;
 /* Unmaps the checkpoint whose theta was read last. */
 void store_disk_unmap(struct store_disk *d);

@@ -165,20 +165,23 @@ enum status store_disk_make_way(const char *path, struct err *err)
     return store_disk_fail(err, "rename", path);
 }
 
-/* Makes `latest` name the checkpoint. Writes only if the content changes. */
+/* Makes `latest` a link to the checkpoint, or a text file with its name if the file system has no links. Writes only if
+ * the name changes. */
 static enum status name_latest(const struct store_disk *d, uint64_t round, struct err *err)
 {
     char path[FILEIO_PATH_MAX], name[64];
-    void *text;
-    size_t size;
+    char now[sizeof name];
+    struct stat st;
     snprintf(path, sizeof path, "%s/checkpoints/latest", d->dir);
-    snprintf(name, sizeof name, "round_%06llu\n", (unsigned long long)round);
-    bool named = file_read(path, sizeof name, &text, &size, NULL) == STATUS_OK;
-    if (named) {
-        named = size == strlen(name) && !memcmp(text, name, size);
-        mem_free(text);
-    }
-    return named ? STATUS_OK : file_write(path, name, strlen(name), err);
+    snprintf(name, sizeof name, "round_%06llu", (unsigned long long)round);
+    bool there = !lstat(path, &st);
+    ssize_t n = there && S_ISLNK(st.st_mode) ? readlink(path, now, sizeof now) : -1;
+    if (n == (ssize_t)strlen(name) && !memcmp(now, name, (size_t)n)) return STATUS_OK;
+    if (there && S_ISDIR(st.st_mode)) TRY(store_disk_make_way(path, err));
+    struct err why = {0};
+    enum status status = file_link(path, name, &why);
+    if (status == STATUS_UNSUPPORTED) return file_write(path, name, strlen(name), err);
+    return status == STATUS_OK ? status : err_set(err, status, "%s", why.msg);
 }
 
 enum status store_disk_checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err)
@@ -233,8 +236,8 @@ enum status store_disk_checkpoint_state_read(struct store *s, uint64_t round, ui
 {
     char path[FILEIO_PATH_MAX];
     checkpoint_path(store_disk_of(s), round, "coordinator_state.bin", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return store_disk_fail(err, "open", path);
+    int fd;
+    TRY(file_open_plain(path, O_RDONLY, 0, &fd, err));
     enum status status = store_disk_read_exact(fd, offset, dst, size, path, err);
     close(fd);
     return status;

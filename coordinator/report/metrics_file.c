@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
@@ -49,8 +50,13 @@ enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struc
     char path[FILEIO_PATH_MAX];
     *m = (struct metrics_file){0};
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
-    m->file = fopen(path, "a+e");
-    if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
+    int fd = -1;
+    TRY(file_open_plain(path, O_RDWR | O_CREAT | O_APPEND, FILE_PUBLIC, &fd, err));
+    m->file = fdopen(fd, "a+");
+    if (!m->file) {
+        close(fd);
+        return err_set(err, STATUS_NOMEM, "no memory to open %.300s", path);
+    }
     drop_torn_line(m->file);
     m->rounds_in_file = last_round(m->file);
     fseek(m->file, 0, SEEK_END);

@@ -21,6 +21,34 @@ expect_equal documents "$(field out/meta.json documents)" 4
 expect_equal bytes "$(field out/meta.json bytes)" 10
 expect_equal "size of the shard" "$(stat -c %s out/train_000000.bin)" $((1024 + 2 * 14))
 
+# Whatever prepare leaves out is listed with the reason, and counted when the list is long.
+cp -r in mixed
+touch mixed/{a.jsonl.gz,b.parquet,c.TAR}
+mkfifo mixed/pipe
+expect_success "$atoll" prepare left mixed --val-fraction 0
+sed 's/^[^ ]* //' "$tmp/.err" >skipped.txt
+expect_equal "skipped files" "$(<skipped.txt)" "warn: skipped mixed/.hidden.txt: hidden
+warn: skipped mixed/a.jsonl.gz: compressed or packed: unpack it first
+warn: skipped mixed/b.parquet: not a .txt, .md or .jsonl file: convert it first
+warn: skipped mixed/c.TAR: compressed or packed: unpack it first
+warn: skipped mixed/pipe: neither a file nor a folder
+warn: skipped mixed/skip.bin: not a .txt, .md or .jsonl file: convert it first"
+[[ $out == *"skipped               6  files and folders"* ]] || fail "the report does not count skipped files: $out"
+touch mixed/{100..130}.csv
+expect_success "$atoll" prepare left2 mixed
+expect_equal "long list" "$(grep -c 'warn: skipped mixed' "$tmp/.err")" 20
+grep -q 'warn: skipped 17 more files and folders' "$tmp/.err" || fail "the rest is not counted: $errors"
+
+rm in/skip.bin in/.hidden.txt # so that refusals below are one line
+
+# The printed pattern matches the shards of a folder with any name.
+expect_success "$atoll" prepare 'out [x] {a,b}*' in
+pattern=$(sed -nE 's/^train .*: (.*)$/\1/p' <<<"$out")
+expect_equal "pattern" "$pattern" 'out [[]x] \{a,b\}[*]/train_*.bin'
+printf 'model: {n_layer: 1, n_head: 1, n_embd: 8, block_size: 4, vocab_size: 256}\n' >run.yaml
+expect_failure 2 "atoll: data.val: no token shards match 'nowhere'*" "$atoll" launch run.yaml --workers 1 --dir run \
+    --data.train="$pattern" --data.val=nowhere
+
 # Few documents: the validation set is the tail of each document, cut after a nearby line end.
 printf '0123456789\nabcdefgh\n' >one.txt
 expect_success "$atoll" prepare tails one.txt --val-fraction 0.5
@@ -39,11 +67,24 @@ expect_equal "held-out tokens" "$(field m1/meta.json val_tokens)" $((15 * 4))
 all=$(tail -qc +1025 m1/train_000000.bin m1/val_000000.bin | tr '\0' ' ' | tr -d ' ' | fold -w 3 | sort)
 expect_equal "all documents" "$all" "$(seq 100 399)"
 
-# Several shards. A second run into the same folder with fewer shards removes those of the first.
+# A folder with content needs --force. A second run into the same folder with fewer shards removes those of the first,
+# keeps other files, and leaves the first set as it is until the second one is complete.
 expect_success "$atoll" prepare shards many.jsonl --shard-tokens 500
 expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 3
-expect_success "$atoll" prepare shards many.jsonl
-expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 1
+touch shards/notes
+expect_failure 1 'atoll: shards exists and is not empty: choose a new folder, or replace the data set in it with --force*' \
+    "$atoll" prepare shards many.jsonl
+printf '{"text":3}\n' >wrong.jsonl
+expect_failure 2 'atoll: wrong.jsonl line 1 has no string*' "$atoll" prepare shards wrong.jsonl --force
+expect_equal "shards after a failed --force" "$(cd shards && echo *)" \
+    "meta.json notes train_000000.bin train_000001.bin train_000002.bin val_000000.bin"
+exec 8<shards/train_000000.bin # a running worker
+before=$(md5sum <shards/train_000000.bin)
+expect_success "$atoll" prepare shards many.jsonl --force
+expect_equal "files" "$(cd shards && echo *)" "meta.json notes train_000000.bin val_000000.bin"
+expect_equal "shard of the running worker" "$(md5sum <&8)" "$before"
+exec 8<&-
+expect_success "$atoll" prepare shards many.jsonl --force
 
 # Byte order marks, broken links, cyclic links, and a text too short for a validation set.
 mkdir -p links/below
@@ -77,7 +118,7 @@ expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepa
 expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
 expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
 expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
-# The number of shards is limited, because a worker maps all of them.
+# The number of shards is limited, because a worker opens all of them.
 awk 'BEGIN { for (i = 0; i < 968750; i++) print "sixteen letters" }' >long.txt
 expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens give more than 60000 shards; give 259 or more' \
     "$atoll" prepare no long.txt --shard-tokens 256
@@ -95,12 +136,12 @@ expect_equal "folders after a failed prepare" "$(find here)" here
 # The input is long enough that each signal arrives in the middle.
 awk 'BEGIN { for (i = 0; i < 1000000; i++) print "all work and no play" }' >work.txt
 read -ra long <<<"$(printf 'work.txt %.0s' {1..200})"
-writing() { compgen -G 'deep/alone/*.bin.tmp-*' >/dev/null; }
+writing() { compgen -G 'deep/alone/set.tmp-*/*.bin.tmp-*' >/dev/null; }
 "$atoll" prepare deep/alone "${long[@]}" 2>stopped.err &
 pid=$!
 wait_until 60 writing
 kill -STOP $pid
-expect_failure 1 'atoll: another program is writing to deep/alone: wait for it*' "$atoll" prepare deep/alone many.jsonl
+expect_failure 1 'atoll: another program is writing to deep/alone: wait for it*' "$atoll" prepare deep/alone many.jsonl --force
 kill -TERM $pid
 kill -CONT $pid
 code=0

@@ -29,7 +29,7 @@ signal_workers() { # SIGNAL: to the workers of the last launch
 # end. It polls checkpoints, because metrics.jsonl is written once per second only.
 saved() { # RUN ROUND
     local newest
-    read -r newest 2>/dev/null <"$1/checkpoints/latest" && ((10#${newest#round_} >= $2))
+    newest=$(readlink "$1/checkpoints/latest") && ((10#${newest#round_} >= $2))
 }
 over_or_saved() { [[ -e $1/summary.json ]] || saved "$1" "$2"; }
 held() {
@@ -158,7 +158,7 @@ finish "$pid" 60 1 "atoll launch in a folder that is served"
 echo "launch refuses a served folder"
 
 # A run that started from a checkpoint continues with the same command, even if a newer checkpoint exists by then.
-latest=$(<calm/checkpoints/latest)
+latest=$(readlink calm/checkpoints/latest)
 cp -r "calm/checkpoints/$latest" calm/checkpoints/newer
 # The run's checkpoints keep the source's tokenizer and special tokens, even after the source is deleted.
 source=calm/checkpoints/round_source
@@ -166,15 +166,16 @@ cp -r "calm/checkpoints/$latest" "$source"
 sed -i 's/"bos_token_id": 0/"bos_token_id": null/; s/"eos_token_id": 0/"eos_token_id": [7, 9]/' "$source/config.json"
 echo '{"model": {"type": "BPE"}}' >"$source/tokenizer.json"
 echo '{"temperature": 0.5}' >"$source/generation_config.json"
-echo round_source >calm/checkpoints/latest
-for more in 3 4; do
+ln -sfn round_source calm/checkpoints/latest
+named=(calm/checkpoints/latest calm/ calm/checkpoints/latest)
+for more in 3 4 5; do
     want=$more
     if [[ -e from/metrics.jsonl ]]; then want=$((want + $(json lines from/metrics.jsonl round round | tail -n 1))); fi
-    start from.log "$BIN/atoll" launch run.yaml --workers 1 --dir from --resume calm/ "${overrides[@]}"
+    start from.log "$BIN/atoll" launch run.yaml --workers 1 --dir from --resume "${named[more - 3]}" "${overrides[@]}"
     until_true 60 "round $want from a checkpoint" rounds_reach from "$want"
     kill -TERM "$pid"
     finish "$pid" 100 75 "atoll launch --resume after SIGTERM"
-    echo newer >calm/checkpoints/latest
+    ln -sfn newer calm/checkpoints/latest
     rm -rf "$source"
 done
 "$BIN/atoll" export from from-out >export.txt || fail "export: $(<export.txt)"
@@ -188,7 +189,7 @@ code=0
 "$BIN/atoll" launch run.yaml --workers 1 --dir from --resume stormy "${overrides[@]}" 2>from.err || code=$?
 [[ $code == 1 && $(<from.err) == *'from already holds a run and --resume is stormy'* ]] ||
     fail "unexpected error of another --resume: $(<from.err)"
-echo "$latest" >calm/checkpoints/latest
+ln -sfn "$latest" calm/checkpoints/latest
 rm -r calm/checkpoints/newer
 echo "a run from a checkpoint continues"
 
@@ -213,7 +214,7 @@ echo "a run that failed to start starts from another checkpoint"
 "$BIN/atoll" generate out --tokens 40 --seed 3 --prompt 'the ' >two.txt
 cmp -s one.txt two.txt || fail "the exported model generates another text"
 [[ $(head -c 4 one.txt) == 'the ' && $(wc -c <one.txt) -gt 40 ]] || fail "generate wrote: $(<one.txt)"
-cmp "calm/checkpoints/$(<calm/checkpoints/latest)/model.safetensors" out/model.safetensors ||
+cmp calm/checkpoints/latest/model.safetensors out/model.safetensors ||
     fail "export changed the model"
 "$BIN/atoll" export out/ twice/ >export.txt || fail "export of an export: $(<export.txt)"
 grep -q '^twice: .* from out$' export.txt || fail "export prints other folder names: $(<export.txt)"

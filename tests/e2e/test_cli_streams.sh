@@ -45,7 +45,7 @@ code=0
 (worker) 2>&1 | one_line || code=$?
 ((code == 0)) || fail "a worker whose reader ended: exit code $code"
 finish "$coordinator" 60 0 "the coordinator of that worker"
-checkpoint=run/checkpoints/$(<run/checkpoints/latest)
+checkpoint=run/checkpoints/$(readlink run/checkpoints/latest)
 cp -r "$checkpoint" model
 cp -r run complete
 timeout 60 "$BIN/atoll" generate "$checkpoint" --tokens 1000000 | one_line ||
@@ -79,7 +79,7 @@ code=0
 "$BIN/atoll" config print run.yaml >/dev/full 2>full.txt || code=$?
 [[ $code == 1 && $(<full.txt) == 'atoll: cannot write the output: No space left on device' ]] ||
     fail "config print to a full disk: exit code $code: $(<full.txt)"
-for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --version' 'atoll prepare again text.txt' \
+for words in 'atoll help' 'atoll help launch' 'atoll launch --help' 'atoll --version' 'atoll prepare again text.txt --force' \
     'atoll export model out' 'atoll status complete' 'atoll codec list' 'atoll generate model --tokens 3' 'atoll config print run.yaml' \
     'atoll-coordinator --version' 'atoll-worker --help'; do
     rm -rf out

@@ -51,7 +51,8 @@ echo "the loss falls from $(head -n 1 losses.txt) to $(tail -n 1 losses.txt), va
 for file in config.yaml logs/coordinator.log logs/worker-0.log logs/worker-1.log checkpoints/latest; do
     [[ -s a/$file ]] || fail "the run folder lacks $file"
 done
-latest=a/checkpoints/$(<a/checkpoints/latest)
+[[ $(readlink a/checkpoints/latest) == round_* ]] || fail "checkpoints/latest is not a link: $(ls -l a/checkpoints)"
+latest=a/checkpoints/latest # tools load the newest checkpoint by this path
 [[ -s $latest/model.safetensors && -s $latest/config.json ]] || fail "checkpoints/latest does not name a model folder"
 [[ $(json theta "$latest/model.safetensors") == "$(json get a/summary.json theta_hash)" ]] ||
     fail "theta_hash differs from the newest checkpoint: $(json theta "$latest/model.safetensors")"
@@ -96,7 +97,7 @@ awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first > 4 && last > 0.5 &
     fail "llama: the loss does not fall: $(paste -sd' ' losses.txt)"
 "$BIN/atoll" generate llama --tokens 20 --seed 1 --prompt "the " >sample.txt 2>&1 || fail "generate: $(<sample.txt)"
 "$BIN/atoll" export llama exported >export.txt 2>&1 || fail "export: $(<export.txt)"
-cmp -s exported/model.safetensors "llama/checkpoints/$(<llama/checkpoints/latest)/model.safetensors" ||
+cmp -s exported/model.safetensors llama/checkpoints/latest/model.safetensors ||
     fail "export changed the tensors"
 launch again "${llama[@]}" --model.init_from="$WORK/exported" --train.max_steps=5
 awk -v got="$(json lines again/metrics.jsonl round loss | sed -n 1p)" 'END { exit !(got < $1 + 0.2) }' losses.txt ||

@@ -160,12 +160,15 @@ wrong 'address of another run, with a state' 1 'stale is not running' "$BIN/atol
 mkdir loop && ln -s address loop/address # unreadable for every user, root included
 wrong 'unreadable address' 1 'loop/address: Too many' "$BIN/atoll-worker" --join loop --name w --data.train='data/train_*.bin'
 mkdir -p loop/checkpoints && ln -s latest loop/checkpoints/latest
-wrong 'unreadable checkpoint' 1 'loop/checkpoints/latest: Too many' "$BIN/atoll" generate loop
-mkdir -p named/checkpoints && echo round_000007 >named/checkpoints/latest
+wrong 'unreadable checkpoint' 1 'loop/checkpoints/latest names latest, which does not exist: give' "$BIN/atoll" generate loop
+mkdir -p named/checkpoints && ln -s round_000007 named/checkpoints/latest
 wrong 'checkpoint is missing' 1 'named/checkpoints/latest names round_000007, which does not exist: give' "$BIN/atoll" generate named
 wrong 'folder of all checkpoints' 1 'named/checkpoints holds all checkpoints of a run: give one' "$BIN/atoll" export named/checkpoints out
 for what in ../data 'two words' "$(printf 'b\x07ll')" "$(printf '%0300d' 0)"; do
-    echo "$what" >named/checkpoints/latest
+    ln -sfn "$what" named/checkpoints/latest
+    wrong "${what:0:3} as checkpoint" 1 'named/checkpoints/latest does not name a checkpoint: give' "$BIN/atoll" export named out
+    rm named/checkpoints/latest
+    echo "$what" >named/checkpoints/latest # on a file system without links
     wrong "${what:0:3} as checkpoint" 1 'named/checkpoints/latest does not name a checkpoint: give' "$BIN/atoll" export named out
 done
 for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
@@ -224,7 +227,7 @@ printf '\xff\xff\xff\xff' | dd of="$segment" bs=1 seek=$((size / 3)) conv=notrun
 wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --dir half --train.max_steps=100000 --checkpoint.every=0
 half_a_run gone 4
 cp -r gone cut
-latest=$(<cut/checkpoints/latest)
+latest=$(readlink cut/checkpoints/latest)
 truncate -s 3000 "cut/checkpoints/$latest/model.safetensors"
 wrong 'checkpoint cut short' 1 "^atoll: checkpoint $latest: cut/.*model.safetensors: .*truncated.* restore the folder checkpoints/$latest .*remove it to go back to round_0" \
     "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
@@ -233,8 +236,8 @@ start cut.log "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=1000
 until_true 20 "the coordinator on the previous checkpoint" grep -q '^listening' cut.log
 kill -TERM "$pid"
 finish "$pid" 20 75 "a coordinator on the previous checkpoint"
-[[ -d cut/checkpoints/$(<cut/checkpoints/latest) ]] ||
-    fail "checkpoints/latest names a removed checkpoint: $(<cut/checkpoints/latest)"
+[[ -d cut/checkpoints/latest ]] ||
+    fail "checkpoints/latest names a removed checkpoint: $(readlink cut/checkpoints/latest)"
 cp -r gone bare
 rm -rf bare/checkpoints bare/journal/00000000.log
 wrong 'checkpoints are missing' 1 '^atoll: checkpoints/ is empty, so recovery needs the whole journal: journal/00000000.log is missing: restore' \
@@ -244,7 +247,7 @@ mv "${segments[-1]}" gone/journal/99999999.log
 wrong 'journal segment is missing' 1 "journal/$(basename "${segments[-1]}") is missing: restore" "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
 rm gone/journal/*.log
 wrong 'journal is missing' 1 'missing in journal/: restore.*newest is round_0000' "$BIN/atoll-coordinator" run.yaml --dir gone --train.max_steps=100000 --checkpoint.every=4
-latest=$(<good/checkpoints/latest)
+latest=$(readlink good/checkpoints/latest)
 cp -r "good/checkpoints/$latest" model
 truncate -s 3000 model/model.safetensors
 wrong 'corrupt journal, launch' 1 'journal|00000' env DIR=half bash -c 'launch "$@"' launch --train.max_steps=100000 \
@@ -258,10 +261,14 @@ ln -s elsewhere link
 wrong 'export to a link' 1 "^atoll: link is a symbolic link: choose a new folder" "$BIN/atoll" export good link
 wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" export good "new/sub/$(printf '%0250d' 0)"
 [[ ! -e new ]] || fail "a failed export left: $(find new)"
-printf '{"model_type": "mamba"}' >"model/config.json"
-wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
+cp -r "good/checkpoints/$latest" family
+printf '{"model_type": "mamba"}' >family/config.json
+wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate family --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
 wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+truncate -s -4 whole/coordinator_state.bin
+sed -i 's/"dtype":"I32"/"dtype":"F32"/' whole/model.safetensors
+wrong 'start from a damaged checkpoint' 2 "model.init_from: .*whole: coordinator_state.bin has a wrong size" launch --model.init_from="$WORK/whole"
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"

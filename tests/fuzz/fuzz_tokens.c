@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint64_t n = tokens_samples(&tokens, t);
         FUZZ_CHECK(n * t + 1 <= shard.n_tokens || n == 0);
         for (uint64_t i = 0; i < n; i++) {
-            uint32_t largest = tokens_window(&tokens, t, i, window), seen = 0;
+            uint32_t largest, seen = 0;
+            FUZZ_CHECK(tokens_window(&tokens, t, i, window, &largest, &err) == STATUS_OK);
             for (uint32_t j = 0; j <= t; j++) seen = window[j] > seen ? window[j] : seen;
             FUZZ_CHECK(seen == largest && (shard.width == 4 || largest < 65536));
         }

@@ -42,7 +42,7 @@ coordinator/engine: common/base common/config common/os common/tensor compress w
 coordinator/report: common/base common/config common/os coordinator/engine
 coordinator:        common/base common/config common/os compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
 
-cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica coordinator coordinator/outer
+cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica coordinator coordinator/outer coordinator/ledger
 cli/launch:         common/base common/config common/os common/tensor wire worker worker/model worker/replica coordinator coordinator/outer cli
 '
 

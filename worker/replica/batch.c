@@ -41,7 +41,8 @@ enum status batch_fill(const struct batch_source *source, const uint64_t *counte
             continue;
         }
         uint64_t window = batch_window(source, counters[i]);
-        uint32_t largest = tokens_window(source->tokens, source->seq, window, scratch);
+        uint32_t largest;
+        TRY(tokens_window(source->tokens, source->seq, window, scratch, &largest, err));
         if (largest >= source->vocab_size)
             return tokens_check_window(source->tokens, source->seq, window, source->vocab_size, err);
         for (size_t t = 0; t < seq; t++) {

@@ -27,7 +27,8 @@ enum status batch_source_init(struct batch_source *source, const struct tokens *
 /* Returns the window of counter k. */
 uint64_t batch_window(const struct batch_source *source, uint64_t k);
 /* Fills tokens[rows*seq] and targets[rows*seq] for counters[n]. Rows n .. rows - 1 are padding: token 0, target -1 (no
- * loss). scratch: [seq+1]. INVALID for a token outside the vocabulary. */
+ * loss). scratch: [seq+1]. INVALID for a token outside the vocabulary; CORRUPT or IO if a
+ * shard was truncated or cannot be read. */
 enum status batch_fill(const struct batch_source *source, const uint64_t *counters, size_t n, size_t rows,
                        int32_t *tokens, int32_t *targets, uint32_t *scratch, struct err *err) MUST_CHECK;
 

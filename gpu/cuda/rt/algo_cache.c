@@ -97,8 +97,8 @@ static enum status read_locked(struct algo_cache *cache)
 
 static enum status read_file(struct algo_cache *cache)
 {
-    int fd = cache->path ? open(cache->path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) return STATUS_OK;
+    int fd;
+    if (!cache->path || file_open_plain(cache->path, O_RDONLY, 0, &fd, NULL) != STATUS_OK) return STATUS_OK;
     lock(fd, LOCK_SH, LOCK_TRIES);
     enum status status = read_locked(cache);
     close(fd);

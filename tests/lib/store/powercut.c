@@ -84,6 +84,8 @@ static int new_node(bool folder)
 {
     d->folders = powercut_grown(d->folders, (size_t)d->n_nodes + 1, sizeof *d->folders);
     d->is_folder = powercut_grown(d->is_folder, (size_t)d->n_nodes + 1, sizeof *d->is_folder);
+    d->targets = powercut_grown(d->targets, (size_t)d->n_nodes + 1, sizeof *d->targets);
+    d->targets[d->n_nodes] = NULL;
     d->folders[d->n_nodes] = (struct powercut_names){0};
     d->is_folder[d->n_nodes] = folder;
     return d->n_nodes++;
@@ -154,6 +156,7 @@ static void record_write(int node, size_t at, const void *data, size_t n)
 ssize_t __real_pwrite(int fd, const void *data, size_t n, off_t at);
 int __real_ftruncate(int fd, off_t length);
 int __real_rename(const char *from, const char *to);
+int __real_symlink(const char *target, const char *path);
 int __real_link(const char *from, const char *to);
 int __real_unlink(const char *path);
 int __real_rmdir(const char *path);
@@ -168,6 +171,7 @@ int __wrap_fsync(int fd);
 int __wrap_fdatasync(int fd);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_link(const char *from, const char *to);
+int __wrap_symlink(const char *target, const char *path);
 int __wrap_unlink(const char *path);
 int __wrap_unlinkat(int folder, const char *name, int flags);
 int __wrap_rmdir(const char *path);
@@ -290,6 +294,21 @@ int __wrap_link(const char *from, const char *to)
     return rc;
 }
 
+/* File systems keep the target beside the name, so the link is safe or not as its name is. */
+int __wrap_symlink(const char *target, const char *path)
+{
+    pthread_mutex_lock(&d->lock);
+    struct place p = place_of(path);
+    int rc = p.folder != POWERCUT_NONE && fails() ? -1 : __real_symlink(target, path), cause = errno;
+    if (!rc && p.folder != POWERCUT_NONE) {
+        int node = make(p.folder, p.name, false);
+        d->targets[node] = copied(target);
+    }
+    pthread_mutex_unlock(&d->lock);
+    errno = cause;
+    return rc;
+}
+
 static int take_away(const char *path, int (*real)(const char *path))
 {
     pthread_mutex_lock(&d->lock);
@@ -345,8 +364,14 @@ static void record_present(int folder, const char *path)
         struct stat st;
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
         snprintf(at, sizeof at, "%s/%s", path, e->d_name);
-        if (stat(at, &st)) powercut_broken("cannot be looked at", at);
+        if (lstat(at, &st)) powercut_broken("cannot be looked at", at);
         int node = make(folder, e->d_name, S_ISDIR(st.st_mode));
+        if (S_ISLNK(st.st_mode)) {
+            char target[PATH_MAX] = "";
+            if (readlink(at, target, sizeof target - 1) < 0) powercut_broken("cannot be read", at);
+            d->targets[node] = copied(target);
+            continue;
+        }
         if (S_ISDIR(st.st_mode)) {
             record_present(node, at);
             continue;
@@ -411,7 +436,12 @@ void powercut_free(void)
         free(d->changes[i].name);
         free(d->changes[i].to);
     }
-    for (int i = 0; i < d->n_nodes; i++) free(d->folders[i].list);
+    for (int i = 0; i < d->n_nodes; i++) {
+        free(d->folders[i].list);
+        free(d->targets[i]);
+    }
+    free(d->targets);
+    d->targets = NULL;
     free(d->changes);
     free(d->folders);
     free(d->is_folder);

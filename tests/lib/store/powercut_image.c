@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/powercut_impl.h"
@@ -126,7 +127,9 @@ static void lay_folder(struct image *im, int node, const char *path)
             powercut_broken("path too long", path);
         if (d->is_folder[names.list[i].node])
             lay_folder(im, names.list[i].node, at);
-        else
+        else if (d->targets[names.list[i].node]) {
+            if (symlink(d->targets[names.list[i].node], at)) powercut_broken("cannot be linked", at);
+        } else
             lay_file(im, names.list[i].node, at);
     }
     free(names.list);

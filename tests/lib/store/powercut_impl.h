@@ -42,6 +42,7 @@ struct powercut_disk {
     size_t n_changes, room, first;  /* first: number of changes that created the initial contents */
     struct powercut_names *folders; /* [node] names at present; none for a file */
     bool *is_folder;
+    char **targets; /* [node] target of a symbolic link; NULL: not a link */
     int n_nodes;
     int open[POWERCUT_FILES]; /* [descriptor] node + 1 */
     bool failing;

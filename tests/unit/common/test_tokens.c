@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -37,6 +38,14 @@ static void open_set(struct tokens *tokens, const char *name)
     if (status != STATUS_OK) fail_msg("%s", err.msg);
 }
 
+static uint32_t largest_of(const struct tokens *tokens, uint32_t t, uint64_t index, uint32_t *window)
+{
+    struct err err = {0};
+    uint32_t largest = 0;
+    if (tokens_window(tokens, t, index, window, &largest, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return largest;
+}
+
 /* 25 tokens in shards of 10, 10, 5: T = 4 gives 2 + 2 + 1 windows. Each starts at a multiple of 4 in its shard and
  * includes one token of the next window. */
 static void test_windows_cover_each_shard(void **state)
@@ -54,7 +63,7 @@ static void test_windows_cover_each_shard(void **state)
         assert_int_equal(tokens_samples(&tokens, 9), 2);
         assert_int_equal(tokens_samples(&tokens, 10), 0);
         for (uint32_t i = 0; i < 5; i++) {
-            assert_int_equal(tokens_window(&tokens, 4, i, window), starts[i] + 4);
+            assert_int_equal(largest_of(&tokens, 4, i, window), starts[i] + 4);
             for (uint32_t t = 0; t < 5; t++) assert_int_equal(window[t], starts[i] + t);
         }
         tokens_close(&tokens);
@@ -242,7 +251,7 @@ static void test_offsets_beyond_32_bits(void **state)
     uint64_t n = tokens_samples(&tokens, 11);
     assert_int_equal(n, (count - 1) / 11);
     assert_int_equal((count - 1) % 11, 0); /* so that the last window ends with the last token */
-    assert_int_equal(tokens_window(&tokens, 11, n - 1, window), 0x1234);
+    assert_int_equal(largest_of(&tokens, 11, n - 1, window), 0x1234);
     assert_int_equal(window[11], 0x1234);
     tokens_close(&tokens);
 }
@@ -275,6 +284,73 @@ static void test_first_token_outside_vocabulary_is_named(void **state)
     }
 }
 
+/* A window of more bytes than one read takes. */
+static void test_long_window(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    enum { LONG = 50000 };
+    static uint32_t window[LONG + 1];
+    for (uint32_t width = 2; width <= 4; width += 2) {
+        write_set("long", width, 0, LONG + 4);
+        open_set(&tokens, "long");
+        assert_int_equal(largest_of(&tokens, LONG, 0, window), LONG);
+        for (uint32_t i = 0; i <= LONG; i++) assert_int_equal(window[i], i);
+        tokens_close(&tokens);
+    }
+}
+
+/* A memory map would end the process by SIGBUS, or give zeros up to the end of the page. */
+static void test_truncated_shard_is_an_error(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    uint32_t window[9], largest;
+    struct err err = {0};
+    char path[128];
+    write_set("cut", 2, 0, 8001);
+    snprintf(path, sizeof path, "%s/cut_000000.bin", tmpdir);
+    open_set(&tokens, "cut");
+    assert_int_equal(truncate(path, 1024 + 8001 * 2 - 1), 0);
+    assert_int_equal(largest_of(&tokens, 8, 998, window), 999 * 8);
+    assert_int_equal(tokens_window(&tokens, 8, 999, window, &largest, &err), STATUS_CORRUPT);
+    assert_non_null(strstr(err.msg, "cut_000000.bin was truncated while it was in use: restore it"));
+    assert_int_equal(tokens_check(&tokens, 65000, UINT64_MAX, &err), STATUS_CORRUPT);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(tokens_window(&tokens, 8, 0, window, &largest, &err), STATUS_CORRUPT);
+    tokens_close(&tokens);
+}
+
+/* `atoll prepare --force` replaces the shards of a running worker. */
+static void test_replaced_shard_stays_readable(void **state)
+{
+    (void)state;
+    struct tokens tokens;
+    uint32_t window[9];
+    write_set("swap", 2, 0, 8001);
+    open_set(&tokens, "swap");
+    write_set("swap", 2, 0, 20);
+    assert_int_equal(largest_of(&tokens, 8, 999, window), 8000);
+    tokens_close(&tokens);
+}
+
+/* More shards than the soft limit of open files. */
+static void test_many_shards_raise_the_limit_of_open_files(void **state)
+{
+    (void)state;
+    struct rlimit limit;
+    struct tokens tokens;
+    uint32_t window[2];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 32;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    write_set("many", 2, 2, 200);
+    open_set(&tokens, "many");
+    assert_int_equal(tokens.n_shards, 100);
+    assert_int_equal(largest_of(&tokens, 1, 99, window), 199);
+    tokens_close(&tokens);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +365,10 @@ int main(void)
         cmocka_unit_test(test_invalid_headers_are_refused),
         cmocka_unit_test(test_aborted_writer_leaves_no_file),
         cmocka_unit_test(test_first_token_outside_vocabulary_is_named),
+        cmocka_unit_test(test_long_window),
+        cmocka_unit_test(test_truncated_shard_is_an_error),
+        cmocka_unit_test(test_replaced_shard_stays_readable),
+        cmocka_unit_test(test_many_shards_raise_the_limit_of_open_files),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

@@ -281,13 +281,30 @@ static void test_round_line_counts_deltas(void **state)
     config.train.method = METHOD_DILOCO;
 }
 
+/* open(2) would wait for a reader and ignore SIGTERM; the test would then run into its time limit. */
+static void test_pipe_as_metrics_file_is_refused(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0666), 0);
+    assert_int_equal(report_open(&report, &config, tmpdir, lines, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, "metrics.jsonl is not a plain file: remove it"));
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_incomplete_line_is_removed), cmocka_unit_test(test_full_disk_keeps_whole_lines),
-        cmocka_unit_test(test_close_keeps_whole_lines),    cmocka_unit_test(test_next_process_removes_incomplete_line),
-        cmocka_unit_test(test_step_has_key_for_readers),   cmocka_unit_test(test_bits_per_byte_only_with_byte_tokens),
-        cmocka_unit_test(test_late_loss_names_its_round),  cmocka_unit_test(test_round_line_counts_deltas),
+        cmocka_unit_test(test_incomplete_line_is_removed),
+        cmocka_unit_test(test_full_disk_keeps_whole_lines),
+        cmocka_unit_test(test_close_keeps_whole_lines),
+        cmocka_unit_test(test_next_process_removes_incomplete_line),
+        cmocka_unit_test(test_step_has_key_for_readers),
+        cmocka_unit_test(test_bits_per_byte_only_with_byte_tokens),
+        cmocka_unit_test(test_pipe_as_metrics_file_is_refused),
+        cmocka_unit_test(test_late_loss_names_its_round),
+        cmocka_unit_test(test_round_line_counts_deltas),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -121,6 +121,33 @@ static void test_lock_creates_folder(void **state)
     tmpdir_take("file");
 }
 
+/* open(2) would wait for the other end of the pipe; the test would then run into its time limit. */
+static void test_pipes_are_refused_or_replaced(void **state)
+{
+    (void)state;
+    struct transport_keys keys;
+    struct err err = {0};
+    char endpoint[64];
+    int fd = -1;
+    assert_int_equal(mkfifo(tmpdir_path("lock"), 0666), 0);
+    assert_int_equal(run_dir_lock(tmpdir, &fd, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, "/lock is not a plain file: remove it"));
+    tmpdir_take("lock");
+    assert_int_equal(mkfifo(tmpdir_path("keys"), 0666), 0);
+    assert_int_equal(run_dir_keys(tmpdir, &keys, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, "/keys is not a plain file: remove it"));
+    tmpdir_take("keys");
+    assert_int_equal(mkfifo(tmpdir_path("address"), 0666), 0);
+    run_dir_last_endpoint(tmpdir, "tcp://127.0.0.1:*", endpoint, sizeof endpoint);
+    assert_string_equal(endpoint, "tcp://127.0.0.1:*");
+    tmpdir_take("address");
+    static const uint8_t id[WIRE_UUID] = {1};
+    assert_int_equal(mkfifo(tmpdir_path("run_id"), 0666), 0);
+    assert_int_equal(run_dir_write_id(tmpdir, id, NULL), STATUS_OK);
+    holds("run_id", "01000000000000000000000000000000\n");
+    tmpdir_take("run_id");
+}
+
 static void test_run_id_is_written_as_hex(void **state)
 {
     (void)state;
@@ -258,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_lock_waits_for_status),
         cmocka_unit_test(test_files_of_killed_coordinator_are_removed),
         cmocka_unit_test(test_lock_creates_folder),
+        cmocka_unit_test(test_pipes_are_refused_or_replaced),
         cmocka_unit_test(test_run_id_is_written_as_hex),
         cmocka_unit_test(test_keys_are_made_once),
         cmocka_unit_test(test_invalid_keys_are_refused_and_kept),

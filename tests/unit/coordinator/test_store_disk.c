@@ -169,6 +169,74 @@ static void test_foreign_folder_survives_checkpoint(void **state)
     s->ops->close(s);
 }
 
+static void links_to(const char *want)
+{
+    char target[64] = "";
+    assert_true(readlink(tmpdir_path("checkpoints/latest"), target, sizeof target - 1) > 0);
+    assert_string_equal(target, want);
+}
+
+/* Tools load .../checkpoints/latest as a folder. A text file with the name is replaced, and so is a link to a removed
+ * checkpoint. A folder of the user keeps its content. */
+static void test_latest_is_a_link_to_the_newest_checkpoint(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    tmpdir_put("journal/00000000.log", "x");
+    tmpdir_put("checkpoints/latest", "round_000002\n");
+    struct store *s = open_store();
+    save(s, 2);
+    links_to("round_000002");
+    assert_true(file_exists(tmpdir_path("checkpoints/latest/model.safetensors")));
+    save(s, 3);
+    links_to("round_000003");
+    assert_int_equal(s->ops->checkpoint_remove(s, 3, &err), STATUS_OK);
+    s->ops->close(s);
+    reopen();
+    links_to("round_000002");
+    tmpdir_take("checkpoints/latest");
+    tmpdir_put("checkpoints/latest/notes", "mine");
+    reopen();
+    links_to("round_000002");
+    char aside[64];
+    snprintf(aside, sizeof aside, "checkpoints/latest.kept-%ld/notes", (long)getpid());
+    assert_true(there(aside));
+}
+
+/* open(2) would wait for the other end of the pipe; the test would then run into its time limit. */
+static void test_pipes_are_refused(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    char byte;
+    struct store *s = open_store();
+    save(s, 3);
+    assert_int_equal(mkfifo(tmpdir_path("journal/00000004.log"), 0666), 0);
+    assert_int_equal(s->ops->segment_read(s, 4, 0, &byte, 1, &err), STATUS_IO);
+    assert_non_null(strstr(err.msg, "00000004.log is not a plain file"));
+    assert_int_equal(s->ops->segment_continue(s, 4, 0, &err), STATUS_IO);
+    tmpdir_take("checkpoints/round_000003/coordinator_state.bin");
+    assert_int_equal(mkfifo(tmpdir_path("checkpoints/round_000003/coordinator_state.bin"), 0666), 0);
+    assert_int_equal(s->ops->checkpoint_state_read(s, 3, 0, &byte, 1, &err), STATUS_IO);
+    s->ops->close(s);
+}
+
+/* A stranger who may write into the folder puts a link at the name of the spool. */
+static void test_spool_follows_no_link(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct stat st;
+    tmpdir_put("mine", "mine");
+    struct store *s = open_store();
+    assert_int_equal(symlink("../mine", tmpdir_path("journal/spool")), 0);
+    assert_int_equal(s->ops->spool_write(s, 0, "delta", 5, &err), STATUS_OK);
+    assert_int_equal(stat(tmpdir_path("mine"), &st), 0);
+    assert_int_equal(st.st_size, 4);
+    assert_false(there("journal/spool"));
+    s->ops->close(s);
+}
+
 static void count(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx, (void)line;
@@ -195,6 +263,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_start_deletes_incomplete_checkpoints, setup, teardown),
         cmocka_unit_test_setup_teardown(test_config_is_deleted_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_latest_is_a_link_to_the_newest_checkpoint, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pipes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_spool_follows_no_link, setup, teardown),
         cmocka_unit_test_setup_teardown(test_foreign_folder_survives_checkpoint, setup, teardown),
     };
     log_set_sink(count, NULL);
