@@ -128,10 +128,10 @@ wrong 'inner rate too high' 1 'diverges to NaN or infinity: lower inner.learning
     --inner.warmup_steps=0 --train.max_steps=1000
 
 echo '--- address'
-wrong 'address without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
+wrong 'address without a scheme' 2 'nonsense:29600 is a mistyped join line.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
 wrong 'join line without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600/12/34 --dir w --name w
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
-wrong 'file instead of a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
+wrong 'file without a join line' 2 '--join: run.yaml: the first line is no join line' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
 wrong 'memory with a unit' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
