@@ -171,6 +171,16 @@ static enum status check_data(const struct launch *l, struct err *err)
     return status;
 }
 
+/* Returns true if other machines can join. */
+static bool is_network(const struct launch *l)
+{
+    struct endpoint parsed;
+    struct endpoint_found found;
+    return source_of(l, offsetof(struct config, coordinator.listen)) != CONFIG_DEFAULT &&
+           endpoint_parse(&parsed, l->config.coordinator.listen, true, NULL) == STATUS_OK &&
+           endpoint_find(&found, &parsed, NULL) == STATUS_OK && !found.loopback;
+}
+
 /* Checks before any process starts and any folder is created. */
 static enum status check_start(const struct launch *l, struct err *err)
 {
@@ -242,6 +252,7 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));
     s->address_path = l->address;
+    s->show_join_line = is_network(l);
     s->count_path = l->count;
     s->worker_restarts = restarts_before(l);
     s->max_restarts = l->max_restarts;

@@ -210,6 +210,20 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     }
 }
 
+/* The join line holds a secret, so it is not in the coordinator's output, which goes to a log. */
+static void print_join_line(const struct supervisor *s)
+{
+    void *text;
+    size_t size;
+    if (!s->show_join_line || !isatty(STDOUT_FILENO)) return;
+    if (file_read(s->address_path, SUPERVISOR_ADDRESS_MAX * 2, &text, &size, NULL) != STATUS_OK) return;
+    char *line = text;
+    if (size && line[size - 1] == '\n') line[size - 1] = 0;
+    char *last = strrchr(line, '\n');
+    print_line("join line (secret): %s", last ? last + 1 : line);
+    mem_free(text);
+}
+
 static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
 {
     for (size_t i = 0; i < s->n_workers; i++) {
@@ -252,6 +266,7 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
     if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
     if (run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
         return STATUS_OK; /* not yet */
+    print_join_line(s);
     return workers_start(s, now_us, err);
 }
 

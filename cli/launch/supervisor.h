@@ -35,6 +35,7 @@ struct supervisor {
     struct child *workers; /* [n_workers], allocated by the caller */
     size_t n_workers;
     const char *address_path; /* file with the join address, written by the coordinator */
+    bool show_join_line;      /* print the last line of that file once, if stdout is a terminal */
     const char *count_path;   /* file that keeps worker_restarts for later launches */
     uint64_t max_restarts;
     double stop_timeout_s;      /* time between SIGTERM and SIGKILL */
