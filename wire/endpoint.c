@@ -127,5 +127,5 @@ enum status endpoint_check_own(const char *endpoint, struct err *err)
     if (getaddrinfo(any ? NULL : e.host, strcmp(e.port, "*") ? e.port : "0", &hints, &list)) return STATUS_OK;
     int code = try_bind(list);
     freeaddrinfo(list);
-    return !code || code == EADDRINUSE ? STATUS_OK : endpoint_bind_failed(endpoint, code, strerror(code), err);
+    return !code ? STATUS_OK : endpoint_bind_failed(endpoint, code, strerror(code), err);
 }

@@ -15,7 +15,7 @@ static enum status spool_make(struct spool *spool, const char *folder, struct er
     snprintf(path, sizeof path, "%s/spool", folder);
     spool->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (spool->fd < 0 || unlink(path))
-        return err_set(err, STATUS_IO, "cannot create %.300s: %s", path, strerror(errno));
+        return err_set(err, status_of_errno(errno), "cannot create %.300s: %s", path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -29,8 +29,8 @@ enum status spool_write(struct spool *spool, const char *folder, uint64_t offset
         ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
-            return err_set(err, STATUS_IO, "cannot write an incoming delta to the spool in %.300s: %s", folder,
-                           strerror(errno));
+            return err_set(err, status_of_errno(errno), "cannot write an incoming delta to the spool in %.300s: %s",
+                           folder, strerror(errno));
         assert(n > 0 && (size_t)n <= size - done);
         done += (size_t)n;
     }

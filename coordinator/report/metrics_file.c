@@ -50,7 +50,7 @@ enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struc
     *m = (struct metrics_file){0};
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
     m->file = fopen(path, "a+e");
-    if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
+    if (!m->file) return err_set(err, status_of_errno(errno), "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(m->file);
     m->rounds_in_file = last_round(m->file);
     fseek(m->file, 0, SEEK_END);
@@ -74,7 +74,8 @@ static void flush_lines(struct metrics_file *m)
 enum status metrics_file_flush(struct metrics_file *m, struct err *err)
 {
     flush_lines(m);
-    return m->failed ? err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(m->failed)) : STATUS_OK;
+    return m->failed ? err_set(err, status_of_errno(m->failed), "cannot write metrics.jsonl: %s", strerror(m->failed))
+                     : STATUS_OK;
 }
 
 void metrics_file_close(struct metrics_file *m)
