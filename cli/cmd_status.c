@@ -15,6 +15,7 @@
 #include "common/base/mem.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "wire/join_target.h"
 #include "wire/transport.h"
 
 enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_REMOTE_S = 1, ADDRESS_MAX = 1024 };
@@ -183,8 +184,6 @@ static enum status status_of_run(struct question *q, struct err *err)
                    ? err_set(err, STATUS_NOTFOUND,
                              "run folder %s does not exist: give a run folder, or an address tcp://HOST:PORT", q->run)
                    : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return err_set(err, STATUS_NOTFOUND, "%s is a file: give a run folder, or an address tcp://HOST:PORT", q->run);
     TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
     bool coordinator_here = is_locked(q->run, "lock");
     if (!coordinator_here && file_exists(path)) return show_summary(path, q->raw, err);
@@ -211,11 +210,16 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     struct question *q = ctx;
     if (!isnan(q->timeout_s) && !(q->timeout_s > 0 && q->timeout_s < 1e6))
         return err_set(err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q->timeout_s);
-    if (strstr(o->args[0], "://")) {
+    static struct join_target target;
+    enum status status = join_target_read(&target, o->n_args ? o->args[0] : NULL, err);
+    if (status == STATUS_NOTFOUND)
+        return err_set(err, STATUS_INVALID, "too few arguments: give a run folder, a join line, or " JOIN_ENV);
+    TRY(status);
+    if (target.line[0]) {
         if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
-        return status_of_address(o->args[0], q, err);
+        return status_of_address(target.line, q, err);
     }
-    q->run = o->args[0];
+    q->run = target.run_dir;
     return status_of_run(q, err);
 }
 
@@ -229,11 +233,12 @@ int cmd_status(int argc, char **argv)
     };
     struct options o = {
         .program = "atoll status",
-        .usage = "RUN|ADDRESS [options]",
-        .about = "Show the state of a run: query its coordinator, or print the summary of a finished run.",
+        .usage = "[RUN|WHERE] [options]",
+        .about =
+            "Show the state of a run: query its coordinator, or print the summary of a finished run. WHERE is a file\n"
+            "with the join line, - for standard input, or the line itself (default: ATOLL_JOIN).",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
-        .args_min = 1,
         .args_max = 1,
     };
     return options_main(&o, argc, argv, run, &q);

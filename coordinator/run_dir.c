@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/os/fileio.h"
@@ -41,6 +42,37 @@ enum status run_dir_check_free(const char *dir, struct err *err)
     return STATUS_OK;
 }
 
+/* Files that a first start makes. The lock is the last: until then no other coordinator starts here. */
+static const char *const files[] = {"address", "config.yaml", "endpoint", "keys", "metrics.jsonl", "run_id", "lock"};
+enum { FILES = sizeof files / sizeof *files };
+
+void run_dir_look(struct run_dir_before *before, const char *dir)
+{
+    char path[FILEIO_PATH_MAX];
+    path_of(dir, "journal", path);
+    *before = (struct run_dir_before){.existing = dir_existing_length(dir), .begun = file_exists(path)};
+    for (int i = 0; i < FILES; i++) {
+        path_of(dir, files[i], path);
+        before->files |= (unsigned)file_exists(path) << i;
+    }
+}
+
+void run_dir_undo(const struct run_dir_before *before, const char *dir)
+{
+    char path[FILEIO_PATH_MAX];
+    struct err err;
+    if (before->begun) return;
+    path_of(dir, "journal", path);
+    if (dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
+    path_of(dir, "checkpoints", path);
+    rmdir(path); /* fails if it is not empty */
+    for (int i = 0; i < FILES; i++) {
+        path_of(dir, files[i], path);
+        if (!(before->files >> i & 1)) unlink(path);
+    }
+    dir_remove_made(dir, before->existing);
+}
+
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
@@ -58,9 +90,9 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
         return status;
     }
     *fd_p = fd;
-    static const char *const files[] = {"address", "config.yaml", "keys", "run_id", "summary.json"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        path_of(dir, files[i], path);
+    static const char *const written[] = {"address", "config.yaml", "endpoint", "keys", "run_id", "summary.json"};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        path_of(dir, written[i], path);
         temporary_sweep(path);
     }
     return STATUS_OK;
@@ -91,6 +123,13 @@ enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], s
     text[2 * WIRE_UUID] = '\n';
     path_of(dir, "run_id", path);
     return file_write(path, text, 2 * WIRE_UUID + 1, err);
+}
+
+void run_dir_forget_address(const char *dir)
+{
+    char path[FILEIO_PATH_MAX];
+    path_of(dir, "address", path);
+    unlink(path);
 }
 
 void run_dir_forget_summary(const char *dir)
@@ -153,15 +192,15 @@ void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_
     char path[FILEIO_PATH_MAX];
     void *data;
     size_t size, n = strlen(listen);
-    struct transport_address a;
+    struct endpoint parsed;
     snprintf(out, cap, "%s", listen);
-    path_of(dir, "address", path);
+    path_of(dir, "endpoint", path);
     if (n < 2 || strcmp(listen + n - 2, ":*") != 0 || file_read(path, ADDRESS_MAX, &data, &size, NULL) != STATUS_OK)
         return;
     char *line = data;
     line[strcspn(line, "\r\n")] = 0;
-    if (transport_address_parse(&a, line, NULL) == STATUS_OK)
-        snprintf(out, cap, "%.*s%s", (int)(n - 2), listen, strrchr(a.endpoint, ':'));
+    if (endpoint_parse(&parsed, line, false, NULL) == STATUS_OK)
+        snprintf(out, cap, "%.*s:%s", (int)(n - 2), listen, parsed.port);
     mem_free(data);
 }
 
@@ -214,6 +253,8 @@ enum status run_dir_write_address(const char *dir, const char *bound, const char
         transport_address_format(&a, line, cap);
         snprintf(text + n, sizeof text - (size_t)n, "%s\n", line);
     }
+    path_of(dir, "endpoint", path);
+    TRY(file_write(path, bound, strlen(bound), err));
     path_of(dir, "address", path);
     return keys ? write_private(path, text, err) : file_write(path, text, strlen(text), err);
 }

@@ -3,6 +3,7 @@
 #ifndef COORDINATOR_RUN_DIR_H
 #define COORDINATOR_RUN_DIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,20 +17,33 @@ enum status run_dir_check_free(const char *dir, struct err *err) MUST_CHECK;
 /* Creates the folder, takes its lock and removes half-written files of a killed coordinator. *fd_p holds the lock until
  * the caller closes it. EXISTS: another coordinator has held the lock for 2 s. INVALID as above. */
 enum status run_dir_lock(const char *dir, int *fd_p, struct err *err) MUST_CHECK;
+/* What was in the run folder before a coordinator started. */
+struct run_dir_before {
+    size_t existing; /* length of the part of its path that existed */
+    unsigned files;  /* bit i: file i of run_dir.c existed */
+    bool begun;      /* it holds a journal */
+};
+
+void run_dir_look(struct run_dir_before *before, const char *dir);
+/* Undoes a first start that failed: removes the files and empty folders that were not there before. The caller holds
+ * the lock. Does nothing if the folder held a journal. */
+void run_dir_undo(const struct run_dir_before *before, const char *dir);
 /* Writes config.yaml: the resolved configuration with the source of each value. */
 enum status run_dir_write_config(const char *dir, const struct config *config, const struct config_sources *sources,
                                  struct err *err) MUST_CHECK;
 /* Writes RUN/run_id in hex. A program that dials RUN/address compares it, to see if this run still answers there. */
 enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err) MUST_CHECK;
+/* Forgets the address of an ended coordinator: removes RUN/address. */
+void run_dir_forget_address(const char *dir);
 /* Removes an old summary.json: scripts would take the unfinished run for complete. */
 void run_dir_forget_summary(const char *dir);
 /* Reads the keys of the run; the first call creates them (RUN/keys, mode 0600). */
 enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err) MUST_CHECK;
-/* Writes the endpoint to listen on into out: `listen`, with "*" replaced by the port of RUN/address if that exists. */
+/* Writes the endpoint to listen on into out: `listen`, with "*" replaced by the port of RUN/endpoint if that exists. */
 void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap);
-/* Writes RUN/address for the bound endpoint. Its first line is the join line with this machine's own address, which
- * `atoll status RUN` dials. If `advertise` (coordinator.advertise) is not auto, a second join line follows. keys NULL:
- * no encryption. line[cap] gets the last join line. */
+/* Writes RUN/endpoint, the bound endpoint, and RUN/address for it. The first line of RUN/address is the join line with
+ * this machine's own address, which `atoll status RUN` dials. If `advertise` (coordinator.advertise) is not auto, a
+ * second join line follows. keys NULL: no encryption. line[cap] gets the last join line. */
 enum status run_dir_write_address(const char *dir, const char *bound, const char *advertise,
                                   const struct transport_keys *keys, char *line, size_t cap,
                                   struct err *err) MUST_CHECK;

@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/config/options.h"
+#include "common/os/fileio.h"
 #include "common/os/std_streams.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
@@ -24,11 +25,15 @@ enum {
     BATCH = 64,
     SLEEP_MAX_US = 500000,
     RECOVERING_LINE_US = 3000000,
+    LOOK_US = 1000000, /* between two checks that the run folder is still there */
 };
 
 struct server {
     const struct server_options *options;
     int lock;
+    struct run_dir_before before;
+    bool started;     /* it listens, and RUN/address says where */
+    uint64_t look_us; /* time of the next check that the run folder is still there */
     struct store *store;
     struct engine *engine;
     struct transport *transport;
@@ -149,14 +154,20 @@ static enum status listen_on(struct server *s, struct err *err)
     if (status != STATUS_OK) return status;
     TRY(run_dir_write_address(dir, bound, advertise, use, line, sizeof line, err));
     report_line(&s->report, "listening on %s", bound);
-    report_line(&s->report, "join with: atoll-worker --join %s --data.train GLOB", line);
+    report_line(&s->report, "join with: atoll-worker --join %s --data.train GLOB", dir);
+    if (found.loopback) return STATUS_OK;
+    report_line(&s->report, "join from other machines with: --join FILE, which holds the last line of %s/address", dir);
+    /* The line holds a secret, and other output than a terminal is a log. */
+    if (s->report.terminal) report_line(&s->report, "join line (secret): %s", line);
     return STATUS_OK;
 }
 
 static enum status start(struct server *s, struct err *err)
 {
     const struct server_options *o = s->options;
+    run_dir_look(&s->before, o->run_dir);
     TRY(run_dir_lock(o->run_dir, &s->lock, err));
+    TRY(endpoint_check_own(o->config->coordinator.listen, err)); /* before the journal counts this start */
     s->buffer = mem_alloc(1, WIRE_HEADER + WIRE_BODY_MAX);
     if (!s->buffer) return err_set(err, STATUS_NOMEM, "no memory for messages");
     TRY(store_disk_open(&s->store, o->run_dir, err));
@@ -167,6 +178,7 @@ static enum status start(struct server *s, struct err *err)
     TRY(run_dir_write_id(o->run_dir, engine_run_id(s->engine), err));
     TRY(listen_on(s, err));
     signal_transport = s->transport;
+    s->started = true;
     return STATUS_OK;
 }
 
@@ -178,7 +190,12 @@ static void finish(struct server *s)
     if (s->store) s->store->ops->close(s->store);
     if (s->report.metrics.file) report_close(&s->report);
     mem_free(s->buffer);
-    if (s->lock >= 0) close(s->lock);
+    if (s->lock < 0) return;
+    if (s->started)
+        run_dir_forget_address(s->options->run_dir);
+    else
+        run_dir_undo(&s->before, s->options->run_dir);
+    close(s->lock);
 }
 
 /* --- loop --------------------------------------------------------------------------------------------------------- */
@@ -212,6 +229,16 @@ static uint64_t sleep_us(const struct server *s)
     return at - now < SLEEP_MAX_US ? at - now : SLEEP_MAX_US;
 }
 
+/* Without its folder the run has lost its state, and a restart would begin another one. */
+static enum status check_folder(const struct server *s, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    snprintf(path, sizeof path, "%s/lock", s->options->run_dir);
+    if (!file_is_gone(path, s->lock)) return STATUS_OK;
+    return err_set(err, STATUS_CORRUPT, "the run folder %.300s was removed while the run used it: the run ends",
+                   s->options->run_dir);
+}
+
 /* One turn of the loop: waits for messages, handles up to BATCH of them, ticks the engine, flushes reports. */
 static enum status turn(struct server *s, struct err *err)
 {
@@ -228,6 +255,10 @@ static enum status turn(struct server *s, struct err *err)
         TRY(handle(s, peer, lane, data, size, err));
     }
     uint64_t now = clock_monotonic_us();
+    if (now >= s->look_us) {
+        TRY(check_folder(s, err));
+        s->look_us = now + LOOK_US;
+    }
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
     return report_flush(&s->report, err);
 }
@@ -256,6 +287,8 @@ enum exit_code server_run(const struct server_options *options, struct err *err)
     catch_signals();
     enum status status = start(&s, err);
     if (status == STATUS_OK) status = serve(&s, err);
+    /* The removal is the cause of any failure to write. */
+    if (status != STATUS_OK && s.lock >= 0 && check_folder(&s, err) != STATUS_OK) status = STATUS_CORRUPT;
     finish(&s);
     return exit_code_of(status);
 }

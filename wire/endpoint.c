@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/number.h"
+#include "wire/transport.h"
 
 static bool port_is_good(const char *port, bool listening)
 {
@@ -23,19 +24,21 @@ enum status endpoint_parse(struct endpoint *e, const char *text, bool listening,
     static const char scheme[] = "tcp://";
     bool tcp = !strncmp(text, scheme, strlen(scheme));
     const char *host = tcp ? text + strlen(scheme) : text, *colon = strrchr(host, ':');
+    int shown = transport_address_shown_length(text);
     if (!tcp || !colon || host[strlen(host) - 1] == ']')
-        return err_set(err, STATUS_INVALID, "address %s: expected tcp://HOST:PORT", text);
+        return err_set(err, STATUS_INVALID, "address %.*s: expected tcp://HOST:PORT", shown, text);
     size_t n = (size_t)(colon - host);
     if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
         host++;
         n -= 2;
     } else if (memchr(host, ':', n)) {
-        return err_set(err, STATUS_INVALID, "address %s: write an IPv6 host in brackets, tcp://[HOST]:PORT", text);
+        return err_set(err, STATUS_INVALID, "address %.*s: write an IPv6 host in brackets, tcp://[HOST]:PORT", shown,
+                       text);
     }
     if (!n || n >= sizeof e->host || strcspn(host, "/ \t\r\n;@") < n || (!listening && n == 1 && *host == '*'))
-        return err_set(err, STATUS_INVALID, "address %s: the host is missing or is not a host name", text);
+        return err_set(err, STATUS_INVALID, "address %.*s: the host is missing or is not a host name", shown, text);
     if (!port_is_good(colon + 1, listening))
-        return err_set(err, STATUS_INVALID, "address %s: the port must be a number from 1 to 65535", text);
+        return err_set(err, STATUS_INVALID, "address %.*s: the port must be a number from 1 to 65535", shown, text);
     memcpy(e->host, host, n);
     e->host[n] = 0;
     snprintf(e->port, sizeof e->port, "%s", strcmp(colon + 1, "0") ? colon + 1 : "*");
@@ -124,5 +127,5 @@ enum status endpoint_check_own(const char *endpoint, struct err *err)
     if (getaddrinfo(any ? NULL : e.host, strcmp(e.port, "*") ? e.port : "0", &hints, &list)) return STATUS_OK;
     int code = try_bind(list);
     freeaddrinfo(list);
-    return !code || code == EADDRINUSE ? STATUS_OK : endpoint_bind_failed(endpoint, code, strerror(code), err);
+    return !code ? STATUS_OK : endpoint_bind_failed(endpoint, code, strerror(code), err);
 }

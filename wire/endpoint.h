@@ -30,8 +30,7 @@ enum status endpoint_find(struct endpoint_found *found, const struct endpoint *e
 /* Fill err for a failed bind from errno (`code`) and its text. EXISTS: the port is taken; INVALID: the settings are
  * wrong; otherwise IO. Returns the status. */
 enum status endpoint_bind_failed(const char *endpoint, int code, const char *text, struct err *err);
-/* Check early whether a coordinator can listen on `endpoint`. A taken port is OK here: it may be free again when the
- * coordinator starts. */
+/* Check early whether a coordinator can listen on `endpoint`. The errors of endpoint_bind_failed. */
 enum status endpoint_check_own(const char *endpoint, struct err *err) MUST_CHECK;
 
 #endif

@@ -54,8 +54,8 @@ struct transport_address {
     bool fail_fast;         /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
 };
 
-/* Number of leading bytes of `text` that may be printed or logged. It stops before the first part that looks like a key
- * (16 or more hex digits). */
+/* Number of leading bytes of `text` that may be printed or logged. It stops before the first part between slashes that
+ * looks like a key, also a mistyped one (16 or more hex digits in a row). */
 int transport_address_shown_length(const char *text);
 /* INVALID, with the reason in err, when `text` is neither form. */
 enum status transport_address_parse(struct transport_address *a, const char *text, struct err *err) MUST_CHECK;

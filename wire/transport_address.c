@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,9 +18,12 @@ static enum status key_parse(uint8_t key[KEY_BYTES], const char *text, size_t n,
 int transport_address_shown_length(const char *text)
 {
     enum { LOOKS_LIKE_A_KEY = 16 };
-    size_t n = strcspn(text, "/");
-    while (text[n] && strspn(text + n + 1, "0123456789abcdefABCDEF") < LOOKS_LIKE_A_KEY)
-        n += 1 + strcspn(text + n + 1, "/");
+    size_t part = 0, n = 0;
+    for (size_t digits = 0; text[n]; n++) {
+        if (text[n] == '/') part = n;
+        digits = isxdigit((unsigned char)text[n]) ? digits + 1 : 0;
+        if (digits == LOOKS_LIKE_A_KEY) return (int)part;
+    }
     return (int)n;
 }
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -75,8 +74,6 @@ static enum status read_settings(struct arguments *a, const struct options *opti
 
 static enum status check_arguments(struct arguments *a, const struct options *options, struct err *err)
 {
-    if (!a->join)
-        return err_set(err, STATUS_INVALID, "--join is missing: give the coordinator's join line, or its run folder");
     if (a->name && (!a->name[0] || strlen(a->name) >= WIRE_NAME_MAX))
         return err_set(err, STATUS_INVALID, "--name must have 1 to %d bytes", WIRE_NAME_MAX - 1);
     if (a->name && !text_is_clean(a->name, strlen(a->name), false))
@@ -108,34 +105,18 @@ static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, 
     return STATUS_OK;
 }
 
-/* Refuses an argument that cannot be a run folder: HOST:PORT[/KEYS], another scheme, a file. */
-static enum status check_join(const char *join, struct err *err)
-{
-    struct stat st;
-    const char *end = join + strcspn(join, "/"), *colon = memrchr(join, ':', (size_t)(end - join));
-    bool port = colon && colon + 1 < end && colon + 1 + strspn(colon + 1, "0123456789") == end;
-    if (!stat(join, &st)) {
-        if (S_ISDIR(st.st_mode)) return STATUS_OK;
-        return err_set(err, STATUS_INVALID, "--join %.200s is a file: give tcp://HOST:PORT[/KEYS] or a run folder",
-                       join);
-    }
-    if (!*join || port || strstr(join, "://"))
-        return err_set(err, STATUS_INVALID, "--join %.*s is neither tcp://HOST:PORT[/KEYS] nor a run folder",
-                       transport_address_shown_length(join), join);
-    return STATUS_OK;
-}
-
-/* Reads --join: a join line or a run folder. */
 static enum status read_join(const char *join, struct train_options *o, struct err *err)
 {
-    if (!strncmp(join, "tcp://", 6)) {
-        if ((size_t)snprintf(o->join, sizeof o->join, "%s", join) < sizeof o->join) return STATUS_OK;
-        return err_set(err, STATUS_INVALID, "--join is too long for a join line");
-    }
-    TRY(check_join(join, err));
-    if ((size_t)snprintf(o->run_dir, sizeof o->run_dir, "%s", join) >= sizeof o->run_dir)
-        return err_set(err, STATUS_INVALID, "--join is too long for a path");
-    snprintf(o->address_file, sizeof o->address_file, "%s/address", join);
+    static struct join_target target;
+    enum status status = join_target_read(&target, (char *)(uintptr_t)join, err); /* a word of argv */
+    if (status == STATUS_NOTFOUND)
+        return err_set(err, STATUS_INVALID,
+                       "--join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
+    if (status != STATUS_OK && join) err_prefix(err, "--join");
+    TRY(status);
+    memcpy(o->join, target.line, sizeof target.line);
+    memcpy(o->run_dir, target.run_dir, sizeof target.run_dir);
+    if (o->run_dir[0]) snprintf(o->address_file, sizeof o->address_file, "%s/address", o->run_dir);
     return STATUS_OK;
 }
 
@@ -239,7 +220,9 @@ int main(int argc, char **argv)
 {
     static struct arguments a = {.max_wait_s = UINT64_MAX};
     const struct option_spec specs[] = {
-        {"join", OPTION_TEXT, &a.join, "ADDRESS", "the coordinator's join line, or its run folder on this machine"},
+        {"join", OPTION_TEXT, &a.join, "WHERE",
+         "the coordinator: a file with its join line, - for standard input, its run\n"
+         "                           folder on this machine, or the line itself (default: ATOLL_JOIN)"},
         {"dir", OPTION_TEXT, &a.dir, "DIR", "the worker's own folder (default ./atoll-worker-NAME)"},
         {"name", OPTION_TEXT, &a.name, "NAME",
          "unique in the run (default: the last part of --dir, else the host's name)"},
@@ -251,7 +234,7 @@ int main(int argc, char **argv)
     };
     struct options options = {
         .program = "atoll-worker",
-        .usage = "--join ADDRESS [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
+        .usage = "--join WHERE [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
                  "[--section.key=value ...]",
         .about =
             "Joins a training run and trains until the run is done. It takes local keys only: data.train, data.val,\n"

@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
+#include "wire/join_target.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -15,7 +16,7 @@ struct train_options {
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
     char dir[CONFIG_PATH_MAX]; /* the worker's folder, with its saved state */
-    char join[1024];           /* join line */
+    char join[JOIN_LINE_MAX];  /* join line */
     /* If joined by a run folder on this machine: */
     char run_dir[CONFIG_PATH_MAX];           /* "": joined by a join line */
     char address_file[CONFIG_PATH_MAX + 16]; /* file with the join line, which may change */

@@ -21,6 +21,7 @@
 #include "common/base/mem.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
+#include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
@@ -38,7 +39,8 @@ struct launch {
 
     struct config config;
     struct config_sources sources;
-    char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX];
+    char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX],
+        lock[FILEIO_PATH_MAX];
     struct supervisor supervisor;
 };
 
@@ -171,8 +173,35 @@ static enum status check_data(const struct launch *l, struct err *err)
     return status;
 }
 
+/* Returns true if other machines can join. */
+static bool is_network(const struct launch *l)
+{
+    struct endpoint parsed;
+    struct endpoint_found found;
+    return source_of(l, offsetof(struct config, coordinator.listen)) != CONFIG_DEFAULT &&
+           endpoint_parse(&parsed, l->config.coordinator.listen, true, NULL) == STATUS_OK &&
+           endpoint_find(&found, &parsed, NULL) == STATUS_OK && !found.loopback;
+}
+
+/* A first round that waits for more workers than can join would wait without end. */
+static enum status check_min_workers(struct launch *l, struct err *err)
+{
+    const struct config_resolve r = {&l->config, &l->sources, err};
+    uint32_t least = l->config.coordinator.min_workers;
+    if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT || least <= l->n_workers ||
+        is_network(l))
+        return STATUS_OK;
+    json_t *round = run_folder_last_round(l->folder.dir);
+    json_decref(round);
+    if (round) return STATUS_OK; /* the first round is over */
+    return config_refuse(&r, KEYS(AT(coordinator.min_workers)),
+                         "the first round would wait for %u workers, but --workers is %" PRIu64
+                         " and others cannot join on %s: lower it, or set coordinator.listen to tcp://0.0.0.0:29600",
+                         least, l->n_workers, l->config.coordinator.listen);
+}
+
 /* Checks before any process starts and any folder is created. */
-static enum status check_start(const struct launch *l, struct err *err)
+static enum status check_start(struct launch *l, struct err *err)
 {
     uint32_t max = l->config.coordinator.max_workers;
     if (l->n_workers > max)
@@ -180,6 +209,7 @@ static enum status check_start(const struct launch *l, struct err *err)
                        "--workers is %" PRIu64
                        " and coordinator.max_workers is %u: lower the first or raise the second",
                        l->n_workers, max);
+    TRY(check_min_workers(l, err));
     if (source_of(l, offsetof(struct config, coordinator.listen)) != CONFIG_DEFAULT)
         TRY(endpoint_check_own(l->config.coordinator.listen, err));
     return check_data(l, err);
@@ -203,6 +233,7 @@ static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(launch_folder_take(&l->folder, err));
     TRY(run_folder_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
+    TRY(run_folder_path(l->lock, sizeof l->lock, l->folder.dir, "launch.lock", err));
     TRY(run_folder_path(l->address, sizeof l->address, l->folder.dir, "address", err));
     TRY(run_folder_path(l->count, sizeof l->count, l->folder.dir, "worker-restarts", err));
     return dir_make(l->logs, err);
@@ -242,7 +273,10 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));
     s->address_path = l->address;
+    s->show_join_line = is_network(l);
     s->count_path = l->count;
+    s->lock_path = l->lock;
+    s->lock_fd = l->folder.lock_fd;
     s->worker_restarts = restarts_before(l);
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
@@ -256,8 +290,18 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     return summary_add_restarts(l, err);
 }
 
-static void launch_finish(struct launch *l)
+/* Returns true if launch took the folder, and the coordinator then failed before the run began. */
+static bool never_began(const struct launch *l, int code)
 {
+    int ended = l->supervisor.coordinator.code;
+    bool tried = l->supervisor.coordinator.started_us > 0;
+    return code != EXIT_DONE && l->folder.taken && !l->supervisor.started && !l->supervisor.removed &&
+           (!tried || ended == EXIT_USAGE || ended == EXIT_PERMANENT);
+}
+
+static void launch_finish(struct launch *l, int code)
+{
+    if (never_began(l, code)) launch_folder_undo(&l->folder);
     supervisor_finish(&l->supervisor);
     child_finish(&l->supervisor.coordinator);
     for (size_t i = 0; i < l->supervisor.n_workers; i++) child_finish(&l->supervisor.workers[i]);
@@ -320,7 +364,7 @@ int cmd_launch(int argc, char **argv)
         .settings_allowed = true,
     };
     int code = options_main(&o, argc, argv, run, l);
-    launch_finish(l);
+    launch_finish(l, code);
     mem_free(l);
     return code;
 }

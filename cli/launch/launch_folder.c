@@ -103,13 +103,36 @@ enum status launch_folder_find_init(struct launch_folder *l, const char *from, s
     return status;
 }
 
+static bool has_file(const struct launch_folder *l, const char *name)
+{
+    char path[FILEIO_PATH_MAX];
+    return run_folder_path(path, sizeof path, l->dir, name, NULL) == STATUS_OK && file_exists(path);
+}
+
 enum status launch_folder_take(struct launch_folder *l, struct err *err)
 {
     TRY(run_dir_check_free(l->dir, err));
+    l->existing = dir_existing_length(l->dir);
+    l->had_lock = has_file(l, "launch.lock");
+    l->had_logs = has_file(l, "logs");
     TRY(dir_make(l->dir, err));
     TRY(lock(l, err));
     TRY(check_served(l, err));
-    return check_resume(l, err);
+    TRY(check_resume(l, err));
+    l->taken = true;
+    return STATUS_OK;
+}
+
+void launch_folder_undo(const struct launch_folder *l)
+{
+    char path[FILEIO_PATH_MAX];
+    struct err err;
+    if (has_file(l, "journal")) return;
+    if (!l->had_logs && (run_folder_path(path, sizeof path, l->dir, "logs", &err) != STATUS_OK ||
+                         dir_remove_flat(path, &err) != STATUS_OK))
+        return; /* it stays, with the folder */
+    if (!l->had_lock && run_folder_path(path, sizeof path, l->dir, "launch.lock", NULL) == STATUS_OK) unlink(path);
+    dir_remove_made(l->dir, l->existing);
 }
 
 void launch_folder_release(struct launch_folder *l)

@@ -12,6 +12,9 @@
 struct launch_folder {
     const char *dir, *resume;       /* --dir and --resume; borrowed */
     char init_dir[FILEIO_PATH_MAX]; /* checkpoint that --resume names; empty: auto or never */
+    size_t existing;                /* length of the part of `dir` that existed before launch; set by take */
+    bool taken;                     /* `take` succeeded */
+    bool had_lock, had_logs;        /* launch.lock and logs/ existed before; set by take */
     bool begun;                     /* the run in `dir` started from init_dir, so it continues */
     int lock_fd;                    /* -1: not locked */
 };
@@ -22,6 +25,8 @@ enum status launch_folder_find_init(struct launch_folder *l, const char *from, s
 /* Creates the folder and locks it until `release`. INVALID, STATE or EXISTS if it holds something else, is in use, or
  * holds a run that --resume does not allow. */
 enum status launch_folder_take(struct launch_folder *l, struct err *err) MUST_CHECK;
+/* Removes what launch made in a new folder, if no coordinator started there. */
+void launch_folder_undo(const struct launch_folder *l);
 void launch_folder_release(struct launch_folder *l);
 
 /* Reads the configuration of the run in the folder into *begun. Returns false without a run. */

@@ -28,6 +28,7 @@ enum {
     HOPELESS_FAILURES = 3,
     FOLLOW_MS = 30000, /* time for workers to exit after the coordinator */
     ADDRESS_POLL_MS = 20,
+    LOOK_MS = 1000, /* between two checks that the run folder is still there */
 };
 
 static void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -181,9 +182,23 @@ static void on_permanent_failure(struct supervisor *s, const struct child *child
     give_up(s, child, "", child->code == EXIT_USAGE ? EXIT_USAGE : EXIT_FAILED, now_us);
 }
 
+/* Kills all children if the run folder was removed: nothing is left to save. Returns true if it was. */
+static bool end_if_removed(struct supervisor *s)
+{
+    if (s->removed || !file_is_gone(s->lock_path, s->lock_fd)) return s->removed;
+    s->removed = true;
+    snprintf(s->failure, sizeof s->failure, "%.300s is gone: the run folder was removed, so the run ends",
+             s->lock_path);
+    exit_code_max(s, EXIT_FAILED);
+    stop_all(s, 0);
+    signal_all(s, SIGKILL);
+    return true;
+}
+
 static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
 {
     char how[64], text[CHILD_ERROR_MAX + 32];
+    if (end_if_removed(s)) return;
     bool coordinator = child == &s->coordinator;
     /* SIGTERM before the child installed its handler loses nothing and counts as stopped. */
     bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
@@ -210,6 +225,20 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     }
 }
 
+/* The join line holds a secret, so it is not in the coordinator's output, which goes to a log. */
+static void print_join_line(const struct supervisor *s)
+{
+    void *text;
+    size_t size;
+    if (!s->show_join_line || !isatty(STDOUT_FILENO)) return;
+    if (file_read(s->address_path, SUPERVISOR_ADDRESS_MAX * 2, &text, &size, NULL) != STATUS_OK) return;
+    char *line = text;
+    if (size && line[size - 1] == '\n') line[size - 1] = 0;
+    char *last = strrchr(line, '\n');
+    print_line("join line (secret): %s", last ? last + 1 : line);
+    mem_free(text);
+}
+
 static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
 {
     for (size_t i = 0; i < s->n_workers; i++) {
@@ -227,6 +256,7 @@ static int next_due_ms(struct supervisor *s, uint64_t now_us)
         if (child_at(s, i)->state == CHILD_BACKOFF && child_at(s, i)->restart_at_us < due)
             due = child_at(s, i)->restart_at_us;
     if (s->stopping && s->kill_at_us < due) due = s->kill_at_us;
+    if (!s->stopping && s->look_at_us < due) due = s->look_at_us;
     if (s->term_at_us && s->term_at_us < due) due = s->term_at_us;
     if (!s->address[0] && !s->stopping && now_us + ADDRESS_POLL_MS * 1000 < due) due = now_us + ADDRESS_POLL_MS * 1000;
     if (due == UINT64_MAX) return -1;
@@ -240,6 +270,10 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
         signal_all(s, SIGKILL);
         s->kill_at_us = UINT64_MAX;
     }
+    if (now_us >= s->look_at_us) {
+        s->look_at_us = now_us + LOOK_MS * (uint64_t)1000;
+        if (end_if_removed(s)) return STATUS_OK;
+    }
     if (s->term_at_us && now_us >= s->term_at_us) {
         s->term_at_us = 0;
         print_line("stopping workers: still running %d s after the coordinator exited", FOLLOW_MS / 1000);
@@ -252,6 +286,8 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
     if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
     if (run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
         return STATUS_OK; /* not yet */
+    s->started = true;
+    print_join_line(s);
     return workers_start(s, now_us, err);
 }
 

@@ -13,6 +13,7 @@
  * or at the end for the child that stopped everything.
  *
  * Shutdown:
+ *   - If the run folder is removed, SIGKILL ends all children: a restart would begin another run.
  *   - The coordinator's exit ends the run. Workers get 30 s to follow, then SIGTERM, then SIGKILL. If it exits with 0,
  *     the run is complete, even if a signal arrived just before.
  *   - The first SIGINT, SIGTERM or SIGHUP sends SIGTERM to all children, which save and exit with 75. The second sends
@@ -35,7 +36,10 @@ struct supervisor {
     struct child *workers; /* [n_workers], allocated by the caller */
     size_t n_workers;
     const char *address_path; /* file with the join address, written by the coordinator */
-    const char *count_path;   /* file that keeps worker_restarts for later launches */
+    bool show_join_line;      /* print the last line of that file once, if stdout is a terminal */
+    const char *lock_path;    /* file that launch locked in the run folder */
+    int lock_fd;
+    const char *count_path; /* file that keeps worker_restarts for later launches */
     uint64_t max_restarts;
     double stop_timeout_s;      /* time between SIGTERM and SIGKILL */
     const char *resume_command; /* printed after a stop: the command that continues the run */
@@ -44,6 +48,7 @@ struct supervisor {
     uint64_t restarts;        /* restarts in this launch */
     uint64_t worker_restarts; /* worker restarts in the run; the caller sets the count of earlier launches */
     int exit_code;
+    bool started;                        /* the coordinator has listened */
     bool finished;                       /* the coordinator ended with 0: the run is complete */
     char failure[CHILD_ERROR_MAX + 128]; /* error of the first child that stopped everything; empty: none */
 
@@ -53,6 +58,8 @@ struct supervisor {
     bool stopping;              /* no more restarts */
     bool stop_requested;        /* a signal asked launch to stop */
     uint64_t stop_requested_us; /* time of the first signal */
+    bool removed;               /* the run folder was removed: all are killed */
+    uint64_t look_at_us;        /* time of the next check that the run folder is still there */
     uint64_t kill_at_us;        /* while stopping: time of SIGKILL */
     uint64_t term_at_us;        /* after the coordinator's exit: time of SIGTERM to the workers; 0: not set */
 };

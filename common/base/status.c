@@ -1,6 +1,7 @@
 #include "common/base/status.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,8 +23,21 @@ bool status_is_permanent(enum status code)
     case STATUS_CORRUPT:
     case STATUS_MISMATCH:
     case STATUS_UNSUPPORTED:
-    case STATUS_REFUSED: return true;
+    case STATUS_REFUSED:
+    case STATUS_EXISTS:
+    case STATUS_FULL: return true;
     default: return false;
+    }
+}
+
+enum status status_of_errno(int error)
+{
+    switch (error) {
+    case ENOENT: return STATUS_NOTFOUND;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return STATUS_FULL;
+    default: return STATUS_IO;
     }
 }
 

@@ -28,7 +28,8 @@
     X(NONFINITE, -11, "NaN or infinity")                                                                               \
     X(CLOSED, -12, "closed by the other side")                                                                         \
     X(REFUSED, -13, "refused")                                                                                         \
-    X(INTERRUPTED, -14, "interrupted")
+    X(INTERRUPTED, -14, "interrupted")                                                                                 \
+    X(FULL, -15, "no space left on the disk")
 
 enum status {
 #define STATUS_ENUM(name, value, text) STATUS_##name = (value),
@@ -47,9 +48,12 @@ struct err {
 /* Static text of a code, never NULL. */
 const char *status_text(enum status code);
 
-/* True when the same command on the same machine would fail again: wrong settings, a feature that machine or build
- * lacks, damaged files, a refusal. Failures of memory, disks, networks and GPUs may be temporary. */
+/* True when the same command on the same machine would fail again until its user acts: wrong settings, a feature that
+ * machine or build lacks, damaged files, a refusal, a taken port or folder, a full disk. Other failures of memory,
+ * disks, networks and GPUs may be temporary. */
 bool status_is_permanent(enum status code);
+/* The status of a failed call on a file: NOTFOUND, FULL or IO. */
+enum status status_of_errno(int error);
 
 /* Exit codes of every program. EXIT_PERMANENT is used only between `atoll launch` and its children: starting the
  * program again would repeat the failure (status_is_permanent). */

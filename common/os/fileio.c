@@ -19,8 +19,7 @@ enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {
-    enum status code = errno == ENOENT ? STATUS_NOTFOUND : STATUS_IO;
-    return err_set(err, code, "cannot %s %s: %s", what, path, strerror(errno));
+    return err_set(err, status_of_errno(errno), "cannot %s %s: %s", what, path, strerror(errno));
 }
 
 static int open_retry(const char *path, int flags, unsigned mode)
@@ -113,6 +112,14 @@ bool file_is_locked(const char *path)
     bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
     return locked;
+}
+
+bool file_is_gone(const char *path, int fd)
+{
+    struct stat there, open;
+    if (fstat(fd, &open)) return false;
+    if (stat(path, &there)) return errno == ENOENT || errno == ENOTDIR;
+    return there.st_ino != open.st_ino || there.st_dev != open.st_dev;
 }
 
 bool file_lock(int fd, bool patient)

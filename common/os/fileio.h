@@ -33,6 +33,8 @@ bool file_exists(const char *path);
 /* True when another process holds the file's flock; a coordinator holds RUN/lock while it runs. The test takes a shared
  * lock for a moment. */
 bool file_is_locked(const char *path);
+/* True when `path` no longer names the open file: it was removed, replaced or moved away. */
+bool file_is_gone(const char *path, int fd);
 /* Take the open file's flock until the descriptor is closed.
  *
  * - `patient`: retry for two seconds. The holder may have been killed a moment ago and still be ending, for example

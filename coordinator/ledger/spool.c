@@ -18,7 +18,7 @@ static enum status spool_make(struct spool *spool, const char *folder, struct er
         return err_set(err, STATUS_IO, "cannot replace %.300s: %s", path, strerror(errno));
     spool->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, FILE_PRIVATE);
     if (spool->fd < 0 || unlink(path))
-        return err_set(err, STATUS_IO, "cannot create %.300s: %s", path, strerror(errno));
+        return err_set(err, status_of_errno(errno), "cannot create %.300s: %s", path, strerror(errno));
     return STATUS_OK;
 }
 
@@ -32,8 +32,8 @@ enum status spool_write(struct spool *spool, const char *folder, uint64_t offset
         ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
-            return err_set(err, STATUS_IO, "cannot write an incoming delta to the spool in %.300s: %s", folder,
-                           strerror(errno));
+            return err_set(err, status_of_errno(errno), "cannot write an incoming delta to the spool in %.300s: %s",
+                           folder, strerror(errno));
         assert(n > 0 && (size_t)n <= size - done);
         done += (size_t)n;
     }

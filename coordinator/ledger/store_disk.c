@@ -18,7 +18,9 @@ enum { APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
 
 enum status store_disk_fail(struct err *err, const char *what, const char *path)
 {
-    return err_set(err, STATUS_IO, "cannot %s %.300s: %s", what, path, strerror(errno));
+    enum status code = status_of_errno(errno);
+    return err_set(err, code == STATUS_NOTFOUND ? STATUS_IO : code, "cannot %s %.300s: %s", what, path,
+                   strerror(errno));
 }
 
 static void segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX])

@@ -108,7 +108,7 @@ echo "atoll-worker --help lists all local keys"
 # If the name service is missing or does not know the host, status fails at once, not after --timeout.
 if unshare -rn true 2>/dev/null; then
     key=$(printf '%064d' 0) code=0
-    unshare -rn "$BIN/atoll" status "tcp://no-such-host.invalid:29600/$key/$key" --timeout=1000 2>host.txt || code=$?
+    ATOLL_JOIN=tcp://no-such-host.invalid:29600/$key/$key unshare -rn "$BIN/atoll" status --timeout=1000 2>host.txt || code=$?
     [[ $code == 1 && $(<host.txt) == 'atoll: host no-such-host.invalid: '* ]] ||
         fail "status without a name service: $(<host.txt)"
     echo "status does not wait for a missing name service"

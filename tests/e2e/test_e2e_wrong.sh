@@ -19,7 +19,7 @@ wrong() {
     [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
     [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
     grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
-    [[ -n ${passing:-} ]] || ! grep -qs 'restarting in' out.txt || verdict+=" [restarts after a permanent error]"
+    ! grep -qs 'restarting in' out.txt || verdict+=" [restarts after a permanent error]"
     rm -rf never*
     rows=$((rows + 1))
     if [[ -n $verdict ]]; then
@@ -128,10 +128,10 @@ wrong 'inner rate too high' 1 'diverges to NaN or infinity: lower inner.learning
     --inner.warmup_steps=0 --train.max_steps=1000
 
 echo '--- address'
-wrong 'address without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
+wrong 'address without a scheme' 2 'nonsense:29600 is a mistyped join line.*tcp://' "$BIN/atoll-worker" --join nonsense:29600 --dir w --name w
 wrong 'join line without a scheme' 2 'nonsense:29600.*tcp://' "$BIN/atoll-worker" --join nonsense:29600/12/34 --dir w --name w
 wrong 'another scheme' 2 'http.*tcp://' "$BIN/atoll-worker" --join http://nonsense --dir w --name w
-wrong 'file instead of a run folder' 2 'run.yaml is a file' "$BIN/atoll-worker" --join run.yaml --dir w --name w
+wrong 'file without a join line' 2 '--join: run.yaml: the first line is no join line' "$BIN/atoll-worker" --join run.yaml --dir w --name w
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
 wrong 'memory with a unit' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
@@ -142,6 +142,9 @@ holder=$pid
 until_true 20 "the address of a coordinator" test -s taken/address
 port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
 wrong 'port in use' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
+[[ ! -e other ]] || fail "a coordinator without a port leaves a folder: $(ls other)"
+wrong 'port in use, launch' 1 "$port.*(in use|taken)" "$BIN/atoll" launch run.yaml --workers 1 --dir other --coordinator.listen="tcp://127.0.0.1:$port"
+[[ ! -e other ]] || fail "launch without a port leaves a folder: $(ls other)"
 wrong 'run folder in use' 1 'serves taken' "$BIN/atoll-coordinator" run.yaml --dir taken
 cp taken/address kept && echo garbage >taken/address
 wrong 'garbage as address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
@@ -202,7 +205,7 @@ wrong 'run folder inside a file' 1 'text.txt' launch
 unset DIR
 limited() { (ulimit -f "$1" && shift && "$@"); } # programs ignore SIGXFSZ, so a write past the limit fails
 export -f limited
-passing=1 wrong 'disk full, coordinator' 1 'write|space|large' limited 8 launch
+wrong 'disk full, coordinator' 1 'write|space|large' limited 8 launch
 wrong 'disk full, prepare' 1 'write|space|large' limited 8 "$BIN/atoll" prepare full-data text.txt
 [[ ! -e full-data ]] || fail "prepare left $(ls full-data)"
 

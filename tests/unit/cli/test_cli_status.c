@@ -258,7 +258,7 @@ static void test_unreadable_file_is_reported(void **state)
     fails(tmpdir_path("address"), "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
     tmpdir_take("address");
     tmpdir_put("file", "");
-    fails(tmpdir_path("file"), "--json", EXIT_FAILED, "/file is a file");
+    fails(tmpdir_path("file"), "--json", EXIT_USAGE, "/file: the first line is no join line");
     fails(tmpdir_path("file/run"), "--json", EXIT_FAILED, "/file/run: Not a directory");
     tmpdir_take("file");
 }

@@ -239,7 +239,10 @@ static void test_address_is_written_and_printed(void **state)
     assert_memory_equal(a.server_key, keys.server_public, sizeof a.server_key);
     assert_memory_equal(a.secret, keys.worker_secret, sizeof a.secret);
     assert_null(strstr(line_for("tcp://[::]:29600", "auto", &keys), "[::]"));
-    tmpdir_take("address");
+    holds("endpoint", "tcp://[::]:29600");
+    tmpdir_take("endpoint");
+    run_dir_forget_address(tmpdir);
+    assert_false(file_exists(tmpdir_path("address")));
 }
 
 static void test_invalid_advertise_is_refused(void **state)
@@ -253,15 +256,48 @@ static void test_invalid_advertise_is_refused(void **state)
     assert_false(file_exists(tmpdir_path("address")));
 }
 
+/* A failed first start leaves what was there before, and a later one everything. */
+static void test_failed_start_is_undone(void **state)
+{
+    (void)state;
+    static const char *const made[] = {"lock", "config.yaml", "endpoint", "metrics.jsonl", "run_id", "journal/1.log"};
+    struct run_dir_before before;
+    run_dir_look(&before, tmpdir_path("new/run"));
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "new/run/%s", made[i]);
+        tmpdir_put(name, "");
+    }
+    run_dir_undo(&before, tmpdir_path("new/run"));
+    assert_false(file_exists(tmpdir_path("new")));
+
+    tmpdir_put("keys", "mine");
+    run_dir_look(&before, tmpdir);
+    tmpdir_put("lock", "");
+    tmpdir_put("journal/1.log", "");
+    run_dir_undo(&before, tmpdir);
+    assert_false(file_exists(tmpdir_path("journal")));
+    assert_false(file_exists(tmpdir_path("lock")));
+    tmpdir_take("keys");
+
+    tmpdir_put("journal/1.log", "a run");
+    run_dir_look(&before, tmpdir);
+    tmpdir_put("run_id", "");
+    run_dir_undo(&before, tmpdir);
+    tmpdir_take("run_id");
+    tmpdir_take("journal/1.log");
+    assert_int_equal(rmdir(tmpdir_path("journal")), 0);
+}
+
 /* A restarted coordinator listens at the address that its workers know. */
 static void test_restart_keeps_endpoint(void **state)
 {
     (void)state;
     static const struct {
-        const char *address, *listen, *want;
+        const char *endpoint, *listen, *want;
     } cases[] = {
         {NULL, "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"},
-        {"tcp://127.0.0.1:4711\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
+        {"tcp://127.0.0.1:4711", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
         {"tcp://127.0.0.1:4711\n", "tcp://0.0.0.0:*", "tcp://0.0.0.0:4711"},
         {"tcp://127.0.0.1:4711\ntcp://example.org:81\n", "tcp://127.0.0.1:*", "tcp://127.0.0.1:4711"},
         {"tcp://[::1]:4711\n", "tcp://[::1]:*", "tcp://[::1]:4711"},
@@ -271,11 +307,11 @@ static void test_restart_keeps_endpoint(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char out[256];
-        if (cases[i].address) tmpdir_put("address", cases[i].address);
+        if (cases[i].endpoint) tmpdir_put("endpoint", cases[i].endpoint);
         run_dir_last_endpoint(tmpdir, cases[i].listen, out, sizeof out);
         assert_string_equal(out, cases[i].want);
     }
-    tmpdir_take("address");
+    tmpdir_take("endpoint");
 }
 
 int main(void)
@@ -292,6 +328,7 @@ int main(void)
         cmocka_unit_test(test_address_is_written_and_printed),
         cmocka_unit_test(test_invalid_advertise_is_refused),
         cmocka_unit_test(test_restart_keeps_endpoint),
+        cmocka_unit_test(test_failed_start_is_undone),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }

@@ -75,7 +75,7 @@ static void test_messages_after_signal_are_ignored(void **state)
     static struct config_sources sources;
     struct err err = {0};
     config_defaults(&config, &sources);
-    snprintf(config.coordinator.listen, sizeof config.coordinator.listen, "tcp://127.0.0.1:29600");
+    snprintf(config.coordinator.listen, sizeof config.coordinator.listen, "tcp://127.0.0.1:*");
     struct server_options options = {.config = &config, .sources = &sources, .run_dir = tmpdir_path("run")};
     tmpdir_put("run/summary.json", "{}"); /* of an earlier run */
     signal_at = 3;
