@@ -25,6 +25,7 @@ static void advance(struct engine *e, uint64_t now_us)
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         shift_time(&e->sessions.sessions[i].heard_us, gap);
         shift_time(&e->sessions.sessions[i].moved_us, gap);
+        shift_time(&e->sessions.sessions[i].idle_us, gap);
     }
     round_note_pause(&e->ledger.round, gap);
     shift_time(&e->done_us, gap);

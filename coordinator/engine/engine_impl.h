@@ -8,6 +8,7 @@
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
  *     engine_join.c       HELLO, JOIN, BIND
+ *     engine_places.c     whose place a new worker gets
  *     engine_model.c      the first JOIN: the run's model
  *     engine_data.c       deltas in, objects out
  *     engine_metrics.c    METRICS
@@ -203,6 +204,16 @@ void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id);
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m);
 /* Gives places to all sessions that wait for the first round, in order of names. */
 enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
+
+/* --- engine_places.c --- */
+/* Makes a session and a place for a worker that joins. If all sessions are taken, it ends the session that has
+ * delivered nothing for longest, if that is longer than the limit. *room_p false: none qualifies, and the worker was
+ * refused. */
+enum status engine_make_room(struct engine *e, uint64_t peer, const struct msg_join *m, bool *room_p,
+                             struct err *err) MUST_CHECK;
+/* Journals that an active member loses its place. what: LEAVE or EVICT. No effect after the end of the run. */
+enum status engine_lose_place(struct engine *e, enum record_member_what what, const struct member *m,
+                              struct err *err) MUST_CHECK;
 /* Journals that a member joins, leaves or is evicted. */
 enum status engine_write_member(struct engine *e, enum record_member_what what, uint32_t id,
                                 const uint8_t uuid[WIRE_UUID], const char *name, struct err *err) MUST_CHECK;

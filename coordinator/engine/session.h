@@ -30,9 +30,10 @@ struct session {
     uint32_t member;             /* member id; SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;
-    uint64_t moved_us;                /* time of its last progress: a new state, a new step, or bytes of a delta */
-    uint64_t before;                  /* id of the session it replaced; 0: none */
-    uint32_t times;                   /* number of short-lived sessions in a row before this one */
+    uint64_t moved_us; /* time of its last progress: a new state, a new step, or bytes of a delta */
+    uint64_t idle_us;  /* since then the worker has delivered no delta: its last one, or the time it took a place */
+    uint64_t before;   /* id of the session it replaced; 0: none */
+    uint32_t times;    /* number of short-lived sessions in a row before this one */
     struct msg_heartbeat last;        /* zeros before the first heartbeat */
     bool beating;                     /* a heartbeat has arrived */
     bool silent;                      /* its silence was logged */

@@ -252,7 +252,8 @@ static void test_status_omits_workers_that_do_not_fit(void **state)
     struct msg m;
     rig_open(&rig, settings);
     for (int i = 0; i < 3; i++) rig_join(&rig, i);
-    rig_assigned(&rig, 2);
+    for (int i = 0; i < 3; i++) rig_assigned(&rig, i);
+    rig_deliver_all(&rig, 3, 1);
     m = (struct msg){.type = MSG_LEAVE, .leave.session = rig.workers[2].session};
     rig_say(&rig, rig.workers[2].control, &m);
     size_t all = engine_status_json(rig.engine, json, sizeof json);
