@@ -4,6 +4,7 @@
  *
  *     engine.c            dispatch, time, and the steps after every event (pump)
  *     engine_start.c      create, recover, destroy
+ *     engine_limits.c     which messages are read
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
@@ -21,6 +22,8 @@
 #define COORDINATOR_ENGINE_IMPL_H
 
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/rate.h"
+#include "coordinator/engine/repeat.h"
 #include "coordinator/engine/session.h"
 #include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
@@ -103,6 +106,13 @@ struct engine {
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_UNASSIGNED + 1];   /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
+
+    struct rate_table rate;
+    struct rate_needs rate_needs; /* of its limits */
+    uint64_t speaker;             /* whose message was admitted last; 0: none */
+    struct repeat repeat;         /* lines about workers */
+    char *status_json;            /* the last answer to STATUS, or NULL */
+    uint64_t status_us;           /* its time */
 };
 
 /* --- engine_effects.c --- */
@@ -117,7 +127,8 @@ bool engine_logged_recently(struct engine *e, const char *text);
 void engine_refuse(struct engine *e, uint64_t peer, const char *name, enum refuse_code code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 void engine_emit(struct engine *e, const struct engine_event *event);
-/* worker: NULL if the event concerns no single worker. */
+/* worker: NULL if the event concerns no single worker. Repetitions within a second become one event with their count.
+ */
 void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text);
 /* Notes progress of the run: restarts the wait before the next "waiting for" line. */
 void engine_progress(struct engine *e);
@@ -170,6 +181,15 @@ bool engine_eval_complete(const struct engine *e);
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
 /* Emits the number of steps that this worker skipped since the last such event, if any. */
 void engine_emit_skips(struct engine *e, struct session *s);
+
+/* --- engine_limits.c --- */
+/* Computes the limits from the run's model and settings. */
+void engine_limits_size(struct engine *e);
+/* A worker joined: allows the messages of its download of snapshots and updates. */
+void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const struct msg_join *join);
+/* Logs ignored messages and repeated events, once a second. */
+void engine_limits_report(struct engine *e);
+uint64_t engine_limits_deadline_us(const struct engine *e); /* when it has something to log; UINT64_MAX: never */
 
 /* --- engine_data.c --- */
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;

@@ -183,7 +183,7 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     return status;
 }
 
-static void send_welcome(struct engine *e, const struct session *s, bool resume)
+static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume)
 {
     const struct ledger *l = &e->ledger;
     const struct checkpoint_info *newest = engine_newest(e);
@@ -198,6 +198,7 @@ static void send_welcome(struct engine *e, const struct session *s, bool resume)
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
         m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};
     }
+    engine_limits_grant(e, &m.welcome, join);
     engine_send_control(e, s, &m);
 }
 
@@ -263,7 +264,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     }
     TRY(seat(e, s, err));
     bool resume = can_resume(e, m);
-    send_welcome(e, s, resume);
+    send_welcome(e, s, m, resume);
     engine_progress(e);
     emit_joined(e, s->name, m, resume);
     return STATUS_OK;

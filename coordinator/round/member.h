@@ -67,6 +67,7 @@ struct member {
     double step_s;        /* seconds of one inner step; 0: unknown */
     uint64_t assigned_us; /* 0: no work is open */
     uint64_t heard_us;    /* time of its last message */
+    uint32_t records;     /* step records that METRICS may still bring */
     bool left;            /* the worker has acknowledged the end of the run */
 };
 
