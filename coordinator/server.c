@@ -40,7 +40,6 @@ struct server {
     struct report report;
     uint8_t *buffer;    /* one encoded message */
     uint64_t logged_us; /* time of the last line about recovery; 0: none */
-    bool warned;        /* a malformed message was logged */
 };
 
 /* --- signals ------------------------------------------------------------------------------------------------------ */
@@ -200,14 +199,9 @@ static void finish(struct server *s)
 
 /* --- loop --------------------------------------------------------------------------------------------------------- */
 
-static void on_bad_message(struct server *s, uint64_t peer, enum wire_lane lane, const struct err *why)
+static void obey(struct server *s, uint64_t peer, enum engine_verdict verdict)
 {
-    struct msg m = {.type = MSG_REFUSE, .refuse.code = REFUSE_MALFORMED};
-    if (why->code == STATUS_UNSUPPORTED) m.refuse.code = REFUSE_VERSION;
-    snprintf(m.refuse.text, sizeof m.refuse.text, "%s", why->msg);
-    if (!s->warned) log_warn("refused a malformed message (logged once): %s", why->msg);
-    s->warned = true;
-    if (lane == WIRE_CONTROL && io_send(s, peer, lane, &m) != STATUS_OK) log_debug("cannot send REFUSE");
+    if (verdict == ENGINE_CLOSE) s->transport->ops->drop(s->transport, peer);
 }
 
 static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size,
@@ -215,11 +209,17 @@ static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, 
 {
     static struct msg m; /* large; one thread */
     struct err why = {0};
-    if (msg_decode(&m, data, size, &why) != STATUS_OK) {
-        on_bad_message(s, peer, lane, &why);
+    uint64_t now = clock_monotonic_us();
+    enum engine_verdict verdict = engine_admit(s->engine, peer + 1, peer, lane, data, size, now);
+    if (verdict != ENGINE_ADMIT) {
+        obey(s, peer, verdict);
         return STATUS_OK;
     }
-    return engine_on_message(s->engine, peer, lane, &m, clock_monotonic_us(), err);
+    if (msg_decode(&m, data, size, &why) != STATUS_OK) {
+        obey(s, peer, engine_on_malformed(s->engine, peer, lane, &why, now));
+        return STATUS_OK;
+    }
+    return engine_on_message(s->engine, peer, lane, &m, now, err);
 }
 
 static uint64_t sleep_us(const struct server *s)

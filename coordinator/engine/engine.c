@@ -5,6 +5,8 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
+enum { STATUS_KEPT_US = 100000 };
+
 /* --- time --------------------------------------------------------------------------------------------------------- */
 
 static void shift_time(uint64_t *at_us, uint64_t gap_us)
@@ -25,6 +27,7 @@ static void advance(struct engine *e, uint64_t now_us)
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         shift_time(&e->sessions.sessions[i].heard_us, gap);
         shift_time(&e->sessions.sessions[i].moved_us, gap);
+        shift_time(&e->sessions.sessions[i].idle_us, gap);
     }
     round_note_pause(&e->ledger.round, gap);
     shift_time(&e->done_us, gap);
@@ -66,15 +69,17 @@ static struct session *claimed_session(struct engine *e, uint64_t peer, uint64_t
     return s;
 }
 
+/* Many programs may ask at once: they get the same answer for a tenth of a second. */
 static void on_status(struct engine *e, uint64_t peer)
 {
-    char *json = mem_alloc(1, WIRE_STATUS_MAX);
-    if (!json) return;
-    if (engine_status_json(e, json, WIRE_STATUS_MAX)) {
-        struct msg m = {.type = MSG_STATUS_REPLY, .status_reply.json = json};
-        if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send a status reply");
+    if (!e->status_json) e->status_json = mem_alloc(1, WIRE_STATUS_MAX);
+    if (!e->status_json) return;
+    if (!e->status_us || e->now_us - e->status_us >= STATUS_KEPT_US) {
+        if (!engine_status_json(e, e->status_json, WIRE_STATUS_MAX)) return;
+        e->status_us = e->now_us;
     }
-    mem_free(json);
+    struct msg m = {.type = MSG_STATUS_REPLY, .status_reply.json = e->status_json};
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send a status reply");
 }
 
 static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m, struct err *err)
@@ -162,6 +167,7 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
         TRY(engine_evict(e, err));
     }
     TRY(pump(e, err));
+    engine_limits_report(e);
     emit_waiting(e);
     if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || all_left(e))) e->finished = true;
     return STATUS_OK;
@@ -174,8 +180,9 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 static uint64_t next_deadline_us(const struct engine *e)
 {
-    if (e->ledger.done) return all_left(e) ? 0 : min_u64(e->retry_us, e->done_us + ENGINE_LINGER_US);
-    uint64_t at = min_u64(e->retry_us, e->notice_us);
+    uint64_t at = min_u64(e->retry_us, engine_limits_deadline_us(e));
+    if (e->ledger.done) return all_left(e) ? 0 : min_u64(at, e->done_us + ENGINE_LINGER_US);
+    at = min_u64(at, e->notice_us);
     if (!e->ledger.modelled) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);
     if (round > e->now_us) at = min_u64(at, round); /* pump has handled earlier deadlines */

@@ -50,6 +50,20 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
 /* Accepts NULL. Writes nothing: the journal is always complete. */
 void engine_destroy(struct engine *engine);
 
+enum engine_verdict {
+    ENGINE_ADMIT,
+    ENGINE_IGNORE, /* above a limit: the message gets no answer */
+    ENGINE_CLOSE   /* far above it, or refused because of that: the caller closes the connection */
+};
+
+/* Whether to read the encoded message data[size], before it is decoded. who > 0: whose limits count, a number for each
+ * worker's key or for each connection. */
+enum engine_verdict engine_admit(struct engine *engine, uint64_t who, uint64_t peer, enum wire_lane lane,
+                                 const uint8_t *data, size_t size, uint64_t now_us) MUST_CHECK;
+/* The message admitted last does not decode: refuses it, within the limit for such messages. */
+enum engine_verdict engine_on_malformed(struct engine *engine, uint64_t peer, enum wire_lane lane,
+                                        const struct err *why, uint64_t now_us) MUST_CHECK;
+
 enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_lane lane, const struct msg *m,
                               uint64_t now_us, struct err *err) MUST_CHECK;
 /* The caller calls it at engine_next_deadline_us; earlier calls are allowed. */

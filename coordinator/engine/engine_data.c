@@ -180,6 +180,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     TRY(write_delta(e, m, u, err));
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
+    s->idle_us = e->now_us;
     round_note_delivery(round, m, offer.fragment, e->now_us);
     send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
     engine_progress(e);

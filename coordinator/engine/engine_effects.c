@@ -82,6 +82,8 @@ void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char 
 {
     struct engine_event event = {.kind = kind, .line = {.worker = worker, .text = text}};
     assert(engine_event_is_line(&event) && text);
+    bool same_text = kind != ENGINE_EVENT_LEAVE; /* the worker chooses that text */
+    if (kind != ENGINE_EVENT_WAITING && !repeat_note(&e->repeat, kind, worker, text, same_text, e->now_us)) return;
     engine_emit(e, &event);
 }
 

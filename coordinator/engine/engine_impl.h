@@ -4,10 +4,12 @@
  *
  *     engine.c            dispatch, time, and the steps after every event (pump)
  *     engine_start.c      create, recover, destroy
+ *     engine_limits.c     which messages are read
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
  *     engine_join.c       HELLO, JOIN, BIND
+ *     engine_places.c     whose place a new worker gets
  *     engine_model.c      the first JOIN: the run's model
  *     engine_data.c       deltas in, objects out
  *     engine_metrics.c    METRICS
@@ -20,6 +22,8 @@
 #define COORDINATOR_ENGINE_IMPL_H
 
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/rate.h"
+#include "coordinator/engine/repeat.h"
 #include "coordinator/engine/session.h"
 #include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
@@ -102,6 +106,13 @@ struct engine {
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_UNASSIGNED + 1];   /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
+
+    struct rate_table rate;
+    struct rate_needs rate_needs; /* of its limits */
+    uint64_t speaker;             /* whose message was admitted last; 0: none */
+    struct repeat repeat;         /* lines about workers */
+    char *status_json;            /* the last answer to STATUS, or NULL */
+    uint64_t status_us;           /* its time */
 };
 
 /* --- engine_effects.c --- */
@@ -116,7 +127,8 @@ bool engine_logged_recently(struct engine *e, const char *text);
 void engine_refuse(struct engine *e, uint64_t peer, const char *name, enum refuse_code code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 void engine_emit(struct engine *e, const struct engine_event *event);
-/* worker: NULL if the event concerns no single worker. */
+/* worker: NULL if the event concerns no single worker. Repetitions within a second become one event with their count.
+ */
 void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text);
 /* Notes progress of the run: restarts the wait before the next "waiting for" line. */
 void engine_progress(struct engine *e);
@@ -170,6 +182,15 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
 /* Emits the number of steps that this worker skipped since the last such event, if any. */
 void engine_emit_skips(struct engine *e, struct session *s);
 
+/* --- engine_limits.c --- */
+/* Computes the limits from the run's model and settings. */
+void engine_limits_size(struct engine *e);
+/* A worker joined: allows the messages of its download of snapshots and updates. */
+void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const struct msg_join *join);
+/* Logs ignored messages and repeated events, once a second. */
+void engine_limits_report(struct engine *e);
+uint64_t engine_limits_deadline_us(const struct engine *e); /* when it has something to log; UINT64_MAX: never */
+
 /* --- engine_data.c --- */
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;
 enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err) MUST_CHECK;
@@ -203,6 +224,16 @@ void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id);
 void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m);
 /* Gives places to all sessions that wait for the first round, in order of names. */
 enum status engine_seat_all(struct engine *e, struct err *err) MUST_CHECK;
+
+/* --- engine_places.c --- */
+/* Makes a session and a place for a worker that joins. If all sessions are taken, it ends the session that has
+ * delivered nothing for longest, if that is longer than the limit. *room_p false: none qualifies, and the worker was
+ * refused. */
+enum status engine_make_room(struct engine *e, uint64_t peer, const struct msg_join *m, bool *room_p,
+                             struct err *err) MUST_CHECK;
+/* Journals that an active member loses its place. what: LEAVE or EVICT. No effect after the end of the run. */
+enum status engine_lose_place(struct engine *e, enum record_member_what what, const struct member *m,
+                              struct err *err) MUST_CHECK;
 /* Journals that a member joins, leaves or is evicted. */
 enum status engine_write_member(struct engine *e, enum record_member_what what, uint32_t id,
                                 const uint8_t uuid[WIRE_UUID], const char *name, struct err *err) MUST_CHECK;

@@ -135,27 +135,18 @@ static void emit_joined(struct engine *e, const char *name, const struct msg_joi
     engine_emit_text(e, ENGINE_EVENT_JOIN, name, what);
 }
 
-enum status engine_write_member(struct engine *e, enum record_member_what what, uint32_t id,
-                                const uint8_t uuid[WIRE_UUID], const char *name, struct err *err)
-{
-    struct record_member m = {.what = (uint8_t)what, .id = id};
-    uint8_t body[RECORD_SMALL_MAX];
-    struct writer w = writer_of(body, sizeof body);
-    memcpy(m.uuid, uuid, WIRE_UUID);
-    snprintf(m.name, sizeof m.name, "%s", name);
-    record_member_encode(&m, &w);
-    assert(!w.bad);
-    return engine_write(e, RECORD_MEMBER, body, w.pos, NULL, err);
-}
-
-/* Gives the session a place: the previous one of its uuid, or a new one. Before the first round it gets none. */
+/* Gives the session a place: the previous one of its uuid, a vacant one, or a new one. Before the first round it gets
+ * none. */
 static enum status seat(struct engine *e, struct session *s, struct err *err)
 {
     struct round *round = &e->ledger.round;
     struct member *m = member_by_uuid(&round->members, s->uuid);
     if (!m && !round->members.n) return STATUS_OK;
-    if (!m || !m->active || strcmp(m->name, s->name) != 0)
-        TRY(engine_write_member(e, RECORD_MEMBER_JOIN, m ? m->id : round->members.n, s->uuid, s->name, err));
+    if (!m || !m->active || strcmp(m->name, s->name) != 0) {
+        uint32_t id = m ? m->id : member_free_place(&round->members);
+        assert(id != UINT32_MAX && (m || !session_by_member(&e->sessions, id)));
+        TRY(engine_write_member(e, RECORD_MEMBER_JOIN, id, s->uuid, s->name, err));
+    }
     m = member_by_uuid(&round->members, s->uuid);
     assert(m && m->active);
     m->heard_us = e->now_us;
@@ -192,7 +183,7 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     return status;
 }
 
-static void send_welcome(struct engine *e, const struct session *s, bool resume)
+static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume)
 {
     const struct ledger *l = &e->ledger;
     const struct checkpoint_info *newest = engine_newest(e);
@@ -207,6 +198,7 @@ static void send_welcome(struct engine *e, const struct session *s, bool resume)
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
         m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};
     }
+    engine_limits_grant(e, &m.welcome, join);
     engine_send_control(e, s, &m);
 }
 
@@ -216,11 +208,12 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
     if (!old) old = session_by_name(&e->sessions, m->name); /* silent: otherwise refuse_early has refused */
     struct upload *uploads = NULL;
-    uint64_t before = 0;
+    uint64_t before = 0, idle_us = e->now_us;
     uint32_t times = 0;
     if (old) {
         if (!memcmp(old->uuid, m->uuid, WIRE_UUID)) {
             before = old->id;
+            idle_us = old->idle_us; /* joining again delivers nothing */
             times = e->now_us - old->joined_us < SHORT_LIFE_US ? old->times + 1 : 0;
             uploads = old->uploads;
             old->uploads = NULL;
@@ -243,18 +236,9 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     s->control = peer;
     s->before = before;
     s->times = times;
+    s->idle_us = idle_us;
     s->joined_us = s->heard_us = s->moved_us = e->now_us;
     return s;
-}
-
-static void refuse_place(struct engine *e, uint64_t peer, const char *name)
-{
-    if (session_table_full(&e->sessions))
-        engine_refuse(e, peer, name, REFUSE_FULL,
-                      "the run is full: coordinator.max_workers of %u workers are connected, '%s' has to wait",
-                      e->config.coordinator.max_workers, name);
-    else
-        engine_refuse(e, peer, name, REFUSE_FULL, "the coordinator has no memory for worker '%s'", name);
 }
 
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
@@ -270,11 +254,17 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
         if (!e->ledger.modelled) return STATUS_OK;
     }
     if (!join_matches(e, peer, m)) return STATUS_OK;
+    bool room;
+    TRY(engine_make_room(e, peer, m, &room, err));
+    if (!room) return STATUS_OK;
     struct session *s = open_session(e, peer, m);
-    if (!s) return refuse_place(e, peer, m->name), STATUS_OK;
+    if (!s) {
+        engine_refuse(e, peer, m->name, REFUSE_FULL, "the coordinator has no memory for worker '%s'", m->name);
+        return STATUS_OK;
+    }
     TRY(seat(e, s, err));
     bool resume = can_resume(e, m);
-    send_welcome(e, s, resume);
+    send_welcome(e, s, m, resume);
     engine_progress(e);
     emit_joined(e, s->name, m, resume);
     return STATUS_OK;

@@ -6,7 +6,9 @@
 #include "common/config/model_flops.h"
 #include "coordinator/engine/engine_impl.h"
 
-enum { SKIPS_LINE_US = 30000000 };
+enum { SKIPS_LINE_US = 30000000, STRANGE_LINE_US = 1000000 };
+
+#define BYTES_END ((uint64_t)1 << 53) /* JSON numbers are exact below */
 
 /* Merged tokens, plus the tokens of reported steps whose rounds are not merged yet. */
 static uint64_t tokens_so_far(const struct engine *e)
@@ -51,12 +53,44 @@ static bool trained(const struct engine *e, const struct session *s, const struc
     return !m || m->work.round != last->round || last->step + 1 >= m->work.steps;
 }
 
+/* The record describes a step that the worker can have taken, and its numbers are in range. */
+static bool explained(const struct engine *e, const struct member *m, const struct metrics_step *step)
+{
+    const struct round_params *p = &e->ledger.round.p;
+    uint32_t steps = m->work.round == step->round ? m->work.steps : p->sync_every;
+    double end = (double)p->max_steps + (double)p->sync_every * e->config.coordinator.max_workers;
+    return step->round < m->next_round && step->step < steps && step->tokens <= p->step_samples * p->sample_tokens &&
+           step->position >= 0 && step->position <= end && step->lr >= 0 && !(step->loss < 0) && !(step->grad_norm < 0);
+}
+
+/* Accepts one record, within the number that the worker's assignments allow. */
+static bool take_record(const struct engine *e, struct session *s, const struct metrics_step *step)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (m && m->records && explained(e, m, step)) {
+        m->records--;
+        return true;
+    }
+    s->strange++;
+    return false;
+}
+
+static bool is_time(float seconds)
+{
+    return seconds >= 0 && seconds < 1e9f;
+}
+
+static bool times_in_range(const struct msg_metrics *m)
+{
+    return m->round != UINT64_MAX && is_time(m->compute_s) && is_time(m->compress_s) && is_time(m->send_s) &&
+           is_time(m->wait_s) && is_time(m->apply_s);
+}
+
 /* Emits a STEP event. Events count steps and rounds from 1. */
-static void emit_step(struct engine *e, const struct session *s, const struct msg_metrics *m, uint32_t i)
+static void emit_step(struct engine *e, const struct session *s, const struct msg_metrics *m, uint32_t i, bool last)
 {
     assert(i < m->n_steps);
     const struct metrics_step *step = &m->steps[i];
-    bool last = i + 1 == m->n_steps;
     struct engine_event event = {.kind = ENGINE_EVENT_STEP,
                                  .step = {.worker = s->name,
                                           .step = (uint64_t)(step->position + 1.5),
@@ -67,8 +101,8 @@ static void emit_step(struct engine *e, const struct session *s, const struct ms
                                           .grad_norm = (double)step->grad_norm,
                                           .skipped = !isfinite(step->grad_norm),
                                           .timed = step->step_us > 0,
-                                          .counted = last,
-                                          .measured = last && m->round != UINT64_MAX}};
+                                          .counted = last && m->bytes_up < BYTES_END && m->bytes_down < BYTES_END,
+                                          .measured = last && times_in_range(m)}};
     struct engine_event_step *out = &event.step;
     if (out->timed) {
         out->tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
@@ -88,13 +122,29 @@ static void emit_step(struct engine *e, const struct session *s, const struct ms
     engine_emit(e, &event);
 }
 
+/* Emits the number of ignored records. */
+static void emit_strange(struct engine *e, struct session *s)
+{
+    char text[160];
+    if (!s->strange || (s->strange_us && e->now_us - s->strange_us < STRANGE_LINE_US)) return;
+    snprintf(text, sizeof text, "ignored %" PRIu64 " step records: no assignment explains them", s->strange);
+    s->strange = 0;
+    s->strange_us = e->now_us;
+    engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
+}
+
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m)
 {
-    for (uint32_t i = 0; i < m->n_steps; i++) {
-        bool counted = count_step(s, &m->steps[i]);
-        s->skips += counted && !isfinite(m->steps[i].grad_norm);
-        emit_step(e, s, m, i);
+    uint32_t accepted[WIRE_METRICS_MAX], n = 0;
+    for (uint32_t i = 0; i < m->n_steps; i++)
+        if (take_record(e, s, &m->steps[i])) accepted[n++] = i;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct metrics_step *step = &m->steps[accepted[i]];
+        bool counted = count_step(s, step);
+        s->skips += counted && !isfinite(step->grad_norm);
+        emit_step(e, s, m, accepted[i], i + 1 == n);
     }
+    emit_strange(e, s);
     bool due = !s->skips_logged_us || e->now_us - s->skips_logged_us >= SKIPS_LINE_US;
-    if (due && m->n_steps && trained(e, s, &m->steps[m->n_steps - 1])) engine_emit_skips(e, s);
+    if (due && n && trained(e, s, &m->steps[accepted[n - 1]])) engine_emit_skips(e, s);
 }

@@ -216,6 +216,7 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
         uint32_t n = layout.n_fragments;
         if (status == STATUS_OK && session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
             status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+        if (status == STATUS_OK) engine_limits_size(e);
         if (status == STATUS_OK) status = engine_checkpoint(e, err);
         if (status == STATUS_OK)
             log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",

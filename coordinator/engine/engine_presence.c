@@ -44,12 +44,6 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
 
 /* --- leaving ------------------------------------------------------------------------------------------------------ */
 
-static enum status lose_place(struct engine *e, enum record_member_what what, const struct member *m, struct err *err)
-{
-    if (!m || !m->active || e->ledger.done) return STATUS_OK;
-    return engine_write_member(e, what, m->id, m->uuid, m->name, err);
-}
-
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err)
 {
     struct member *member = member_by_id(&e->ledger.round.members, s->member);
@@ -57,7 +51,7 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     memcpy(name, s->name, sizeof name);
     if (m->finished) e->n_finished++;
     if (m->finished && member) member->left = true;
-    if (!m->finished) TRY(lose_place(e, RECORD_MEMBER_LEAVE, member, err));
+    if (!m->finished) TRY(engine_lose_place(e, RECORD_MEMBER_LEAVE, member, err));
     engine_emit_skips(e, s);
     session_remove(&e->sessions, s);
     engine_progress(e);
@@ -79,7 +73,7 @@ enum status engine_evict(struct engine *e, struct err *err)
         if (!m->active || e->now_us - m->heard_us < limit) continue;
         snprintf(text, sizeof text, "no message for %.1f s (limit %.1f s, %s); other workers get its samples",
                  (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6, engine_evict_rule(e));
-        TRY(lose_place(e, RECORD_MEMBER_EVICT, m, err));
+        TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
         assert(!m->active);
         engine_progress(e);
         engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);

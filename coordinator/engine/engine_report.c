@@ -237,6 +237,7 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
         const struct session *s = session_by_member(&e->sessions, i);
+        if (is_gone(m, s) && !m->tokens) continue; /* it contributed nothing, and its place is free */
         if (detail != DETAIL_ALL && is_gone(m, s))
             gone++;
         else if (detail == DETAIL_NONE)

@@ -179,6 +179,7 @@ static enum status init_volatile(struct engine *e, struct err *err)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
     round_note_resume(&l->round, e->now_us);
+    engine_limits_size(e);
     TRY(engine_keep_files(e, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = e->sweep_due = true;
@@ -200,6 +201,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = now_us;
     e->retry_us = UINT64_MAX;
+    engine_limits_size(e);
     e->config_hash = config_shared_hash(&e->config);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
     e->eval.cap = e->config.coordinator.max_workers;
@@ -228,6 +230,7 @@ void engine_destroy(struct engine *e)
     ledger_finish(&e->ledger);
     mem_free(e->eval.shares);
     mem_free(e->kept);
+    mem_free(e->status_json);
     mem_free(e->chunk);
     mem_free(e);
 }

@@ -69,6 +69,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     if (close->late) emit_late(e, close);
     TRY(ledger_close(l, close, &clock, err));
     assert(l->round.versions[close->fragment] == version + 1);
+    e->rate.updates++;
     if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, NULL, 0);

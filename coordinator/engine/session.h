@@ -30,15 +30,17 @@ struct session {
     uint32_t member;             /* member id; SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;
-    uint64_t moved_us;                /* time of its last progress: a new state, a new step, or bytes of a delta */
-    uint64_t before;                  /* id of the session it replaced; 0: none */
-    uint32_t times;                   /* number of short-lived sessions in a row before this one */
+    uint64_t moved_us; /* time of its last progress: a new state, a new step, or bytes of a delta */
+    uint64_t idle_us;  /* since then the worker has delivered no delta: its last one, or the time it took a place */
+    uint64_t before;   /* id of the session it replaced; 0: none */
+    uint32_t times;    /* number of short-lived sessions in a row before this one */
     struct msg_heartbeat last;        /* zeros before the first heartbeat */
     bool beating;                     /* a heartbeat has arrived */
     bool silent;                      /* its silence was logged */
     uint64_t ready_us;                /* ready for work since then; 0: not ready */
     uint64_t step_round, step_tokens; /* the round of its reported steps, and their tokens */
     uint32_t last_step;               /* the last reported step of that round */
+    uint64_t strange, strange_us;     /* ignored step records not logged yet; time of the last line, 0: never */
     uint64_t skips, skips_logged_us;  /* skipped steps not logged yet; time of the last log line, 0: never */
     struct download download;
     struct upload *uploads;  /* [n_fragments], owned */

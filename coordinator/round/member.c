@@ -6,8 +6,6 @@
 
 #include "common/base/mem.h"
 
-enum { MEMBERS_MAX = 1 << 20 };
-
 void member_table_init(struct member_table *t, uint32_t n_fragments)
 {
     *t = (struct member_table){.n_fragments = n_fragments};
@@ -64,6 +62,36 @@ enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], co
     t->members[t->n++] = m;
     *member_p = m;
     return STATUS_OK;
+}
+
+bool member_is_vacant(const struct member *m)
+{
+    return !m->active && !m->work.open && !m->tokens;
+}
+
+void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    assert(member_is_vacant(m) && !m->steps && !m->in_step);
+    struct member fresh = {.id = m->id, .active = true, .next_round = m->next_round};
+    fresh.merged = m->merged;
+    fresh.merged_in = m->merged_in;
+    fresh.work.versions = m->work.versions;
+    fresh.work.parts = m->work.parts;
+    for (uint32_t f = 0; f < n_fragments; f++) {
+        assert(!m->merged[f] && !m->merged_in[f]);
+        m->work.versions[f] = 0;
+        m->work.parts[f] = (struct part){0};
+    }
+    memcpy(fresh.uuid, uuid, WIRE_UUID);
+    snprintf(fresh.name, sizeof fresh.name, "%s", name);
+    *m = fresh;
+}
+
+uint32_t member_free_place(const struct member_table *t)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (member_is_vacant(t->members[i])) return i;
+    return t->n < MEMBERS_MAX ? t->n : UINT32_MAX;
 }
 
 struct member *member_by_id(const struct member_table *t, uint32_t id)

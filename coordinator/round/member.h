@@ -1,6 +1,8 @@
 /* The table of members: workers with a place in the run, by id. A place belongs to one uuid, is journaled and outlives
  * connections: a worker that returns gets the same place. A session (coordinator/engine/session.h) is one connection.
- */
+ *
+ * A member that left or was evicted before any of its work was merged keeps its place only until another worker needs
+ * one. So the table grows with the workers that contribute, and not with joins. */
 #ifndef COORDINATOR_MEMBER_H
 #define COORDINATOR_MEMBER_H
 
@@ -65,8 +67,11 @@ struct member {
     double step_s;        /* seconds of one inner step; 0: unknown */
     uint64_t assigned_us; /* 0: no work is open */
     uint64_t heard_us;    /* time of its last message */
+    uint32_t records;     /* step records that METRICS may still bring */
     bool left;            /* the worker has acknowledged the end of the run */
 };
+
+enum { MEMBERS_MAX = 1 << 16 }; /* their encoded state, with 256 fragments each, fits into a checkpoint's head */
 
 struct member_table {
     struct member **members;
@@ -75,9 +80,15 @@ struct member_table {
 
 void member_table_init(struct member_table *t, uint32_t n_fragments);
 void member_table_finish(struct member_table *t);
-/* Adds an active member with id n. LIMIT when the table is full (2^20 members), NOMEM. */
+/* Adds an active member with id n. LIMIT when the table is full (MEMBERS_MAX), NOMEM. */
 enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], const char *name,
                        struct member **member_p) MUST_CHECK;
+/* The member is gone, and none of its work was merged or can be: another worker may get its place. */
+bool member_is_vacant(const struct member *m);
+/* Gives a vacant place to another worker. next_round stays, so that (id, round) names one assignment only. */
+void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[WIRE_UUID], const char *name);
+/* The place of a new worker: the lowest vacant one, otherwise n; UINT32_MAX: all places are taken. */
+uint32_t member_free_place(const struct member_table *t);
 /* NULL: there is no such member. */
 struct member *member_by_id(const struct member_table *t, uint32_t id);
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID]);

@@ -81,6 +81,12 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
         memcpy(m->name, name, strnlen(name, sizeof m->name - 1));
         return STATUS_OK;
     }
+    m = member_by_id(&r->members, id);
+    if (m) {
+        if (!member_is_vacant(m)) return STATUS_STATE;
+        member_replace(m, r->p.n_fragments, uuid, name);
+        return STATUS_OK;
+    }
     if (id != r->members.n) return STATUS_STATE;
     TRY(member_add(&r->members, uuid, name, &m));
     assert(m->id == id && m->active && !m->work.open);

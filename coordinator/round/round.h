@@ -122,6 +122,7 @@ void round_init(struct round *r, const struct config *config, uint32_t n_fragmen
 void round_finish(struct round *r);
 
 /* --- folds: a record that contradicts the state (a damaged journal) returns STATE and changes nothing --- */
+/* The worker gets its own place, a vacant one, or the next new one. */
 enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIRE_UUID], const char *name) MUST_CHECK;
 /* The member loses its place; its undelivered parts are dropped. */
 enum status round_fold_leave(struct round *r, uint32_t id) MUST_CHECK;

@@ -4,6 +4,16 @@
 #include "coordinator/round/policy.h"
 #include "coordinator/round/round.h"
 
+enum { RECORDS_KEPT = 8192, RECORD_REPEATS = 4 };
+
+/* An assignment allows the records of its steps, sent up to RECORD_REPEATS times: a worker sends them again after it
+ * lost its connection or its state. Unused ones stay for late records, up to RECORDS_KEPT. */
+static void allow_records(struct member *m)
+{
+    if (m->records > RECORDS_KEPT) m->records = RECORDS_KEPT;
+    m->records += RECORD_REPEATS * m->work.steps;
+}
+
 static uint32_t held(const struct round *r, uint32_t fragment)
 {
     uint32_t n = 0;
@@ -35,6 +45,8 @@ void round_note_resume(struct round *r, uint64_t now_us)
     for (uint32_t i = 0; i < r->members.n; i++) {
         struct member *m = r->members.members[i];
         if (m->work.open) m->assigned_us = MEMBER_ASSIGNED_EARLIER;
+        m->records = RECORDS_KEPT; /* of the rounds that its worker trained before this process started */
+        allow_records(m);
     }
 }
 
@@ -43,7 +55,9 @@ void round_note_open(struct round *r, uint64_t now_us)
     start_clocks(r, now_us, false);
     for (uint32_t i = 0; i < r->members.n; i++) {
         struct member *m = r->members.members[i];
-        if (m->work.open && !m->assigned_us) m->assigned_us = now_us;
+        if (!m->work.open || m->assigned_us) continue;
+        m->assigned_us = now_us;
+        allow_records(m);
     }
 }
 

@@ -78,6 +78,66 @@ static void test_coordinator_killed_at_any_operation_ends_at_same_theta(void **s
     crash_everywhere(ddp, true);
 }
 
+struct guest {
+    bool gone, back;
+    uint32_t id, members;
+};
+
+static bool guest_moves(struct sim_cluster *c, void *ctx)
+{
+    struct guest *g = ctx;
+    struct sim_worker *w = &c->workers[2];
+    if (!g->gone && w->busy == SIM_WORKER_TRAINS) {
+        g->id = w->task.worker_id;
+        sim_worker_leave(w);
+        g->gone = true;
+    } else if (g->gone && !g->back && !w->up) {
+        sim_worker_forget(w);
+        sim_worker_start(w);
+        g->back = true;
+    }
+    if (c->engine) g->members = engine_members(c->engine);
+    return c->finished;
+}
+
+/* A worker leaves before its first delta is merged, and a new one gets its place. The coordinator is killed at its k-th
+ * send or write. */
+static long guest_run(long k, bool power, struct guest *g)
+{
+    const char *config[] = {"train.max_steps=40",        "train.sync_every=5",
+                            "coordinator.min_workers=2", "codec.up=int8:16",
+                            "codec.down=int8:16",        "coordinator.evict_after_s=4",
+                            "checkpoint.every=2",        "checkpoint.keep=1",
+                            "train.eval_every=0",        NULL};
+    struct sim_cluster_setup setup = {.seed = 23, .n_workers = 3, .config = config};
+    struct sim_cluster *c = sim_rig_cluster(&setup);
+    *g = (struct guest){0};
+    c->die_in = k;
+    c->die_by_power = power;
+    c->revive_us = 400000;
+    sim_rig_start(c, 2);
+    sim_cluster_start_at(c, 300000, 2);
+    if (!sim_rig_until(c, 1000, guest_moves, g) || !sim_rig_ends(c, 1000))
+        fail_msg("coordinator killed at operation %ld%s", k, power ? " (power)" : "");
+    long operations = c->operations;
+    sim_rig_done(c);
+    return operations;
+}
+
+static void test_coordinator_killed_at_any_operation_while_place_changes_hands(void **state)
+{
+    (void)state;
+    struct guest g;
+    long operations = guest_run(0, false, &g);
+    assert_true(g.back);
+    assert_int_equal(g.id, 2);
+    assert_int_equal(g.members, 3); /* two workers and two guests */
+    for (long k = 1; k <= operations; k += STRIDE) {
+        guest_run(k, k % 2, &g);
+        assert_in_range(g.members, 2, 4); /* a guest whose LEAVE was lost is evicted first */
+    }
+}
+
 /* Kills worker-1 once after each of its messages. */
 struct killer {
     struct sim_cluster *c;
@@ -393,6 +453,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_coordinator_killed_at_any_operation_ends_at_same_theta),
+        cmocka_unit_test(test_coordinator_killed_at_any_operation_while_place_changes_hands),
         cmocka_unit_test(test_worker_killed_after_any_message_ends_at_same_theta),
         cmocka_unit_test(test_duplicated_messages_change_nothing),
         cmocka_unit_test(test_lost_messages_are_sent_again),

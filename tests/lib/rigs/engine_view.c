@@ -39,6 +39,11 @@ enum status engine_check(const struct engine *e, struct err *err)
                                          (unsigned long long)e->ledger.round.leases.cursor);
 }
 
+uint32_t engine_members(const struct engine *e)
+{
+    return e->ledger.modelled ? e->ledger.round.members.n : 0;
+}
+
 uint64_t engine_samples_committed(const struct engine *e)
 {
     return e->ledger.round.leases.committed;

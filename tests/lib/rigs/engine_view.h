@@ -14,6 +14,7 @@ uint64_t engine_version(const struct engine *engine, uint32_t fragment);
 uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uint64_t version);
 /* CORRUPT unless committed + outstanding + free sample positions are [0, cursor), disjoint. */
 enum status engine_check(const struct engine *engine, struct err *err) MUST_CHECK;
+uint32_t engine_members(const struct engine *engine); /* places given so far */
 uint64_t engine_samples_committed(const struct engine *engine);
 
 #endif

@@ -172,7 +172,7 @@ static void test_full_run_and_taken_name_are_refused(void **state)
     rig_expect(&rig, 2, MSG_CONFIG, &m);
     rig_join_message(&rig, 2, false, &m);
     rig_say(&rig, rig.workers[2].control, &m);
-    expect_refusal(2, REFUSE_FULL, "max_workers of 2");
+    expect_refusal(2, REFUSE_FULL, "worker-0, worker-1 hold all 2 places (coordinator.max_workers)");
     snprintf(rig.workers[3].name, sizeof rig.workers[3].name, "worker-1");
     rig_hello(&rig, 3);
     expect_refusal(3, REFUSE_NAME, "'worker-1'");

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -320,6 +321,58 @@ static void test_ddp_fragments_close_together(void **state)
     round_rig_close(&r);
 }
 
+/* A worker that left before any of its work was merged has no claim on its place. */
+static void test_vacant_place_is_given_to_another_worker(void **state)
+{
+    (void)state;
+    struct round r;
+    struct round_close close;
+    const uint8_t first[WIRE_UUID] = {1}, second[WIRE_UUID] = {2}, fourth[WIRE_UUID] = {4}, fifth[WIRE_UUID] = {5};
+    round_rig_at_work(&r);
+    assert_int_equal(round_fold_join(&r, 0, fourth, "w3"), STATUS_STATE); /* w0 is there */
+    round_rig_deliver(&r, 0, 0, 1);
+    assert_int_equal(round_fold_leave(&r, 0), STATUS_OK);
+    assert_int_equal(round_fold_join(&r, 0, fourth, "w3"), STATUS_STATE); /* its delta may still be merged */
+    assert_int_equal(round_fold_leave(&r, 1), STATUS_OK);
+    assert_int_equal(member_free_place(&r.members), 1);
+    assert_int_equal(round_fold_join(&r, 1, fourth, "w3"), STATUS_OK);
+    const struct member *m = member_by_id(&r.members, 1);
+    assert_string_equal(m->name, "w3");
+    assert_true(m->active && !m->work.open && !m->ready);
+    assert_int_equal(m->next_round, 1); /* (id, round) names one assignment only */
+    assert_null(member_by_uuid(&r.members, second));
+    assert_int_equal(member_free_place(&r.members), 3);
+    for (uint32_t f = 0; f < 2; f++) round_rig_deliver(&r, 2, f, 2);
+    assert_int_equal(round_rig_merge(&r, 2, &close), 2);
+    assert_int_equal(round_fold_leave(&r, 2), STATUS_OK);
+    assert_int_equal(member_free_place(&r.members), 3); /* w0 and w2 have merged work */
+    assert_int_equal(round_fold_join(&r, 0, fifth, "w4"), STATUS_STATE);
+    assert_int_equal(round_fold_join(&r, 0, first, "w0"), STATUS_OK); /* and get their places back */
+    assert_int_equal(round_fold_join(&r, 3, second, "w1"), STATUS_OK);
+    assert_int_equal(r.members.n, 4);
+    round_rig_close(&r);
+}
+
+static void test_members_are_limited(void **state)
+{
+    (void)state;
+    struct round r;
+    struct member *m;
+    uint8_t uuid[WIRE_UUID] = {99};
+    round_rig_open(&r, NULL, 1);
+    while (r.members.n < MEMBERS_MAX) {
+        memcpy(uuid + 1, &r.members.n, sizeof r.members.n);
+        assert_int_equal(member_add(&r.members, uuid, "w", &m), STATUS_OK);
+    }
+    uuid[0] = 98;
+    assert_int_equal(member_free_place(&r.members), UINT32_MAX);
+    assert_int_equal(round_fold_join(&r, MEMBERS_MAX, uuid, "more"), STATUS_LIMIT);
+    assert_int_equal(round_fold_leave(&r, 7), STATUS_OK);
+    assert_int_equal(member_free_place(&r.members), 7);
+    assert_int_equal(round_fold_join(&r, 7, uuid, "more"), STATUS_OK);
+    round_rig_close(&r);
+}
+
 /* A damaged journal: invalid records change no state. */
 static void test_folds_refuse_invalid_records(void **state)
 {
@@ -417,6 +470,8 @@ int main(void)
         cmocka_unit_test(test_reopened_round_excludes_half_merged_member),
         cmocka_unit_test(test_ddp_fragments_close_together),
         cmocka_unit_test(test_half_late_delta_is_refused),
+        cmocka_unit_test(test_vacant_place_is_given_to_another_worker),
+        cmocka_unit_test(test_members_are_limited),
         cmocka_unit_test(test_folds_refuse_invalid_records),
         cmocka_unit_test(test_restarted_quorum_gives_time_to_return),
         cmocka_unit_test(test_check_detects_damage),

@@ -1,0 +1,294 @@
+/* An enrolled worker that floods the coordinator: journal, log, metrics and memory stay small, numbers stay right, and
+ * the run continues. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/store_mem.h"
+
+static struct rig rig;
+
+struct lines {
+    int n;
+    char last[512];
+};
+
+static void count_lines(void *ctx, enum log_level level, const char *line)
+{
+    struct lines *lines = ctx;
+    if (level == LOG_DEBUG) return;
+    lines->n++;
+    snprintf(lines->last, sizeof lines->last, "%s", line);
+}
+
+/* Two workers, in a round. */
+static void open_rig(void)
+{
+    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_forget(&rig);
+}
+
+/* --- METRICS ------------------------------------------------------------------------------------------------------ */
+
+static struct msg metrics_of(int worker, uint64_t round, uint32_t first, uint32_t n)
+{
+    struct msg m = {.type = MSG_METRICS,
+                    .metrics = {.session = rig.workers[worker].session, .round = UINT64_MAX, .n_steps = n}};
+    for (uint32_t i = 0; i < n; i++)
+        m.metrics.steps[i] =
+            (struct metrics_step){.round = round, .step = first + i, .position = first + i, .tokens = 8};
+    return m;
+}
+
+/* A round has two steps. Its records may arrive four times; others are ignored and counted. */
+static void test_metrics_are_bounded_by_round(void **state)
+{
+    (void)state;
+    int steps = 0;
+    open_rig();
+    for (int i = 0; i < 1000; i++) {
+        struct msg m = metrics_of(0, 0, 0, 2);
+        rig_say(&rig, rig.workers[0].control, &m);
+        steps += rig_events(&rig, ENGINE_EVENT_STEP);
+        rig_forget(&rig);
+    }
+    assert_int_equal(steps, 4 * 2);
+    struct msg m = metrics_of(0, 0, 2, 254); /* steps beyond the assignment */
+    rig_say(&rig, rig.workers[0].control, &m);
+    m = metrics_of(1, 1, 0, 2); /* a round that is not open for this worker */
+    rig_say(&rig, rig.workers[1].control, &m);
+    m = metrics_of(1, UINT64_MAX, 0, 1);
+    rig_say(&rig, rig.workers[1].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 0);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1);
+    assert_non_null(strstr(rig.event_text[0], "ignored 2 step records: no assignment explains them"));
+    m = metrics_of(1, 0, 0, 2);
+    rig_say(&rig, rig.workers[1].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 2);
+    rig_close(&rig);
+}
+
+/* A coordinator that starts again takes the records of the rounds that workers trained without it. */
+static void test_records_of_earlier_rounds_are_taken_after_restart(void **state)
+{
+    (void)state;
+    open_rig();
+    for (int round = 0; round < 3; round++) {
+        if (round)
+            for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+        rig_deliver_all(&rig, 2, 1);
+    }
+    rig_restart(&rig, false, 0);
+    rig_join(&rig, 0);
+    rig_forget(&rig);
+    for (uint64_t round = 0; round < 3; round++) {
+        struct msg m = metrics_of(0, round, 0, 2);
+        rig_say(&rig, rig.workers[0].control, &m);
+    }
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 6);
+    rig_close(&rig);
+}
+
+static void test_false_numbers_are_ignored(void **state)
+{
+    (void)state;
+    open_rig();
+    for (int i = 0; i < 8; i++) {
+        struct msg m = metrics_of(0, 0, 0, 1);
+        struct metrics_step *step = &m.metrics.steps[0];
+        switch (i) {
+        case 0: step->tokens = UINT64_MAX; break;
+        case 1: step->tokens = 9; break;
+        case 2: step->position = -1; break;
+        case 3: step->position = 1e300; break;
+        case 4: step->lr = -1; break;
+        case 5: step->loss = -1; break;
+        case 6: step->grad_norm = -1; break;
+        case 7: step->step = UINT32_MAX; break;
+        }
+        rig_say(&rig, rig.workers[0].control, &m);
+    }
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 0);
+    struct msg m = metrics_of(0, 0, 0, 1);
+    m.metrics.round = 0;
+    m.metrics.compute_s = -5;
+    m.metrics.bytes_up = UINT64_MAX;
+    rig_forget(&rig);
+    rig_say(&rig, rig.workers[0].control, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_STEP), 1);
+    assert_int_equal(rig.events[0].step.tokens, 8);
+    assert_false(rig.events[0].step.counted || rig.events[0].step.measured);
+    rig_close(&rig);
+}
+
+/* --- floods ------------------------------------------------------------------------------------------------------- */
+
+enum { PER_SECOND = 50000 };
+
+/* The k-th message of a flood by worker 1. Returns its peer. */
+static uint64_t flood_message(int kind, unsigned k, struct msg *m)
+{
+    static const uint8_t data[64];
+    const struct rig_worker *w = &rig.workers[1];
+    switch (kind) {
+    case 0: *m = (struct msg){.type = MSG_STATUS}; break;
+    case 1: *m = metrics_of(1, 0, 0, 256); break;
+    case 2: rig_offer_message(&rig, 1, 0, 1, m), m->offer.round += k % 3; break;
+    case 3: rig_join_message(&rig, 1, false, m); break;
+    case 4:
+        rig_join_message(&rig, 1, false, m);
+        if (k % 2) *m = (struct msg){.type = MSG_LEAVE, .leave.session = w->session};
+        break;
+    case 5: *m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat = {.session = w->session, .step = k}}; break;
+    case 6:
+        *m = (struct msg){.type = MSG_GET, .get = {.session = w->session, .kind = 1, .version = 9, .length = 1}};
+        break;
+    case 7:
+        *m = (struct msg){.type = MSG_CHUNK, .chunk = {.total = 64, .data = data, .size = 64}};
+        m->chunk.crc = crc32c(0, data, sizeof data);
+        return w->bulk;
+    case 8: *m = (struct msg){.type = MSG_HELLO}, snprintf(m->hello.name, sizeof m->hello.name, "w%u", k); break;
+    default: *m = (struct msg){.type = MSG_HEARTBEAT_ACK}; break; /* only coordinators send it */
+    }
+    return w->control;
+}
+enum { KINDS = 10 };
+
+/* Sends PER_SECOND messages in a second of virtual time. Returns the number of messages that the engine read. A closed
+ * connection is dialled again ten times a second. */
+static unsigned flood(int kind)
+{
+    static uint8_t encoded[WIRE_HEADER + WIRE_BODY_MAX];
+    struct err err = {0};
+    unsigned taken = 0, closed_until = 0;
+    for (unsigned k = 0; k < PER_SECOND; k++) {
+        struct msg m, answer;
+        size_t size;
+        rig.now += 1000000 / PER_SECOND;
+        if (k < closed_until) continue;
+        uint64_t peer = flood_message(kind, k, &m);
+        if (msg_encode(&m, encoded, sizeof encoded, &size) != STATUS_OK) fail_msg("flood %d", kind);
+        enum engine_verdict verdict = engine_admit(rig.engine, 777, peer, msg_lane(m.type), encoded, size, rig.now);
+        if (verdict == ENGINE_CLOSE) closed_until = k + PER_SECOND / 10;
+        if (engine_next_deadline_us(rig.engine) <= rig.now)
+            assert_int_equal(engine_tick(rig.engine, rig.now, &err), STATUS_OK);
+        if (verdict != ENGINE_ADMIT) continue;
+        taken++;
+        assert_int_equal(engine_on_message(rig.engine, peer, msg_lane(m.type), &m, rig.now, &err), STATUS_OK);
+        if (rig_take(&rig, 1, MSG_WELCOME, &answer)) rig.workers[1].session = answer.welcome.session;
+        rig_forget(&rig);
+    }
+    return taken;
+}
+
+static void test_floods_cost_little(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct lines lines = {0};
+        open_rig();
+        for (int second = 0; second < 3; second++) { /* buffers of their final size */
+            rig_wait(&rig, 1000000);
+            for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_TRAINING);
+            rig_forget(&rig);
+        }
+        uint64_t journal = store_mem_counts(rig.store).appended;
+        size_t live = mem_live_bytes();
+        log_set_sink(count_lines, &lines);
+        unsigned taken = 0;
+        for (int second = 0; second < 10; second++) {
+            taken += flood(kind);
+            rig_beat(&rig, 0, WORKER_TRAINING);
+        }
+        rig_wait(&rig, 1000000);
+        journal = store_mem_counts(rig.store).appended - journal;
+        if (taken > 1500 || lines.n > 40 || journal > 8000 || mem_live_bytes() > live + (512 << 10))
+            fail_msg("flood %d: %u messages read, %d lines (\"%s\"), %llu bytes of journal, memory %zu -> %zu", kind,
+                     taken, lines.n, lines.last, (unsigned long long)journal, live, mem_live_bytes());
+        log_set_sink(NULL, NULL);
+        rig_forget(&rig);
+        rig.now += 61000000; /* refused for a minute */
+        rig_wait(&rig, 1000000);
+        rig_join(&rig, 0);
+        rig_beat(&rig, 0, WORKER_READY);
+        rig_assigned(&rig, 0); /* the run continues */
+        rig_close(&rig);
+    }
+}
+
+static void test_ignored_messages_are_logged(void **state)
+{
+    (void)state;
+    struct lines lines = {0};
+    open_rig();
+    log_set_sink(count_lines, &lines);
+    rig_wait(&rig, 1000);
+    rig_forget(&rig);
+    struct msg m = {.type = MSG_STATUS};
+    uint8_t encoded[64];
+    size_t size;
+    int answers = 0;
+    assert_int_equal(msg_encode(&m, encoded, sizeof encoded, &size), STATUS_OK);
+    for (int i = 0; i < 100; i++) {
+        if (engine_admit(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, encoded, size, rig.now) != ENGINE_ADMIT)
+            continue;
+        answers++;
+        rig_say(&rig, rig.workers[0].control, &m);
+    }
+    assert_int_equal(answers, 10);
+    assert_int_equal(lines.n, 0);
+    rig_wait(&rig, 1100000);
+    assert_int_equal(lines.n, 1);
+    if (!strstr(lines.last, "worker-0: ignored 90 STATUS messages in 1 s, above the limit of 5 per second"))
+        fail_msg("%s", lines.last);
+    rig_close(&rig);
+}
+
+/* A thousand malformed messages: ten answers, one line, then the connection is closed. */
+static void test_malformed_messages_are_limited(void **state)
+{
+    (void)state;
+    struct lines lines = {0};
+    struct err why = {.code = STATUS_CORRUPT, .msg = "the checksum differs"};
+    uint8_t noise[40] = {0};
+    int closed = 0;
+    open_rig();
+    log_set_sink(count_lines, &lines);
+    for (int i = 0; i < 2000 && !closed; i++) {
+        enum engine_verdict verdict =
+            engine_admit(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, noise, sizeof noise, rig.now);
+        if (verdict == ENGINE_ADMIT)
+            verdict = engine_on_malformed(rig.engine, rig.workers[0].control, WIRE_CONTROL, &why, rig.now);
+        closed = verdict == ENGINE_CLOSE ? i : 0;
+    }
+    assert_in_range(closed, 900, 1100);
+    assert_in_range(rig.n_out, 5, 10);
+    assert_int_equal(lines.n, 1);
+    assert_non_null(strstr(lines.last, "refused a malformed message of worker-0: the checksum differs"));
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_metrics_are_bounded_by_round),
+        cmocka_unit_test(test_records_of_earlier_rounds_are_taken_after_restart),
+        cmocka_unit_test(test_false_numbers_are_ignored),
+        cmocka_unit_test(test_floods_cost_little),
+        cmocka_unit_test(test_ignored_messages_are_logged),
+        cmocka_unit_test(test_malformed_messages_are_limited),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,210 @@
+/* Places in a run: who keeps one, who gets a vacant one, and who hears why not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/mem.h"
+#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/store_mem.h"
+
+static struct rig rig;
+
+/* Gives a worker of the rig another identity. */
+static void become(int worker, unsigned number)
+{
+    struct rig_worker *w = &rig.workers[worker];
+    memset(w->uuid, 0x80, WIRE_UUID);
+    memcpy(w->uuid, &number, sizeof number);
+    snprintf(w->name, sizeof w->name, "guest-%u", number);
+    w->session = 0;
+}
+
+static void leave(int worker)
+{
+    struct msg m = {.type = MSG_LEAVE, .leave.session = rig.workers[worker].session};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+static void say_join(int worker)
+{
+    struct msg m;
+    rig_hello(&rig, worker);
+    rig_expect(&rig, worker, MSG_CONFIG, &m);
+    rig_join_message(&rig, worker, false, &m);
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+static void expect_full(int worker, const char *text)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_FULL);
+    if (!strstr(m.refuse.text, text)) fail_msg("%s", m.refuse.text);
+}
+
+/* Ten thousand workers join and leave without a delta: the run does not grow, and a restart finds the same state. */
+static void test_guests_leave_nothing_behind(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.max_steps=40", NULL};
+    char before[4096], json[4096];
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig_deliver_all(&rig, 1, 1);
+    become(1, 0);
+    rig_join(&rig, 1);
+    leave(1);
+    rig_forget(&rig);
+    uint64_t written = store_mem_counts(rig.store).appended;
+    size_t live = mem_live_bytes(), status = engine_status_json(rig.engine, before, sizeof before);
+    for (unsigned i = 1; i < 10000; i++) {
+        become(1, i);
+        rig_join(&rig, 1);
+        assert_int_equal(rig.workers[1].id, 1);
+        leave(1);
+        rig_forget(&rig);
+    }
+    written = store_mem_counts(rig.store).appended - written;
+    assert_in_range(written / 10000, 1, 300);
+    assert_in_range(mem_live_bytes() - live, 0, 2 * written + 4096); /* the rig's journal is in memory, too */
+    assert_int_equal(engine_members(rig.engine), 2);
+    assert_in_range(engine_status_json(rig.engine, json, sizeof json), status - 40, status + 40);
+    assert_null(strstr(json, "guest"));
+    rig_restart(&rig, false, 0);
+    rig_join(&rig, 0);
+    rig_join(&rig, 2);
+    assert_int_equal(rig.workers[0].id, 0);
+    assert_int_equal(rig.workers[2].id, 1);
+    rig_close(&rig);
+}
+
+/* Two fragments, worker-1 gone after its first was merged: its place stays its own. */
+static void test_merged_work_keeps_place(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (int i = 0; i < 2; i++) rig_deliver(&rig, i, 0, 1);
+    leave(1);
+    become(2, 7);
+    rig_join(&rig, 2);
+    assert_int_equal(rig.workers[2].id, 2);
+    leave(2);
+    become(3, 8);
+    rig_join(&rig, 3);
+    assert_int_equal(rig.workers[3].id, 2);
+    rig.workers[1].session = 0;
+    rig_join(&rig, 1);
+    assert_int_equal(rig.workers[1].id, 1);
+    rig_close(&rig);
+}
+
+/* The worker comes back after another one got its place: it becomes a new member, and its old delta is refused. */
+static void test_owner_of_reused_place_gets_another(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
+    struct msg m;
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    struct msg_assign task = rig.workers[1].task;
+    leave(1);
+    rig_join(&rig, 2);
+    assert_int_equal(rig.workers[2].id, 1);
+    rig.workers[1].session = 0;
+    rig_join(&rig, 1);
+    assert_int_equal(rig.workers[1].id, 2);
+    rig.workers[1].task = task;
+    m = rig_deliver(&rig, 1, 0, 1);
+    assert_int_equal(m.type, MSG_REJECT);
+    assert_int_equal(m.reject.code, REJECT_UNASSIGNED);
+    rig_close(&rig);
+}
+
+/* All places are taken. A worker that takes work and delivers nothing loses its place to a new one, after the limit. */
+static void test_idle_worker_is_replaced(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.max_workers=2", "coordinator.min_workers=2", "coordinator.evict_after_s=100",
+                              "coordinator.quorum=1",      "train.max_steps=40",        NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int round = 0; round < 3; round++) { /* measured rounds */
+        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+        rig_deliver_all(&rig, 2, 1);
+    }
+    say_join(2);
+    expect_full(2,
+                "worker-0, worker-1 hold all 2 places (coordinator.max_workers). 'worker-2' gets a place when one of "
+                "them leaves or delivers nothing for 100 s");
+    rig_assigned(&rig, 0);
+    for (uint32_t f = 0; f < 2; f++) rig_deliver(&rig, 0, f, 1);
+    for (int s = 0; s < 99; s++) { /* worker-0 waits for its next round, worker-1 claims to train */
+        rig_wait(&rig, 1000000);
+        rig_beat(&rig, 0, WORKER_WAITING);
+        rig_beat(&rig, 1, WORKER_TRAINING);
+        rig_forget(&rig);
+    }
+    say_join(2);
+    expect_full(2, "worker-0, worker-1 hold");
+    for (int s = 0; s < 3; s++) {
+        rig_wait(&rig, 1000000);
+        rig_beat(&rig, 0, WORKER_READY);
+        rig_beat(&rig, 1, WORKER_TRAINING);
+    }
+    rig_forget(&rig);
+    say_join(2);
+    struct msg m;
+    rig_expect(&rig, 2, MSG_WELCOME, &m);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
+    assert_non_null(strstr(rig.event_text[0], "delivered nothing for"));
+    assert_non_null(strstr(rig.event_text[0], "worker-2 gets the place"));
+    rig_beat(&rig, 1, WORKER_TRAINING);
+    rig_expect(&rig, 1, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_UNKNOWN_SESSION);
+    say_join(1);
+    expect_full(1, "worker-0, worker-2 hold");
+    rig_close(&rig);
+}
+
+/* Sessions that join again and again do not restart their limit. A first round may take ten minutes. */
+static void test_worker_that_never_takes_work_is_replaced(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.max_workers=1", NULL};
+    struct msg m;
+    rig_open(&rig, settings);
+    say_join(1);
+    rig_expect(&rig, 1, MSG_WELCOME, &m);
+    for (int s = 0; s < 590; s += 10) {
+        rig_wait(&rig, 10000000);
+        rig_forget(&rig);
+        say_join(1);
+    }
+    say_join(0);
+    expect_full(0, "worker-1 hold all 1 places");
+    rig_wait(&rig, 11000000);
+    rig_join(&rig, 0);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_guests_leave_nothing_behind),
+        cmocka_unit_test(test_merged_work_keeps_place),
+        cmocka_unit_test(test_owner_of_reused_place_gets_another),
+        cmocka_unit_test(test_idle_worker_is_replaced),
+        cmocka_unit_test(test_worker_that_never_takes_work_is_replaced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
