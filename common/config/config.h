@@ -104,7 +104,7 @@ struct config {
         uint32_t min_workers; /* workers that must have joined before round 0 opens */
         uint32_t max_workers;
         uint32_t threads;     /* threads of the outer step; 0 = one per core */
-        double evict_after_s; /* silence after which a worker is evicted; 0 = from measured rounds */
+        double evict_after_s; /* silence after which a worker is evicted; 0 = 4 median rounds, at least 10 s */
     } coordinator;
     struct {
         uint32_t every, keep;  /* rounds between checkpoints; number of kept checkpoints (0 = all) */

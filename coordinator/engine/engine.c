@@ -135,17 +135,6 @@ static void emit_waiting(struct engine *e)
     if (*engine_waiting(e, text, sizeof text)) engine_emit_text(e, ENGINE_EVENT_WAITING, NULL, text);
 }
 
-static void mark_silent(struct engine *e)
-{
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s->silent || !engine_is_silent(e, s)) continue;
-        s->silent = true;
-        log_info("%s is silent: no message for %.1f s (%d heartbeats)", s->name,
-                 (double)(e->now_us - s->heard_us) * 1e-6, ENGINE_SILENT_BEATS);
-    }
-}
-
 /* All workers that may still ask know that the run is over. A member that left shortly before the end may join again
  * (after a NaN, for example). Workers that start after the end, up to min_workers, must hear of it, too. */
 static bool all_left(const struct engine *e)
@@ -153,7 +142,7 @@ static bool all_left(const struct engine *e)
     if (e->found_done && e->n_finished < e->config.coordinator.min_workers) return false;
     for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
         const struct member *m = e->ledger.round.members.members[i];
-        bool expected = m->active || m->heard_us + ENGINE_EVICT_MIN_US / 2 > e->done_us;
+        bool expected = m->active || m->heard_us + ENGINE_EVICT_UNMEASURED_US / 2 > e->done_us;
         if (expected && !m->left) return false;
     }
     return true;
@@ -163,7 +152,7 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
 {
     advance(e, now_us);
     if (e->ledger.modelled) {
-        mark_silent(e);
+        engine_watch_sessions(e);
         TRY(engine_evict(e, err));
     }
     TRY(pump(e, err));
@@ -186,18 +175,7 @@ static uint64_t next_deadline_us(const struct engine *e)
     if (!e->ledger.modelled) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);
     if (round > e->now_us) at = min_u64(at, round); /* pump has handled earlier deadlines */
-    uint64_t evict = engine_evict_after_us(e);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
-        if (!s->silent) at = min_u64(at, s->heard_us + ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u);
-        at = min_u64(at, s->heard_us + evict);
-    }
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
-        if (m->active) at = min_u64(at, m->heard_us + evict);
-    }
-    return at;
+    return min_u64(at, engine_watch_deadline_us(e));
 }
 
 uint64_t engine_next_deadline_us(const struct engine *e)

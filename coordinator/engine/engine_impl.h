@@ -31,12 +31,16 @@
 enum {
     ENGINE_HEARTBEAT_MS = 1000,
     ENGINE_SILENT_BEATS = 3,
+    ENGINE_SILENT_US = ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000,
     ENGINE_PAUSE_US = 2000000,  /* a longer gap between calls means that this process did not run */
     ENGINE_LINGER_US = 5000000, /* wait after the end, for workers that do not know it yet */
     ENGINE_REFUSALS = 64,
     ENGINE_REFUSAL_US = 60000000, /* the same refusal is logged again after this */
-    ENGINE_EVICT_MIN_US = 60000000,
-    ENGINE_NOTICE_US = 10000000, /* a longer wait is logged, before round times are measured */
+    ENGINE_PROBE_US = 1500000, /* after this silence the engine sends HEARTBEAT_ACK, which finds closed connections */
+    ENGINE_PROBE_EVERY_US = 1000000,
+    ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
+    ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
+    ENGINE_NOTICE_US = 5000000,            /* a longer wait is logged, before round times are measured */
 };
 
 struct eval_share {
@@ -143,8 +147,11 @@ bool engine_is_silent(const struct engine *e, const struct session *s);
 bool engine_eval_holds(const struct engine *e, const struct session *s);
 /* Recomputes whether the member can take work; called after a change of work, evaluation or state. */
 void engine_refresh_ready(struct engine *e, struct session *s);
-uint64_t engine_evict_after_us(const struct engine *e);
-const char *engine_evict_rule(const struct engine *e); /* the source of that limit, for log lines */
+/* Silence after which the member of this session is evicted; s NULL: it has no session. Half of the usual limit if its
+ * connection closed: its process ended, and a restart takes a few seconds. coordinator.evict_after_s sets both. */
+uint64_t engine_evict_after_us(const struct engine *e, const struct session *s);
+/* The rule behind that limit, for log lines; it names coordinator.evict_after_s. */
+const char *engine_evict_rule(const struct engine *e, const struct session *s);
 
 /* --- engine_round.c --- */
 /* ledger_write, then engine_round_follow. */
@@ -255,5 +262,10 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
 /* Evicts members that are silent for too long, and removes their sessions. */
 enum status engine_evict(struct engine *e, struct err *err) MUST_CHECK;
+/* Logs sessions that fall silent, and finds those whose connection is closed. If the run waits for them, the next
+ * "waiting for" line is due at once. */
+void engine_watch_sessions(struct engine *e);
+/* When engine_watch_sessions or engine_evict has something to do next. */
+uint64_t engine_watch_deadline_us(const struct engine *e);
 
 #endif

@@ -59,26 +59,96 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     return STATUS_OK;
 }
 
+/* Evicts one member; its session ends. A later message makes the worker join again and get its place back. */
+static enum status evict_member(struct engine *e, const struct member *m, struct session *s, uint64_t limit,
+                                struct err *err)
+{
+    char text[200];
+    snprintf(text, sizeof text, "no message for %.1f s%s (limit %.1f s: %s); other workers get its samples",
+             (double)(e->now_us - m->heard_us) * 1e-6, s && s->closed ? ", connection closed" : "",
+             (double)limit * 1e-6, engine_evict_rule(e, s));
+    TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
+    assert(!m->active);
+    engine_progress(e);
+    engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
+    if (s) session_remove(&e->sessions, s);
+    return STATUS_OK;
+}
+
 enum status engine_evict(struct engine *e, struct err *err)
 {
-    uint64_t limit = engine_evict_after_us(e);
-    char text[160];
-    assert(limit > 0);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (s->id && e->now_us - s->heard_us >= limit) session_remove(&e->sessions, s);
-    }
     for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
         const struct member *m = e->ledger.round.members.members[i];
-        if (!m->active || e->now_us - m->heard_us < limit) continue;
-        snprintf(text, sizeof text, "no message for %.1f s (limit %.1f s, %s); other workers get its samples",
-                 (double)(e->now_us - m->heard_us) * 1e-6, (double)limit * 1e-6, engine_evict_rule(e));
-        TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
-        assert(!m->active);
-        engine_progress(e);
-        engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
         struct session *s = session_by_member(&e->sessions, m->id);
-        if (s) session_remove(&e->sessions, s); /* a later message makes the worker join again and get its place back */
+        uint64_t limit = engine_evict_after_us(e, s);
+        assert(limit > 0);
+        if (m->active && e->now_us - m->heard_us >= limit) TRY(evict_member(e, m, s, limit, err));
+    }
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (s->id && e->now_us - s->heard_us >= engine_evict_after_us(e, s)) session_remove(&e->sessions, s);
     }
     return STATUS_OK;
+}
+
+/* --- silence ------------------------------------------------------------------------------------------------------ */
+
+/* The barrier waits for a part of this member, or the evaluation for its share. */
+static bool waits_for(const struct engine *e, const struct session *s)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (engine_eval_holds(e, s) && engine_eval_blocks(e)) return true;
+    if (!m || e->config.train.method == METHOD_ASYNC || !m->work.open) return false;
+    for (uint32_t f = 0; f < e->ledger.round.p.n_fragments; f++)
+        if (m->work.parts[f].state == PART_WAITED) return true;
+    return false;
+}
+
+/* A silent partition is only seen as silence. The end of a worker's process closes its connection, and a send to it
+ * fails. The text is that of an answered heartbeat. */
+static void probe(struct engine *e, struct session *s)
+{
+    struct msg m = {.type = MSG_HEARTBEAT_ACK};
+    if (s->closed || e->now_us - s->heard_us < ENGINE_PROBE_US || e->now_us < s->probe_us) return;
+    s->probe_us = e->now_us + ENGINE_PROBE_EVERY_US;
+    engine_waiting(e, m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for);
+    if (engine_send(e, s->control, WIRE_CONTROL, &m) != STATUS_CLOSED) return;
+    s->closed = true;
+    log_info("the connection of %s closed: no message for %.1f s", s->name, (double)(e->now_us - s->heard_us) * 1e-6);
+    if (waits_for(e, s)) e->notice_us = e->now_us;
+}
+
+void engine_watch_sessions(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        probe(e, s);
+        if (s->silent || s->closed || !engine_is_silent(e, s)) continue;
+        s->silent = true;
+        log_info("%s is silent: no message for %.1f s (%d heartbeats)", s->name,
+                 (double)(e->now_us - s->heard_us) * 1e-6, ENGINE_SILENT_BEATS);
+        if (waits_for(e, s)) e->notice_us = e->now_us;
+    }
+}
+
+uint64_t engine_watch_deadline_us(const struct engine *e)
+{
+    uint64_t at = UINT64_MAX;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id) continue;
+        uint64_t probe_at = s->heard_us + ENGINE_PROBE_US, silent_at = s->heard_us + ENGINE_SILENT_US;
+        uint64_t evict_at = s->heard_us + engine_evict_after_us(e, s);
+        if (s->probe_us > probe_at) probe_at = s->probe_us;
+        if (!s->closed && probe_at < at) at = probe_at;
+        if (!s->closed && !s->silent && silent_at < at) at = silent_at;
+        if (evict_at < at) at = evict_at;
+    }
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
+        const struct member *m = e->ledger.round.members.members[i];
+        uint64_t evict_at = m->heard_us + engine_evict_after_us(e, session_by_member(&e->sessions, i));
+        if (m->active && evict_at < at) at = evict_at;
+    }
+    return at;
 }

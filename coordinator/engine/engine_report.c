@@ -15,6 +15,7 @@ struct line {
     char *out;
     size_t cap, used;
     int n;
+    const char *rule; /* of the eviction that the line announces; NULL: none */
 };
 
 static void add(struct line *line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -30,11 +31,14 @@ static void add(struct line *line, const char *fmt, ...)
     if (line->used >= line->cap) line->used = line->cap - 1;
 }
 
-/* Adds the time until an absent member is evicted. */
-static void add_eviction(const struct engine *e, struct line *line, const struct member *m)
+/* Adds the time until an absent member is evicted. The line ends with the rule of the last one. */
+static void add_eviction(const struct engine *e, struct line *line, const struct session *s, const struct member *m)
 {
-    uint64_t at = m ? m->heard_us + engine_evict_after_us(e) : 0;
-    if (m && m->active) add(line, ", evicted in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
+    if (m && m->active) {
+        uint64_t at = m->heard_us + engine_evict_after_us(e, s);
+        add(line, ", evicted in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
+        line->rule = engine_evict_rule(e, s);
+    }
     add(line, ")");
 }
 
@@ -43,7 +47,7 @@ static void add_eviction(const struct engine *e, struct line *line, const struct
 static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
 {
     uint64_t still = e->now_us - s->moved_us;
-    if (still >= engine_evict_after_us(e)) add(line, ", no progress for %.0f s", (double)still * 1e-6);
+    if (still >= engine_evict_after_us(e, NULL)) add(line, ", no progress for %.0f s", (double)still * 1e-6);
     add(line, ")");
 }
 
@@ -54,10 +58,11 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
     add(line, "%s%s (", line->n++ ? ", " : "", name);
     if (!s) {
         add(line, "not connected");
-        add_eviction(e, line, m);
-    } else if (engine_is_silent(e, s)) {
-        add(line, "silent for %.0f s", (double)(e->now_us - s->heard_us) * 1e-6);
-        add_eviction(e, line, m);
+        add_eviction(e, line, s, m);
+    } else if (s->closed || engine_is_silent(e, s)) {
+        add(line, "%s for %.0f s", s->closed ? "connection closed, silent" : "silent",
+            (double)(e->now_us - s->heard_us) * 1e-6);
+        add_eviction(e, line, s, m);
     } else if (s->last.state == WORKER_TRAINING) {
         add(line, "training, step %u/%u", s->last.step, s->last.steps);
         add_standstill(e, line, s);
@@ -136,6 +141,7 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
         waiting_work(e, &line);
     else
         waiting_ready(e, &line);
+    if (line.rule) add(&line, "; eviction: %s", line.rule);
     text_make_clean(out); /* the text may end inside a UTF-8 character */
     return out;
 }
@@ -151,7 +157,8 @@ void engine_emit_restart(struct engine *e)
         if (!m->active || (!m->in_step && !m->work.open)) continue;
         if (!line.n)
             add(&line, " at round %llu of %llu; waiting up to %.0f s (%s) for ", (unsigned long long)r->round + 1,
-                (unsigned long long)round_total(r), (double)engine_evict_after_us(e) * 1e-6, engine_evict_rule(e));
+                (unsigned long long)round_total(r), (double)engine_evict_after_us(e, NULL) * 1e-6,
+                engine_evict_rule(e, NULL));
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
     text_make_clean(text);
@@ -208,6 +215,7 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
     const char *state = !s                       ? (is_gone(m, s) ? "gone" : "lost")
+                        : s->closed              ? "closed"
                         : engine_is_silent(e, s) ? "silent"
                         : s->beating             ? session_state_name(s->last.state)
                                                  : "joining";

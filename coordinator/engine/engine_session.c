@@ -17,15 +17,15 @@ void engine_hear(struct engine *e, struct session *s)
     assert(s->id && s->heard_us <= e->now_us);
     s->heard_us = e->now_us;
     if (m) m->heard_us = e->now_us;
-    if (!s->silent) return;
-    s->silent = false;
+    if (!s->silent && !s->closed) return;
+    s->silent = s->closed = false;
     log_info("%s is back: its messages arrive again", s->name);
 }
 
 bool engine_is_silent(const struct engine *e, const struct session *s)
 {
     assert(s->heard_us <= e->now_us);
-    return e->now_us - s->heard_us >= ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000u;
+    return e->now_us - s->heard_us >= ENGINE_SILENT_US;
 }
 
 void engine_refresh_ready(struct engine *e, struct session *s)
@@ -39,15 +39,25 @@ void engine_refresh_ready(struct engine *e, struct session *s)
     if (s->last.step_s > 0) m->step_s = s->last.step_s;
 }
 
-uint64_t engine_evict_after_us(const struct engine *e)
+static struct deadline_limit quarter_limit(const struct engine *e)
 {
-    if (e->config.coordinator.evict_after_s > 0) return (uint64_t)(e->config.coordinator.evict_after_s * 1e6);
-    struct deadline_limit limit =
-        deadline_of(&e->ledger.round.durations, 0, ENGINE_EVICT_MIN_US / 4, UINT64_MAX / 8, ENGINE_EVICT_MIN_US / 4);
-    return 4 * limit.limit_us;
+    return deadline_of(&e->ledger.round.durations, 0, ENGINE_EVICT_MIN_US / 4, UINT64_MAX / 8,
+                       ENGINE_EVICT_UNMEASURED_US / 4);
 }
 
-const char *engine_evict_rule(const struct engine *e)
+uint64_t engine_evict_after_us(const struct engine *e, const struct session *s)
 {
-    return e->config.coordinator.evict_after_s > 0 ? "coordinator.evict_after_s" : "4 rounds or a minute";
+    if (e->config.coordinator.evict_after_s > 0) return (uint64_t)(e->config.coordinator.evict_after_s * 1e6);
+    return quarter_limit(e).limit_us * (s && s->closed ? 2 : 4);
+}
+
+const char *engine_evict_rule(const struct engine *e, const struct session *s)
+{
+    bool closed = s && s->closed, measured = quarter_limit(e).n > 0;
+    if (e->config.coordinator.evict_after_s > 0) return "coordinator.evict_after_s";
+    if (!measured)
+        return closed ? "30 s until 3 rounds are measured; coordinator.evict_after_s sets it"
+                      : "a minute until 3 rounds are measured; coordinator.evict_after_s sets it";
+    return closed ? "2 median rounds, at least 5 s; coordinator.evict_after_s sets it"
+                  : "4 median rounds, at least 10 s; coordinator.evict_after_s sets it";
 }

@@ -37,6 +37,8 @@ struct session {
     struct msg_heartbeat last;        /* zeros before the first heartbeat */
     bool beating;                     /* a heartbeat has arrived */
     bool silent;                      /* its silence was logged */
+    bool closed;                      /* its control connection is closed, and no message has arrived since */
+    uint64_t probe_us;                /* time of the next probe while it is silent; 0: none was sent */
     uint64_t ready_us;                /* ready for work since then; 0: not ready */
     uint64_t step_round, step_tokens; /* the round of its reported steps, and their tokens */
     uint32_t last_step;               /* the last reported step of that round */

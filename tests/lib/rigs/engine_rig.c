@@ -27,6 +27,7 @@ static enum status rig_send(void *ctx, uint64_t peer, enum wire_lane lane, const
     size_t size;
     assert_int_equal(lane, msg_lane(m->type));
     if (msg_encode(m, encoded, sizeof encoded, &size) != STATUS_OK) fail_msg("%s cannot be encoded", msg_name(m->type));
+    if (peer == r->closed_peer) return STATUS_CLOSED;
     if (lane == WIRE_BULK && r->bulk_answer != STATUS_OK) return r->bulk_refused++, r->bulk_answer;
     if (r->n_out == RIG_OUTBOX) fail_msg("the engine sends too many messages");
     struct rig_mail *mail = &r->out[r->n_out++];
@@ -155,6 +156,7 @@ enum status rig_open_on(struct rig *r, const char *const *settings, struct store
     r->next_peer = 1;
     r->loss_sum = 10;
     r->records_max = UINT64_MAX;
+    r->closed_peer = UINT64_MAX;
     for (int i = 0; i < RIG_WORKERS; i++) {
         memset(r->workers[i].uuid, 0x40 + i, WIRE_UUID);
         snprintf(r->workers[i].name, sizeof r->workers[i].name, "worker-%d", i);

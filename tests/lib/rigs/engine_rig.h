@@ -46,6 +46,7 @@ struct rig {
     double loss_sum;         /* of the delivered deltas */
     enum status bulk_answer; /* the transport's status for chunks */
     uint64_t records_max;    /* recovery is interrupted (INTERRUPTED) after that many records; UINT64_MAX: never */
+    uint64_t closed_peer;    /* sends to this peer fail with CLOSED; UINT64_MAX: none */
     int bulk_refused;        /* number of chunks that got that status */
     struct engine_event events[RIG_OUTBOX];
     char event_text[RIG_OUTBOX][256];

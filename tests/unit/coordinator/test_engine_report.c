@@ -205,12 +205,100 @@ static void test_restart_names_missing_workers(void **state)
     rig_beat(&rig, 0, WORKER_TRAINING);
     engine_waiting(rig.engine, text, sizeof text);
     assert_string_equal(text, "2 of 2 workers in round 1: worker-0 (training, step 0/2), "
-                              "worker-1 (not connected, evicted in 20 s)");
+                              "worker-1 (not connected, evicted in 20 s); eviction: coordinator.evict_after_s");
     rig_wait(&rig, 2000000);
     rig_beat(&rig, 0, WORKER_TRAINING);
     rig_wait(&rig, 4000000);
     engine_waiting(rig.engine, text, sizeof text);
     assert_non_null(strstr(text, "worker-0 (silent for 4 s, evicted in 26 s)"));
+    rig_close(&rig);
+}
+
+/* Three rounds of a second are measured; then the run waits for worker-1 alone. */
+static void measure_rounds(uint64_t round_us)
+{
+    const char *const settings[] = {"coordinator.min_workers=2", "train.max_steps=100", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+        for (uint64_t us = 0; us < round_us; us += 1000000) {
+            rig_wait(&rig, 1000000);
+            for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_TRAINING);
+        }
+        rig_deliver_all(&rig, 2, 1.0f);
+    }
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_TRAINING);
+    rig_forget(&rig);
+}
+
+/* worker-0 trains, worker-1 is silent, until an event of this kind; returns the tenths of seconds. */
+static int wait_for_event(enum engine_event_kind kind)
+{
+    int tenths = 0;
+    for (; !rig_events(&rig, kind) && tenths < 2000; tenths++) {
+        rig_wait(&rig, 100000);
+        if (tenths % 10 == 0) rig_beat(&rig, 0, WORKER_TRAINING);
+    }
+    return tenths;
+}
+
+static const char *last_text(void)
+{
+    return rig.event_text[rig.n_events - 1];
+}
+
+/* After rounds of a second, a silent worker is named within 5 s and evicted after 10 s. */
+static void test_silent_worker_is_evicted_after_four_rounds(void **state)
+{
+    (void)state;
+    measure_rounds(1000000);
+    assert_in_range(wait_for_event(ENGINE_EVENT_WAITING), 30, 50);
+    assert_non_null(strstr(last_text(), "worker-1 (silent for 3 s, evicted in 7 s); eviction: 4 median rounds, at "
+                                        "least 10 s; coordinator.evict_after_s sets it"));
+    assert_in_range(wait_for_event(ENGINE_EVENT_EVICT), 50, 75);
+    assert_string_equal(last_text(), "no message for 10.0 s (limit 10.0 s: 4 median rounds, at least 10 s; "
+                                     "coordinator.evict_after_s sets it); other workers get its samples");
+    rig_close(&rig);
+}
+
+/* The connection of a killed worker is closed: named within 2 s, evicted after 5 s. */
+static void test_closed_connection_is_evicted_sooner(void **state)
+{
+    (void)state;
+    measure_rounds(1000000);
+    rig.closed_peer = rig.workers[1].control;
+    assert_in_range(wait_for_event(ENGINE_EVENT_WAITING), 15, 20);
+    assert_non_null(strstr(last_text(), "worker-1 (connection closed, silent for 2 s, evicted in 4 s)"));
+    assert_in_range(wait_for_event(ENGINE_EVENT_EVICT), 25, 40);
+    assert_string_equal(last_text(), "no message for 5.0 s, connection closed (limit 5.0 s: 2 median rounds, at least "
+                                     "5 s; coordinator.evict_after_s sets it); other workers get its samples");
+    rig_close(&rig);
+}
+
+/* The worker connects again in time: its place and its limit are as before. */
+static void test_closed_connection_may_come_back(void **state)
+{
+    (void)state;
+    measure_rounds(1000000);
+    rig.closed_peer = rig.workers[1].control;
+    wait_for_event(ENGINE_EVENT_WAITING);
+    rig.closed_peer = UINT64_MAX;
+    rig_beat(&rig, 1, WORKER_TRAINING);
+    rig_forget(&rig);
+    assert_in_range(wait_for_event(ENGINE_EVENT_EVICT), 95, 105);
+    rig_close(&rig);
+}
+
+/* Rounds of a minute: a pause of three minutes evicts no worker. */
+static void test_long_rounds_allow_long_silence(void **state)
+{
+    (void)state;
+    measure_rounds(60000000);
+    assert_in_range(wait_for_event(ENGINE_EVENT_WAITING), 30, 50);
+    assert_int_equal(wait_for_event(ENGINE_EVENT_EVICT), 2000);
+    assert_in_range(wait_for_event(ENGINE_EVENT_EVICT), 300, 400);
     rig_close(&rig);
 }
 
@@ -393,6 +481,10 @@ int main(void)
         cmocka_unit_test(test_async_loss_keeps_tokens_of_its_version),
         cmocka_unit_test(test_run_without_workers_restarts),
         cmocka_unit_test(test_restart_names_missing_workers),
+        cmocka_unit_test(test_silent_worker_is_evicted_after_four_rounds),
+        cmocka_unit_test(test_closed_connection_is_evicted_sooner),
+        cmocka_unit_test(test_closed_connection_may_come_back),
+        cmocka_unit_test(test_long_rounds_allow_long_silence),
         cmocka_unit_test(test_worker_without_progress_is_named),
         cmocka_unit_test(test_status_names_waiting_round),
         cmocka_unit_test(test_status_omits_workers_that_do_not_fit),
