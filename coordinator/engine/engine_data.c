@@ -115,7 +115,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     case ROUND_HAVE: send_credit(e, s, m->round, m->fragment, m->bytes, m->bytes); return STATUS_OK;
     case ROUND_REJECT: return refuse(e, s, m, code, reason, err);
     case ROUND_DROP: return refuse_part(e, s, m, code, reason, err);
-    case ROUND_ACCEPT: break;
+    case ROUND_ACCEPT: round_note_offer(&e->ledger.round, member, e->now_us); break;
     }
     if (m->bytes > codec_bound(e->ledger.outer.fragments[m->fragment].up))
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);

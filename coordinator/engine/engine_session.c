@@ -36,7 +36,6 @@ void engine_refresh_ready(struct engine *e, struct session *s)
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m) return;
     m->ready = can;
-    if (s->last.step_s > 0) m->step_s = s->last.step_s;
 }
 
 static struct deadline_limit quarter_limit(const struct engine *e)

@@ -113,3 +113,26 @@ uint32_t member_count_active(const struct member_table *t)
     for (uint32_t i = 0; i < t->n; i++) n += t->members[i]->active;
     return n;
 }
+
+void member_speed_add(struct member_speed *s, double step_s)
+{
+    assert(s->next < MEMBER_SPEEDS && s->n <= MEMBER_SPEEDS && step_s >= 0);
+    s->step_s[s->next] = step_s;
+    s->next = (s->next + 1) % MEMBER_SPEEDS;
+    if (s->n < MEMBER_SPEEDS) s->n++;
+}
+
+/* The number of values below or equal decides, so that no copy has to be sorted. */
+double member_step_s(const struct member *m)
+{
+    const struct member_speed *s = &m->speed;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t below = 0, equal = 0;
+        for (uint32_t j = 0; j < s->n; j++) {
+            below += s->step_s[j] < s->step_s[i];
+            equal += s->step_s[j] == s->step_s[i];
+        }
+        if (below <= (s->n - 1) / 2 && (s->n - 1) / 2 < below + equal) return s->step_s[i];
+    }
+    return 0;
+}

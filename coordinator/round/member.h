@@ -50,6 +50,14 @@ struct assignment {
 
 #define MEMBER_ASSIGNED_EARLIER UINT64_MAX /* assigned before this process started */
 
+enum { MEMBER_SPEEDS = 5 };
+
+/* The latest MEMBER_SPEEDS measured seconds of one inner step: from ASSIGN to the first OFFER, over the steps. */
+struct member_speed {
+    double step_s[MEMBER_SPEEDS]; /* ring */
+    uint32_t n, next;
+};
+
 struct member {
     uint32_t id; /* its index */
     uint8_t uuid[WIRE_UUID];
@@ -63,9 +71,10 @@ struct member {
     uint64_t tokens, steps, compute_us; /* merged so far */
 
     /* Volatile: from its session, not part of the journaled state. */
-    bool ready;           /* can take an assignment */
-    double step_s;        /* seconds of one inner step; 0: unknown */
+    bool ready; /* can take an assignment */
+    struct member_speed speed;
     uint64_t assigned_us; /* 0: no work is open */
+    uint64_t offered_us;  /* time of the first OFFER of that work; 0: none */
     uint64_t heard_us;    /* time of its last message */
     uint32_t records;     /* step records that METRICS may still bring */
     bool left;            /* the worker has acknowledged the end of the run */
@@ -93,5 +102,8 @@ uint32_t member_free_place(const struct member_table *t);
 struct member *member_by_id(const struct member_table *t, uint32_t id);
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID]);
 uint32_t member_count_active(const struct member_table *t);
+void member_speed_add(struct member_speed *s, double step_s);
+/* The median; 0: unknown. One assignment with an outage does not change it. */
+double member_step_s(const struct member *m);
 
 #endif

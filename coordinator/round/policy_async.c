@@ -11,6 +11,8 @@
 
 enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
 
+static const double equal = 0.1; /* speeds that differ by less count as equal */
+
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
 {
@@ -55,17 +57,23 @@ static bool async_over(const struct round *r)
 }
 
 /* H_i = max(min(5, H), floor(H v_i / v_max)) with speed v = 1 / step_s, so that all members finish at about the same
- * time. */
+ * time.
+ *
+ * - The speed is measured (struct member_speed); a worker's own figure is not used.
+ * - It includes the download of the update. With a time c per assignment, t per step and H_i = x H, the next x is
+ *   (t + c/H) / (t + c/(x H)). Its only fixed point for equal members is x = 1, and each step goes towards it.
+ * - Members within 10 % of the fastest count as equal, because measured times scatter. */
 static uint32_t steps_for(const struct round *r, const struct member *m)
 {
-    double fastest = 0;
-    if (!r->p.dynamic || !(m->step_s > 0)) return r->p.sync_every;
+    double own = member_step_s(m), fastest = own;
+    if (!r->p.dynamic || !(own > 0)) return r->p.sync_every;
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *other = r->members.members[i];
-        if (other->active && other->step_s > 0 && (!(fastest > 0) || other->step_s < fastest)) fastest = other->step_s;
+        double step_s = other->active ? member_step_s(other) : 0;
+        if (step_s > 0 && step_s < fastest) fastest = step_s;
     }
-    double steps = (double)r->p.sync_every * (fastest / m->step_s);
-    if (steps >= r->p.sync_every) return r->p.sync_every;
+    double steps = (double)r->p.sync_every * (fastest / own);
+    if (steps >= (1 - equal) * r->p.sync_every) return r->p.sync_every;
     uint32_t least = r->p.sync_every < STEPS_MIN ? r->p.sync_every : STEPS_MIN;
     return steps < least ? least : (uint32_t)steps;
 }

@@ -168,6 +168,9 @@ void round_note_open(struct round *r, uint64_t now_us);
 /* Starts the clocks of assignments that were read from the journal. Their workers must reconnect first, so their times
  * are not measured. */
 void round_note_resume(struct round *r, uint64_t now_us);
+/* The member offers a part of its open assignment. */
+void round_note_offer(struct round *r, const struct member *m, uint64_t now_us);
+/* A part is held. The last one measures the member's speed: an offer alone proves no work. */
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);
 /* Moves all noted times gap_us later: the coordinator read no messages during that gap. */

@@ -44,9 +44,11 @@ void round_note_resume(struct round *r, uint64_t now_us)
     start_clocks(r, now_us, true);
     for (uint32_t i = 0; i < r->members.n; i++) {
         struct member *m = r->members.members[i];
-        if (m->work.open) m->assigned_us = MEMBER_ASSIGNED_EARLIER;
         m->records = RECORDS_KEPT; /* of the rounds that its worker trained before this process started */
         allow_records(m);
+        if (!m->work.open) continue;
+        m->assigned_us = MEMBER_ASSIGNED_EARLIER;
+        m->offered_us = 0;
     }
 }
 
@@ -57,6 +59,7 @@ void round_note_open(struct round *r, uint64_t now_us)
         struct member *m = r->members.members[i];
         if (!m->work.open || m->assigned_us) continue;
         m->assigned_us = now_us;
+        m->offered_us = 0;
         allow_records(m);
     }
 }
@@ -68,14 +71,26 @@ static bool has_waited_part(const struct member *m, uint32_t n_fragments)
     return false;
 }
 
+void round_note_offer(struct round *r, const struct member *m, uint64_t now_us)
+{
+    struct member *own = member_by_id(&r->members, m->id);
+    assert(m->work.open && own == m);
+    if (!own->offered_us) own->offered_us = now_us;
+}
+
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
 {
+    bool complete = !has_waited_part(m, r->p.n_fragments);
     assert(m->work.open && m->work.parts[fragment].state == PART_HELD);
     if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
-        assert(now_us >= m->assigned_us);
+        assert(now_us >= m->assigned_us && m->offered_us <= now_us);
         deadline_add(&r->arrivals, now_us - m->assigned_us);
-        if (!r->policy->barrier && !has_waited_part(m, r->p.n_fragments))
-            deadline_add(&r->durations, now_us - m->assigned_us);
+        if (!r->policy->barrier && complete) deadline_add(&r->durations, now_us - m->assigned_us);
+        uint64_t offered = m->offered_us ? m->offered_us : now_us;
+        assert(offered >= m->assigned_us);
+        if (complete)
+            member_speed_add(&member_by_id(&r->members, m->id)->speed,
+                             (double)(offered - m->assigned_us) * 1e-6 / m->work.steps);
     }
     if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
 }
@@ -92,6 +107,7 @@ void round_note_pause(struct round *r, uint64_t gap_us)
         struct member *m = r->members.members[i];
         m->heard_us += gap_us;
         if (m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER) m->assigned_us += gap_us;
+        if (m->offered_us) m->offered_us += gap_us;
     }
     for (uint32_t f = 0; f < r->p.n_fragments; f++)
         if (r->quorum_us[f]) r->quorum_us[f] += gap_us;

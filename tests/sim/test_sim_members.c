@@ -342,6 +342,49 @@ static void test_name_in_use_is_refused_until_eviction(void **state)
     sim_rig_done(c);
 }
 
+/* Counts the assignments of each worker with fewer steps than H, and keeps the latest number of steps. */
+struct steps_watch {
+    uint32_t h, fewer[2], last[2];
+};
+
+static int watch_steps(void *ctx, enum sim_net_moment moment, int client, bool to_client, const struct msg *m)
+{
+    struct steps_watch *w = ctx;
+    if (moment != SIM_NET_SENT || !to_client || m->type != MSG_ASSIGN) return 1;
+    w->fewer[client] += m->assign.steps < w->h;
+    w->last[client] = m->assign.steps;
+    return 1;
+}
+
+/* async: workers of the same speed keep H steps each, and a worker of half the speed gets about half. */
+static void test_async_steps_follow_measured_speed(void **state)
+{
+    (void)state;
+    const char *config[] = {"train.method=async",
+                            "train.max_steps=600",
+                            "train.sync_every=20",
+                            "coordinator.min_workers=2",
+                            "train.eval_every=0",
+                            "outer.max_staleness=100",
+                            "outer.buffer=2",
+                            "codec.up=int8:16",
+                            NULL};
+    for (int slow = 1; slow <= 2; slow++) {
+        struct sim_cluster_setup setup = {.seed = 11, .n_workers = 2, .config = config};
+        struct sim_cluster *c = sim_rig_cluster(&setup);
+        struct steps_watch watch = {.h = 20};
+        sim_check_script(c->check, watch_steps, &watch);
+        c->workers[1].step_us *= (uint64_t)slow;
+        sim_rig_start(c, 2);
+        assert_true(until_round(c, 25));
+        assert_int_equal(watch.fewer[0], 0);
+        if (slow == 1) assert_int_equal(watch.fewer[1], 0);
+        if (slow == 2) assert_in_range(watch.last[1], 8, 12);
+        assert_true(sim_rig_ends(c, 1000));
+        sim_rig_done(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_refused_delta_is_not_delivered_again),
         cmocka_unit_test(test_incompatible_worker_is_refused),
         cmocka_unit_test(test_name_in_use_is_refused_until_eviction),
+        cmocka_unit_test(test_async_steps_follow_measured_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

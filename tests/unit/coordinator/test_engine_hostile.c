@@ -355,6 +355,33 @@ static void test_invalid_messages_are_refused(void **state)
     rig_close(&rig);
 }
 
+/* async: a worker's own figure of its speed does not change the steps of the others. */
+static void test_reported_speed_is_not_believed(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async",        "train.max_steps=1000", "train.sync_every=20",
+                              "coordinator.min_workers=2", "train.fragments=1",    NULL};
+    struct msg m;
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < 2; i++) {
+            rig_assigned(&rig, i);
+            assert_int_equal(rig.workers[i].task.steps, 20);
+            if (!i) rig_wait(&rig, 2000000); /* both take 2 s */
+            m = (struct msg){.type = MSG_HEARTBEAT,
+                             .heartbeat = {.session = rig.workers[i].session,
+                                           .state = WORKER_TRAINING,
+                                           .step_s = i ? 0.1 : 1e-300,
+                                           .n_fragments = 1,
+                                           .versions = {rig.workers[i].versions[0]}}};
+            rig_say(&rig, rig.workers[i].control, &m);
+            assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT);
+            rig_catch_up(&rig, i);
+        }
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_too_large_values_are_refused),
         cmocka_unit_test(test_infinite_or_damaged_payload_is_refused),
         cmocka_unit_test(test_invalid_messages_are_refused),
+        cmocka_unit_test(test_reported_speed_is_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,13 +113,84 @@ static void test_steps_follow_speed(void **state)
         struct round r;
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
-        r.members.members[0]->step_s = 0.1;
-        r.members.members[1]->step_s = 0.2;
-        r.members.members[2]->step_s = 10;
+        member_speed_add(&r.members.members[0]->speed, 0.1);
+        member_speed_add(&r.members.members[1]->speed, 0.2);
+        member_speed_add(&r.members.members[2]->speed, 10);
         for (int id = 0; id < 3; id++) {
             round_rig_begin(&r, 0, 1);
             assert_int_equal(round_rig_grants[0].steps, expect[i][id]);
         }
+        round_rig_close(&r);
+    }
+}
+
+/* One assignment: the member offers after us, its delta arrives later. Returns the steps. */
+static uint32_t work(struct round *r, uint64_t now, uint32_t id, uint64_t us)
+{
+    struct round_close close;
+    round_rig_ready(r, id, id);
+    round_rig_begin(r, now, 1);
+    assert_int_equal(round_rig_grants[0].id, id);
+    uint32_t steps = round_rig_grants[0].steps;
+    round_note_offer(r, r->members.members[id], now + us);
+    round_note_offer(r, r->members.members[id], now + us + 500000); /* a repeated OFFER */
+    round_rig_deliver(r, id, 0, now + us + 900000);
+    assert_int_equal(round_rig_merge(r, now + us + 900000, &close), 1);
+    return steps;
+}
+
+/* The coordinator measures from ASSIGN to the first OFFER. An upload, or an offer whose delta does not follow, does not
+ * count. */
+static void test_speed_is_measured(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async", "train.max_steps=100000", "train.sync_every=20",
+                              "coordinator.min_workers=1", NULL};
+    struct round r;
+    round_rig_open(&r, settings, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(work(&r, 1000000, 0, 2000000), 20);
+        assert_int_equal(work(&r, 1000000, 1, 4000000), i ? 10 : 20); /* 0.2 s a step, then 0.4 s */
+    }
+    assert_true(member_step_s(r.members.members[0]) == 0.1);
+    assert_true(member_step_s(r.members.members[2]) == 0);
+    round_rig_ready(&r, 2, 2);
+    round_rig_begin(&r, 9000000, 1);
+    round_note_offer(&r, r.members.members[2], 9000000); /* at once, and no delta follows */
+    assert_int_equal(work(&r, 9000000, 0, 2000000), 20);
+    assert_int_equal(round_fold_leave(&r, 2), STATUS_OK);
+    assert_true(member_step_s(r.members.members[2]) == 0);
+    round_rig_close(&r);
+}
+
+static double noise(uint32_t *x) /* 0 to 1 */
+{
+    *x = *x * 1664525u + 1013904223u;
+    return (*x >> 8) * 0x1p-24;
+}
+
+/* Equal members keep the same number of steps, whatever part of the time is per assignment. One outage of a minute does
+ * not change that. A member of half the speed settles at half the steps. */
+static void test_equal_members_stay_equal(void **state)
+{
+    (void)state;
+    static const double fixed_s[] = {0, 0.5, 4};
+    const char *settings[] = {"train.method=async", "train.max_steps=1000000", "train.sync_every=20",
+                              "coordinator.min_workers=1", NULL};
+    for (int c = 0; c < 3; c++) {
+        struct round r;
+        uint32_t steps[3] = {20, 20, 20}, seed = 7;
+        uint64_t now = 1000000;
+        round_rig_open(&r, settings, 1);
+        for (int i = 0; i < 60; i++)
+            for (uint32_t id = 0; id < 3; id++) {
+                double step_s = (id == 2 ? 0.2 : 0.1) * (0.97 + 0.06 * noise(&seed));
+                double s = fixed_s[c] + steps[id] * step_s + (i == 30 && !id ? 60 : 0);
+                steps[id] = work(&r, now, id, (uint64_t)(s * 1e6));
+                if (id < 2) assert_int_equal(steps[id], 20);
+                now += 1000000;
+            }
+        assert_in_range(steps[2], c == 2 ? 5 : 9, 13);
         round_rig_close(&r);
     }
 }
@@ -129,6 +200,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_async_respects_budget_and_staleness),
         cmocka_unit_test(test_duration_is_measured_per_member),
+        cmocka_unit_test(test_equal_members_stay_equal),
+        cmocka_unit_test(test_speed_is_measured),
         cmocka_unit_test(test_steps_follow_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
