@@ -78,7 +78,7 @@ struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
         assert(i < PEERS_MAX && !peers->table[i].number);
         struct peer *p = &peers->table[i];
         peers->free = p->next;
-        *p = (struct peer){.number = ++peers->numbers * PEERS_MAX + i, .lane = lane, .next = *bucket};
+        *p = (struct peer){.number = ++peers->numbers * PEERS_MAX + i, .fd = -1, .lane = lane, .next = *bucket};
         memcpy(p->id.bytes, id, PEER_ID_BYTES);
         *bucket = i;
     }

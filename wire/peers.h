@@ -21,6 +21,7 @@ struct peer {
     uint64_t number; /* 0: free */
     uint64_t heard;  /* tick of the last message */
     struct peer_id id;
+    int fd;        /* descriptor of the connection that the last message came from; -1: unknown */
     uint8_t lane;  /* enum wire_lane */
     uint16_t next; /* in its bucket or in the free list; PEERS_MAX: none */
 };

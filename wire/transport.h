@@ -28,6 +28,10 @@ struct transport_ops {
                         const uint8_t **data_p, size_t *size_p);
     /* Make a concurrent recv return; the only function another thread or a signal handler may call. */
     void (*wake)(struct transport *t);
+    /* Close a connection. A listener: the peer's connection; the number is unknown from then on, and unread messages of
+     * this number are lost. The partner may connect again as a new peer. A dialler (peer 0): both lanes, which it then
+     * opens again. An unknown peer is ignored. */
+    void (*drop)(struct transport *t, uint64_t peer);
     /* Bytes sent and received on the sockets so far, including the transport's frame headers. */
     void (*bytes)(const struct transport *t, uint64_t *sent_p, uint64_t *received_p);
     void (*close)(struct transport *t);

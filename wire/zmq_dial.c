@@ -261,6 +261,19 @@ static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64
     }
 }
 
+/* Close both lanes and open them again. */
+static void dialler_drop(struct transport *t, uint64_t peer)
+{
+    struct dialler *d = (struct dialler *)t;
+    if (peer) return;
+    for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
+        lane_drop(&d->lanes[i]);
+        if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
+        lane_drop(&d->lanes[i]);
+        d->lanes[i].dead_us = clock_monotonic_us();
+    }
+}
+
 static void dialler_close(struct transport *t)
 {
     struct dialler *d = (struct dialler *)t;
@@ -313,6 +326,7 @@ enum status transport_zmq_dial(struct transport **t_p, const struct transport_ad
         .send = dialler_send,
         .recv = dialler_recv,
         .wake = zmq_base_wake,
+        .drop = dialler_drop,
         .bytes = zmq_base_bytes,
         .close = dialler_close,
     };

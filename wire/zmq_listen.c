@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -86,6 +87,7 @@ static enum status read_ahead(struct listener *l)
         zmq_parts_drop(&part, l->router);
         goto close_part;
     }
+    peer->fd = zmq_msg_get(&part, ZMQ_SRCFD);
     struct ahead *a = &l->lanes[peer->lane];
     assert(a->count < AHEAD && a->first < AHEAD);
     unsigned at = (a->first + a->count++) % AHEAD;
@@ -107,6 +109,38 @@ static bool pop(struct listener *l, enum wire_lane lane, uint64_t *peer_p)
     a->first = (a->first + 1) % AHEAD;
     a->count--;
     return true;
+}
+
+/* Forget the queued messages of one peer. */
+static void discard(struct ahead *a, uint64_t number)
+{
+    unsigned n = a->count, kept = 0;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned from = (a->first + i) % AHEAD, to = (a->first + kept) % AHEAD;
+        if (a->slots[from].peer == number) {
+            zmq_msg_close(&a->slots[from].msg);
+            continue;
+        }
+        kept++;
+        if (from == to) continue;
+        zmq_msg_init(&a->slots[to].msg);
+        zmq_msg_move(&a->slots[to].msg, &a->slots[from].msg);
+        zmq_msg_close(&a->slots[from].msg);
+        a->slots[to].peer = a->slots[from].peer;
+    }
+    a->count = kept;
+}
+
+/* ZeroMQ sees the end of the stream and closes the descriptor. If the connection broke since its last message, another
+ * connection may have the descriptor: it is then closed in vain and opened again by its dialler. */
+static void listener_drop(struct transport *t, uint64_t number)
+{
+    struct listener *l = (struct listener *)t;
+    struct peer *peer = peers_find(&l->peers, number);
+    if (!peer) return;
+    discard(&l->lanes[peer->lane], number);
+    if (peer->fd >= 0) shutdown(peer->fd, SHUT_RDWR);
+    peers_forget(&l->peers, peer);
 }
 
 static enum status listener_recv(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
@@ -192,6 +226,7 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
         .send = listener_send,
         .recv = listener_recv,
         .wake = zmq_base_wake,
+        .drop = listener_drop,
         .bytes = zmq_base_bytes,
         .close = listener_close,
     };

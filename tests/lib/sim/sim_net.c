@@ -272,8 +272,25 @@ static void node_bytes(const struct transport *t, uint64_t *sent_p, uint64_t *re
     *received_p = node->bytes_received;
 }
 
+/* Closes both lanes: the simulation has no half-open client. */
+static void node_drop(struct transport *t, uint64_t peer)
+{
+    struct node *node = (struct node *)t;
+    struct sim_net *net = node->net;
+    int client = node->client == SIM_NET_LISTENER ? sim_net_peer_client(net, peer) : node->client;
+    if (client < 0) return;
+    connection_close(net, client, false, false, true);
+    connection_dial(net, client);
+}
+
 static const struct transport_ops node_ops = {
-    .send = node_send, .recv = node_recv, .wake = node_wake, .bytes = node_bytes, .close = node_wake};
+    .send = node_send,
+    .recv = node_recv,
+    .wake = node_wake,
+    .drop = node_drop,
+    .bytes = node_bytes,
+    .close = node_wake,
+};
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 

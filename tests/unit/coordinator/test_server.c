@@ -58,7 +58,8 @@ static void fake_close(struct transport *t)
 enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
                                  char *bound, size_t cap, struct err *err)
 {
-    static const struct transport_ops ops = {fake_send, fake_recv, fake_wake, fake_bytes, fake_close};
+    static const struct transport_ops ops = {
+        .send = fake_send, .recv = fake_recv, .wake = fake_wake, .bytes = fake_bytes, .close = fake_close};
     static struct transport transport = {.ops = &ops};
     (void)keys, (void)err;
     snprintf(bound, cap, "%s", endpoint);

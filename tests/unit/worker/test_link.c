@@ -158,7 +158,8 @@ static void fake_close(struct transport *t)
     ((struct fake *)t)->closed = true;
 }
 
-static const struct transport_ops fake_ops = {fake_send, fake_recv, fake_wake, fake_bytes, fake_close};
+static const struct transport_ops fake_ops = {
+    .send = fake_send, .recv = fake_recv, .wake = fake_wake, .bytes = fake_bytes, .close = fake_close};
 
 static void arrive(enum wire_lane lane, const struct msg *m)
 {
