@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/os/descriptors.h"
 #include "common/os/interrupt.h"
 #include "common/os/temporary.h"
 
@@ -26,7 +27,7 @@ static enum status fail(struct err *err, const char *what, const char *path)
 static int open_retry(const char *path, int flags)
 {
     int fd;
-    do fd = open(path, flags | O_CLOEXEC, 0666);
+    do fd = descriptors_open(path, flags, 0666);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -366,7 +367,7 @@ enum status dir_lock(const char *path, int *fd_p, struct err *err)
 
 enum status dir_remove_flat(const char *path, struct err *err)
 {
-    DIR *dir = opendir(path);
+    DIR *dir = descriptors_opendir(path);
     if (!dir) return errno == ENOENT ? STATUS_OK : fail(err, "open folder", path);
     enum status status = STATUS_OK;
     const struct dirent *entry;

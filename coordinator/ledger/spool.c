@@ -7,13 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 
 static enum status spool_make(struct spool *spool, const char *folder, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     snprintf(path, sizeof path, "%s/spool", folder);
-    spool->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    spool->fd = descriptors_open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     if (spool->fd < 0 || unlink(path))
         return err_set(err, STATUS_IO, "cannot create %.300s: %s", path, strerror(errno));
     return STATUS_OK;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 
 enum { APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
@@ -40,7 +41,7 @@ static enum status open_segment(struct store_disk *d, uint64_t segment, int flag
     segment_path(d, segment, path);
     close_fd(&d->fd);
     close_fd(&d->read_fd);
-    d->fd = open(path, flags | O_WRONLY | O_CLOEXEC, 0666);
+    d->fd = descriptors_open(path, flags | O_WRONLY, 0666);
     if (d->fd < 0) return store_disk_fail(err, "open", path);
     d->segment = segment;
     return STATUS_OK;
@@ -134,7 +135,7 @@ static enum status segment_read(struct store *s, uint64_t segment, uint64_t offs
     segment_path(d, segment, path);
     if (d->read_fd < 0 || d->read_segment != segment) {
         close_fd(&d->read_fd);
-        d->read_fd = open(path, O_RDONLY | O_CLOEXEC);
+        d->read_fd = descriptors_open(path, O_RDONLY, 0);
         if (d->read_fd < 0) return store_disk_fail(err, "open", path);
         d->read_segment = segment;
     }
@@ -160,7 +161,7 @@ static int by_value(const void *a, const void *b)
 enum status store_disk_list_numbers(const char *path, const char *prefix, const char *suffix, uint64_t *out, size_t cap,
                                     size_t *n_p, struct err *err)
 {
-    DIR *dir = opendir(path);
+    DIR *dir = descriptors_opendir(path);
     if (!dir) return store_disk_fail(err, "list", path);
     enum status status = STATUS_OK;
     size_t n = 0;

@@ -10,6 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
 
@@ -49,7 +50,7 @@ enum status metrics_file_open(struct metrics_file *m, const char *run_dir, struc
     char path[FILEIO_PATH_MAX];
     *m = (struct metrics_file){0};
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_dir);
-    m->file = fopen(path, "a+e");
+    m->file = descriptors_fopen(path, "a+e");
     if (!m->file) return err_set(err, STATUS_IO, "cannot open %.300s: %s", path, strerror(errno));
     drop_torn_line(m->file);
     m->rounds_in_file = last_round(m->file);
