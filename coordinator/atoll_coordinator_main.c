@@ -1,23 +1,14 @@
 /* atoll-coordinator: serves one training run. Its configuration is the run's configuration; workers receive it. */
 #include <stdio.h>
-#include <sys/resource.h>
 
 #include "common/base/log.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
+#include "common/os/descriptors.h"
 #include "common/os/host_memory.h"
 #include "common/os/std_streams.h"
 #include "coordinator/server.h"
 #include "coordinator/settings.h"
-
-/* Raises the limit of open files: every connection takes a descriptor, and the journal must still get one. */
-static void allow_open_files(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit)) log_debug("cannot raise the limit of open files");
-}
 
 static enum status run(struct options *options, void *ctx, struct err *err)
 {
@@ -30,7 +21,7 @@ static enum status run(struct options *options, void *ctx, struct err *err)
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));
     settings_warn(&config, &sources);
-    allow_open_files();
+    descriptors_reserve();
     struct server_options server = {.config = &config, .sources = &sources, .run_dir = dir};
     options->code = server_run(&server, err);
     return STATUS_OK;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "common/base/log.h"
+#include "common/base/clock.h"
 #include "common/base/thread.h"
 #include "wire/transport.h"
 
@@ -43,7 +43,7 @@ static bool answer_one(struct zmq_auth *auth)
     }
     assert(n_request >= 0 && n_request <= ZAP_PART_MAX);
     admitted = admitted && i == ZAP_PARTS;
-    if (!admitted) log_debug("refused connection from %s: unknown key", address);
+    if (!admitted) strangers_add(&auth->refused, address, clock_monotonic_us());
     void *s = auth->socket;
     return zmq_send(s, "1.0", 3, ZMQ_SNDMORE) >= 0 && zmq_send(s, request, (size_t)n_request, ZMQ_SNDMORE) >= 0 &&
            zmq_send(s, codes[admitted], 3, ZMQ_SNDMORE) >= 0 && zmq_send(s, "", 0, ZMQ_SNDMORE) >= 0 &&
@@ -67,6 +67,7 @@ static bool start_thread(struct zmq_auth *auth)
 enum status zmq_auth_start(struct zmq_auth *auth, void *context, const uint8_t admitted[32], struct err *err)
 {
     memcpy(auth->admitted, admitted, KEY_BYTES);
+    auth->refused = (struct strangers){.reason = "unknown key; a worker needs this run's join line"};
     auth->socket = zmq_socket(context, ZMQ_REP);
     int zero = 0;
     if (auth->socket && !zmq_setsockopt(auth->socket, ZMQ_LINGER, &zero, sizeof zero) &&

@@ -7,11 +7,13 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "wire/strangers.h"
 
 struct zmq_auth {
     void *socket; /* owned by the thread after zmq_auth_start */
     pthread_t thread;
     uint8_t admitted[32];
+    struct strangers refused; /* the thread's */
 };
 
 /* Start the thread that answers the key checks of every socket in `context`. Call it before the first bind. IO. */

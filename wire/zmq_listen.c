@@ -16,10 +16,11 @@
 #include "wire/peers.h"
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
+#include "wire/zmq_guard.h"
 
 /* HANDSHAKE_MS: a connection without a finished handshake is closed after this time, because an idle one costs a
- * descriptor. Two round trips take less, even behind the full buffers of a slow link. */
-enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 10000 };
+ * descriptor. BACKLOG: connections that the kernel keeps until they are accepted. */
+enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 3000, BACKLOG = 256 };
 
 struct ahead {
     struct {
@@ -33,6 +34,7 @@ struct listener {
     struct zmq_base base;
     void *router;
     struct zmq_auth auth;
+    struct zmq_guard *guard;
     struct peers peers;
     struct backlog backlog;
     struct ahead lanes[2];
@@ -180,8 +182,13 @@ static void listener_close(struct transport *t)
         while (pop(l, (enum wire_lane)lane, &peer)) continue;
     }
     zmq_msg_close(&l->held);
-    if (l->router) zmq_close(l->router);
+    /* The monitor is closed first, as in the dialler: a lingering socket must not wait for a reader of its events. */
+    if (l->router) {
+        zmq_socket_monitor(l->router, NULL, 0);
+        zmq_close(l->router);
+    }
     zmq_ctx_shutdown(l->base.context);
+    zmq_guard_join(l->guard);
     if (l->base.curve) zmq_auth_join(&l->auth);
     zmq_base_finish(&l->base);
     mem_free(l);
@@ -191,8 +198,13 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
                                  char *bound, size_t cap, struct err *err)
 {
     static const struct zmq_option options[] = {
-        {ZMQ_ROUTER_HANDOVER, 1},     {ZMQ_ROUTER_MANDATORY, 1},         {ZMQ_SNDHWM, QUEUE_MESSAGES},
-        {ZMQ_RCVHWM, QUEUE_MESSAGES}, {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS}, {0, 0},
+        {ZMQ_ROUTER_HANDOVER, 1},
+        {ZMQ_ROUTER_MANDATORY, 1},
+        {ZMQ_SNDHWM, QUEUE_MESSAGES},
+        {ZMQ_RCVHWM, QUEUE_MESSAGES},
+        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
+        {ZMQ_BACKLOG, BACKLOG},
+        {0, 0},
     };
     struct endpoint e;
     struct endpoint_found found;
@@ -210,6 +222,7 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
         l->base.curve = true;
         TRY(zmq_auth_server(l->router, keys->server_secret, err));
     }
+    TRY(zmq_guard_start(&l->guard, l->base.context, l->router, HANDSHAKE_MS, err));
     char numeric[sizeof found.numeric + 16];
     int ipv6 = found.ipv6;
     snprintf(numeric, sizeof numeric, "tcp://%s:%s", found.numeric, e.port);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/os/descriptors.h"
 #include "common/os/interrupt.h"
 #include "common/os/temporary.h"
 
@@ -25,7 +26,7 @@ static enum status fail(struct err *err, const char *what, const char *path)
 static int open_retry(const char *path, int flags, unsigned mode)
 {
     int fd;
-    do fd = open(path, flags | O_CLOEXEC, mode);
+    do fd = descriptors_open(path, flags, mode);
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -432,7 +433,7 @@ enum status dir_remove_flat(const char *path, struct err *err)
     struct stat st;
     if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
         return unlink(path) == 0 ? STATUS_OK : fail(err, "remove link", path);
-    DIR *dir = opendir(path);
+    DIR *dir = descriptors_opendir(path);
     if (!dir) return errno == ENOENT ? STATUS_OK : fail(err, "open folder", path);
     enum status status = STATUS_OK;
     const struct dirent *entry;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 
 static const char mark[] = ".tmp-";
@@ -31,7 +32,7 @@ void temporary_sweep(const char *path)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     int folder = (int)(name - path); /* length with its slash; 0: the current folder */
     snprintf(at, sizeof at, "%.*s.", folder, path);
-    DIR *dir = opendir(at);
+    DIR *dir = descriptors_opendir(at);
     if (!dir) return; /* the caller's open then fails with the cause */
     for (const struct dirent *e; (e = readdir(dir));) {
         if (!left_behind(e->d_name, name)) continue;

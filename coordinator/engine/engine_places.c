@@ -37,7 +37,7 @@ enum status engine_lose_place(struct engine *e, enum record_member_what what, co
 /* A session that delivers nothing for this long may be replaced. */
 static uint64_t idle_limit_us(const struct engine *e)
 {
-    uint64_t limit = engine_evict_after_us(e);
+    uint64_t limit = engine_evict_after_us(e, NULL);
     bool measured = deadline_of(&e->ledger.round.durations, 0, 0, UINT64_MAX, 0).n > 0;
     return measured || limit > PATIENCE_US ? limit : PATIENCE_US;
 }

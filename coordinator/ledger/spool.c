@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 
 static enum status spool_make(struct spool *spool, const char *folder, struct err *err)
@@ -16,7 +17,7 @@ static enum status spool_make(struct spool *spool, const char *folder, struct er
     /* A killed coordinator may have left its spool, in the moment between open and unlink. */
     if (unlink(path) != 0 && errno != ENOENT)
         return err_set(err, STATUS_IO, "cannot replace %.300s: %s", path, strerror(errno));
-    spool->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, FILE_PRIVATE);
+    spool->fd = descriptors_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, FILE_PRIVATE);
     if (spool->fd < 0 || unlink(path))
         return err_set(err, status_of_errno(errno), "cannot create %.300s: %s", path, strerror(errno));
     return STATUS_OK;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/mem.h"
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 
 enum { APPEND_PARTS_MAX = 16, WRITE_MAX = 1 << 30 };
@@ -160,7 +161,7 @@ static int by_value(const void *a, const void *b)
 enum status store_disk_list_numbers(const char *path, const char *prefix, const char *suffix, uint64_t *out, size_t cap,
                                     size_t *n_p, struct err *err)
 {
-    DIR *dir = opendir(path);
+    DIR *dir = descriptors_opendir(path);
     if (!dir) return store_disk_fail(err, "list", path);
     enum status status = STATUS_OK;
     size_t n = 0;

@@ -10,6 +10,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
@@ -87,7 +88,7 @@ static bool is_dots(const char *name)
 /* Opens a folder; a symbolic link to a folder fails. */
 static DIR *folder_open(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = descriptors_open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (fd >= 0 && !dir) close(fd);
     return dir;
@@ -285,7 +286,7 @@ enum status store_disk_sweep(struct store_disk *d, struct err *err)
     mem_free(segments);
     if (!n) return STATUS_OK; /* the folder has no run yet, so all files are foreign */
     snprintf(path, sizeof path, "%s/checkpoints", d->dir);
-    DIR *dir = opendir(path);
+    DIR *dir = descriptors_opendir(path);
     if (!dir) return store_disk_fail(err, "list", path);
     for (const struct dirent *e; (e = readdir(dir));) {
         if (!is_our_folder(e->d_name)) continue;

@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/os/descriptors.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
 

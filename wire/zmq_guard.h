@@ -1,0 +1,23 @@
+/* Guard of a listening socket: a thread that keeps silent connections from using up the descriptors.
+ *
+ * - The guard reads the socket's monitor and knows every open connection. A connection is pending until its CURVE
+ *   handshake is finished; ZeroMQ itself closes it after ZMQ_HANDSHAKE_IVL.
+ * - At most GUARD_PENDING_MAX connections may be pending, and fewer if the descriptors become scarce. Beyond that the
+ *   guard closes the oldest pending connection of the address that has the most.
+ * - It logs connections that end without a finished handshake, once a minute. */
+#ifndef WIRE_ZMQ_GUARD_H
+#define WIRE_ZMQ_GUARD_H
+
+#include "common/base/status.h"
+
+enum { GUARD_PENDING_MAX = 1024 };
+
+struct zmq_guard;
+
+/* Start the thread. Call it before the socket binds. `handshake_ms` is the socket's ZMQ_HANDSHAKE_IVL. IO, NOMEM. */
+enum status zmq_guard_start(struct zmq_guard **guard_p, void *context, void *socket, int handshake_ms,
+                            struct err *err) MUST_CHECK;
+/* Wait for the thread to end. Call it after zmq_ctx_shutdown, which ends the thread. NULL is allowed. */
+void zmq_guard_join(struct zmq_guard *guard);
+
+#endif
