@@ -264,7 +264,7 @@ wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" e
 printf '{"model_type": "mamba"}' >"model/config.json"
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate model --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
-wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+wrong 'start from another size' 2 "model.init_from: .*n_embd is 16, not 32" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 
 rm -rf -- *.log ./*/logs
 echo "$rows wrong inputs, $failures answered wrongly"
