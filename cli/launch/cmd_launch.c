@@ -338,7 +338,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     TRY(check(l, err));
     TRY(launch(l, o, err));
     o->code = (enum exit_code)l->supervisor.exit_code;
-    if (l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
+    if (l->supervisor.failure[0]) err_set(err, STATUS_STATE, "%s", l->supervisor.failure);
     return STATUS_OK;
 }
 
