@@ -37,11 +37,12 @@ static int unknown(const char *name)
     const char *names[N_VERBS];
     for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
     const char *nearest = options_nearest(name, names, N_VERBS);
+    struct err err = {0};
     if (nearest)
-        fprintf(stderr, "atoll: unknown verb '%s': did you mean %s? (see atoll --help)\n", name, nearest);
+        err_set(&err, STATUS_INVALID, "unknown verb '%.200s': did you mean %s? (see atoll --help)", name, nearest);
     else
-        fprintf(stderr, "atoll: unknown verb '%s': see atoll --help\n", name);
-    return EXIT_USAGE;
+        err_set(&err, STATUS_INVALID, "unknown verb '%.200s': see atoll --help", name);
+    return options_fail("atoll", &err);
 }
 
 static const struct verb *find(const char *name)

@@ -19,7 +19,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!strcmp(word, "help")) return config_help(stdout), STATUS_OK;
     if (strcmp(word, "print") != 0)
         return err_set(err, STATUS_INVALID, "unknown word '%s': usage: atoll config %s", word, o->usage);
-    TRY(settings_read(&config, &sources, path, o, err));
+    TRY(settings_read(&config, &sources, path, NULL, o, err));
     settings_warn(&config, &sources);
     config_print(&config, &sources, stdout);
     return STATUS_OK;

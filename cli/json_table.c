@@ -3,12 +3,17 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "common/base/text.h"
+
 enum { CELL_MAX = 256, COLUMNS_MAX = 24 };
 
 static const char *cell(const json_t *value, char out[CELL_MAX])
 {
     switch (value ? json_typeof(value) : JSON_NULL) {
-    case JSON_STRING: snprintf(out, CELL_MAX, "%s", json_string_value(value)); break;
+    case JSON_STRING:
+        snprintf(out, CELL_MAX, "%s", json_string_value(value));
+        text_make_clean(out); /* an escape such as \u001b is a control character now */
+        break;
     case JSON_INTEGER: snprintf(out, CELL_MAX, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
     case JSON_REAL: snprintf(out, CELL_MAX, "%.6g", json_real_value(value)); break;
     case JSON_TRUE: snprintf(out, CELL_MAX, "yes"); break;
@@ -20,18 +25,23 @@ static const char *cell(const json_t *value, char out[CELL_MAX])
     return out;
 }
 
+static const char *shown(const char *key, char out[TEXT_SHOWN])
+{
+    return text_shown(key, strlen(key), out);
+}
+
 static void print_scalars(json_t *object, const char *indent, FILE *out)
 {
     const char *key;
     json_t *value;
-    char text[CELL_MAX];
+    char text[CELL_MAX], name[TEXT_SHOWN];
     json_object_foreach(object, key, value)
     {
         if (json_is_object(value)) {
-            fprintf(out, "%s%s\n", indent, key);
+            fprintf(out, "%s%s\n", indent, shown(key, name));
             print_scalars(value, "  ", out);
         } else if (!json_is_array(value)) {
-            fprintf(out, "%s%-*s %s\n", indent, 18 - (int)strlen(indent), key, cell(value, text));
+            fprintf(out, "%s%-*s %s\n", indent, 18 - (int)strlen(indent), shown(key, name), cell(value, text));
         }
     }
 }
@@ -56,8 +66,8 @@ static void print_rows(const char *name, json_t *rows, FILE *out)
         }
         n++;
     }
-    fprintf(out, "\n%s\n", name);
-    for (int c = 0; c < n; c++) fprintf(out, "  %-*s", widths[c], keys[c]);
+    fprintf(out, "\n%s\n", shown(name, text));
+    for (int c = 0; c < n; c++) fprintf(out, "  %-*s", widths[c], shown(keys[c], text));
     fprintf(out, "\n");
     json_array_foreach(rows, i, row)
     {
@@ -89,7 +99,7 @@ enum status json_table_print(const char *text, const char *where, FILE *out, str
         } else {
             json_t *item;
             char cell_text[CELL_MAX];
-            fprintf(out, "%-18s", key);
+            fprintf(out, "%-18s", shown(key, cell_text));
             json_array_foreach(value, i, item) fprintf(out, " %s", cell(item, cell_text));
             fprintf(out, "\n");
         }

@@ -17,7 +17,7 @@ static enum status run(struct options *options, void *ctx, struct err *err)
     const char *dir = *(const char **)ctx;
     if (!dir) return err_set(err, STATUS_INVALID, "--dir is missing: give the run folder");
     TRY(host_memory_check_env(err));
-    TRY(settings_read(&config, &sources, options->args[0], options, err));
+    TRY(settings_read(&config, &sources, options->args[0], dir, options, err));
     log_set_name("coordinator");
     log_set_level((enum log_level)log_level_parse(config.log.level));
     settings_warn(&config, &sources);

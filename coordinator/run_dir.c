@@ -51,6 +51,8 @@ void run_dir_look(struct run_dir_before *before, const char *dir)
     char path[FILEIO_PATH_MAX];
     path_of(dir, "journal", path);
     *before = (struct run_dir_before){.existing = dir_existing_length(dir), .begun = file_exists(path)};
+    path_of(dir, "tokenizer", path);
+    before->tokenizer = file_exists(path);
     for (int i = 0; i < FILES; i++) {
         path_of(dir, files[i], path);
         before->files |= (unsigned)file_exists(path) << i;
@@ -64,6 +66,8 @@ void run_dir_undo(const struct run_dir_before *before, const char *dir)
     if (before->begun) return;
     path_of(dir, "journal", path);
     if (dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
+    path_of(dir, "tokenizer", path);
+    if (!before->tokenizer && dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
     path_of(dir, "checkpoints", path);
     rmdir(path); /* fails if it is not empty */
     for (int i = 0; i < FILES; i++) {

@@ -22,6 +22,7 @@ struct run_dir_before {
     size_t existing; /* length of the part of its path that existed */
     unsigned files;  /* bit i: file i of run_dir.c existed */
     bool begun;      /* it holds a journal */
+    bool tokenizer;  /* it holds the folder tokenizer */
 };
 
 void run_dir_look(struct run_dir_before *before, const char *dir);

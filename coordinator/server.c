@@ -181,8 +181,9 @@ static enum status start(struct server *s, struct err *err)
     return STATUS_OK;
 }
 
-static void finish(struct server *s)
+static void finish(struct server *s, enum status status)
 {
+    bool began = s->engine && engine_modelled(s->engine), stays = began || (s->started && status == STATUS_INTERRUPTED);
     signal_transport = NULL;
     engine_destroy(s->engine);
     if (s->transport) s->transport->ops->close(s->transport);
@@ -190,10 +191,8 @@ static void finish(struct server *s)
     if (s->report.metrics.file) report_close(&s->report);
     mem_free(s->buffer);
     if (s->lock < 0) return;
-    if (s->started)
-        run_dir_forget_address(s->options->run_dir);
-    else
-        run_dir_undo(&s->before, s->options->run_dir);
+    if (s->started) run_dir_forget_address(s->options->run_dir);
+    if (status != STATUS_OK && !stays) run_dir_undo(&s->before, s->options->run_dir);
     close(s->lock);
 }
 
@@ -289,6 +288,6 @@ enum exit_code server_run(const struct server_options *options, struct err *err)
     if (status == STATUS_OK) status = serve(&s, err);
     /* The removal is the cause of any failure to write. */
     if (status != STATUS_OK && s.lock >= 0 && check_folder(&s, err) != STATUS_OK) status = STATUS_CORRUPT;
-    finish(&s);
+    finish(&s, status);
     return exit_code_of(status);
 }

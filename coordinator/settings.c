@@ -1,11 +1,14 @@
 #include "coordinator/settings.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/config/codec_choice.h"
+#include "common/config/config_init.h"
 #include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
+#include "common/os/fileio.h"
 #include "compress/codec.h"
 #include "wire/endpoint.h"
 
@@ -33,16 +36,39 @@ static enum status prefix_key(const struct config_resolve *r, int index)
     return STATUS_INVALID;
 }
 
+/* Reads the model of the run that `run_dir` holds, if it started from the same folder. */
+static bool read_begun(struct config *begun, const char *run_dir, const char *init_from)
+{
+    char path[FILEIO_PATH_MAX];
+    struct config_sources sources;
+    config_defaults(begun, &sources);
+    return run_dir && (size_t)snprintf(path, sizeof path, "%s/config.yaml", run_dir) < sizeof path &&
+           config_load(begun, &sources, path, NULL) == STATUS_OK && !strcmp(begun->model.init_from, init_from);
+}
+
+static enum status read_init(const struct config_resolve *r, const char *run_dir)
+{
+    const char *folder = r->config->model.init_from;
+    struct config init;
+    if (!*folder || !strcmp(folder, "scratch")) return STATUS_OK;
+    enum status status = config_init_load(&init, folder, r->err);
+    if (status == STATUS_NOTFOUND && !read_begun(&init, run_dir, folder)) return STATUS_OK; /* engine_check_sources */
+    if (status != STATUS_OK && status != STATUS_NOTFOUND) return err_prefix(r->err, "model.init_from");
+    TRY(config_model_preset(r));
+    return config_init_model(r->config, r->sources, &init, folder, r->err);
+}
+
 static enum status read_all(struct config *config, struct config_sources *sources, const char *path,
-                            const struct options *options, struct err *err)
+                            const char *run_dir, const struct options *options, struct err *err)
 {
     config_defaults(config, sources);
     if (path) TRY(config_load(config, sources, path, err));
     TRY(config_env(config, sources, err));
     for (size_t i = 0; i < options->n_settings; i++)
         TRY(config_set(config, sources, options->settings[i], CONFIG_FLAG, err));
-    TRY(resolve(config, sources, err));
     const struct config_resolve r = {config, sources, err};
+    TRY(read_init(&r, run_dir));
+    TRY(resolve(config, sources, err));
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return prefix_key(&r, AT(codec.up));
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, down);
@@ -60,10 +86,11 @@ static enum status read_all(struct config *config, struct config_sources *source
     return STATUS_OK;
 }
 
-enum status settings_read(struct config *config, struct config_sources *sources, const char *path,
+enum status settings_read(struct config *config, struct config_sources *sources, const char *path, const char *run_dir,
                           const struct options *options, struct err *err)
 {
-    return read_all(config, sources, path, options, err) == STATUS_OK ? STATUS_OK : (err->code = STATUS_INVALID);
+    return read_all(config, sources, path, run_dir, options, err) == STATUS_OK ? STATUS_OK
+                                                                               : (err->code = STATUS_INVALID);
 }
 
 static bool is_async(const struct config *c)

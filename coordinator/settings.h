@@ -8,8 +8,11 @@
 #include "common/config/options.h"
 
 /* Reads and resolves the configuration; path NULL: no file. All errors are INVALID, also a missing file: the program
- * then ends with EXIT_USAGE. */
-enum status settings_read(struct config *config, struct config_sources *sources, const char *path,
+ * then ends with EXIT_USAGE.
+ *
+ * With model.init_from, keys of the model that no source sets come from the folder's config.json. A run in `run_dir`
+ * (NULL: none) may continue without that folder: then they come from its config.yaml. */
+enum status settings_read(struct config *config, struct config_sources *sources, const char *path, const char *run_dir,
                           const struct options *options, struct err *err) MUST_CHECK;
 
 /* Logs settings that are allowed but probably unintended, and settings without effect. Only one program of a run calls

@@ -41,6 +41,7 @@ struct launch {
     struct config_sources sources;
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX],
         lock[FILEIO_PATH_MAX];
+    char init_setting[FILEIO_PATH_MAX + 32]; /* --model.init_from=CHECKPOINT of --resume CHECKPOINT */
     struct supervisor supervisor;
 };
 
@@ -89,7 +90,6 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     /* All processes run on this machine, so a free port is chosen unless the configuration sets one. */
     if (source_of(l, offsetof(struct config, coordinator.listen)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.listen=tcp://127.0.0.1:*"));
-    if (l->folder.init_dir[0]) TRY(child_arg(child, "--model.init_from=%s", l->folder.init_dir));
     return STATUS_OK;
 }
 
@@ -215,18 +215,26 @@ static enum status check_start(struct launch *l, struct err *err)
     return check_data(l, err);
 }
 
-/* Finds the initial parameters of a new run. --resume PATH overrides the configuration file and the environment, but
- * conflicts with the option --model.init_from. */
-static enum status init_find(struct launch *l, struct err *err)
+/* Makes the checkpoint of --resume PATH the setting model.init_from. It overrides the configuration file and the
+ * environment, but conflicts with the option --model.init_from. */
+static enum status init_find(struct launch *l, struct options *o, struct err *err)
 {
-    const char *from = l->config.model.init_from, *path = l->folder.init_dir;
-    TRY(launch_folder_find_init(&l->folder, from, err));
-    bool given = source_of(l, offsetof(struct config, model.init_from)) == CONFIG_FLAG;
-    if (!*path || !given || !strcmp(from, path)) return STATUS_OK;
-    return err_set(
-        err, STATUS_INVALID,
-        "--model.init_from=%.150s conflicts with --resume %.150s, which starts from %.150s: give one of them", from,
-        l->folder.resume, path);
+    static const char name[] = "model.init_from=";
+    const char *path = l->folder.init_dir;
+    TRY(launch_folder_find_init(&l->folder, err));
+    if (!*path) return STATUS_OK;
+    for (size_t i = 0; i < o->n_settings; i++) {
+        const char *setting = o->settings[i] + strspn(o->settings[i], "-"), *from = setting + sizeof name - 1;
+        if (!strncmp(setting, name, sizeof name - 1) && strcmp(from, path) != 0)
+            return err_set(
+                err, STATUS_INVALID,
+                "--model.init_from=%.150s conflicts with --resume %.150s, which starts from %.150s: give one of them",
+                from, l->folder.resume, path);
+    }
+    if (o->n_settings == OPTIONS_SETTINGS_MAX) return err_set(err, STATUS_INVALID, "too many settings");
+    snprintf(l->init_setting, sizeof l->init_setting, "--%s%s", name, path);
+    o->settings[o->n_settings++] = l->init_setting;
+    return STATUS_OK;
 }
 
 static enum status folder_prepare(struct launch *l, struct err *err)
@@ -261,14 +269,15 @@ static enum status children_build(struct launch *l, const struct options *o, str
     return STATUS_OK;
 }
 
-static enum status launch(struct launch *l, const struct options *o, struct err *err)
+static enum status launch(struct launch *l, struct options *o, struct err *err)
 {
     struct supervisor *s = &l->supervisor;
     log_set_level(LOG_ERROR); /* the coordinator prints the warnings about this configuration */
     export_worker_count(l);
-    TRY(settings_read(&l->config, &l->sources, l->config_path, o, err));
+    TRY(init_find(l, o, err));
+    TRY(settings_read(&l->config, &l->sources, l->config_path, l->folder.dir, o, err));
+    TRY(launch_folder_check_init(&l->folder, l->config.model.init_from, err));
     TRY(check_start(l, err));
-    TRY(init_find(l, err));
     TRY(find_programs(l, err));
     TRY(folder_prepare(l, err));
     TRY(children_build(l, o, err));
@@ -290,18 +299,18 @@ static enum status launch(struct launch *l, const struct options *o, struct err 
     return summary_add_restarts(l, err);
 }
 
-/* Returns true if launch took the folder, and the coordinator then failed before the run began. */
-static bool never_began(const struct launch *l, int code)
+/* Returns true if launch took the folder, and the coordinator then failed for good. */
+static bool failed_for_good(const struct launch *l, int code)
 {
     int ended = l->supervisor.coordinator.code;
     bool tried = l->supervisor.coordinator.started_us > 0;
-    return code != EXIT_DONE && l->folder.taken && !l->supervisor.started && !l->supervisor.removed &&
+    return code != EXIT_DONE && l->folder.taken && !l->supervisor.removed &&
            (!tried || ended == EXIT_USAGE || ended == EXIT_PERMANENT);
 }
 
 static void launch_finish(struct launch *l, int code)
 {
-    if (never_began(l, code)) launch_folder_undo(&l->folder);
+    if (failed_for_good(l, code)) launch_folder_undo(&l->folder, l->supervisor.n_workers);
     supervisor_finish(&l->supervisor);
     child_finish(&l->supervisor.coordinator);
     for (size_t i = 0; i < l->supervisor.n_workers; i++) child_finish(&l->supervisor.workers[i]);
@@ -329,7 +338,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     TRY(check(l, err));
     TRY(launch(l, o, err));
     o->code = (enum exit_code)l->supervisor.exit_code;
-    if (l->supervisor.failure[0]) fprintf(stderr, "atoll: %s\n", l->supervisor.failure);
+    if (l->supervisor.failure[0]) err_set(err, STATUS_STATE, "%s", l->supervisor.failure);
     return STATUS_OK;
 }
 

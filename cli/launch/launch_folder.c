@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/run_folder.h"
+#include "common/base/log.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/run_dir.h"
 
@@ -88,15 +89,19 @@ static bool init_find_begun(struct launch_folder *l)
     return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
 }
 
-enum status launch_folder_find_init(struct launch_folder *l, const char *from, struct err *err)
+enum status launch_folder_find_init(struct launch_folder *l, struct err *err)
 {
-    if (strcmp(l->resume, "auto") != 0 && strcmp(l->resume, "never") != 0) {
-        l->begun = init_find_begun(l);
-        if (l->begun) return STATUS_OK;
-        if (run_folder_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
-        err_prefix(err, "--resume");
-        return err->code = STATUS_INVALID;
-    }
+    if (!strcmp(l->resume, "auto") || !strcmp(l->resume, "never")) return STATUS_OK;
+    l->begun = init_find_begun(l);
+    if (l->begun) return STATUS_OK;
+    if (run_folder_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
+    err_prefix(err, "--resume");
+    return err->code = STATUS_INVALID;
+}
+
+enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err)
+{
+    if (l->init_dir[0]) return STATUS_OK;
     if (!strcmp(from, "scratch") || holds_run(l)) return STATUS_OK;
     enum status status = hf_folder_check(from, err);
     if (status != STATUS_OK) err_prefix(err, "model.init_from");
@@ -114,7 +119,9 @@ enum status launch_folder_take(struct launch_folder *l, struct err *err)
     TRY(run_dir_check_free(l->dir, err));
     l->existing = dir_existing_length(l->dir);
     l->had_lock = has_file(l, "launch.lock");
+    l->had_served = has_file(l, "lock");
     l->had_logs = has_file(l, "logs");
+    l->had_workers = has_file(l, "workers");
     TRY(dir_make(l->dir, err));
     TRY(lock(l, err));
     TRY(check_served(l, err));
@@ -123,14 +130,24 @@ enum status launch_folder_take(struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
-void launch_folder_undo(const struct launch_folder *l)
+static void remove_flat(const struct launch_folder *l, const char *name)
 {
     char path[FILEIO_PATH_MAX];
     struct err err;
+    if (run_folder_path(path, sizeof path, l->dir, name, &err) != STATUS_OK || dir_remove_flat(path, &err) != STATUS_OK)
+        log_warn("%s", err.msg);
+}
+
+void launch_folder_undo(const struct launch_folder *l, size_t n_workers)
+{
+    char path[FILEIO_PATH_MAX], worker[48];
     if (has_file(l, "journal")) return;
-    if (!l->had_logs && (run_folder_path(path, sizeof path, l->dir, "logs", &err) != STATUS_OK ||
-                         dir_remove_flat(path, &err) != STATUS_OK))
-        return; /* it stays, with the folder */
+    if (!l->had_logs) remove_flat(l, "logs");
+    for (size_t i = 0; !l->had_workers && i <= n_workers; i++) { /* the folder above them at last */
+        snprintf(worker, sizeof worker, i < n_workers ? "workers/worker-%zu" : "workers", i);
+        remove_flat(l, worker);
+    }
+    if (!l->had_served && run_folder_path(path, sizeof path, l->dir, "lock", NULL) == STATUS_OK) unlink(path);
     if (!l->had_lock && run_folder_path(path, sizeof path, l->dir, "launch.lock", NULL) == STATUS_OK) unlink(path);
     dir_remove_made(l->dir, l->existing);
 }

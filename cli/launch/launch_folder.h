@@ -14,19 +14,22 @@ struct launch_folder {
     char init_dir[FILEIO_PATH_MAX]; /* checkpoint that --resume names; empty: auto or never */
     size_t existing;                /* length of the part of `dir` that existed before launch; set by take */
     bool taken;                     /* `take` succeeded */
-    bool had_lock, had_logs;        /* launch.lock and logs/ existed before; set by take */
-    bool begun;                     /* the run in `dir` started from init_dir, so it continues */
-    int lock_fd;                    /* -1: not locked */
+    /* launch.lock, lock, logs/ and workers/ existed before; set by take */
+    bool had_lock, had_served, had_logs, had_workers;
+    bool begun;  /* the run in `dir` started from init_dir, so it continues */
+    int lock_fd; /* -1: not locked */
 };
 
+/* Finds the checkpoint that --resume names, init_dir. INVALID if there is none. */
+enum status launch_folder_find_init(struct launch_folder *l, struct err *err) MUST_CHECK;
 /* Checks the initial parameters of a new run; `from` is model.init_from. launch checks early because the coordinator
  * opens them only after the first worker has joined. INVALID if the folder or its model is missing. */
-enum status launch_folder_find_init(struct launch_folder *l, const char *from, struct err *err) MUST_CHECK;
+enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err) MUST_CHECK;
 /* Creates the folder and locks it until `release`. INVALID, STATE or EXISTS if it holds something else, is in use, or
  * holds a run that --resume does not allow. */
 enum status launch_folder_take(struct launch_folder *l, struct err *err) MUST_CHECK;
-/* Removes what launch made in a new folder, if no coordinator started there. */
-void launch_folder_undo(const struct launch_folder *l);
+/* Removes what launch and its n_workers workers made in a folder in which no run began. */
+void launch_folder_undo(const struct launch_folder *l, size_t n_workers);
 void launch_folder_release(struct launch_folder *l);
 
 /* Reads the configuration of the run in the folder into *begun. Returns false without a run. */

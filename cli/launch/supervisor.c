@@ -286,7 +286,6 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
     if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
     if (run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
         return STATUS_OK; /* not yet */
-    s->started = true;
     print_join_line(s);
     return workers_start(s, now_us, err);
 }

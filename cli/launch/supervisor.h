@@ -48,7 +48,6 @@ struct supervisor {
     uint64_t restarts;        /* restarts in this launch */
     uint64_t worker_restarts; /* worker restarts in the run; the caller sets the count of earlier launches */
     int exit_code;
-    bool started;                        /* the coordinator has listened */
     bool finished;                       /* the coordinator ended with 0: the run is complete */
     char failure[CHILD_ERROR_MAX + 128]; /* error of the first child that stopped everything; empty: none */
 

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/text.h"
+
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static log_sink_fn log_sink;
 static void *log_sink_ctx;
@@ -76,6 +78,7 @@ void log_write(enum log_level level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    text_make_clean(text); /* it may contain a name from a file or the network */
     pthread_mutex_lock(&log_lock);
     if (log_sink)
         log_sink(log_sink_ctx, level, text);

@@ -84,7 +84,9 @@ const struct config_key config_keys[] = {
     TEXT(model, rope_scaling, "none", "llama: none, or llama3:FACTOR:LOW:HIGH:ORIGINAL (Llama 3.1 and later)"),
     REAL(model, norm_eps, "1e-05", 1e-12, 1, "", "llama: epsilon of RMSNorm, added to the mean square"),
     CHOICE(model, tie_embeddings, "on", choices_switch, "llama: use the token embedding as the output layer"),
-    TEXT(model, init_from, "scratch", "scratch, or a Hugging Face folder on the coordinator's machine"),
+    TEXT(model, init_from, "scratch",
+         "scratch, or a Hugging Face folder on the coordinator's machine, which sets the keys of model that are not "
+         "set"),
 
     CHOICE(train, method, "diloco", choices_method,
            "synchronization method; its outer.* and codec.* defaults replace values from weaker sources"),

@@ -73,7 +73,7 @@ static enum status apply_preset(const struct config_resolve *r, const struct pre
     return STATUS_OK;
 }
 
-static enum status resolve_preset(const struct config_resolve *r)
+enum status config_model_preset(const struct config_resolve *r)
 {
     const char *preset = r->config->model.preset;
     if (!preset[0]) return STATUS_OK;
@@ -172,7 +172,7 @@ static enum status check_total(const struct config_resolve *r)
 
 enum status config_model_resolve(const struct config_resolve *r)
 {
-    TRY(resolve_preset(r));
+    TRY(config_model_preset(r));
     TRY(check_sizes(r));
     TRY(strcmp(r->config->model.family, "llama") ? check_gpt2(r) : resolve_llama(r));
     return check_total(r);

@@ -30,6 +30,8 @@ enum status config_derive_u32(const struct config_resolve *r, int index, uint32_
 /* Write the multiples of `of` around value, "64 or 96"; only the upper one if there is no lower one. Returns out. */
 const char *config_multiples(uint32_t value, uint32_t of, char out[48]);
 
+/* Apply model.preset. config_model_resolve includes this. INVALID. */
+enum status config_model_preset(const struct config_resolve *r) MUST_CHECK;
 /* Resolve the model section: apply the preset, check the keys of the family and the sizes. INVALID. */
 enum status config_model_resolve(const struct config_resolve *r) MUST_CHECK;
 

@@ -9,6 +9,7 @@
 #include "common/base/edit_distance.h"
 #include "common/base/log.h"
 #include "common/base/number.h"
+#include "common/base/text.h"
 #include "common/config/config_keys.h"
 #include "common/os/std_streams.h"
 
@@ -80,9 +81,14 @@ static enum status unknown(const struct options *o, const char *word, size_t len
     return err_set(err, STATUS_INVALID, "unknown option --%s: %s --help lists the known ones", name, o->program);
 }
 
-static enum status store(const struct option_spec *spec, const char *value, struct err *err)
+static enum status store(struct options *o, const struct option_spec *spec, const char *value, struct err *err)
 {
-    assert(spec->target && spec->kind != OPTION_FLAG);
+    uint64_t bit = (uint64_t)1 << (spec - o->specs);
+    assert(spec->target && spec->kind != OPTION_FLAG && spec - o->specs < 64);
+    if (o->given & bit)
+        return err_set(err, STATUS_INVALID, "--%s is given twice, the second time as '%s': remove one", spec->name,
+                       value);
+    o->given |= bit;
     if (spec->kind == OPTION_COUNT && !number_whole(value, spec->target))
         return err_set(err, STATUS_INVALID, "--%s is '%s': give a whole number, 0 or more", spec->name, value);
     if (spec->kind == OPTION_REAL && !real(value, spec->target))
@@ -153,17 +159,18 @@ static enum status parse_option(struct options *o, int argc, char **argv, int *a
         *(bool *)spec->target = true;
         return STATUS_OK;
     }
-    if (equals) return store(spec, equals + 1, err);
+    if (equals) return store(o, spec, equals + 1, err);
     /* The next option must not be read as a value. */
     if (*at + 1 >= argc || !strncmp(argv[*at + 1], "--", 2))
         return err_set(err, STATUS_INVALID, "--%s has no value: write --%s=%s", spec->name, spec->name, spec->value);
-    return store(spec, argv[++*at], err);
+    return store(o, spec, argv[++*at], err);
 }
 
 enum status options_parse(struct options *o, int argc, char **argv, struct err *err)
 {
     o->args = argv + 1;
     o->n_args = o->n_settings = o->joined_used = 0;
+    o->given = 0;
     bool only_args = false;
     assert(o->args_min <= o->args_max && (o->specs || !o->n_specs));
     for (int i = 1; i < argc; i++) {
@@ -204,9 +211,19 @@ enum exit_code exit_code_of(enum status code)
     }
 }
 
+/* A message may contain a name from a file, the network or the command line, and a terminal obeys control characters.
+ */
+static void print_error(const char *program, const char *message)
+{
+    char line[sizeof((struct err *)0)->msg];
+    snprintf(line, sizeof line, "%s", message);
+    text_make_clean(line);
+    fprintf(stderr, "%s: %s\n", program, line);
+}
+
 int options_fail(const char *program, const struct err *err)
 {
-    fprintf(stderr, "%s: %s\n", program, err->msg[0] ? err->msg : status_text(err->code));
+    print_error(program, err->msg[0] ? err->msg : status_text(err->code));
     return (int)exit_code_of(err->code);
 }
 
@@ -222,6 +239,6 @@ int options_main(struct options *options, int argc, char **argv, options_run_fn 
     if (options->code == EXIT_RESUMABLE && err.msg[0])
         log_info("%s%s", err.msg, supervised() ? "" : "; start it again the same way to continue");
     else if (options->code != EXIT_DONE && err.msg[0])
-        fprintf(stderr, "atoll: %s\n", err.msg);
+        print_error("atoll", err.msg);
     return (int)options->code;
 }

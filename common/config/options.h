@@ -3,6 +3,7 @@
  * - `--name value` and `--name=value` are the same.
  * - `--section.key=value` is a setting of the run's configuration and is passed on unchanged; two words are joined by
  *   '='.
+ * - An option with a value may be given once; of a setting that is given twice the last one counts.
  * - Everything after `--` is an argument. */
 #ifndef COMMON_OPTIONS_H
 #define COMMON_OPTIONS_H
@@ -49,6 +50,7 @@ struct options {
     size_t n_settings;
     char joined[OPTIONS_JOINED_MAX]; /* storage of settings given as two words */
     size_t joined_used;
+    uint64_t given; /* bit i: option i with a value was given */
 
     enum exit_code code; /* the run function of options_main may set it; EXIT_DONE otherwise */
 };

@@ -183,6 +183,11 @@ uint64_t engine_next_deadline_us(const struct engine *e)
     return min_u64(next_deadline_us(e), e->now_us + ENGINE_PAUSE_US / 2);
 }
 
+bool engine_modelled(const struct engine *e)
+{
+    return e->ledger.modelled;
+}
+
 bool engine_done(const struct engine *e)
 {
     return e->ledger.done;

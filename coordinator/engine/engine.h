@@ -71,6 +71,8 @@ enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err)
 /* The time of the next engine_tick, at most 1 s after the last message or tick. The engine takes longer pauses between
  * calls for times in which this process did not run. */
 uint64_t engine_next_deadline_us(const struct engine *engine);
+/* A worker has defined the model: from then on the folder holds a run. */
+bool engine_modelled(const struct engine *engine);
 /* The run is done, durably; some workers may not know it yet. */
 bool engine_done(const struct engine *engine);
 /* The run is done, and all workers have left or the wait for them is over. */

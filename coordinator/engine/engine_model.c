@@ -6,46 +6,22 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/config_init.h"
 #include "common/os/fileio.h"
 #include "common/os/host_memory.h"
+#include "common/tensor/hf_config.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/engine/engine_impl.h"
 #include "coordinator/ledger/checkpoint_folder.h"
 
-/* Compares the settings in init_dir's config.json that change a model's outputs but not its shapes. A folder without
- * config.json passes. */
-static enum status init_fits(const struct engine *e, struct err *err)
+/* The folder may have changed since the settings were read. A folder without config.json passes. */
+static enum status init_fits(struct engine *e, struct err *err)
 {
-    const struct config *c = &e->config;
-    char path[FILEIO_PATH_MAX];
-    struct hf_config hf;
-    snprintf(path, sizeof path, "%s/config.json", e->init_dir);
-    if (!file_exists(path)) return STATUS_OK;
-    TRY(hf_config_load(&hf, e->init_dir, err));
-    if (strcmp(hf.model_type, c->model.family) != 0)
-        return err_set(err, STATUS_MISMATCH, "%.300s has model_type %s, but model.family is %s", path, hf.model_type,
-                       c->model.family);
-    if (hf.n_head != c->model.n_head)
-        return err_set(err, STATUS_MISMATCH, "%.300s has %u heads, but model.n_head is %u", path, hf.n_head,
-                       c->model.n_head);
-    if (hf.rope_theta > 0 && hf.rope_theta != c->model.rope_theta)
-        return err_set(err, STATUS_MISMATCH, "%.300s has rope_theta %g, but model.rope_theta is %g", path,
-                       hf.rope_theta, c->model.rope_theta);
-    if (hf.tied != (c->model.tie_embeddings == CHOICE_ON)) /* its lm_head would be ignored, or is missing */
-        return err_set(err, STATUS_MISMATCH, "%.300s has tie_word_embeddings %s: set model.tie_embeddings=%s", path,
-                       hf.tied ? "true" : "false", hf.tied ? "on" : "off");
-    struct rope_scaling ours;
-    char theirs[CONFIG_NAME_MAX], text[CONFIG_NAME_MAX];
-    TRY(rope_scaling_parse(&ours, c->model.rope_scaling, err));
-    rope_scaling_text(&hf.rope_scaling, theirs, sizeof theirs);
-    if (hf.rope_theta > 0 && strcmp(theirs, rope_scaling_text(&ours, text, sizeof text)) != 0)
-        return err_set(err, STATUS_MISMATCH, "%.300s has rope scaling '%s', but model.rope_scaling is '%s'", path,
-                       theirs, c->model.rope_scaling);
-    if (hf.norm_eps > 0 && hf.norm_eps != c->model.norm_eps)
-        return err_set(err, STATUS_MISMATCH, "%.300s has rms_norm_eps %g, but model.norm_eps is %g", path, hf.norm_eps,
-                       c->model.norm_eps);
-    return STATUS_OK;
+    struct config init;
+    enum status status = config_init_load(&init, e->init_dir, err);
+    if (status != STATUS_OK) return status == STATUS_NOTFOUND ? STATUS_OK : status;
+    return config_init_model(&e->config, NULL, &init, e->init_dir, err);
 }
 
 /* Computes the hashes of theta_0, in a temporary buffer. */
@@ -56,8 +32,7 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     if (!theta)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
     bool recorded;
-    enum status status = e->init_dir ? init_fits(e, err) : STATUS_OK;
-    if (e->init_dir && status == STATUS_OK) status = hf_folder_load(e->init_dir, layout, theta, err);
+    enum status status = e->init_dir ? hf_folder_load(e->init_dir, layout, theta, err) : STATUS_OK;
     if (e->init_dir && status == STATUS_OK) status = checkpoint_folder_check(e->init_dir, &recorded, err);
     if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: a restart would not help */
         err_prefix(err, "model.init_from");
@@ -133,6 +108,7 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
                                  .layout = m->layout,
                                  .layout_size = m->layout_size};
     char *text;
+    if (e->init_dir) TRY(init_fits(e, err));
     TRY(initial_hashes(e, layout, &model, err));
     TRY(model_text(e, m->model_config, &text, err));
     model.model_config = text ? text : m->model_config;

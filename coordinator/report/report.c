@@ -10,13 +10,14 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/os/columns.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
 
-enum { BAR_WIDTH = 30 };
+enum { BAR_WIDTH = 30, LINE_BYTES = 4096 };
 
 /* Prints which reported rounds the journal has lost (a full disk, a power cut with journal.sync snapshot): the run
  * repeats them. */
@@ -63,13 +64,15 @@ enum status report_flush(struct report *r, struct err *err)
 
 void report_line(struct report *r, const char *fmt, ...)
 {
+    char line[LINE_BYTES];
     va_list args;
     if (r->bar_shown) fputs("\r\033[K", r->out);
     r->bar_shown = false;
     va_start(args, fmt);
-    vfprintf(r->out, fmt, args);
+    vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    fputc('\n', r->out);
+    text_make_clean(line); /* it may contain a name from the network */
+    fprintf(r->out, "%s\n", line);
     fflush(r->out);
 }
 

@@ -200,6 +200,7 @@ code=0
 "$BIN/atoll" launch run.yaml --workers 1 --dir tried --resume torn "${overrides[@]}" 2>tried.err || code=$?
 [[ $code == 2 && $(<tried.err) == *'torn/model.safetensors'* ]] ||
     fail "truncated model: exit code $code: $(<tried.err)"
+[[ ! -e tried ]] || fail "a failed start leaves a folder: $(find tried)"
 start tried.log "$BIN/atoll" launch run.yaml --workers 1 --dir tried --resume calm "${overrides[@]}"
 until_true 60 "round 1 from another checkpoint" rounds_reach tried 1
 kill -TERM "$pid"

@@ -19,6 +19,7 @@ wrong() {
     [[ $status =~ ^$code$ ]] || verdict+=" [exit $status]"
     [[ -n $line ]] || line="(no line: $(tail -qn 1 err.txt out.txt | tr '\n' ' '))"
     grep -qE -- "$pattern" <<<"$line" || verdict+=" [does not match: $pattern]"
+    ! grep -q $'[\x01-\x08\x0b-\x1f\x7f]' err.txt out.txt || verdict+=" [a control character]"
     ! grep -qs 'restarting in' out.txt || verdict+=" [restarts after a permanent error]"
     rm -rf never*
     rows=$((rows + 1))
@@ -55,6 +56,12 @@ wrong 'worker name is not UTF-8' 2 'name.*UTF-8' "$BIN/atoll-worker" --join good
 wrong 'worker name with a newline' 2 'name.*control' "$BIN/atoll-worker" --join good --name $'one\ntwo'
 wrong 'worker name with a slash' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
 wrong 'worker folder is not UTF-8' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff' --data.train='data/train_*.bin'
+wrong 'option given twice' 2 '--dir is given twice' "$BIN/atoll" launch run.yaml --workers 1 --dir never1 --dir never2
+wrong 'run folder with an escape' 1 'never.\[31m' "$BIN/atoll" status $'never\e[31m'
+wrong 'model with an escape' 1 'never.\]0;x' "$BIN/atoll" generate $'never\e]0;x\a'
+wrong 'shards with an escape' 2 'control character' launch --data.train=$'never\e[2J'
+wrong 'unknown verb with an escape' 2 'unknown verb' "$BIN/atoll" $'\e[2J'
+wrong 'join line with an escape' 2 'mistyped join line' "$BIN/atoll-worker" --join $'tcp:/\e[2J' --name w --data.train='data/train_*.bin'
 wrong 'shared key given to a worker' 2 'train.max_steps belongs to the run' "$BIN/atoll-worker" --join good --train.max_steps=5
 # In the environment, a shared key is a warning only: it may be meant for another program.
 ATOLL_TRAIN_MAX_STEPS=5 ATOLL_TRAIN_THREADS=1 "$BIN/atoll-worker" --join good --name w --data.train='data/train_*.bin' >shared.log 2>&1 ||
@@ -268,7 +275,7 @@ cp -r "good/checkpoints/$latest" family
 printf '{"model_type": "mamba"}' >family/config.json
 wrong 'another model family' 1 'mamba.*only gpt2 and llama' "$BIN/atoll" generate family --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
-wrong 'start from another size' 2 "model.init_from: .*tensor 'h.0.attn.*' has shape 48, the model has 96" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
+wrong 'start from another size' 2 "model.init_from: .*n_embd is 16, not 32" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 truncate -s -4 whole/coordinator_state.bin
 sed -i 's/"dtype":"I32"/"dtype":"F32"/' whole/model.safetensors
 wrong 'start from a damaged checkpoint' 2 "model.init_from: .*whole: coordinator_state.bin has a wrong size" launch --model.init_from="$WORK/whole"

@@ -25,6 +25,18 @@ static void expect(const char *json, const char *want)
     free(text);
 }
 
+/* A hostile coordinator cannot send commands to the terminal. */
+static void test_control_characters_are_replaced(void **state)
+{
+    (void)state;
+    expect("{\"run\": \"a\\u001b[31mb\\u0007\", \"k\\u001b\": 1, \"rows\": [{\"n\\u009b\": \"\\u001b]0;x\"}]}",
+           "run                a?[31mb?\n"
+           "k?                 1\n"
+           "\nrows\n"
+           "  n??  \n"
+           "  ?]0;x\n");
+}
+
 static void test_scalars_are_aligned(void **state)
 {
     (void)state;
@@ -60,8 +72,8 @@ static void test_other_json_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scalars_are_aligned),
-                                       cmocka_unit_test(test_arrays_of_objects_are_tables),
-                                       cmocka_unit_test(test_other_json_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_control_characters_are_replaced), cmocka_unit_test(test_scalars_are_aligned),
+        cmocka_unit_test(test_arrays_of_objects_are_tables), cmocka_unit_test(test_other_json_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

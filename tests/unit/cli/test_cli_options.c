@@ -68,6 +68,7 @@ static void test_both_forms_are_accepted_in_any_order(void **state)
     assert_string_equal(options.settings[0], "--train.x=1");
     assert_string_equal(options.settings[1], "--train.y=-2");
     assert_string_equal(options.settings[2], "--train.z=3");
+    assert_int_equal(parse("--quiet one --train.x=1 --quiet --train.x=2"), STATUS_OK); /* config_set: the last counts */
 }
 
 static void test_two_dashes_end_options(void **state)
@@ -106,6 +107,8 @@ static void test_unknown_options_are_refused(void **state)
         {"a --quiet=1", "takes no value"},
         {"a --train.x", "write --train.x=VALUE"},
         {"a -q", "two dashes"},
+        {"--dir a --dir b x", "--dir is given twice, the second time as 'b': remove one"},
+        {"--dir=a --workers 3 --dir=a x", "--dir is given twice"},
         {"--quiet", "too few arguments"},
         {"a b c", "unexpected argument 'c'"},
     };
@@ -159,8 +162,9 @@ static void test_exit_codes_follow_status(void **state)
     assert_int_equal(options_fail("p", &(struct err){.code = STATUS_IO}), 1);
     assert_int_equal(options_fail("p", &(struct err){.code = STATUS_UNSUPPORTED}), 1);
     assert_int_equal(exit_code_of(STATUS_OK), 0);
-    static const enum status last[] = {STATUS_CORRUPT, STATUS_MISMATCH, STATUS_UNSUPPORTED, STATUS_REFUSED};
-    static const enum status pass[] = {STATUS_NOMEM, STATUS_IO, STATUS_STATE, STATUS_EXISTS, STATUS_NONFINITE};
+    static const enum status last[] = {STATUS_CORRUPT, STATUS_MISMATCH, STATUS_UNSUPPORTED,
+                                       STATUS_REFUSED, STATUS_EXISTS,   STATUS_FULL};
+    static const enum status pass[] = {STATUS_NOMEM, STATUS_IO, STATUS_STATE, STATUS_NONFINITE};
     setenv(EXIT_PERMANENT_ENV, "1", 1); /* as launch starts a program: it needs to know whether a restart would help */
     for (size_t i = 0; i < sizeof last / sizeof *last; i++) assert_int_equal(exit_code_of(last[i]), EXIT_PERMANENT);
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) assert_int_equal(exit_code_of(pass[i]), 1);

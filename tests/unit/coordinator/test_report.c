@@ -116,13 +116,13 @@ static void fill_up(size_t room, uint64_t steps)
     set_room(before + room);
     for (uint64_t i = 0; i < steps; i++) emit_event(ENGINE_EVENT_STEP, 2);
     emit_event(ENGINE_EVENT_ROUND, 2);
-    assert_int_equal(report_flush(&report, &err), STATUS_IO);
+    assert_int_equal(report_flush(&report, &err), STATUS_FULL);
     assert_non_null(strstr(err.msg, strerror(EFBIG)));
     size_t n = whole_lines(&last);
     assert_in_range(n, 1, steps + 1);
     set_room(SIZE_MAX);
     emit_event(ENGINE_EVENT_ROUND, 3);
-    assert_int_equal(report_flush(&report, &err), STATUS_IO); /* the error ends the run */
+    assert_int_equal(report_flush(&report, &err), STATUS_FULL); /* the error ends the run */
     report_close(&report);
     assert_int_equal(whole_lines(&last), n);
 

@@ -27,7 +27,7 @@ static enum status read_flags(const char *const *flags)
 {
     struct options options = {0};
     for (; *flags; flags++) options.settings[options.n_settings++] = *flags;
-    return settings_read(&config, &sources, NULL, &options, &err);
+    return settings_read(&config, &sources, NULL, NULL, &options, &err);
 }
 
 /* Returns the warnings of a valid configuration. */

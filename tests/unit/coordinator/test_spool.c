@@ -75,7 +75,7 @@ static void test_missing_folder_is_reported(void **state)
     (void)state;
     struct spool spool = {.fd = -1};
     struct err err = {0};
-    assert_int_equal(spool_write(&spool, "/nowhere/at/all", 0, "x", 1, &err), STATUS_IO);
+    assert_int_equal(spool_write(&spool, "/nowhere/at/all", 0, "x", 1, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, "/nowhere/at/all/spool"));
 }
 
