@@ -214,7 +214,7 @@ static void test_floods_cost_little(void **state)
         }
         rig_wait(&rig, 1000000);
         journal = store_mem_counts(rig.store).appended - journal;
-        if (taken > 1500 || lines.n > 40 || journal > 8000 || mem_live_bytes() > live + (512 << 10))
+        if (taken > 200 || lines.n > 10 || journal > 4000 || mem_live_bytes() > live + (512 << 10))
             fail_msg("flood %d: %u messages read, %d lines (\"%s\"), %llu bytes of journal, memory %zu -> %zu", kind,
                      taken, lines.n, lines.last, (unsigned long long)journal, live, mem_live_bytes());
         log_set_sink(NULL, NULL);
