@@ -17,6 +17,7 @@ static const struct verb {
     {"status", cmd_status, "show the state of a run", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
+    {"repair", cmd_repair, "keep the undamaged rounds of a run", false},
     {"config", cmd_config, "print the configuration of a run, or list all keys", false},
     {"codec", cmd_codec, "list codecs, or measure one", false},
 };

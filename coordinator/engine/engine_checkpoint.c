@@ -110,6 +110,33 @@ enum status engine_collect(struct engine *e, struct err *err)
     return STATUS_OK;
 }
 
+/* Copies held deltas to the new segment: recovery from the new checkpoint reads no older one. Checkpoints are written
+ * while no delta is held, except the first one after a start without any. */
+static enum status carry_held(struct engine *e, struct err *err)
+{
+    struct ledger *l = &e->ledger;
+    uint8_t head[RECORD_DELTA_HEAD], *payload = l->outer.payload;
+    bool any = false;
+    for (uint32_t i = 0; i < l->round.members.n; i++) {
+        struct assignment *work = &l->round.members.members[i]->work;
+        for (uint32_t f = 0; work->open && f < l->layout.n_fragments; f++) {
+            struct part *part = &work->parts[f];
+            if (part->state != PART_HELD) continue;
+            assert(part->bytes <= l->outer.payload_cap);
+            struct record_delta copy = {.id = i, .fragment = f, .round = work->round, .part = *part};
+            struct writer w = writer_of(head, sizeof head);
+            record_delta_encode(&copy, &w);
+            struct store_part parts[2] = {{head, w.pos}, {payload, part->bytes}};
+            struct journal_ref at;
+            TRY(e->store->ops->segment_read(e->store, part->at.segment, part->at.offset, payload, part->bytes, err));
+            TRY(journal_append(&l->journal, RECORD_DELTA, parts, 2, &at, err));
+            part->at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
+            any = true;
+        }
+    }
+    return any ? journal_sync(&l->journal, err) : STATUS_OK;
+}
+
 /* Starts the new segment first, then writes the checkpoint that names it. After a crash between the two, recovery finds
  * the older checkpoint and both segments. */
 enum status engine_checkpoint(struct engine *e, struct err *err)
@@ -119,6 +146,7 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
     assert(l->modelled && (!e->n_kept || engine_newest(e)->round < round));
     TRY(engine_kept_room(e, err));
     TRY(journal_begin(&l->journal, e->store, segment, err));
+    TRY(carry_held(e, err));
     l->clock = engine_clock(e);
     TRY(checkpoint_save(l, e->store, round, segment, err));
     TRY(checkpoint_look(e->store, round, &e->kept[e->n_kept], err));

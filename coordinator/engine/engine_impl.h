@@ -73,6 +73,14 @@ struct logged_text {
     uint64_t hash, logged_us; /* hash of the text; time of the line */
 };
 
+/* A checkpoint that recovery found damaged and does without. */
+struct damaged_checkpoint {
+    uint64_t round;
+    char why[240];
+};
+
+enum { ENGINE_DAMAGED_MAX = 8 };
+
 struct engine {
     struct config config;
     struct engine_io io;
@@ -86,6 +94,8 @@ struct engine {
     struct eval_run eval;
     struct checkpoint_info *kept; /* [n_kept] existing snapshots, oldest first */
     size_t n_kept, cap_kept;
+    struct damaged_checkpoint damaged[ENGINE_DAMAGED_MAX]; /* [n_damaged] */
+    size_t n_damaged;
     bool collect_due; /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
     bool sweep_due;   /* a crash may have left segments that no checkpoint needs */
     bool stuck;       /* a failed removal was logged */

@@ -93,50 +93,98 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     return STATUS_OK;
 }
 
-/* Adds advice to the error of a damaged checkpoint. The older checkpoints are already loaded. */
-static enum status advise(const struct engine *e, uint64_t round, bool newest, struct err *err)
+/* Notes a damaged checkpoint. Recovery does without it: an older one and the journal behind that give the same state.
+ * LIMIT, with the damage as error: too many of them. */
+static enum status note_damage(struct engine *e, uint64_t round, struct err *why, struct err *err)
 {
-    char what[360], instead[80] = "start a new run from its model, if undamaged (model.init_from)";
-    if (!err) return STATUS_CORRUPT;
-    snprintf(what, sizeof what, "%.350s", err->msg);
-    if (!newest)
-        snprintf(instead, sizeof instead, "remove it: a newer checkpoint exists");
-    else if (e->n_kept)
-        snprintf(instead, sizeof instead, "remove it to go back to round_%06llu",
-                 (unsigned long long)engine_newest(e)->round);
-    return err_set(err, STATUS_CORRUPT, "%s: restore the folder checkpoints/round_%06llu from a copy, or %s", what,
-                   (unsigned long long)round, instead);
+    if (e->n_damaged == ENGINE_DAMAGED_MAX) return err_set(err, STATUS_LIMIT, "%s", why->msg);
+    struct damaged_checkpoint *d = &e->damaged[e->n_damaged++];
+    d->round = round;
+    snprintf(d->why, sizeof d->why, "%.*s", (int)sizeof d->why - 1, why->msg);
+    return STATUS_OK;
 }
 
-static enum status load_checkpoint(struct engine *e, uint64_t round, bool newest, struct err *err)
+/* Loads the newest undamaged checkpoint of rounds[*n_p] into the ledger and sets *n_p to the number of older ones. */
+static enum status load_newest(struct engine *e, const uint64_t *rounds, size_t *n_p, struct err *err)
 {
+    while (*n_p) {
+        struct err why = {0};
+        uint64_t round = rounds[--*n_p];
+        TRY(report_recovering(e, err));
+        enum status status = checkpoint_load(&e->ledger, e->store, round, &e->kept[0], &why);
+        if (status == STATUS_OK) {
+            e->n_kept = 1;
+            return STATUS_OK;
+        }
+        if (status == STATUS_MISMATCH) return check_config(e, err);
+        if (status != STATUS_CORRUPT) return err_set(err, status, "%s", why.msg);
+        TRY(note_damage(e, round, &why, err));
+        ledger_finish(&e->ledger);
+        TRY(ledger_init(&e->ledger, &e->config, e->init_dir, err));
+    }
+    return STATUS_OK;
+}
+
+/* Puts an older checkpoint before those in e->kept, after a look at its head. */
+static enum status load_older(struct engine *e, uint64_t round, struct err *err)
+{
+    struct err why = {0};
     TRY(report_recovering(e, err));
     TRY(engine_kept_room(e, err));
-    struct checkpoint_info *info = &e->kept[e->n_kept];
-    enum status status =
-        newest ? checkpoint_load(&e->ledger, e->store, round, info, err) : checkpoint_look(e->store, round, info, err);
-    if (status == STATUS_MISMATCH) return check_config(e, err);
-    if (status == STATUS_CORRUPT) return advise(e, round, newest, err);
-    if (status != STATUS_OK) return status;
-    e->n_kept++;
-    if (info->n_fragments == e->kept[0].n_fragments) return STATUS_OK;
+    memmove(e->kept + 1, e->kept, e->n_kept * sizeof *e->kept);
+    enum status status = checkpoint_look(e->store, round, &e->kept[0], &why);
+    bool kept = status == STATUS_OK;
+    if (kept)
+        e->n_kept++;
+    else
+        memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
+    if (status == STATUS_CORRUPT) return note_damage(e, round, &why, err);
+    if (!kept) return err_set(err, status, "%s", why.msg);
+    if (e->kept[0].n_fragments == e->kept[1].n_fragments) return STATUS_OK;
     return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
 }
 
-/* Loads the newest checkpoint as the state, and starts the update log at the oldest one. */
+/* Loads the newest undamaged checkpoint as the state, and starts the update log at the oldest one. */
 static enum status load_checkpoints(struct engine *e, struct err *err)
 {
     uint64_t *rounds;
     size_t n;
     TRY(store_list(e->store, e->store->ops->checkpoint_list, &rounds, &n, err));
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < n && status == STATUS_OK; i++) status = load_checkpoint(e, rounds[i], i + 1 == n, err);
+    enum status status = engine_kept_room(e, err);
+    if (status == STATUS_OK) status = load_newest(e, rounds, &n, err);
+    while (status == STATUS_OK && n) status = load_older(e, rounds[--n], err);
     mem_free(rounds);
     TRY(status);
-    for (uint32_t f = 0; n && f < e->kept[0].n_fragments; f++)
+    for (uint32_t f = 0; e->n_kept && f < e->kept[0].n_fragments; f++)
         if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
             return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
     return STATUS_OK;
+}
+
+/* Renames the damaged checkpoints that recovery did without, and says so. */
+static enum status put_damaged_aside(struct engine *e, struct err *err)
+{
+    char name[128];
+    for (size_t i = 0; i < e->n_damaged; i++) {
+        TRY(e->store->ops->checkpoint_put_aside(e->store, e->damaged[i].round, name, sizeof name, err));
+        log_warn("%s: recovered without it from the journal, nothing is lost; its files are kept in checkpoints/%s: "
+                 "remove them when you have looked at that disk",
+                 e->damaged[i].why, name);
+    }
+    return STATUS_OK;
+}
+
+/* Adds the damaged checkpoint to the error of a recovery that needed it. */
+static enum status explain(const struct engine *e, enum status status, struct err *err)
+{
+    char why[300];
+    if (status != STATUS_CORRUPT || !err) return status;
+    if (!e->n_damaged) {
+        if (!e->n_kept) err_prefix(err, "checkpoints/ is empty, so recovery needs the whole journal");
+        return status;
+    }
+    snprintf(why, sizeof why, "%.290s", err->msg);
+    return err_set(err, status, "%s: restore that folder from a copy; without it, %s", e->damaged[0].why, why);
 }
 
 static enum status recover(struct engine *e, struct err *err)
@@ -147,10 +195,10 @@ static enum status recover(struct engine *e, struct err *err)
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
     enum status status =
         journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err);
-    if (status == STATUS_CORRUPT && !e->n_kept)
-        err_prefix(err, "checkpoints/ is empty, so recovery needs the whole journal");
-    TRY(status);
+    if (status != STATUS_OK) return explain(e, status, err);
     const struct checkpoint_info *newest = engine_newest(e);
+    if (newest && e->ledger.journal.open && e->ledger.journal.segment < newest->segment)
+        return journal_missing(newest->segment, err);
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)
@@ -159,6 +207,7 @@ static enum status recover(struct engine *e, struct err *err)
                            "from a checkpoint, the newest is round_%06llu (model.init_from)",
                            (unsigned long long)(newest ? newest->round : 0));
     }
+    TRY(put_damaged_aside(e, err));
     if (!e->ledger.journal.open && newest) TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
     TRY(change_settings(e, err));

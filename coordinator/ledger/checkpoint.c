@@ -50,7 +50,9 @@ static void work_encode(const struct assignment *work, uint32_t n_fragments, str
     put_ranges(w, work->ranges, work->n_ranges);
     for (uint32_t f = 0; f < n_fragments; f++) {
         put_u64(w, work->versions[f]);
-        put_u8(w, work->parts[f].state);
+        bool held =
+            work->parts[f].state == PART_HELD; /* its DELTA record follows in the segment after the checkpoint */
+        put_u8(w, held ? PART_WAITED : work->parts[f].state);
         put_u16(w, work->parts[f].code);
     }
 }

@@ -20,7 +20,8 @@ struct checkpoint_info {
     uint64_t versions[LAYOUT_FRAGMENTS_MAX], hashes[LAYOUT_FRAGMENTS_MAX];
 };
 
-/* Writes the ledger as checkpoint `round`; journal segment `segment` follows it. No part may be in state HELD. */
+/* Writes the ledger as checkpoint `round`; journal segment `segment` follows it. A part in state HELD is written as
+ * WAITED: the caller has put a copy of its DELTA record into that segment. */
 enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                             struct err *err) MUST_CHECK;
 /* Fills a fresh ledger from checkpoint `round`. CORRUPT: a check failed; the text names it. MISMATCH: the checkpoint

@@ -55,25 +55,38 @@ static enum status check_format(const uint8_t head[JOURNAL_SEGMENT_HEADER], uint
                    (unsigned long long)segment, format, JOURNAL_FORMAT);
 }
 
+/* Finds the next valid record header from byte *at on; END: there is none. Its body may be damaged. */
+static enum status find_header(const struct journal_source *source, uint64_t *at, uint8_t *window, struct header *h,
+                               struct err *err)
+{
+    for (uint64_t from = *at; from + JOURNAL_RECORD_HEADER <= source->size;) {
+        uint64_t left = source->size - from;
+        size_t n = left < SCAN_WINDOW ? (size_t)left : SCAN_WINDOW;
+        TRY(source->read(source->ctx, from, window, n, err));
+        for (size_t i = 0; i + JOURNAL_RECORD_HEADER <= n; i++) {
+            if (window[i] != (record_magic & 0xff) || !header_decode(h, window + i)) continue;
+            *at = from + i;
+            return STATUS_OK;
+        }
+        from += n - (JOURNAL_RECORD_HEADER - 1);
+    }
+    return STATUS_END;
+}
+
 /* Searches the bytes after `at` for a record that calls the byte at `at` durable. A header has its own checksum, so a
  * header is enough. */
 static enum status was_durable(const struct journal_source *source, uint64_t at, bool *yes_p, struct err *err)
 {
     uint8_t *window = mem_alloc(1, SCAN_WINDOW);
     enum status status = window ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to search the journal");
+    struct header h;
     *yes_p = false;
-    for (uint64_t from = at + 1; status == STATUS_OK && !*yes_p && from + JOURNAL_RECORD_HEADER <= source->size;) {
-        uint64_t left = source->size - from;
-        size_t n = left < SCAN_WINDOW ? (size_t)left : SCAN_WINDOW;
-        status = source->read(source->ctx, from, window, n, err);
-        for (size_t i = 0; status == STATUS_OK && i + JOURNAL_RECORD_HEADER <= n && !*yes_p; i++) {
-            struct header h;
-            if (window[i] == (record_magic & 0xff) && header_decode(&h, window + i)) *yes_p = h.durable > at;
-        }
-        from += n - (JOURNAL_RECORD_HEADER - 1);
+    for (uint64_t from = at + 1; status == STATUS_OK && !*yes_p; from++) {
+        status = find_header(source, &from, window, &h, err);
+        *yes_p = status == STATUS_OK && h.durable > at;
     }
     mem_free(window);
-    return status;
+    return status == STATUS_END ? STATUS_OK : status;
 }
 
 struct scan {
@@ -132,22 +145,45 @@ enum status journal_scan(const struct journal_source *source, uint64_t *good_p, 
     if (bad)
         status = err_set(err, STATUS_CORRUPT,
                          "journal/%08llu.log is damaged at byte %llu, before records that were synced: restore "
-                         "it from a copy, or start a new run from a checkpoint (model.init_from)",
+                         "it from a copy, or run atoll repair RUN, which keeps all rounds before the damage",
                          (unsigned long long)source->segment, (unsigned long long)at);
 done:
     mem_free(scan.body);
     return status;
 }
 
-struct segment_at {
-    struct store *store;
-    uint64_t segment;
-};
+enum status journal_salvage(const struct journal_source *source, uint64_t from, journal_visit_fn visit, void *ctx,
+                            struct err *err)
+{
+    struct scan scan = {.source = source};
+    struct header h;
+    uint8_t *window = mem_alloc(1, SCAN_WINDOW);
+    enum status status = window ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to search the journal");
+    for (uint64_t at = from;
+         status == STATUS_OK && (status = find_header(source, &at, window, &h, err)) == STATUS_OK;) {
+        struct journal_ref ref = {source->segment, at + JOURNAL_RECORD_HEADER};
+        status = scan_record(&scan, at, err);
+        at += status == STATUS_OK ? JOURNAL_RECORD_HEADER + h.size : 1;
+        if (status == STATUS_OK && h.type != JOURNAL_MARK) status = visit(ctx, h.type, ref, scan.body, h.size, err);
+        if (status == STATUS_END) status = STATUS_OK; /* the body is damaged: search on */
+    }
+    mem_free(scan.body);
+    mem_free(window);
+    return status == STATUS_END ? STATUS_OK : status;
+}
 
 static enum status store_read(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
 {
-    const struct segment_at *s = ctx;
+    const struct journal_segment_at *s = ctx;
     return s->store->ops->segment_read(s->store, s->segment, offset, dst, size, err);
+}
+
+enum status journal_source_of(struct journal_source *source, struct journal_segment_at *at, struct store *store,
+                              uint64_t segment, bool last, struct err *err)
+{
+    *at = (struct journal_segment_at){store, segment};
+    *source = (struct journal_source){.read = store_read, .ctx = at, .segment = segment, .last = last};
+    return store->ops->segment_size(store, segment, &source->size, err);
 }
 
 static enum status begin_header(struct journal *j, struct err *err)
@@ -165,10 +201,10 @@ static enum status begin_header(struct journal *j, struct err *err)
 static enum status recover_segment(struct journal *j, uint64_t segment, bool last, journal_visit_fn visit, void *ctx,
                                    struct err *err)
 {
-    struct segment_at where = {j->store, segment};
-    struct journal_source source = {.read = store_read, .ctx = &where, .segment = segment, .last = last};
+    struct journal_segment_at where;
+    struct journal_source source;
     uint64_t good;
-    TRY(j->store->ops->segment_size(j->store, segment, &source.size, err));
+    TRY(journal_source_of(&source, &where, j->store, segment, last, err));
     TRY(journal_scan(&source, &good, visit, ctx, err));
     assert(good <= source.size);
     if (!last) return STATUS_OK;
@@ -178,6 +214,14 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
     TRY(j->store->ops->segment_continue(j->store, segment, good, err));
     *j = (struct journal){.store = j->store, .segment = segment, .size = good, .durable = good, .open = true};
     return good ? STATUS_OK : begin_header(j, err); /* 0: the crash lost the segment's header, too */
+}
+
+enum status journal_missing(uint64_t segment, struct err *err)
+{
+    return err_set(err, STATUS_CORRUPT,
+                   "journal/%08llu.log is missing: restore it from a copy, or run atoll repair RUN, which keeps all "
+                   "rounds before it",
+                   (unsigned long long)segment);
 }
 
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
@@ -191,10 +235,7 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         if (list[i] < first) continue;
         if (list[i] != expect++)
-            status = err_set(err, STATUS_CORRUPT,
-                             "journal/%08llu.log is missing: restore it from a copy, or start a "
-                             "new run from a checkpoint (model.init_from)",
-                             (unsigned long long)(expect - 1));
+            status = journal_missing(expect - 1, err);
         else
             status = recover_segment(journal, list[i], i + 1 == n, visit, ctx, err);
     }

@@ -42,6 +42,8 @@ typedef enum status (*journal_visit_fn)(void *ctx, uint16_t type, struct journal
  * of another format. */
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
                             void *ctx, struct err *err) MUST_CHECK;
+/* CORRUPT: the error of a segment that recovery needs and does not find. */
+enum status journal_missing(uint64_t segment, struct err *err);
 /* Starts segment `segment` after syncing the previous one. *journal is zeroed or open. */
 enum status journal_begin(struct journal *journal, struct store *store, uint64_t segment, struct err *err) MUST_CHECK;
 /* Appends one record; its body is the concatenation of parts[n]. *at: position of the body. */
@@ -57,6 +59,18 @@ struct journal_source {
     uint64_t segment, size;
     bool last; /* the last segment of the run, the only one that can have a torn tail */
 };
+
+/* The bytes of a segment of a store; `segment_at` must outlive the source. */
+struct journal_segment_at {
+    struct store *store;
+    uint64_t segment;
+};
+enum status journal_source_of(struct journal_source *source, struct journal_segment_at *at, struct store *store,
+                              uint64_t segment, bool last, struct err *err) MUST_CHECK;
+
+/* Visits every undamaged record from byte `from` on, except marks, and skips what is damaged between them. */
+enum status journal_salvage(const struct journal_source *source, uint64_t from, journal_visit_fn visit, void *ctx,
+                            struct err *err) MUST_CHECK;
 
 /* Scans one segment of untrusted bytes. *good_p: length of the prefix with complete records. */
 enum status journal_scan(const struct journal_source *source, uint64_t *good_p, journal_visit_fn visit, void *ctx,

@@ -254,6 +254,15 @@ static enum status damaged(struct err *err, uint16_t type, struct journal_ref at
                    (unsigned long long)at.segment, name, (unsigned long long)at.offset, why);
 }
 
+/* Not damage: the record has a good checksum, and the records before it fit. */
+static enum status other_update(struct err *err, struct journal_ref at)
+{
+    (void)damaged(err, RECORD_UPDATE, at,
+                  "the recomputed update differs from this one; continue with the program version that wrote the run");
+    if (err) err->code = STATUS_MISMATCH;
+    return STATUS_MISMATCH;
+}
+
 static enum status replay_update(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size,
                                  struct err *err)
 {
@@ -279,9 +288,7 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
     if (status == STATUS_OK) status = update_compute(l, &close, &computed, err);
     if (status == STATUS_OK && (computed.theta_hash != u.theta_hash || computed.payload_size != u.payload_size ||
                                 memcmp(computed.payload, u.payload, u.payload_size) != 0))
-        status = damaged(err, RECORD_UPDATE, at,
-                         "the recomputed update differs from this one; continue with the program version "
-                         "that wrote the run");
+        status = other_update(err, at);
     if (status == STATUS_OK) status = fold_update(l, &u, at, size - RECORD_CLOCK_BYTES);
     mem_free(named);
     return status;

@@ -70,8 +70,8 @@ enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t 
 /* Merges a fragment, takes the outer step, appends the update with `clock` and folds it in. */
 enum status ledger_close(struct ledger *l, const struct round_close *close, const struct record_clock *clock,
                          struct err *err) MUST_CHECK;
-/* Folds in a record that recovery read. CORRUPT with text: it contradicts the state, or the recomputed update differs
- * from the published one. */
+/* Folds in a record that recovery read. CORRUPT with text: it contradicts the state. MISMATCH with text: the recomputed
+ * update differs from the published one, so another program version wrote it. */
 enum status ledger_replay(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                           struct err *err) MUST_CHECK;
 /* Adds the position of an update to the log without applying it; the update is older than the checkpoint. */

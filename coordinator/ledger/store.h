@@ -48,6 +48,10 @@ struct store_ops {
     /* Writes the segment numbers into out[cap], ascending; LIMIT: there are more. */
     enum status (*segment_list)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
     enum status (*segment_remove)(struct store *s, uint64_t segment, struct err *err);
+    /* Moves a damaged segment out of the way, durably; nothing is deleted. Its first `keep` bytes stay as the segment;
+     * STORE_KEEP_NONE: the segment is gone. Writes the new place to name[cap]. */
+    enum status (*segment_put_aside)(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
+                                     struct err *err);
 
     /* Copies, durably, the files that later checkpoints contain beside their model:
      * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none);
@@ -66,6 +70,8 @@ struct store_ops {
     /* Reads theta[first .. first + count) of a checkpoint; layout: the run's. */
     enum status (*checkpoint_theta_read)(struct store *s, uint64_t round, const struct layout *layout, uint64_t first,
                                          float *dst, uint64_t count, struct err *err);
+    /* Renames a damaged checkpoint, so that no start loads it; its files stay. Writes the new name to name[cap]. */
+    enum status (*checkpoint_put_aside)(struct store *s, uint64_t round, char *name, size_t cap, struct err *err);
     /* Removes a checkpoint, durably on OK. Foreign files in its folder stay, and then the folder stays, too. */
     enum status (*checkpoint_remove)(struct store *s, uint64_t round, struct err *err);
 
@@ -83,6 +89,7 @@ struct store {
 };
 
 enum { SPOOL_ALIGN = 4096 };
+#define STORE_KEEP_NONE UINT64_MAX
 
 typedef enum status (*store_list_fn)(struct store *s, uint64_t *out, size_t cap, size_t *n_p, struct err *err);
 

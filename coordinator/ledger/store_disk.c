@@ -24,7 +24,7 @@ enum status store_disk_fail(struct err *err, const char *what, const char *path)
                    strerror(errno));
 }
 
-static void segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX])
+void store_disk_segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX])
 {
     snprintf(out, FILEIO_PATH_MAX, "%s/journal/%08llu.log", d->dir, (unsigned long long)segment);
 }
@@ -40,7 +40,7 @@ static void close_fd(int *fd)
 static enum status open_segment(struct store_disk *d, uint64_t segment, int flags, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
-    segment_path(d, segment, path);
+    store_disk_segment_path(d, segment, path);
     close_fd(&d->fd);
     close_fd(&d->read_fd);
     TRY(file_open_plain(path, flags | O_WRONLY, FILE_PUBLIC, &d->fd, err));
@@ -97,7 +97,7 @@ static enum status append(struct store *s, const struct store_part *parts, size_
     if (write_all(d->fd, iov, (int)n) != STATUS_OK) {
         char path[FILEIO_PATH_MAX];
         int cause = errno;
-        segment_path(d, d->segment, path);
+        store_disk_segment_path(d, d->segment, path);
         /* Remove the torn record. If this fails, too, recovery removes it. */
         if (ftruncate(d->fd, (off_t)d->size)) {
         }
@@ -133,7 +133,7 @@ static enum status segment_read(struct store *s, uint64_t segment, uint64_t offs
 {
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
-    segment_path(d, segment, path);
+    store_disk_segment_path(d, segment, path);
     if (d->read_fd < 0 || d->read_segment != segment) {
         close_fd(&d->read_fd);
         TRY(file_open_plain(path, O_RDONLY, 0, &d->read_fd, err));
@@ -146,7 +146,7 @@ static enum status segment_size(struct store *s, uint64_t segment, uint64_t *siz
 {
     char path[FILEIO_PATH_MAX];
     struct stat st;
-    segment_path(store_disk_of(s), segment, path);
+    store_disk_segment_path(store_disk_of(s), segment, path);
     if (stat(path, &st)) return store_disk_fail(err, "examine", path);
     *size_p = (uint64_t)st.st_size;
     return STATUS_OK;
@@ -194,7 +194,7 @@ static enum status segment_remove(struct store *s, uint64_t segment, struct err 
     struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX];
     if (d->read_segment == segment) close_fd(&d->read_fd);
-    segment_path(d, segment, path);
+    store_disk_segment_path(d, segment, path);
     return unlink(path) && errno != ENOENT ? store_disk_fail(err, "remove", path) : STATUS_OK;
 }
 
@@ -239,12 +239,14 @@ static const struct store_ops disk_ops = {
     .segment_size = segment_size,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
+    .segment_put_aside = store_disk_segment_put_aside,
     .files_keep = store_disk_files_keep,
     .checkpoint_write = store_disk_checkpoint_write,
     .checkpoint_list = store_disk_checkpoint_list,
     .checkpoint_state_size = store_disk_checkpoint_state_size,
     .checkpoint_state_read = store_disk_checkpoint_state_read,
     .checkpoint_theta_read = store_disk_checkpoint_theta_read,
+    .checkpoint_put_aside = store_disk_checkpoint_put_aside,
     .checkpoint_remove = store_disk_checkpoint_remove,
     .spool_write = store_spool_write,
     .spool_read = store_spool_read,

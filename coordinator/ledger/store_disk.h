@@ -2,7 +2,8 @@
  *
  *     store_disk.c             open, close, journal segments, the spool
  *     store_disk_files.c       tokenizer/: the files that checkpoints contain beside their models
- *     store_disk_checkpoints.c   checkpoints/: one folder per checkpoint */
+ *     store_disk_checkpoints.c   checkpoints/: one folder per checkpoint
+ *     store_disk_aside.c       damaged files are renamed, not removed */
 #ifndef COORDINATOR_STORE_DISK_H
 #define COORDINATOR_STORE_DISK_H
 
@@ -24,7 +25,8 @@ struct store_disk {
     uint64_t map_round;
     struct safetensors map;
     struct spool spool;
-    bool warned; /* a warning about a checkpoint that cannot be removed was logged */
+    char aside[80]; /* name of the folder for damaged segments, made at the first need; "": none yet */
+    bool warned;    /* a warning about a checkpoint that cannot be removed was logged */
 };
 
 static inline struct store_disk *store_disk_of(struct store *s)
@@ -38,6 +40,8 @@ enum status store_disk_fail(struct err *err, const char *what, const char *path)
 /* Reads exactly `size` bytes of an open file at `offset`; `path` is for error texts. IO, CORRUPT past the end. */
 enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t size, const char *path,
                                   struct err *err) MUST_CHECK;
+/* RUN/journal/00000012.log */
+void store_disk_segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX]);
 /* Writes the numbers of names PREFIX<digits>SUFFIX in a folder into out[cap], ascending. LIMIT: there are more. */
 enum status store_disk_list_numbers(const char *path, const char *prefix, const char *suffix, uint64_t *out, size_t cap,
                                     size_t *n_p, struct err *err) MUST_CHECK;
@@ -62,10 +66,16 @@ enum status store_disk_checkpoint_state_read(struct store *s, uint64_t round, ui
                                              struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_theta_read(struct store *s, uint64_t round, const struct layout *layout,
                                              uint64_t first, float *dst, uint64_t count, struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_put_aside(struct store *s, uint64_t round, char *name, size_t cap,
+                                            struct err *err) MUST_CHECK;
+enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
+                                         struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 /* Removes folders that a crash left under temporary names or without coordinator_state.bin. Only folders of a run, with
  * names and files that only Atoll writes, are removed. Then makes `latest` a link to the newest checkpoint. */
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;
+/* Makes `latest` a link to the newest checkpoint, if there is one. */
+enum status store_disk_name_latest(struct store_disk *d, struct err *err) MUST_CHECK;
 /* Unmaps the checkpoint whose theta was read last. */
 void store_disk_unmap(struct store_disk *d);
 

@@ -277,9 +277,19 @@ enum status store_disk_checkpoint_theta_read(struct store *s, uint64_t round, co
     return STATUS_OK;
 }
 
+enum status store_disk_name_latest(struct store_disk *d, struct err *err)
+{
+    uint64_t *rounds;
+    size_t n;
+    TRY(store_list(&d->base, d->base.ops->checkpoint_list, &rounds, &n, err));
+    enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK;
+    mem_free(rounds);
+    return status;
+}
+
 enum status store_disk_sweep(struct store_disk *d, struct err *err)
 {
-    uint64_t *segments, *rounds;
+    uint64_t *segments;
     size_t n;
     char path[FILEIO_PATH_MAX], sub[FILEIO_PATH_MAX];
     TRY(store_list(&d->base, d->base.ops->segment_list, &segments, &n, err));
@@ -297,9 +307,5 @@ enum status store_disk_sweep(struct store_disk *d, struct err *err)
             log_warn("cannot remove the incomplete checkpoint %.300s: %s", sub, strerror(errno));
     }
     closedir(dir);
-    TRY(store_list(&d->base, d->base.ops->checkpoint_list, &rounds, &n, err));
-    /* The user may have removed the checkpoint that `latest` names. */
-    enum status status = n ? name_latest(d, rounds[n - 1], err) : STATUS_OK;
-    mem_free(rounds);
-    return status;
+    return store_disk_name_latest(d, err); /* the user may have removed the checkpoint that it names */
 }

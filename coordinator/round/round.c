@@ -172,17 +172,30 @@ enum status round_fold_open(struct round *r, const struct round_open *open)
     return STATUS_OK;
 }
 
-static struct part *waited_part(struct round *r, uint32_t id, uint64_t round, uint32_t fragment)
+static struct part *open_part(struct round *r, uint32_t id, uint64_t round, uint32_t fragment)
 {
     struct member *m = member_by_id(&r->members, id);
     if (!m || !m->work.open || m->work.round != round || fragment >= r->p.n_fragments) return NULL;
-    struct part *part = &m->work.parts[fragment];
-    return part->state == PART_WAITED ? part : NULL;
+    return &m->work.parts[fragment];
+}
+
+static struct part *waited_part(struct round *r, uint32_t id, uint64_t round, uint32_t fragment)
+{
+    struct part *part = open_part(r, id, round, fragment);
+    return part && part->state == PART_WAITED ? part : NULL;
+}
+
+/* The held part that holds the same delta: a copy in a later segment (engine_checkpoint.c: carry_held). */
+static struct part *held_part(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *copy)
+{
+    struct part *part = open_part(r, id, round, fragment);
+    return part && part->state == PART_HELD && part->bytes == copy->bytes && part->crc == copy->crc ? part : NULL;
 }
 
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *part)
 {
     struct part *slot = waited_part(r, id, round, fragment);
+    if (!slot) slot = held_part(r, id, round, fragment, part);
     if (!slot || !part->tokens) return STATUS_STATE;
     *slot = *part;
     slot->state = PART_HELD;

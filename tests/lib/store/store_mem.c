@@ -1,5 +1,6 @@
 #include "tests/lib/store/store_mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -185,6 +186,21 @@ static enum status checkpoint_remove(struct store *s, uint64_t round, struct err
     return STATUS_OK;
 }
 
+static enum status checkpoint_put_aside(struct store *s, uint64_t round, char *name, size_t cap, struct err *err)
+{
+    snprintf(name, cap, "round_%06llu.damaged", (unsigned long long)round);
+    return checkpoint_remove(s, round, err);
+}
+
+static enum status segment_put_aside(struct store *s, uint64_t number, uint64_t keep, char *name, size_t cap,
+                                     struct err *err)
+{
+    snprintf(name, cap, "journal.damaged/%08llu.log", (unsigned long long)number);
+    if (keep == STORE_KEEP_NONE) return segment_remove(s, number, err);
+    store_mem_cut(s, number, keep);
+    return STATUS_OK;
+}
+
 static enum status checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err)
 {
     struct store_mem *m = of(s);
@@ -279,11 +295,13 @@ static const struct store_ops mem_ops = {
     .segment_size = segment_size,
     .segment_list = segment_list,
     .segment_remove = segment_remove,
+    .segment_put_aside = segment_put_aside,
     .checkpoint_write = checkpoint_write,
     .checkpoint_list = checkpoint_list,
     .checkpoint_state_size = checkpoint_state_size,
     .checkpoint_state_read = checkpoint_state_read,
     .checkpoint_theta_read = checkpoint_theta_read,
+    .checkpoint_put_aside = checkpoint_put_aside,
     .checkpoint_remove = checkpoint_remove,
     .spool_write = spool_write,
     .spool_read = spool_read,

@@ -401,6 +401,7 @@ static void test_checkpoint_of_other_format_is_refused(void **state)
     uint64_t round;
     begin(diloco);
     rig_play(&rig, NULL);
+    uint64_t theta = rig_theta_hash(&rig);
     engine_destroy(rig.engine);
     rig.engine = NULL;
     uint8_t *bytes = store_mem_state(rig.store, &round);
@@ -414,12 +415,9 @@ static void test_checkpoint_of_other_format_is_refused(void **state)
     assert_string_equal(err.msg, line);
     rig.engine = NULL;
     bytes[6] = 'x';
-    assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "has an unknown format: restore the folder checkpoints/round_"));
-    rig.engine = NULL;
-    bytes[6] = '1';
     err = (struct err){0};
-    if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s", err.msg); /* damage, no format: the one before is enough */
+    assert_true(rig_theta_hash(&rig) == theta);
     rig_close(&rig);
 }
 
@@ -524,7 +522,7 @@ static void test_replay_detects_forged_update(void **state)
     assert_int_equal(journal_recover(&from, rig.store, 0, forge, &to, &err), STATUS_OK);
     struct store *honest = rig.store;
     rig.store = forged;
-    assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
+    assert_int_equal(rig_start(&rig, &err), STATUS_MISMATCH);
     assert_non_null(strstr(err.msg, "the recomputed update differs"));
     store_mem_destroy(forged);
     rig.store = honest;

@@ -1,0 +1,329 @@
+/* Repair: a run whose journal or checkpoints are damaged anywhere starts again, with every round before the damage, and
+ * ends at the same parameters. ctest: timeout=180 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/mem.h"
+#include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/record.h"
+#include "coordinator/ledger/repair.h"
+#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/store_mem.h"
+
+static struct rig rig;
+static struct err err;
+
+enum { MARKS_MAX = 512, SEGMENTS_MAX = 16 };
+
+/* The state after each message, by the size of the journal's last segment at that time. */
+struct mark {
+    uint64_t segment, size, theta, versions[2], rounds;
+};
+
+static struct mark marks[MARKS_MAX];
+static size_t n_marks;
+
+static struct mark look(void)
+{
+    struct mark mark = {.theta = rig_theta_hash(&rig)};
+    struct engine_summary sum;
+    uint64_t list[SEGMENTS_MAX];
+    size_t n, size;
+    assert_int_equal(rig.store->ops->segment_list(rig.store, list, SEGMENTS_MAX, &n, NULL), STATUS_OK);
+    mark.segment = list[n - 1];
+    assert_non_null(store_mem_segment(rig.store, mark.segment, &size, NULL));
+    mark.size = size;
+    engine_summary(rig.engine, &sum);
+    mark.rounds = sum.rounds;
+    for (uint32_t f = 0; f < 2; f++) mark.versions[f] = engine_version(rig.engine, f);
+    return mark;
+}
+
+static void note(void)
+{
+    assert_true(n_marks < MARKS_MAX);
+    marks[n_marks++] = look();
+}
+
+/* Eight rounds with checkpoints 0, 3, 6, 8; all of the journal stays. */
+static const char *const settings[] = {"coordinator.min_workers=2",
+                                       "codec.up=int8:16",
+                                       "codec.down=int8:16",
+                                       "checkpoint.every=3",
+                                       "checkpoint.keep=0",
+                                       "train.max_steps=16",
+                                       NULL};
+enum { ROUNDS = 8 };
+
+static struct store *whole;             /* of the complete run */
+static uint64_t theta, last, model_end; /* model_end: the end of the MODEL record in segment 0 */
+static uint64_t checkpoints[SEGMENTS_MAX];
+static size_t n_checkpoints;
+
+static enum status find_model(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                              struct err *why)
+{
+    (void)ctx, (void)body, (void)why;
+    if (type == RECORD_MODEL) model_end = at.offset + size;
+    return STATUS_OK;
+}
+
+static int play_once(void **state)
+{
+    (void)state;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    note();
+    struct journal_segment_at at;
+    struct journal_source source;
+    if (journal_source_of(&source, &at, rig.store, 0, true, NULL) != STATUS_OK) return -1;
+    if (journal_salvage(&source, 0, find_model, NULL, NULL) != STATUS_OK) return -1;
+    rig_play(&rig, note);
+    theta = rig_theta_hash(&rig);
+    last = look().segment;
+    if (rig.store->ops->checkpoint_list(rig.store, checkpoints, SEGMENTS_MAX, &n_checkpoints, NULL) != STATUS_OK)
+        return -1;
+    size_t live = mem_live_bytes();
+    if (store_mem_copy(&whole, rig.store) != STATUS_OK) return -1;
+    rig.live += mem_live_bytes() - live;
+    rig_close(&rig);
+    return last >= 4 && n_checkpoints == 4 ? 0 : -1;
+}
+
+static int forget(void **state)
+{
+    (void)state;
+    store_mem_destroy(whole);
+    return 0;
+}
+
+/* A copy of the run on a stopped rig, without its newest checkpoints. */
+static void take_copy(size_t without)
+{
+    rig_open(&rig, settings);
+    engine_destroy(rig.engine);
+    store_mem_destroy(rig.store);
+    rig.engine = NULL;
+    assert_int_equal(store_mem_copy(&rig.store, whole), STATUS_OK);
+    rig_forget(&rig);
+    for (size_t i = 0; i < without; i++)
+        assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, checkpoints[n_checkpoints - 1 - i], NULL),
+                         STATUS_OK);
+}
+
+static void ignore_move(void *ctx, const char *from, const char *to)
+{
+    (void)ctx, (void)from;
+    assert_non_null(strstr(to, ".damaged"));
+}
+
+static void start(const char *what)
+{
+    err = (struct err){0};
+    if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
+}
+
+/* The newest state of the run that lies completely before this byte. */
+static const struct mark *before(uint64_t segment, uint64_t at)
+{
+    const struct mark *found = &marks[0];
+    for (size_t i = 0; i < n_marks; i++)
+        if (marks[i].segment < segment || (marks[i].segment == segment && marks[i].size <= at)) found = &marks[i];
+    return found;
+}
+
+/* Whether a state of these versions was ever there, with this theta. */
+static bool existed(const struct mark *m)
+{
+    bool any = false;
+    for (size_t i = 0; i < n_marks; i++) {
+        if (marks[i].versions[0] != m->versions[0] || marks[i].versions[1] != m->versions[1]) continue;
+        if (marks[i].theta == m->theta) return true;
+        any = true;
+    }
+    return !any; /* between two messages */
+}
+
+/* Repairs, starts and compares. `least`: the state that must survive. */
+static void repair_and_start(const char *what, const struct mark *least, bool play)
+{
+    struct repair r, again;
+    err = (struct err){0};
+    if (repair_run(&r, rig.store, ignore_move, NULL, &err) != STATUS_OK) fail_msg("%s: %s", what, err.msg);
+    start(what);
+    struct mark found = look();
+    if (found.rounds != r.rounds_kept)
+        fail_msg("%s: repair keeps %d rounds, the coordinator has %d", what, (int)r.rounds_kept, (int)found.rounds);
+    if (found.versions[0] < least->versions[0] || found.versions[1] < least->versions[1])
+        fail_msg("%s: version %d is lost, only %d is there", what, (int)least->versions[0], (int)found.versions[0]);
+    if (!existed(&found)) fail_msg("%s: a state that never existed", what);
+    assert_true(r.rounds_kept + r.rounds_lost <= ROUNDS);
+    assert_int_equal(repair_run(&again, rig.store, ignore_move, NULL, &err), STATUS_OK);
+    if (again.needed) fail_msg("%s: the second repair finds damage", what);
+    if (play && !engine_done(rig.engine)) {
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        rig_play(&rig, NULL);
+        if (rig_theta_hash(&rig) != theta) fail_msg("%s: the run ends at other parameters", what);
+    }
+    repair_finish(&r);
+    repair_finish(&again);
+    rig_close(&rig);
+}
+
+enum damage { FLIP, CUT, MISSING };
+
+/* Damages the segment; returns the byte from which it is damaged. */
+static size_t damage(enum damage how, uint64_t segment, size_t at)
+{
+    size_t size;
+    uint8_t *bytes = store_mem_segment(rig.store, segment, &size, NULL);
+    assert_non_null(bytes);
+    at = at < size ? at : size - 1;
+    if (how == FLIP) bytes[at] ^= 0x10;
+    if (how == CUT) store_mem_cut(rig.store, segment, at);
+    if (how == MISSING) assert_int_equal(rig.store->ops->segment_remove(rig.store, segment, NULL), STATUS_OK);
+    return how == MISSING ? 0 : at;
+}
+
+/* Every segment, damaged at many places, with every number of checkpoints left. */
+static void test_every_damage_of_the_journal(void **state)
+{
+    (void)state;
+    char what[128];
+    int played = 0, refused = 0;
+    for (size_t without = 0; without <= n_checkpoints; without++) {
+        for (uint64_t segment = 0; segment <= last; segment++) {
+            size_t size;
+            assert_non_null(store_mem_segment(whole, segment, &size, NULL));
+            for (size_t step = 0; step <= 12; step++) {
+                enum damage how = step == 12 ? MISSING : step % 3 == 2 ? CUT : FLIP;
+                take_copy(without);
+                size_t at = damage(how, segment, step * size / 12 + step);
+                snprintf(what, sizeof what, "damage %d of segment %d at byte %zu, without %zu checkpoints", (int)how,
+                         (int)segment, at, without);
+                const struct mark *least = before(segment, at);
+                uint64_t base = without < n_checkpoints ? checkpoints[n_checkpoints - without - 1] : 0;
+                struct mark checkpoint = {.versions = {base, base}};
+                if (least->versions[0] < base) least = &checkpoint;
+                /* Without a MODEL record nothing is left, and nothing is changed. */
+                if (without == n_checkpoints && segment == 0 && at < model_end) {
+                    struct repair r;
+                    assert_int_equal(repair_run(&r, rig.store, ignore_move, NULL, &err), STATUS_NOTFOUND);
+                    assert_non_null(strstr(err.msg, "no round can be kept: restore the folder from a copy"));
+                    repair_finish(&r);
+                    rig_close(&rig);
+                    refused++;
+                    continue;
+                }
+                repair_and_start(what, least, step % 4 == 1);
+                played += step % 4 == 1;
+            }
+        }
+    }
+    assert_true(played > 20 && refused > 1);
+}
+
+/* A start does without a damaged checkpoint by itself, and loses nothing. */
+static void test_damaged_newest_checkpoint_is_skipped(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < 3; at++) {
+        uint64_t round, list[SEGMENTS_MAX];
+        size_t n;
+        take_copy(0);
+        uint8_t *bytes = store_mem_state(rig.store, &round);
+        bytes[at == 0 ? 0 : at == 1 ? 60 : 300] ^= 1;
+        start("damaged newest checkpoint");
+        assert_true(rig_theta_hash(&rig) == theta);
+        assert_int_equal(look().rounds, ROUNDS);
+        assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, SEGMENTS_MAX, &n, NULL), STATUS_OK);
+        for (size_t i = 0; i < n; i++)
+            assert_int_not_equal(list[i], round); /* renamed, so that no start reads it again */
+        rig_close(&rig);
+    }
+}
+
+/* The report names what the cut part held. */
+static void test_report_names_lost_work(void **state)
+{
+    (void)state;
+    struct repair r;
+    take_copy(1); /* the base is round 6; its segment holds rounds 7 and 8 */
+    size_t size;
+    uint8_t *bytes = store_mem_segment(rig.store, last - 1, &size, NULL);
+    bytes[JOURNAL_SEGMENT_HEADER + 4] ^= 1;
+    assert_int_equal(repair_run(&r, rig.store, ignore_move, NULL, &err), STATUS_OK);
+    assert_true(r.needed && r.cut && !r.missing && r.has_base);
+    assert_int_equal(r.base, 6);
+    assert_int_equal(r.segment, last - 1);
+    assert_int_equal(r.at, JOURNAL_SEGMENT_HEADER);
+    assert_int_equal(r.rounds_kept, 6);
+    assert_int_equal(r.rounds_lost, 2);
+    assert_int_equal(r.updates_lost, 4); /* two fragments */
+    assert_int_equal(r.n_workers, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r.workers[i].deltas, 4);
+        assert_string_equal(r.workers[i].name, rig.workers[i].name);
+    }
+    repair_finish(&r);
+    start("repaired run");
+    rig_close(&rig);
+}
+
+static void test_whole_run_needs_no_repair(void **state)
+{
+    (void)state;
+    struct repair r;
+    take_copy(0);
+    assert_int_equal(repair_run(&r, rig.store, ignore_move, NULL, &err), STATUS_OK);
+    assert_false(r.needed);
+    assert_int_equal(r.rounds_kept, ROUNDS);
+    repair_finish(&r);
+    start("whole run");
+    rig_close(&rig);
+}
+
+/* checkpoints/ was deleted by hand while a delta was held: the checkpoint that the start writes is whole. */
+static void test_lost_checkpoints_while_a_delta_is_held(void **state)
+{
+    (void)state;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    rig_deliver_all(&rig, 2, 0.5f);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 0.25f).type, MSG_CREDIT);
+    assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, 0, &err), STATUS_OK);
+    for (int i = 0; i < 3; i++) {
+        engine_destroy(rig.engine);
+        rig.engine = NULL;
+        store_mem_crash(rig.store, false, 0);
+        start("start without checkpoints");
+        assert_int_equal(look().rounds, 1);
+    }
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_play(&rig, NULL);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_damage_of_the_journal),
+        cmocka_unit_test(test_damaged_newest_checkpoint_is_skipped),
+        cmocka_unit_test(test_report_names_lost_work),
+        cmocka_unit_test(test_whole_run_needs_no_repair),
+        cmocka_unit_test(test_lost_checkpoints_while_a_delta_is_held),
+    };
+    return cmocka_run_group_tests(tests, play_once, forget);
+}
