@@ -172,6 +172,7 @@ struct msg_heartbeat {
     uint64_t eval_id;     /* evaluation in progress or finished last; 0 = none */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+    uint64_t received, expected; /* bytes of the objects that it is downloading; expected 0: none, or not known yet */
 };
 
 struct msg_heartbeat_ack {
@@ -259,6 +260,7 @@ struct metrics_step {
     float grad_norm; /* may be NaN or infinity too */
     uint64_t tokens;
     uint32_t step_us; /* 0: not known, or more than 32 bits hold, 71 minutes */
+    uint64_t age_us;  /* from the end of the step to this message */
 };
 
 struct msg_metrics {

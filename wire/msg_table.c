@@ -44,9 +44,11 @@ static const struct field number[] = {{.name = "number", .kind = FIELD_U64, .max
 static const struct field version[] = {U64(wire_version, version), U64(wire_version, hash), END};
 static const struct field range[] = {U64(wire_range, start), U64(wire_range, count), END};
 static const struct field step[] = {
-    U64(metrics_step, round),    U32(metrics_step, step),    F64(metrics_step, position),
-    F32_ANY(metrics_step, loss), F32(metrics_step, lr),      F32_ANY(metrics_step, grad_norm),
-    U64(metrics_step, tokens),   U32(metrics_step, step_us), END,
+    U64(metrics_step, round),    U32(metrics_step, step),
+    F64(metrics_step, position), F32_ANY(metrics_step, loss),
+    F32(metrics_step, lr),       F32_ANY(metrics_step, grad_norm),
+    U64(metrics_step, tokens),   U32(metrics_step, step_us),
+    U64(metrics_step, age_us),   END,
 };
 
 static const struct field hello[] = {
@@ -101,6 +103,8 @@ static const struct field heartbeat[] = {
     U64(msg_heartbeat, eval_id),
     COUNT(msg_heartbeat, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_heartbeat, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    U64(msg_heartbeat, received),
+    U64(msg_heartbeat, expected),
     END,
 };
 static const struct field heartbeat_ack[] = {

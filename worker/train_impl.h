@@ -36,7 +36,10 @@ struct step_queue {
     uint64_t end;     /* one past the newest record */
     uint64_t sent_us; /* when the last message was sent */
     uint64_t lost;    /* records dropped unsent, not yet logged */
-    struct metrics_step records[STEP_QUEUE_MAX];
+    struct {
+        struct metrics_step step;
+        uint64_t done_us;
+    } records[STEP_QUEUE_MAX];
 };
 
 struct trainer {
@@ -91,10 +94,10 @@ void train_end_skips(struct skip_log *log);
 void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
 /* One step is done: queues its record for METRICS, logs every log.every_steps. */
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);
-/* When the queue is full the oldest record is dropped. */
-void step_queue_add(struct step_queue *q, const struct metrics_step *step);
-/* Fill m->steps with the next records that are not sent, at most WIRE_METRICS_MAX. */
-void step_queue_batch(const struct step_queue *q, struct msg_metrics *m);
+/* The step ended at done_us. When the queue is full the oldest record is dropped. */
+void step_queue_add(struct step_queue *q, const struct metrics_step *step, uint64_t done_us);
+/* Fill m->steps with the next records that are not sent, at most WIRE_METRICS_MAX, and their ages at now_us. */
+void step_queue_batch(const struct step_queue *q, struct msg_metrics *m, uint64_t now_us);
 /* The next n records were sent. */
 void step_queue_sent(struct step_queue *q, uint32_t n, uint64_t now_us);
 /* The coordinator answered a heartbeat that was sent at acked_us: it has every message sent before. */

@@ -60,16 +60,18 @@ void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result)
 {
     double loss = result->tokens ? result->loss_sum / (double)result->tokens : NAN;
-    step_queue_add(&t->steps, &(struct metrics_step){
-                                  .round = note->round,
-                                  .step = note->step,
-                                  .position = note->position,
-                                  .loss = (float)loss,
-                                  .lr = finite_or_zero(note->lr),
-                                  .grad_norm = (float)result->grad_norm,
-                                  .tokens = result->tokens,
-                                  .step_us = microseconds(result->compute_s),
-                              });
+    step_queue_add(&t->steps,
+                   &(struct metrics_step){
+                       .round = note->round,
+                       .step = note->step,
+                       .position = note->position,
+                       .loss = (float)loss,
+                       .lr = finite_or_zero(note->lr),
+                       .grad_norm = (float)result->grad_norm,
+                       .tokens = result->tokens,
+                       .step_us = microseconds(result->compute_s),
+                   },
+                   clock_monotonic_us());
     t->steps_done++;
     if (result->skipped) train_note_skip(&t->skips, &t->config, note->position, clock_monotonic_us());
     if (t->steps_done % t->config.log.every_steps) return;
@@ -80,7 +82,7 @@ void train_note_step(struct trainer *t, const struct step_note *note, const stru
              loss, note->lr, result->grad_norm, speed);
 }
 
-void step_queue_add(struct step_queue *q, const struct metrics_step *step)
+void step_queue_add(struct step_queue *q, const struct metrics_step *step, uint64_t done_us)
 {
     if (q->end - q->first == STEP_QUEUE_MAX) {
         if (q->next == q->first) {
@@ -89,15 +91,21 @@ void step_queue_add(struct step_queue *q, const struct metrics_step *step)
         }
         q->first++;
     }
-    q->records[q->end++ % STEP_QUEUE_MAX] = *step;
+    q->records[q->end % STEP_QUEUE_MAX].step = *step;
+    q->records[q->end++ % STEP_QUEUE_MAX].done_us = done_us;
     assert(q->first <= q->next && q->next < q->end && q->end - q->first <= STEP_QUEUE_MAX);
 }
 
-void step_queue_batch(const struct step_queue *q, struct msg_metrics *m)
+void step_queue_batch(const struct step_queue *q, struct msg_metrics *m, uint64_t now_us)
 {
     m->n_steps = 0;
-    for (uint64_t at = q->next; at < q->end && m->n_steps < WIRE_METRICS_MAX; at++)
-        m->steps[m->n_steps++] = q->records[at % STEP_QUEUE_MAX];
+    for (uint64_t at = q->next; at < q->end && m->n_steps < WIRE_METRICS_MAX; at++) {
+        struct metrics_step *step = &m->steps[m->n_steps++];
+        uint64_t done_us = q->records[at % STEP_QUEUE_MAX].done_us;
+        *step = q->records[at % STEP_QUEUE_MAX].step;
+        assert(done_us <= now_us);
+        step->age_us = now_us - done_us;
+    }
 }
 
 void step_queue_sent(struct step_queue *q, uint32_t n, uint64_t now_us)
@@ -160,7 +168,7 @@ void train_send_metrics(struct trainer *t, bool force, uint64_t now_us)
     if (resend_if_changed(t, session)) force = true; /* the run may end before a second has passed */
     if (!force && q->end - q->next < WIRE_METRICS_MAX && now_us < q->sent_us + METRICS_US) return;
     while (q->next < q->end) {
-        step_queue_batch(q, m);
+        step_queue_batch(q, m, clock_monotonic_us());
         put_times(t, m);
         link_bytes(t->link, &m->bytes_up, &m->bytes_down);
         if (outer_loop_metrics(t->loop, m) != STATUS_OK) return;

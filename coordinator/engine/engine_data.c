@@ -93,6 +93,27 @@ static enum status refuse_part(struct engine *e, struct session *s, const struct
     return STATUS_OK;
 }
 
+/* Measures the upload of this round's delta: delivered fragments, and those in transfer. */
+static void note_upload(const struct engine *e, struct session *s)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    uint64_t have = 0, total = 0;
+    bool waited = false;
+    for (uint32_t f = 0; m && m->work.open && f < e->ledger.layout.n_fragments; f++) {
+        const struct part *part = &m->work.parts[f];
+        const struct upload *u = &s->uploads[f];
+        uint64_t done = part->state == PART_HELD ? part->bytes : 0;
+        waited = waited || part->state == PART_WAITED;
+        have += u->active ? u->have : done;
+        total += u->active ? u->offer.bytes : done;
+    }
+    transfer_note(&s->up, have, total, e->now_us);
+    if (waited && !s->up_from_us) s->up_from_us = e->now_us;
+    if (waited || !s->up_from_us) return;
+    s->up_us = e->now_us - s->up_from_us;
+    s->up_from_us = 0;
+}
+
 static struct round_offer offer_of(const struct msg_offer *m)
 {
     return (struct round_offer){.round = m->round,
@@ -121,6 +142,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
     struct upload *u = &s->uploads[m->fragment];
     upload_start(u, m, free_slot(e, m->fragment));
+    note_upload(e, s);
     send_credit(e, s, m->round, m->fragment, u->have, u->upto);
     return STATUS_OK;
 }
@@ -182,6 +204,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     s->idle_us = e->now_us;
     round_note_delivery(round, m, offer.fragment, e->now_us);
+    note_upload(e, s);
     send_credit(e, s, offer.round, offer.fragment, offer.bytes, offer.bytes);
     engine_progress(e);
     return STATUS_OK;
@@ -201,6 +224,7 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
     case STATUS_AGAIN: /* a chunk was lost or repeated: the worker times out and offers again */ return STATUS_OK;
     default: log_warn("ignored a damaged chunk of %s", s->name); return STATUS_OK;
     }
+    note_upload(e, s);
     if (upload_complete(u)) return deliver(e, s, u, err);
     if (upload_extend(u)) send_credit(e, s, u->offer.round, m->fragment, u->have, u->upto);
     return STATUS_OK;
@@ -281,6 +305,7 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
         struct session *s = &e->sessions.sessions[i];
         if (!s->id) continue;
         download_wake(&s->download, close->fragment, version, size);
+        if (!s->down_from_us) s->down_from_us = e->now_us;
         leave_out_own(s, close->fragment, version);
     }
 }

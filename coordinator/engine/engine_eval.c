@@ -76,6 +76,7 @@ static void start(struct engine *e, bool final)
     if (!n) n = 1; /* the next worker takes the whole evaluation */
     assert(!run->open && n <= run->cap && n <= windows);
     run->open = true;
+    run->begun_us = e->now_us;
     run->final = final;
     take_newest(e);
     run->n = n;
@@ -167,15 +168,18 @@ static enum status finish(struct engine *e, struct err *err)
                  (unsigned long long)run->round, config_divergence_advice(&e->config));
         engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
     }
-    assert(run->open);
+    assert(run->open && e->now_us >= run->begun_us);
     run->open = false;
+    double eval_s = (double)(e->now_us - run->begun_us) * 1e-6;
+    if (!run->final) pace_eval(&e->pace, eval_s);
     record_eval_encode(&record, &w);
     TRY(ledger_write(&e->ledger, RECORD_EVAL, body, w.pos, NULL, err));
     struct engine_event event = {.kind = ENGINE_EVENT_EVAL,
                                  .eval = {.round = run->round,
                                           .version = run->versions[0],
                                           .tokens = run->tokens,
-                                          .val_loss = record.loss_sum / (double)record.tokens}};
+                                          .val_loss = record.loss_sum / (double)record.tokens,
+                                          .eval_s = eval_s}};
     engine_emit(e, &event);
     engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
     for (uint32_t i = 0; i < e->sessions.cap; i++)
@@ -188,7 +192,7 @@ enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err)
     bool final = false;
     if (!e->eval.open && due(e, &final) && (barrier(e) || final)) start(e, final);
     if (!e->eval.open) {
-        if (e->info.pending && !due(e, &final) && !round_over(&e->ledger.round)) engine_flush_round(e, NAN);
+        if (e->info.pending && !due(e, &final) && !round_over(&e->ledger.round)) engine_flush_round(e, NAN, NAN);
         return STATUS_OK;
     }
     distribute(e);

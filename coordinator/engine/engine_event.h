@@ -12,6 +12,7 @@ enum engine_event_kind {
     ENGINE_EVENT_LEAVE,      /* line */
     ENGINE_EVENT_EVICT,      /* line */
     ENGINE_EVENT_FAULT,      /* line */
+    ENGINE_EVENT_LINK,       /* line: transfers take most of a round, or no longer do */
     ENGINE_EVENT_WAITING,    /* line: the run waits longer than usual */
     ENGINE_EVENT_RESTART,    /* restart: this engine continues the run in the store */
     ENGINE_EVENT_STEP,       /* step: one inner step of one worker */
@@ -37,6 +38,7 @@ struct engine_event_restart {
 struct engine_event_step {
     const char *worker;
     uint64_t step, round, tokens; /* tokens: of the run so far */
+    double age_s;                 /* from the end of the step to this event */
     double loss, lr, grad_norm;
     bool skipped; /* the gradient was not finite: the worker skipped the step */
     bool timed;   /* the worker measured the step: the next two are set */
@@ -56,11 +58,14 @@ struct engine_event_update {
     uint64_t relay_bytes, union_bytes;
 };
 
-/* NaN: unknown. loss, compute_s, wait_s: no delta was merged. val_loss: this version was not evaluated. */
+/* NaN: unknown. loss, compute_s, wait_s: no delta was merged. val_loss, eval_s: this version was not evaluated. */
 struct engine_event_round {
     uint64_t round, rounds, version, tokens;
     double loss, val_loss;
     double round_s, compute_s, wait_s;
+    double eval_s;                 /* of the evaluation after it, which round_s does not contain */
+    double link_s;                 /* transfers of the slowest worker: its delta, and the update before */
+    double eta_s;                  /* time left, from medians of recent rounds and evaluations */
     uint64_t bytes_up, bytes_down; /* of the run so far */
     uint32_t workers, delivered;   /* workers assigned; deltas merged */
     const char *codec;             /* codec of the last update, or NULL */
@@ -69,7 +74,7 @@ struct engine_event_round {
 
 struct engine_event_eval {
     uint64_t round, version, tokens; /* of the evaluated parameters */
-    double val_loss;
+    double val_loss, eval_s;
 };
 
 struct engine_event_checkpoint {
@@ -96,7 +101,7 @@ struct engine_event {
     };
 };
 
-/* JOIN, LEAVE, EVICT, FAULT and WAITING. */
+/* JOIN, LEAVE, EVICT, FAULT, LINK and WAITING. */
 static inline bool engine_event_is_line(const struct engine_event *event)
 {
     return event->kind <= ENGINE_EVENT_WAITING;

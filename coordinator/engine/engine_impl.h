@@ -22,6 +22,7 @@
 #define COORDINATOR_ENGINE_IMPL_H
 
 #include "coordinator/engine/engine.h"
+#include "coordinator/engine/pace.h"
 #include "coordinator/engine/rate.h"
 #include "coordinator/engine/repeat.h"
 #include "coordinator/engine/session.h"
@@ -55,6 +56,7 @@ struct eval_share {
 
 struct eval_run {
     bool open, final;
+    uint64_t begun_us;
     uint64_t round, tokens; /* rounds done and tokens merged at these versions */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     struct eval_share *shares; /* [cap] */
@@ -117,6 +119,9 @@ struct engine {
     uint64_t rounds_begun;    /* barrier: the newest opened round, from 1 */
     uint64_t round_begun_us;  /* record_clock time of its opening; async: of the end of the previous round */
     char slowest[WIRE_NAME_MAX];
+    struct pace pace;
+    double train_loss;                          /* of the last round; NaN: none */
+    char link_text[384];                        /* the last LINK event, while transfers take most of a round */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_UNASSIGNED + 1];   /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
@@ -155,6 +160,8 @@ void engine_hear(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
 /* The session holds a share of the open evaluation. */
 bool engine_eval_holds(const struct engine *e, const struct session *s);
+/* An update exists that the worker has not applied yet, by its last heartbeat. */
+bool engine_lacks_update(const struct engine *e, const struct session *s);
 /* Recomputes whether the member can take work; called after a change of work, evaluation or state. */
 void engine_refresh_ready(struct engine *e, struct session *s);
 /* Silence after which the member of this session is evicted; s NULL: it has no session. Half of the usual limit if its
@@ -169,8 +176,10 @@ enum status engine_write(struct engine *e, enum record_type type, const uint8_t 
                          const struct store_part *payload, struct err *err) MUST_CHECK;
 /* Follows a record that was folded in, live or in recovery. body: used for DELTA only. */
 void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, size_t size);
-/* Emits the pending round event, if any. */
-void engine_flush_round(struct engine *e, double val_loss);
+/* Emits the pending round event, if any. eval_s: seconds of its evaluation; NaN: unknown. */
+void engine_flush_round(struct engine *e, double val_loss, double eval_s);
+/* Seconds until the end of the run; NaN: unknown. */
+double engine_eta_s(const struct engine *e);
 
 /* --- engine_checkpoint.c --- */
 enum status engine_checkpoint(struct engine *e, struct err *err) MUST_CHECK;

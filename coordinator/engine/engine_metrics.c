@@ -10,6 +10,8 @@ enum { SKIPS_LINE_US = 30000000, STRANGE_LINE_US = 1000000 };
 
 #define BYTES_END ((uint64_t)1 << 53) /* JSON numbers are exact below */
 
+static const uint64_t age_max_us = 7 * 86400 * UINT64_C(1000000); /* no outage with a full queue lasts longer */
+
 /* Merged tokens, plus the tokens of reported steps whose rounds are not merged yet. */
 static uint64_t tokens_so_far(const struct engine *e)
 {
@@ -96,6 +98,7 @@ static void emit_step(struct engine *e, const struct session *s, const struct ms
                                           .step = (uint64_t)(step->position + 1.5),
                                           .round = step->round + 1,
                                           .tokens = tokens_so_far(e),
+                                          .age_s = step->age_us <= age_max_us ? (double)step->age_us * 1e-6 : 0,
                                           .loss = (double)step->loss,
                                           .lr = (double)step->lr,
                                           .grad_norm = (double)step->grad_norm,

@@ -29,11 +29,23 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
     return STATUS_OK;
 }
 
+static void note_download(const struct engine *e, struct session *s)
+{
+    uint64_t total = s->last.expected;
+    transfer_note(&s->down, s->last.received < total ? s->last.received : total, total, e->now_us);
+    if (!s->down_from_us || engine_lacks_update(e, s)) return;
+    s->down_us = e->now_us - s->down_from_us;
+    s->down_from_us = 0;
+}
+
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m, struct err *err)
 {
-    if (m->state != s->last.state || m->round != s->last.round || m->step != s->last.step) s->moved_us = e->now_us;
+    if (m->state != s->last.state || m->round != s->last.round || m->step != s->last.step ||
+        m->received != s->last.received)
+        s->moved_us = e->now_us;
     s->last = *m;
     s->beating = true;
+    note_download(e, s);
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
     engine_waiting(e, reply.heartbeat_ack.waiting_for, sizeof reply.heartbeat_ack.waiting_for);
     engine_send_control(e, s, &reply);

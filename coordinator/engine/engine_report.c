@@ -8,6 +8,7 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "coordinator/engine/engine_impl.h"
+#include "wire/run_status.h"
 
 /* --- waiting line ------------------------------------------------------------------------------------------------- */
 
@@ -51,10 +52,38 @@ static void add_standstill(const struct engine *e, struct line *line, const stru
     add(line, ")");
 }
 
+/* The worker sends a delta or receives an object: its bytes must move. */
+static bool is_moving(const struct engine *e, const struct session *s)
+{
+    if (!s->beating || s->last.state == WORKER_FINISHED) return false;
+    if (s->last.state == WORKER_SENDING || s->last.expected) return true;
+    return s->last.state == WORKER_WAITING && engine_lacks_update(e, s);
+}
+
+/* "training, step 12/30", "receiving update, 43 % at 9.8 Mbit/s": its state, and what its link does meanwhile. */
+static const char *activity_of(const struct engine *e, const struct session *s, char *out, size_t cap)
+{
+    char progress[48];
+    uint8_t state = s->last.state;
+    if (!s->beating)
+        snprintf(out, cap, "joining");
+    else if (state == WORKER_TRAINING)
+        snprintf(out, cap, "training, step %u/%u", s->last.step, s->last.steps);
+    else if (state == WORKER_SENDING)
+        snprintf(out, cap, "sending delta%s", transfer_text(&s->up, progress, sizeof progress));
+    else if (is_moving(e, s))
+        snprintf(out, cap, "receiving %s%s", state == WORKER_CATCHING_UP ? "parameters" : "update",
+                 transfer_text(&s->down, progress, sizeof progress));
+    else
+        snprintf(out, cap, "%s", session_state_name(state));
+    return out;
+}
+
 /* Adds "worker-1 (training, step 12/30)". m NULL: it has no place yet. */
 static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s,
                        const struct member *m)
 {
+    char activity[96];
     add(line, "%s%s (", line->n++ ? ", " : "", name);
     if (!s) {
         add(line, "not connected");
@@ -64,13 +93,13 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
             (double)(e->now_us - s->heard_us) * 1e-6);
         add_eviction(e, line, s, m);
     } else if (s->last.state == WORKER_TRAINING) {
-        add(line, "training, step %u/%u", s->last.step, s->last.steps);
+        add(line, "%s", activity_of(e, s, activity, sizeof activity));
         add_standstill(e, line, s);
-    } else if (s->last.state == WORKER_SENDING) {
-        add(line, "%s", session_state_name(s->last.state));
+    } else if (is_moving(e, s)) {
+        add(line, "%s", activity_of(e, s, activity, sizeof activity));
         add_standstill(e, line, s);
     } else {
-        add(line, "%s)", s->beating ? session_state_name(s->last.state) : "joining");
+        add(line, "%s)", activity_of(e, s, activity, sizeof activity));
     }
 }
 
@@ -193,11 +222,6 @@ static void totals(const struct engine *e, struct engine_summary *out)
 
 /* --- status ------------------------------------------------------------------------------------------------------- */
 
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 /* Details of a status, from most to least; the largest one that fits is sent:
  * - ALL: all workers; HERE: only workers that are not gone; STATES: only their names and states; NONE: no worker. */
 enum detail { DETAIL_ALL, DETAIL_HERE, DETAIL_STATES, DETAIL_NONE };
@@ -207,33 +231,36 @@ static bool is_gone(const struct member *m, const struct session *s)
     return !s && (!m->active || m->left);
 }
 
+static const char *worker_state(const struct engine *e, const struct member *m, const struct session *s)
+{
+    if (!s) return is_gone(m, s) ? "gone" : "lost";
+    if (s->closed) return "closed";
+    if (engine_is_silent(e, s)) return "silent";
+    return s->beating ? session_state_name(s->last.state) : "joining";
+}
+
+/* One row of "workers": every row has the same keys, null where the value is unknown. */
 static json_t *worker_json(const struct engine *e, const char *name, const struct member *m, const struct session *s,
                            enum detail detail)
 {
+    char activity[96];
+    bool beating = s && s->beating;
     json_t *o = json_object();
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
-    const char *state = !s                       ? (is_gone(m, s) ? "gone" : "lost")
-                        : s->closed              ? "closed"
-                        : engine_is_silent(e, s) ? "silent"
-                        : s->beating             ? session_state_name(s->last.state)
-                                                 : "joining";
-    json_object_set_new(o, "state", json_string(state));
+    json_object_set_new(o, "state", json_string(worker_state(e, m, s)));
     if (detail == DETAIL_STATES) return o;
-    if (s && s->beating) {
-        json_object_set_new(o, "round",
-                            s->last.round == UINT64_MAX ? json_null() : json_integer((json_int_t)s->last.round));
-        json_object_set_new(o, "step", json_integer(s->last.step));
-        json_object_set_new(o, "steps", json_integer(s->last.steps));
-        json_object_set_new(o, "step_s", number(s->last.step_s));
-    }
-    if (s) json_object_set_new(o, "silent_s", number((double)(e->now_us - s->heard_us) * 1e-6));
-    if (m) {
-        json_object_set_new(o, "tokens", json_integer((json_int_t)m->tokens));
-        json_object_set_new(o, "steps_merged", json_integer((json_int_t)m->steps));
-    }
-    if (s) json_object_set_new(o, "devices", json_string(s->devices));
+    json_object_set_new(o, "round",
+                        beating && s->last.round != UINT64_MAX ? json_integer((json_int_t)s->last.round) : json_null());
+    json_object_set_new(o, "step", beating ? json_integer(s->last.step) : json_null());
+    json_object_set_new(o, "steps", beating ? json_integer(s->last.steps) : json_null());
+    json_object_set_new(o, "step_s", beating ? json_real(s->last.step_s) : json_null());
+    json_object_set_new(o, "silent_s", s ? json_real((double)(e->now_us - s->heard_us) * 1e-6) : json_null());
+    json_object_set_new(o, "tokens", m ? json_integer((json_int_t)m->tokens) : json_null());
+    json_object_set_new(o, "steps_merged", m ? json_integer((json_int_t)m->steps) : json_null());
+    json_object_set_new(o, "devices", s ? json_string(s->devices) : json_null());
+    json_object_set_new(o, "doing", s ? json_string(activity_of(e, s, activity, sizeof activity)) : json_null());
     return o;
 }
 
@@ -261,9 +288,9 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
         else
             json_array_append_new(list, worker_json(e, s->name, NULL, s, detail));
     }
-    json_object_set_new(o, "workers", list);
-    if (gone) json_object_set_new(o, "workers_gone", json_integer(gone));
-    if (hidden) json_object_set_new(o, "workers_not_listed", json_integer(hidden));
+    run_status_set(o, "workers", list);
+    run_status_set(o, "workers_gone", json_integer(gone));
+    run_status_set(o, "workers_not_listed", json_integer(hidden));
 }
 
 static const char *state_name(const struct engine *e)
@@ -285,42 +312,60 @@ static void add_refusals(json_t *o, const struct engine *e)
         all += e->rejected[i];
         if (e->rejected[i]) json_object_set_new(by_reason, reasons[i], json_integer((json_int_t)e->rejected[i]));
     }
-    json_object_set_new(o, "deltas_refused", json_integer((json_int_t)all));
-    if (all) json_object_set(o, "refused_for", by_reason);
-    json_decref(by_reason);
+    run_status_set(o, "deltas_refused", json_integer((json_int_t)all));
+    run_status_set(o, "refused_for", by_reason);
 }
 
-static json_t *status_object(const struct engine *e)
+/* Adds losses and speeds. */
+static void add_pace(json_t *o, const struct engine *e, const struct engine_summary *sum)
 {
     const struct ledger *l = &e->ledger;
-    struct engine_summary sum;
-    char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1], hash[20];
-    json_t *o = json_object();
-    totals(e, &sum);
-    json_object_set_new(o, "run", json_string(e->config.run.name));
-    json_object_set_new(o, "run_id", json_string(number_hex_text(l->run_id, WIRE_UUID, id)));
-    json_object_set_new(o, "method", json_string(config_method_name(e->config.train.method)));
-    json_object_set_new(o, "state", json_string(state_name(e)));
-    json_object_set_new(o, "round", json_integer((json_int_t)sum.rounds));
-    json_object_set_new(o, "rounds", json_integer((json_int_t)(l->modelled ? round_total(&l->round) : 0)));
-    json_object_set_new(o, "params", json_integer((json_int_t)sum.params));
-    json_object_set_new(o, "tokens", json_integer((json_int_t)sum.tokens));
-    json_object_set_new(o, "bytes_up", json_integer((json_int_t)sum.bytes_up));
-    json_object_set_new(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
-    if (l->down[0]) json_object_set_new(o, "down", json_string(l->down));
-    json_object_set_new(o, "wall_s", number(sum.wall_s));
-    json_object_set_new(o, "restarts", json_integer((json_int_t)sum.restarts));
-    add_refusals(o, e);
-    double val = l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN;
-    json_object_set_new(o, "val_loss", number(val));
+    run_status_real(o, "eta_s", engine_eta_s(e));
+    run_status_real(o, "train_loss", e->train_loss);
+    run_status_real(o, "val_loss", l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN);
+    run_status_real(o, "final_val_loss", sum->final_val_loss);
+    run_status_real(o, "tokens_per_s", pace_tokens_per_s(&e->pace));
+    run_status_real(o, "wall_s", sum->wall_s);
+    if (sum->wall_s > 0 && sum->workers) run_status_real(o, "utilization", sum->compute_s / sum->wall_s / sum->workers);
+    if (e->link_text[0]) run_status_set(o, "bottleneck", json_string(e->link_text));
+}
+
+static void add_fragments(json_t *o, const struct engine *e)
+{
+    const struct ledger *l = &e->ledger;
+    char hash[20];
     json_t *versions = json_array();
     for (uint32_t f = 0; l->modelled && f < l->layout.n_fragments; f++) {
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->outer.fragments[f].hash);
         json_array_append_new(versions,
                               json_pack("{s:I,s:s}", "version", (json_int_t)l->round.versions[f], "hash", hash));
     }
-    json_object_set_new(o, "fragments", versions);
-    json_object_set_new(o, "waiting_for", json_string(engine_waiting(e, text, sizeof text)));
+    run_status_set(o, "fragments", versions);
+}
+
+static json_t *status_object(const struct engine *e)
+{
+    const struct ledger *l = &e->ledger;
+    struct engine_summary sum;
+    char text[WIRE_TEXT_MAX], id[2 * WIRE_UUID + 1];
+    json_t *o = run_status_new();
+    totals(e, &sum);
+    run_status_set(o, "state", json_string(state_name(e)));
+    run_status_set(o, "run", json_string(e->config.run.name));
+    run_status_set(o, "run_id", json_string(number_hex_text(l->run_id, WIRE_UUID, id)));
+    run_status_set(o, "method", json_string(config_method_name(e->config.train.method)));
+    run_status_progress(o, (json_int_t)sum.rounds, l->modelled ? (json_int_t)round_total(&l->round) : 0);
+    if (*engine_waiting(e, text, sizeof text)) run_status_set(o, "waiting_for", json_string(text));
+    add_pace(o, e, &sum);
+    run_status_set(o, "tokens", json_integer((json_int_t)sum.tokens));
+    run_status_set(o, "steps", json_integer((json_int_t)sum.steps));
+    run_status_set(o, "params", json_integer((json_int_t)sum.params));
+    run_status_set(o, "bytes_up", json_integer((json_int_t)sum.bytes_up));
+    run_status_set(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
+    run_status_set(o, "restarts", json_integer((json_int_t)sum.restarts));
+    if (l->down[0]) run_status_set(o, "down", json_string(l->down));
+    add_refusals(o, e);
+    add_fragments(o, e);
     return o;
 }
 

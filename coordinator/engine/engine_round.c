@@ -10,6 +10,7 @@
  *   reported at once, and the evaluation by its own event. Only the last round waits for its evaluation. */
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "coordinator/engine/engine_impl.h"
@@ -26,7 +27,7 @@ static void opened(struct engine *e, uint64_t round)
 {
     if (e->config.train.method == METHOD_ASYNC || e->rounds_begun > round) return;
     e->rounds_begun = round + 1;
-    engine_flush_round(e, NAN);
+    engine_flush_round(e, NAN, NAN);
     begin(e);
 }
 
@@ -36,6 +37,15 @@ static void delivered(struct engine *e, const uint8_t *body, size_t size)
     assert(body);
     if (record_delta_decode(&delta, body, size) != STATUS_OK) return;
     memcpy(e->slowest, member_by_id(&e->ledger.round.members, delta.id)->name, sizeof e->slowest);
+}
+
+/* Transfers of the worker that delivered last. It received the previous update inside this round. async: NaN, because
+ * other workers do not wait for it. */
+static double link_s(const struct engine *e)
+{
+    const struct session *s = session_by_name(&e->sessions, e->slowest);
+    if (!s || !s->up_us || e->config.train.method == METHOD_ASYNC) return NAN;
+    return (double)(s->up_us + s->down_us) * 1e-6;
 }
 
 static void note(struct engine *e, uint64_t round)
@@ -49,8 +59,9 @@ static void note(struct engine *e, uint64_t round)
                                          .version = r->versions[0],
                                          .loss = NAN,
                                          .compute_s = NAN,
-                                         .wait_s = NAN};
-    if (sum->tokens) event->loss = sum->loss_sum / (double)sum->tokens;
+                                         .wait_s = NAN,
+                                         .link_s = link_s(e)};
+    if (sum->tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
     assert(!e->info.pending);
@@ -68,18 +79,24 @@ static void closed(struct engine *e)
 {
     uint64_t done = round_done(&e->ledger.round);
     assert(e->seen_rounds <= done); /* rounds only grow */
+    if (e->seen_rounds < done) {
+        double s = (double)(e->ledger.clock.elapsed_us - e->round_begun_us) * 1e-6;
+        pace_rounds(&e->pace, (uint32_t)(done - e->seen_rounds), s, (double)e->ledger.round.recent.tokens);
+    }
     while (e->seen_rounds < done) {
-        engine_flush_round(e, NAN);
+        engine_flush_round(e, NAN, NAN);
         note(e, ++e->seen_rounds);
         begin(e);
     }
-    if (e->config.train.method == METHOD_ASYNC && !round_over(&e->ledger.round)) engine_flush_round(e, NAN);
+    if (e->config.train.method == METHOD_ASYNC && !round_over(&e->ledger.round)) engine_flush_round(e, NAN, NAN);
 }
 
 static void evaluated(struct engine *e)
 {
     const struct ledger *l = &e->ledger;
-    if (e->info.event.round == l->eval_round) engine_flush_round(e, l->eval_loss_sum / (double)l->eval_tokens);
+    double eval_s = e->eval.begun_us ? (double)(e->now_us - e->eval.begun_us) * 1e-6 : NAN; /* 0: in recovery */
+    if (e->info.event.round != l->eval_round) return;
+    engine_flush_round(e, l->eval_loss_sum / (double)l->eval_tokens, eval_s);
 }
 
 void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, size_t size)
@@ -103,7 +120,49 @@ enum status engine_write(struct engine *e, enum record_type type, const uint8_t 
     return STATUS_OK;
 }
 
-void engine_flush_round(struct engine *e, double val_loss)
+/* The evaluations that the run still waits for, in units of one. The last one covers the whole validation set. async
+ * trains during all others. */
+static double evaluations_left(const struct engine *e, uint64_t done, uint64_t total)
+{
+    const struct ledger *l = &e->ledger;
+    uint64_t every = e->config.train.eval_every, windows = l->model.val_samples;
+    uint64_t part = e->config.train.eval_tokens / l->model.sample_tokens;
+    if (!windows) return 0;
+    double n = part && part < windows ? (double)windows / (double)part : 1;
+    if (every && total && e->config.train.method != METHOD_ASYNC) n += (double)((total - 1) / every - done / every);
+    return n;
+}
+
+double engine_eta_s(const struct engine *e)
+{
+    if (e->ledger.done) return 0;
+    if (!e->ledger.modelled) return NAN;
+    uint64_t done = round_done(&e->ledger.round), total = round_total(&e->ledger.round);
+    double eval_s = pace_eval_s(&e->pace), left = done < total ? (double)(total - done) : 0;
+    double s = left > 0 ? left * pace_round_s(&e->pace) : 0;
+    return isnan(eval_s) ? s : s + evaluations_left(e, done < total ? done : total - 1, total) * eval_s;
+}
+
+/* Reports a change: the link becomes the bottleneck, or no longer is. */
+static void judge_link(struct engine *e, const struct engine_event_round *round)
+{
+    const struct session *s = session_by_name(&e->sessions, e->info.slowest);
+    if (!pace_link(&e->pace, round->link_s, round->round_s)) return;
+    if (!e->pace.link_bound) {
+        e->link_text[0] = '\0';
+        engine_emit_text(e, ENGINE_EVENT_LINK, e->info.slowest, "transfers no longer take half of a round");
+        return;
+    }
+    snprintf(e->link_text, sizeof e->link_text,
+             "transfers take %.0f %% of a round (sending %.1f s, receiving %.1f s of %.1f s): %s, or use fewer bits in "
+             "codec.up (%s) and codec.down (%s)",
+             100 * round->link_s / round->round_s, (double)s->up_us * 1e-6, (double)s->down_us * 1e-6, round->round_s,
+             e->config.train.method == METHOD_DDP ? "set train.method to diloco" : "raise train.sync_every",
+             e->config.codec.up, e->config.codec.down);
+    engine_emit_text(e, ENGINE_EVENT_LINK, e->info.slowest, e->link_text);
+}
+
+void engine_flush_round(struct engine *e, double val_loss, double eval_s)
 {
     struct engine_event event = {.kind = ENGINE_EVENT_ROUND, .round = e->info.event};
     if (!e->info.pending) return;
@@ -112,7 +171,10 @@ void engine_flush_round(struct engine *e, double val_loss)
     event.round.bytes_up = clock.bytes_up;
     event.round.bytes_down = clock.bytes_down;
     event.round.val_loss = val_loss;
+    event.round.eval_s = eval_s;
+    event.round.eta_s = engine_eta_s(e);
     event.round.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
     event.round.codec = e->info.down[0] ? e->info.down : NULL;
     engine_emit(e, &event);
+    judge_link(e, &event.round);
 }

@@ -28,6 +28,14 @@ bool engine_is_silent(const struct engine *e, const struct session *s)
     return e->now_us - s->heard_us >= ENGINE_SILENT_US;
 }
 
+bool engine_lacks_update(const struct engine *e, const struct session *s)
+{
+    const struct round *r = &e->ledger.round;
+    for (uint32_t f = 0; f < s->last.n_fragments && f < r->p.n_fragments; f++)
+        if (s->last.versions[f] < r->versions[f]) return true;
+    return false;
+}
+
 void engine_refresh_ready(struct engine *e, struct session *s)
 {
     bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);

@@ -1,6 +1,7 @@
 #include "coordinator/engine/engine_impl.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -243,6 +244,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     struct engine *e = mem_alloc(1, sizeof *e);
     if (!e) return err_set(err, STATUS_NOMEM, "no memory for the coordinator");
     e->config = *options->config;
+    e->train_loss = NAN;
     e->io = *io;
     e->store = store;
     e->init_dir = options->init_dir;

@@ -187,7 +187,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
     struct ledger *l = &e->ledger;
     uint8_t body[RECORD_SMALL_MAX];
     if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
-    engine_flush_round(e, NAN); /* pending only if the run has no validation data */
+    engine_flush_round(e, NAN, NAN); /* pending only if the run has no validation data */
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
     struct writer w = writer_of(body, sizeof body);

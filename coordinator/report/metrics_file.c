@@ -100,7 +100,8 @@ static const char *const kind_names[] = {
     [ENGINE_EVENT_RESTART] = "restart", [ENGINE_EVENT_STEP] = "step",
     [ENGINE_EVENT_UPDATE] = "update",   [ENGINE_EVENT_ROUND] = "round",
     [ENGINE_EVENT_EVAL] = "eval",       [ENGINE_EVENT_CHECKPOINT] = "checkpoint",
-    [ENGINE_EVENT_WAITING] = "waiting", [ENGINE_EVENT_DONE] = "done",
+    [ENGINE_EVENT_LINK] = "link",       [ENGINE_EVENT_WAITING] = "waiting",
+    [ENGINE_EVENT_DONE] = "done",
 };
 
 static void put_line(json_t *o, const struct engine_event_line *e)
@@ -172,6 +173,9 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_real(o, "compute_s", e->compute_s);
     json_put_real(o, "wait_s", e->wait_s);
     json_put_real(o, "round_s", e->round_s);
+    json_put_real(o, "eval_s", e->eval_s);
+    json_put_real(o, "link_s", e->link_s);
+    json_put_real(o, "eta_s", e->eta_s);
     json_put_count(o, "workers", e->workers);
     json_put_count(o, "delivered", e->delivered);
     json_put_text(o, "slowest", e->slowest);
@@ -184,18 +188,21 @@ static void put_eval(json_t *o, const struct engine_event_eval *e)
     json_put_count(o, "tokens", e->tokens);
     json_put_real(o, "loss", e->val_loss);
     json_put_real(o, "val_loss", e->val_loss);
+    json_put_real(o, "eval_s", e->eval_s);
 }
 
 static json_t *object_of(const struct engine_event *e)
 {
     json_t *o = json_object();
-    json_put_real(o, "time", clock_epoch_s());
+    double age_s = e->kind == ENGINE_EVENT_STEP ? e->step.age_s : 0;
+    json_put_real(o, "time", clock_epoch_s() - age_s); /* a step: when it ended */
     json_put_text(o, "event", kind_names[e->kind]);
     switch (e->kind) {
     case ENGINE_EVENT_JOIN:
     case ENGINE_EVENT_LEAVE:
     case ENGINE_EVENT_EVICT:
     case ENGINE_EVENT_FAULT:
+    case ENGINE_EVENT_LINK:
     case ENGINE_EVENT_WAITING: put_line(o, &e->line); break;
     case ENGINE_EVENT_RESTART: put_restart(o, &e->restart); break;
     case ENGINE_EVENT_STEP: put_step(o, &e->step); break;

@@ -91,7 +91,9 @@ static const char *bytes_text(double bytes, char *out, size_t cap)
 static const char *time_text(double s, char *out, size_t cap)
 {
     unsigned long total = s > 0 ? (unsigned long)(s + 0.5) : 0;
-    if (total >= 3600)
+    if (isnan(s))
+        snprintf(out, cap, "-");
+    else if (total >= 3600)
         snprintf(out, cap, "%luh%02lum", total / 3600, total / 60 % 60);
     else if (total >= 60)
         snprintf(out, cap, "%lum%02lus", total / 60, total % 60);
@@ -190,11 +192,10 @@ static void round_line(struct report *r, const struct engine_event_round *e)
     char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
     assert(e->round <= e->rounds);
     r->reported = e->round;
-    r->round_s = r->round_s > 0 ? 0.8 * r->round_s + 0.2 * e->round_s : e->round_s;
     if (holds_back(r, e)) return;
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
     val_text(r, e->val_loss, val, sizeof val);
-    time_text(r->round_s * (double)(e->rounds - e->round), eta, sizeof eta);
+    time_text(e->eta_s, eta, sizeof eta);
     /* The most important values come first: a terminal shows as much as it is wide. 100 columns reach to the time. */
     int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  %s  up %7s  down %7s  in %5.1f s", width,
                      (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
@@ -227,6 +228,7 @@ void report_event(struct report *r, const struct engine_event *e)
     case ENGINE_EVENT_LEAVE: report_line(r, "%s left%s%s", worker, text[0] ? ": " : "", text); break;
     case ENGINE_EVENT_EVICT: report_line(r, "evicted %s: %s", worker, text); break;
     case ENGINE_EVENT_FAULT: report_line(r, "%s%s%s", worker ? worker : "", worker ? ": " : "", text); break;
+    case ENGINE_EVENT_LINK: report_line(r, "link of %s: %s", worker, text); break;
     case ENGINE_EVENT_RESTART: restart_line(r, &e->restart); break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", text); break;
     case ENGINE_EVENT_EVAL: eval_line(r, &e->eval); break;

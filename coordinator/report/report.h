@@ -23,7 +23,6 @@ struct report {
     uint64_t reported;           /* the last round with a line */
     uint64_t up, down;           /* bytes on the socket, of this process */
     uint64_t line_up, line_down; /* up and down at the last round line */
-    double round_s;              /* smoothed seconds of a round */
     uint64_t held;               /* rounds since the last line (ddp prints one every log.every_steps) */
     double held_s;               /* seconds of these rounds */
 };

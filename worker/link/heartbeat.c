@@ -53,6 +53,14 @@ void heartbeat_set_state(struct heartbeat *p, enum worker_state state, uint64_t 
     pthread_mutex_unlock(&p->lock);
 }
 
+void heartbeat_set_received(struct heartbeat *p, uint64_t received, uint64_t expected)
+{
+    pthread_mutex_lock(&p->lock);
+    p->beat.received = received;
+    p->beat.expected = expected;
+    pthread_mutex_unlock(&p->lock);
+}
+
 void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
 {
     pthread_mutex_lock(&p->lock);

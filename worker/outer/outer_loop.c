@@ -48,15 +48,17 @@ uint64_t outer_stopwatch(const struct outer_loop *loop)
     return loop->setup.stopwatch_us ? loop->setup.stopwatch_us() : 0;
 }
 
-/* Copies state, round and versions to the heartbeat. */
+/* Copies state, round, versions and the progress of downloads to the heartbeat. */
 static void update_heartbeat(struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
-    uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX], received, expected;
     uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
     uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
     for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
     heartbeat_set_state(&loop->heartbeat, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    sync_receiving(s, &received, &expected);
+    heartbeat_set_received(&loop->heartbeat, received, expected);
     if (s->phase != SYNC_JOINED) heartbeat_leave(&loop->heartbeat);
 }
 

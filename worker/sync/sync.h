@@ -145,6 +145,8 @@ void sync_init(struct sync *s, uint64_t jitter, uint64_t now_us);
  * the caller calls sync_blocked. */
 bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a);
 void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us);
+/* Bytes received and size of the objects that are being downloaded; 0, 0: none, or no size is known. */
+void sync_receiving(const struct sync *s, uint64_t *received, uint64_t *expected);
 /* Earliest time at which sync_poll returns an action; UINT64_MAX: none without another event. */
 uint64_t sync_deadline_us(const struct sync *s);
 /* Returns whether an assembled object may be applied now, and its fragment. The caller applies it, then calls

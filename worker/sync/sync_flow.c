@@ -120,6 +120,15 @@ void sync_on_local_bytes(struct sync *s, uint32_t fragment, uint64_t from, uint6
     assert(f->have < f->total);
 }
 
+void sync_receiving(const struct sync *s, uint64_t *received, uint64_t *expected)
+{
+    *received = *expected = 0;
+    for (uint32_t i = 0; i < s->n_fragments; i++) {
+        *received += s->f[i].total ? s->f[i].have : 0;
+        *expected += s->f[i].total;
+    }
+}
+
 void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t total, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];

@@ -109,6 +109,8 @@ static void fill_heartbeat(struct source *s, struct msg_heartbeat *m)
     m->eval_id = any(s);
     m->n_fragments = count(s, 1, LAYOUT_FRAGMENTS_MAX);
     numbers(s, m->versions, m->n_fragments);
+    m->received = any(s);
+    m->expected = any(s);
 }
 
 static void fill_assign(struct source *s, struct msg_assign *m)
@@ -173,6 +175,7 @@ static void fill_metrics(struct source *s, struct msg_metrics *m)
         step->grad_norm = (float)real(s);
         step->tokens = any(s);
         step->step_us = (uint32_t)any(s);
+        step->age_us = any(s);
     }
 }
 

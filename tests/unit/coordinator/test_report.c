@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "common/base/clock.h"
 #include "common/config/config.h"
 #include "common/os/fileio.h"
 #include "coordinator/report/report.h"
@@ -64,7 +65,7 @@ static void emit_event(enum engine_event_kind kind, uint64_t round)
     case ENGINE_EVENT_RESTART:
         event.restart = (struct engine_event_restart){"a line of some length", true, round, 1000};
         break;
-    case ENGINE_EVENT_EVAL: event.eval = (struct engine_event_eval){round, 1, 7, 1}; break;
+    case ENGINE_EVENT_EVAL: event.eval = (struct engine_event_eval){round, 1, 7, 1, 1}; break;
     default: event.line = (struct engine_event_line){"w0", "a line of some length"}; break;
     }
     report_event(&report, &event);
@@ -208,6 +209,21 @@ static void test_step_has_key_for_readers(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* A step has the time at which it ended, though it is reported later. */
+static void test_step_has_its_own_time(void **state)
+{
+    (void)state;
+    open_report();
+    double before = clock_epoch_s();
+    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP, .step = {.worker = "w0", .age_s = 90}});
+    report_close(&report);
+    json_t *o = json_load_file(path, 0, NULL);
+    double time = json_number_value(json_object_get(o, "time"));
+    assert_true(time >= before - 90.01 && time <= clock_epoch_s() - 89.9);
+    json_decref(o);
+    assert_int_equal(unlink(path), 0);
+}
+
 /* Returns the log lines since forget_log. */
 static const char *logged(void)
 {
@@ -303,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_step_has_key_for_readers),
         cmocka_unit_test(test_bits_per_byte_only_with_byte_tokens),
         cmocka_unit_test(test_pipe_as_metrics_file_is_refused),
+        cmocka_unit_test(test_step_has_its_own_time),
         cmocka_unit_test(test_late_loss_names_its_round),
         cmocka_unit_test(test_round_line_counts_deltas),
     };

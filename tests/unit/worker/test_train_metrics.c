@@ -61,8 +61,8 @@ static void test_too_long_step_has_no_time(void **state)
     for (int i = 0; i < 4; i++) {
         train_note_step(&t, &note, &(struct step_result){.tokens = 10, .compute_s = seconds[i]});
         assert_int_equal(t.steps.end, i + 1);
-        assert_int_equal(t.steps.records[i].step_us, expected[i]);
-        assert_int_equal(t.steps.records[i].tokens, 10);
+        assert_int_equal(t.steps.records[i].step.step_us, expected[i]);
+        assert_int_equal(t.steps.records[i].step.tokens, 10);
     }
 }
 
@@ -79,18 +79,20 @@ static int empty(void **state)
 /* Adds the records of steps [from, to). */
 static void add(uint32_t from, uint32_t to)
 {
-    for (; from < to; from++) step_queue_add(&queue, &(struct metrics_step){.round = 7, .step = from, .tokens = 16});
+    for (; from < to; from++)
+        step_queue_add(&queue, &(struct metrics_step){.round = 7, .step = from, .tokens = 16}, from);
 }
 
 /* Checks that the next message holds steps [from, to), and sends it. */
 static void take(uint32_t from, uint32_t to, uint64_t now_us)
 {
-    step_queue_batch(&queue, &m);
+    step_queue_batch(&queue, &m, STEP_QUEUE_MAX + now_us);
     assert_int_equal(m.n_steps, to - from);
     for (uint32_t i = 0; i < m.n_steps; i++) {
         assert_int_equal(m.steps[i].step, from + i);
         assert_int_equal(m.steps[i].round, 7);
         assert_int_equal(m.steps[i].tokens, 16);
+        assert_int_equal(m.steps[i].age_us, STEP_QUEUE_MAX + now_us - (from + i)); /* also when it is sent again */
     }
     step_queue_sent(&queue, m.n_steps, now_us);
 }

@@ -1,0 +1,209 @@
+/* Waiting lines about transfers, the verdict about the link, and the time left. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "tests/lib/rigs/engine_rig.h"
+
+static struct rig rig;
+
+static const char *waiting(void)
+{
+    static char text[WIRE_TEXT_MAX];
+    return engine_waiting(rig.engine, text, sizeof text);
+}
+
+static const char *status(void)
+{
+    static char json[1 << 16];
+    assert_true(engine_status_json(rig.engine, json, sizeof json) > 0);
+    return json;
+}
+
+static const struct engine_event *last_event(enum engine_event_kind kind, const char **text)
+{
+    for (size_t i = rig.n_events; i > 0; i--) {
+        if (rig.events[i - 1].kind != kind) continue;
+        if (text) *text = rig.event_text[i - 1];
+        return &rig.events[i - 1];
+    }
+    fail_msg("no such event");
+    return NULL;
+}
+
+static void beat_received(int worker, uint64_t received, uint64_t expected)
+{
+    const struct rig_worker *w = &rig.workers[worker];
+    struct msg m = {.type = MSG_HEARTBEAT,
+                    .heartbeat = {.session = w->session,
+                                  .state = WORKER_WAITING,
+                                  .n_fragments = 2,
+                                  .received = received,
+                                  .expected = expected}};
+    memcpy(m.heartbeat.versions, w->versions, sizeof m.heartbeat.versions);
+    rig_say(&rig, w->control, &m);
+}
+
+/* The update exists, and the workers have not received it yet. */
+static void test_line_says_receiving_update(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    rig_open(&rig, settings);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+    for (int i = 0; i < 2; i++)
+        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 1).type, MSG_CREDIT);
+    for (int i = 0; i < 2; i++) beat_received(i, 0, i ? 0 : 4000000);
+    assert_string_equal(waiting(), "2 of 2 workers in round 2: worker-0 (receiving update, 0 %), "
+                                   "worker-1 (receiving update)");
+    for (uint64_t s = 1; s <= 2; s++) {
+        rig_wait(&rig, 1000000);
+        beat_received(0, s * 1225000, 4000000);
+        beat_received(1, 0, 0);
+    }
+    assert_non_null(strstr(waiting(), "worker-0 (receiving update, 61 % at 9.8 Mbit/s)"));
+    assert_non_null(strstr(status(), "\"doing\":\"receiving update, 61 % at 9.8 Mbit/s\""));
+    rig_catch_up(&rig, 1);
+    beat_received(1, 0, 0);
+    assert_non_null(strstr(waiting(), "worker-1 (waiting)"));
+    rig_close(&rig);
+}
+
+static void test_line_says_sending_delta(void **state)
+{
+    (void)state;
+    struct msg m;
+    uint8_t bytes[64] = {0};
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig_beat(&rig, 0, WORKER_SENDING);
+    assert_string_equal(waiting(), "1 of 1 workers in round 1: worker-0 (sending delta)");
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    uint64_t total = m.offer.bytes;
+    rig_say(&rig, rig.workers[0].control, &m);
+    rig_wait(&rig, 1000000);
+    m = (struct msg){.type = MSG_CHUNK,
+                     .chunk = {.kind = OBJECT_DELTA,
+                               .total = total,
+                               .data = bytes,
+                               .size = sizeof bytes,
+                               .crc = crc32c(0, bytes, sizeof bytes)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    char expected[96];
+    snprintf(expected, sizeof expected, "worker-0 (sending delta, %u %% at 0.00051 Mbit/s)", (unsigned)(6400 / total));
+    assert_non_null(strstr(waiting(), expected));
+    rig_close(&rig);
+}
+
+/* One round of a worker that trains for train_us and sends for send_us. */
+static void play_round(uint64_t train_us, uint64_t send_us)
+{
+    struct msg m;
+    rig_assigned(&rig, 0);
+    for (uint64_t us = 0; us < train_us; us += 500000) {
+        rig_wait(&rig, 500000);
+        rig_beat(&rig, 0, WORKER_TRAINING);
+    }
+    rig_offer_message(&rig, 0, 0, 1, &m);
+    rig_say(&rig, rig.workers[0].control, &m);
+    for (uint64_t us = 0; us < send_us; us += 500000) {
+        rig_wait(&rig, 500000);
+        rig_beat(&rig, 0, WORKER_SENDING);
+    }
+    rig_deliver_all(&rig, 1, 1.0f);
+}
+
+/* The verdict is said once when it changes, with the settings that help. */
+static void test_slow_link_is_said_once(void **state)
+{
+    (void)state;
+    const char *text, *const settings[] = {"train.max_steps=100", "codec.up=int8:16", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_LINK), 0);
+        play_round(1000000, 3000000);
+    }
+    for (int i = 0; i < 5; i++) play_round(1000000, 3000000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_LINK), 1);
+    assert_string_equal(last_event(ENGINE_EVENT_LINK, &text)->line.worker, "worker-0");
+    assert_string_equal(text, "transfers take 75 % of a round (sending 3.0 s, receiving 0.0 s of 4.0 s): raise "
+                              "train.sync_every, or use fewer bits in codec.up (int8:16) and codec.down (fp32)");
+    assert_true(last_event(ENGINE_EVENT_ROUND, NULL)->round.link_s > 2.9);
+    assert_non_null(strstr(status(), "\"bottleneck\":\"transfers take 75 %"));
+    for (int i = 0; i < 5; i++) play_round(3000000, 1000000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_LINK), 2);
+    last_event(ENGINE_EVENT_LINK, &text);
+    assert_string_equal(text, "transfers no longer take half of a round");
+    assert_non_null(strstr(status(), "\"bottleneck\":null"));
+    rig_close(&rig);
+}
+
+static void answer_eval(void)
+{
+    struct msg m;
+    rig_expect(&rig, 0, MSG_EVAL, &m);
+    m = (struct msg){.type = MSG_EVAL_RESULT,
+                     .eval_result = {.session = rig.workers[0].session,
+                                     .eval_id = m.eval.eval_id,
+                                     .start = m.eval.start,
+                                     .count = m.eval.count,
+                                     .tokens = 8,
+                                     .loss_sum = 12}};
+    rig_say(&rig, rig.workers[0].control, &m);
+}
+
+/* A round that waited for a minute, and evaluations, do not count as the time of a round. */
+static void test_time_left_ignores_pauses(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.max_steps=100", NULL}; /* 50 rounds */
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 6; i++) play_round(1000000, 0);
+    play_round(1000000, 48000000); /* rounds are reported when the next one opens */
+    play_round(1000000, 0);
+    const struct engine_event_round *event = &last_event(ENGINE_EVENT_ROUND, NULL)->round;
+    assert_int_equal(event->round, 8);
+    assert_true(fabs(event->eta_s - 42) < 2); /* messages of the rig take a little time */
+    assert_non_null(strstr(status(), "\"eta_s\":4"));
+    rig_close(&rig);
+}
+
+static void test_evaluations_count_apart(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.max_steps=20", "train.eval_every=2", "train.eval_tokens=8", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 2; i++) play_round(1000000, 0);
+    for (int s = 0; s < 5; s++) {
+        rig_wait(&rig, 1000000);
+        rig_beat(&rig, 0, WORKER_EVALUATING);
+    }
+    answer_eval();
+    const struct engine_event_round *event = &last_event(ENGINE_EVENT_ROUND, NULL)->round;
+    assert_int_equal(event->round, 2);
+    assert_true(fabs(event->eval_s - 5) < 0.1 && fabs(event->round_s - 1) < 0.1);
+    assert_true(event->eta_s > 8 + 3 * 5); /* 8 rounds, 3 evaluations, and the last one over all windows */
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_line_says_receiving_update), cmocka_unit_test(test_line_says_sending_delta),
+        cmocka_unit_test(test_slow_link_is_said_once),     cmocka_unit_test(test_time_left_ignores_pauses),
+        cmocka_unit_test(test_evaluations_count_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

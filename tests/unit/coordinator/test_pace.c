@@ -1,0 +1,59 @@
+/* Medians of rounds and evaluations, and the verdict about the link. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "coordinator/engine/pace.h"
+
+/* An outage of an hour in one round changes neither the time of a round nor the speed. */
+static void test_median_ignores_a_pause(void **state)
+{
+    (void)state;
+    struct pace p = {0};
+    assert_true(isnan(pace_round_s(&p)) && isnan(pace_tokens_per_s(&p)) && isnan(pace_eval_s(&p)));
+    for (int i = 0; i < 20; i++) pace_rounds(&p, 1, 2, 1000);
+    pace_rounds(&p, 1, 3600, 1000);
+    assert_true(pace_round_s(&p) == 2 && pace_tokens_per_s(&p) == 500);
+    for (int i = 0; i < 8; i++) pace_rounds(&p, 1, 1, 1000); /* another worker joined */
+    assert_true(pace_round_s(&p) == 1);
+    pace_eval(&p, 7);
+    assert_true(pace_eval_s(&p) == 7);
+}
+
+/* async: one delta may end several rounds. */
+static void test_rounds_that_end_together_share_the_time(void **state)
+{
+    (void)state;
+    struct pace p = {0};
+    pace_rounds(&p, 3, 6, 300);
+    assert_true(pace_round_s(&p) == 2 && pace_tokens_per_s(&p) == 50);
+}
+
+static void test_link_verdict_changes_after_three_rounds(void **state)
+{
+    (void)state;
+    struct pace p = {0};
+    assert_false(pace_link(&p, 6, 10));
+    assert_false(pace_link(&p, 6, 10));
+    assert_false(pace_link(&p, NAN, 10)); /* unknown: no vote */
+    assert_true(pace_link(&p, 6, 10) && p.link_bound);
+    for (int i = 0; i < 9; i++) assert_false(pace_link(&p, 6, 10)); /* said once */
+    assert_false(pace_link(&p, 4, 10));
+    assert_false(pace_link(&p, 4, 10));
+    assert_true(pace_link(&p, 4, 10) && !p.link_bound);
+    for (int i = 0; i < 9; i++) assert_false(pace_link(&p, 0.04, 0.05)); /* rounds of milliseconds */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_median_ignores_a_pause),
+        cmocka_unit_test(test_rounds_that_end_together_share_the_time),
+        cmocka_unit_test(test_link_verdict_changes_after_three_rounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+#include "wire/run_status.h"
+
+#include <assert.h>
+#include <math.h>
+
+static const char *const keys[] = {
+    "state",
+    "run",
+    "run_id",
+    "method",
+    "round",
+    "rounds",
+    "percent",
+    "eta_s",
+    "waiting_for",
+    "bottleneck",
+    "train_loss",
+    "val_loss",
+    "final_val_loss",
+    "tokens",
+    "tokens_per_s",
+    "steps",
+    "params",
+    "bytes_up",
+    "bytes_down",
+    "ddp_bytes",
+    "utilization",
+    "wall_s",
+    "val_tokens",
+    "theta_hash",
+    "restarts",
+    "down",
+    "deltas_refused",
+    "workers_gone",
+    "workers_not_listed",
+};
+
+json_t *run_status_new(void)
+{
+    json_t *o = json_object();
+    if (!o) return NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_set_new(o, keys[i], json_null());
+    json_object_set_new(o, "refused_for", json_object());
+    json_object_set_new(o, "fragments", json_array());
+    json_object_set_new(o, "workers", json_array());
+    return o;
+}
+
+void run_status_set(json_t *status, const char *key, json_t *value)
+{
+    assert(!status || json_object_get(status, key));
+    json_object_set_new(status, key, value);
+}
+
+void run_status_real(json_t *status, const char *key, double value)
+{
+    run_status_set(status, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+void run_status_progress(json_t *status, json_int_t round, json_int_t rounds)
+{
+    run_status_set(status, "round", json_integer(round));
+    if (rounds <= 0) return;
+    run_status_set(status, "rounds", json_integer(rounds));
+    run_status_set(status, "percent", json_real(100.0 * (double)round / (double)rounds));
+}
