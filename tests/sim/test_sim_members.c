@@ -93,6 +93,7 @@ static uint64_t run_with_stopped_worker(const char *method, char *text, size_t c
                             "outer.max_staleness=100",
                             "train.dynamic_steps=off",
                             "outer.buffer=3",
+                            "coordinator.evict_after_s=60",
                             NULL};
     struct sim_cluster_setup setup = {.seed = 2, .n_workers = 3, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);

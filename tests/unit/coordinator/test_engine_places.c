@@ -74,7 +74,8 @@ static void test_guests_leave_nothing_behind(void **state)
     assert_in_range(written / 10000, 1, 300);
     assert_in_range(mem_live_bytes() - live, 0, 2 * written + 4096); /* the rig's journal is in memory, too */
     assert_int_equal(engine_members(rig.engine), 2);
-    assert_in_range(engine_status_json(rig.engine, json, sizeof json), status - 40, status + 40);
+    size_t grown = engine_status_json(rig.engine, json, sizeof json); /* worker-0 fell silent meanwhile */
+    assert_in_range(grown, status - 40, status + 200);
     assert_null(strstr(json, "guest"));
     rig_restart(&rig, false, 0);
     rig_join(&rig, 0);
