@@ -138,7 +138,7 @@ grep -qE 'the coordinator has not answered for [5-9] s \(--max-wait\); start it 
     fail "a worker after --max-wait logs: $(<alone.log)"
 
 # launch refuses a folder that another coordinator serves, and keeps its address file.
-few_files() { # a low soft limit: unknown connections must not use up the file descriptors of the journal
+few_files() { # a low soft limit: the coordinator raises it, and keeps a reserve for its own files
     ulimit -Sn 256
     exec "$BIN/atoll-coordinator" run.yaml --dir served
 }
@@ -147,8 +147,9 @@ coordinator=$pid
 until_true 60 "the address of the coordinator" test -s served/address
 address=$(<served/address)
 read -r soft hard <<<"$(sed -n 's/^Max open files//p' "/proc/$coordinator/limits")"
-[[ $soft == "${hard%% *}" ]] ||
-    fail "the coordinator's limit of open files is $soft, expected the hard limit ${hard%% *}"
+hard=${hard%% *}
+((soft > 256 && soft < hard)) ||
+    fail "the coordinator's limit of open files is $soft of $hard"
 exec {stranger}<>"/dev/tcp/127.0.0.1/${address##*:}"
 start refused.log "$BIN/atoll" launch run.yaml --workers 1 --dir served "${overrides[@]}"
 finish "$pid" 60 1 "atoll launch in a folder that is served"
