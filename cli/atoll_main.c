@@ -4,6 +4,7 @@
 
 #include "cli/verbs.h"
 #include "common/config/options.h"
+#include "common/config/options_help.h"
 #include "common/os/std_streams.h"
 
 static const struct verb {
@@ -24,13 +25,29 @@ static const struct verb {
 
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
+static const char about[] = "Train one model on machines in different places";
+
 static void usage(FILE *out)
 {
-    fprintf(out, "usage: atoll VERB ...\n\nTrain one model on machines in different places.\n\n");
+    fprintf(out, "usage: atoll VERB ...\n\n%s.\n\n", about);
     for (size_t i = 0; i < N_VERBS; i++) fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].help);
     fprintf(
         out,
         "\n`atoll VERB --help` lists the options of a verb. For several machines: atoll-coordinator, atoll-worker.\n");
+}
+
+/* The manual page: each verb prints its own section. */
+static void man(void)
+{
+    static const char *const others[] = {"atoll-coordinator", "atoll-worker", NULL};
+    char option[] = "--help=man", name[32], *words[] = {name, option, NULL};
+    options_man_begin("atoll", about);
+    printf("VERB ...\n.SH VERBS\n");
+    for (size_t i = 0; i < N_VERBS; i++) {
+        snprintf(name, sizeof name, "%s", verbs[i].name);
+        verbs[i].run(2, words);
+    }
+    options_man_end(true, others);
 }
 
 static int unknown(const char *name)
@@ -51,6 +68,12 @@ static const struct verb *find(const char *name)
     for (size_t i = 0; i < N_VERBS; i++)
         if (!strcmp(name, verbs[i].name)) return &verbs[i];
     return NULL;
+}
+
+static void words(void)
+{
+    for (size_t i = 0; i < N_VERBS; i++) printf("%s\t%s\n", verbs[i].name, verbs[i].help);
+    printf("help\tthis text, or that of a verb\n--help\tthis text\n--version\tthe version\n");
 }
 
 /* `atoll help VERB` is the same as `atoll VERB --help`. */
@@ -74,6 +97,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(name, "help")) return std_streams_close(help(argv[2]));
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) return std_streams_close(help(NULL));
+    if (!strcmp(name, "--help=man")) return man(), std_streams_close(EXIT_DONE);
+    if (!strcmp(name, "--help=words")) return words(), std_streams_close(EXIT_DONE);
     if (strcmp(name, "--version") != 0) return unknown(name);
     printf("atoll %s\n", ATOLL_VERSION);
     return std_streams_close(EXIT_DONE);

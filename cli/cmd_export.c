@@ -83,6 +83,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 int cmd_export(int argc, char **argv)
 {
     struct options o = {
+        .resumable = true,
         .program = "atoll export",
         .usage = "RUN|CHECKPOINT OUT",
         .about = "Check a checkpoint and write it to OUT as a Hugging Face folder: model.safetensors (fp32), "

@@ -261,6 +261,7 @@ int cmd_prepare(int argc, char **argv)
         {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens per shard (default 100000000)"},
     };
     struct options o = {
+        .resumable = true,
         .program = "atoll prepare",
         .usage = "OUT INPUT... [options]",
         .about =

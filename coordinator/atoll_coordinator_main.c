@@ -43,6 +43,7 @@ int main(int argc, char **argv)
         .args_min = 1,
         .args_max = 1,
         .settings_allowed = true,
+        .resumable = true,
     };
     std_streams_open();
     return options_main(&options, argc, argv, run, &dir);

@@ -1,5 +1,5 @@
-# The CUDA back end, bin/atoll_cuda.so. gpu/plugin.c loads it at run time if train.devices selects a GPU, so programs
-# need neither toolkit nor driver. It is built if nvcc and cuBLASLt are found; no other target depends on it.
+# The CUDA back end, bin/atoll_cuda.so, installed as lib/atoll_cuda.so. gpu/plugin.c loads it at run time if
+# train.devices selects a GPU, so programs need neither toolkit nor driver. It is built if nvcc and cuBLASLt are found; no other target depends on it.
 set(ATOLL_CUDA AUTO CACHE STRING "CUDA back end: AUTO (where a toolkit is found), ON or OFF")
 set_property(CACHE ATOLL_CUDA PROPERTY STRINGS AUTO ON OFF)
 # 80: A100, 90: H100 and H200. The preset "gpus" for packages adds 86, 89 (consumer GPUs, L40), 100 and 120 (Blackwell).

@@ -18,7 +18,13 @@ static struct {
     struct err failure;
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program. */
+static enum status put_name(char *path, size_t size, size_t folder, const char *name, struct err *err)
+{
+    if (snprintf(path + folder, size - folder, "%s", name) < (int)(size - folder)) return STATUS_OK;
+    return err_set(err, STATUS_LIMIT, "CUDA: the path of this program is too long");
+}
+
+/* ATOLL_CUDA_PLUGIN, or atoll_cuda.so beside the running program (of a build) or in ../lib (of an installation). */
 static enum status plugin_path(char *path, size_t size, struct err *err)
 {
     const char *set = getenv("ATOLL_CUDA_PLUGIN");
@@ -30,10 +36,12 @@ static enum status plugin_path(char *path, size_t size, struct err *err)
                        "CUDA: cannot find the folder of this program: set "
                        "ATOLL_CUDA_PLUGIN to the path of atoll_cuda.so");
     path[n] = '\0';
-    char *name = strrchr(path, '/') + 1;
-    if (snprintf(name, size - (size_t)(name - path), "atoll_cuda.so") >= (int)(size - (size_t)(name - path)))
-        return err_set(err, STATUS_LIMIT, "CUDA: the path of this program is too long");
-    return STATUS_OK;
+    size_t folder = (size_t)(strrchr(path, '/') + 1 - path);
+    TRY(put_name(path, size, folder, "atoll_cuda.so", err));
+    if (access(path, R_OK) == 0) return STATUS_OK;
+    TRY(put_name(path, size, folder, "../lib/atoll_cuda.so", err));
+    if (access(path, R_OK) == 0) return STATUS_OK;
+    return put_name(path, size, folder, "atoll_cuda.so", err); /* for the error */
 }
 
 /* True if the driver's library is there, which the plugin needs. A plugin named by ATOLL_CUDA_PLUGIN may work without

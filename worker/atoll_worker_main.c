@@ -243,6 +243,7 @@ int main(int argc, char **argv)
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .settings_allowed = true,
+        .resumable = true,
     };
     std_streams_open();
     return options_main(&options, argc, argv, run, &a);

@@ -365,12 +365,13 @@ int cmd_launch(int argc, char **argv)
         .about =
             "Start a coordinator and N workers on this machine, restart failed processes, stop all on Ctrl-C.\n"
             "Each worker gets its own GPUs if there are enough (train.devices auto, cuda or a list); else they share.\n"
-            "Output also goes to RUN/logs/. Exit code: 0 done, 75 stopped and resumable, 2 usage, 1 failure.",
+            "Output also goes to RUN/logs/.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,
         .args_max = 1,
         .settings_allowed = true,
+        .resumable = true,
     };
     int code = options_main(&o, argc, argv, run, l);
     launch_finish(l, code);

@@ -11,6 +11,7 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/config/config_keys.h"
+#include "common/config/options_help.h"
 #include "common/os/std_streams.h"
 
 enum { NAME_MAX_LEN = 63 };
@@ -123,19 +124,18 @@ static enum status add_setting(struct options *o, int argc, char **argv, int *at
     return STATUS_OK;
 }
 
-static void help(const struct options *o)
+/* Prints the help that "help", "help=man" or "help=words" asks for; false for another word. */
+static bool help(const struct options *o, const char *word)
 {
-    printf("usage: %s %s\n\n%s\n", o->program, o->usage, o->about);
-    printf("\noptions:\n");
-    for (size_t i = 0; i < o->n_specs; i++) {
-        char left[64];
-        const struct option_spec *spec = &o->specs[i];
-        snprintf(left, sizeof left, "--%s%s%s", spec->name, spec->value ? " " : "", spec->value ? spec->value : "");
-        printf("  %-24s %s\n", left, spec->help);
-    }
-    if (o->settings_allowed)
-        printf("  %-24s %s\n", "--section.key=value", "a setting of the run; `atoll config help` lists them");
-    printf("  %-24s %s\n  %-24s %s\n", "--help", "this text", "--version", "the version");
+    if (!strcmp(word, "help"))
+        options_help(o);
+    else if (!strcmp(word, "help=man"))
+        options_man(o);
+    else if (!strcmp(word, "help=words"))
+        options_words(o);
+    else
+        return false;
+    return true;
 }
 
 /* Parses one word that starts with "--"; advances *at when the value is the next word. */
@@ -143,10 +143,7 @@ static enum status parse_option(struct options *o, int argc, char **argv, int *a
 {
     const char *word = argv[*at] + 2, *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
-    if (!strcmp(word, "help")) {
-        help(o);
-        return STATUS_END;
-    }
+    if (help(o, word)) return STATUS_END;
     if (!strcmp(word, "version")) {
         printf("%s %s\n", o->program, ATOLL_VERSION);
         return STATUS_END;
@@ -177,7 +174,7 @@ enum status options_parse(struct options *o, int argc, char **argv, struct err *
         if (!only_args && !strcmp(argv[i], "--"))
             only_args = true;
         else if (!only_args && !strcmp(argv[i], "-h"))
-            return help(o), STATUS_END;
+            return options_help(o), STATUS_END;
         else if (!only_args && !strncmp(argv[i], "--", 2))
             TRY(parse_option(o, argc, argv, &i, err));
         else if (!only_args && argv[i][0] == '-' && argv[i][1])
@@ -227,7 +224,7 @@ int options_fail(const char *program, const struct err *err)
     return (int)exit_code_of(err->code);
 }
 
-int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx)
+static int main_code(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx)
 {
     struct err err = {0};
     options->code = EXIT_DONE;
@@ -241,4 +238,19 @@ int options_main(struct options *options, int argc, char **argv, options_run_fn 
     else if (options->code != EXIT_DONE && err.msg[0])
         print_error("atoll", err.msg);
     return (int)options->code;
+}
+
+/* A container engine restarts every code but 0, so a failure that a restart would repeat ends with 0 there. */
+static int container_code(int code)
+{
+    const char *value = getenv(EXIT_PERMANENT_ENV);
+    if (!value || strcmp(value, "container") != 0 || (code != EXIT_USAGE && code != EXIT_PERMANENT)) return code;
+    fprintf(stderr, "atoll: ending with exit code 0 instead of %d, because a restart would fail in the same way\n",
+            code);
+    return EXIT_DONE;
+}
+
+int options_main(struct options *options, int argc, char **argv, options_run_fn *run, void *ctx)
+{
+    return container_code(main_code(options, argc, argv, run, ctx));
 }

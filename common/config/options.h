@@ -16,7 +16,8 @@
 
 enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 
-/* Set by launch for its children: they may then exit with EXIT_PERMANENT, and they leave advice to launch. */
+/* Set by launch for its children: they may then exit with EXIT_PERMANENT, and they leave advice to launch. A service
+ * manager may set it, too. With the value "container", EXIT_PERMANENT and EXIT_USAGE become 0. */
 #define EXIT_PERMANENT_ENV "ATOLL_SUPERVISED"
 
 enum option_kind {
@@ -42,6 +43,7 @@ struct options {
     size_t n_specs;
     size_t args_min, args_max;
     bool settings_allowed; /* --section.key=value */
+    bool resumable;        /* it may end with EXIT_RESUMABLE; for the help only */
 
     /* Results. */
     char **args; /* borrowed from argv, in order */

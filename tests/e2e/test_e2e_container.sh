@@ -53,6 +53,7 @@ make_data
 write_config "$root/run.yaml" train.sync_every=5 train.max_steps=5000 coordinator.min_workers=2 train.eval_every=0
 user=$(sed -n 's/^USER //p' "$dockerfile")
 listen=$(sed -n 's/^ENV ATOLL_COORDINATOR_LISTEN=//p' "$dockerfile")
+supervised=$(sed -n 's/^ENV ATOLL_SUPERVISED=//p' "$dockerfile")
 
 cat >inside.sh <<'SH'
 set -eu
@@ -73,14 +74,16 @@ first_is_there() {
     [[ $(cat "/proc/$first/comm") == atoll-coordinat* ]]
 }
 
-# Starts the ENTRYPOINT with another port. Sets $container (its exit code is the container's) and $first (process 1 in
+first_is_there_or_ended() { first_is_there || ! kill -0 "$container"; }
+
+# Starts the ENTRYPOINT with another port and these arguments. Sets $container (its exit code is the container's) and $first (process 1 in
 # it).
 container_start() {
-    start coordinator.log env -i ATOLL_COORDINATOR_LISTEN="${listen%:*}:*" unshare --mount --pid --fork --kill-child \
+    start "${log:-coordinator.log}" env -i ATOLL_COORDINATOR_LISTEN="${listen%:*}:*" ATOLL_SUPERVISED="$supervised" unshare --mount --pid --fork --kill-child \
         bash inside.sh "$root" "$user" /bin/atoll-coordinator --dir /data /run.yaml "${overrides[@]}" \
-        --coordinator.advertise=127.0.0.1
+        --coordinator.advertise=127.0.0.1 "$@"
     container=$pid
-    until_true 20 "the container's process 1" first_is_there
+    until_true 20 "the container's process 1, or its end" first_is_there_or_ended
 }
 
 worker_start() { # NAME
@@ -88,6 +91,15 @@ worker_start() { # NAME
         --data.val="$WORK/data/val_*.bin" --train.threads=1
     node_pid[$1]=$pid
 }
+
+# --- what a restart cannot help ends with 0, which no engine restarts
+for wrong in --no-such-option --train.max_steps=many --coordinator.listen=tcp://192.0.2.1:1; do
+    rm -f wrong.log
+    log=wrong.log container_start "$wrong"
+    finish "$container" 10 0 "a container with $wrong"
+    grep -q 'exit code 0 instead of 2' wrong.log || fail "unexpected lines with $wrong: $(<wrong.log)"
+    [[ -z $(ls "$root/data") ]] || fail "a failed start leaves files: $(ls "$root/data")"
+done
 
 container_start
 until_true 20 "the join line" grep -q 'join with' coordinator.log
