@@ -8,6 +8,7 @@
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
+ *     engine_gate.c       refusing outliers, putting members aside
  *     engine_join.c       HELLO, JOIN, BIND
  *     engine_places.c     whose place a new worker gets
  *     engine_model.c      the first JOIN: the run's model
@@ -67,7 +68,7 @@ struct eval_run {
 struct round_info {
     bool pending;
     struct engine_event_round event;
-    char slowest[WIRE_NAME_MAX], down[64]; /* strings of the event */
+    char slowest[WIRE_NAME_MAX], cosine_worker[WIRE_NAME_MAX], down[64]; /* strings of the event */
 };
 
 /* A text that was logged. */
@@ -122,8 +123,11 @@ struct engine {
     struct pace pace;
     double train_loss;                          /* of the last round; NaN: none */
     char link_text[384];                        /* the last LINK event, while transfers take most of a round */
+    double cosine; /* lowest of the round, as in engine_event_round */
+    char cosine_worker[WIRE_NAME_MAX];
+    float *direction;                           /* [SKETCH_FLOATS] sum of the unit vectors of a round */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
-    uint64_t rejected[REJECT_UNASSIGNED + 1];   /* refused deltas of this process, by enum reject_code */
+    uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
 
     struct rate_table rate;
@@ -164,6 +168,10 @@ bool engine_eval_holds(const struct engine *e, const struct session *s);
 bool engine_lacks_update(const struct engine *e, const struct session *s);
 /* Recomputes whether the member can take work; called after a change of work, evaluation or state. */
 void engine_refresh_ready(struct engine *e, struct session *s);
+/* The member's last deltas were refused: it gets no work until coordinator.readmit_s has passed. */
+bool engine_is_aside(const struct engine *e, const struct member *m);
+/* Writes "put aside for 3600 s after 3 refused deltas: REASON"; returns out. */
+const char *engine_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap);
 /* Silence after which the member of this session is evicted; s NULL: it has no session. Half of the usual limit if its
  * connection closed: its process ended, and a restart takes a few seconds. coordinator.evict_after_s sets both. */
 uint64_t engine_evict_after_us(const struct engine *e, const struct session *s);
@@ -227,6 +235,10 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
  * would wait for the dropped delta. */
 enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
                           const char *reason, struct err *err) MUST_CHECK;
+/* Refuses one part of a member's open assignment, whether it has arrived or not: drops it in the journal, sends REJECT
+ * if the worker is connected, and emits the events. */
+enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment, uint16_t code, const char *reason,
+                               struct err *err) MUST_CHECK;
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
 void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
@@ -270,6 +282,11 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err) MUS
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m);
 void engine_send_done(struct engine *e, const struct session *s);
+
+/* --- engine_gate.c --- */
+/* Compares the deltas that `close` will merge, refuses the outliers among them, and sets *refused_p if there are any.
+ */
+enum status engine_gate(struct engine *e, const struct round_close *close, bool *refused_p, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */
