@@ -42,6 +42,7 @@ enum {
     ENGINE_PROBE_EVERY_US = 1000000,
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
+    ENGINE_LOSSES = 8,
     ENGINE_NOTICE_US = 5000000,            /* a longer wait is logged, before round times are measured */
 };
 
@@ -84,6 +85,13 @@ struct damaged_checkpoint {
 
 enum { ENGINE_DAMAGED_MAX = 8 };
 
+/* The losses of the latest evaluations that were not jumps. Not journaled. */
+struct loss_watch {
+    double losses[ENGINE_LOSSES]; /* ring */
+    uint32_t n, next;
+    uint64_t round; /* of the last one */
+};
+
 struct engine {
     struct config config;
     struct engine_io io;
@@ -102,6 +110,9 @@ struct engine {
     bool collect_due; /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
     bool sweep_due;   /* a crash may have left segments that no checkpoint needs */
     bool stuck;       /* a failed removal was logged */
+    struct loss_watch losses;
+    uint64_t kept_round; /* the newest checkpoint before the loss jumped; UINT64_MAX: the loss has not jumped */
+    bool kept_apart;     /* that checkpoint is out of the run (checkpoint_keep) */
 
     uint64_t entropy, draws, eval_ids;
     uint64_t now_us, start_us;
@@ -197,6 +208,8 @@ enum status engine_checkpoint_due(struct engine *e, struct err *err) MUST_CHECK;
 enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
 /* The newest snapshot; NULL before the first. */
 const struct checkpoint_info *engine_newest(const struct engine *e);
+/* Follows the validation loss. When it jumps, the newest checkpoint before the jump is kept until it is back. */
+void engine_watch_loss(struct engine *e, uint64_t round, double loss);
 /* Removes checkpoints beyond checkpoint.keep that no member needs; keeps at most BEHIND_MAX more. */
 enum status engine_collect(struct engine *e, struct err *err) MUST_CHECK;
 

@@ -252,7 +252,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->entropy = options->entropy;
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = now_us;
-    e->retry_us = UINT64_MAX;
+    e->retry_us = e->kept_round = UINT64_MAX;
     engine_limits_size(e);
     e->config_hash = config_shared_hash(&e->config);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);

@@ -1,5 +1,6 @@
 /* A worker that lies with its deltas: the engine refuses them, the others go on as if they had never arrived, and the
  * liar is put aside until it is readmitted. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "coordinator/ledger/store.h"
 #include "coordinator/round/gate.h"
 #include "tests/lib/rigs/engine_rig.h"
 
@@ -312,6 +314,68 @@ static void test_all_methods_refuse(void **state)
     rig_close(&rig);
 }
 
+/* --- a jump of the loss ------------------------------------------------------------------------------------------- */
+
+static uint64_t kept, let_go;
+
+static enum status keep(struct store *s, uint64_t round, struct err *err)
+{
+    kept = round;
+    return rig.store->ops->checkpoint_remove(s, round, err);
+}
+
+static enum status keep_end(struct store *s, uint64_t round, struct err *err)
+{
+    (void)s;
+    (void)err;
+    let_go = round;
+    return STATUS_OK;
+}
+
+/* One round of a worker alone, with its evaluation. */
+static void play_evaluated(double loss)
+{
+    struct msg m;
+    play_round(1, -1, 0);
+    rig_expect(&rig, 0, MSG_EVAL, &m);
+    while (rig_take(&rig, 0, MSG_EVAL, &m)) continue; /* repeated */
+    struct msg result = {.type = MSG_EVAL_RESULT,
+                         .eval_result = {rig.workers[0].session, m.eval.eval_id, m.eval.start, m.eval.count,
+                                         loss * (double)m.eval.count * 8, m.eval.count * 8}};
+    rig_say(&rig, rig.workers[0].control, &result);
+    rig_catch_up(&rig, 0);
+}
+
+static void test_model_before_jump_is_kept(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.fragments=1",  "codec.up=bf16",       "train.max_steps=60",
+                              "checkpoint.every=1", "checkpoint.keep=1",   "train.eval_every=1",
+                              "outer.momentum=0",   "train.method=diloco", NULL};
+    memset(delivered, 0, sizeof delivered);
+    memset(open_id, 0, sizeof open_id);
+    kept = let_go = 0;
+    rig_open(&rig, settings);
+    const struct store_ops *ops = rig.store->ops;
+    struct store_ops keeping = *ops;
+    keeping.checkpoint_keep = keep;
+    keeping.checkpoint_keep_end = keep_end;
+    rig.store->ops = &keeping;
+    rig_join(&rig, 0);
+    for (int r = 0; r < 6; r++) play_evaluated(2.5 - 0.02 * r);
+    assert_false(logged("jumped"));
+    play_evaluated(4);
+    assert_true(logged("the validation loss jumped to 4 after round 7"));
+    assert_true(logged("keeping the model of round 6 (checkpoints/round_000006, later before_jump_000006)"));
+    for (int r = 0; r < 4; r++) play_evaluated(r % 2 ? 4 : INFINITY);
+    assert_int_equal(kept, 6); /* collected with the other old ones, but kept apart */
+    assert_int_equal(let_go, 0);
+    play_evaluated(2.4);
+    assert_int_equal(let_go, 6);
+    rig.store->ops = ops;
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_restarts_change_no_decision),
         cmocka_unit_test(test_common_change_is_accepted),
         cmocka_unit_test(test_all_methods_refuse),
+        cmocka_unit_test(test_model_before_jump_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
