@@ -77,12 +77,14 @@ enum refuse_code {
     REFUSE_MALFORMED,       /* the message does not decode */
 };
 enum reject_code {
-    REJECT_LATE = 1,  /* the round closed without it */
-    REJECT_STALE,     /* base version too old (outer.max_staleness) */
-    REJECT_BASE,      /* computed from a version the policy does not merge */
-    REJECT_NONFINITE, /* decodes to NaN, infinity or a number of 2^64 or more */
-    REJECT_CORRUPT,   /* CRC or codec check failed */
-    REJECT_UNASSIGNED /* this worker holds no assignment for this round */
+    REJECT_LATE = 1,   /* the round closed without it */
+    REJECT_STALE,      /* base version too old (outer.max_staleness) */
+    REJECT_BASE,       /* computed from a version the policy does not merge */
+    REJECT_NONFINITE,  /* decodes to NaN, infinity or a number of 2^64 or more */
+    REJECT_CORRUPT,    /* CRC or codec check failed */
+    REJECT_UNASSIGNED, /* this worker holds no assignment for this round */
+    REJECT_OUTLIER,    /* its norm or direction is far from the other deltas */
+    REJECT_LAST = REJECT_OUTLIER
 };
 
 /* Content of a delta. PARAMETERS: theta_now itself; requires a lossless codec and base = current version. The

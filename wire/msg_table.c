@@ -166,7 +166,7 @@ static const struct field credit[] = {
 static const struct field reject[] = {
     U64(msg_reject, round),
     U32_IN(msg_reject, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
-    U16(msg_reject, code, REJECT_LATE, REJECT_UNASSIGNED),
+    U16(msg_reject, code, REJECT_LATE, REJECT_LAST),
     REMARK(msg_reject, text),
     END,
 };

@@ -105,6 +105,7 @@ struct config {
         uint32_t max_workers;
         uint32_t threads;     /* threads of the outer step; 0 = one per core */
         double evict_after_s; /* silence after which a worker is evicted; 0 = 4 median rounds, at least 10 s */
+        double readmit_s;     /* a worker that was put aside gets work again after this; 0 = never by itself */
     } coordinator;
     struct {
         uint32_t every, keep;  /* rounds between checkpoints; number of kept checkpoints (0 = all) */

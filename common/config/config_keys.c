@@ -161,6 +161,8 @@ const struct config_key config_keys[] = {
               "threads of the outer step; 0: one per core; no effect on results"),
     LOCAL_REAL(coordinator, evict_after_s, "0", 0, 1e9, "s",
                "silence after which a worker is evicted, at least 2 s; 0: 4 median rounds, at least 10 s"),
+    LOCAL_REAL(coordinator, readmit_s, "3600", 0, 1e9, "s",
+               "time without work for a worker after three refused deltas in a row; 0: until the operator readmits it"),
 
     U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
     U32(checkpoint, keep, "2", 0, U32_MAX, "", "number of kept checkpoints; 0: all"),

@@ -77,6 +77,8 @@ bool engine_modelled(const struct engine *engine);
 bool engine_done(const struct engine *engine);
 /* The run is done, and all workers have left or the wait for them is over. */
 bool engine_finished(const struct engine *engine);
+/* Gives a member that was put aside work again. NOTFOUND: no member of this name was put aside. */
+enum status engine_readmit(struct engine *engine, const char *name, struct err *err) MUST_CHECK;
 /* On return all journal records survive a power cut. */
 enum status engine_sync(struct engine *engine, struct err *err) MUST_CHECK;
 

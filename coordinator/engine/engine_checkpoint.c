@@ -3,6 +3,9 @@
  * A checkpoint and its journal segments are removed when every member holds a newer version, in memory and in its saved
  * state. A worker that restarts therefore finds the log it has to replay. */
 #include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/log.h"
@@ -79,6 +82,85 @@ static bool removed(struct engine *e, enum status status, const struct err *why)
     return false;
 }
 
+/* --- a jump of the loss ------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return v[(n - 1) / 2];
+}
+
+/* A loss above this has jumped: the median of the latest losses + max(a tenth of it, 8 MAD). Infinite before three
+ * evaluations. */
+static double jump_limit(const struct loss_watch *w)
+{
+    double v[ENGINE_LOSSES];
+    if (w->n < 3) return INFINITY;
+    memcpy(v, w->losses, w->n * sizeof *v);
+    double middle = median(v, w->n);
+    for (uint32_t i = 0; i < w->n; i++) v[i] = fabs(v[i] - middle);
+    return middle + fmax(0.1 * fabs(middle), 8 * median(v, w->n));
+}
+
+/* The newest checkpoint that is not younger than the last good evaluation; without one, the oldest. */
+static uint64_t round_before(const struct engine *e, uint64_t round)
+{
+    size_t i = e->n_kept;
+    while (i > 1 && e->kept[i - 1].round > round) i--;
+    return e->kept[i - 1].round;
+}
+
+/* Forgets the checkpoint that was kept for a jump. */
+static void let_go(struct engine *e)
+{
+    struct err why = {0};
+    if (e->kept_apart && e->store->ops->checkpoint_keep_end(e->store, e->kept_round, &why) != STATUS_OK)
+        log_warn("%s; the run continues", why.msg);
+    e->kept_round = UINT64_MAX;
+    e->kept_apart = false;
+}
+
+void engine_watch_loss(struct engine *e, uint64_t round, double loss)
+{
+    struct loss_watch *w = &e->losses;
+    double limit = jump_limit(w);
+    char text[WIRE_TEXT_MAX];
+    if (isfinite(loss) && loss <= limit) {
+        if (e->kept_round != UINT64_MAX) {
+            log_info("the validation loss is back at %.4g after round %llu", loss, (unsigned long long)round);
+            let_go(e);
+        }
+        w->losses[w->next] = loss;
+        w->next = (w->next + 1) % ENGINE_LOSSES;
+        w->n += w->n < ENGINE_LOSSES;
+        w->round = round;
+        return;
+    }
+    if (!w->n || e->kept_round != UINT64_MAX) return;
+    e->kept_round = round_before(e, w->round);
+    snprintf(text, sizeof text,
+             "the validation loss jumped to %.4g after round %llu; its limit is %.4g: keeping the model of round %llu "
+             "(checkpoints/round_%06llu, later before_jump_%06llu) until the loss is back",
+             loss, (unsigned long long)round, limit, (unsigned long long)e->kept_round,
+             (unsigned long long)e->kept_round, (unsigned long long)e->kept_round);
+    engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
+}
+
+static enum status take_away(struct engine *e, uint64_t round, struct err *err)
+{
+    const struct store_ops *ops = e->store->ops;
+    if (round != e->kept_round || !ops->checkpoint_keep) return ops->checkpoint_remove(e->store, round, err);
+    TRY(ops->checkpoint_keep(e->store, round, err));
+    e->kept_apart = true;
+    return STATUS_OK;
+}
+
 enum status engine_collect(struct engine *e, struct err *err)
 {
     uint64_t *list;
@@ -89,7 +171,7 @@ enum status engine_collect(struct engine *e, struct err *err)
     e->sweep_due = false;
     e->collect_due = keep && e->n_kept > keep;
     while (keep && e->n_kept > keep && (e->n_kept > keep + BEHIND_MAX || all_past(e, &e->kept[1]))) {
-        if (!removed(e, ops->checkpoint_remove(e->store, e->kept[0].round, &why), &why)) {
+        if (!removed(e, take_away(e, e->kept[0].round, &why), &why)) {
             e->collect_due = false; /* retry after the next checkpoint */
             break;
         }

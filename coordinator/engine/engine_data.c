@@ -7,6 +7,7 @@
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/delta_measure.h"
 
 /* --- incoming deltas ---------------------------------------------------------------------------------------------- */
 
@@ -21,24 +22,29 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
                           const char *reason, struct err *err)
 {
     struct msg m = {.type = MSG_REJECT, .reject = {.round = round, .fragment = fragment, .code = code}};
-    assert(code);
+    assert(code && code <= REJECT_LAST);
+    e->rejected[code]++;
     TRY(journal_sync(&e->ledger.journal, err));
     assert(!e->ledger.journal.dirty);
     snprintf(m.reject.text, sizeof m.reject.text, "%s", reason);
-    e->rejected[code <= REJECT_UNASSIGNED ? code : REJECT_UNASSIGNED]++;
     engine_send_control(e, s, &m);
     return STATUS_OK;
+}
+
+static void emit_refused(struct engine *e, const char *worker, uint64_t round, uint32_t fragment, const char *reason)
+{
+    char text[WIRE_TEXT_MAX];
+    snprintf(text, sizeof text, "refused the delta of round %llu, fragment %u: %s", (unsigned long long)round + 1,
+             fragment, reason);
+    engine_emit_text(e, ENGINE_EVENT_FAULT, worker, text);
 }
 
 /* Refuses an offered delta and emits an event. */
 static enum status refuse(struct engine *e, const struct session *s, const struct msg_offer *offer, uint16_t code,
                           const char *reason, struct err *err)
 {
-    char text[WIRE_TEXT_MAX];
     TRY(engine_reject(e, s, offer->round, offer->fragment, code, reason, err));
-    snprintf(text, sizeof text, "refused the delta of round %llu, fragment %u: %s",
-             (unsigned long long)offer->round + 1, offer->fragment, reason);
-    engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
+    emit_refused(e, s->name, offer->round, offer->fragment, reason);
     return STATUS_OK;
 }
 
@@ -81,16 +87,36 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
     return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
 }
 
-/* Refuses a delta that the round waits for: drops its part in the journal, then refuses. */
+enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment, uint16_t code, const char *reason,
+                               struct err *err)
+{
+    struct member *m = member_by_id(&e->ledger.round.members, id);
+    struct session *s = session_by_member(&e->sessions, id);
+    uint64_t round = m->work.round;
+    uint32_t strikes = m->strikes;
+    if (s) drop_upload(e, &s->uploads[fragment]);
+    TRY(engine_drop(e, m, fragment, code, err));
+    snprintf(m->refused, sizeof m->refused, "%s", reason);
+    if (s)
+        TRY(engine_reject(e, s, round, fragment, code, reason, err));
+    else
+        e->rejected[code]++; /* the worker hears it when it offers the delta again */
+    emit_refused(e, m->name, round, fragment, reason);
+    if (m->strikes > strikes && engine_is_aside(e, m)) {
+        char text[WIRE_TEXT_MAX];
+        m->cosines = (struct gate_cosines){0}; /* it starts anew when it comes back */
+        engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, engine_aside_text(e, m, text, sizeof text));
+    }
+    if (s) engine_refresh_ready(e, s);
+    return STATUS_OK;
+}
+
+/* Refuses a delta that the round waits for. */
 static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
                                const char *reason, struct err *err)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    drop_upload(e, &s->uploads[offer->fragment]);
-    TRY(engine_drop(e, m, offer->fragment, code, err));
-    TRY(refuse(e, s, offer, code, reason, err));
-    engine_refresh_ready(e, s);
-    return STATUS_OK;
+    assert(member_by_id(&e->ledger.round.members, s->member)->work.round == offer->round);
+    return engine_refuse_part(e, s->member, offer->fragment, code, reason, err);
 }
 
 /* Measures the upload of this round's delta: delivered fragments, and those in transfer. */
@@ -147,7 +173,8 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     return STATUS_OK;
 }
 
-static enum status write_delta(struct engine *e, const struct member *m, const struct upload *u, struct err *err)
+static enum status write_delta(struct engine *e, const struct member *m, const struct upload *u, double norm,
+                               struct err *err)
 {
     const struct msg_offer *o = &u->offer;
     struct record_delta delta = {.id = m->id,
@@ -160,13 +187,52 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
                                           .steps = o->steps,
                                           .crc = o->crc,
                                           .loss_sum = o->loss_sum,
-                                          .norm = o->norm}};
+                                          .norm = (float)norm}};
     uint8_t head[RECORD_DELTA_HEAD];
     struct writer w = writer_of(head, sizeof head);
     assert(u->have == o->bytes);
     struct store_part payload = {e->ledger.outer.payload, o->bytes};
     record_delta_encode(&delta, &w);
     return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
+}
+
+/* Measures a delta into the session's sketch. */
+static struct delta_measure measure(struct engine *e, struct session *s, const struct msg_offer *offer,
+                                    const struct codec_view *view)
+{
+    if (s->sketch_round != offer->round + 1) {
+        memset(s->sketch, 0, SKETCH_FLOATS * sizeof *s->sketch);
+        s->sketch_round = offer->round + 1;
+        s->sketch_parts = 0;
+        s->sketch_compared = false;
+    }
+    s->sketch_parts++;
+    return delta_measure(&e->ledger.outer, offer->fragment, view, s->sketch);
+}
+
+/* Checks the payload of a complete delta. Returns 0 with its norm, or the code and reason of a refusal. */
+static uint16_t check_payload(struct engine *e, struct session *s, const struct upload *u, const uint8_t *delta,
+                              double *norm_p, char reason[WIRE_TEXT_MAX])
+{
+    const struct msg_offer *offer = &u->offer;
+    const struct round *round = &e->ledger.round;
+    snprintf(reason, WIRE_TEXT_MAX, "its bytes differ from its checksum");
+    if (!upload_intact(u, delta)) return REJECT_CORRUPT;
+    struct codec_view view; /* codec_open checks all bytes that decoding reads */
+    enum status status = codec_open(e->ledger.outer.fragments[offer->fragment].up, delta, offer->bytes, NULL, &view);
+    snprintf(reason, WIRE_TEXT_MAX,
+             status == STATUS_NONFINITE ? "it contains NaN or infinity" : "it cannot be decoded");
+    if (status != STATUS_OK) return status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT;
+    struct delta_measure m = measure(e, s, offer, &view);
+    snprintf(reason, WIRE_TEXT_MAX, "it contains values of 2^64 or more");
+    if (!m.in_range) return REJECT_NONFINITE;
+    double bound = gate_bound(&round->p.gate, round_reach(round, member_by_id(&round->members, s->member)),
+                              e->ledger.layout.fragments[offer->fragment].count);
+    snprintf(reason, WIRE_TEXT_MAX, "its norm %.3g exceeds %.3g, the most that inner.optimizer can make in %u steps",
+             m.norm, bound, offer->steps);
+    if (m.norm > bound) return REJECT_OUTLIER;
+    *norm_p = m.norm;
+    return 0;
 }
 
 /* Takes a complete payload: checks it, journals it and acknowledges it. The outer state's payload buffer is free
@@ -179,6 +245,8 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     struct round_offer o = offer_of(&offer);
     uint16_t code = 0;
     const char *reason = "";
+    char text[WIRE_TEXT_MAX];
+    double norm = 0;
     /* The state may have changed during the upload. */
     enum round_verdict verdict = m ? round_judge(round, m, &o, &code, &reason) : ROUND_REJECT;
     if (verdict == ROUND_DROP) return refuse_part(e, s, &offer, code, reason, err);
@@ -190,16 +258,9 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     uint8_t *delta = e->ledger.outer.payload;
     assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
     TRY(e->store->ops->spool_read(e->store, spool_offset(e, u), delta, offer.bytes, err));
-    if (!upload_intact(u, delta))
-        return refuse_part(e, s, &offer, REJECT_CORRUPT, "its bytes differ from its checksum", err);
-    struct codec_view view; /* codec_open checks all bytes that decoding reads */
-    enum status status = codec_open(e->ledger.outer.fragments[offer.fragment].up, delta, offer.bytes, NULL, &view);
-    if (status == STATUS_NONFINITE)
-        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it contains NaN or infinity", err);
-    if (status != STATUS_OK) return refuse_part(e, s, &offer, REJECT_CORRUPT, "it cannot be decoded", err);
-    if (!outer_state_accepts(&e->ledger.outer, &view))
-        return refuse_part(e, s, &offer, REJECT_NONFINITE, "it contains values of 2^64 or more", err);
-    TRY(write_delta(e, m, u, err));
+    code = check_payload(e, s, u, delta, &norm, text);
+    if (code) return refuse_part(e, s, &offer, code, text, err);
+    TRY(write_delta(e, m, u, norm, err));
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     s->idle_us = e->now_us;

@@ -46,7 +46,7 @@ static bool can_evaluate(const struct engine *e, const struct session *s)
 {
     if (!s->id || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!m || m->work.open) return false;
+    if (!m || m->work.open || engine_is_aside(e, m)) return false;
     if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
     /* A member in step delivered all its work, so an older heartbeat may still say "training". A member whose work was
      * dropped may really be training. */
@@ -181,6 +181,7 @@ static enum status finish(struct engine *e, struct err *err)
                                           .val_loss = record.loss_sum / (double)record.tokens,
                                           .eval_s = eval_s}};
     engine_emit(e, &event);
+    engine_watch_loss(e, run->round, event.eval.val_loss);
     engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);

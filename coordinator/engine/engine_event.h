@@ -70,6 +70,8 @@ struct engine_event_round {
     uint32_t workers, delivered;   /* workers assigned; deltas merged */
     const char *codec;             /* codec of the last update, or NULL */
     const char *slowest;           /* the worker that delivered last, or NULL */
+    double cosine;                 /* lowest cosine of a delta with the others of its round; NaN: fewer than three */
+    const char *cosine_worker;     /* its worker, or NULL */
 };
 
 struct engine_event_eval {

@@ -8,6 +8,7 @@
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
+ *     engine_gate.c       refusing outliers, putting members aside
  *     engine_join.c       HELLO, JOIN, BIND
  *     engine_places.c     whose place a new worker gets
  *     engine_model.c      the first JOIN: the run's model
@@ -41,6 +42,7 @@ enum {
     ENGINE_PROBE_EVERY_US = 1000000,
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
+    ENGINE_LOSSES = 8,
     ENGINE_NOTICE_US = 5000000,            /* a longer wait is logged, before round times are measured */
 };
 
@@ -67,7 +69,7 @@ struct eval_run {
 struct round_info {
     bool pending;
     struct engine_event_round event;
-    char slowest[WIRE_NAME_MAX], down[64]; /* strings of the event */
+    char slowest[WIRE_NAME_MAX], cosine_worker[WIRE_NAME_MAX], down[64]; /* strings of the event */
 };
 
 /* A text that was logged. */
@@ -82,6 +84,13 @@ struct damaged_checkpoint {
 };
 
 enum { ENGINE_DAMAGED_MAX = 8 };
+
+/* The losses of the latest evaluations that were not jumps. Not journaled. */
+struct loss_watch {
+    double losses[ENGINE_LOSSES]; /* ring */
+    uint32_t n, next;
+    uint64_t round; /* of the last one */
+};
 
 struct engine {
     struct config config;
@@ -101,6 +110,9 @@ struct engine {
     bool collect_due; /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
     bool sweep_due;   /* a crash may have left segments that no checkpoint needs */
     bool stuck;       /* a failed removal was logged */
+    struct loss_watch losses;
+    uint64_t kept_round; /* the newest checkpoint before the loss jumped; UINT64_MAX: the loss has not jumped */
+    bool kept_apart;     /* that checkpoint is out of the run (checkpoint_keep) */
 
     uint64_t entropy, draws, eval_ids;
     uint64_t now_us, start_us;
@@ -122,8 +134,11 @@ struct engine {
     struct pace pace;
     double train_loss;                          /* of the last round; NaN: none */
     char link_text[384];                        /* the last LINK event, while transfers take most of a round */
+    double cosine; /* lowest of the round, as in engine_event_round */
+    char cosine_worker[WIRE_NAME_MAX];
+    float *direction;                           /* [SKETCH_FLOATS] sum of the unit vectors of a round */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
-    uint64_t rejected[REJECT_UNASSIGNED + 1];   /* refused deltas of this process, by enum reject_code */
+    uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
 
     struct rate_table rate;
@@ -164,6 +179,10 @@ bool engine_eval_holds(const struct engine *e, const struct session *s);
 bool engine_lacks_update(const struct engine *e, const struct session *s);
 /* Recomputes whether the member can take work; called after a change of work, evaluation or state. */
 void engine_refresh_ready(struct engine *e, struct session *s);
+/* The member's last deltas were refused: it gets no work until coordinator.readmit_s has passed. */
+bool engine_is_aside(const struct engine *e, const struct member *m);
+/* Writes "put aside for 3600 s after 3 refused deltas: REASON"; returns out. */
+const char *engine_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap);
 /* Silence after which the member of this session is evicted; s NULL: it has no session. Half of the usual limit if its
  * connection closed: its process ended, and a restart takes a few seconds. coordinator.evict_after_s sets both. */
 uint64_t engine_evict_after_us(const struct engine *e, const struct session *s);
@@ -189,6 +208,8 @@ enum status engine_checkpoint_due(struct engine *e, struct err *err) MUST_CHECK;
 enum status engine_kept_room(struct engine *e, struct err *err) MUST_CHECK;
 /* The newest snapshot; NULL before the first. */
 const struct checkpoint_info *engine_newest(const struct engine *e);
+/* Follows the validation loss. When it jumps, the newest checkpoint before the jump is kept until it is back. */
+void engine_watch_loss(struct engine *e, uint64_t round, double loss);
 /* Removes checkpoints beyond checkpoint.keep that no member needs; keeps at most BEHIND_MAX more. */
 enum status engine_collect(struct engine *e, struct err *err) MUST_CHECK;
 
@@ -227,6 +248,10 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
  * would wait for the dropped delta. */
 enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
                           const char *reason, struct err *err) MUST_CHECK;
+/* Refuses one part of a member's open assignment, whether it has arrived or not: drops it in the journal, sends REJECT
+ * if the worker is connected, and emits the events. */
+enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment, uint16_t code, const char *reason,
+                               struct err *err) MUST_CHECK;
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
 void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
@@ -270,6 +295,11 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err) MUS
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m);
 void engine_send_done(struct engine *e, const struct session *s);
+
+/* --- engine_gate.c --- */
+/* Compares the deltas that `close` will merge, refuses the outliers among them, and sets *refused_p if there are any.
+ */
+enum status engine_gate(struct engine *e, const struct round_close *close, bool *refused_p, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */

@@ -88,6 +88,9 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
     if (!s) {
         add(line, "not connected");
         add_eviction(e, line, s, m);
+    } else if (m && engine_is_aside(e, m)) {
+        char text[WIRE_TEXT_MAX];
+        add(line, "%s)", engine_aside_text(e, m, text, sizeof text));
     } else if (s->closed || engine_is_silent(e, s)) {
         add(line, "%s for %.0f s", s->closed ? "connection closed, silent" : "silent",
             (double)(e->now_us - s->heard_us) * 1e-6);
@@ -236,6 +239,7 @@ static const char *worker_state(const struct engine *e, const struct member *m, 
     if (!s) return is_gone(m, s) ? "gone" : "lost";
     if (s->closed) return "closed";
     if (engine_is_silent(e, s)) return "silent";
+    if (m && engine_is_aside(e, m)) return "aside";
     return s->beating ? session_state_name(s->last.state) : "joining";
 }
 
@@ -246,6 +250,7 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     char activity[96];
     bool beating = s && s->beating;
     json_t *o = json_object();
+    char text[WIRE_TEXT_MAX];
     json_object_set_new(o, "name", json_string(name));
     json_object_set_new(o, "id", m ? json_integer(m->id) : json_null());
     json_object_set_new(o, "connected", json_boolean(s != NULL));
@@ -261,6 +266,9 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "steps_merged", m ? json_integer((json_int_t)m->steps) : json_null());
     json_object_set_new(o, "devices", s ? json_string(s->devices) : json_null());
     json_object_set_new(o, "doing", s ? json_string(activity_of(e, s, activity, sizeof activity)) : json_null());
+    json_object_set_new(o, "aside",
+                        m && engine_is_aside(e, m) ? json_string(engine_aside_text(e, m, text, sizeof text)) : json_null());
+    json_object_set_new(o, "cosine", m && !isnan(m->cosine) ? json_real((double)m->cosine) : json_null());
     return o;
 }
 
@@ -305,7 +313,8 @@ static void add_refusals(json_t *o, const struct engine *e)
 {
     static const char *const reasons[] = {
         [REJECT_LATE] = "late",           [REJECT_STALE] = "stale",     [REJECT_BASE] = "base",
-        [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt", [REJECT_UNASSIGNED] = "unassigned"};
+        [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt", [REJECT_UNASSIGNED] = "unassigned",
+        [REJECT_OUTLIER] = "outlier"};
     json_t *by_reason = json_object();
     uint64_t all = 0;
     for (size_t i = REJECT_LATE; i < sizeof reasons / sizeof *reasons; i++) {

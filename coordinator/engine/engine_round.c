@@ -20,6 +20,8 @@ static void begin(struct engine *e)
     e->ledger.round.recent = (struct round_tally){0};
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->slowest[0] = 0;
+    e->cosine = NAN;
+    e->cosine_worker[0] = 0;
 }
 
 /* barrier: round `round` opened, or more members were assigned to it */
@@ -60,7 +62,8 @@ static void note(struct engine *e, uint64_t round)
                                          .loss = NAN,
                                          .compute_s = NAN,
                                          .wait_s = NAN,
-                                         .link_s = link_s(e)};
+                                         .link_s = link_s(e),
+                                         .cosine = e->cosine};
     if (sum->tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
@@ -70,6 +73,7 @@ static void note(struct engine *e, uint64_t round)
     if (event->round_s > 0 && sum->merged)
         event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
     memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
+    memcpy(e->info.cosine_worker, e->cosine_worker, sizeof e->info.cosine_worker);
     memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
     e->info.pending = event->round > e->rounds_reported;
 }
@@ -174,6 +178,7 @@ void engine_flush_round(struct engine *e, double val_loss, double eval_s)
     event.round.eval_s = eval_s;
     event.round.eta_s = engine_eta_s(e);
     event.round.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
+    event.round.cosine_worker = e->info.cosine_worker[0] ? e->info.cosine_worker : NULL;
     event.round.codec = e->info.down[0] ? e->info.down : NULL;
     engine_emit(e, &event);
     judge_link(e, &event.round);

@@ -1,5 +1,6 @@
 /* The state of one session (heard, silent, ready for work), and the time limit of eviction. */
 #include <assert.h>
+#include <stdio.h>
 
 #include "common/base/log.h"
 #include "coordinator/engine/engine_impl.h"
@@ -39,11 +40,35 @@ bool engine_lacks_update(const struct engine *e, const struct session *s)
 void engine_refresh_ready(struct engine *e, struct session *s)
 {
     bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
+    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (m && engine_is_aside(e, m)) can = false;
     assert(s->id && s->ready_us <= e->now_us);
     s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
-    struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m) return;
     m->ready = can;
+}
+
+static uint64_t aside_left_us(const struct engine *e, const struct member *m)
+{
+    uint64_t now = e->elapsed_base_us + (e->now_us - e->start_us);
+    uint64_t until = m->struck_us + (uint64_t)(e->config.coordinator.readmit_s * 1e6);
+    return until > now ? until - now : 0;
+}
+
+bool engine_is_aside(const struct engine *e, const struct member *m)
+{
+    if (m->strikes < GATE_STRIKES) return false;
+    return !(e->config.coordinator.readmit_s > 0) || aside_left_us(e, m);
+}
+
+const char *engine_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap)
+{
+    char length[48] = "until the operator readmits it";
+    if (e->config.coordinator.readmit_s > 0)
+        snprintf(length, sizeof length, "for %.0f s", (double)aside_left_us(e, m) * 1e-6);
+    snprintf(out, cap, "put aside %s after %u refused deltas in a row%s%s", length, m->strikes,
+             m->refused[0] ? ": " : "", m->refused);
+    return out;
 }
 
 static struct deadline_limit quarter_limit(const struct engine *e)

@@ -1,4 +1,5 @@
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/delta_measure.h"
 
 #include <assert.h>
 #include <math.h>
@@ -251,13 +252,16 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->entropy = options->entropy;
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = now_us;
-    e->retry_us = UINT64_MAX;
+    e->retry_us = e->kept_round = UINT64_MAX;
     engine_limits_size(e);
     e->config_hash = config_shared_hash(&e->config);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
+    e->direction = mem_alloc(SKETCH_FLOATS, sizeof *e->direction);
+    e->cosine = NAN;
     e->eval.cap = e->config.coordinator.max_workers;
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
-    enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
+    enum status status =
+        e->chunk && e->direction && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
     if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
         status =
             err_set(err, STATUS_LIMIT, "the configuration is too long to send to workers: shorten its paths and names");
@@ -283,5 +287,6 @@ void engine_destroy(struct engine *e)
     mem_free(e->kept);
     mem_free(e->status_json);
     mem_free(e->chunk);
+    mem_free(e->direction);
     mem_free(e);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "coordinator/outer/delta_measure.h"
 
 enum status session_table_init(struct session_table *t, uint32_t cap, uint32_t n_fragments)
 {
@@ -36,9 +37,11 @@ struct session *session_add(struct session_table *t, uint64_t id)
         assert(!s->uploads && !s->own);
         struct upload *uploads = mem_alloc(t->n_fragments, sizeof *uploads);
         struct session_own *own = mem_alloc(t->n_fragments, sizeof *own);
-        if (!uploads || !own) {
+        float *sketch = mem_alloc(SKETCH_FLOATS, sizeof *sketch);
+        if (!uploads || !own || !sketch) {
             mem_free(uploads);
             mem_free(own);
+            mem_free(sketch);
             return NULL;
         }
         *s = (struct session){.id = id,
@@ -46,7 +49,8 @@ struct session *session_add(struct session_table *t, uint64_t id)
                               .control = SESSION_NO_PEER,
                               .bulk = SESSION_NO_PEER,
                               .uploads = uploads,
-                              .own = own};
+                              .own = own,
+                              .sketch = sketch};
         return s;
     }
     return NULL;
@@ -58,6 +62,7 @@ void session_remove(struct session_table *t, struct session *s)
     for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f]);
     mem_free(s->uploads);
     mem_free(s->own);
+    mem_free(s->sketch);
     memset(s, 0, sizeof *s);
 }
 

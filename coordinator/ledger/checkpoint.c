@@ -1,6 +1,7 @@
 #include "coordinator/ledger/checkpoint.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -117,6 +118,59 @@ static enum status member_decode(struct round *round, uint32_t n_fragments, stru
     return r->bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
+/* --- the norms of merged deltas, and the strikes of members ------------------------------------------------------- */
+
+static size_t gates_size(const struct round *r, uint32_t n_fragments)
+{
+    size_t size = 16 * (size_t)r->members.n;
+    for (uint32_t f = 0; f < n_fragments; f++) size += 8 + 8 * (size_t)r->gates[f].n;
+    return size;
+}
+
+static void gates_encode(const struct round *r, uint32_t n_fragments, struct writer *w)
+{
+    const size_t start = w->pos;
+    for (uint32_t f = 0; f < n_fragments; f++) {
+        const struct gate *g = &r->gates[f];
+        put_u32(w, g->n);
+        put_u32(w, g->next);
+        for (uint32_t i = 0; i < g->n; i++) {
+            put_f32(w, g->samples[i].log_norm);
+            put_f32(w, g->samples[i].log_reach);
+        }
+    }
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        put_u32(w, r->members.members[i]->strikes);
+        put_u32(w, r->members.members[i]->carried);
+        put_u64(w, r->members.members[i]->struck_us);
+    }
+    assert(w->bad || w->pos - start == gates_size(r, n_fragments));
+}
+
+static void gates_decode(struct round *r, uint32_t n_fragments, struct reader *in)
+{
+    for (uint32_t f = 0; f < n_fragments; f++) {
+        struct gate *g = &r->gates[f];
+        uint32_t n = get_u32(in), next = get_u32(in);
+        if (n > GATE_SAMPLES || next >= GATE_SAMPLES) {
+            reader_fail(in);
+            return;
+        }
+        g->n = n;
+        g->next = next;
+        for (uint32_t i = 0; i < n; i++) {
+            g->samples[i].log_norm = get_f32(in);
+            g->samples[i].log_reach = get_f32(in);
+            if (!isfinite(g->samples[i].log_norm) || !isfinite(g->samples[i].log_reach)) reader_fail(in);
+        }
+    }
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        r->members.members[i]->strikes = get_u32(in);
+        r->members.members[i]->carried = get_u32(in);
+        r->members.members[i]->struck_us = get_u64(in);
+    }
+}
+
 /* --- the head ----------------------------------------------------------------------------------------------------- */
 
 static size_t head_size(const struct ledger *l)
@@ -129,7 +183,7 @@ static size_t head_size(const struct ledger *l)
     size += 8 + 1 + F + 4 + 8 + 8 + 8 + 8 + 8 + 8;
     size += 20 * (size_t)F + lease_encoded_size(&l->round.leases) + 4;
     for (uint32_t i = 0; i < l->round.members.n; i++) size += member_size(l->round.members.members[i], F);
-    return size;
+    return size + gates_size(&l->round, F);
 }
 
 static void info_encode(const struct ledger *l, uint64_t round, uint64_t segment, struct writer *w)
@@ -180,6 +234,7 @@ static void round_encode(const struct ledger *l, struct writer *w)
     lease_encode(&r->leases, w);
     put_u32(w, r->members.n);
     for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], l->layout.n_fragments, w);
+    gates_encode(r, l->layout.n_fragments, w);
 }
 
 static enum status round_decode(struct ledger *l, const struct checkpoint_info *info, struct reader *r)
@@ -204,6 +259,7 @@ static enum status round_decode(struct ledger *l, const struct checkpoint_info *
     TRY(lease_decode(&round->leases, r));
     uint32_t n = get_u32(r);
     for (uint32_t i = 0; i < n && !r->bad; i++) TRY(member_decode(round, info->n_fragments, r));
+    if (!r->bad) gates_decode(round, info->n_fragments, r);
     return r->bad ? STATUS_CORRUPT : round_check(round);
 }
 

@@ -121,6 +121,7 @@ static enum status fold_member(struct ledger *l, const uint8_t *body, size_t siz
     struct record_member m;
     TRY(record_member_decode(&m, body, size));
     if (m.what == RECORD_MEMBER_JOIN) return round_fold_join(&l->round, m.id, m.uuid, m.name);
+    if (m.what == RECORD_MEMBER_READMIT) return round_fold_readmit(&l->round, m.id);
     return round_fold_leave(&l->round, m.id);
 }
 
@@ -181,6 +182,7 @@ static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, 
 {
     bool early = type == RECORD_RUN || type == RECORD_START || type == RECORD_MODEL;
     if (!early && !l->modelled) return STATUS_CORRUPT;
+    if (l->modelled) l->round.clock_us = l->clock.elapsed_us;
     switch (type) {
     case RECORD_RUN: return fold_run(l, body, size);
     case RECORD_START: return fold_start(l, size);
@@ -219,6 +221,7 @@ static enum status fold_update(struct ledger *l, const struct update *u, struct 
     memcpy(l->down, u->codec, sizeof l->down);
     l->down_bytes = size;
     l->down_relay = strcmp(u->codec, "relay") == 0 ? size - sizeof(uint32_t) - u->payload_size : 0;
+    l->round.clock_us = l->clock.elapsed_us;
     TRY(round_fold_update(&l->round, u->fragment, u->version, named, u->n_named));
     assert(l->round.versions[u->fragment] == u->version);
     return update_log_add(&l->log, u->fragment, u->version, &entry);

@@ -110,7 +110,7 @@ enum status record_model_decode(struct record_model *m, const uint8_t *body, siz
 
 void record_member_encode(const struct record_member *m, struct writer *w)
 {
-    assert(m->what <= RECORD_MEMBER_EVICT);
+    assert(m->what <= RECORD_MEMBER_READMIT);
     put_u8(w, m->what);
     put_u32(w, m->id);
     put_bytes(w, m->uuid, WIRE_UUID);
@@ -125,7 +125,7 @@ enum status record_member_decode(struct record_member *m, const uint8_t *body, s
     m->id = get_u32(&r);
     get_id(&r, m->uuid);
     get_str(&r, m->name, sizeof m->name);
-    if (m->what > RECORD_MEMBER_EVICT) return STATUS_CORRUPT;
+    if (m->what > RECORD_MEMBER_READMIT) return STATUS_CORRUPT;
     return finish(&r);
 }
 

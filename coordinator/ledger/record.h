@@ -48,7 +48,7 @@ struct record_model {
     uint64_t hashes[LAYOUT_FRAGMENTS_MAX];
 };
 
-enum record_member_what { RECORD_MEMBER_JOIN, RECORD_MEMBER_LEAVE, RECORD_MEMBER_EVICT };
+enum record_member_what { RECORD_MEMBER_JOIN, RECORD_MEMBER_LEAVE, RECORD_MEMBER_EVICT, RECORD_MEMBER_READMIT };
 
 struct record_member {
     uint8_t what; /* enum record_member_what */

@@ -74,6 +74,10 @@ struct store_ops {
     enum status (*checkpoint_put_aside)(struct store *s, uint64_t round, char *name, size_t cap, struct err *err);
     /* Removes a checkpoint, durably on OK. Foreign files in its folder stay, and then the folder stays, too. */
     enum status (*checkpoint_remove)(struct store *s, uint64_t round, struct err *err);
+    /* Takes the model of a checkpoint out of the run: afterwards the checkpoint does not exist, but its model does, as
+     * checkpoints/before_jump_000010, until keep_end is called for it. A NULL slot: this store only removes. */
+    enum status (*checkpoint_keep)(struct store *s, uint64_t round, struct err *err);
+    enum status (*checkpoint_keep_end)(struct store *s, uint64_t round, struct err *err);
 
     /* The spool holds incoming deltas, at offsets that the caller chooses, until the process ends. After spool_forget
      * the caller does not read these bytes again. Whole blocks of SPOOL_ALIGN bytes return to the disk. */
@@ -101,6 +105,7 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
  * - RUN/journal/00000000.log ...
  * - RUN/checkpoints/round_000010/{model.safetensors, config.json, coordinator_state.bin},
  *   and the link RUN/checkpoints/latest to the newest of them
+ * - RUN/checkpoints/before_jump_000010/{model.safetensors, config.json}
  * - RUN/tokenizer/ (if files are kept)
  * Creates missing folders and removes half-written files of a crash. Foreign files in these folders stay. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;

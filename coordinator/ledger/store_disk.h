@@ -71,6 +71,8 @@ enum status store_disk_checkpoint_put_aside(struct store *s, uint64_t round, cha
 enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
                                          struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_keep(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
+enum status store_disk_checkpoint_keep_end(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 /* Removes folders that a crash left under temporary names or without coordinator_state.bin. Only folders of a run, with
  * names and files that only Atoll writes, are removed. Then makes `latest` a link to the newest checkpoint. */
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;

@@ -120,18 +120,26 @@ static bool folder_remove(const char *path)
 
 /* --- writing and removing ----------------------------------------------------------------------------------------- */
 
-/* *whole_p: the folder is gone; if false, errno is the cause. */
-static enum status checkpoint_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
+/* Removes the state, durably: a folder without state is not a checkpoint. This must happen before the journal after it
+ * is removed. */
+static enum status state_remove(struct store_disk *d, uint64_t round, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     if (d->map_round == round) store_disk_unmap(d);
-    /* Remove the state first, durably: a folder without state is not a checkpoint. This must happen before the journal
-     * after it is removed. */
     checkpoint_path(d, round, "coordinator_state.bin", path);
     bool gone = !unlink(path);
     if (!gone && errno != ENOENT && errno != ENOTDIR) return store_disk_fail(err, "remove", path);
     checkpoint_path(d, round, "", path);
     if (gone) TRY(dir_sync(path, err));
+    return STATUS_OK;
+}
+
+/* *whole_p: the folder is gone; if false, errno is the cause. */
+static enum status checkpoint_remove(struct store_disk *d, uint64_t round, bool *whole_p, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    TRY(state_remove(d, round, err));
+    checkpoint_path(d, round, "", path);
     *whole_p = folder_remove(path);
     return STATUS_OK;
 }
@@ -147,6 +155,34 @@ enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct
     d->warned = true;
     log_warn("cannot remove all files of the old checkpoint %.300s (logged once): %s", path, strerror(errno));
     return STATUS_OK;
+}
+
+static void kept_path(const struct store_disk *d, uint64_t round, char out[FILEIO_PATH_MAX])
+{
+    snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/before_jump_%06llu", d->dir, (unsigned long long)round);
+}
+
+/* Renames first: after a crash between the two steps the next start finds a folder without a checkpoint's name. */
+enum status store_disk_checkpoint_keep(struct store *s, uint64_t round, struct err *err)
+{
+    struct store_disk *d = store_disk_of(s);
+    char path[FILEIO_PATH_MAX], kept[FILEIO_PATH_MAX], state[FILEIO_PATH_MAX + 32];
+    if (d->map_round == round) store_disk_unmap(d);
+    checkpoint_path(d, round, "", path);
+    kept_path(d, round, kept);
+    TRY(store_disk_make_way(kept, err)); /* of an earlier jump at this round */
+    if (rename(path, kept)) return store_disk_fail(err, "rename", path);
+    snprintf(state, sizeof state, "%s/coordinator_state.bin", kept);
+    if (unlink(state) && errno != ENOENT) return store_disk_fail(err, "remove", state);
+    snprintf(path, sizeof path, "%s/checkpoints", d->dir);
+    return dir_sync(path, err);
+}
+
+enum status store_disk_checkpoint_keep_end(struct store *s, uint64_t round, struct err *err)
+{
+    char kept[FILEIO_PATH_MAX];
+    kept_path(store_disk_of(s), round, kept);
+    return folder_remove(kept) ? STATUS_OK : store_disk_fail(err, "remove", kept);
 }
 
 enum status store_disk_make_way(const char *path, struct err *err)

@@ -13,6 +13,7 @@
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "compress/topk/union_size.h"
+#include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/round/round_form.h"
 #include "wire/msg.h"
@@ -68,17 +69,27 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
 }
 
+static size_t most_parts(const struct outer_state *s)
+{
+    size_t most = 0;
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++)
+        if (codec_parts(s->fragments[f].up) > most) most = codec_parts(s->fragments[f].up);
+    return most;
+}
+
 static enum status init_merger(struct outer_state *s, size_t part_max, struct err *err)
 {
     int threads = thread_count(s->config);
     s->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *s->deltas);
     s->tokens = mem_alloc(WIRE_NAMED_MAX, sizeof *s->tokens);
+    s->squares = mem_alloc(most_parts(s), sizeof *s->squares);
+    s->sketches = mem_alloc((size_t)threads * SKETCH_FLOATS, sizeof *s->sketches);
     if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &s->pool) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "cannot start %d threads: set coordinator.threads", threads);
     bool parameters = round_delta_form(s->config) == DELTA_PARAMETERS;
     enum status status = merger_init(&s->merger, s->config, parameters, s->pool, part_max);
-    return s->deltas && s->tokens && status == STATUS_OK ? STATUS_OK
-                                                         : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
+    bool all = s->deltas && s->tokens && s->squares && s->sketches;
+    return all && status == STATUS_OK ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
 }
 
 /* Bytes of one opened delta: its payload and the room that codec_open needs. */
@@ -158,9 +169,10 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
-        floats += largest + 2 * (uint64_t)thread_count(config) * part_max;
+        floats += largest + (uint64_t)thread_count(config) * (2 * part_max + SKETCH_FLOATS);
         *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
-                 (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens);
+                 (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens) +
+                 most_parts(&s) * sizeof *s.squares;
     }
     outer_state_finish(&s);
     return status;
@@ -191,6 +203,8 @@ void outer_state_finish(struct outer_state *s)
     mem_free(s->payload);
     mem_free(s->deltas);
     mem_free(s->tokens);
+    mem_free(s->squares);
+    mem_free(s->sketches);
     merger_finish(&s->merger);
     pool_destroy(s->pool);
     memset(s, 0, sizeof *s);
@@ -254,39 +268,4 @@ bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)
     w->relay_bytes = members * relay - w->deltas + CHUNK_HEAD_BYTES * w->named;
     w->union_bytes = members * encoded;
     return w->relay_bytes <= w->union_bytes;
-}
-
-struct magnitude_job {
-    const struct outer_state *s;
-    const struct codec_view *view;
-    uint32_t largest[POOL_THREADS_MAX]; /* by thread: bits of the largest magnitude */
-};
-
-static void find_largest(void *ctx, int thread, int threads)
-{
-    struct magnitude_job *job = ctx;
-    const struct codec *codec = job->view->codec;
-    float *x = job->s->merger.scratch + (size_t)thread * 2 * job->s->merger.part_max;
-    uint32_t largest = 0;
-    size_t first, end;
-    pool_share(codec_parts(codec), 1, thread, threads, &first, &end);
-    for (size_t i = first; i < end; i++) {
-        struct codec_part part = codec_part(codec, i);
-        assert(part.to - part.from <= job->s->merger.part_max);
-        codec_view_decode(job->view, i, x);
-        for (size_t k = 0; k < part.to - part.from; k++) {
-            uint32_t bits = float_bits(x[k]) & 0x7fffffffu;
-            largest = bits > largest ? bits : largest;
-        }
-    }
-    job->largest[thread] = largest;
-}
-
-bool outer_state_accepts(const struct outer_state *s, const struct codec_view *view)
-{
-    struct magnitude_job job = {.s = s, .view = view};
-    bool takes = true;
-    pool_run_if(s->pool, codec_parts(view->codec) > 1, find_largest, &job);
-    for (int i = 0; i < POOL_THREADS_MAX; i++) takes = takes && job.largest[i] < float_bits(0x1p64f);
-    return takes;
 }

@@ -38,6 +38,8 @@ struct outer_state {
     struct merger merger;
     struct merge_delta *deltas; /* [WIRE_NAMED_MAX], of one merge */
     uint64_t *tokens;           /* [WIRE_NAMED_MAX] */
+    double *squares;            /* [most parts of a codec] sums of squares of one delta */
+    float *sketches;            /* [threads][SKETCH_FLOATS] of delta_measure */
     /* [payload_cap] encoded bytes. Used in turn for an incoming delta, for deltas read from the journal (as many as
      * fit), and for the update with its object head. */
     uint8_t *payload;
@@ -99,8 +101,5 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align);
 /* The learning rate of a round's outer step. */
 double outer_state_lr(const struct outer_state *s, uint64_t round);
-/* True if all values of a delta are below 2^64. Larger values are damage, such as a flipped exponent bit: merging them
- * would destroy theta or end the run with an overflow. */
-bool outer_state_accepts(const struct outer_state *s, const struct codec_view *view);
 
 #endif

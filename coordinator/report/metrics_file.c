@@ -179,6 +179,8 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_count(o, "workers", e->workers);
     json_put_count(o, "delivered", e->delivered);
     json_put_text(o, "slowest", e->slowest);
+    json_put_real(o, "cosine", e->cosine);
+    json_put_text(o, "cosine_worker", e->cosine_worker);
 }
 
 static void put_eval(json_t *o, const struct engine_event_eval *e)

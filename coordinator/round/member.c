@@ -1,6 +1,7 @@
 #include "coordinator/round/member.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -56,6 +57,7 @@ enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], co
     if (!m) return STATUS_NOMEM;
     assert(t->n < t->cap && !m->work.open);
     m->id = t->n;
+    m->cosine = NAN;
     m->active = true;
     memcpy(m->uuid, uuid, WIRE_UUID);
     snprintf(m->name, sizeof m->name, "%s", name);
@@ -72,7 +74,7 @@ bool member_is_vacant(const struct member *m)
 void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[WIRE_UUID], const char *name)
 {
     assert(member_is_vacant(m) && !m->steps && !m->in_step);
-    struct member fresh = {.id = m->id, .active = true, .next_round = m->next_round};
+    struct member fresh = {.id = m->id, .active = true, .next_round = m->next_round, .cosine = NAN};
     fresh.merged = m->merged;
     fresh.merged_in = m->merged_in;
     fresh.work.versions = m->work.versions;

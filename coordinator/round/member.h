@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "coordinator/round/gate.h"
 #include "wire/msg.h"
 
 /* A position in the journal. */
@@ -69,6 +70,9 @@ struct member {
     uint64_t *merged_in; /* [n_fragments] the version that merged it */
     struct assignment work;
     uint64_t tokens, steps, compute_us; /* merged so far */
+    uint32_t strikes;                   /* assignments in a row with a refused outlier; a merged one ends the row */
+    uint64_t struck_us;                 /* record_clock time of the last of them */
+    uint32_t carried;                   /* assignments in a row that its residual carries, because they came too late */
 
     /* Volatile: from its session, not part of the journaled state. */
     bool ready; /* can take an assignment */
@@ -78,6 +82,9 @@ struct member {
     uint64_t heard_us;    /* time of its last message */
     uint32_t records;     /* step records that METRICS may still bring */
     bool left;            /* the worker has acknowledged the end of the run */
+    struct gate_cosines cosines; /* of its deltas with those of the others */
+    float cosine;                /* the last one; NaN: unknown */
+    char refused[160];           /* why its last outlier was refused */
 };
 
 enum { MEMBERS_MAX = 1 << 16 }; /* their encoded state, with 256 fragments each, fits into a checkpoint's head */

@@ -1,11 +1,14 @@
 #include "coordinator/round/round.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/round/policy.h"
 #include "coordinator/round/round_form.h"
+
+enum { CARRIED_MAX = 4 }; /* late assignments that a residual may carry into one delta */
 
 static void params_from_config(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {
@@ -22,6 +25,7 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .dynamic = async && c->train.dynamic_steps != CHOICE_OFF,
         .together = ddp,
         .form = round_delta_form(c),
+        .gate = gate_rule_of(c),
     };
     const char *quorum = c->coordinator.quorum;
     p->quorum_percent = 100;
@@ -52,6 +56,23 @@ void round_finish(struct round *r)
 
 /* --- folds -------------------------------------------------------------------------------------------------------- */
 
+/* Notes a settled assignment of the gate: a row of refused outliers, and of late deltas, which a worker adds to its
+ * next one. Counts per assignment, not per fragment: a worker that lies in one of many fragments gets no credit for the
+ * others. */
+static void count_strike(struct round *r, struct member *m)
+{
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        const struct part *part = &m->work.parts[f];
+        if (part->state != PART_DROPPED || (part->code != REJECT_OUTLIER && part->code != REJECT_NONFINITE)) continue;
+        m->strikes += m->strikes < UINT32_MAX;
+        m->struck_us = r->clock_us;
+        m->carried = 0; /* its worker has dropped the residual */
+        return;
+    }
+    if (m->work.merged) m->strikes = m->carried = 0;
+    if (!m->work.merged && m->carried < CARRIED_MAX) m->carried++;
+}
+
 void round_settle(struct round *r, struct member *m)
 {
     struct assignment *work = &m->work;
@@ -60,7 +81,8 @@ void round_settle(struct round *r, struct member *m)
         if (work->parts[f].state == PART_WAITED || work->parts[f].state == PART_HELD) return;
     work->open = false;
     m->assigned_us = 0;
-    m->in_step = m->active && work->merged;
+    count_strike(r, m);
+    m->in_step = m->active && work->merged && m->strikes < GATE_STRIKES;
     assert(r->steps_outstanding >= work->steps);
     assert(work->merged == !lease_find(&r->leases, m->id, work->round));
     r->steps_outstanding -= work->steps;
@@ -93,15 +115,16 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     return STATUS_OK;
 }
 
-/* Drops one missing part, or all of them (UINT32_MAX). If fragments close together, half a delta would keep the round
- * open forever, so delivered parts are dropped, too. */
+/* Drops one missing part or held outlier, or all missing parts (UINT32_MAX). If fragments close together, half a delta
+ * would keep the round open forever, so delivered parts are dropped, too. */
 static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
 {
     bool dropped = false;
     assert(m->work.open && m->next_round == m->work.round + 1);
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct part *part = &m->work.parts[f];
-        if ((fragment != UINT32_MAX && fragment != f) || part->state != PART_WAITED) continue;
+        bool outlier = code == REJECT_OUTLIER && fragment == f && part->state == PART_HELD;
+        if ((fragment != UINT32_MAX && fragment != f) || (part->state != PART_WAITED && !outlier)) continue;
         *part = (struct part){.state = PART_DROPPED, .code = code};
         dropped = true;
     }
@@ -206,9 +229,21 @@ enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint3
 enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, uint16_t code)
 {
     struct member *m = member_by_id(&r->members, id);
-    if (fragment != UINT32_MAX && !waited_part(r, id, round, fragment)) return STATUS_STATE;
     if (!m || !m->work.open || m->work.round != round) return STATUS_STATE;
+    if (fragment != UINT32_MAX) {
+        bool held = fragment < r->p.n_fragments && m->work.parts[fragment].state == PART_HELD;
+        if (!waited_part(r, id, round, fragment) && !(held && code == REJECT_OUTLIER)) return STATUS_STATE;
+    }
     drop_parts(r, m, fragment, code);
+    return STATUS_OK;
+}
+
+enum status round_fold_readmit(struct round *r, uint32_t id)
+{
+    struct member *m = member_by_id(&r->members, id);
+    if (!m) return STATUS_STATE;
+    m->strikes = 0;
+    m->cosines = (struct gate_cosines){0};
     return STATUS_OK;
 }
 
@@ -249,6 +284,7 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
         struct member *m = member_by_id(&r->members, named[i].id);
         struct part *part = &m->work.parts[fragment];
         count_merged(r, m, part);
+        gate_add(&r->gates[fragment], (double)part->norm, round_reach(r, m));
         part->state = PART_MERGED;
         assert(m->merged_in[fragment] < version && m->next_round == named[i].round + 1);
         m->merged[fragment] = named[i].round + 1;
@@ -298,6 +334,7 @@ static const char *drop_reason(uint16_t code)
     case REJECT_BASE: return "computed from a version that cannot be merged";
     case REJECT_NONFINITE: return "contains NaN, infinity or values out of range";
     case REJECT_CORRUPT: return "damaged or malformed";
+    case REJECT_OUTLIER: return "its norm or direction is far from the other deltas";
     default: return "this worker has no such assignment";
     }
 }
@@ -371,6 +408,39 @@ const struct part *round_close_part(const struct round *r, const struct round_cl
 uint64_t round_deadline_us(const struct round *r)
 {
     return r->policy->deadline_us(r);
+}
+
+double round_reach(const struct round *r, const struct member *m)
+{
+    assert(m->work.open);
+    double reach = gate_reach(&r->p.gate, m->work.step0, m->work.step_rate, m->work.steps);
+    return r->p.gate.carries ? reach * (1 + m->carried) : reach;
+}
+
+/* The lower of two limits would refuse a delta that only follows a change of all workers, or only one of its own. */
+bool round_outlier(const struct round *r, const struct round_close *close, uint32_t i, struct gate_limit *limit)
+{
+    struct gate_sample samples[WIRE_NAMED_MAX];
+    uint32_t n = 0;
+    bool trusted = false; /* some active member's last delta was not refused */
+    double norm = (double)round_close_part(r, close, i)->norm;
+    double reach = round_reach(r, member_by_id(&r->members, close->ids[i]));
+    *limit = gate_history(&r->p.gate, &r->gates[close->fragment], reach);
+    bool known = isfinite(limit->limit);
+    if (known ? norm <= limit->limit : close->n < GATE_ROUND_MIN) return false;
+    for (uint32_t k = 0; k < r->members.n; k++)
+        trusted = trusted || (r->members.members[k]->active && !r->members.members[k]->strikes);
+    if (!trusted || close->n < 2) return trusted;
+    for (uint32_t k = 0; k < close->n; k++) {
+        double other = (double)round_close_part(r, close, k)->norm;
+        double its = round_reach(r, member_by_id(&r->members, close->ids[k]));
+        if (other > 0 && its > 0) samples[n++] = gate_sample_of(other, its);
+    }
+    if (!n) return false;
+    struct gate_limit round = gate_limit_of(&r->p.gate, samples, n, reach);
+    if (!(norm > round.limit)) return false;
+    if (!known || round.limit > limit->limit) *limit = round;
+    return true;
 }
 
 enum status round_plan(const struct round *r, uint64_t now_us, struct round_open *open)

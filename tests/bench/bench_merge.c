@@ -25,6 +25,7 @@
 #include "common/base/rng.h"
 #include "common/config/options.h"
 #include "compress/merge.h"
+#include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/outer_state.h"
 #include "tests/bench/machine.h"
 
@@ -118,6 +119,15 @@ static void run_check(struct bench *b)
             if (crc32c(0, d->payload, d->size) == 1) die("unexpected checksum");
             must(merge_open(b->outer.fragments[f].up, d));
         }
+}
+
+/* The rest of that cost: norm and direction of the decoded values. */
+static void run_measure(struct bench *b)
+{
+    static float sketch[SKETCH_FLOATS];
+    for (uint32_t f = 0; f < b->layout.n_fragments; f++)
+        for (uint64_t w = 0; w < b->workers; w++)
+            if (!delta_measure(&b->outer, f, &b->deltas[f * b->workers + w].view, sketch).in_range) die("out of range");
 }
 
 static void merge_fragment(struct bench *b, uint32_t f)
@@ -255,6 +265,7 @@ static void bench_one(struct bench *b, const char *up, const char *down, const c
     setup(b);
     measure(b, "memcpy", run_memcpy);
     measure(b, "check on arrival", run_check);
+    measure(b, "measure on arrival", run_measure);
     measure(b, "merge", run_merge);
     measure(b, "step + publish", run_step);
     measure(b, "outer step", run_outer);

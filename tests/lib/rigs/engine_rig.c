@@ -91,8 +91,10 @@ static void quiet(void *ctx, enum log_level level, const char *line)
 static void configure(struct rig *r, const char *const *settings)
 {
     static const char *const base[] = {
-        "train.max_steps=6", "train.sync_every=2", "train.batch_size=1", "train.fragments=2",    "model.block_size=8",
-        "codec.up=fp32",     "codec.down=fp32",    "train.eval_every=0", "inner.warmup_steps=1", NULL};
+        "train.max_steps=6",   "train.sync_every=2", "train.batch_size=1",
+        "train.fragments=2",   "model.block_size=8", "codec.up=fp32",
+        "codec.down=fp32",     "train.eval_every=0", "inner.warmup_steps=1",
+        "inner.optimizer=sgd", "inner.grad_clip=0",  NULL}; /* sgd without clipping: deltas have no bound */
     struct config_sources sources;
     struct err err = {0};
     config_defaults(&r->config, &sources);

@@ -212,7 +212,7 @@ static void fill_small(struct source *s, struct msg *m)
     case MSG_REJECT:
         m->reject.round = any(s);
         m->reject.fragment = (uint32_t)up_to(s, LAYOUT_FRAGMENTS_MAX - 1);
-        m->reject.code = (uint16_t)(REJECT_LATE + up_to(s, REJECT_UNASSIGNED - REJECT_LATE));
+        m->reject.code = (uint16_t)(REJECT_LATE + up_to(s, REJECT_LAST - REJECT_LATE));
         LINE(m->reject.text);
         break;
     case MSG_GET:

@@ -78,6 +78,7 @@ struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded; the checker saw neither merge nor refusal */
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
+    bool outlier[CHECK_FRAGMENTS];                      /* that REJECT dropped the residual, too */
     int64_t remembers;                                  /* the last round in the worker's memory; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME received */
     uint64_t given;                                     /* session of the last WELCOME sent to the worker */

@@ -220,7 +220,9 @@ int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment 
             c->counts.reloaded++;
         }
     }
-    if (moment == SIM_NET_ARRIVED && m->type == MSG_REJECT && m->reject.fragment < CHECK_FRAGMENTS)
+    if (moment == SIM_NET_ARRIVED && m->type == MSG_REJECT && m->reject.fragment < CHECK_FRAGMENTS) {
         c->workers[client].refused[m->reject.fragment] = (int64_t)m->reject.round;
+        c->workers[client].outlier[m->reject.fragment] = m->reject.code == REJECT_OUTLIER;
+    }
     return c->script ? c->script(c->script_ctx, moment, client, to_client, m) : 1;
 }

@@ -47,7 +47,7 @@ static bool forgot(const struct sim_check *c, const struct check_worker *w, uint
 }
 
 /* The worker now knows the outcome of its last delta. Merged: its residual is the codec's error. Refused: the whole
- * delta returns to the residual. */
+ * delta returns to the residual; an outlier takes the residual with it. */
 static void settle(struct sim_check *c, int client, uint32_t f)
 {
     struct check_worker *w = &c->workers[client];
@@ -57,7 +57,10 @@ static void settle(struct sim_check *c, int client, uint32_t f)
     /* An earlier session trained this round, and other bytes of it were merged. The worker takes those for its own,
      * unless it received a refusal first. */
     bool before = check_merged_in(c, f, w->id, d->round) && w->refused[f] != (int64_t)d->round;
-    if (check_is_merged(c, d) || before) {
+    bool outlier = w->outlier[f] && w->refused[f] == (int64_t)d->round;
+    if (outlier) {
+        feedback_reset(&w->feedback[f]);
+    } else if (check_is_merged(c, d) || before) {
         feedback_commit(&w->feedback[f]);
     } else if (feedback_rollback(&w->feedback[f], c->logs[f].up, d->payload, d->size) != STATUS_OK) {
         sim_check_fail(c, "worker-%d: its residual cannot be rolled back", client);

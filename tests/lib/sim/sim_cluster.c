@@ -9,23 +9,16 @@
 
 /* Small defaults: a round takes one virtual second, a run about a dozen rounds. */
 static const char *const small_config[] = {
-    "run.name=sim",
-    "run.seed=5",
-    "train.method=diloco",
-    "train.max_steps=24",
-    "train.sync_every=4",
-    "train.batch_size=2",
-    "train.eval_every=2",
-    "train.eval_tokens=64",
-    "train.fragments=1",
-    "codec.up=fp32",
-    "codec.down=fp32",
-    "checkpoint.every=3",
-    "checkpoint.keep=2",
-    "inner.warmup_steps=0",
-    "coordinator.min_workers=1",
-    "model.block_size=4",
-    NULL,
+    "run.name=sim",        "run.seed=5",
+    "train.method=diloco", "train.max_steps=24",
+    "train.sync_every=4",  "train.batch_size=2",
+    "train.eval_every=2",  "train.eval_tokens=64",
+    "train.fragments=1",   "codec.up=fp32",
+    "codec.down=fp32",     "checkpoint.every=3",
+    "checkpoint.keep=2",   "inner.warmup_steps=0",
+    "inner.optimizer=sgd", /* without clipping: the toy's deltas have no bound */
+    "inner.grad_clip=0",   "coordinator.min_workers=1",
+    "model.block_size=4",  NULL,
 };
 
 /* ---- the coordinator process ------------------------------------------------------------------------------------- */

@@ -241,6 +241,7 @@ static void test_shared_text_sets_no_local_key(void **state)
                                         "coordinator.max_workers",
                                         "coordinator.threads",
                                         "coordinator.evict_after_s",
+                                        "coordinator.readmit_s",
                                         "log.level",
                                         "log.every_steps"};
     int n = 0;

@@ -131,6 +131,33 @@ static void test_config_is_deleted_first(void **state)
     s->ops->close(s);
 }
 
+/* A kept model is no checkpoint any more; it stays through restarts until it is let go. */
+static void test_kept_model_is_no_checkpoint(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    tmpdir_put("journal/00000000.log", "x");
+    struct store *s = open_store();
+    save(s, 70);
+    save(s, 71);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(s->ops->checkpoint_keep(s, 70, &err), STATUS_OK);
+        lists(s, 1);
+        assert_false(there("checkpoints/round_000070"));
+        assert_true(there("checkpoints/before_jump_000070/model.safetensors"));
+        assert_false(there("checkpoints/before_jump_000070/coordinator_state.bin"));
+        if (!again) save(s, 70); /* the run went back and jumps again: the first one gets another name */
+    }
+    s->ops->close(s);
+    s = open_store();
+    lists(s, 1);
+    assert_true(there("checkpoints/before_jump_000070/config.json"));
+    assert_int_equal(s->ops->checkpoint_keep_end(s, 70, &err), STATUS_OK);
+    assert_false(there("checkpoints/before_jump_000070"));
+    assert_int_equal(s->ops->checkpoint_keep(s, 99, &err), STATUS_IO); /* no such checkpoint */
+    s->ops->close(s);
+}
+
 /* Tools that work in a model's folder leave a folder there: the checkpoint is deleted, that folder stays, and one
  * line reports it. */
 static void test_foreign_folder_survives_checkpoint(void **state)
@@ -267,6 +294,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_pipes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_spool_follows_no_link, setup, teardown),
         cmocka_unit_test_setup_teardown(test_foreign_folder_survives_checkpoint, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kept_model_is_no_checkpoint, setup, teardown),
     };
     log_set_sink(count, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
