@@ -43,7 +43,7 @@ enum {
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
     ENGINE_LOSSES = 8,
-    ENGINE_NOTICE_US = 5000000,            /* a longer wait is logged, before round times are measured */
+    ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
 };
 
 struct eval_share {
@@ -132,9 +132,9 @@ struct engine {
     uint64_t round_begun_us;  /* record_clock time of its opening; async: of the end of the previous round */
     char slowest[WIRE_NAME_MAX];
     struct pace pace;
-    double train_loss;                          /* of the last round; NaN: none */
-    char link_text[384];                        /* the last LINK event, while transfers take most of a round */
-    double cosine; /* lowest of the round, as in engine_event_round */
+    double train_loss;   /* of the last round; NaN: none */
+    char link_text[384]; /* the last LINK event, while transfers take most of a round */
+    double cosine;       /* lowest of the round, as in engine_event_round */
     char cosine_worker[WIRE_NAME_MAX];
     float *direction;                           /* [SKETCH_FLOATS] sum of the unit vectors of a round */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */

@@ -266,8 +266,8 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "steps_merged", m ? json_integer((json_int_t)m->steps) : json_null());
     json_object_set_new(o, "devices", s ? json_string(s->devices) : json_null());
     json_object_set_new(o, "doing", s ? json_string(activity_of(e, s, activity, sizeof activity)) : json_null());
-    json_object_set_new(o, "aside",
-                        m && engine_is_aside(e, m) ? json_string(engine_aside_text(e, m, text, sizeof text)) : json_null());
+    json_object_set_new(
+        o, "aside", m && engine_is_aside(e, m) ? json_string(engine_aside_text(e, m, text, sizeof text)) : json_null());
     json_object_set_new(o, "cosine", m && !isnan(m->cosine) ? json_real((double)m->cosine) : json_null());
     return o;
 }

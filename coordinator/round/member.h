@@ -77,11 +77,11 @@ struct member {
     /* Volatile: from its session, not part of the journaled state. */
     bool ready; /* can take an assignment */
     struct member_speed speed;
-    uint64_t assigned_us; /* 0: no work is open */
-    uint64_t offered_us;  /* time of the first OFFER of that work; 0: none */
-    uint64_t heard_us;    /* time of its last message */
-    uint32_t records;     /* step records that METRICS may still bring */
-    bool left;            /* the worker has acknowledged the end of the run */
+    uint64_t assigned_us;        /* 0: no work is open */
+    uint64_t offered_us;         /* time of the first OFFER of that work; 0: none */
+    uint64_t heard_us;           /* time of its last message */
+    uint32_t records;            /* step records that METRICS may still bring */
+    bool left;                   /* the worker has acknowledged the end of the run */
     struct gate_cosines cosines; /* of its deltas with those of the others */
     float cosine;                /* the last one; NaN: unknown */
     char refused[160];           /* why its last outlier was refused */

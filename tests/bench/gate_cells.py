@@ -39,12 +39,13 @@ def cells():
         yield run("ddp", workers, 1, "topk:64/4096+sign", "fp32")
     yield run("ddp", 4, 1, "1bit:256", "2bit:256+huff")
     for workers in (4, 2, 3):
-        for up, down in CODECS[:2] + CODECS[4:6]:
+        for up, down in [*CODECS[:2], CODECS[4], ("topk:64/4096+sign", "fp32")]:
             yield run("async", workers, 10, up, down)
     for up, down in CODECS[:1] + CODECS[4:6]:
         for label, flags in (("nesterov", NESTEROV), ("warmup150", LONG_WARMUP), ("tozero", TO_ZERO), ("flat", FLAT),
                              ("muon", MUON), ("sgd", SGD)):
-            name, *rest = run("diloco", 4, 10, up, down, MEAN if label != "nesterov" else [], flags)
+            momentum = label == "nesterov"  # updates of momentum are dense
+            name, *rest = run("diloco", 4, 10, up, "fp32" if momentum else down, [] if momentum else MEAN, flags)
             yield f"{name}-{label}", *rest
         yield run("diloco", 4, 3, up, down, MEAN)
         yield run("diloco", 4, 70, up, down, MEAN, steps=500)  # the last round has 10 steps
@@ -57,7 +58,7 @@ LINE = re.compile(r"delta of (\S+), round (\d+), fragment (\d+): norm (\S+), med
 
 def measure(folder):
     """The margins of one run, from the coordinator's log."""
-    row = {"deltas": 0, "refused": 0, "norm / median": 0.0, "norm / limit": 0.0, "norm / bound": 0.0, "cosine": 1.0}
+    row = {"deltas": 0, "refused": 0, "norm / median": 0.0, "norm / limit": 0.0, "norm / bound": 0.0, "cosine": None}
     with open(f"{folder}/logs/coordinator.log", encoding="utf-8") as file:
         for line in file:
             row["refused"] += "refused the delta" in line
@@ -70,8 +71,8 @@ def measure(folder):
                 row["norm / median"] = max(row["norm / median"], norm / median)
                 row["norm / limit"] = max(row["norm / limit"], norm / limit)
             row["norm / bound"] = max(row["norm / bound"], norm / bound)
-            if cosine == cosine:
-                row["cosine"] = min(row["cosine"], cosine)
+            if cosine == cosine:  # known: three workers or more
+                row["cosine"] = min(row["cosine"] or 1.0, cosine)
     with open(f"{folder}/metrics.jsonl", encoding="utf-8") as file:
         row["refused"] = max(row["refused"], sum("refused the delta" in line for line in file))
     return row
@@ -110,9 +111,11 @@ def table(out):
     print("|---|---|---|---|---|---|---|---|---|")
     for (method, up), group in sorted(groups.items()):
         most = {key: max(row[key] for row in group) for key in ("norm / median", "norm / limit", "norm / bound")}
+        cosines = [row["cosine"] for row in group if row["cosine"] is not None]
+        cosine = f"{min(cosines):.2f}" if cosines else "-"
         print(f"| {method} | `{up}` | {len(group)} | {sum(row['deltas'] for row in group)} | "
               f"{sum(row['refused'] for row in group)} | {most['norm / median']:.2f} | {most['norm / limit']:.2f} | "
-              f"{most['norm / bound']:.3f} | {min(row['cosine'] for row in group):.2f} |")
+              f"{most['norm / bound']:.3f} | {cosine} |")
 
 
 def main():
