@@ -1,11 +1,14 @@
-/* atoll status: queries a running coordinator, or prints the summary of a finished run. */
+/* atoll status: queries a running coordinator, or reads the folder of a stopped or finished run. All three give an
+ * object with the keys of wire/run_status.h. */
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/json_table.h"
 #include "cli/run_folder.h"
@@ -13,48 +16,62 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/config.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "wire/join_target.h"
+#include "wire/run_status.h"
 #include "wire/transport.h"
 
-enum { SUMMARY_MAX = 1 << 20, ASK_EVERY_US = 500000, ASK_S = 5, ASK_REMOTE_S = 1, ADDRESS_MAX = 1024 };
+enum {
+    SUMMARY_MAX = 1 << 20,
+    ASK_EVERY_US = 500000,
+    ASK_S = 5,
+    ASK_REMOTE_S = 1,
+    ADDRESS_MAX = 1024,
+    WATCH_US = 1000000,
+    MISSED_MAX = 3
+};
 
 struct question {
     const char *run;                /* run folder; NULL: the argument is an address */
     char run_id[2 * WIRE_UUID + 1]; /* id of the run in the folder; "": unknown */
     double timeout_s;               /* NAN: not given */
-    bool raw;
+    bool raw, watch;
 };
 
-static enum status show(const char *json, const char *where, bool raw, struct err *err)
+/* The folder keeps the address of a killed coordinator, and another run may use that address now. */
+static enum status check_run(const struct question *q, const char *address, json_t *root, struct err *err)
 {
-    if (!raw) return json_table_print(json, where, stdout, err);
-    json_error_t error;
-    json_t *root = json_loads(json, 0, &error);
-    if (!root) return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", where, error.text);
-    json_decref(root);
-    size_t n = strlen(json);
-    printf("%s%s", json, n && json[n - 1] == '\n' ? "" : "\n");
+    const char *id, *name;
+    if (q->run_id[0] && !json_unpack(root, "{s:s, s:s}", "run_id", &id, "run", &name) && strcmp(id, q->run_id) != 0)
+        return err_set(err, STATUS_MISMATCH,
+                       "the coordinator of %s is not running: its address %s now serves another run, %s", q->run,
+                       address, name);
     return STATUS_OK;
 }
 
-/* The folder keeps the address of a killed coordinator, and another run may use that address now. */
-static enum status check_run(const struct question *q, const char *address, const char *json, struct err *err)
+/* Parses the answer. *out is set on success only. */
+static enum status take_answer(const struct question *q, const char *address, const char *json, json_t **out,
+                               struct err *err)
 {
-    const char *id, *name;
-    json_t *root = json_loads(json, 0, NULL);
-    enum status status = STATUS_OK;
-    if (q->run_id[0] && !json_unpack(root, "{s:s, s:s}", "run_id", &id, "run", &name) && strcmp(id, q->run_id) != 0)
-        status = err_set(err, STATUS_MISMATCH,
-                         "the coordinator of %s is not running: its address %s now serves another run, %s", q->run,
-                         address, name);
-    json_decref(root);
+    json_error_t error;
+    json_t *root = json_loads(json, 0, &error);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return err_set(err, STATUS_CORRUPT, "the answer of %s is not valid JSON: %s", address, error.text);
+    }
+    enum status status = check_run(q, address, root, err);
+    if (status == STATUS_OK)
+        *out = root;
+    else
+        json_decref(root);
     return status;
 }
 
 /* Sends the question repeatedly until an answer arrives, because messages may be lost. */
-static enum status ask(struct transport *t, const char *address, const struct question *q, struct err *err)
+static enum status ask(struct transport *t, const char *address, const struct question *q, json_t **out,
+                       struct err *err)
 {
     uint8_t frame[WIRE_HEADER + 64];
     const struct msg question = {.type = MSG_STATUS};
@@ -71,10 +88,7 @@ static enum status ask(struct transport *t, const char *address, const struct qu
         uint64_t wait = deadline - now < 50000 ? deadline - now : 50000;
         if (t->ops->recv(t, wait, &peer, &lane, &data, &size) != STATUS_OK) continue;
         TRY(msg_decode(&answer, data, size, err));
-        if (answer.type == MSG_STATUS_REPLY) {
-            TRY(check_run(q, address, answer.status_reply.json, err));
-            return show(answer.status_reply.json, address, q->raw, err);
-        }
+        if (answer.type == MSG_STATUS_REPLY) return take_answer(q, address, answer.status_reply.json, out, err);
         if (answer.type == MSG_REFUSE)
             return err_set(err, STATUS_REFUSED, "the coordinator at %s refused: %s", address, answer.refuse.text);
     }
@@ -84,7 +98,7 @@ static enum status ask(struct transport *t, const char *address, const struct qu
                    address, q->timeout_s);
 }
 
-static enum status status_of_address(const char *address, const struct question *q, struct err *err)
+static enum status status_of_address(const char *address, const struct question *q, json_t **out, struct err *err)
 {
     struct transport_address parsed;
     struct transport *t;
@@ -93,7 +107,7 @@ static enum status status_of_address(const char *address, const struct question 
     parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
     if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) return err_set(err, STATUS_IO, "cannot read random numbers");
     TRY(transport_zmq_dial(&t, &parsed, uuid, err));
-    enum status status = ask(t, parsed.endpoint, q, err);
+    enum status status = ask(t, parsed.endpoint, q, out, err);
     t->ops->close(t);
     return status;
 }
@@ -111,28 +125,60 @@ static bool is_locked(const char *run, const char *lock)
     return run_folder_path(path, sizeof path, run, lock, NULL) == STATUS_OK && file_is_locked(path);
 }
 
-/* Reports the progress of a stopped run from its metrics. */
-static enum status report_stopped(const struct question *q, const char *program, struct err *err)
+/* Copies `from`'s value of `key` to the key `to` of the status. */
+static void copy(json_t *status, const char *to, json_t *from, const char *key)
 {
-    json_t *round = run_folder_last_round(q->run);
+    json_t *value = json_object_get(from, key);
+    if (value) run_status_set(status, to, json_incref(value));
+}
+
+/* A status from the files that the folders of stopped and finished runs have. */
+static json_t *status_of_files(const struct question *q, const char *state)
+{
+    static struct config config; /* large */
+    static struct config_sources sources;
+    char path[FILEIO_PATH_MAX];
+    json_t *o = run_status_new(), *round = run_folder_last_event(q->run, "round");
+    run_status_set(o, "state", json_string(state));
+    if (q->run_id[0]) run_status_set(o, "run_id", json_string(q->run_id));
+    config_defaults(&config, &sources);
+    if (run_folder_path(path, sizeof path, q->run, "config.yaml", NULL) == STATUS_OK &&
+        config_load(&config, &sources, path, NULL) == STATUS_OK) {
+        run_status_set(o, "run", json_string(config.run.name));
+        run_status_set(o, "method", json_string(config_method_name(config.train.method)));
+    }
+    json_int_t at = 0, of = 0;
+    if (!json_unpack(round, "{s:I, s:I}", "round", &at, "rounds", &of)) run_status_progress(o, at, of);
+    copy(o, "tokens", round, "tokens");
+    copy(o, "train_loss", round, "loss");
+    copy(o, "bytes_up", round, "bytes_up");
+    copy(o, "bytes_down", round, "bytes_down");
+    json_decref(round);
+    return o;
+}
+
+/* Reports the progress of a stopped run from its metrics. *out is set although the status is CLOSED. */
+static enum status report_stopped(const struct question *q, const char *program, json_t **out, struct err *err)
+{
     char progress[128] = "no round is done";
     double loss = NAN; /* stays NAN if the loss in the metrics is no number */
     json_int_t at, of;
-    if (!json_unpack(round, "{s:I, s:I, s?:F}", "round", &at, "rounds", &of, "loss", &loss))
+    *out = status_of_files(q, "stopped");
+    json_t *eval = run_folder_last_event(q->run, "eval");
+    copy(*out, "val_loss", eval, "val_loss");
+    json_decref(eval);
+    if (!json_unpack(*out, "{s:I, s:I}", "round", &at, "rounds", &of)) {
+        json_unpack(*out, "{s:F}", "train_loss", &loss);
         snprintf(progress, sizeof progress, "%lld of %lld rounds are done, loss %.4f", (long long)at, (long long)of,
                  loss);
-    if (q->raw && round) {
-        json_object_del(round, "event");
-        json_object_set_new(round, "state", json_string("stopped"));
-        if (!json_dumpf(round, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17))) putchar('\n');
     }
-    json_decref(round);
     return err_set(err, STATUS_CLOSED, "the run in %s is stopped, %s: continue it with %s --dir %s", q->run, progress,
                    program, q->run);
 }
 
 /* Explains why no coordinator answered for an unfinished run. `coordinator_here`: a live coordinator holds the lock. */
-static enum status explain_no_answer(const struct question *q, bool coordinator_here, bool asked, struct err *err)
+static enum status explain_no_answer(const struct question *q, bool coordinator_here, bool asked, json_t **out,
+                                     struct err *err)
 {
     if (coordinator_here && asked)
         return err_set(
@@ -143,31 +189,47 @@ static enum status explain_no_answer(const struct question *q, bool coordinator_
     if (is_locked(q->run, "launch.lock"))
         return err_set(err, STATUS_CLOSED, "atoll launch runs in %s, and its coordinator is restarting: try again",
                        q->run);
-    if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", err);
-    if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", err);
+    if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", out, err);
+    if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", out, err);
     return err_set(err, STATUS_NOTFOUND,
                    "%s is not a run folder: give the --dir of a run, or an address tcp://HOST:PORT", q->run);
 }
 
-static enum status show_summary(const char *path, bool raw, struct err *err)
+/* The status of a finished run: its summary, with the number of its workers as "workers_gone". */
+static enum status read_summary(const struct question *q, const char *path, json_t **out, struct err *err)
 {
-    void *summary;
+    void *text;
     size_t size;
-    TRY(file_read(path, SUMMARY_MAX, &summary, &size, err));
-    enum status status = show(summary, path, raw, err);
-    mem_free(summary);
-    return status;
+    json_error_t error;
+    TRY(file_read(path, SUMMARY_MAX, &text, &size, err));
+    json_t *summary = json_loadb(text, size, 0, &error);
+    mem_free(text);
+    if (!json_is_object(summary)) {
+        json_decref(summary);
+        return err_set(err, STATUS_CORRUPT, "%s is not valid JSON: %s", path, error.text);
+    }
+    json_t *o = status_of_files(q, "done"), *value, *rounds = json_object_get(summary, "rounds");
+    const char *key;
+    json_object_foreach(summary, key, value)
+    {
+        if (strcmp(key, "workers") != 0 && json_object_get(o, key)) copy(o, key, summary, key);
+    }
+    copy(o, "workers_gone", summary, "workers");
+    copy(o, "val_loss", summary, "final_val_loss");
+    if (json_is_integer(rounds)) run_status_progress(o, json_integer_value(rounds), json_integer_value(rounds));
+    run_status_real(o, "percent", 100);
+    run_status_real(o, "eta_s", 0);
+    json_decref(summary);
+    *out = o;
+    return STATUS_OK;
 }
 
 /* Reads the address of the coordinator from the run folder. NOTFOUND without an address, CORRUPT if the file holds
  * something else, or the error of reading it. */
-static enum status address_of_run(struct question *q, char *address, size_t cap, struct err *err)
+static enum status address_of_run(const struct question *q, char *address, size_t cap, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct transport_address parsed;
-    TRY(run_folder_path(path, sizeof path, q->run, "run_id", err));
-    if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
-        q->run_id[0] = 0; /* without an id the answer is not checked */
     TRY(run_folder_path(path, sizeof path, q->run, "address", err));
     enum status status = run_folder_read_line(path, address, cap, err);
     if (status != STATUS_OK && status != STATUS_LIMIT) return status;
@@ -175,7 +237,7 @@ static enum status address_of_run(struct question *q, char *address, size_t cap,
     return err_set(err, STATUS_CORRUPT, "%s holds no address: restart the coordinator, which writes it", path);
 }
 
-static enum status status_of_run(struct question *q, struct err *err)
+static enum status status_of_run(struct question *q, json_t **out, struct err *err)
 {
     char address[ADDRESS_MAX], path[FILEIO_PATH_MAX];
     struct stat st;
@@ -184,9 +246,12 @@ static enum status status_of_run(struct question *q, struct err *err)
                    ? err_set(err, STATUS_NOTFOUND,
                              "run folder %s does not exist: give a run folder, or an address tcp://HOST:PORT", q->run)
                    : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
+    TRY(run_folder_path(path, sizeof path, q->run, "run_id", err));
+    if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
+        q->run_id[0] = 0; /* without an id the answer is not checked */
     TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
     bool coordinator_here = is_locked(q->run, "lock");
-    if (!coordinator_here && file_exists(path)) return show_summary(path, q->raw, err);
+    if (!coordinator_here && file_exists(path)) return read_summary(q, path, out, err);
     enum status known = address_of_run(q, address, sizeof address, err), asked = STATUS_CLOSED;
     /* Without a coordinator, the progress of the run is more useful than the error of a damaged address. */
     bool damaged = known == STATUS_CORRUPT && !coordinator_here;
@@ -194,15 +259,134 @@ static enum status status_of_run(struct question *q, struct err *err)
     log_set_level(LOG_ERROR); /* the final error replaces connection warnings */
     /* Without the lock here the address is probably stale, or the coordinator runs on another machine that shares the
      * folder: wait only briefly. */
-    if (isnan(q->timeout_s)) q->timeout_s = coordinator_here ? ASK_S : ASK_REMOTE_S;
-    if (known == STATUS_OK) asked = status_of_address(address, q, err);
+    struct question now = *q;
+    if (isnan(now.timeout_s)) now.timeout_s = coordinator_here ? ASK_S : ASK_REMOTE_S;
+    if (known == STATUS_OK) asked = status_of_address(address, &now, out, err);
     if (asked == STATUS_OK) return asked;
     /* The run may have finished meanwhile. The coordinator writes the summary before it releases the lock, so check the
      * lock first. */
     coordinator_here = is_locked(q->run, "lock");
-    if (file_exists(path)) return show_summary(path, q->raw, err);
-    return asked == STATUS_CLOSED ? explain_no_answer(q, coordinator_here, known == STATUS_OK, err)
+    if (file_exists(path)) return read_summary(q, path, out, err);
+    return asked == STATUS_CLOSED ? explain_no_answer(&now, coordinator_here, known == STATUS_OK, out, err)
                                   : asked; /* a refusal has its own reason */
+}
+
+/* *out may also be set if the status is CLOSED: the run is stopped. */
+static enum status query(struct question *q, const struct join_target *target, json_t **out, struct err *err)
+{
+    if (target->line[0]) {
+        if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
+        return status_of_address(target->line, q, out, err);
+    }
+    q->run = target->run_dir;
+    return status_of_run(q, out, err);
+}
+
+/* --- output ------------------------------------------------------------------------------------------------------- */
+
+/* Keys without a value are for programs: people see only what is known. */
+static json_t *known_keys(json_t *o)
+{
+    const char *key;
+    json_t *value, *known = json_object();
+    json_object_foreach(o, key, value)
+    {
+        if (!json_is_null(value) && !(json_is_object(value) && !json_object_size(value)))
+            json_object_set(known, key, value);
+    }
+    return known;
+}
+
+static enum status print_status(const struct question *q, json_t *all, struct err *err)
+{
+    json_t *o = q->raw ? json_incref(all) : known_keys(all);
+    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    enum status status = STATUS_OK;
+    json_decref(o);
+    if (!text) return err_set(err, STATUS_NOMEM, "no memory for the status");
+    if (q->raw)
+        printf("%s\n", text);
+    else
+        status = json_table_print(text, "the status", stdout, err);
+    free(text);
+    fflush(stdout);
+    return status;
+}
+
+static void add_real(char *line, size_t cap, const json_t *o, const char *key, const char *fmt)
+{
+    size_t used = strlen(line);
+    const json_t *value = json_object_get(o, key);
+    if (json_is_number(value)) snprintf(line + used, cap - used, fmt, json_number_value(value));
+}
+
+/* One line of a status for --watch into a pipe. */
+static void status_line(const json_t *o, char *line, size_t cap)
+{
+    const char *state = json_string_value(json_object_get(o, "state"));
+    const char *waiting = json_string_value(json_object_get(o, "waiting_for"));
+    snprintf(line, cap, "%s", state ? state : "?");
+    add_real(line, cap, o, "round", "  round %.0f");
+    add_real(line, cap, o, "rounds", "/%.0f");
+    add_real(line, cap, o, "percent", "  %.1f %%");
+    add_real(line, cap, o, "train_loss", "  loss %.4f");
+    add_real(line, cap, o, "val_loss", "  val %.4f");
+    add_real(line, cap, o, "tokens_per_s", "  %.0f tok/s");
+    add_real(line, cap, o, "eta_s", "  eta %.0f s");
+    size_t used = strlen(line);
+    if (waiting) snprintf(line + used, cap - used, "  waiting for %s", waiting);
+}
+
+/* Draws a changed status. On a terminal every status is drawn, in place of the one before. */
+static enum status draw(const struct question *q, json_t *o, char *last, size_t cap, struct err *err)
+{
+    char key[256], line[2048];
+    const char *state = json_string_value(json_object_get(o, "state"));
+    if (!q->raw && isatty(STDOUT_FILENO)) {
+        printf("\033[H\033[J");
+        return print_status(q, o, err);
+    }
+    snprintf(key, sizeof key, "%s", state ? state : "?");
+    add_real(key, sizeof key, o, "round", " %.0f");
+    add_real(key, sizeof key, o, "val_loss", " %.17g");
+    if (!strcmp(key, last)) return STATUS_OK;
+    snprintf(last, cap, "%s", key);
+    if (q->raw) return print_status(q, o, err);
+    status_line(o, line, sizeof line);
+    printf("%s\n", line);
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+static bool is_state(const json_t *o, const char *name)
+{
+    const char *state = json_string_value(json_object_get(o, "state"));
+    return state && !strcmp(state, name);
+}
+
+/* Draws the status once a second until the run is done or stopped. A coordinator that restarts or is busy may miss
+ * answers. */
+static enum status watch(struct question *q, const struct join_target *target, struct err *err)
+{
+    char last[256] = "";
+    bool answered = false;
+    for (int missed = 0;;) {
+        json_t *o = NULL;
+        struct err why = {0};
+        enum status status = query(q, target, &o, &why);
+        bool over = o && (status != STATUS_OK || is_state(o, "done"));
+        enum status drawn = o ? draw(q, o, last, sizeof last, err) : STATUS_OK;
+        json_decref(o);
+        if (drawn != STATUS_OK) return drawn;
+        missed = o ? 0 : missed + 1;
+        if (over || (status != STATUS_OK && status != STATUS_CLOSED) ||
+            (missed && (!answered || missed > MISSED_MAX))) {
+            *err = why;
+            return status;
+        }
+        answered = true;
+        usleep(WATCH_US);
+    }
 }
 
 static enum status run(struct options *o, void *ctx, struct err *err)
@@ -211,23 +395,29 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!isnan(q->timeout_s) && !(q->timeout_s > 0 && q->timeout_s < 1e6))
         return err_set(err, STATUS_INVALID, "--timeout is %g: give seconds above 0", q->timeout_s);
     static struct join_target target;
-    enum status status = join_target_read(&target, o->n_args ? o->args[0] : NULL, err);
-    if (status == STATUS_NOTFOUND)
+    enum status result = join_target_read(&target, o->n_args ? o->args[0] : NULL, err);
+    if (result == STATUS_NOTFOUND)
         return err_set(err, STATUS_INVALID, "too few arguments: give a run folder, a join line, or " JOIN_ENV);
-    TRY(status);
-    if (target.line[0]) {
-        if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
-        return status_of_address(target.line, q, err);
+    TRY(result);
+    if (q->watch) return watch(q, &target, err);
+    json_t *status = NULL;
+    result = query(q, &target, &status, err);
+    if (status && (q->raw || result == STATUS_OK)) {
+        struct err why = *err;
+        enum status printed = print_status(q, status, &why);
+        if (printed != STATUS_OK) *err = why, result = printed;
     }
-    q->run = target.run_dir;
-    return status_of_run(q, err);
+    json_decref(status);
+    return result;
 }
 
 int cmd_status(int argc, char **argv)
 {
     struct question q = {.timeout_s = NAN};
     const struct option_spec specs[] = {
-        {"json", OPTION_FLAG, &q.raw, NULL, "print the answer as JSON"},
+        {"json", OPTION_FLAG, &q.raw, NULL, "print the answer as JSON (keys: docs/run-folder.md)"},
+        {"watch", OPTION_FLAG, &q.watch, NULL,
+         "repeat until the run ends: each second on a terminal, a line per round otherwise"},
         {"timeout", OPTION_REAL, &q.timeout_s, "S",
          "seconds to wait for an answer (default 5; 1 if RUN has no coordinator on this machine)"},
     };
@@ -235,8 +425,8 @@ int cmd_status(int argc, char **argv)
         .program = "atoll status",
         .usage = "[RUN|WHERE] [options]",
         .about =
-            "Show the state of a run: query its coordinator, or print the summary of a finished run. WHERE is a file\n"
-            "with the join line, - for standard input, or the line itself (default: ATOLL_JOIN).",
+            "Show the state of a run: query its coordinator, or read the folder of a stopped or finished run. WHERE\n"
+            "is a file with the join line, - for standard input, or the line itself (default: ATOLL_JOIN).",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_max = 1,

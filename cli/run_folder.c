@@ -103,24 +103,24 @@ enum status run_folder_check(const char *folder, bool *recorded_p, const char **
     return status;
 }
 
-json_t *run_folder_last_round(const char *run)
+json_t *run_folder_last_event(const char *run, const char *kind)
 {
-    static const char mark[] = "\"event\":\"round\"";
-    char path[FILEIO_PATH_MAX];
+    char path[FILEIO_PATH_MAX], mark[64];
     struct file_map map;
-    json_t *round = NULL;
+    json_t *event = NULL;
+    int mark_size = snprintf(mark, sizeof mark, "\"event\":\"%s\"", kind);
     if (run_folder_path(path, sizeof path, run, "metrics.jsonl", NULL) != STATUS_OK) return NULL;
     if (file_map_open(&map, path, NULL) != STATUS_OK) return NULL;
     const char *text = (const char *)map.data, *end = text + map.size;
-    for (size_t seen = 0; end > text && !round && seen < METRICS_TAIL_MAX;) {
+    for (size_t seen = 0; end > text && !event && seen < METRICS_TAIL_MAX;) {
         const char *before = memrchr(text, '\n', (size_t)(end - text - 1)), *line = before ? before + 1 : text;
-        if (memmem(line, (size_t)(end - line), mark, sizeof mark - 1))
-            round = json_loadb(line, (size_t)(end - line), 0, NULL);
+        if (memmem(line, (size_t)(end - line), mark, (size_t)mark_size))
+            event = json_loadb(line, (size_t)(end - line), 0, NULL);
         seen += (size_t)(end - line);
         end = line;
     }
     file_map_close(&map);
-    return round;
+    return event;
 }
 
 bool run_folder_empty(const char *path)

@@ -23,8 +23,9 @@ enum status run_folder_check(const char *folder, bool *recorded_p, const char **
 /* Reads the first line of a file without its line end. NOTFOUND if the file is missing or the line is empty, LIMIT if
  * it is too long. out[cap] is set on success only. */
 enum status run_folder_read_line(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;
-/* Returns the last round in RUN/metrics.jsonl, an object that the caller decrefs; NULL without a round. */
-json_t *run_folder_last_round(const char *run);
+/* Returns the last event of this kind ("round") in RUN/metrics.jsonl, an object that the caller decrefs; NULL without
+ * one. */
+json_t *run_folder_last_event(const char *run, const char *kind);
 /* Returns true if the folder is missing or empty. */
 bool run_folder_empty(const char *path);
 

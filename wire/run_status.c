@@ -4,35 +4,10 @@
 #include <math.h>
 
 static const char *const keys[] = {
-    "state",
-    "run",
-    "run_id",
-    "method",
-    "round",
-    "rounds",
-    "percent",
-    "eta_s",
-    "waiting_for",
-    "bottleneck",
-    "train_loss",
-    "val_loss",
-    "final_val_loss",
-    "tokens",
-    "tokens_per_s",
-    "steps",
-    "params",
-    "bytes_up",
-    "bytes_down",
-    "ddp_bytes",
-    "utilization",
-    "wall_s",
-    "val_tokens",
-    "theta_hash",
-    "restarts",
-    "down",
-    "deltas_refused",
-    "workers_gone",
-    "workers_not_listed",
+    "state",        "run",         "run_id",     "method",     "round",      "rounds",         "percent",
+    "eta_s",        "waiting_for", "bottleneck", "train_loss", "val_loss",   "final_val_loss", "tokens",
+    "tokens_per_s", "steps",       "params",     "bytes_up",   "bytes_down", "ddp_bytes",      "utilization",
+    "wall_s",       "val_tokens",  "theta_hash", "restarts",   "down",       "deltas_refused",
 };
 
 json_t *run_status_new(void)
@@ -42,6 +17,8 @@ json_t *run_status_new(void)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_set_new(o, keys[i], json_null());
     json_object_set_new(o, "refused_for", json_object());
     json_object_set_new(o, "fragments", json_array());
+    json_object_set_new(o, "workers_gone", json_null());
+    json_object_set_new(o, "workers_not_listed", json_null());
     json_object_set_new(o, "workers", json_array());
     return o;
 }

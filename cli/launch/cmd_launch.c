@@ -191,7 +191,7 @@ static enum status check_min_workers(struct launch *l, struct err *err)
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT || least <= l->n_workers ||
         is_network(l))
         return STATUS_OK;
-    json_t *round = run_folder_last_round(l->folder.dir);
+    json_t *round = run_folder_last_event(l->folder.dir, "round");
     json_decref(round);
     if (round) return STATUS_OK; /* the first round is over */
     return config_refuse(&r, KEYS(AT(coordinator.min_workers)),

@@ -46,7 +46,8 @@ void log_set_name(const char *name)
     pthread_mutex_unlock(&log_lock);
 }
 
-/* "12:34:56.789 worker-0 warn: text". One write(2) a line keeps lines of several processes on one terminal apart. */
+/* "2026-11-24 12:34:56.789 worker-0 warn: text". One write(2) a line keeps lines of several processes on one terminal
+ * apart. */
 static void write_stderr(enum log_level level, const char *text)
 {
     struct timespec now;
@@ -54,9 +55,10 @@ static void write_stderr(enum log_level level, const char *text)
     char line[1200];
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &tm);
-    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %s%s%s%s%s\n", tm.tm_hour, tm.tm_min, tm.tm_sec,
-                     now.tv_nsec / 1000000, log_name, log_name[0] ? " " : "",
-                     level == LOG_INFO ? "" : level_names[level], level == LOG_INFO ? "" : ": ", text);
+    int n = snprintf(line, sizeof line, "%04d-%02d-%02d %02d:%02d:%02d.%03ld %s%s%s%s%s\n", tm.tm_year + 1900,
+                     tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, now.tv_nsec / 1000000, log_name,
+                     log_name[0] ? " " : "", level == LOG_INFO ? "" : level_names[level], level == LOG_INFO ? "" : ": ",
+                     text);
     if (n >= (int)sizeof line) {
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';

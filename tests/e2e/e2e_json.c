@@ -2,6 +2,7 @@
  *
  *   e2e_json get FILE KEY               prints the value of a top-level key: strings without quotes, others as JSON
  *   e2e_json keys FILE KEY...           checks that the object has every KEY
+ *   e2e_json names FILE                 prints the top-level keys, sorted
  *   e2e_json lines FILE [EVENT KEY...]  checks that every line is an object with "time" and "event"; prints the values
  *                                       of KEY... of each EVENT line, separated by blanks ("-" for a missing key)
  *   e2e_json theta FILE                 prints the hash of all parameters in a model.safetensors, by the rule in
@@ -59,6 +60,21 @@ static int verb_get(const char *path, int n_keys, char **keys, int print)
     return bad;
 }
 
+static int verb_names(const char *path)
+{
+    json_t *root = object_load(path);
+    if (!root) return 1;
+    char *text = json_dumps(root, JSON_SORT_KEYS);
+    json_t *sorted = json_loads(text ? text : "{}", 0, NULL);
+    const char *key;
+    json_t *value;
+    json_object_foreach(sorted, key, value) printf("%s\n", key);
+    free(text);
+    json_decref(sorted);
+    json_decref(root);
+    return 0;
+}
+
 static int verb_lines(const char *path, const char *event, int n_keys, char **keys)
 {
     FILE *file = fopen(path, "r");
@@ -113,9 +129,11 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "get") == 0) return verb_get(argv[2], 1, argv + 3, 1);
     if (argc >= 4 && strcmp(argv[1], "keys") == 0) return verb_get(argv[2], argc - 3, argv + 3, 0);
+    if (argc == 3 && strcmp(argv[1], "names") == 0) return verb_names(argv[2]);
     if (argc >= 3 && strcmp(argv[1], "lines") == 0)
         return verb_lines(argv[2], argc > 3 ? argv[3] : NULL, argc > 4 ? argc - 4 : 0, argv + 4);
     if (argc == 3 && strcmp(argv[1], "theta") == 0) return verb_theta(argv[2]);
-    fprintf(stderr, "usage: e2e_json get FILE KEY | keys FILE KEY... | lines FILE [EVENT KEY...] | theta FILE\n");
+    fprintf(stderr,
+            "usage: e2e_json get FILE KEY | keys FILE KEY... | names FILE | lines FILE [EVENT KEY...] | theta FILE\n");
     return 2;
 }

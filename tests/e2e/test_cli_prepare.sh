@@ -26,7 +26,7 @@ cp -r in mixed
 touch mixed/{a.jsonl.gz,b.parquet,c.TAR}
 mkfifo mixed/pipe
 expect_success "$atoll" prepare left mixed --val-fraction 0
-sed 's/^[^ ]* //' "$tmp/.err" >skipped.txt
+sed 's/^[^ ]* [^ ]* //' "$tmp/.err" >skipped.txt
 expect_equal "skipped files" "$(<skipped.txt)" "warn: skipped mixed/.hidden.txt: hidden
 warn: skipped mixed/a.jsonl.gz: compressed or packed: unpack it first
 warn: skipped mixed/b.parquet: not a .txt, .md or .jsonl file: convert it first
@@ -96,7 +96,7 @@ ln -s itself links/itself
 ln -s nowhere links/gone.txt
 expect_success "$atoll" prepare linked links --val-fraction 0.01
 expect_equal "tokens behind marks and links" "$(tokens linked/train_000000.bin)" "0 120 121 0 122"
-sed 's/^[^ ]* //' "$tmp/.err" >warned.txt
+sed 's/^[^ ]* [^ ]* //' "$tmp/.err" >warned.txt
 expect_equal "warnings of links" "$(<warned.txt)" "warn: skipped links/again/up: folder already read through another path
 warn: skipped links/below: folder already read through another path
 warn: skipped links/gone.txt: broken link

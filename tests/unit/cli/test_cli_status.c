@@ -131,6 +131,14 @@ static void release(FILE *lock)
     tmpdir_take("lock");
 }
 
+/* The summary of the finished run in the folder, {"round": 8}, with all keys of the status. */
+static void expect_finished(void)
+{
+    assert_non_null(strstr(out, "{\"state\":\"done\",\"run\":"));
+    assert_non_null(strstr(out, "\"round\":8,"));
+    assert_non_null(strstr(out, "\"eta_s\":0.0,\"waiting_for\":null,"));
+}
+
 static void test_answer_is_printed(void **state)
 {
     (void)state;
@@ -140,16 +148,16 @@ static void test_answer_is_printed(void **state)
     assert_int_equal(status_of(server.address, "--timeout=30"), EXIT_DONE); /* status retries until it gets an answer */
     assert_non_null(strstr(out, "round              7\n"));
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
-    assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
+    assert_string_equal(out, "{\"round\":7,\"method\":\"diloco\"}\n");
     tmpdir_put("address", server.address);
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
+    assert_string_equal(out, "{\"round\":7,\"method\":\"diloco\"}\n");
     tmpdir_put("summary.json", "{\"round\": 8}"); /* the run is about to end: the coordinator's answer has priority */
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    assert_string_equal(out, "{\"round\": 7, \"method\": \"diloco\"}\n");
+    assert_string_equal(out, "{\"round\":7,\"method\":\"diloco\"}\n");
     end();
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    assert_string_equal(out, "{\"round\": 8}\n");
+    expect_finished();
     tmpdir_take("summary.json");
     tmpdir_take("address");
     release(lock);
@@ -171,7 +179,7 @@ static void test_answer_of_other_run_is_refused(void **state)
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
     tmpdir_put("summary.json", "{\"round\": 8}"); /* the run is over: no request is sent */
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    assert_string_equal(out, "{\"round\": 8}\n");
+    expect_finished();
     assert_string_equal(errors, "");
     end();
     tmpdir_take("summary.json");
@@ -191,7 +199,7 @@ static void test_refusal_is_printed(void **state)
     fails(tmpdir, "--timeout=30", EXIT_FAILED, "refused: the reason"); /* and not "no answer" */
     tmpdir_put("summary.json", "{\"round\": 8}");
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_DONE);
-    assert_string_equal(out, "{\"round\": 8}\n");
+    expect_finished();
     end();
     tmpdir_take("summary.json");
     tmpdir_take("address");
@@ -226,12 +234,15 @@ static void test_missing_answer_is_reported(void **state)
           "is stopped, no round is done: continue it with atoll-coordinator --dir");
     tmpdir_put("launch.lock", "");
     tmpdir_put("metrics.jsonl",
+               "{\"event\":\"eval\",\"round\":3,\"val_loss\":2.25}\n"
                "{\"event\":\"round\",\"round\":3,\"rounds\":9,\"loss\":2}\n"
                "{\"event\":\"round\",\"round\":4,\"rounds\":9,\"loss\":1.5}\n{\"event\":\"step\",\"ro");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
           "is stopped, 4 of 9 rounds are done, loss 1.5000: continue it with atoll launch --dir");
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_FAILED);
-    assert_string_equal(out, "{\"round\":4,\"rounds\":9,\"loss\":1.5,\"state\":\"stopped\"}\n");
+    assert_non_null(strstr(out, "{\"state\":\"stopped\",\"run\":"));
+    assert_non_null(strstr(out, "\"round\":4,\"rounds\":9,\"percent\":44."));
+    assert_non_null(strstr(out, "\"train_loss\":1.5,\"val_loss\":2.25,"));
     tmpdir_take("metrics.jsonl");
     FILE *launch = hold("launch.lock"); /* launch will restart its coordinator */
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "atoll launch runs in ");
