@@ -5,7 +5,8 @@
  * - The journal behind the base is replayed, as a start does, and cut at the first damage: bytes that changed, a
  * missing segment, or a record that contradicts those before it (a segment that ends too early). All rounds before are
  * kept.
- * - Damage before the base loses nothing. Older checkpoints that need the damaged part are put aside.
+ * - Damage before the base loses nothing. Older checkpoints that need the damaged part are put aside. Undamaged segments
+ *   that no checkpoint needs stay; the coordinator removes them as usual.
  * - Nothing is deleted: the store renames what is cut away.
  * - Workers that are ahead of the cut load a snapshot when they join.
  *
