@@ -230,7 +230,7 @@ cp -r gone cut
 latest=$(readlink cut/checkpoints/latest)
 cp -r cut only
 find only/checkpoints -mindepth 1 -maxdepth 1 -name 'round_*' ! -name "$latest" -exec rm -r {} +
-rm only/journal/00000000.log
+rm -f only/journal/00000000.log
 truncate -s 3000 "only/checkpoints/$latest/model.safetensors"
 wrong 'only checkpoint cut short' 1 "^atoll: checkpoint $latest: only/.*model.safetensors: .*truncated.*: restore that folder from a copy; without it, journal/00000000.log is missing" \
     "$BIN/atoll-coordinator" run.yaml --dir only --train.max_steps=100000 --checkpoint.every=4
