@@ -313,7 +313,11 @@ static void test_lost_checkpoints_while_a_delta_is_held(void **state)
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     assert_int_equal(rig_deliver(&rig, 0, 0, 0.25f).type, MSG_CREDIT);
     assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, 0, &err), STATUS_OK);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3;
+         i++) { /* the second time, the power failed between the copy of the delta and the checkpoint */
+        uint64_t round;
+        if (i == 1 && store_mem_state(rig.store, &round))
+            assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, round, &err), STATUS_OK);
         engine_destroy(rig.engine);
         rig.engine = NULL;
         store_mem_crash(rig.store, false, 0);
