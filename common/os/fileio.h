@@ -69,7 +69,7 @@ enum status file_out_commit(struct file_out *out, struct err *err) MUST_CHECK;
 /* Remove the temporary file. Does nothing after commit or when fd is -1. */
 void file_out_abort(struct file_out *out);
 
-/* Read-only memory map. Access to a file that was truncated after the call raises SIGBUS, so shards and checkpoints are
+/* Read-only memory map. Access to a file that was truncated after the call raises SIGBUS, so checkpoints are
  * replaced only by rename. An empty file has size 0 and a valid pointer. */
 struct file_map {
     const uint8_t *data;

@@ -218,10 +218,10 @@ static enum status recover_segment(struct journal *j, uint64_t segment, bool las
 
 enum status journal_missing(uint64_t segment, struct err *err)
 {
-    return err_set(err, STATUS_CORRUPT,
-                   "journal/%08llu.log is missing: restore it from a copy, or run atoll repair RUN, which keeps all "
-                   "rounds before it",
-                   (unsigned long long)segment);
+    const char *instead = segment ? "run atoll repair RUN, which keeps all rounds before it"
+                                  : "start a new run from a checkpoint (model.init_from)"; /* no round is before it */
+    return err_set(err, STATUS_CORRUPT, "journal/%08llu.log is missing: restore it from a copy, or %s",
+                   (unsigned long long)segment, instead);
 }
 
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,

@@ -355,7 +355,7 @@ static enum status move_segments(struct work *w, struct err *err)
     const struct repair *r = w->r;
     for (size_t i = w->n_segments; i-- > 0;) {
         const struct segment *s = &w->segments[i];
-        if (s->number < w->first || (r->cut && s->number > r->segment))
+        if ((s->number < w->first && !s->whole) || (r->cut && s->number > r->segment))
             TRY(move_segment(w, s->number, STORE_KEEP_NONE, err));
         else if (r->cut && s->number == r->segment)
             TRY(move_segment(w, s->number, r->at, err));

@@ -3,9 +3,10 @@
  * - The newest undamaged checkpoint is the base: recovery needs only the journal behind it. Without any checkpoint the
  *   base is the beginning of the journal.
  * - The journal behind the base is replayed, as a start does, and cut at the first damage: bytes that changed, a
- * missing segment, or a record that contradicts those before it (a segment that ends too early). All rounds before are
- * kept.
- * - Damage before the base loses nothing. Older checkpoints that need the damaged part are put aside.
+ *   missing segment, or a record that contradicts those before it (a segment that ends too early). All rounds before
+ *   the damage are kept.
+ * - Damage before the base loses nothing. Older checkpoints that need the damaged part are put aside. Undamaged
+ *   segments that no checkpoint needs stay; the coordinator removes them as usual.
  * - Nothing is deleted: the store renames what is cut away.
  * - Workers that are ahead of the cut load a snapshot when they join.
  *

@@ -82,6 +82,7 @@ enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint
 {
     struct store_disk *d = store_disk_of(s);
     char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX], folder[FILEIO_PATH_MAX];
+    struct stat st;
     TRY(make_aside(d, err));
     store_disk_segment_path(d, segment, from);
     if (d->read_fd >= 0) close(d->read_fd);
@@ -89,16 +90,11 @@ enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint
     snprintf(name, cap, "%s/%08llu.log", d->aside, (unsigned long long)segment);
     snprintf(to, sizeof to, "%s/%s", d->dir, name);
     snprintf(folder, sizeof folder, "%s/%s", d->dir, d->aside);
-    if (keep == STORE_KEEP_NONE) {
-        if (rename(from, to)) return store_disk_fail(err, "move", from);
-    } else {
-        struct stat st;
-        if (stat(from, &st)) return store_disk_fail(err, "examine", from);
-        if (link(from, to)) TRY(copy_head(from, to, (uint64_t)st.st_size, err)); /* no hard links here */
-        TRY(dir_sync(folder, err));
-        TRY(copy_head(from, from, keep, err));
-    }
+    if (stat(from, &st)) return store_disk_fail(err, "examine", from);
+    if (link(from, to)) TRY(copy_head(from, to, (uint64_t)st.st_size, err)); /* no hard links here */
     TRY(dir_sync(folder, err));
+    if (keep != STORE_KEEP_NONE) return copy_head(from, from, keep, err);
+    if (unlink(from)) return store_disk_fail(err, "move", from);
     snprintf(folder, sizeof folder, "%s/journal", d->dir);
     return dir_sync(folder, err);
 }

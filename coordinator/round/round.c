@@ -208,11 +208,13 @@ static struct part *waited_part(struct round *r, uint32_t id, uint64_t round, ui
     return part && part->state == PART_WAITED ? part : NULL;
 }
 
-/* The held part that holds the same delta: a copy in a later segment (engine_checkpoint.c: carry_held). */
+/* The held part of which this is the copy in a later segment (engine_checkpoint.c: carry_held). Any other second delta
+ * is refused. */
 static struct part *held_part(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *copy)
 {
     struct part *part = open_part(r, id, round, fragment);
-    return part && part->state == PART_HELD && part->bytes == copy->bytes && part->crc == copy->crc ? part : NULL;
+    bool same = part && part->state == PART_HELD && part->bytes == copy->bytes && part->crc == copy->crc;
+    return same && copy->at.segment > part->at.segment ? part : NULL;
 }
 
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, const struct part *part)

@@ -35,7 +35,7 @@ refused() { # PATTERN COMMAND...: COMMAND must end with 1 and a line that matche
     local pattern=$1 code=0
     shift
     "$@" >refused.txt 2>&1 || code=$?
-    [[ $code == 1 ]] && grep -qE "^atoll: $pattern" refused.txt || fail "$*: exit code $code: $(<refused.txt)"
+    if [[ $code != 1 ]] || ! grep -qE "^atoll: $pattern" refused.txt; then fail "$*: exit code $code: $(<refused.txt)"; fi
 }
 cp -r run/checkpoints/round_000012 hurt
 flip hurt/model.safetensors -5
@@ -50,8 +50,8 @@ refused "hurt: coordinator_state.bin is damaged: give" "$BIN/atoll" export hurt 
 rm hurt/coordinator_state.bin # a folder from elsewhere
 "$BIN/atoll" export hurt out >export.txt || fail "export of a plain model folder: $(<export.txt)"
 grep -q "^hurt: no coordinator_state.bin: checked names, shapes, sizes and finite values" export.txt || fail "$(<export.txt)"
-"$BIN/atoll" generate hurt --tokens 5 >/dev/null 2>generate.txt
-grep -q "hurt: no coordinator_state.bin" generate.txt || fail "generate hides that nothing was checked"
+"$BIN/atoll" generate hurt --tokens 5 >/dev/null 2>said.txt
+grep -q "hurt: no coordinator_state.bin" said.txt || fail "generate hides that nothing was checked: $(<said.txt)"
 
 # Before, the worker was killed by SIGBUS, or trained on zeros.
 cp -r data short
@@ -60,3 +60,60 @@ until_true 20 "some rounds" grep -q '"round":2,' shortened/metrics.jsonl
 truncate -s 1500 short/train_000000.bin
 finish "$pid" 10 1 "a run with a truncated shard"
 grep -q "worker-0: $WORK/short/train_000000.bin was truncated while it was in use: restore it" short.log || fail "$(<short.log)"
+
+# A damaged newest checkpoint is skipped, and a damaged journal is repaired; before, both ended every start.
+long=(--train.max_steps=1000000 --checkpoint.every=4)
+begin() { # FOLDER ROUND: a run that was stopped after ROUND
+    start begun.log "$BIN/atoll" launch run.yaml --workers 2 --dir "$1" "${long[@]}" "${@:3}"
+    until_true 20 "round $2 of $1" rounds_reach "$2" "$1"
+    kill -KILL "$pid"
+    wait "$pid" 2>/dev/null || true
+    ended "$pid"
+}
+goes_on() { # FOLDER ROUND: the run continues past ROUND with its workers
+    local folder=$1
+    start "$folder.log" "$BIN/atoll" launch run.yaml --workers 2 --dir "$folder" "${long[@]}"
+    until_true 20 "round $2 of $folder" rounds_reach "$2" "$folder"
+    kill -TERM "$pid"
+    finish "$pid" 20 75 "$folder after SIGTERM"
+}
+rounds_reach() {
+    local last
+    last=$(grep -c '"event":"round"' "$2/metrics.jsonl" 2>/dev/null) && ((last >= $1))
+}
+begin hit 10
+newest=$(readlink hit/checkpoints/latest)
+flip "hit/checkpoints/$newest/model.safetensors" -9
+before=$(grep -c '"event":"round"' hit/metrics.jsonl)
+goes_on hit $((before + 4))
+grep -q "checkpoint $newest: model.safetensors was changed after it was written: recovered without it from the journal, nothing is lost" hit.log ||
+    fail "the skipped checkpoint is not named: $(<hit.log)"
+compgen -G "hit/checkpoints/$newest.damaged-*/model.safetensors" >/dev/null || fail "the damaged checkpoint is gone: $(ls hit/checkpoints)"
+[[ -e hit/checkpoints/latest/model.safetensors ]] || fail "latest names no checkpoint: $(ls -l hit/checkpoints)"
+
+begin torn 10 --checkpoint.every=0
+long=(--train.max_steps=1000000 --checkpoint.every=0)
+segments=(torn/journal/*.log)
+segment=${segments[-1]}
+flip "$segment" $(($(stat -c %s "$segment") / 2))
+sum=$(md5sum <"$segment")
+code=0
+"$BIN/atoll-coordinator" run.yaml --dir torn "${long[@]}" >torn.log 2>&1 || code=$?
+if [[ $code != 1 ]] || ! grep -q "^atoll: journal/.* is damaged at byte .*atoll repair RUN" torn.log; then
+    fail "damaged journal: exit code $code: $(<torn.log)"
+fi
+"$BIN/atoll" repair torn/ >repair.txt || fail "repair: $(<repair.txt)"
+rounds=$(sed -nE 's/^kept +([0-9]+) rounds: checkpoint round_000000 .*/\1/p' repair.txt)
+[[ -n $rounds && $rounds -gt 0 ]] || fail "repair keeps no rounds: $(<repair.txt)"
+grep -qE "^lost +rounds $((rounds + 1)) to [0-9]+: [0-9]+ readable updates" repair.txt || fail "repair does not name lost rounds: $(<repair.txt)"
+grep -qE "^lost +[0-9]+ readable deltas of worker-1" repair.txt || fail "repair does not name lost deltas: $(<repair.txt)"
+[[ $(md5sum <torn/journal.damaged-*/"${segment##*/}") == "$sum" ]] || fail "repair deleted bytes: $(ls torn torn/journal.damaged-*)"
+"$BIN/atoll" repair torn >again.txt
+grep -q '^torn: nothing to repair' again.txt || fail "the second repair finds damage: $(<again.txt)"
+before=$(grep -c '"event":"round"' torn/metrics.jsonl)
+start torn.log "$BIN/atoll" launch run.yaml --workers 2 --dir torn "${long[@]}" # its workers are ahead of the journal
+until_true 20 "the repaired run" rounds_reach $((before + 4)) torn
+refused "atoll launch runs in torn: stop it" "$BIN/atoll" repair torn
+kill -TERM "$pid"
+finish "$pid" 20 75 "the repaired run after SIGTERM"
+refused "data is not a run folder" "$BIN/atoll" repair data

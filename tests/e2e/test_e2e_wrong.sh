@@ -238,9 +238,13 @@ wrong 'corrupt journal' 1 'journal|00000' "$BIN/atoll-coordinator" run.yaml --di
 half_a_run gone 4
 cp -r gone cut
 latest=$(readlink cut/checkpoints/latest)
-truncate -s 3000 "cut/checkpoints/$latest/model.safetensors"
-wrong 'checkpoint cut short' 1 "^atoll: checkpoint $latest: cut/.*model.safetensors: .*truncated.* restore the folder checkpoints/$latest .*remove it to go back to round_0" \
-    "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
+cp -r cut only
+find only/checkpoints -mindepth 1 -maxdepth 1 -name 'round_*' ! -name "$latest" -exec rm -r {} +
+rm -f only/journal/00000000.log
+truncate -s 3000 "only/checkpoints/$latest/model.safetensors"
+wrong 'only checkpoint cut short' 1 "^atoll: checkpoint $latest: only/.*model.safetensors: .*truncated.*: restore that folder from a copy; without it, journal/00000000.log is missing" \
+    "$BIN/atoll-coordinator" run.yaml --dir only --train.max_steps=100000 --checkpoint.every=4
+[[ -d only/checkpoints/$latest ]] || fail "a failed recovery renamed the checkpoint: $(ls only/checkpoints)"
 rm -r "cut/checkpoints/$latest"
 start cut.log "$BIN/atoll-coordinator" run.yaml --dir cut --train.max_steps=100000 --checkpoint.every=4
 until_true 20 "the coordinator on the previous checkpoint" grep -q '^listening' cut.log

@@ -10,11 +10,14 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "common/os/fileio.h"
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/record.h"
 #include "coordinator/ledger/repair.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/powercut.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/store/tmpdir.h"
 
 static struct rig rig;
 static struct err err;
@@ -116,6 +119,13 @@ static void take_copy(size_t without)
     for (size_t i = 0; i < without; i++)
         assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, checkpoints[n_checkpoints - 1 - i], NULL),
                          STATUS_OK);
+}
+
+static int clear_tmpdir(void **state)
+{
+    (void)state;
+    tmpdir_clear(tmpdir);
+    return 0;
 }
 
 static void ignore_move(void *ctx, const char *from, const char *to)
@@ -303,7 +313,11 @@ static void test_lost_checkpoints_while_a_delta_is_held(void **state)
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
     assert_int_equal(rig_deliver(&rig, 0, 0, 0.25f).type, MSG_CREDIT);
     assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, 0, &err), STATUS_OK);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3;
+         i++) { /* the second time, the power failed between the copy of the delta and the checkpoint */
+        uint64_t round;
+        if (i == 1 && store_mem_state(rig.store, &round))
+            assert_int_equal(rig.store->ops->checkpoint_remove(rig.store, round, &err), STATUS_OK);
         engine_destroy(rig.engine);
         rig.engine = NULL;
         store_mem_crash(rig.store, false, 0);
@@ -316,6 +330,56 @@ static void test_lost_checkpoints_while_a_delta_is_held(void **state)
     rig_close(&rig);
 }
 
+/* The power fails during a repair: another repair keeps the same rounds. */
+static void test_repair_survives_power_cut(void **state)
+{
+    (void)state;
+    enum { DRAWS = POWERCUT_RANDOM + 3 };
+    char root[64], image[64], path[128];
+    struct repair r, again;
+    struct store *store;
+    snprintf(root, sizeof root, "%s/run", tmpdir);
+    snprintf(image, sizeof image, "%s/image", tmpdir);
+    if (store_disk_open(&store, root, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(rig_open_on(&rig, settings, store, &err), STATUS_OK);
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    rig_play(&rig, NULL);
+    rig_close_on(&rig);
+    assert_int_equal(store->ops->checkpoint_remove(store, 8, &err), STATUS_OK); /* round 6 and its segment stay */
+    snprintf(path, sizeof path, "%s/journal/%08d.log", root, (int)last - 1);
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    assert_int_equal(fseek(f, ftell(f) / 2, SEEK_SET), 0);
+    assert_int_not_equal(fputs("damage", f), EOF);
+    assert_int_equal(fclose(f), 0);
+
+    powercut_begin(root);
+    if (repair_run(&r, store, ignore_move, NULL, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    store->ops->close(store);
+    powercut_end();
+    assert_true(r.needed && r.cut && powercut_changes() > 10);
+    assert_int_equal(r.n_moved, 2);
+    assert_true(r.rounds_lost > 0);
+    for (size_t instant = 0; instant <= powercut_changes(); instant++)
+        for (uint64_t draw = 0; draw < DRAWS; draw++) {
+            powercut_image(instant, draw, image);
+            if (store_disk_open(&store, image, &err) != STATUS_OK) fail_msg("%s", err.msg);
+            if (repair_run(&again, store, ignore_move, NULL, &err) != STATUS_OK)
+                fail_msg("power cut after %zu changes, draw %d: %s", instant, (int)draw, err.msg);
+            if (again.rounds_kept != r.rounds_kept)
+                fail_msg("power cut after %zu changes, draw %d: %d rounds instead of %d", instant, (int)draw,
+                         (int)again.rounds_kept, (int)r.rounds_kept);
+            repair_finish(&again);
+            assert_int_equal(rig_open_on(&rig, settings, store, &err), STATUS_OK);
+            rig_close_on(&rig);
+            store->ops->close(store);
+            tmpdir_clear(image);
+        }
+    powercut_free();
+    repair_finish(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_damaged_newest_checkpoint_is_skipped),
         cmocka_unit_test(test_report_names_lost_work),
         cmocka_unit_test(test_whole_run_needs_no_repair),
+        cmocka_unit_test_setup_teardown(test_repair_survives_power_cut, tmpdir_make, clear_tmpdir),
         cmocka_unit_test(test_lost_checkpoints_while_a_delta_is_held),
     };
     return cmocka_run_group_tests(tests, play_once, forget);
