@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "cli/json_table.h"
@@ -88,11 +87,9 @@ static enum status status_of_address(const char *address, const struct question 
 {
     struct transport_address parsed;
     struct transport *t;
-    uint8_t uuid[WIRE_UUID];
     TRY(transport_address_parse(&parsed, address, err));
     parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
-    if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) return err_set(err, STATUS_IO, "cannot read random numbers");
-    TRY(transport_zmq_dial(&t, &parsed, uuid, err));
+    TRY(transport_zmq_dial(&t, &parsed, NULL, err));
     enum status status = ask(t, parsed.endpoint, q, err);
     t->ops->close(t);
     return status;
@@ -146,7 +143,8 @@ static enum status explain_no_answer(const struct question *q, bool coordinator_
     if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", err);
     if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", err);
     return err_set(err, STATUS_NOTFOUND,
-                   "%s is not a run folder: give the --dir of a run, or an address tcp://HOST:PORT", q->run);
+                   "%s is not a run folder: give the --dir of a run, or a join line tcp://HOST:PORT/SERVERKEY/SECRET",
+                   q->run);
 }
 
 static enum status show_summary(const char *path, bool raw, struct err *err)
@@ -180,10 +178,11 @@ static enum status status_of_run(struct question *q, struct err *err)
     char address[ADDRESS_MAX], path[FILEIO_PATH_MAX];
     struct stat st;
     if (stat(q->run, &st))
-        return errno == ENOENT
-                   ? err_set(err, STATUS_NOTFOUND,
-                             "run folder %s does not exist: give a run folder, or an address tcp://HOST:PORT", q->run)
-                   : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
+        return errno == ENOENT ? err_set(err, STATUS_NOTFOUND,
+                                         "run folder %s does not exist: give a run folder, or a join line "
+                                         "tcp://HOST:PORT/SERVERKEY/SECRET",
+                                         q->run)
+                               : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
     TRY(run_folder_path(path, sizeof path, q->run, "summary.json", err));
     bool coordinator_here = is_locked(q->run, "lock");
     if (!coordinator_here && file_exists(path)) return show_summary(path, q->raw, err);

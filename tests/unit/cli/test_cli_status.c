@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "tests/lib/rigs/test_access.h"
 #include "tests/lib/store/tmpdir.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
@@ -28,7 +29,8 @@ static struct {
     struct transport *listener;
     pthread_t thread;
     atomic_bool end;
-    char address[128];
+    struct test_access access;
+    char address[512];
     uint8_t answer[TEXT_MAX];
     size_t size;
     int unanswered;
@@ -58,9 +60,12 @@ static void *serve(void *unused)
 static void begin(const struct msg *answer, int unanswered)
 {
     struct err err = {0};
-    if (transport_zmq_listen(&server.listener, "tcp://127.0.0.1:*", NULL, server.address, sizeof server.address,
-                             &err) != STATUS_OK)
+    char bound[128];
+    test_access_make(&server.access);
+    if (transport_zmq_listen(&server.listener, "tcp://127.0.0.1:*", &server.access.access, bound, sizeof bound, &err) !=
+        STATUS_OK)
         fail_msg("%s", err.msg);
+    snprintf(server.address, sizeof server.address, "%s", test_access_line(&server.access, bound));
     assert_int_equal(msg_encode(answer, server.answer, sizeof server.answer, &server.size), STATUS_OK);
     server.unanswered = unanswered;
     atomic_store(&server.end, false);
@@ -239,7 +244,8 @@ static void test_missing_answer_is_reported(void **state)
     FILE *lock = hold_lock();
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "did not answer within 0.2 s");
     end();
-    tmpdir_put("address", "tcp://127.0.0.1:1"); /* it died after status had read the folder */
+    tmpdir_put("address",
+               test_access_line(&server.access, "tcp://127.0.0.1:1")); /* it died after status had read the folder */
     fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "did not answer within 0.5 s");
     tmpdir_take("address");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: try again");
