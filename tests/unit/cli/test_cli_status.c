@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,7 +18,7 @@
 #include "common/base/log.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "tests/lib/store/tmpdir.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
@@ -83,7 +84,11 @@ static void end(void)
 static int status_of(const char *subject, const char *option)
 {
     char words[4][FILEIO_PATH_MAX] = {"status", "", ""}, *argv[] = {words[0], words[1], words[2], NULL};
-    snprintf(words[1], sizeof words[1], "%s", subject);
+    /* A line on the command line has a warning of its own. */
+    bool line = !strncmp(subject, "tcp://", 6) && strchr(subject + 6, '/');
+    if (line) tmpdir_put("line", subject);
+    if (line) assert_int_equal(chmod(tmpdir_path("line"), 0600), 0);
+    snprintf(words[1], sizeof words[1], "%s", line ? tmpdir_path("line") : subject);
     snprintf(words[2], sizeof words[2], "%s", option);
     FILE *streams[] = {stdout, stderr}, *files[2];
     char *texts[] = {out, errors};
@@ -97,6 +102,7 @@ static int status_of(const char *subject, const char *option)
         assert_true(true_fd[i] >= 0 && dup2(fileno(files[i]), fileno(streams[i])) >= 0);
     }
     int code = cmd_status(3, argv);
+    if (line) tmpdir_take("line");
     for (int i = 0; i < 2; i++) {
         fflush(streams[i]);
         dup2(true_fd[i], fileno(streams[i]));

@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/backlog.h"
 #include "wire/transport.h"
 

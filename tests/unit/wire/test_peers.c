@@ -16,7 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/rng.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/peers.h"
 #include "wire/transport.h"
 

@@ -17,7 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "tests/lib/rigs/transport_rig.h"
+#include "tests/lib/net/transport_rig.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -244,63 +244,6 @@ static void test_queued_messages_survive_reconnect(void **state)
     close_all(&p);
 }
 
-/* drop closes one connection and loses its unread messages; the other lane and the other worker go on. */
-static void test_dropped_peer_comes_back_as_a_new_one(void **state)
-{
-    (void)state;
-    struct endpoints p = {0};
-    uint64_t peers[2][2], again;
-    listen_at(&p, "tcp://127.0.0.1:*");
-    for (int i = 0; i < 2; i++) {
-        dial(&p, i);
-        greet(&p, i, peers[i]);
-    }
-    say(p.diallers[0], 0, WIRE_CONTROL, "first");
-    say(p.diallers[0], 0, WIRE_CONTROL, "unread");
-    say(p.diallers[1], 0, WIRE_CONTROL, "other");
-    usleep(200 * 1000); /* all three are read ahead with the first */
-    struct arrival a = expect(p.listener);
-    bool other = a.peer == peers[1][WIRE_CONTROL];
-    unsigned connected = atomic_load(&p.diallers[0]->connected);
-    p.listener->ops->drop(p.listener, peers[0][WIRE_CONTROL]);
-    p.listener->ops->drop(p.listener, peers[0][WIRE_CONTROL]); /* unknown by now */
-    assert_int_equal(send_to(p.listener, peers[0][WIRE_CONTROL], WIRE_CONTROL, "x", 1), STATUS_CLOSED);
-    if (!other) expect_text(p.listener, WIRE_CONTROL, "other", NULL);
-    assert_int_equal(recv_for(p.listener, 0, &a), STATUS_AGAIN);
-    for (uint64_t end = clock_monotonic_us() + PATIENCE; atomic_load(&p.diallers[0]->connected) == connected;) {
-        assert_true(clock_monotonic_us() < end);
-        assert_int_equal(recv_for(p.diallers[0], SECOND / 10, &a), STATUS_AGAIN);
-    }
-    say(p.diallers[0], 0, WIRE_CONTROL, "back");
-    expect_text(p.listener, WIRE_CONTROL, "back", &again);
-    assert_true(again != peers[0][WIRE_CONTROL]);
-    say(p.listener, again, WIRE_CONTROL, "welcome");
-    expect_text(p.diallers[0], WIRE_CONTROL, "welcome", NULL);
-    say(p.listener, peers[0][WIRE_BULK], WIRE_BULK, "bulk");
-    expect_text(p.diallers[0], WIRE_BULK, "bulk", NULL);
-    say(p.listener, peers[1][WIRE_CONTROL], WIRE_CONTROL, "unharmed");
-    expect_text(p.diallers[1], WIRE_CONTROL, "unharmed", NULL);
-    close_all(&p);
-}
-
-/* A dialler's drop opens both lanes again. */
-static void test_dialler_redials_after_drop(void **state)
-{
-    (void)state;
-    struct endpoints p = {0};
-    uint64_t peers[2];
-    listen_at(&p, "tcp://127.0.0.1:*");
-    dial(&p, 0);
-    greet(&p, 0, peers);
-    unsigned connected = atomic_load(&p.diallers[0]->connected);
-    p.diallers[0]->ops->drop(p.diallers[0], 0);
-    greet(&p, 0, peers);
-    say(p.listener, peers[WIRE_CONTROL], WIRE_CONTROL, "again");
-    expect_text(p.diallers[0], WIRE_CONTROL, "again", NULL);
-    assert_int_equal(atomic_load(&p.diallers[0]->connected), connected + 1);
-    close_all(&p);
-}
-
 static void *wake_later(void *arg)
 {
     struct transport *t = arg;
@@ -453,8 +396,6 @@ int main(void)
         cmocka_unit_test(test_full_queue_returns_again),
         cmocka_unit_test(test_control_overtakes_bulk),
         cmocka_unit_test(test_queued_messages_survive_reconnect),
-        cmocka_unit_test(test_dropped_peer_comes_back_as_a_new_one),
-        cmocka_unit_test(test_dialler_redials_after_drop),
         cmocka_unit_test(test_wake_ends_recv_once),
         cmocka_unit_test(test_dialler_retries_after_failed_handshake),
         cmocka_unit_test(test_lost_coordinator_is_reported_unless_ending),

@@ -11,7 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, DIALLERS = 2 };

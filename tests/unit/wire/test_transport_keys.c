@@ -10,7 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "tests/lib/rigs/transport_rig.h"
+#include "tests/lib/net/transport_rig.h"
 #include "wire/msg.h"
 #include "wire/peers.h"
 

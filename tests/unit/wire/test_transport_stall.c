@@ -18,7 +18,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };

@@ -19,7 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/strangers.h"
 #include "wire/transport.h"
 #include "wire/zmq_guard.h"

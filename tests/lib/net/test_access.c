@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "tests/lib/rigs/transport_rig.h"
+#include "tests/lib/net/transport_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

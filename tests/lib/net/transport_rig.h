@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "common/base/log.h"
-#include "tests/lib/rigs/test_access.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND };
