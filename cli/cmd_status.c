@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,11 +101,9 @@ static enum status status_of_address(const char *address, const struct question 
 {
     struct transport_address parsed;
     struct transport *t;
-    uint8_t uuid[WIRE_UUID];
     TRY(transport_address_parse(&parsed, address, err));
     parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
-    if (getrandom(uuid, sizeof uuid, 0) != sizeof uuid) return err_set(err, STATUS_IO, "cannot read random numbers");
-    TRY(transport_zmq_dial(&t, &parsed, uuid, err));
+    TRY(transport_zmq_dial(&t, &parsed, NULL, err));
     enum status status = ask(t, parsed.endpoint, q, out, err);
     t->ops->close(t);
     return status;
@@ -192,7 +189,8 @@ static enum status explain_no_answer(const struct question *q, bool coordinator_
     if (has_file(q->run, "launch.lock")) return report_stopped(q, "atoll launch", out, err);
     if (has_file(q->run, "lock")) return report_stopped(q, "atoll-coordinator", out, err);
     return err_set(err, STATUS_NOTFOUND,
-                   "%s is not a run folder: give the --dir of a run, or an address tcp://HOST:PORT", q->run);
+                   "%s is not a run folder: give the --dir of a run, or a join line tcp://HOST:PORT/SERVERKEY/SECRET",
+                   q->run);
 }
 
 /* The status of a finished run: its summary, with the number of its workers as "workers_gone". */
@@ -242,10 +240,11 @@ static enum status status_of_run(struct question *q, json_t **out, struct err *e
     char address[ADDRESS_MAX], path[FILEIO_PATH_MAX];
     struct stat st;
     if (stat(q->run, &st))
-        return errno == ENOENT
-                   ? err_set(err, STATUS_NOTFOUND,
-                             "run folder %s does not exist: give a run folder, or an address tcp://HOST:PORT", q->run)
-                   : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
+        return errno == ENOENT ? err_set(err, STATUS_NOTFOUND,
+                                         "run folder %s does not exist: give a run folder, or a join line "
+                                         "tcp://HOST:PORT/SERVERKEY/SECRET",
+                                         q->run)
+                               : err_set(err, STATUS_IO, "cannot read %s: %s", q->run, strerror(errno));
     TRY(run_folder_path(path, sizeof path, q->run, "run_id", err));
     if (run_folder_read_line(path, q->run_id, sizeof q->run_id, NULL) != STATUS_OK)
         q->run_id[0] = 0; /* without an id the answer is not checked */

@@ -11,5 +11,8 @@ int cmd_export(int argc, char **argv);
 int cmd_repair(int argc, char **argv);
 int cmd_config(int argc, char **argv);
 int cmd_codec(int argc, char **argv);
+int cmd_keygen(int argc, char **argv);
+int cmd_workers(int argc, char **argv);
+int cmd_revoke(int argc, char **argv);
 
 #endif

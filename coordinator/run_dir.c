@@ -30,7 +30,7 @@ static void path_of(const char *dir, const char *file, char out[FILEIO_PATH_MAX]
 
 enum status run_dir_check_free(const char *dir, struct err *err)
 {
-    static const char *const others[] = {"meta.json", "train_000000.bin", "model.safetensors", "uuid"};
+    static const char *const others[] = {"meta.json", "train_000000.bin", "model.safetensors", "key"};
     char path[FILEIO_PATH_MAX];
     path_of(dir, "journal", path);
     if (file_exists(path)) return STATUS_OK;
@@ -43,7 +43,8 @@ enum status run_dir_check_free(const char *dir, struct err *err)
 }
 
 /* Files that a first start makes. The lock is the last: until then no other coordinator starts here. */
-static const char *const files[] = {"address", "config.yaml", "endpoint", "keys", "metrics.jsonl", "run_id", "lock"};
+static const char *const files[] = {"address", "config.yaml", "endpoint",         "keys", "metrics.jsonl",
+                                    "run_id",  "worker-keys", "worker-keys.lock", "lock"};
 enum { FILES = sizeof files / sizeof *files };
 
 void run_dir_look(struct run_dir_before *before, const char *dir)
@@ -94,7 +95,8 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err)
         return status;
     }
     *fd_p = fd;
-    static const char *const written[] = {"address", "config.yaml", "endpoint", "keys", "run_id", "summary.json"};
+    static const char *const written[] = {"address", "config.yaml",  "endpoint",   "keys",
+                                          "run_id",  "summary.json", "worker-keys"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         path_of(dir, written[i], path);
         temporary_sweep(path);
@@ -145,15 +147,6 @@ void run_dir_forget_summary(const char *dir)
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-/* file_write with mode 0600. */
-static enum status write_private(const char *path, const char *text, struct err *err)
-{
-    mode_t old = umask(0077);
-    enum status status = file_write(path, text, strlen(text), err);
-    umask(old);
-    return status;
-}
-
 static void key_line(const uint8_t key[KEY_BYTES], char *out)
 {
     number_hex_text(key, KEY_BYTES, out);
@@ -166,15 +159,34 @@ static bool key_read(const char *line, uint8_t key[KEY_BYTES])
     return number_hex(line, key, KEY_BYTES) && line[2 * KEY_BYTES] == '\n';
 }
 
-enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err)
+static enum status keys_make_enrolment(const char *dir, struct run_keys *keys, struct err *err)
 {
-    uint8_t *const fields[] = {keys->server_public, keys->server_secret, keys->worker_public, keys->worker_secret};
+    const uint8_t *const fields[] = {keys->server_public, keys->server_secret, keys->enrol_public, keys->enrol_secret};
+    struct transport_key enrol;
     char path[FILEIO_PATH_MAX], text[KEYS_BYTES + 1] = "";
+    TRY(transport_key_make(&enrol, err));
+    memcpy(keys->enrol_public, enrol.public_key, WIRE_KEY);
+    memcpy(keys->enrol_secret, enrol.secret, WIRE_KEY);
+    for (int i = 0; i < 4; i++) key_line(fields[i], text + strlen(text));
+    path_of(dir, "keys", path);
+    enum status status = file_write_private(path, text, strlen(text), err);
+    explicit_bzero(&enrol, sizeof enrol);
+    explicit_bzero(text, sizeof text);
+    return status;
+}
+
+enum status run_dir_keys(const char *dir, struct run_keys *keys, struct err *err)
+{
+    uint8_t *const fields[] = {keys->server_public, keys->server_secret, keys->enrol_public, keys->enrol_secret};
+    char path[FILEIO_PATH_MAX];
     path_of(dir, "keys", path);
     if (!file_exists(path)) {
-        TRY(transport_keys_make(keys, err));
-        for (int i = 0; i < 4; i++) key_line(fields[i], text + strlen(text));
-        return write_private(path, text, err);
+        struct transport_key server;
+        TRY(transport_key_make(&server, err));
+        memcpy(keys->server_public, server.public_key, WIRE_KEY);
+        memcpy(keys->server_secret, server.secret, WIRE_KEY);
+        explicit_bzero(&server, sizeof server);
+        return keys_make_enrolment(dir, keys, err);
     }
     void *data;
     size_t size;
@@ -234,9 +246,9 @@ static void own_address(char out[INET_ADDRSTRLEN])
 }
 
 enum status run_dir_write_address(const char *dir, const char *bound, const char *advertise,
-                                  const struct transport_keys *keys, char *line, size_t cap, struct err *err)
+                                  const struct run_keys *keys, char *line, size_t cap, struct err *err)
 {
-    struct transport_address a = {.curve = keys != NULL};
+    struct transport_address a = {.has_secret = true};
     char path[FILEIO_PATH_MAX], text[2 * ADDRESS_MAX], host[INET_ADDRSTRLEN];
     bool any = !strncmp(bound, "tcp://0.0.0.0:", 14) || !strncmp(bound, "tcp://[::]:", 11);
     own_address(host);
@@ -244,10 +256,8 @@ enum status run_dir_write_address(const char *dir, const char *bound, const char
         snprintf(a.endpoint, sizeof a.endpoint, "tcp://%s%s", host, strrchr(bound, ':'));
     else
         snprintf(a.endpoint, sizeof a.endpoint, "%s", bound);
-    if (keys) {
-        memcpy(a.server_key, keys->server_public, sizeof a.server_key);
-        memcpy(a.secret, keys->worker_secret, sizeof a.secret);
-    }
+    memcpy(a.server_key, keys->server_public, sizeof a.server_key);
+    memcpy(a.secret, keys->enrol_secret, sizeof a.secret);
     transport_address_format(&a, line, cap);
     int n = snprintf(text, sizeof text, "%s\n", line);
     if (strcmp(advertise, "auto") != 0) {
@@ -260,5 +270,40 @@ enum status run_dir_write_address(const char *dir, const char *bound, const char
     path_of(dir, "endpoint", path);
     TRY(file_write(path, bound, strlen(bound), err));
     path_of(dir, "address", path);
-    return keys ? write_private(path, text, err) : file_write(path, text, strlen(text), err);
+    return file_write_private(path, text, strlen(text), err);
+}
+
+/* Puts another secret into the join lines of RUN/address. */
+static enum status address_replace_secret(const char *dir, const uint8_t secret[WIRE_KEY], struct err *err)
+{
+    char path[FILEIO_PATH_MAX], text[2 * ADDRESS_MAX] = "";
+    void *data;
+    size_t size, n = 0;
+    path_of(dir, "address", path);
+    if (!file_exists(path)) return STATUS_OK;
+    TRY(file_read(path, sizeof text - 1, &data, &size, err));
+    enum status status = STATUS_OK;
+    for (char *save = NULL, *line = strtok_r(data, "\n", &save); line && status == STATUS_OK;
+         line = strtok_r(NULL, "\n", &save)) {
+        struct transport_address a;
+        status = transport_address_parse(&a, line, err);
+        if (status != STATUS_OK) break;
+        memcpy(a.secret, secret, WIRE_KEY);
+        a.has_secret = true;
+        transport_address_format(&a, text + n, sizeof text - n - 1);
+        n += strlen(text + n);
+        text[n++] = '\n';
+    }
+    mem_free(data);
+    return status == STATUS_OK ? file_write_private(path, text, n, err) : status;
+}
+
+enum status run_dir_renew_enrolment(const char *dir, struct err *err)
+{
+    struct run_keys keys;
+    TRY(run_dir_keys(dir, &keys, err));
+    enum status status = keys_make_enrolment(dir, &keys, err);
+    if (status == STATUS_OK) status = address_replace_secret(dir, keys.enrol_secret, err);
+    explicit_bzero(&keys, sizeof keys);
+    return status;
 }

@@ -1,5 +1,5 @@
-/* The coordinator's small files in the run folder: lock, config.yaml, run_id, address, keys. Journal and checkpoints:
- * coordinator/ledger/store.h. */
+/* The coordinator's small files in the run folder: lock, config.yaml, run_id, address, keys. The list of workers:
+ * coordinator/worker_list.h. Journal and checkpoints: coordinator/ledger/store.h. */
 #ifndef COORDINATOR_RUN_DIR_H
 #define COORDINATOR_RUN_DIR_H
 
@@ -38,15 +38,21 @@ enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], s
 void run_dir_forget_address(const char *dir);
 /* Removes an old summary.json: scripts would take the unfinished run for complete. */
 void run_dir_forget_summary(const char *dir);
+/* The keys of a run: the coordinator's own, and the one whose secret is in the join line. */
+struct run_keys {
+    uint8_t server_public[WIRE_KEY], server_secret[WIRE_KEY], enrol_public[WIRE_KEY], enrol_secret[WIRE_KEY];
+};
+
 /* Reads the keys of the run; the first call creates them (RUN/keys, mode 0600). */
-enum status run_dir_keys(const char *dir, struct transport_keys *keys, struct err *err) MUST_CHECK;
+enum status run_dir_keys(const char *dir, struct run_keys *keys, struct err *err) MUST_CHECK;
+/* Makes a new enrolment key, in RUN/keys and in the join lines of RUN/address if that exists. */
+enum status run_dir_renew_enrolment(const char *dir, struct err *err) MUST_CHECK;
 /* Writes the endpoint to listen on into out: `listen`, with "*" replaced by the port of RUN/endpoint if that exists. */
 void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap);
-/* Writes RUN/endpoint, the bound endpoint, and RUN/address for it. The first line of RUN/address is the join line with
- * this machine's own address, which `atoll status RUN` dials. If `advertise` (coordinator.advertise) is not auto, a
- * second join line follows. keys NULL: no encryption. line[cap] gets the last join line. */
+/* Writes RUN/endpoint, the bound endpoint, and RUN/address for it (mode 0600). The first line of RUN/address is the
+ * join line with this machine's own address, which `atoll status RUN` dials. If `advertise` (coordinator.advertise) is
+ * not auto, a second join line follows. line[cap] gets the last join line. */
 enum status run_dir_write_address(const char *dir, const char *bound, const char *advertise,
-                                  const struct transport_keys *keys, char *line, size_t cap,
-                                  struct err *err) MUST_CHECK;
+                                  const struct run_keys *keys, char *line, size_t cap, struct err *err) MUST_CHECK;
 
 #endif

@@ -17,13 +17,16 @@
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/report/report.h"
+#include "coordinator/roster.h"
 #include "coordinator/run_dir.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
 enum {
     BATCH = 64,
-    SLEEP_MAX_US = 500000,
+    SLEEP_MAX_US = 250000,
+    POLL_US = 250000, /* between looks at the list of workers */
+    DROPS_MAX = 64,
     RECOVERING_LINE_US = 3000000,
     LOOK_US = 1000000, /* between two checks that the run folder is still there */
 };
@@ -37,6 +40,11 @@ struct server {
     struct store *store;
     struct engine *engine;
     struct transport *transport;
+    struct roster *roster;
+    struct run_keys keys;
+    uint64_t drops[DROPS_MAX]; /* [n_drops] peers whose connections end with the next poll */
+    size_t n_drops;
+    uint64_t polled_us;
     struct report report;
     uint8_t *buffer;    /* one encoded message */
     uint64_t logged_us; /* time of the last line about recovery; 0: none */
@@ -90,6 +98,30 @@ static void io_bytes(void *ctx, uint64_t *up, uint64_t *down)
     if (s->transport) s->transport->ops->bytes(s->transport, down, up);
 }
 
+static bool io_peer(void *ctx, uint64_t peer, struct engine_peer *out)
+{
+    struct server *s = ctx;
+    if (!s->transport->ops->key(s->transport, peer, out->key)) return false;
+    out->right = roster_right(s->roster, out->key, out->name);
+    return true;
+}
+
+static enum status io_enrol(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err)
+{
+    struct server *s = ctx;
+    return roster_enrol(s->roster, key, name, err);
+}
+
+/* Later: closing a connection loses the messages that were just sent to it. */
+static void io_drop(void *ctx, uint64_t peer)
+{
+    struct server *s = ctx;
+    if (s->n_drops < DROPS_MAX)
+        s->drops[s->n_drops++] = peer;
+    else
+        s->transport->ops->drop(s->transport, peer);
+}
+
 static void io_event(void *ctx, const struct engine_event *event)
 {
     struct server *s = ctx;
@@ -119,8 +151,14 @@ static enum status io_recovering(void *ctx, uint64_t round, uint64_t records, st
 static enum status start_engine(struct server *s, struct err *err)
 {
     const struct config *config = s->options->config;
-    struct engine_io io = {
-        .ctx = s, .send = io_send, .event = io_event, .bytes = io_bytes, .recovering = io_recovering};
+    struct engine_io io = {.ctx = s,
+                           .send = io_send,
+                           .event = io_event,
+                           .peer = io_peer,
+                           .enrol = io_enrol,
+                           .drop = io_drop,
+                           .bytes = io_bytes,
+                           .recovering = io_recovering};
     struct engine_options options = {.config = config, .rounds_reported = s->report.metrics.rounds_in_file};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
@@ -136,22 +174,21 @@ static enum status listen_on(struct server *s, struct err *err)
     char endpoint[256], bound[256], line[1024];
     struct endpoint parsed;
     struct endpoint_found found;
-    struct transport_keys keys;
+    struct transport_access access = {.admits = roster_admits, .ctx = s->roster};
     TRY(endpoint_parse(&parsed, listen, true, err));
     TRY(endpoint_find(&found, &parsed, err));
-    if (!found.loopback) TRY(run_dir_keys(dir, &keys, err));
     if (found.loopback && strcmp(advertise, "auto") != 0)
         return err_set(err, STATUS_INVALID,
                        "coordinator.advertise: other machines cannot reach %s: also set coordinator.listen, for "
                        "example to tcp://0.0.0.0:29600",
                        listen);
-    const struct transport_keys *use = found.loopback ? NULL : &keys;
+    memcpy(access.server_secret, s->keys.server_secret, WIRE_KEY);
     run_dir_last_endpoint(dir, listen, endpoint, sizeof endpoint);
-    enum status status = transport_zmq_listen(&s->transport, endpoint, use, bound, sizeof bound, err);
+    enum status status = transport_zmq_listen(&s->transport, endpoint, &access, bound, sizeof bound, err);
     if (status != STATUS_OK && strcmp(endpoint, listen) != 0)
-        status = transport_zmq_listen(&s->transport, listen, use, bound, sizeof bound, err);
+        status = transport_zmq_listen(&s->transport, listen, &access, bound, sizeof bound, err);
     if (status != STATUS_OK) return status;
-    TRY(run_dir_write_address(dir, bound, advertise, use, line, sizeof line, err));
+    TRY(run_dir_write_address(dir, bound, advertise, &s->keys, line, sizeof line, err));
     report_line(&s->report, "listening on %s", bound);
     report_line(&s->report, "join with: atoll-worker --join %s --data.train GLOB", dir);
     if (found.loopback) return STATUS_OK;
@@ -159,6 +196,14 @@ static enum status listen_on(struct server *s, struct err *err)
     /* The line holds a secret, and other output than a terminal is a log. */
     if (s->report.terminal) report_line(&s->report, "join line (secret): %s", line);
     return STATUS_OK;
+}
+
+static enum status tell_engine(void *ctx, const struct listed_worker *w, struct err *err)
+{
+    struct server *s = ctx;
+    struct engine_worker worker = {.revoked = w->revoked, .readmit_s = w->readmit_s};
+    memcpy(worker.key, w->key, WIRE_KEY);
+    return engine_on_worker_listed(s->engine, &worker, clock_monotonic_us(), err);
 }
 
 static enum status start(struct server *s, struct err *err)
@@ -171,11 +216,14 @@ static enum status start(struct server *s, struct err *err)
     if (!s->buffer) return err_set(err, STATUS_NOMEM, "no memory for messages");
     TRY(store_disk_open(&s->store, o->run_dir, err));
     TRY(report_open(&s->report, o->config, o->run_dir, stdout, err));
+    TRY(run_dir_keys(o->run_dir, &s->keys, err));
+    TRY(roster_open(&s->roster, o->run_dir, s->keys.enrol_public, err));
     TRY(start_engine(s, err));
     if (!engine_done(s->engine)) run_dir_forget_summary(o->run_dir);
     TRY(run_dir_write_config(o->run_dir, o->config, o->sources, err));
     TRY(run_dir_write_id(o->run_dir, engine_run_id(s->engine), err));
     TRY(listen_on(s, err));
+    TRY(roster_each(s->roster, tell_engine, s, err));
     signal_transport = s->transport;
     s->started = true;
     return STATUS_OK;
@@ -187,6 +235,8 @@ static void finish(struct server *s, enum status status)
     signal_transport = NULL;
     engine_destroy(s->engine);
     if (s->transport) s->transport->ops->close(s->transport);
+    roster_close(s->roster);
+    explicit_bzero(&s->keys, sizeof s->keys);
     if (s->store) s->store->ops->close(s->store);
     if (s->report.metrics.file) report_close(&s->report);
     mem_free(s->buffer);
@@ -197,6 +247,16 @@ static void finish(struct server *s, enum status status)
 }
 
 /* --- loop --------------------------------------------------------------------------------------------------------- */
+
+/* Whose limits a message counts against: a worker's, also after it has connected again, or those of the connection. */
+static uint64_t sender_of(struct server *s, uint64_t peer)
+{
+    struct engine_peer p;
+    uint64_t who;
+    if (!io_peer(s, peer, &p) || p.right != ENGINE_RIGHT_WORKER) return peer + 1;
+    memcpy(&who, p.key, sizeof who);
+    return who ? who : 1;
+}
 
 static void obey(struct server *s, uint64_t peer, enum engine_verdict verdict)
 {
@@ -209,7 +269,7 @@ static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, 
     static struct msg m; /* large; one thread */
     struct err why = {0};
     uint64_t now = clock_monotonic_us();
-    enum engine_verdict verdict = engine_admit(s->engine, peer + 1, peer, lane, data, size, now);
+    enum engine_verdict verdict = engine_admit(s->engine, sender_of(s, peer), peer, lane, data, size, now);
     if (verdict != ENGINE_ADMIT) {
         obey(s, peer, verdict);
         return STATUS_OK;
@@ -226,6 +286,16 @@ static uint64_t sleep_us(const struct server *s)
     uint64_t now = clock_monotonic_us(), at = engine_next_deadline_us(s->engine);
     if (at <= now) return 0;
     return at - now < SLEEP_MAX_US ? at - now : SLEEP_MAX_US;
+}
+
+/* Follows `atoll revoke` and `atoll workers`, and closes connections of refused keys. */
+static enum status poll_workers(struct server *s, uint64_t now_us, struct err *err)
+{
+    if (now_us - s->polled_us < POLL_US) return STATUS_OK;
+    s->polled_us = now_us;
+    for (size_t i = 0; i < s->n_drops; i++) s->transport->ops->drop(s->transport, s->drops[i]);
+    s->n_drops = 0;
+    return roster_poll(s->roster) ? roster_each(s->roster, tell_engine, s, err) : STATUS_OK;
 }
 
 /* Without its folder the run has lost its state, and a restart would begin another one. */
@@ -258,6 +328,7 @@ static enum status turn(struct server *s, struct err *err)
         TRY(check_folder(s, err));
         s->look_us = now + LOOK_US;
     }
+    TRY(poll_workers(s, now, err));
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
     return report_flush(&s->report, err);
 }

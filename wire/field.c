@@ -65,6 +65,7 @@ static bool field_ok(const struct field *f, const void *object)
     case FIELD_F32_ANY:
     case FIELD_F64_ANY:
     case FIELD_UUID:
+    case FIELD_KEY:
     case FIELD_END: break;
     }
     return true;
@@ -92,6 +93,7 @@ size_t fields_size(const struct field *table, const void *object)
         case FIELD_F64:
         case FIELD_F64_ANY: n += 8; break;
         case FIELD_UUID: n += WIRE_UUID; break;
+        case FIELD_KEY: n += WIRE_KEY; break;
         case FIELD_LINE:
         case FIELD_REMARK: n += 2 + strlen((const char *)object + f->at); break;
         case FIELD_TEXT: n += 4 + strlen(LOAD(const char *, object, f->at)) + 1; break;
@@ -130,6 +132,7 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
         case FIELD_F64:
         case FIELD_F64_ANY: put_f64(w, LOAD(double, p, 0)); break;
         case FIELD_UUID: put_bytes(w, p, WIRE_UUID); break;
+        case FIELD_KEY: put_bytes(w, p, WIRE_KEY); break;
         case FIELD_LINE: put_str(w, p); break;
         case FIELD_REMARK: put_remark(p, w); break;
         case FIELD_TEXT:
@@ -154,6 +157,12 @@ static void get_bool(char *p, struct reader *r)
     uint8_t v = get_u8(r);
     if (v > 1) reader_fail(r);
     STORE(bool, p, 0, v == 1);
+}
+
+static void get_fixed(char *p, size_t size, struct reader *r)
+{
+    const uint8_t *bytes = get_bytes(r, size);
+    if (bytes) memcpy(p, bytes, size);
 }
 
 static void get_text(const struct field *f, char *p, struct reader *r)
@@ -181,7 +190,6 @@ void fields_get(const struct field *table, void *object, struct reader *r)
 {
     for (const struct field *f = table; f->kind != FIELD_END; f++) {
         char *p = (char *)object + f->at;
-        const uint8_t *bytes;
         switch (f->kind) {
         case FIELD_U8: STORE(uint8_t, p, 0, get_u8(r)); break;
         case FIELD_BOOL: get_bool(p, r); break;
@@ -192,10 +200,8 @@ void fields_get(const struct field *table, void *object, struct reader *r)
         case FIELD_F32_ANY: STORE(float, p, 0, get_f32(r)); break;
         case FIELD_F64:
         case FIELD_F64_ANY: STORE(double, p, 0, get_f64(r)); break;
-        case FIELD_UUID:
-            bytes = get_bytes(r, WIRE_UUID);
-            if (bytes) memcpy(p, bytes, WIRE_UUID);
-            break;
+        case FIELD_UUID: get_fixed(p, WIRE_UUID, r); break;
+        case FIELD_KEY: get_fixed(p, WIRE_KEY, r); break;
         case FIELD_LINE: get_str(r, p, f->max + 1); break;
         case FIELD_REMARK:
             get_str(r, p, f->max + 1);

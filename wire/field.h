@@ -23,6 +23,7 @@ enum field_kind {
     FIELD_F32_ANY, /* NaN and infinity allowed: only shown to people */
     FIELD_F64_ANY,
     FIELD_UUID,   /* WIRE_UUID bytes */
+    FIELD_KEY,    /* WIRE_KEY bytes */
     FIELD_LINE,   /* char[]: u16 length, UTF-8 without control characters */
     FIELD_REMARK, /* the same, at most char[WIRE_TEXT_MAX]; the encoder replaces unclean bytes by '?' */
     FIELD_TEXT,   /* const char *: u32 length, UTF-8 lines, zero byte, so that the decoder can borrow it */

@@ -29,9 +29,10 @@ static enum status use_file(struct join_target *t, FILE *f, const char *name, st
     fclose(f);
     if (failed) return err_set(err, STATUS_IO, "cannot read %s: %s", name, strerror(cause));
     line[strcspn(line, "\r\n")] = 0;
-    enum status status = got && !strncmp(line, "tcp://", 6)
-                             ? use_line(t, line, err)
-                             : err_set(err, STATUS_INVALID, "the first line is no join line, tcp://HOST:PORT/KEYS");
+    enum status status =
+        got && !strncmp(line, "tcp://", 6)
+            ? use_line(t, line, err)
+            : err_set(err, STATUS_INVALID, "the first line is no join line, tcp://HOST:PORT/SERVERKEY/SECRET");
     if (status != STATUS_OK) err_prefix(err, "%s", name);
     return status;
 }
@@ -73,7 +74,8 @@ static enum status find(struct join_target *t, char *given, bool argument, struc
     }
     if (!strncmp(given, "tcp://", 6)) {
         TRY(use_line(t, given, err));
-        if (argument && given[transport_address_shown_length(given)])
+        const char *keys = given + transport_address_shown_length(given);
+        if (argument && *keys && strchr(keys + 1, '/')) /* not for the coordinator's public key alone */
             log_warn("the join line stood in the list of processes, where other users can read its secret: give it in "
                      "ATOLL_JOIN, in a file, or - for standard input");
         hide_keys(given);

@@ -29,6 +29,7 @@ enum {
     WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
     WIRE_NAMED_MAX = 4096,     /* deltas that one update acknowledges */
     WIRE_UUID = 16,
+    WIRE_KEY = 32, /* a CURVE public key */
 };
 
 enum wire_lane { WIRE_CONTROL, WIRE_BULK };
@@ -55,7 +56,9 @@ enum wire_lane { WIRE_CONTROL, WIRE_BULK };
     X(LEAVE, 18, CONTROL, W)                                                                                           \
     X(DONE, 19, CONTROL, C)                                                                                            \
     X(STATUS, 20, CONTROL, W)                                                                                          \
-    X(STATUS_REPLY, 21, CONTROL, C)
+    X(STATUS_REPLY, 21, CONTROL, C)                                                                                    \
+    X(ENROL, 22, CONTROL, W)                                                                                           \
+    X(ENROLLED, 23, CONTROL, C)
 
 enum msg_type {
 #define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
@@ -75,6 +78,7 @@ enum refuse_code {
     REFUSE_UNKNOWN_SESSION, /* not joined, or the coordinator restarted: send HELLO again */
     REFUSE_GONE,            /* the requested object no longer exists: join again */
     REFUSE_MALFORMED,       /* the message does not decode */
+    REFUSE_KEY,             /* the key of the connection may not send this: revoked, unknown, or of another worker */
 };
 enum reject_code {
     REJECT_LATE = 1,   /* the round closed without it */
@@ -110,7 +114,7 @@ struct wire_range {
 };
 
 struct msg_hello {
-    uint8_t uuid[WIRE_UUID];   /* identity of the worker, kept in its folder across restarts */
+    uint8_t uuid[WIRE_UUID];   /* identity of the worker: the first bytes of its public key */
     uint8_t run_id[WIRE_UUID]; /* run its saved state belongs to; zeros: none */
     char name[WIRE_NAME_MAX];  /* unique in the run; shown everywhere */
     char software[WIRE_NAME_MAX];
@@ -291,6 +295,16 @@ struct msg_status_reply {
     const char *json; /* borrowed, terminated */
 };
 
+/* Sent with the secret of the join line, by a worker whose key the coordinator does not know yet. */
+struct msg_enrol {
+    uint8_t key[WIRE_KEY]; /* its public key */
+    char name[WIRE_NAME_MAX];
+};
+
+struct msg_enrolled {
+    uint8_t key[WIRE_KEY]; /* of ENROL */
+};
+
 struct msg {
     enum msg_type type;
     union {
@@ -314,6 +328,8 @@ struct msg {
         struct msg_leave leave;
         struct msg_done done;
         struct msg_status_reply status_reply;
+        struct msg_enrol enrol;
+        struct msg_enrolled enrolled;
     };
 };
 

@@ -19,6 +19,7 @@
 #define F64(type, member) ROW(FIELD_F64, type, member, 0, 0)
 #define F64_ANY(type, member) ROW(FIELD_F64_ANY, type, member, 0, 0)
 #define UUID(type, member) ROW(FIELD_UUID, type, member, 0, 0)
+#define KEY(type, member) ROW(FIELD_KEY, type, member, 0, 0)
 /* `low` is the minimum length; the terminator takes one byte of the member. */
 #define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
 #define REMARK(type, member) ROW(FIELD_REMARK, type, member, 0, sizeof(((struct type *)0)->member) - 1)
@@ -212,6 +213,8 @@ static const struct field done[] = {
 };
 static const struct field status[] = {END};
 static const struct field status_reply[] = {TEXT(msg_status_reply, json, WIRE_STATUS_MAX - 1), END};
+static const struct field enrol[] = {KEY(msg_enrol, key), LINE(msg_enrol, name, 1), END};
+static const struct field enrolled[] = {KEY(msg_enrolled, key), END};
 
 /* A range whose end does not fit in 64 bits would wrap in every later sum. */
 static bool range_wraps(uint64_t start, uint64_t count)
@@ -276,6 +279,8 @@ const struct msg_spec *msg_spec_of(unsigned type)
         [MSG_DONE] = {done, NULL},
         [MSG_STATUS] = {status, NULL},
         [MSG_STATUS_REPLY] = {status_reply, NULL},
+        [MSG_ENROL] = {enrol, NULL},
+        [MSG_ENROLLED] = {enrolled, NULL},
     };
     bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
     return known ? &specs[type] : NULL;

@@ -64,7 +64,7 @@ static struct peer *least_recently_heard(struct peers *peers)
     return oldest;
 }
 
-struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
+struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size, const uint8_t key[WIRE_KEY])
 {
     struct reader r = reader_of(id, size);
     uint32_t magic = get_u32(&r);
@@ -72,6 +72,10 @@ struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
     if (size != PEER_ID_BYTES || magic != FRAME_MAGIC || lane > WIRE_BULK) return NULL;
     uint16_t *bucket = bucket_of(peers, id), i = *bucket;
     while (i != PEERS_MAX && memcmp(peers->table[i].id.bytes, id, PEER_ID_BYTES)) i = peers->table[i].next;
+    if (i != PEERS_MAX && memcmp(peers->table[i].key, key, WIRE_KEY) != 0) {
+        peers_forget(peers, &peers->table[i]);
+        i = PEERS_MAX;
+    }
     if (i == PEERS_MAX) {
         if (peers->free == PEERS_MAX) peers_forget(peers, least_recently_heard(peers));
         i = peers->free;
@@ -80,6 +84,7 @@ struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size)
         peers->free = p->next;
         *p = (struct peer){.number = ++peers->numbers * PEERS_MAX + i, .fd = -1, .lane = lane, .next = *bucket};
         memcpy(p->id.bytes, id, PEER_ID_BYTES);
+        memcpy(p->key, key, WIRE_KEY);
         *bucket = i;
     }
     assert(peers->table[i].number % PEERS_MAX == i);

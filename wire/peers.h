@@ -21,9 +21,10 @@ struct peer {
     uint64_t number; /* 0: free */
     uint64_t heard;  /* tick of the last message */
     struct peer_id id;
-    int fd;        /* descriptor of the connection that the last message came from; -1: unknown */
-    uint8_t lane;  /* enum wire_lane */
-    uint16_t next; /* in its bucket or in the free list; PEERS_MAX: none */
+    uint8_t key[WIRE_KEY]; /* public key of the connection */
+    int fd;                /* descriptor of the connection that the last message came from; -1: unknown */
+    uint8_t lane;          /* enum wire_lane */
+    uint16_t next;         /* in its bucket or in the free list; PEERS_MAX: none */
 };
 
 struct peers {
@@ -36,9 +37,9 @@ struct peers {
 void peer_id_make(struct peer_id *id, enum wire_lane lane, const uint8_t uuid[WIRE_UUID], uint64_t nonce);
 
 void peers_init(struct peers *peers);
-/* The peer with this routing id, added if it is new, marked as heard now. NULL when the bytes are not an id of
- * peer_id_make. */
-struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size);
+/* The peer with this routing id and key, added if it is new, marked as heard now. The same id with another key is
+ * another peer, and the earlier one is forgotten. NULL when the bytes are not an id of peer_id_make. */
+struct peer *peers_hear(struct peers *peers, const uint8_t *id, size_t size, const uint8_t key[WIRE_KEY]);
 /* NULL when the peer was forgotten or never existed. */
 struct peer *peers_find(struct peers *peers, uint64_t number);
 /* Index in the table, below PEERS_MAX; unique until this peer is forgotten. */

@@ -1,7 +1,7 @@
 /* Transport: moves whole encoded messages between peers on two lanes.
  *
- * - The vtable has two implementations: ZeroMQ (wire/transport_zmq.c: DEALER to ROUTER over TCP, CURVE) and virtual
- *   time for the simulation (tests/lib).
+ * - The vtable has two implementations: ZeroMQ (wire/transport_zmq.c: DEALER to ROUTER over TCP, with CURVE) and
+ * virtual time for the simulation (tests/lib).
  * - One thread owns a transport; only `wake`, `ending` and `connected` may be used from other threads.
  * - Delivery is at most once, in order per peer and lane while a connection lasts. */
 #ifndef WIRE_TRANSPORT_H
@@ -32,6 +32,8 @@ struct transport_ops {
      * this number are lost. The partner may connect again as a new peer. A dialler (peer 0): both lanes, which it then
      * opens again. An unknown peer is ignored. */
     void (*drop)(struct transport *t, uint64_t peer);
+    /* A listener: copy the public key that the connection of this peer proved to own. False: the peer is unknown. */
+    bool (*key)(struct transport *t, uint64_t peer, uint8_t key[WIRE_KEY]);
     /* Bytes sent and received on the sockets so far, including the transport's frame headers. */
     void (*bytes)(const struct transport *t, uint64_t *sent_p, uint64_t *received_p);
     void (*close)(struct transport *t);
@@ -47,15 +49,14 @@ struct transport {
     atomic_uint connected;
 };
 
-/* Address of the coordinator and keys of the worker, parsed from the join line: "tcp://HOST:PORT" or
- * "tcp://HOST:PORT/SERVERKEY/SECRET" (hex, 64 digits each). Without keys the connection is plain, allowed on loopback
- * addresses only. */
+/* Address of the coordinator, parsed from the join line: "tcp://HOST:PORT/SERVERKEY/SECRET", or
+ * "tcp://HOST:PORT/SERVERKEY" for a worker whose key is enrolled (hex, 64 digits each). */
 struct transport_address {
-    char endpoint[256];     /* tcp://HOST:PORT */
-    uint8_t server_key[32]; /* CURVE public key of the coordinator */
-    uint8_t secret[32];     /* CURVE secret key all enrolled workers of the run share */
-    int curve;              /* 0 or 1 */
-    bool fail_fast;         /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
+    char endpoint[256];           /* tcp://HOST:PORT */
+    uint8_t server_key[WIRE_KEY]; /* public key of the coordinator */
+    uint8_t secret[WIRE_KEY];     /* secret key that may enrol workers and ask for the status */
+    bool has_secret;
+    bool fail_fast; /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
 };
 
 /* Number of leading bytes of `text` that may be printed or logged. It stops before the first part between slashes that
@@ -66,31 +67,51 @@ enum status transport_address_parse(struct transport_address *a, const char *tex
 /* Write the join line to out[cap], terminated. */
 void transport_address_format(const struct transport_address *a, char *out, size_t cap);
 
-/* CURVE keys of a run. The coordinator makes them once and stores them in the run folder with mode 0600. */
-struct transport_keys {
-    uint8_t server_public[32], server_secret[32], worker_public[32], worker_secret[32];
+/* A pair of CURVE keys. */
+struct transport_key {
+    uint8_t public_key[WIRE_KEY], secret[WIRE_KEY];
 };
 
-enum status transport_keys_make(struct transport_keys *keys, struct err *err) MUST_CHECK;
+/* Makes a new pair. UNSUPPORTED: ZeroMQ has no CURVE. */
+enum status transport_key_make(struct transport_key *key, struct err *err) MUST_CHECK;
+/* Computes key->public_key from key->secret. */
+enum status transport_key_complete(struct transport_key *key, struct err *err) MUST_CHECK;
+
+/* What a listener asks of its connections. Each one proves that it owns a key. `admits` says whether that key may
+ * connect; the transport calls it in a thread of its own. */
+struct transport_access {
+    uint8_t server_secret[WIRE_KEY];
+    bool (*admits)(void *ctx, const uint8_t key[WIRE_KEY]);
+    void *ctx;
+};
 
 /* Listen on `endpoint` (port * = any free port). Control and bulk arrive on the same port.
  *
- * - keys NULL: plain connections, refused (INVALID) off loopback.
  * - bound[cap] gets the endpoint with its real port.
  * - Errors: EXISTS: the port is taken; NOTFOUND: no such host; INVALID, IO, NOMEM, UNSUPPORTED (no CURVE).
  * - close waits up to 1 s for queued messages to be sent. */
-enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
+enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_access *access,
                                  char *bound, size_t cap, struct err *err) MUST_CHECK;
+
+/* The worker that dials. */
+struct transport_worker {
+    struct transport_key key;
+    char name[WIRE_NAME_MAX];
+    bool fresh; /* the key was made just now: no coordinator knows it */
+};
+
 /* The first step of transport_zmq_dial: resolve the host and check the address, with the same errors. A caller that
  * creates files before it dials calls this first. */
 enum status transport_zmq_resolve(const struct transport_address *address, bool *ipv6_p, struct err *err) MUST_CHECK;
 /* Dial the coordinator. The transport connects and reconnects in the background and logs failures, as long as the
  * caller keeps calling recv.
  *
- * - uuid identifies both connections of a worker across reconnects.
- * - NOTFOUND: no such host (DNS may take a while); AGAIN: `fail_fast` is set and DNS does not answer; INVALID: a plain
- *   address off loopback. */
+ * - `worker` dials with its own key. If the coordinator does not know it, and the address has a secret, the transport
+ *   enrols it first (wire/zmq_enrol.h). A refusal of ENROL arrives as a message.
+ * - `worker` NULL: a client that only asks for the status, with the secret of the address.
+ * - NOTFOUND: no such host (DNS may take a while); AGAIN: `fail_fast` is set and DNS does not answer; INVALID: the
+ *   address has no secret, and `worker` is NULL. */
 enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
-                               const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;
+                               const struct transport_worker *worker, struct err *err) MUST_CHECK;
 
 #endif

@@ -6,11 +6,11 @@
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
-enum { KEY_BYTES = 32, KEY_DIGITS = 2 * KEY_BYTES };
+enum { KEY_DIGITS = 2 * WIRE_KEY };
 
-static enum status key_parse(uint8_t key[KEY_BYTES], const char *text, size_t n, const char *what, struct err *err)
+static enum status key_parse(uint8_t key[WIRE_KEY], const char *text, size_t n, const char *what, struct err *err)
 {
-    if (n == KEY_DIGITS && number_hex(text, key, KEY_BYTES)) return STATUS_OK;
+    if (n == KEY_DIGITS && number_hex(text, key, WIRE_KEY)) return STATUS_OK;
     return err_set(err, STATUS_INVALID, "address: the %s must be %d hexadecimal digits: copy the whole join line", what,
                    KEY_DIGITS);
 }
@@ -40,22 +40,18 @@ enum status transport_address_parse(struct transport_address *a, const char *tex
     memcpy(a->endpoint, text, n);
     struct endpoint e;
     TRY(endpoint_parse(&e, a->endpoint, false, err));
-    if (!keys) return STATUS_OK;
+    if (!keys) return err_set(err, STATUS_INVALID, "address %s has no keys: copy the whole join line", a->endpoint);
     const char *secret = strchr(++keys, '/');
-    if (!secret)
-        return err_set(err, STATUS_INVALID, "address: expected tcp://HOST:PORT or tcp://HOST:PORT/SERVERKEY/SECRET");
-    TRY(key_parse(a->server_key, keys, (size_t)(secret - keys), "server key", err));
+    TRY(key_parse(a->server_key, keys, secret ? (size_t)(secret - keys) : strlen(keys), "server key", err));
+    if (!secret) return STATUS_OK;
     TRY(key_parse(a->secret, secret + 1, strlen(secret + 1), "secret", err));
-    a->curve = 1;
+    a->has_secret = true;
     return STATUS_OK;
 }
 
 void transport_address_format(const struct transport_address *a, char *out, size_t cap)
 {
     char key[KEY_DIGITS + 1], secret[KEY_DIGITS + 1];
-    if (a->curve)
-        snprintf(out, cap, "%s/%s/%s", a->endpoint, number_hex_text(a->server_key, KEY_BYTES, key),
-                 number_hex_text(a->secret, KEY_BYTES, secret));
-    else
-        snprintf(out, cap, "%s", a->endpoint);
+    snprintf(out, cap, "%s/%s%s%s", a->endpoint, number_hex_text(a->server_key, WIRE_KEY, key),
+             a->has_secret ? "/" : "", a->has_secret ? number_hex_text(a->secret, WIRE_KEY, secret) : "");
 }

@@ -53,9 +53,9 @@ void *zmq_base_socket(struct zmq_base *base, int type, const struct zmq_option *
     return NULL;
 }
 
-uint64_t zmq_base_wire_bytes(const struct zmq_base *base, size_t size)
+uint64_t zmq_base_wire_bytes(size_t size)
 {
-    if (base->curve) size += CURVE_BOX;
+    size += CURVE_BOX;
     return size + (size > 255 ? 9 : 2); /* flags and length, RFC 23/ZMTP */
 }
 

@@ -19,7 +19,6 @@ struct zmq_base {
     struct transport transport; /* first: a struct transport * is a struct zmq_base * */
     void *context;
     int wake_fd;
-    bool curve;
     uint64_t sent, received;
 };
 
@@ -34,7 +33,7 @@ void zmq_base_finish(struct zmq_base *base);
 /* A socket with the common options and those of `more` (ended by {0, 0}); the caller closes it. NULL: err is filled. */
 void *zmq_base_socket(struct zmq_base *base, int type, const struct zmq_option *more, struct err *err) MUST_CHECK;
 /* Bytes of a message of `size` bytes on the TCP connection, including ZMTP's framing and CURVE's box. */
-uint64_t zmq_base_wire_bytes(const struct zmq_base *base, size_t size);
+uint64_t zmq_base_wire_bytes(size_t size);
 /* Wait until a socket of sockets[n] is readable, a wake-up, a signal or the timeout. True when a socket is readable. n
  * <= ZMQ_BASE_SOCKETS. */
 bool zmq_base_wait(struct zmq_base *base, void *const *sockets, int n, uint64_t timeout_us);

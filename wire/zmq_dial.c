@@ -17,6 +17,7 @@
 #include "wire/peers.h"
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
+#include "wire/zmq_enrol.h"
 
 enum {
     LANES = 2,
@@ -29,7 +30,7 @@ enum {
 struct dialler_lane {
     void *socket, *monitor;
     struct peer_id id;
-    bool connected;
+    bool connected, key_refused;
     unsigned failed_handshakes; /* in a row, closed by the other side without a reason */
     uint64_t dead_us;           /* when ZeroMQ stopped retrying this connection; 0: it did not */
 };
@@ -37,10 +38,13 @@ struct dialler_lane {
 struct dialler {
     struct zmq_base base;
     struct transport_address address;
+    struct transport_key own, guest; /* the worker's key; the key of the address's secret */
+    struct zmq_enrol enrol;
     bool ipv6;
     /* First warning of the present outage of control (0: none yet) and time of the next: not one line an attempt. */
     uint64_t warned_us, warn_again_us;
-    uint64_t lost_us; /* when control was lost, until that is logged; 0: it was not */
+    uint64_t refused_us; /* time of the last line about a refused key; 0: none since it was accepted */
+    uint64_t lost_us;    /* when control was lost, until that is logged; 0: it was not */
     struct dialler_lane lanes[LANES];
     zmq_msg_t held;
 };
@@ -95,7 +99,7 @@ static enum status lane_configure(struct dialler *d, enum wire_lane which, struc
     assert(!lane->socket && !lane->monitor);
     lane->socket = zmq_base_socket(&d->base, ZMQ_DEALER, options[which], err);
     if (!lane->socket) return STATUS_IO;
-    if (d->address.curve) TRY(zmq_auth_client(lane->socket, d->address.server_key, d->address.secret, err));
+    TRY(zmq_auth_client(lane->socket, d->address.server_key, d->enrol.active ? &d->guest : &d->own, err));
     int ipv6 = d->ipv6;
     if (zmq_setsockopt(lane->socket, ZMQ_ROUTING_ID, lane->id.bytes, PEER_ID_BYTES) ||
         zmq_setsockopt(lane->socket, ZMQ_IPV6, &ipv6, sizeof ipv6))
@@ -117,8 +121,29 @@ static enum status lane_open(struct dialler *d, enum wire_lane which, struct err
         zmq_connect(lane->socket, d->address.endpoint))
         return err_set(err, STATUS_IO, "cannot connect to %s: %s", d->address.endpoint, zmq_strerror(errno));
     lane->dead_us = 0;
-    lane->connected = false;
+    lane->connected = lane->key_refused = false;
     return STATUS_OK;
+}
+
+static void lane_reopen(struct dialler *d, enum wire_lane which)
+{
+    struct dialler_lane *lane = &d->lanes[which];
+    lane_drop(lane);
+    lane->failed_handshakes = 0;
+    if (lane_open(d, which, NULL) == STATUS_OK) return;
+    lane_drop(lane); /* for example out of descriptors: retried after REOPEN_US */
+    lane->dead_us = clock_monotonic_us();
+}
+
+/* Connect again, with the secret of the address (control only) or with the worker's own key. */
+static void use_secret(struct dialler *d, bool secret)
+{
+    d->enrol.active = secret;
+    d->enrol.due_us = 0;
+    lane_drop(&d->lanes[WIRE_BULK]);
+    d->lanes[WIRE_BULK].dead_us = 0;
+    lane_reopen(d, WIRE_CONTROL);
+    if (!secret) lane_reopen(d, WIRE_BULK);
 }
 
 /* An outage is logged at its start, after one minute, and then each time its duration has doubled. */
@@ -131,26 +156,44 @@ static bool warning_due(struct dialler *d)
     return true;
 }
 
+/* A worker with a secret has a second key to try: only the refusal of both is worth a line. */
+static void report_refused(struct dialler *d)
+{
+    uint64_t now = clock_monotonic_us();
+    d->lost_us = 0;
+    if ((d->enrol.possible && !d->enrol.active) || (d->refused_us && now - d->refused_us < WARN_AGAIN_US)) return;
+    d->refused_us = now;
+    if (d->address.has_secret)
+        log_warn("%s refused the secret of this join line: use the present join line of the coordinator (RUN/address)",
+                 d->address.endpoint);
+    else
+        log_warn(
+            "%s refused the key of this worker: enrol it with atoll workers RUN --add NAME KEY, or use the whole join "
+            "line",
+            d->address.endpoint);
+}
+
 /* Log the state of the control connection: connected, or why it cannot connect. */
 static void report_event(struct dialler *d, unsigned event, bool was_connected)
 {
     const char *where = d->address.endpoint;
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
         log_write(d->warned_us ? LOG_INFO : LOG_DEBUG, "connected to %s", where);
-        d->warned_us = 0;
-        d->lost_us = 0;
+        d->warned_us = d->lost_us = d->refused_us = 0;
         return;
     }
     if (was_connected) d->lost_us = clock_monotonic_us();
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+        report_refused(d);
+        return;
+    }
     if (d->lost_us || atomic_load(&d->base.transport.ending) || !warning_due(d)) return;
     if (event == ZMQ_EVENT_CONNECT_RETRIED)
         log_warn("retrying %s: no answer; check that the coordinator runs and that the firewall opens its port", where);
-    else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-        log_warn("%s refused the key of this join line: use the join line that the coordinator printed", where);
     else
-        log_warn("retrying %s: it closed the connection%s; check that the coordinator runs and that the join line is "
-                 "complete",
-                 where, d->address.curve ? "" : ", which has no keys");
+        log_warn(
+            "retrying %s: it closed the connection; check that the coordinator runs and that the join line is its own",
+            where);
 }
 
 /* Delayed by LOST_US: when a whole run stops, the coordinator may end a moment before this program's own signal. */
@@ -174,12 +217,15 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
         bool was_connected = lane->connected;
         lane->connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         if (lane->connected) lane->failed_handshakes = 0;
-        if (lane->connected && which == WIRE_CONTROL) atomic_fetch_add(&d->base.transport.connected, 1);
+        if (lane->connected && which == WIRE_CONTROL && !d->enrol.active)
+            atomic_fetch_add(&d->base.transport.connected, 1);
+        bool refused = event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+        lane->key_refused = !lane->connected && (lane->key_refused || refused); /* the end of the connection follows */
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) lane->failed_handshakes++;
         /* ZeroMQ reports CONNECT_RETRIED at once for each connection that it retries by itself. */
         bool alive = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
         lane->dead_us = alive ? 0 : clock_monotonic_us();
-        if (which == WIRE_CONTROL) report_event(d, event, was_connected);
+        if (which == WIRE_CONTROL && (refused || !lane->key_refused)) report_event(d, event, was_connected);
     }
     zmq_msg_close(&part);
 }
@@ -196,11 +242,22 @@ static void maintain_lanes(struct dialler *d)
             lane->dead_us = clock_monotonic_us();
         }
         if (!lane->dead_us || clock_monotonic_us() - lane->dead_us < REOPEN_US) continue;
-        lane_drop(lane);
-        if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
-        lane_drop(lane); /* for example out of descriptors: retried after REOPEN_US */
-        lane->dead_us = clock_monotonic_us();
+        lane_reopen(d, (enum wire_lane)i);
     }
+}
+
+/* An unknown key is enrolled at once. After a refused secret the worker's key has its turn: an operator may have
+ * enrolled it. */
+static void maintain_enrolment(struct dialler *d)
+{
+    struct dialler_lane *control = &d->lanes[WIRE_CONTROL];
+    if (!d->enrol.possible) return;
+    bool waited = clock_monotonic_us() - control->dead_us >= REOPEN_US;
+    if (control->key_refused && (!d->enrol.active || waited)) use_secret(d, !d->enrol.active);
+    if (!control->connected) return;
+    size_t size;
+    const uint8_t *data = zmq_enrol_take(&d->enrol, clock_monotonic_us(), &size);
+    if (data && zmq_send(control->socket, data, size, ZMQ_DONTWAIT) >= 0) d->base.sent += zmq_base_wire_bytes(size);
 }
 
 static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data,
@@ -209,12 +266,12 @@ static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_la
     struct dialler *d = (struct dialler *)t;
     assert(lane == WIRE_CONTROL || lane == WIRE_BULK);
     if (peer) return STATUS_CLOSED;
-    if (!d->lanes[lane].socket) return STATUS_AGAIN;
+    if (!d->lanes[lane].socket || d->enrol.active) return STATUS_AGAIN;
     int n;
     do n = zmq_send(d->lanes[lane].socket, data, size, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0) return errno == EAGAIN ? STATUS_AGAIN : STATUS_IO;
-    d->base.sent += zmq_base_wire_bytes(&d->base, size);
+    d->base.sent += zmq_base_wire_bytes(size);
     return STATUS_OK;
 }
 
@@ -222,10 +279,14 @@ static bool receive(struct dialler *d, enum wire_lane lane)
 {
     void *socket = d->lanes[lane].socket;
     if (!socket || zmq_part_recv(&d->held, socket) != STATUS_OK) return false;
-    d->base.received += zmq_base_wire_bytes(&d->base, zmq_msg_size(&d->held));
+    d->base.received += zmq_base_wire_bytes(zmq_msg_size(&d->held));
     bool single = !zmq_msg_more(&d->held); /* a coordinator sends messages of one part */
     zmq_parts_drop(&d->held, socket);
-    return single;
+    if (!single || !d->enrol.active) return single;
+    enum zmq_enrol_answer answer =
+        zmq_enrol_on_message(&d->enrol, clock_monotonic_us(), zmq_msg_data(&d->held), zmq_msg_size(&d->held));
+    if (answer == ENROL_DONE) use_secret(d, false);
+    return answer == ENROL_REFUSED; /* the layers above handle a refusal */
 }
 
 static bool wait(struct dialler *d, uint64_t timeout_us)
@@ -255,6 +316,7 @@ static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64
             *size_p = zmq_msg_size(&d->held);
             return STATUS_OK;
         }
+        maintain_enrolment(d);
         maintain_lanes(d);
         if (!timeout_us || !wait(d, timeout_us)) return STATUS_AGAIN;
         timeout_us = 0; /* a monitor's event also ends the wait: the caller then calls again */
@@ -266,12 +328,7 @@ static void dialler_drop(struct transport *t, uint64_t peer)
 {
     struct dialler *d = (struct dialler *)t;
     if (peer) return;
-    for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
-        lane_drop(&d->lanes[i]);
-        if (lane_open(d, (enum wire_lane)i, NULL) == STATUS_OK) continue;
-        lane_drop(&d->lanes[i]);
-        d->lanes[i].dead_us = clock_monotonic_us();
-    }
+    use_secret(d, d->enrol.active);
 }
 
 static void dialler_close(struct transport *t)
@@ -286,6 +343,8 @@ static void dialler_close(struct transport *t)
     }
     zmq_base_finish(&d->base);
     explicit_bzero(&d->address, sizeof d->address);
+    explicit_bzero(&d->own, sizeof d->own);
+    explicit_bzero(&d->guest, sizeof d->guest);
     mem_free(d);
 }
 
@@ -296,31 +355,33 @@ enum status transport_zmq_resolve(const struct transport_address *address, bool 
     TRY(endpoint_parse(&e, address->endpoint, false, err));
     enum status status = endpoint_find(&found, &e, err);
     if (status < 0) return status;
-    if (!address->curve && !found.loopback)
-        return err_set(err, STATUS_INVALID,
-                       "address %s has no keys, which only loopback addresses may omit: use the whole join line",
-                       address->endpoint);
     if (status == STATUS_AGAIN && address->fail_fast) return status;
     if (status == STATUS_AGAIN) log_warn("retrying host %s: DNS does not answer", e.host);
     *ipv6_p = found.ipv6;
     return STATUS_OK;
 }
 
-static enum status dialler_open(struct dialler *d, const uint8_t uuid[WIRE_UUID], struct err *err)
+static enum status dialler_open(struct dialler *d, const struct transport_worker *worker, struct err *err)
 {
     uint64_t nonce;
+    if (!worker && !d->address.has_secret)
+        return err_set(err, STATUS_INVALID, "address %s has no secret: use the whole join line", d->address.endpoint);
+    memcpy(d->guest.secret, d->address.secret, WIRE_KEY);
+    if (d->address.has_secret) TRY(transport_key_complete(&d->guest, err));
+    d->own = worker ? worker->key : d->guest;
+    TRY(zmq_enrol_init(&d->enrol, worker, d->address.has_secret, err));
     TRY(transport_zmq_resolve(&d->address, &d->ipv6, err));
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
         return err_set(err, STATUS_IO, "cannot read random numbers: %s", strerror(errno));
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
-        peer_id_make(&d->lanes[i].id, (enum wire_lane)i, uuid, nonce);
-        TRY(lane_open(d, (enum wire_lane)i, err));
+        peer_id_make(&d->lanes[i].id, (enum wire_lane)i, d->own.public_key, nonce);
+        if (i == WIRE_CONTROL || !d->enrol.active) TRY(lane_open(d, (enum wire_lane)i, err));
     }
     return STATUS_OK;
 }
 
 enum status transport_zmq_dial(struct transport **t_p, const struct transport_address *address,
-                               const uint8_t uuid[WIRE_UUID], struct err *err)
+                               const struct transport_worker *worker, struct err *err)
 {
     static const struct transport_ops ops = {
         .send = dialler_send,
@@ -338,9 +399,8 @@ enum status transport_zmq_dial(struct transport **t_p, const struct transport_ad
         return status;
     }
     zmq_msg_init(&d->held);
-    d->base.curve = address->curve;
     d->address = *address;
-    status = dialler_open(d, uuid, err);
+    status = dialler_open(d, worker, err);
     if (status == STATUS_OK)
         *t_p = &d->base.transport;
     else

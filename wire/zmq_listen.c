@@ -34,6 +34,7 @@ struct listener {
     struct zmq_base base;
     void *router;
     struct zmq_auth auth;
+    bool authenticated; /* auth is started */
     struct zmq_guard *guard;
     struct peers peers;
     struct backlog backlog;
@@ -71,20 +72,24 @@ static enum status listener_send(struct transport *t, uint64_t number, enum wire
         zmq_msg_close(&msg);
         return status;
     }
-    l->base.sent += zmq_base_wire_bytes(&l->base, size);
+    l->base.sent += zmq_base_wire_bytes(size);
     return STATUS_OK;
 }
 
-/* Read one message into its lane's queue. AGAIN: there is none. A message with a foreign routing id is dropped. */
+/* Read one message into its lane's queue. AGAIN: there is none. A message with a foreign routing id is dropped. The key
+ * stands in the metadata of the second part; the routing id of the first may lack them. */
 static enum status read_ahead(struct listener *l)
 {
     zmq_msg_t part;
     zmq_msg_init(&part);
     enum status status = zmq_part_recv(&part, l->router);
     if (status != STATUS_OK || !zmq_msg_more(&part)) goto close_part;
-    struct peer *peer = peers_hear(&l->peers, zmq_msg_data(&part), zmq_msg_size(&part));
+    uint8_t id[PEER_ID_BYTES], key[WIRE_KEY];
+    size_t id_size = zmq_msg_size(&part);
+    memcpy(id, zmq_msg_data(&part), id_size < sizeof id ? id_size : sizeof id);
     TRY_GOTO(zmq_part_recv(&part, l->router), close_part);
-    l->base.received += zmq_base_wire_bytes(&l->base, zmq_msg_size(&part));
+    struct peer *peer = zmq_auth_key(&part, key) ? peers_hear(&l->peers, id, id_size, key) : NULL;
+    l->base.received += zmq_base_wire_bytes(zmq_msg_size(&part));
     if (!peer || zmq_msg_more(&part)) {
         zmq_parts_drop(&part, l->router);
         goto close_part;
@@ -145,6 +150,14 @@ static void listener_drop(struct transport *t, uint64_t number)
     peers_forget(&l->peers, peer);
 }
 
+static bool listener_key(struct transport *t, uint64_t number, uint8_t key[WIRE_KEY])
+{
+    struct listener *l = (struct listener *)t;
+    const struct peer *peer = peers_find(&l->peers, number);
+    if (peer) memcpy(key, peer->key, WIRE_KEY);
+    return peer;
+}
+
 static enum status listener_recv(struct transport *t, uint64_t timeout_us, uint64_t *peer_p, enum wire_lane *lane_p,
                                  const uint8_t **data_p, size_t *size_p)
 {
@@ -189,12 +202,12 @@ static void listener_close(struct transport *t)
     }
     zmq_ctx_shutdown(l->base.context);
     zmq_guard_join(l->guard);
-    if (l->base.curve) zmq_auth_join(&l->auth);
+    if (l->authenticated) zmq_auth_join(&l->auth);
     zmq_base_finish(&l->base);
     mem_free(l);
 }
 
-static enum status listener_bind(struct listener *l, const char *endpoint, const struct transport_keys *keys,
+static enum status listener_bind(struct listener *l, const char *endpoint, const struct transport_access *access,
                                  char *bound, size_t cap, struct err *err)
 {
     static const struct zmq_option options[] = {
@@ -211,17 +224,11 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
     TRY(endpoint_parse(&e, endpoint, true, err));
     enum status status = endpoint_find(&found, &e, err);
     if (status != STATUS_OK) return status == STATUS_AGAIN ? STATUS_NOTFOUND : status;
-    if (!keys && !found.loopback)
-        return err_set(err, STATUS_INVALID,
-                       "cannot listen on %s without keys, which only a loopback address may omit: any host could join",
-                       endpoint);
     l->router = zmq_base_socket(&l->base, ZMQ_ROUTER, options, err);
     if (!l->router) return STATUS_IO;
-    if (keys) {
-        TRY(zmq_auth_start(&l->auth, l->base.context, keys->worker_public, err));
-        l->base.curve = true;
-        TRY(zmq_auth_server(l->router, keys->server_secret, err));
-    }
+    TRY(zmq_auth_start(&l->auth, l->base.context, access, err));
+    l->authenticated = true;
+    TRY(zmq_auth_server(l->router, access->server_secret, err));
     TRY(zmq_guard_start(&l->guard, l->base.context, l->router, HANDSHAKE_MS, err));
     char numeric[sizeof found.numeric + 16];
     int ipv6 = found.ipv6;
@@ -232,7 +239,7 @@ static enum status listener_bind(struct listener *l, const char *endpoint, const
     return STATUS_OK;
 }
 
-enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
+enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_access *access,
                                  char *bound, size_t cap, struct err *err)
 {
     static const struct transport_ops ops = {
@@ -240,6 +247,7 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
         .recv = listener_recv,
         .wake = zmq_base_wake,
         .drop = listener_drop,
+        .key = listener_key,
         .bytes = zmq_base_bytes,
         .close = listener_close,
     };
@@ -252,7 +260,7 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
     }
     zmq_msg_init(&l->held);
     peers_init(&l->peers);
-    status = listener_bind(l, endpoint, keys, bound, cap, err);
+    status = listener_bind(l, endpoint, access, bound, cap, err);
     if (status == STATUS_OK)
         *t_p = &l->base.transport;
     else

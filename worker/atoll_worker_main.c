@@ -188,20 +188,21 @@ static enum exit_code run_worker(struct arguments *a, struct err *err)
     o.end = exit_now;
     o.max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
     train_catch_signals();
-    if (a->name) snprintf(o.name, sizeof o.name, "%s", a->name);
+    if (a->name) snprintf(o.self.name, sizeof o.self.name, "%s", a->name);
     enum status status = check_early(a, &o, err);
     if (status == STATUS_END) return log_info("%s", err->msg), EXIT_DONE;
     if (status == STATUS_OK)
-        status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.name, err);
+        status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.self.name, err);
     if (status != STATUS_OK) return exit_code_of(status);
-    if (!o.name[0]) status = name_after_folder(o.name, a->dir, err);
+    if (!o.self.name[0]) status = name_after_folder(o.self.name, a->dir, err);
     if (status != STATUS_OK) {
         worker_dir_close(&dir);
         return exit_code_of(status);
     }
     snprintf(o.dir, sizeof o.dir, "%s", dir.path);
-    memcpy(o.uuid, dir.uuid, sizeof o.uuid);
-    log_set_name(o.name);
+    o.self.key = dir.key;
+    o.self.fresh = dir.key_is_new;
+    log_set_name(o.self.name);
     enum exit_code code = train_run(&o, err);
     worker_dir_close(&dir);
     return code;

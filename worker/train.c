@@ -221,7 +221,7 @@ static enum status open_link(struct trainer *t, const char *join, struct err *er
     struct transport_address address;
     struct transport *transport;
     TRY(transport_address_parse(&address, join, err));
-    TRY(transport_zmq_dial(&transport, &address, t->options->uuid, err));
+    TRY(transport_zmq_dial(&transport, &address, &t->options->self, err));
     TRY(link_open(&t->link, transport, outer_loop_heartbeat(t->loop), err));
     signal_link = t->link;
     return STATUS_OK;
@@ -277,6 +277,12 @@ static enum status wait_for_work(struct trainer *t, struct wait_log *wait_log, c
     return t->options->address_file[0] && silent >= ADDRESS_US ? follow_address(t, join, cap, err) : STATUS_OK;
 }
 
+/* A refused key is a matter of the command line or the operator: exit code 2. */
+static enum status failure_of(uint16_t refuse_code)
+{
+    return refuse_code == REFUSE_KEY ? STATUS_INVALID : refuse_code ? STATUS_REFUSED : STATUS_STATE;
+}
+
 static enum status loop(struct trainer *t, struct err *err)
 {
     char join[sizeof t->options->join];
@@ -295,8 +301,7 @@ static enum status loop(struct trainer *t, struct err *err)
                 *err = t->host_err;
                 return t->host_err.code;
             }
-            return err_set(err, outer_loop_refused(t->loop) ? STATUS_REFUSED : STATUS_STATE, "%s",
-                           outer_loop_text(t->loop, 0));
+            return err_set(err, failure_of(outer_loop_refused(t->loop)), "%s", outer_loop_text(t->loop, 0));
         }
         wait_log = (struct wait_log){0};
     }
@@ -318,9 +323,9 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
     train_setup_init(t, options);
     struct outer_setup setup = {
         .io_ctx = t, .send = send_message, .host_ctx = t, .on_config = train_on_config, .stopwatch_us = stopwatch};
-    memcpy(setup.uuid, options->uuid, WIRE_UUID);
+    memcpy(setup.uuid, options->self.key.public_key, WIRE_UUID);
     memcpy(setup.run_id, options->run_id, WIRE_UUID);
-    snprintf(setup.name, sizeof setup.name, "%s", options->name);
+    snprintf(setup.name, sizeof setup.name, "%s", options->self.name);
     state_dir_init(&dir, options->dir);
     state_dir_attach(&dir, &setup);
     enum status status = outer_loop_create(&t->loop, &setup, clock_monotonic_us());
@@ -332,7 +337,8 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         log_info("done: %s", err->msg);
         status = STATUS_OK;
     }
-    if (t->link && status != STATUS_OK && status != STATUS_REFUSED) {
+    bool refused = outer_loop_want(t->loop) == OUTER_FAILED && outer_loop_refused(t->loop);
+    if (t->link && status != STATUS_OK && !refused) {
         train_send_metrics(t, true, clock_monotonic_us());
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
     }

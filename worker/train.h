@@ -13,10 +13,9 @@
 struct train_options {
     const struct config *local;           /* defaults, environment and flags; only its local keys are used */
     const struct config_sources *sources; /* of local */
-    uint8_t uuid[WIRE_UUID];
-    char name[WIRE_NAME_MAX];
-    char dir[CONFIG_PATH_MAX]; /* the worker's folder, with its saved state */
-    char join[JOIN_LINE_MAX];  /* join line */
+    struct transport_worker self;         /* its key and name */
+    char dir[CONFIG_PATH_MAX];            /* the worker's folder, with its saved state */
+    char join[JOIN_LINE_MAX];             /* join line */
     /* If joined by a run folder on this machine: */
     char run_dir[CONFIG_PATH_MAX];           /* "": joined by a join line */
     char address_file[CONFIG_PATH_MAX + 16]; /* file with the join line, which may change */

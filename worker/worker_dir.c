@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
@@ -12,33 +11,39 @@
 #include "common/os/fileio.h"
 #include "common/os/temporary.h"
 
-enum { HEX = 2 * WIRE_UUID, NAMES_MAX = 64 };
+enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64 };
 
-static enum status uuid_make(const char *path, uint8_t uuid[WIRE_UUID], struct err *err)
+static enum status key_make(struct worker_dir *d, const char *path, struct err *err)
 {
-    char text[HEX + 2];
-    if (getrandom(uuid, WIRE_UUID, 0) != WIRE_UUID)
-        return err_set(err, STATUS_IO, "cannot get random numbers: %s", strerror(errno));
-    number_hex_text(uuid, WIRE_UUID, text);
-    text[HEX] = '\n';
-    return file_write(path, text, HEX + 1, err);
+    char text[DIGITS + 2];
+    TRY(transport_key_make(&d->key, err));
+    d->key_is_new = true;
+    number_hex_text(d->key.secret, WIRE_KEY, text);
+    text[DIGITS] = '\n';
+    enum status status = file_write_private(path, text, DIGITS + 1, err);
+    explicit_bzero(text, sizeof text);
+    return status;
 }
 
-static enum status uuid_open(struct worker_dir *d, struct err *err)
+static enum status key_open(struct worker_dir *d, struct err *err)
 {
     char path[CONFIG_PATH_MAX + 8];
     void *data;
     size_t size;
-    snprintf(path, sizeof path, "%s/uuid", d->path);
+    snprintf(path, sizeof path, "%s/key", d->path);
     temporary_sweep(path);
-    if (!file_exists(path)) return uuid_make(path, d->uuid, err);
+    d->key_is_new = false;
+    if (!file_exists(path)) return key_make(d, path, err);
     TRY(file_read(path, 4096, &data, &size, err));
-    bool good = number_hex(data, d->uuid, WIRE_UUID);
+    bool good = size == DIGITS + 1 && number_hex(data, d->key.secret, WIRE_KEY);
+    explicit_bzero(data, size);
     mem_free(data);
     if (!good)
-        return err_set(err, STATUS_CORRUPT, "%s is not a worker's uuid: remove the folder to start with a new one",
+        return err_set(err, STATUS_CORRUPT,
+                       "%s is not a worker's key: restore it, or remove the folder to start as a "
+                       "new worker",
                        path);
-    return STATUS_OK;
+    return transport_key_complete(&d->key, err);
 }
 
 static enum status open_dir(struct worker_dir *d, const char *path, bool wait, struct err *err)
@@ -55,7 +60,7 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool wait, s
     TRY(file_open_plain(file, O_RDWR | O_CREAT, FILE_PUBLIC, &d->lock_fd, err));
     enum status status =
         file_lock(d->lock_fd, wait)
-            ? uuid_open(d, err)
+            ? key_open(d, err)
             : err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
     if (status != STATUS_OK) worker_dir_close(d);
     return status;

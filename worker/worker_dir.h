@@ -1,4 +1,4 @@
-/* The folder of one worker: its uuid, its saved state, and a lock that keeps a second process out. */
+/* The folder of one worker: its key, its saved state, and a lock that keeps a second process out. */
 #ifndef WORKER_WORKER_DIR_H
 #define WORKER_WORKER_DIR_H
 
@@ -8,15 +8,18 @@
 #include "common/base/status.h"
 #include "common/config/config.h"
 #include "wire/msg.h"
+#include "wire/transport.h"
 
 struct worker_dir {
     char path[CONFIG_PATH_MAX];
-    uint8_t uuid[WIRE_UUID];
-    int lock_fd; /* -1: not open */
+    struct transport_key key;
+    bool key_is_new; /* made by this call */
+    int lock_fd;     /* -1: not open */
 };
 
-/* Makes and locks the folder, reads or makes its uuid. Waits up to two seconds for the lock. EXISTS: another process
- * holds it. INVALID: the folder belongs to a coordinator, or its path is too long. CORRUPT: malformed uuid. IO. */
+/* Makes and locks the folder, reads or makes its key (DIR/key, mode 0600). Waits up to two seconds for the lock.
+ * EXISTS: another process holds it. INVALID: the folder belongs to a coordinator, or its path is too long. CORRUPT:
+ * malformed key. IO. */
 enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err) MUST_CHECK;
 /* Opens ./atoll-worker-NAME. If `name` is "", sets it to the first free of HOST, HOST-2, HOST-3, ... A given name is
  * kept. Errors as worker_dir_open. */

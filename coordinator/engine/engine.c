@@ -85,7 +85,9 @@ static void on_status(struct engine *e, uint64_t peer)
 static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m, struct err *err)
 {
     struct session *s;
+    if (!engine_may_send(e, peer, m)) return STATUS_OK;
     switch (m->type) {
+    case MSG_ENROL: engine_on_enrol(e, peer, &m->enrol); return STATUS_OK;
     case MSG_HELLO: engine_on_hello(e, peer, &m->hello); return STATUS_OK;
     case MSG_JOIN: return engine_on_join(e, peer, &m->join, err);
     case MSG_BIND: engine_on_bind(e, peer, &m->bind); return STATUS_OK;
@@ -122,6 +124,14 @@ enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane la
     advance(e, now_us);
     if (msg_lane(m->type) != lane) return STATUS_OK;
     TRY(dispatch(e, peer, m, err));
+    return pump(e, err);
+}
+
+enum status engine_on_worker_listed(struct engine *e, const struct engine_worker *w, uint64_t now_us, struct err *err)
+{
+    advance(e, now_us);
+    if (!w->revoked) return STATUS_OK;
+    TRY(engine_revoke(e, w->key, err));
     return pump(e, err);
 }
 

@@ -22,6 +22,26 @@
 
 struct engine;
 
+/* What the key of a connection may do. */
+enum engine_right {
+    ENGINE_RIGHT_NONE,  /* the key is revoked, or was removed from the list of workers */
+    ENGINE_RIGHT_ENROL, /* the secret of the join line: ENROL and STATUS */
+    ENGINE_RIGHT_WORKER,
+};
+
+struct engine_peer {
+    uint8_t key[WIRE_KEY]; /* public key; its first WIRE_UUID bytes are the worker's uuid */
+    enum engine_right right;
+    char name[WIRE_NAME_MAX]; /* of the worker with this key */
+};
+
+/* A worker in the operator's list. */
+struct engine_worker {
+    uint8_t key[WIRE_KEY];
+    bool revoked;
+    uint64_t readmit_s; /* when the operator readmitted it, in seconds since the epoch; 0: never */
+};
+
 struct engine_io {
     void *ctx;
     /* Sends one message to a peer. AGAIN: the lane is full; the engine retries chunks and drops control messages, which
@@ -29,6 +49,12 @@ struct engine_io {
     enum status (*send)(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m);
     /* Receives events for metrics and log lines; may be NULL. */
     void (*event)(void *ctx, const struct engine_event *event);
+    /* The key of a peer. False: the connection is gone. NULL: no keys are checked (simulation). */
+    bool (*peer)(void *ctx, uint64_t peer, struct engine_peer *out);
+    /* Adds a worker to the list, durably. REFUSED, LIMIT: err says why. Set if `peer` is. */
+    enum status (*enrol)(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err);
+    /* Closes a connection soon, after what was sent to it; may be NULL. */
+    void (*drop)(void *ctx, uint64_t peer);
     /* Bytes on the socket since this process started; may be NULL. */
     void (*bytes)(void *ctx, uint64_t *up, uint64_t *down);
     /* Called in recovery before each checkpoint and each journal record, with rounds and records so far. An error ends
@@ -66,6 +92,10 @@ enum engine_verdict engine_on_malformed(struct engine *engine, uint64_t peer, en
 
 enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_lane lane, const struct msg *m,
                               uint64_t now_us, struct err *err) MUST_CHECK;
+/* Follows the list of workers: a revoked worker loses its session and its place. The caller calls it for each worker at
+ * the start, and after each change of the list. */
+enum status engine_on_worker_listed(struct engine *engine, const struct engine_worker *worker, uint64_t now_us,
+                                    struct err *err) MUST_CHECK;
 /* The caller calls it at engine_next_deadline_us; earlier calls are allowed. */
 enum status engine_tick(struct engine *engine, uint64_t now_us, struct err *err) MUST_CHECK;
 /* The time of the next engine_tick, at most 1 s after the last message or tick. The engine takes longer pauses between

@@ -5,7 +5,8 @@
  *     engine.c            dispatch, time, and the steps after every event (pump)
  *     engine_start.c      create, recover, destroy
  *     engine_limits.c     which messages are read
- *     engine_presence.c   HEARTBEAT, LEAVE, eviction
+ *     engine_access.c     keys, ENROL
+ *     engine_presence.c   HEARTBEAT, LEAVE, eviction, revoked workers
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
  *     engine_gate.c       refusing outliers, putting members aside
@@ -267,7 +268,15 @@ enum status engine_keep_files(struct engine *e, bool anew, struct err *err) MUST
  * (data.tokenizer, model.init_from). */
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
 
+/* --- engine_access.c --- */
+#define ENGINE_REVOKED_TEXT "the operator of this run has revoked the key of this worker"
+/* The key of this connection may send this message. Otherwise the message is refused and the connection closed. */
+bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m);
+void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m);
+
 /* --- engine_join.c --- */
+/* Refuses a name that belongs to another worker. True: it was refused. */
+bool engine_refuse_name(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name);
 void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m);
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
 /* Refuses a message of an unknown session. If another process took its place, the text says so. */
@@ -309,6 +318,8 @@ void engine_emit_restart(struct engine *e);
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,
                                 struct err *err) MUST_CHECK;
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err) MUST_CHECK;
+/* Ends the session of a revoked worker, and takes its place away. */
+enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struct err *err) MUST_CHECK;
 /* Evicts members that are silent for too long, and removes their sessions. */
 enum status engine_evict(struct engine *e, struct err *err) MUST_CHECK;
 /* Logs sessions that fall silent, and finds those whose connection is closed. If the run waits for them, the next

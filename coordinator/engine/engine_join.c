@@ -14,10 +14,30 @@ enum {
 
 /* --- HELLO -------------------------------------------------------------------------------------------------------- */
 
+/* An active member owns its name, silent or not. So does a session that waits for the first round. */
 static bool name_is_taken(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
 {
+    const struct member_table *members = &e->ledger.round.members;
     const struct session *s = session_by_name(&e->sessions, name);
-    return s && memcmp(s->uuid, uuid, WIRE_UUID) != 0 && !engine_is_silent(e, s);
+    if (s && memcmp(s->uuid, uuid, WIRE_UUID) != 0) return true;
+    for (uint32_t i = 0; i < members->n; i++) {
+        const struct member *m = members->members[i];
+        if (m->active && !strcmp(m->name, name) && memcmp(m->uuid, uuid, WIRE_UUID) != 0) return true;
+    }
+    return false;
+}
+
+bool engine_refuse_name(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_name(&e->sessions, name);
+    bool connected = s && !engine_is_silent(e, s);
+    if (!name_is_taken(e, uuid, name)) return false;
+    engine_refuse(e, peer, name, REFUSE_NAME,
+                  connected ? "another worker with the name '%s' is connected: choose another --name"
+                            : "the name '%s' belongs to a worker that is silent: choose another --name, or wait until "
+                              "the run goes on without it",
+                  name);
+    return true;
 }
 
 /* The connected worker with the same uuid and another name: both use copies of one folder. NULL: none. */
@@ -29,16 +49,19 @@ static const struct session *original_of(const struct engine *e, const uint8_t u
 
 static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
 {
-    if (name_is_taken(e, uuid, name)) {
-        engine_refuse(e, peer, name, REFUSE_NAME,
-                      "another worker with the name '%s' is connected: choose another --name", name);
-        return true;
-    }
+    struct engine_peer p;
+    if (engine_refuse_name(e, peer, uuid, name)) return true;
     const struct session *original = original_of(e, uuid, name);
     if (original) {
         engine_refuse(e, peer, name, REFUSE_NAME,
                       "the folder of '%s' is a copy of the folder of '%s', which is connected: use another --dir", name,
                       original->name);
+        return true;
+    }
+    if (e->io.peer && e->io.peer(e->io.ctx, peer, &p) && strcmp(p.name, name) != 0) {
+        engine_refuse(e, peer, name, REFUSE_KEY,
+                      "the key of '%s' is enrolled under the name '%s': use that --name, or another --dir", name,
+                      p.name);
         return true;
     }
     return false;
@@ -206,18 +229,15 @@ static void send_welcome(struct engine *e, const struct session *s, const struct
 static struct session *open_session(struct engine *e, uint64_t peer, const struct msg_join *m)
 {
     struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
-    if (!old) old = session_by_name(&e->sessions, m->name); /* silent: otherwise refuse_early has refused */
     struct upload *uploads = NULL;
     uint64_t before = 0, idle_us = e->now_us;
     uint32_t times = 0;
     if (old) {
-        if (!memcmp(old->uuid, m->uuid, WIRE_UUID)) {
-            before = old->id;
-            idle_us = old->idle_us; /* joining again delivers nothing */
-            times = e->now_us - old->joined_us < SHORT_LIFE_US ? old->times + 1 : 0;
-            uploads = old->uploads;
-            old->uploads = NULL;
-        }
+        before = old->id;
+        idle_us = old->idle_us; /* joining again delivers nothing */
+        times = e->now_us - old->joined_us < SHORT_LIFE_US ? old->times + 1 : 0;
+        uploads = old->uploads;
+        old->uploads = NULL;
         session_remove(&e->sessions, old);
     }
     s = session_add(&e->sessions, engine_draw(e));

@@ -71,6 +71,23 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     return STATUS_OK;
 }
 
+enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struct err *err)
+{
+    struct session *s = session_by_uuid(&e->sessions, uuid);
+    const struct member *m = member_by_uuid(&e->ledger.round.members, uuid);
+    if (s) {
+        engine_refuse(e, s->control, s->name, REFUSE_KEY, ENGINE_REVOKED_TEXT);
+        if (e->io.drop) e->io.drop(e->io.ctx, s->control);
+        if (e->io.drop && s->bulk != SESSION_NO_PEER) e->io.drop(e->io.ctx, s->bulk);
+        session_remove(&e->sessions, s);
+    }
+    if (!m || !m->active || e->ledger.done) return STATUS_OK;
+    TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
+    engine_progress(e);
+    engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, "its key was revoked; other workers get its samples");
+    return STATUS_OK;
+}
+
 /* Evicts one member; its session ends. A later message makes the worker join again and get its place back. */
 static enum status evict_member(struct engine *e, const struct member *m, struct session *s, uint64_t limit,
                                 struct err *err)

@@ -39,6 +39,7 @@ enum rate_class rate_class_of(uint8_t type, int lane)
     }
     if (bulk) return RATE_INVALID;
     switch (type) {
+    case MSG_ENROL:
     case MSG_HELLO:
     case MSG_JOIN:
     case MSG_LEAVE: return RATE_ENTER;

@@ -273,8 +273,11 @@ static void start(struct bench *b)
     struct err err = {0};
     struct outer_setup setup = {
         .io_ctx = b, .send = send_message, .host_ctx = b, .on_config = on_config, .stopwatch_us = stopwatch};
-    memset(setup.uuid, 0x40 + (int)b->index, sizeof setup.uuid);
+    struct transport_worker self = {.fresh = true};
+    if (transport_key_make(&self.key, &err) != STATUS_OK) die(err.msg);
+    memcpy(setup.uuid, self.key.public_key, sizeof setup.uuid);
     snprintf(setup.name, sizeof setup.name, "worker-%u", (unsigned)b->index);
+    memcpy(self.name, setup.name, sizeof self.name);
     if (b->save_dir) {
         state_dir_init(&b->dir, b->save_dir);
         state_dir_attach(&b->dir, &setup);
@@ -283,7 +286,7 @@ static void start(struct bench *b)
     layout_init(&b->layout);
     if (transport_address_parse(&address, b->join, &err) != STATUS_OK ||
         outer_loop_create(&b->loop, &setup, clock_monotonic_us()) != STATUS_OK ||
-        transport_zmq_dial(&transport, &address, setup.uuid, &err) != STATUS_OK ||
+        transport_zmq_dial(&transport, &address, &self, &err) != STATUS_OK ||
         link_open(&b->link, transport, outer_loop_heartbeat(b->loop), &err) != STATUS_OK)
         die(err.msg[0] ? err.msg : "no memory");
 }

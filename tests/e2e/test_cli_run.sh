@@ -132,7 +132,8 @@ finish "$pid" 30 0 "a worker whose run ends while it waits for an address"
 echo "a worker waits for the folder of its coordinator"
 
 # If the coordinator does not answer, a worker waits without limit, or for --max-wait seconds.
-start alone.log "$BIN/atoll-worker" --join tcp://127.0.0.1:9 --max-wait 5 --dir alone --data.train="$WORK/data/train_*.bin"
+key=$(printf '%064d' 1) # no coordinator has it
+start alone.log "$BIN/atoll-worker" --join "tcp://127.0.0.1:9/$key/$key" --max-wait 5 --dir alone --data.train="$WORK/data/train_*.bin"
 finish "$pid" 60 75 "a worker whose coordinator never answers"
 grep -qE 'the coordinator has not answered for [5-9] s \(--max-wait\); start it again' alone.log ||
     fail "a worker after --max-wait logs: $(<alone.log)"
@@ -150,7 +151,8 @@ read -r soft hard <<<"$(sed -n 's/^Max open files//p' "/proc/$coordinator/limits
 hard=${hard%% *}
 ((soft > 256 && soft < hard)) ||
     fail "the coordinator's limit of open files is $soft of $hard"
-exec {stranger}<>"/dev/tcp/127.0.0.1/${address##*:}"
+port=${address#tcp://*:} port=${port%%/*}
+exec {stranger}<>"/dev/tcp/127.0.0.1/$port"
 start refused.log "$BIN/atoll" launch run.yaml --workers 1 --dir served "${overrides[@]}"
 finish "$pid" 60 1 "atoll launch in a folder that is served"
 [[ $(<refused.log) == 'atoll: another coordinator serves served: '* ]] ||

@@ -145,8 +145,8 @@ node_start worker-0
 until_true 60 "some rounds" rounds_reach 5
 kill -STOP "${node_pid[coordinator]}"
 mv run/address address.before
-echo 'tcp://192.0.2.1:29600' >run/address # without keys
-finish "${node_pid[worker-0]}" 30 2 worker-0
+sed "s|127.0.0.1|$(printf 'a%.0s' {1..70}).invalid|" address.before >run/address # no name service knows such a label
+finish "${node_pid[worker-0]}" 30 1 worker-0
 grep -q "address changed" worker-0.log || fail "the log of worker-0 has another reason: $(tail -n 2 worker-0.log)"
 mv address.before run/address
 kill -CONT "${node_pid[coordinator]}"

@@ -14,6 +14,7 @@ write_config run.yaml model.n_embd=64 train.max_steps=30 train.sync_every=15 tra
 start coordinator.log "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}"
 coordinator=$pid
 until_true 20 "the coordinator's address" test -s run/address
+keys=$(sed -nE '1s|tcp://[^/]*/||p' run/address)
 port=$(sed -nE 's|.*tcp://127\.0\.0\.1:([0-9]+).*|\1|p' run/address)
 start wanlink.log "$BIN/wanlink" --to "127.0.0.1:$port" --rate-mbit 1 --delay-ms 50 --control "$WORK/line"
 line=$pid
@@ -23,7 +24,7 @@ relay=$(sed -n 1p wanlink.log)
 began=$(now_ms)
 workers=()
 for i in 0 1; do
-    start "worker-$i.log" "$BIN/atoll-worker" --join "tcp://$relay" --dir "worker-$i" --name "worker-$i" \
+    start "worker-$i.log" "$BIN/atoll-worker" --join "tcp://$relay/$keys" --dir "worker-$i" --name "worker-$i" \
         --data.train="$WORK/data/train_*.bin" --data.val="$WORK/data/val_*.bin"
     workers+=("$pid")
 done

@@ -55,7 +55,8 @@ wrong 'worker without an address' 2 '--join' "$BIN/atoll-worker" --name w
 wrong 'worker name is not UTF-8' 2 'name.*UTF-8' "$BIN/atoll-worker" --join good --name $'\xff'
 wrong 'worker name with a newline' 2 'name.*control' "$BIN/atoll-worker" --join good --name $'one\ntwo'
 wrong 'worker name with a slash' 2 'name a/b.*--dir' "$BIN/atoll-worker" --join good --name a/b
-wrong 'worker folder is not UTF-8' 2 'give --name' "$BIN/atoll-worker" --join tcp://127.0.0.1:1 --dir $'never\xff' --data.train='data/train_*.bin'
+key=$(printf '%064d' 1) # no coordinator has it
+wrong 'worker folder is not UTF-8' 2 'give --name' "$BIN/atoll-worker" --join "tcp://127.0.0.1:1/$key" --dir $'never\xff' --data.train='data/train_*.bin'
 wrong 'option given twice' 2 '--dir is given twice' "$BIN/atoll" launch run.yaml --workers 1 --dir never1 --dir never2
 wrong 'run folder with an escape' 1 'never.\[31m' "$BIN/atoll" status $'never\e[31m'
 wrong 'model with an escape' 1 'never.\]0;x' "$BIN/atoll" generate $'never\e]0;x\a'
@@ -142,12 +143,13 @@ wrong 'file without a join line' 2 '--join: run.yaml: the first line is no join 
 wrong 'address without a port' 2 'tcp://127.0.0.1' "$BIN/atoll-worker" --join tcp://127.0.0.1 --name w --data.train='data/train_*.bin'
 wrong 'memory with a unit' 2 'ATOLL_HOST_MEMORY=1T: expected bytes' env ATOLL_HOST_MEMORY=1T "$BIN/atoll-coordinator" run.yaml --dir other
 wrong 'port out of range' 2 '99999' launch --coordinator.listen=tcp://127.0.0.1:99999
-wrong 'network without keys' 2 'loopback|keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
+wrong 'address without keys' 2 'has no keys: copy the whole join line' "$BIN/atoll-worker" --join tcp://127.0.0.1:29600 --name w --data.train='data/train_*.bin'
+wrong 'network without keys' 2 'has no keys' "$BIN/atoll-worker" --join tcp://192.0.2.1:29600 --name w --data.train='data/train_*.bin'
 [[ ! -e atoll-worker-w ]] || fail "a worker without a valid address leaves a folder"
 start taken.log "$BIN/atoll-coordinator" run.yaml --dir taken --train.max_steps=1000000
 holder=$pid
 until_true 20 "the address of a coordinator" test -s taken/address
-port=$(sed -nE 's|.*:([0-9]+).*|\1|p' taken/address | sed -n 1p)
+port=$(sed -nE '1s|tcp://[^/]*:([0-9]+)/.*|\1|p' taken/address)
 wrong 'port in use' 1 "$port.*(in use|taken)" "$BIN/atoll-coordinator" run.yaml --dir other --coordinator.listen="tcp://127.0.0.1:$port"
 [[ ! -e other ]] || fail "a coordinator without a port leaves a folder: $(ls other)"
 wrong 'port in use, launch' 1 "$port.*(in use|taken)" "$BIN/atoll" launch run.yaml --workers 1 --dir other --coordinator.listen="tcp://127.0.0.1:$port"
@@ -188,7 +190,7 @@ for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
 done
 wrong 'file instead of a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
 wrong 'status of another folder' 1 'data is not a run folder' "$BIN/atoll" status data
-wrong 'status without a coordinator' 1 'no answer|nothing' "$BIN/atoll" status tcp://127.0.0.1:1 --timeout 1
+wrong 'status without a coordinator' 1 'no answer|nothing' "$BIN/atoll" status "tcp://127.0.0.1:1/$key/$key" --timeout 1
 
 echo '--- another worker'
 make_text 90000 | tr a b >other.txt

@@ -219,10 +219,10 @@ enum outer_want outer_loop_want(const struct outer_loop *loop)
     return OUTER_WAIT;
 }
 
-bool outer_loop_refused(const struct outer_loop *loop)
+uint16_t outer_loop_refused(const struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
-    return s->phase == SYNC_STOPPED && s->refused && s->refused != SYNC_FAILED_HERE;
+    return s->phase == SYNC_STOPPED && s->refused != SYNC_FAILED_HERE ? s->refused : 0;
 }
 
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)

@@ -130,8 +130,8 @@ enum outer_want outer_loop_want(const struct outer_loop *loop);
 /* OUTER_WAIT: what the worker waits for; OUTER_FAILED: the error; OUTER_DONE: the coordinator's last line. Valid until
  * the next call of any function of the loop. */
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
-/* OUTER_FAILED because the coordinator permanently refused this worker. */
-bool outer_loop_refused(const struct outer_loop *loop);
+/* OUTER_FAILED because the coordinator permanently refused this worker: enum refuse_code; 0 otherwise. */
+uint16_t outer_loop_refused(const struct outer_loop *loop);
 struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop);
 
 /* The task or evaluation that is wanted or running; NULL: none. */

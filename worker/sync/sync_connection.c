@@ -172,6 +172,10 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
     case REFUSE_NAME:
         if (joining) refused_name(s, m, now_us);
         break;
+    case REFUSE_KEY: /* also while joined: the operator revoked the worker */
+        s->refused = m->code;
+        sync_fail(s, m->text);
+        break;
     case REFUSE_FULL:
         if (joining) {
             s->retry_at = now_us + REFUSED_WAIT_US;

@@ -16,6 +16,8 @@
 
 enum { PAYLOAD_MAX = 4096 };
 
+const struct rig_access *rig_access;
+
 static struct msg pool[RIG_OUTBOX]; /* messages are large: only the sent ones use memory */
 
 /* --- io ----------------------------------------------------------------------------------------------------------- */
@@ -135,6 +137,11 @@ enum status rig_start(struct rig *r, struct err *err)
         .config = &r->config, .entropy = r->entropy++, .rounds_reported = r->rounds_reported};
     struct engine_io io = {
         .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
+    if (rig_access) {
+        io.peer = rig_access->peer;
+        io.enrol = rig_access->enrol;
+        io.drop = rig_access->drop;
+    }
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);
 }
 

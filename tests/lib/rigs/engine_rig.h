@@ -13,6 +13,14 @@
 #include "tests/lib/rigs/engine_view.h"
 #include "wire/msg.h"
 
+/* The engine's io for keys. NULL: no keys are checked. A test sets it before rig_open and clears it at its end. */
+struct rig_access {
+    bool (*peer)(void *ctx, uint64_t peer, struct engine_peer *out);
+    enum status (*enrol)(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err);
+    void (*drop)(void *ctx, uint64_t peer);
+};
+extern const struct rig_access *rig_access;
+
 enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };
 
 struct rig_mail {

@@ -195,7 +195,7 @@ static void fill_small(struct source *s, struct msg *m)
         m->config.text = long_text;
         break;
     case MSG_REFUSE:
-        m->refuse.code = (uint16_t)(1 + up_to(s, REFUSE_MALFORMED - 1));
+        m->refuse.code = (uint16_t)(1 + up_to(s, REFUSE_MALFORMED - 1)); /* golden/protocol_v1 holds this range */
         LINE(m->refuse.text);
         break;
     case MSG_BIND: m->bind.session = any(s); break;
@@ -228,6 +228,11 @@ static void fill_small(struct source *s, struct msg *m)
         m->leave.finished = any(s) & 1;
         LINE(m->leave.text);
         break;
+    case MSG_ENROL:
+        raw(s, m->enrol.key, WIRE_KEY);
+        LINE(m->enrol.name);
+        break;
+    case MSG_ENROLLED: raw(s, m->enrolled.key, WIRE_KEY); break;
     default: break;
     }
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "tests/lib/net/test_access.h"
 #include "tests/lib/store/tmpdir.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
@@ -28,7 +30,8 @@ static struct {
     struct transport *listener;
     pthread_t thread;
     atomic_bool end;
-    char address[128];
+    struct test_access access;
+    char address[512];
     uint8_t answer[TEXT_MAX];
     size_t size;
     int unanswered;
@@ -58,9 +61,12 @@ static void *serve(void *unused)
 static void begin(const struct msg *answer, int unanswered)
 {
     struct err err = {0};
-    if (transport_zmq_listen(&server.listener, "tcp://127.0.0.1:*", NULL, server.address, sizeof server.address,
-                             &err) != STATUS_OK)
+    char bound[128];
+    test_access_make(&server.access);
+    if (transport_zmq_listen(&server.listener, "tcp://127.0.0.1:*", &server.access.access, bound, sizeof bound, &err) !=
+        STATUS_OK)
         fail_msg("%s", err.msg);
+    snprintf(server.address, sizeof server.address, "%s", test_access_line(&server.access, bound));
     assert_int_equal(msg_encode(answer, server.answer, sizeof server.answer, &server.size), STATUS_OK);
     server.unanswered = unanswered;
     atomic_store(&server.end, false);
@@ -78,7 +84,11 @@ static void end(void)
 static int status_of(const char *subject, const char *option)
 {
     char words[4][FILEIO_PATH_MAX] = {"status", "", ""}, *argv[] = {words[0], words[1], words[2], NULL};
-    snprintf(words[1], sizeof words[1], "%s", subject);
+    /* A line on the command line has a warning of its own. */
+    bool line = !strncmp(subject, "tcp://", 6) && strchr(subject + 6, '/');
+    if (line) tmpdir_put("line", subject);
+    if (line) assert_int_equal(chmod(tmpdir_path("line"), 0600), 0);
+    snprintf(words[1], sizeof words[1], "%s", line ? tmpdir_path("line") : subject);
     snprintf(words[2], sizeof words[2], "%s", option);
     FILE *streams[] = {stdout, stderr}, *files[2];
     char *texts[] = {out, errors};
@@ -92,6 +102,7 @@ static int status_of(const char *subject, const char *option)
         assert_true(true_fd[i] >= 0 && dup2(fileno(files[i]), fileno(streams[i])) >= 0);
     }
     int code = cmd_status(3, argv);
+    if (line) tmpdir_take("line");
     for (int i = 0; i < 2; i++) {
         fflush(streams[i]);
         dup2(true_fd[i], fileno(streams[i]));
@@ -250,7 +261,8 @@ static void test_missing_answer_is_reported(void **state)
     FILE *lock = hold_lock();
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "did not answer within 0.2 s");
     end();
-    tmpdir_put("address", "tcp://127.0.0.1:1"); /* it died after status had read the folder */
+    tmpdir_put("address",
+               test_access_line(&server.access, "tcp://127.0.0.1:1")); /* it died after status had read the folder */
     fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "did not answer within 0.5 s");
     tmpdir_take("address");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: try again");

@@ -176,7 +176,10 @@ static void test_full_run_and_taken_name_are_refused(void **state)
     snprintf(rig.workers[3].name, sizeof rig.workers[3].name, "worker-1");
     rig_hello(&rig, 3);
     expect_refusal(3, REFUSE_NAME, "'worker-1'");
-    rig_wait(&rig, 4000000); /* three heartbeats of silence: the name is free */
+    rig_wait(&rig, 4000000); /* three heartbeats of silence: the name still has its owner */
+    rig_hello(&rig, 3);
+    expect_refusal(3, REFUSE_NAME, "'worker-1' belongs to a worker that is silent");
+    rig_wait(&rig, 60000000); /* evicted: the name is free */
     rig_hello(&rig, 3);
     rig_expect(&rig, 3, MSG_CONFIG, &m);
     rig_close(&rig);

@@ -139,7 +139,7 @@ static void test_every_message_has_a_class(void **state)
                                                                                       : RATE_INVALID);
         bool known = type == MSG_HELLO || type == MSG_JOIN || type == MSG_LEAVE || type == MSG_HEARTBEAT ||
                      type == MSG_OFFER || type == MSG_GET || type == MSG_METRICS || type == MSG_EVAL_RESULT ||
-                     type == MSG_STATUS;
+                     type == MSG_STATUS || type == MSG_ENROL;
         assert_int_equal(rate_class_of((uint8_t)type, WIRE_CONTROL) != RATE_INVALID, known);
     }
 }

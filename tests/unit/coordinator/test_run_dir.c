@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "common/base/number.h"
 #include "common/os/fileio.h"
 #include "coordinator/run_dir.h"
 #include "tests/lib/store/tmpdir.h"
@@ -125,7 +126,7 @@ static void test_lock_creates_folder(void **state)
 static void test_pipes_are_refused_or_replaced(void **state)
 {
     (void)state;
-    struct transport_keys keys;
+    struct run_keys keys;
     struct err err = {0};
     char endpoint[64];
     int fd = -1;
@@ -162,7 +163,7 @@ static void test_run_id_is_written_as_hex(void **state)
 static void test_keys_are_made_once(void **state)
 {
     (void)state;
-    struct transport_keys made, read;
+    struct run_keys made, read;
     struct err err = {0};
     memset(&made, 0, sizeof made);
     memset(&read, 0, sizeof read);
@@ -179,7 +180,7 @@ static void test_keys_are_made_once(void **state)
 static void test_invalid_keys_are_refused_and_kept(void **state)
 {
     (void)state;
-    struct transport_keys keys;
+    struct run_keys keys;
     char bad[512];
     void *good;
     size_t size;
@@ -204,7 +205,7 @@ static void test_invalid_keys_are_refused_and_kept(void **state)
 
 /* --- address ------------------------------------------------------------------------------------------------------ */
 
-static const char *line_for(const char *bound, const char *advertise, const struct transport_keys *keys)
+static const char *line_for(const char *bound, const char *advertise, const struct run_keys *keys)
 {
     static char line[1024];
     struct err err = {0};
@@ -216,15 +217,23 @@ static const char *line_for(const char *bound, const char *advertise, const stru
 static void test_address_is_written_and_printed(void **state)
 {
     (void)state;
-    struct transport_keys keys;
+    struct run_keys keys;
     char line[1024], text[2048], *port;
-    assert_string_equal(line_for("tcp://127.0.0.1:29600", "auto", NULL), "tcp://127.0.0.1:29600");
-    holds("address", "tcp://127.0.0.1:29600\n");
-    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org", NULL), "tcp://example.org:29600");
-    holds("address", "tcp://127.0.0.1:29600\ntcp://example.org:29600\n"); /* local address first */
-    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org:81", NULL), "tcp://example.org:81");
+    char tail[160] = "/";
+    assert_int_equal(run_dir_keys(tmpdir, &keys, NULL), STATUS_OK);
+    number_hex_text(keys.server_public, WIRE_KEY, tail + 1);
+    tail[65] = '/';
+    number_hex_text(keys.enrol_secret, WIRE_KEY, tail + 66);
+    snprintf(text, sizeof text, "tcp://127.0.0.1:29600%s\n", tail);
+    line_for("tcp://127.0.0.1:29600", "auto", &keys);
+    holds("address", text); /* loopback has keys, too */
+    assert_int_equal(mode_of("address"), 0600);
+    snprintf(text, sizeof text, "tcp://127.0.0.1:29600%s\ntcp://example.org:29600%s\n", tail, tail);
+    line_for("tcp://127.0.0.1:29600", "example.org", &keys);
+    holds("address", text); /* local address first */
+    snprintf(text, sizeof text, "tcp://example.org:81%s", tail);
+    assert_string_equal(line_for("tcp://127.0.0.1:29600", "example.org:81", &keys), text);
 
-    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
     snprintf(line, sizeof line, "%s", line_for("tcp://0.0.0.0:29600", "auto", &keys));
     assert_int_equal(mode_of("address"), 0600); /* a user with read access can join */
     assert_int_equal(strncmp(line, "tcp://", 6), 0);
@@ -237,12 +246,49 @@ static void test_address_is_written_and_printed(void **state)
     struct transport_address a;
     assert_int_equal(transport_address_parse(&a, line, NULL), STATUS_OK);
     assert_memory_equal(a.server_key, keys.server_public, sizeof a.server_key);
-    assert_memory_equal(a.secret, keys.worker_secret, sizeof a.secret);
+    assert_memory_equal(a.secret, keys.enrol_secret, sizeof a.secret);
     assert_null(strstr(line_for("tcp://[::]:29600", "auto", &keys), "[::]"));
     holds("endpoint", "tcp://[::]:29600");
     tmpdir_take("endpoint");
     run_dir_forget_address(tmpdir);
     assert_false(file_exists(tmpdir_path("address")));
+    tmpdir_take("keys");
+}
+
+/* A new enrolment key: the coordinator's own stays, and every join line has the new secret. */
+static void test_enrolment_key_is_renewed(void **state)
+{
+    (void)state;
+    struct run_keys before, after;
+    struct transport_address a;
+    struct err err = {0};
+    char *line;
+    void *data;
+    size_t size;
+    assert_int_equal(run_dir_keys(tmpdir, &before, NULL), STATUS_OK);
+    assert_int_equal(run_dir_renew_enrolment(tmpdir, &err), STATUS_OK); /* without an address: the run is stopped */
+    assert_false(file_exists(tmpdir_path("address")));
+    assert_int_equal(run_dir_keys(tmpdir, &after, NULL), STATUS_OK);
+    assert_memory_equal(before.server_secret, after.server_secret, WIRE_KEY);
+    assert_memory_not_equal(before.enrol_secret, after.enrol_secret, WIRE_KEY);
+    line_for("tcp://127.0.0.1:29600", "example.org", &after);
+    assert_int_equal(run_dir_renew_enrolment(tmpdir, &err), STATUS_OK);
+    assert_int_equal(run_dir_keys(tmpdir, &after, NULL), STATUS_OK);
+    assert_int_equal(mode_of("address"), 0600);
+    assert_int_equal(mode_of("keys"), 0600);
+    assert_int_equal(file_read(tmpdir_path("address"), 4096, &data, &size, NULL), STATUS_OK);
+    line = strtok(data, "\n");
+    for (int i = 0; i < 2; i++, line = strtok(NULL, "\n")) {
+        assert_non_null(line);
+        assert_int_equal(transport_address_parse(&a, line, NULL), STATUS_OK);
+        assert_string_equal(a.endpoint, i ? "tcp://example.org:29600" : "tcp://127.0.0.1:29600");
+        assert_memory_equal(a.secret, after.enrol_secret, WIRE_KEY);
+    }
+    assert_null(line);
+    mem_free(data);
+    tmpdir_take("address");
+    tmpdir_take("endpoint");
+    tmpdir_take("keys");
 }
 
 static void test_invalid_advertise_is_refused(void **state)
@@ -250,7 +296,8 @@ static void test_invalid_advertise_is_refused(void **state)
     (void)state;
     char line[1024];
     struct err err = {0};
-    assert_int_equal(run_dir_write_address(tmpdir, "tcp://127.0.0.1:1", "a b:c", NULL, line, sizeof line, &err),
+    struct run_keys keys = {.enrol_public = {0}};
+    assert_int_equal(run_dir_write_address(tmpdir, "tcp://127.0.0.1:1", "a b:c", &keys, line, sizeof line, &err),
                      STATUS_INVALID);
     assert_string_not_equal(err.msg, "");
     assert_false(file_exists(tmpdir_path("address")));
@@ -326,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_keys_are_made_once),
         cmocka_unit_test(test_invalid_keys_are_refused_and_kept),
         cmocka_unit_test(test_address_is_written_and_printed),
+        cmocka_unit_test(test_enrolment_key_is_renewed),
         cmocka_unit_test(test_invalid_advertise_is_refused),
         cmocka_unit_test(test_restart_keeps_endpoint),
         cmocka_unit_test(test_failed_start_is_undone),

@@ -54,14 +54,25 @@ static void fake_close(struct transport *t)
     (void)t;
 }
 
+static bool fake_key(struct transport *t, uint64_t peer, uint8_t key[WIRE_KEY])
+{
+    (void)t, (void)peer;
+    memset(key, 0, WIRE_KEY);
+    return true;
+}
+
 /* Replaces ZeroMQ's. */
-enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_keys *keys,
+enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, const struct transport_access *access,
                                  char *bound, size_t cap, struct err *err)
 {
-    static const struct transport_ops ops = {
-        .send = fake_send, .recv = fake_recv, .wake = fake_wake, .bytes = fake_bytes, .close = fake_close};
+    static const struct transport_ops ops = {.send = fake_send,
+                                             .recv = fake_recv,
+                                             .wake = fake_wake,
+                                             .key = fake_key,
+                                             .bytes = fake_bytes,
+                                             .close = fake_close};
     static struct transport transport = {.ops = &ops};
-    (void)keys, (void)err;
+    (void)access, (void)err;
     snprintf(bound, cap, "%s", endpoint);
     *t_p = &transport;
     return STATUS_OK;

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
@@ -25,8 +26,8 @@ static void test_valid_addresses_are_parsed(void **state)
 {
     (void)state;
     static const char *const good[] = {
-        "tcp://127.0.0.1:29600",
-        "tcp://[::1]:1",
+        "tcp://127.0.0.1:29600/" HEX64,
+        "tcp://[::1]:1/" HEX64,
         "tcp://islands.example.org:65535/" HEX64 "/" HEX64,
         "tcp://[2001:db8::1]:29600/" HEX64 "/" HEX64,
     };
@@ -35,7 +36,7 @@ static void test_valid_addresses_are_parsed(void **state)
         struct err err = {0};
         char text[512];
         if (transport_address_parse(&a, good[i], &err) != STATUS_OK) fail_msg("%s: %s", good[i], err.msg);
-        assert_int_equal(a.curve, i >= 2);
+        assert_int_equal(a.has_secret, i >= 2);
         transport_address_format(&a, text, sizeof text);
         assert_int_equal(strcasecmp(text, good[i]), 0);
         assert_int_equal(transport_address_parse(&b, text, NULL), STATUS_OK);
@@ -47,15 +48,20 @@ static void test_server_key_precedes_secret(void **state)
 {
     (void)state;
     struct transport_address a;
-    struct transport_keys keys;
+    struct transport_key server, enrol;
     char text[512] = "tcp://10.0.0.5:29600/";
-    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
+    assert_int_equal(transport_key_make(&server, NULL), STATUS_OK);
+    assert_int_equal(transport_key_make(&enrol, NULL), STATUS_OK);
     for (int i = 0; i < 64; i++)
         snprintf(text + strlen(text), 4, i == 32 ? "/%02x" : "%02x",
-                 i < 32 ? keys.server_public[i] : keys.worker_secret[i - 32]);
+                 i < 32 ? server.public_key[i] : enrol.secret[i - 32]);
     assert_int_equal(transport_address_parse(&a, text, NULL), STATUS_OK);
-    assert_memory_equal(a.server_key, keys.server_public, 32);
-    assert_memory_equal(a.secret, keys.worker_secret, 32);
+    assert_memory_equal(a.server_key, server.public_key, 32);
+    assert_memory_equal(a.secret, enrol.secret, 32);
+    struct transport_key again = {.public_key = {0}};
+    memcpy(again.secret, a.secret, 32);
+    assert_int_equal(transport_key_complete(&again, NULL), STATUS_OK);
+    assert_memory_equal(again.public_key, enrol.public_key, 32);
 }
 
 static void test_invalid_addresses_are_refused(void **state)
@@ -85,7 +91,8 @@ static void test_invalid_addresses_are_refused(void **state)
         {"tcp://127.0.0.1:65536", "from 1 to 65535"},
         {"tcp://127.0.0.1:-1", "from 1 to 65535"},
         {"tcp://127.0.0.1:29600x", "from 1 to 65535"},
-        {"tcp://127.0.0.1:29600/" HEX64, "SERVERKEY/SECRET"},
+        {"tcp://127.0.0.1:29600", "tcp://127.0.0.1:29600 has no keys: copy the whole join line"},
+        {"tcp://127.0.0.1:29600/", "server key must be 64"},
         {"tcp://127.0.0.1:29600/" HEX64 "/", "secret must be 64"},
         {"tcp://127.0.0.1:29600/" HEX64 "/" HEX64 "0", "secret must be 64"},
         {"tcp://127.0.0.1:29600/" HEX64 "/" HEX64 "/", "secret must be 64"},
@@ -177,24 +184,22 @@ static void test_loopback_and_ipv6_are_detected(void **state)
 
 static enum status try_listen(const char *endpoint, struct err *err)
 {
+    static struct test_access access;
     struct transport *t;
     char bound[128];
-    enum status status = transport_zmq_listen(&t, endpoint, NULL, bound, sizeof bound, err);
+    test_access_make(&access);
+    enum status status = transport_zmq_listen(&t, endpoint, &access.access, bound, sizeof bound, err);
     if (status == STATUS_OK) t->ops->close(t);
     return status;
 }
 
-static void test_listen_refuses_plain_text_on_network(void **state)
+static void test_listen_refuses_invalid_endpoints(void **state)
 {
     (void)state;
     static const struct {
         const char *endpoint, *words;
         enum status code;
     } bad[] = {
-        {"tcp://*:*", "without keys", STATUS_INVALID},
-        {"tcp://0.0.0.0:*", "without keys", STATUS_INVALID},
-        {"tcp://[::]:*", "without keys", STATUS_INVALID},
-        {"tcp://10.1.2.3:*", "without keys", STATUS_INVALID},
         {"tcp://127.0.0.1:99999", "from 1 to 65535", STATUS_INVALID},
         {"/tmp/socket", "expected tcp://HOST:PORT", STATUS_INVALID},
         {"tcp://no-such-host.invalid:1", "no-such-host.invalid", STATUS_NOTFOUND},
@@ -205,12 +210,8 @@ static void test_listen_refuses_plain_text_on_network(void **state)
         if (status != bad[i].code) fail_msg("%s: %s", bad[i].endpoint, status_text(status));
         if (!strstr(err.msg, bad[i].words)) fail_msg("%s: %s", bad[i].endpoint, err.msg);
     }
-    struct transport_keys keys;
-    struct transport *t;
     struct err err = {0};
-    char bound[128];
-    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
-    assert_int_equal(transport_zmq_listen(&t, "tcp://192.0.2.1:*", &keys, bound, sizeof bound, &err), STATUS_INVALID);
+    assert_int_equal(try_listen("tcp://192.0.2.1:*", &err), STATUS_INVALID);
     assert_error(&err, err.code, "does not have that address", "192.0.2.1");
     assert_int_equal(endpoint_check_own("tcp://192.0.2.1:29600", &err), STATUS_INVALID);
     assert_error(&err, err.code, "does not have that address", "192.0.2.1");
@@ -226,7 +227,10 @@ static void test_port_in_use_is_reported(void **state)
     struct transport *t;
     char bound[128];
     struct err err = {0};
-    assert_int_equal(transport_zmq_listen(&t, "tcp://localhost:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
+    struct test_access access;
+    test_access_make(&access);
+    assert_int_equal(transport_zmq_listen(&t, "tcp://localhost:*", &access.access, bound, sizeof bound, NULL),
+                     STATUS_OK);
     assert_int_equal(try_listen(bound, &err), STATUS_EXISTS);
     assert_int_equal(endpoint_check_own(bound, &err), STATUS_EXISTS);
     assert_error(&err, err.code, "address already in use, perhaps by another coordinator", bound);
@@ -235,20 +239,20 @@ static void test_port_in_use_is_reported(void **state)
     assert_int_equal(try_listen(bound, &err), STATUS_OK);
 }
 
-static void test_dial_refuses_plain_text_on_network(void **state)
+static void test_dial_refuses_unusable_addresses(void **state)
 {
     (void)state;
-    static const uint8_t uuid[WIRE_UUID] = {1};
-    static const char *const plain[] = {"tcp://10.1.2.3:29600", "tcp://[2001:db8::1]:29600",
-                                        "tcp://no-such-host.invalid:1"};
-    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
-        struct transport_address a;
-        struct transport *t;
-        struct err err = {0};
-        assert_int_equal(transport_address_parse(&a, plain[i], NULL), STATUS_OK);
-        assert_true(transport_zmq_dial(&t, &a, uuid, &err) < 0);
-        if (!strstr(err.msg, i < 2 ? "has no keys" : "no-such-host")) fail_msg("%s: %s", plain[i], err.msg);
-    }
+    struct transport_worker self = test_access_worker(0);
+    struct transport_address a;
+    struct transport *t;
+    struct err err = {0};
+    assert_int_equal(transport_address_parse(&a, "tcp://no-such-host.invalid:1/" HEX64 "/" HEX64, NULL), STATUS_OK);
+    a.fail_fast = true;
+    assert_int_not_equal(transport_zmq_dial(&t, &a, &self, &err), STATUS_OK);
+    assert_non_null(strstr(err.msg, "no-such-host"));
+    assert_int_equal(transport_address_parse(&a, "tcp://127.0.0.1:1/" HEX64, NULL), STATUS_OK);
+    assert_int_equal(transport_zmq_dial(&t, &a, NULL, &err), STATUS_INVALID); /* the status needs the secret */
+    assert_error(&err, STATUS_INVALID, "has no secret: use the whole join line", a.endpoint);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
@@ -260,9 +264,9 @@ static void test_out_of_memory_is_reported(void **state)
     assert_int_equal(try_listen("tcp://127.0.0.1:*", &err), STATUS_NOMEM);
     struct transport *t;
     struct transport_address a = {.endpoint = "tcp://127.0.0.1:1"};
-    static const uint8_t uuid[WIRE_UUID] = {1};
+    struct transport_worker self = test_access_worker(0);
     mem_fail_after(1);
-    assert_int_equal(transport_zmq_dial(&t, &a, uuid, &err), STATUS_NOMEM);
+    assert_int_equal(transport_zmq_dial(&t, &a, &self, &err), STATUS_NOMEM);
     assert_int_equal(mem_live_bytes(), 0);
 }
 
@@ -275,9 +279,9 @@ int main(void)
         cmocka_unit_test(test_advertised_address_gets_default_port),
         cmocka_unit_test(test_loopback_and_ipv6_are_detected),
         cmocka_unit_test(test_port_in_use_is_reported),
-        cmocka_unit_test(test_dial_refuses_plain_text_on_network),
+        cmocka_unit_test(test_dial_refuses_unusable_addresses),
         cmocka_unit_test(test_out_of_memory_is_reported),
-        cmocka_unit_test(test_listen_refuses_plain_text_on_network),
+        cmocka_unit_test(test_listen_refuses_invalid_endpoints),
     };
     return cmocka_run_group_tests_name("address", tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/backlog.h"
 #include "wire/transport.h"
 
@@ -99,14 +100,16 @@ static void test_stalled_readers_do_not_stop_others(void **state)
 {
     (void)state;
     struct transport *listener, *diallers[READERS];
-    struct transport_address address;
+    struct test_access access;
     char bound[128];
     uint64_t peers[READERS];
-    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
-    assert_int_equal(transport_address_parse(&address, bound, NULL), STATUS_OK);
+    test_access_make(&access);
+    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", &access.access, bound, sizeof bound, NULL),
+                     STATUS_OK);
+    struct transport_address address = test_access_address(&access, bound);
     for (int i = 0; i < READERS; i++) {
-        uint8_t uuid[WIRE_UUID] = {(uint8_t)(i + 1)};
-        assert_int_equal(transport_zmq_dial(&diallers[i], &address, uuid, NULL), STATUS_OK);
+        struct transport_worker self = test_access_worker(i);
+        assert_int_equal(transport_zmq_dial(&diallers[i], &address, &self, NULL), STATUS_OK);
         peers[i] = hello(listener, diallers[i]);
     }
     size_t before = mem_live_bytes();

@@ -16,10 +16,12 @@
 
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/peers.h"
 #include "wire/transport.h"
 
 static struct peers peers;
+static const uint8_t key[WIRE_KEY] = {1}, other_key[WIRE_KEY] = {2};
 
 static struct peer_id id_of(uint32_t n, enum wire_lane lane)
 {
@@ -32,7 +34,7 @@ static struct peer_id id_of(uint32_t n, enum wire_lane lane)
 static uint64_t hear(uint32_t n, enum wire_lane lane)
 {
     struct peer_id id = id_of(n, lane);
-    struct peer *p = peers_hear(&peers, id.bytes, sizeof id.bytes);
+    struct peer *p = peers_hear(&peers, id.bytes, sizeof id.bytes, key);
     assert_non_null(p);
     assert_int_equal(p->lane, lane);
     return p->number;
@@ -62,13 +64,27 @@ static void test_invalid_ids_are_refused(void **state)
     (void)state;
     peers_init(&peers);
     struct peer_id id = id_of(1, WIRE_CONTROL);
-    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes - 1));
-    assert_null(peers_hear(&peers, (const uint8_t *)"", 0));
+    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes - 1, key));
+    assert_null(peers_hear(&peers, (const uint8_t *)"", 0, key));
     id.bytes[4] = 2; /* no such lane */
-    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes));
+    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes, key));
     id = id_of(1, WIRE_CONTROL);
     id.bytes[0] ^= 1;
-    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes));
+    assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes, key));
+}
+
+/* A routing id belongs to one key: another key with the same id is another peer, and gets none of its messages. */
+static void test_id_with_another_key_is_another_peer(void **state)
+{
+    (void)state;
+    peers_init(&peers);
+    struct peer_id id = id_of(5, WIRE_CONTROL);
+    uint64_t mine = hear(5, WIRE_CONTROL);
+    const struct peer *other = peers_hear(&peers, id.bytes, sizeof id.bytes, other_key);
+    assert_true(other->number != mine);
+    assert_memory_equal(other->key, other_key, WIRE_KEY);
+    assert_null(peers_find(&peers, mine));
+    assert_memory_equal(peers_find(&peers, hear(5, WIRE_CONTROL))->key, key, WIRE_KEY);
 }
 
 /* A flood of ids: a peer that sends now and then keeps its number, and the table keeps its size. */
@@ -134,14 +150,17 @@ static void send_garbage(uint16_t port, uint64_t seed)
     close(fd);
 }
 
-/* Connects ZeroMQ clients that are not workers: no id, a foreign id, several parts. */
-static void connect_foreign_clients(void *context, const char *bound)
+/* Connects ZeroMQ clients with good keys that are not workers: no id, a foreign id, several parts. */
+static void connect_foreign_clients(void *context, const char *bound, const struct test_access *access)
 {
     struct peer_id mine = id_of(9, WIRE_CONTROL);
     for (int kind = 0; kind < 3; kind++) {
         void *s = zmq_socket(context, ZMQ_DEALER);
         int linger = 200;
         assert_int_equal(zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger), 0);
+        assert_int_equal(zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, access->server.public_key, WIRE_KEY), 0);
+        assert_int_equal(zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, access->enrol.public_key, WIRE_KEY), 0);
+        assert_int_equal(zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, access->enrol.secret, WIRE_KEY), 0);
         if (kind == 1) assert_int_equal(zmq_setsockopt(s, ZMQ_ROUTING_ID, "stranger", 8), 0);
         if (kind == 2) assert_int_equal(zmq_setsockopt(s, ZMQ_ROUTING_ID, mine.bytes, sizeof mine.bytes), 0);
         assert_int_equal(zmq_connect(s, bound), 0);
@@ -158,19 +177,21 @@ static void test_foreign_clients_disturb_no_worker(void **state)
 {
     (void)state;
     struct transport *listener, *worker;
-    struct transport_address address;
+    struct transport_worker self = test_access_worker(0);
+    struct test_access access;
     char bound[128];
-    static const uint8_t uuid[WIRE_UUID] = {42};
     uint64_t peer;
     enum wire_lane lane;
     const uint8_t *data;
     size_t size;
-    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
-    assert_int_equal(transport_address_parse(&address, bound, NULL), STATUS_OK);
-    assert_int_equal(transport_zmq_dial(&worker, &address, uuid, NULL), STATUS_OK);
+    test_access_make(&access);
+    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", &access.access, bound, sizeof bound, NULL),
+                     STATUS_OK);
+    struct transport_address address = test_access_address(&access, bound);
+    assert_int_equal(transport_zmq_dial(&worker, &address, &self, NULL), STATUS_OK);
     for (uint64_t i = 0; i < 60; i++) send_garbage(port_of(bound), i);
     void *context = zmq_ctx_new();
-    connect_foreign_clients(context, bound);
+    connect_foreign_clients(context, bound, &access);
     assert_int_equal(worker->ops->send(worker, 0, WIRE_CONTROL, (const uint8_t *)"mine", 4), STATUS_OK);
     uint64_t end = clock_monotonic_us() + 20000000;
     int heard = 0;
@@ -193,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peer_keeps_its_number),
         cmocka_unit_test(test_invalid_ids_are_refused),
+        cmocka_unit_test(test_id_with_another_key_is_another_peer),
         cmocka_unit_test(test_flood_of_ids_keeps_active_peer),
         cmocka_unit_test(test_table_matches_simple_model),
         cmocka_unit_test(test_foreign_clients_disturb_no_worker),

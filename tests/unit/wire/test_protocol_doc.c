@@ -60,6 +60,7 @@ static void add_type(struct text *t, const struct field *f, const struct field *
     case FIELD_F32_ANY: add(t, "f32 any"); break;
     case FIELD_F64_ANY: add(t, "f64 any"); break;
     case FIELD_UUID: add(t, "uuid"); break;
+    case FIELD_KEY: add(t, "key"); break;
     case FIELD_LINE: add(t, "line %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_REMARK: add(t, "remark %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_TEXT: add(t, "text %" PRIu64 "..%" PRIu64, f->min, f->max); break;
@@ -137,11 +138,11 @@ static void test_document_lists_every_limit_and_code(void **state)
 #define NUMBER(name) check_number(#name, name)
     NUMBER(WIRE_VERSION), NUMBER(WIRE_HEADER), NUMBER(WIRE_CHUNK_MAX), NUMBER(WIRE_BODY_MAX), NUMBER(WIRE_NAME_MAX);
     NUMBER(WIRE_TEXT_MAX), NUMBER(WIRE_CONFIG_MAX), NUMBER(WIRE_STATUS_MAX), NUMBER(WIRE_RANGES_MAX);
-    NUMBER(WIRE_METRICS_MAX), NUMBER(WIRE_NAMED_MAX), NUMBER(WIRE_UUID);
+    NUMBER(WIRE_METRICS_MAX), NUMBER(WIRE_NAMED_MAX), NUMBER(WIRE_UUID), NUMBER(WIRE_KEY);
     NUMBER(LAYOUT_FRAGMENTS_MAX), NUMBER(LAYOUT_TENSORS_MAX);
     NUMBER(REFUSE_VERSION), NUMBER(REFUSE_RUN), NUMBER(REFUSE_CONFIG), NUMBER(REFUSE_LAYOUT), NUMBER(REFUSE_DATASET);
     NUMBER(REFUSE_FULL), NUMBER(REFUSE_NAME), NUMBER(REFUSE_UNKNOWN_SESSION), NUMBER(REFUSE_GONE);
-    NUMBER(REFUSE_MALFORMED);
+    NUMBER(REFUSE_MALFORMED), NUMBER(REFUSE_KEY);
     NUMBER(REJECT_LATE), NUMBER(REJECT_STALE), NUMBER(REJECT_BASE), NUMBER(REJECT_NONFINITE), NUMBER(REJECT_CORRUPT);
     NUMBER(REJECT_UNASSIGNED);
     NUMBER(REJECT_OUTLIER);

@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, DIALLERS = 2 };
@@ -62,18 +63,15 @@ static void greet(int i)
 static int begin(void **state)
 {
     (void)state;
-    struct transport_keys keys;
-    struct transport_address address;
+    static struct test_access access;
     char bound[128];
-    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
-    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", &keys, bound, sizeof bound, NULL), STATUS_OK);
-    assert_int_equal(transport_address_parse(&address, bound, NULL), STATUS_OK);
-    address.curve = 1;
-    memcpy(address.server_key, keys.server_public, 32);
-    memcpy(address.secret, keys.worker_secret, 32);
+    test_access_make(&access);
+    assert_int_equal(transport_zmq_listen(&listener, "tcp://127.0.0.1:*", &access.access, bound, sizeof bound, NULL),
+                     STATUS_OK);
+    struct transport_address address = test_access_address(&access, bound);
     for (int i = 0; i < DIALLERS; i++) {
-        uint8_t uuid[WIRE_UUID] = {(uint8_t)(i + 1)};
-        assert_int_equal(transport_zmq_dial(&diallers[i], &address, uuid, NULL), STATUS_OK);
+        struct transport_worker self = test_access_worker(i);
+        assert_int_equal(transport_zmq_dial(&diallers[i], &address, &self, NULL), STATUS_OK);
         greet(i);
     }
     return 0;

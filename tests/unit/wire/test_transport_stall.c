@@ -18,6 +18,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };
@@ -25,12 +26,13 @@ enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };
 /* A worker that sends more than the listener accepts, reports it, and then sleeps. */
 static _Noreturn void worker(int address, int sent)
 {
-    char endpoint[128] = "";
+    char endpoint[512] = "";
+    struct transport_worker self = test_access_worker(0);
     struct transport_address parsed;
     struct transport *t;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (read(address, endpoint, sizeof endpoint - 1) <= 0 || transport_address_parse(&parsed, endpoint, NULL) ||
-        transport_zmq_dial(&t, &parsed, (uint8_t[WIRE_UUID]){1}, NULL))
+        transport_zmq_dial(&t, &parsed, &self, NULL))
         _exit(1);
     for (int i = 0; i < MESSAGES; i++)
         while (t->ops->send(t, 0, WIRE_CONTROL, (const uint8_t *)"message", 7) == STATUS_AGAIN) usleep(1000);
@@ -49,8 +51,12 @@ static void test_stalled_listener_survives_reset_of_worker(void **state)
     if (!child) worker(address[0], sent[1]);
     char bound[128], byte;
     struct transport *t;
-    assert_int_equal(transport_zmq_listen(&t, "tcp://127.0.0.1:*", NULL, bound, sizeof bound, NULL), STATUS_OK);
-    assert_int_equal(write(address[1], bound, strlen(bound)), strlen(bound));
+    struct test_access access;
+    test_access_make(&access);
+    assert_int_equal(transport_zmq_listen(&t, "tcp://127.0.0.1:*", &access.access, bound, sizeof bound, NULL),
+                     STATUS_OK);
+    const char *line = test_access_line(&access, bound);
+    assert_int_equal(write(address[1], line, strlen(line)), strlen(line));
     uint64_t peer;
     enum wire_lane lane;
     const uint8_t *data;
@@ -67,10 +73,10 @@ static void test_stalled_listener_survives_reset_of_worker(void **state)
     int got = 1;
     while (t->ops->recv(t, SECOND / 5, &peer, &lane, &data, &size) == STATUS_OK) got++;
     assert_true(got > 1);
-    struct transport_address parsed;
+    struct transport_address parsed = test_access_address(&access, bound);
+    struct transport_worker self = test_access_worker(1);
     struct transport *next;
-    assert_int_equal(transport_address_parse(&parsed, bound, NULL), STATUS_OK);
-    assert_int_equal(transport_zmq_dial(&next, &parsed, (uint8_t[WIRE_UUID]){2}, NULL), STATUS_OK);
+    assert_int_equal(transport_zmq_dial(&next, &parsed, &self, NULL), STATUS_OK);
     assert_int_equal(next->ops->send(next, 0, WIRE_BULK, (const uint8_t *)"next", 4), STATUS_OK);
     assert_int_equal(t->ops->recv(t, 20 * SECOND, &peer, &lane, &data, &size), STATUS_OK);
     assert_int_equal(size, 4);

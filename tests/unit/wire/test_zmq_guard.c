@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "tests/lib/net/test_access.h"
 #include "wire/strangers.h"
 #include "wire/transport.h"
 #include "wire/zmq_guard.h"
@@ -27,6 +28,7 @@ enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, STRANGERS = GUARD_PENDING_M
 
 struct pair {
     struct transport *listener, *dialler;
+    struct test_access access;
     struct transport_address address;
     char bound[128];
 };
@@ -42,15 +44,12 @@ static void keep_line(void *ctx, enum log_level level, const char *line)
 
 static void begin(struct pair *p)
 {
-    struct transport_keys keys;
     memset(p, 0, sizeof *p);
-    assert_int_equal(transport_keys_make(&keys, NULL), STATUS_OK);
-    assert_int_equal(transport_zmq_listen(&p->listener, "tcp://127.0.0.1:*", &keys, p->bound, sizeof p->bound, NULL),
-                     STATUS_OK);
-    assert_int_equal(transport_address_parse(&p->address, p->bound, NULL), STATUS_OK);
-    p->address.curve = 1;
-    memcpy(p->address.server_key, keys.server_public, 32);
-    memcpy(p->address.secret, keys.worker_secret, 32);
+    test_access_make(&p->access);
+    assert_int_equal(
+        transport_zmq_listen(&p->listener, "tcp://127.0.0.1:*", &p->access.access, p->bound, sizeof p->bound, NULL),
+        STATUS_OK);
+    p->address = test_access_address(&p->access, p->bound);
     n_lines = 0;
     log_set_sink(keep_line, NULL);
 }
@@ -65,8 +64,8 @@ static void end(struct pair *p)
 
 static void dial(struct pair *p)
 {
-    uint8_t uuid[WIRE_UUID] = {1};
-    assert_int_equal(transport_zmq_dial(&p->dialler, &p->address, uuid, NULL), STATUS_OK);
+    struct transport_worker self = test_access_worker(0);
+    assert_int_equal(transport_zmq_dial(&p->dialler, &p->address, &self, NULL), STATUS_OK);
 }
 
 /* Sends a message on both lanes and waits for it. */
@@ -135,10 +134,9 @@ static void test_refused_key_is_logged(void **state)
 {
     (void)state;
     struct pair p;
-    struct transport_keys others;
     begin(&p);
-    assert_int_equal(transport_keys_make(&others, NULL), STATUS_OK);
-    memcpy(p.address.secret, others.worker_secret, 32);
+    p.access.strict = true; /* the worker's key is not enrolled, and it has no secret */
+    p.address.has_secret = false;
     dial(&p);
     for (uint64_t end = clock_monotonic_us() + 3 * SECOND; clock_monotonic_us() < end;) {
         uint64_t peer;
@@ -149,7 +147,7 @@ static void test_refused_key_is_logged(void **state)
     }
     unsigned refused = 0;
     for (unsigned i = 0; i < n_lines; i++)
-        refused += strstr(lines[i], "refused a connection from 127.0.0.1: unknown key") != NULL;
+        refused += strstr(lines[i], "refused a connection from 127.0.0.1: its key is not enrolled") != NULL;
     assert_int_equal(refused, 1);
     assert_int_equal(n_lines, 2); /* the other line is the dialler's */
     end(&p);

@@ -113,6 +113,20 @@ static void test_refusal_retries_or_stops(void **state)
     sync_rig_expect_none();
 }
 
+/* The operator revokes the worker's key: it stops at once, in every phase. */
+static void test_revoked_key_stops_a_joined_worker(void **state)
+{
+    (void)state;
+    sync_rig_start(false, 2, 4);
+    assert_int_equal(sync_rig.s.phase, SYNC_JOINED);
+    sync_rig_refuse(REFUSE_KEY);
+    assert_int_equal(sync_rig.s.phase, SYNC_STOPPED);
+    assert_int_equal(sync_rig.s.refused, REFUSE_KEY);
+    assert_non_null(strstr(sync_rig.s.text, "because"));
+    sync_rig.now += 100 * S;
+    sync_rig_expect_none();
+}
+
 /* A taken name may be the worker's own after a restart of its machine: it retries at growing intervals, up to a
  * limit. */
 static void test_taken_name_is_retried_up_to_limit(void **state)
@@ -493,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_retries_of_workers_are_spread),
         cmocka_unit_test(test_fresh_worker_loads_snapshot_then_replays),
         cmocka_unit_test(test_refusal_retries_or_stops),
+        cmocka_unit_test(test_revoked_key_stops_a_joined_worker),
         cmocka_unit_test(test_taken_name_is_retried_up_to_limit),
         cmocka_unit_test(test_bad_welcome_stops),
         cmocka_unit_test(test_round_from_assignment_to_update),

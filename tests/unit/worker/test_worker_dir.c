@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -40,8 +41,29 @@ static void test_lock_waits_for_exiting_worker(void **state)
     assert_true(held >= 0 && flock(held, LOCK_EX | LOCK_NB) == 0);
     assert_true(signal(SIGALRM, release) != SIG_ERR && setitimer(ITIMER_REAL, &later, NULL) == 0);
     assert_int_equal(worker_dir_open(&other, tmpdir, &err), STATUS_OK);
-    assert_memory_equal(other.uuid, d.uuid, sizeof d.uuid);
+    assert_memory_equal(&other.key, &d.key, sizeof d.key);
+    assert_true(d.key_is_new && !other.key_is_new);
     worker_dir_close(&other);
+}
+
+/* The key of a worker is a secret: its owner alone may read it. A damaged key is kept. */
+static void test_key_is_private(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    struct worker_dir d;
+    struct stat st;
+    mode_t before = umask(0);
+    assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_OK);
+    worker_dir_close(&d);
+    umask(before);
+    assert_int_equal(stat(tmpdir_path("key"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_not_equal(access(tmpdir_path("uuid"), F_OK), 0);
+    tmpdir_put("key", "0011\n");
+    assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_CORRUPT);
+    assert_non_null(strstr(err.msg, "/key is not a worker's key"));
+    tmpdir_take("key");
 }
 
 static void test_run_folder_is_refused(void **state)
@@ -59,6 +81,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lock_waits_for_exiting_worker, tmpdir_make, tmpdir_remove),
+        cmocka_unit_test_setup_teardown(test_key_is_private, tmpdir_make, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_run_folder_is_refused, tmpdir_make, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,76 @@
+/* Keys: which messages a connection may send, and ENROL. */
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/number.h"
+#include "coordinator/engine/engine_impl.h"
+
+/* The session that a message names; 0: it names none. */
+static uint64_t session_named(const struct msg *m)
+{
+    switch (m->type) {
+    case MSG_BIND: return m->bind.session;
+    case MSG_HEARTBEAT: return m->heartbeat.session;
+    case MSG_EVAL_RESULT: return m->eval_result.session;
+    case MSG_OFFER: return m->offer.session;
+    case MSG_GET: return m->get.session;
+    case MSG_METRICS: return m->metrics.session;
+    case MSG_LEAVE: return m->leave.session;
+    default: return 0; /* CHUNK belongs to the connection that BIND named */
+    }
+}
+
+/* The uuid that a message speaks for; NULL: none, or an unknown session. */
+static const uint8_t *uuid_named(const struct engine *e, const struct msg *m)
+{
+    if (m->type == MSG_HELLO) return m->hello.uuid;
+    if (m->type == MSG_JOIN) return m->join.uuid;
+    const struct session *s = session_by_id(&e->sessions, session_named(m));
+    return s ? s->uuid : NULL;
+}
+
+bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m)
+{
+    struct engine_peer p;
+    if (!e->io.peer) return true;
+    if (!e->io.peer(e->io.ctx, peer, &p)) return false;
+    const char *name = p.name[0] ? p.name : NULL;
+    const uint8_t *uuid = uuid_named(e, m);
+    if (p.right == ENGINE_RIGHT_NONE)
+        engine_refuse(e, peer, name, REFUSE_KEY, ENGINE_REVOKED_TEXT);
+    else if (p.right == ENGINE_RIGHT_ENROL && m->type != MSG_ENROL && m->type != MSG_STATUS)
+        engine_refuse(e, peer, name, REFUSE_KEY,
+                      "the secret of the join line only enrols workers and asks for the status, and %s came with it",
+                      msg_name(m->type));
+    else if (p.right == ENGINE_RIGHT_WORKER && uuid && memcmp(uuid, p.key, WIRE_UUID) != 0)
+        engine_refuse(e, peer, name, REFUSE_KEY, "%s speaks for another worker than the key of its connection",
+                      msg_name(m->type));
+    else
+        return true;
+    if (e->io.drop) e->io.drop(e->io.ctx, peer);
+    return false;
+}
+
+void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m)
+{
+    struct engine_peer p;
+    struct err err = {0};
+    char key[2 * WIRE_KEY + 1];
+    if (!e->io.peer || !e->io.peer(e->io.ctx, peer, &p)) return;
+    if (p.right == ENGINE_RIGHT_WORKER && memcmp(p.key, m->key, WIRE_KEY) != 0) {
+        engine_refuse(e, peer, p.name, REFUSE_KEY, "a worker may not enrol another one");
+        return;
+    }
+    if (engine_refuse_name(e, peer, m->key, m->name)) return;
+    assert(e->io.enrol);
+    enum status status = e->io.enrol(e->io.ctx, m->key, m->name, &err);
+    if (status != STATUS_OK) {
+        engine_refuse(e, peer, m->name, status == STATUS_REFUSED ? REFUSE_KEY : REFUSE_FULL, "%s", err.msg);
+        return;
+    }
+    log_debug("enrolled %s with the key %s", m->name, number_hex_text(m->key, WIRE_KEY, key));
+    struct msg reply = {.type = MSG_ENROLLED};
+    memcpy(reply.enrolled.key, m->key, WIRE_KEY);
+    if (engine_send(e, peer, WIRE_CONTROL, &reply) != STATUS_OK) log_debug("cannot send ENROLLED: it will be repeated");
+}

@@ -1,0 +1,285 @@
+/* Keys at the engine: a worker's uuid, name and session belong to the key of its connection; the secret of the join
+ * line only enrols; a revoked worker loses its place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/rigs/engine_rig.h"
+
+enum { GUEST = 900, THIEF = 901, THIEF_BULK = 902, LISTED_MAX = 8 };
+
+static struct rig rig;
+static struct engine_peer guest, thief; /* the secret of the join line; a worker with a key of its own */
+static struct {
+    uint8_t key[WIRE_KEY];
+    char name[WIRE_NAME_MAX];
+} listed[LISTED_MAX];
+static int n_listed, n_dropped;
+static uint64_t dropped[64];
+static bool revoked[RIG_WORKERS];
+
+static void key_of(int worker, uint8_t key[WIRE_KEY])
+{
+    memset(key, 0x55, WIRE_KEY);
+    memcpy(key, rig.workers[worker].uuid, WIRE_UUID);
+}
+
+static bool find_peer(void *ctx, uint64_t peer, struct engine_peer *out)
+{
+    (void)ctx;
+    if (peer == GUEST) return *out = guest, true;
+    if (peer == THIEF || peer == THIEF_BULK) return *out = thief, true;
+    for (int i = 0; i < RIG_WORKERS; i++) {
+        const struct rig_worker *w = &rig.workers[i];
+        if (peer != w->control && peer != w->bulk) continue;
+        *out = (struct engine_peer){.right = revoked[i] ? ENGINE_RIGHT_NONE : ENGINE_RIGHT_WORKER};
+        key_of(i, out->key);
+        snprintf(out->name, sizeof out->name, "%s", w->name);
+        return true;
+    }
+    return false;
+}
+
+static enum status enrol(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err)
+{
+    (void)ctx;
+    if (!strcmp(name, "revoked")) return err_set(err, STATUS_REFUSED, "the key of this worker was revoked");
+    if (n_listed == LISTED_MAX) return err_set(err, STATUS_LIMIT, "the list of workers is full");
+    memcpy(listed[n_listed].key, key, WIRE_KEY);
+    snprintf(listed[n_listed++].name, WIRE_NAME_MAX, "%s", name);
+    return STATUS_OK;
+}
+
+static void drop(void *ctx, uint64_t peer)
+{
+    (void)ctx;
+    dropped[n_dropped++ % 64] = peer;
+}
+
+static void open_with_keys(const char *const *settings)
+{
+    static const struct rig_access access = {find_peer, enrol, drop};
+    rig_access = &access;
+    memset(revoked, 0, sizeof revoked);
+    n_listed = n_dropped = 0;
+    guest = (struct engine_peer){.key = {1}, .right = ENGINE_RIGHT_ENROL};
+    thief = (struct engine_peer){.key = {2}, .right = ENGINE_RIGHT_WORKER, .name = "thief"};
+    rig_open(&rig, settings);
+}
+
+static void close_with_keys(void)
+{
+    rig_close(&rig);
+    rig_access = NULL;
+}
+
+/* Takes the oldest message to a peer that is no worker of the rig. */
+static const struct msg *answer_to(uint64_t peer, enum msg_type type)
+{
+    for (size_t i = 0; i < rig.n_out; i++) {
+        struct rig_mail *mail = &rig.out[i];
+        if (mail->received || mail->peer != peer || mail->m->type != type) continue;
+        mail->received = true;
+        return mail->m;
+    }
+    fail_msg("peer %d gets no %s", (int)peer, msg_name(type));
+    return NULL;
+}
+
+static void expect_refusal(uint64_t peer, uint16_t code, const char *words)
+{
+    const struct msg *m = answer_to(peer, MSG_REFUSE);
+    if (m->refuse.code != code || !strstr(m->refuse.text, words))
+        fail_msg("refused with %u: %s", m->refuse.code, m->refuse.text);
+}
+
+static void hello_as(uint64_t peer, const uint8_t *uuid, const char *name)
+{
+    struct msg m = {.type = MSG_HELLO};
+    memcpy(m.hello.uuid, uuid, WIRE_UUID);
+    snprintf(m.hello.name, sizeof m.hello.name, "%s", name);
+    rig_say(&rig, peer, &m);
+}
+
+static void enrol_as(uint64_t peer, const uint8_t key[WIRE_KEY], const char *name)
+{
+    struct msg m = {.type = MSG_ENROL};
+    memcpy(m.enrol.key, key, WIRE_KEY);
+    snprintf(m.enrol.name, sizeof m.enrol.name, "%s", name);
+    rig_say(&rig, peer, &m);
+}
+
+/* A thief has the name and the uuid of a worker, but not its key: refused while the owner is connected, while it is
+ * silent, and after its death until the run goes on without it. */
+static void test_thief_is_refused(void **state)
+{
+    (void)state;
+    open_with_keys(NULL);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+    rig_assigned(&rig, 0);
+    for (int pass = 0; pass < 2; pass++) {
+        hello_as(THIEF, rig.workers[0].uuid, "worker-0");
+        expect_refusal(THIEF, REFUSE_KEY, "HELLO speaks for another worker than the key of its connection");
+        assert_int_equal(dropped[n_dropped - 1], THIEF);
+        struct msg join;
+        rig_join_message(&rig, 0, false, &join);
+        rig_say(&rig, THIEF, &join);
+        expect_refusal(THIEF, REFUSE_KEY, "JOIN speaks for another worker");
+        snprintf(thief.name, sizeof thief.name, "worker-0"); /* enrolled under the name */
+        hello_as(THIEF, thief.key, "worker-0");
+        expect_refusal(THIEF, REFUSE_NAME, pass ? "belongs to a worker that is silent" : "is connected");
+        enrol_as(GUEST, thief.key, "worker-0");
+        expect_refusal(GUEST, REFUSE_NAME, "'worker-0'");
+        assert_int_equal(n_listed, 0);
+        rig_wait(&rig, 4000000); /* three heartbeats of silence */
+    }
+    rig_hello(&rig, 0); /* the owner is not locked out */
+    struct msg m;
+    rig_expect(&rig, 0, MSG_CONFIG, &m);
+    rig_wait(&rig, 60000000); /* evicted: now the name is free */
+    hello_as(THIEF, thief.key, "worker-0");
+    answer_to(THIEF, MSG_CONFIG);
+    close_with_keys();
+}
+
+/* Knowing a session's id does not help: messages of a session come with its key. */
+static void test_session_belongs_to_its_key(void **state)
+{
+    (void)state;
+    struct msg m, offer;
+    open_with_keys(NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    uint64_t id = rig.workers[0].session, control = rig.workers[0].control;
+    rig_offer_message(&rig, 0, 0, 1, &offer);
+    const struct msg stolen[] = {
+        {.type = MSG_HEARTBEAT, .heartbeat.session = id},
+        {.type = MSG_LEAVE, .leave.session = id},
+        {.type = MSG_GET, .get = {.session = id, .kind = OBJECT_SNAPSHOT, .length = 1}},
+        {.type = MSG_METRICS, .metrics = {.session = id, .round = UINT64_MAX}},
+        {.type = MSG_EVAL_RESULT, .eval_result = {.session = id, .eval_id = 1, .tokens = 1}},
+        {.type = MSG_OFFER, .offer = offer.offer},
+    };
+    rig_forget(&rig);
+    for (size_t i = 0; i < sizeof stolen / sizeof *stolen; i++) {
+        rig_say(&rig, THIEF, &stolen[i]);
+        expect_refusal(THIEF, REFUSE_KEY, "speaks for another worker than the key of its connection");
+    }
+    m = (struct msg){.type = MSG_BIND, .bind.session = id};
+    rig_say(&rig, THIEF_BULK, &m); /* bulk: its data would go to the thief, its chunks into the upload */
+    assert_int_equal(dropped[n_dropped - 1], THIEF_BULK);
+    rig_say(&rig, control, &offer); /* the session is whole, and still answers its owner */
+    rig_expect(&rig, 0, MSG_CREDIT, &m);
+    assert_int_equal(m.credit.have, 0);
+    assert_int_equal(rig.workers[0].session, id);
+    rig_deliver_all(&rig, 1, 1);
+    close_with_keys();
+}
+
+/* The secret of the join line enrols and asks for the status. It joins nothing, even with a uuid that fits it. */
+static void test_secret_only_enrols(void **state)
+{
+    (void)state;
+    struct msg m;
+    uint8_t key[WIRE_KEY] = {7};
+    open_with_keys(NULL);
+    rig_join(&rig, 0);
+    m = (struct msg){.type = MSG_STATUS};
+    rig_say(&rig, GUEST, &m);
+    answer_to(GUEST, MSG_STATUS_REPLY);
+    hello_as(GUEST, guest.key, "guest");
+    expect_refusal(GUEST, REFUSE_KEY, "only enrols workers and asks for the status, and HELLO came with it");
+    assert_int_equal(dropped[0], GUEST);
+    rig_join_message(&rig, 0, false, &m);
+    rig_say(&rig, GUEST, &m);
+    expect_refusal(GUEST, REFUSE_KEY, "JOIN came with it");
+    m = (struct msg){.type = MSG_LEAVE, .leave.session = rig.workers[0].session};
+    rig_say(&rig, GUEST, &m);
+    expect_refusal(GUEST, REFUSE_KEY, "LEAVE came with it");
+    enrol_as(GUEST, key, "new");
+    assert_memory_equal(answer_to(GUEST, MSG_ENROLLED)->enrolled.key, key, WIRE_KEY);
+    assert_int_equal(n_listed, 1);
+    assert_string_equal(listed[0].name, "new");
+    enrol_as(GUEST, key, "revoked");
+    expect_refusal(GUEST, REFUSE_KEY, "was revoked");
+    n_listed = LISTED_MAX;
+    enrol_as(GUEST, key, "one more");
+    expect_refusal(GUEST, REFUSE_FULL, "is full");
+    enrol_as(THIEF, key, "friend");
+    expect_refusal(THIEF, REFUSE_KEY, "a worker may not enrol another one");
+    close_with_keys();
+}
+
+/* A copy of a folder under another name has the key of the first: refused while the first is connected, and later by
+ * the name of its key. */
+static void test_name_belongs_to_its_key(void **state)
+{
+    (void)state;
+    open_with_keys(NULL);
+    rig_join(&rig, 0);
+    hello_as(rig.workers[0].control, rig.workers[0].uuid, "copy");
+    expect_refusal(rig.workers[0].control, REFUSE_NAME, "the folder of 'copy' is a copy of the folder of 'worker-0'");
+    rig_wait(&rig, 4000000);
+    hello_as(rig.workers[0].control, rig.workers[0].uuid, "copy");
+    expect_refusal(rig.workers[0].control, REFUSE_KEY, "the key of 'copy' is enrolled under the name 'worker-0'");
+    close_with_keys();
+}
+
+/* The operator revokes a worker while it is connected, or while the coordinator is stopped. Its place is gone, its name
+ * is free, and the others go on. */
+static void test_revoked_worker_loses_its_place(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"coordinator.min_workers=2", "train.max_steps=20", NULL};
+    for (int stopped = 0; stopped < 2; stopped++) {
+        struct engine_worker worker = {.revoked = false};
+        struct err err = {0};
+
+        open_with_keys(settings);
+        rig_join(&rig, 0);
+        rig_join(&rig, 1);
+        rig_assigned(&rig, 0);
+        rig_assigned(&rig, 1);
+        key_of(1, worker.key);
+        assert_int_equal(engine_on_worker_listed(rig.engine, &worker, rig.now, &err), STATUS_OK);
+        if (stopped) rig_restart(&rig, false, 0);
+        if (stopped) rig_join(&rig, 0);
+        rig_forget(&rig);
+        worker.revoked = revoked[1] = true;
+        assert_int_equal(engine_on_worker_listed(rig.engine, &worker, rig.now, &err), STATUS_OK);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
+        if (!stopped) {
+            expect_refusal(rig.workers[1].control, REFUSE_KEY, "has revoked the key of this worker");
+            assert_int_equal(n_dropped, 2); /* both lanes */
+        }
+        assert_int_equal(engine_on_worker_listed(rig.engine, &worker, rig.now, &err), STATUS_OK); /* no second event */
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
+        rig_hello(&rig, 1);
+        expect_refusal(rig.workers[1].control, REFUSE_KEY, "has revoked the key of this worker");
+        rig_deliver_all(&rig, 1, 1); /* the round closes without worker 1 */
+        rig_assigned(&rig, 0);
+        assert_int_equal(rig.workers[0].task.round, 1);
+        snprintf(thief.name, sizeof thief.name, "worker-1");
+        hello_as(THIEF, thief.key, "worker-1");
+        answer_to(THIEF, MSG_CONFIG);
+        close_with_keys();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_thief_is_refused),
+        cmocka_unit_test(test_session_belongs_to_its_key),
+        cmocka_unit_test(test_secret_only_enrols),
+        cmocka_unit_test(test_name_belongs_to_its_key),
+        cmocka_unit_test(test_revoked_worker_loses_its_place),
+    };
+    return cmocka_run_group_tests_name("engine_access", tests, NULL, NULL);
+}

@@ -1,0 +1,168 @@
+/* RUN/worker-keys: its file, what each key may do, and changes by the verbs while a coordinator runs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/os/fileio.h"
+#include "coordinator/roster.h"
+#include "coordinator/run_dir.h"
+#include "tests/lib/store/tmpdir.h"
+
+static const uint8_t enrol_key[WIRE_KEY] = {1}, key_a[WIRE_KEY] = {2}, key_b[WIRE_KEY] = {3};
+
+static enum engine_right right_of(struct roster *r, const uint8_t *key, const char *name)
+{
+    char got[WIRE_NAME_MAX];
+    enum engine_right right = roster_right(r, key, got);
+    assert_string_equal(got, name);
+    assert_int_equal(roster_admits(r, key), right != ENGINE_RIGHT_NONE);
+    return right;
+}
+
+static void set_revoked(struct listed_worker *w)
+{
+    w->revoked = true;
+}
+
+/* What atoll revoke does. */
+static size_t revoke_word(const char *word)
+{
+    struct worker_list list;
+    int lock;
+    assert_int_equal(worker_list_lock(tmpdir, &lock, NULL), STATUS_OK);
+    assert_int_equal(worker_list_load(&list, tmpdir, NULL), STATUS_OK);
+    size_t n = worker_list_each(&list, word, set_revoked);
+    assert_int_equal(worker_list_save(&list, tmpdir, NULL), STATUS_OK);
+    worker_list_free(&list);
+    close(lock);
+    return n;
+}
+
+static void remove_files(void)
+{
+    tmpdir_take("worker-keys");
+    tmpdir_take("worker-keys.lock");
+}
+
+static void test_enrolled_workers_are_admitted_and_kept(void **state)
+{
+    (void)state;
+    struct roster *r;
+    struct stat st;
+    struct err err = {0};
+    mode_t before = umask(0);
+    assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_OK);
+    assert_int_equal(right_of(r, enrol_key, ""), ENGINE_RIGHT_ENROL);
+    assert_int_equal(right_of(r, key_a, ""), ENGINE_RIGHT_NONE);
+    assert_int_equal(roster_enrol(r, key_a, "a name with blanks", &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_b, "b", &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_b, "another name", &err), STATUS_OK); /* the first one stays */
+    umask(before);
+    assert_int_equal(stat(tmpdir_path("worker-keys"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(right_of(r, key_a, "a name with blanks"), ENGINE_RIGHT_WORKER);
+        assert_int_equal(right_of(r, key_b, "b"), ENGINE_RIGHT_WORKER);
+        roster_close(r);
+        assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_OK);
+    }
+    roster_close(r);
+    remove_files();
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static enum status count_revoked(void *ctx, const struct listed_worker *w, struct err *err)
+{
+    (void)err;
+    *(int *)ctx += w->revoked;
+    return STATUS_OK;
+}
+
+static void test_changes_are_followed(void **state)
+{
+    (void)state;
+    struct roster *r;
+    struct run_keys keys;
+    struct err err = {0};
+    int n_revoked = 0;
+    assert_int_equal(run_dir_keys(tmpdir, &keys, &err), STATUS_OK);
+    assert_int_equal(roster_open(&r, tmpdir, keys.enrol_public, &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_a, "a", &err), STATUS_OK);
+    assert_int_equal(roster_enrol(r, key_b, "b", &err), STATUS_OK);
+    (void)roster_poll(r);
+    assert_false(roster_poll(r));
+    assert_int_equal(revoke_word("nobody"), 0);
+    assert_int_equal(run_dir_renew_enrolment(tmpdir, &err), STATUS_OK);
+    assert_int_equal(revoke_word("a"), 1);
+    assert_true(roster_poll(r));
+    assert_int_equal(right_of(r, key_a, "a"), ENGINE_RIGHT_NONE);
+    assert_int_equal(right_of(r, key_b, "b"), ENGINE_RIGHT_WORKER);
+    assert_int_equal(right_of(r, keys.enrol_public, ""), ENGINE_RIGHT_NONE); /* the old join line is void */
+    assert_int_equal(run_dir_keys(tmpdir, &keys, &err), STATUS_OK);
+    assert_int_equal(right_of(r, keys.enrol_public, ""), ENGINE_RIGHT_ENROL);
+    assert_int_equal(roster_enrol(r, key_a, "a", &err), STATUS_REFUSED);
+    assert_non_null(strstr(err.msg, "'a' was revoked"));
+    assert_int_equal(roster_each(r, count_revoked, &n_revoked, &err), STATUS_OK);
+    assert_int_equal(n_revoked, 1);
+    assert_int_equal(revoke_word("0300000000000000000000000000000000000000000000000000000000000000"), 1);
+    assert_true(roster_poll(r));
+    assert_int_equal(right_of(r, key_b, "b"), ENGINE_RIGHT_NONE);
+    roster_close(r);
+    remove_files();
+    tmpdir_take("keys");
+}
+
+static void quiet(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx, (void)level, (void)line;
+}
+
+static void test_damaged_list_is_refused_and_a_running_one_kept(void **state)
+{
+    (void)state;
+    static const char good[] = "0300000000000000000000000000000000000000000000000000000000000000 enrolled 5 0 b\n";
+    static const char *const bad[] = {
+        "x\n",
+        "0300 enrolled 5 0 b\n",
+        "0300000000000000000000000000000000000000000000000000000000000000 maybe 5 0 b\n",
+        "0300000000000000000000000000000000000000000000000000000000000000 enrolled 5 0 \n",
+        "0300000000000000000000000000000000000000000000000000000000000000 enrolled -1 0 b\n",
+        "0300000000000000000000000000000000000000000000000000000000000000 enrolled 5 0 \x1b[\n"};
+    struct roster *r;
+    struct err err = {0};
+    log_set_sink(quiet, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[256];
+        tmpdir_put("worker-keys", good);
+        assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_OK);
+        snprintf(text, sizeof text, "%s%s", good, bad[i]);
+        tmpdir_put("worker-keys", text);
+        assert_false(roster_poll(r));
+        assert_int_equal(right_of(r, key_b, "b"), ENGINE_RIGHT_WORKER);
+        roster_close(r);
+        assert_int_equal(roster_open(&r, tmpdir, enrol_key, &err), STATUS_CORRUPT);
+        assert_non_null(strstr(err.msg, "/worker-keys, line 2: expected"));
+    }
+    tmpdir_take("worker-keys");
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+int main(void)
+{
+    log_set_level(LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_enrolled_workers_are_admitted_and_kept),
+        cmocka_unit_test(test_changes_are_followed),
+        cmocka_unit_test(test_damaged_list_is_refused_and_a_running_one_kept),
+    };
+    return cmocka_run_group_tests_name("roster", tests, tmpdir_make, tmpdir_remove_empty);
+}
