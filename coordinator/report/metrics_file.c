@@ -81,7 +81,8 @@ static void flush_lines(struct metrics_file *m)
 enum status metrics_file_flush(struct metrics_file *m, struct err *err)
 {
     flush_lines(m);
-    return m->failed ? err_set(err, STATUS_IO, "cannot write metrics.jsonl: %s", strerror(m->failed)) : STATUS_OK;
+    return m->failed ? err_set(err, status_of_errno(m->failed), "cannot write metrics.jsonl: %s", strerror(m->failed))
+                     : STATUS_OK;
 }
 
 void metrics_file_close(struct metrics_file *m)
