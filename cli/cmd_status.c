@@ -1,5 +1,5 @@
 /* atoll status: queries a running coordinator, or reads the folder of a stopped or finished run. All three give an
- * object with the keys of wire/run_status.h. */
+ * object with the keys of common/os/run_status.h. */
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -18,8 +18,8 @@
 #include "common/config/config.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "common/os/run_status.h"
 #include "wire/join_target.h"
-#include "wire/run_status.h"
 #include "wire/transport.h"
 
 enum {

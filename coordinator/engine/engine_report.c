@@ -7,8 +7,8 @@
 #include "common/base/hash.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
+#include "common/os/run_status.h"
 #include "coordinator/engine/engine_impl.h"
-#include "wire/run_status.h"
 
 /* --- waiting line ------------------------------------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
 
 #include "common/base/status.h"
 #include "coordinator/engine/download.h"
-#include "coordinator/engine/transfer.h"
 #include "coordinator/engine/upload.h"
+#include "coordinator/round/transfer.h"
 #include "wire/msg.h"
 
 #define SESSION_NO_MEMBER UINT32_MAX

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/pace.h"
+#include "coordinator/round/pace.h"
 
 /* An outage of an hour in one round changes neither the time of a round nor the speed. */
 static void test_median_ignores_a_pause(void **state)

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/transfer.h"
+#include "coordinator/round/transfer.h"
 
 static char text[64];
 

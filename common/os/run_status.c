@@ -1,4 +1,4 @@
-#include "wire/run_status.h"
+#include "common/os/run_status.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The schema of `atoll status --json` and STATUS_REPLY: one set of keys for a running, a stopped and a finished run
  * (docs/run-folder.md). */
-#ifndef WIRE_RUN_STATUS_H
-#define WIRE_RUN_STATUS_H
+#ifndef COMMON_RUN_STATUS_H
+#define COMMON_RUN_STATUS_H
 
 #include <jansson.h>
 

@@ -1,4 +1,4 @@
-#include "coordinator/engine/transfer.h"
+#include "coordinator/round/transfer.h"
 
 #include <assert.h>
 #include <stdio.h>

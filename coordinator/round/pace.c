@@ -1,4 +1,4 @@
-#include "coordinator/engine/pace.h"
+#include "coordinator/round/pace.h"
 
 #include <assert.h>
 #include <math.h>
