@@ -59,6 +59,9 @@ bool launch_folder_config(const struct launch_folder *l, struct config *begun)
     struct config_sources sources;
     if (!holds_run(l)) return false;
     if (run_folder_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
+    int fd;
+    if (file_open_plain(path, O_RDONLY, 0, &fd, NULL) != STATUS_OK) return false; /* reading a pipe would wait */
+    close(fd);
     config_defaults(begun, &sources);
     return config_load(begun, &sources, path, NULL) == STATUS_OK;
 }
