@@ -127,7 +127,7 @@ enum rate_verdict rate_admit(struct rate_table *t, uint64_t who, uint64_t peer, 
         return RATE_ALLOW;
     }
     s->ignored[class]++;
-    s->excess += 1 + (double)(size >> 16);
+    s->excess += 1 + (double)(size >> 13);
     if (!t->report_us) t->report_us = now_us + RATE_REPORT_US;
     if (s->excess <= RATE_EXCESS_MAX) return RATE_IGNORE;
     s->excess = 0;

@@ -29,7 +29,7 @@ enum rate_class {
 enum {
     RATE_SETS = 256,
     RATE_WAYS = 8,
-    RATE_EXCESS_MAX = 1000,      /* ignored messages; each 64 KiB of a message count as one more */
+    RATE_EXCESS_MAX = 500,       /* ignored messages; each 8 KiB of a message count as one more */
     RATE_EXCESS_PER_S = 50,      /* of them are forgiven in a second */
     RATE_REFUSED_US = 60000000,  /* a closed sender is refused for this long */
     RATE_REPORT_US = 1000000,    /* interval of the lines about ignored messages */
