@@ -28,6 +28,8 @@ enum {
     WIRE_RANGES_MAX = 64,      /* ranges of one assignment */
     WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
     WIRE_NAMED_MAX = 4096,     /* deltas that one update acknowledges */
+    WIRE_PARTS_MAX = 64,       /* parts of one evaluation */
+    WIRE_EVAL_WINDOWS = 64,    /* a worker evaluates that many windows, in batches, between polls for messages */
     WIRE_UUID = 16,
     WIRE_KEY = 32, /* a CURVE public key */
 };
@@ -201,6 +203,7 @@ struct msg_assign {
 struct msg_eval {
     uint64_t eval_id;      /* > 0, increasing */
     uint64_t start, count; /* validation windows, in file order */
+    uint64_t part;         /* windows of one part of the result; the last part may be shorter */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* evaluate exactly these */
 };
@@ -209,6 +212,8 @@ struct msg_eval_result {
     uint64_t session, eval_id, start, count;
     double loss_sum; /* nats, summed over tokens; NaN or infinite: the parameters give no finite loss */
     uint64_t tokens; /* 0: not evaluated, another worker must do it */
+    uint32_t n_parts;
+    double parts[WIRE_PARTS_MAX]; /* loss_sum of each part; another worker evaluates some of them, too */
 };
 
 struct msg_offer {
@@ -332,6 +337,12 @@ struct msg {
         struct msg_enrolled enrolled;
     };
 };
+
+/* The number of parts of `count` windows. part 0: UINT64_MAX. */
+static inline uint64_t msg_eval_parts(uint64_t count, uint64_t part)
+{
+    return part ? count / part + (count % part > 0) : UINT64_MAX;
+}
 
 /* "HELLO"; "?" for an unknown number. */
 const char *msg_name(enum msg_type type);

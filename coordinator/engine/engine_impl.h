@@ -16,6 +16,7 @@
  *     engine_data.c       deltas in, objects out
  *     engine_metrics.c    METRICS
  *     engine_eval.c       evaluations
+ *     engine_eval_judge.c results of evaluations: refused, compared, disputed
  *     engine_checkpoint.c writing and removing checkpoints
  *     engine_round.c      writing records, and the round event that follows from them
  *     engine_session.c    heard, silent, ready
@@ -47,23 +48,37 @@ enum {
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
 };
 
+/* What a share waits for. */
+enum eval_stage {
+    EVAL_FIRST,  /* the sum over all its windows */
+    EVAL_SECOND, /* the sum over a sample of them, by another worker */
+    EVAL_THIRD   /* the two differ: the sum over the sample, by a third worker */
+};
+
 struct eval_share {
-    uint64_t id;           /* id of the EVAL message; 0: not assigned yet */
-    uint64_t start, count; /* validation windows */
-    uint64_t holder;       /* session that computes it; 0: none */
-    uint64_t returned;     /* the last session that answered; if `done` is false, without a result */
+    uint64_t start, count, part; /* validation windows, and windows of one part */
+    enum eval_stage stage;
     bool done;
-    double loss_sum;
-    uint64_t tokens;
+    uint64_t id;                 /* of the EVAL message of this stage; 0: not assigned yet */
+    uint64_t holder;             /* session that computes it; 0: none */
+    uint64_t given_us, asked_us; /* times of that EVAL and of the start of this stage; 0: none */
+    uint64_t from, n;            /* windows of this stage */
+
+    uint32_t first, second; /* members that answered these stages */
+    double loss_sum;        /* the first answer */
+    double parts[WIRE_PARTS_MAX];
+    double sample[2]; /* sums over the sample, of the first and the second */
 };
 
 struct eval_run {
-    bool open, final;
+    bool open, final, disputed;
     uint64_t begun_us;
+    uint64_t serial;        /* counts evaluations */
     uint64_t round, tokens; /* rounds done and tokens merged at these versions */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     struct eval_share *shares; /* [cap] */
     uint32_t n, cap;
+    struct deadline window_ns; /* measured time of a share, over its windows */
 };
 
 /* A finished round whose event waits for its evaluation. */
@@ -224,6 +239,15 @@ void engine_eval_remind(struct engine *e, const struct session *s);
 /* async: makes the worker whose delta was merged last the evaluator. */
 void engine_eval_prefer(struct engine *e, uint64_t session);
 bool engine_eval_complete(const struct engine *e);
+
+/* --- engine_eval_judge.c --- */
+/* Takes a valid message of the share's holder: advances the share, or refuses the result. */
+void engine_eval_answer(struct engine *e, struct eval_share *share, const struct session *s,
+                        const struct msg_eval_result *m);
+/* No worker can give the second or third opinion: the share is done. */
+void engine_eval_settle(struct engine *e, struct eval_share *share);
+/* True: an answer of this member is part of the comparison, so it cannot be the next judge. */
+bool engine_eval_answered(const struct eval_share *share, uint32_t member);
 
 /* --- engine_metrics.c --- */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);

@@ -43,6 +43,8 @@ struct session {
     uint64_t ready_us;                 /* ready for work since then; 0: not ready */
     uint64_t step_round, step_tokens;  /* the round of its reported steps, and their tokens */
     uint32_t last_step;                /* the last reported step of that round */
+    uint64_t eval_passed;              /* serial of the evaluation in which it returned a share, or was late */
+    uint64_t eval_late;                /* id of the EVAL that it has not answered in time; 0: none */
     uint64_t strange, strange_us;      /* ignored step records not logged yet; time of the last line, 0: never */
     uint64_t skips, skips_logged_us;   /* skipped steps not logged yet; time of the last log line, 0: never */
     struct transfer up, down;          /* its delta; the objects that it downloads */

@@ -392,11 +392,12 @@ static void test_suspended_coordinator_evicts_no_worker(void **state)
     rig_close(&rig);
 }
 
-static void answer(int worker, const struct msg *eval, uint64_t tokens)
+/* can false: the worker returns its share. */
+static void answer(int worker, const struct msg *eval, bool can)
 {
-    struct msg m = {.type = MSG_EVAL_RESULT,
-                    .eval_result = {rig.workers[worker].session, eval->eval.eval_id, eval->eval.start, eval->eval.count,
-                                    3.0 * (double)tokens, tokens}};
+    struct msg m;
+    rig_eval_result(&rig, worker, eval, 3, &m);
+    if (!can) m.eval_result.tokens = 0;
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
@@ -415,7 +416,7 @@ static void test_share_of_silent_worker_is_reassigned(void **state)
     for (int i = 0; i < 2; i++) rig_expect(&rig, i, MSG_EVAL, &first[i]);
     assert_int_equal(first[0].eval.count + first[1].eval.count, 8); /* 64 tokens of 8 */
     rig_expect_none(&rig, 0, MSG_ASSIGN);                           /* the next round waits */
-    answer(0, &first[0], 32);
+    answer(0, &first[0], true);
     rig_beat(&rig, 0, WORKER_READY);
     rig_forget(&rig);
     rig_wait(&rig, 2000000);
@@ -424,13 +425,13 @@ static void test_share_of_silent_worker_is_reassigned(void **state)
     rig_expect(&rig, 0, MSG_EVAL, &second);
     assert_int_equal(second.eval.start, first[1].eval.start);
     assert_true(second.eval.eval_id > first[1].eval.eval_id);
-    answer(1, &first[1], 32);
+    answer(1, &first[1], true);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
-    answer(0, &second, 0); /* "cannot": the share is assigned again */
+    answer(0, &second, false); /* "cannot": the share is assigned again */
     rig_beat(&rig, 0, WORKER_READY);
     while (rig_take(&rig, 0, MSG_EVAL, &m) || rig_take(&rig, 1, MSG_EVAL, &m)) second = m;
     rig_expect_none(&rig, 0, MSG_ASSIGN);
-    for (int i = 0; i < 2; i++) answer(i, &second, 32);
+    for (int i = 0; i < 2; i++) answer(i, &second, true);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
     rig_assigned(&rig, 0);
     assert_int_equal(rig.workers[0].task.round, 1);
@@ -452,14 +453,14 @@ static void test_returned_share_goes_to_other_worker(void **state)
     rig_expect(&rig, 0, MSG_EVAL, &mine);
     rig_expect(&rig, 1, MSG_EVAL, &other);
     rig_forget(&rig);
-    answer(0, &mine, 0);
+    answer(0, &mine, false);
     rig_beat(&rig, 0, WORKER_READY);
     rig_expect_none(&rig, 0, MSG_EVAL); /* not the same share again: the other worker will finish soon */
-    answer(1, &other, 32);
+    answer(1, &other, true);
     rig_expect_none(&rig, 0, MSG_EVAL);
     rig_expect(&rig, 1, MSG_EVAL, &m);
     assert_int_equal(m.eval.start, mine.eval.start);
-    answer(1, &m, 32);
+    answer(1, &m, true);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
     for (int i = 0; i < 2; i++) {
         rig_beat(&rig, i, WORKER_READY);
