@@ -14,6 +14,7 @@
  *     engine_places.c     whose place a new worker gets
  *     engine_model.c      the first JOIN: the run's model
  *     engine_data.c       deltas in, objects out
+ *     engine_snapshot.c   snapshots for workers without a saved state
  *     engine_metrics.c    METRICS
  *     engine_eval.c       evaluations
  *     engine_eval_judge.c results of evaluations: refused, compared, disputed
@@ -156,6 +157,8 @@ struct engine {
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
+    struct checkpoint_info fresh;               /* the snapshot in the spool */
+    uint64_t fresh_us;                          /* time of its write; 0: none */
 
     struct rate_table rate;
     struct rate_needs rate_needs; /* of its limits */
@@ -248,6 +251,17 @@ void engine_eval_answer(struct engine *e, struct eval_share *share, const struct
 void engine_eval_settle(struct engine *e, struct eval_share *share);
 /* True: an answer of this member is part of the comparison, so it cannot be the next judge. */
 bool engine_eval_answered(const struct eval_share *share, uint32_t member);
+
+/* --- engine_snapshot.c --- */
+/* Writes a fresh snapshot for this worker if it saves bytes. Without disk space it keeps the older one. */
+void engine_snapshot_refresh(struct engine *e, const struct session *joiner);
+/* The newest snapshot that this worker may start from: the fresh one or a checkpoint. */
+const struct checkpoint_info *engine_snapshot_newest(const struct engine *e, const struct session *joiner);
+/* The snapshot that has this version of a fragment; NULL: none. */
+const struct checkpoint_info *engine_snapshot_find(const struct engine *e, uint32_t fragment, uint64_t version);
+/* Reads floats [first, first + count) of its theta. */
+enum status engine_snapshot_theta(struct engine *e, const struct checkpoint_info *info, uint64_t first, float *dst,
+                                  uint64_t count, struct err *err) MUST_CHECK;
 
 /* --- engine_metrics.c --- */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);

@@ -190,7 +190,8 @@ static void test_full_run_and_taken_name_are_refused(void **state)
 static void test_late_joiner_starts_from_snapshot(void **state)
 {
     (void)state;
-    const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", NULL};
+    const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", "codec.up=int8:16", "codec.down=int8:16",
+                              NULL}; /* one update is smaller than a snapshot */
     uint8_t object[8192];
     rig_open(&rig, settings);
     rig_join(&rig, 0);
