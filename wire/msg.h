@@ -174,10 +174,11 @@ struct msg_heartbeat {
     uint64_t session;
     uint64_t sent_us; /* the worker's clock, echoed in the answer */
     uint64_t round;
-    uint32_t step, steps; /* of this round */
-    uint8_t state;        /* enum worker_state */
-    double step_s;        /* compute seconds of one inner step, smoothed; 0 = not known */
-    uint64_t eval_id;     /* evaluation in progress or finished last; 0 = none */
+    uint32_t step, steps;          /* of this round */
+    uint8_t state;                 /* enum worker_state */
+    double step_s;                 /* compute seconds of one inner step, smoothed; 0 = not known */
+    uint64_t eval_id;              /* evaluation in progress or finished last; 0 = none */
+    uint64_t train_hash, val_hash; /* of all tokens of the shards; 0: not known yet */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     uint64_t received, expected; /* bytes of the objects that it is downloading; expected 0: none, or not known yet */

@@ -103,6 +103,8 @@ static const struct field heartbeat[] = {
     U8(msg_heartbeat, state, 0, WORKER_FINISHED),
     F64(msg_heartbeat, step_s),
     U64(msg_heartbeat, eval_id),
+    U64(msg_heartbeat, train_hash),
+    U64(msg_heartbeat, val_hash),
     COUNT(msg_heartbeat, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_heartbeat, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
     U64(msg_heartbeat, received),

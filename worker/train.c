@@ -354,6 +354,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
     }
     train_end_skips(&t->skips);
+    data_hash_stop(&t->data_hash); /* uses the heartbeat of the loop */
     close_link(t, FLUSH_US);
     outer_loop_destroy(t->loop);
     train_setup_finish(t);

@@ -7,6 +7,7 @@
  *     engine_limits.c     which messages are read
  *     engine_access.c     keys, ENROL
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction, revoked workers
+ *     engine_dataset.c    hashes of the workers' data
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
  *     engine_gate.c       refusing outliers, putting members aside
@@ -46,6 +47,7 @@ enum {
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
     ENGINE_LOSSES = 8,
+    ENGINE_DATA_VOTES = 8,      /* different hashes of one data set that are counted */
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
 };
 
@@ -92,6 +94,12 @@ struct round_info {
 /* A text that was logged. */
 struct logged_text {
     uint64_t hash, logged_us; /* hash of the text; time of the line */
+};
+
+/* Members with the same data. */
+struct data_vote {
+    uint64_t hash;
+    uint32_t members;
 };
 
 /* A checkpoint that recovery found damaged and does without. */
@@ -141,6 +149,8 @@ struct engine {
     uint32_t n_finished;             /* workers that left after the end of the run */
     uint64_t retry_us;               /* next try of a full bulk lane; UINT64_MAX: no lane is full */
     uint64_t progress_us, notice_us; /* time of the last progress; time of the next "waiting for" line */
+
+    struct data_vote data_votes[2][ENGINE_DATA_VOTES]; /* training, validation; in order of arrival */
 
     struct round_info info;
     uint64_t rounds_reported; /* during recovery: from engine_options; then 0 */
@@ -351,6 +361,12 @@ enum status engine_gate(struct engine *e, const struct round_close *close, bool 
 /* --- engine_report.c --- */
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */
 void engine_emit_restart(struct engine *e);
+
+/* --- engine_dataset.c --- */
+/* Compares the hashes of this heartbeat with those of the other members; refuses sessions that differ. *refused_p: this
+ * session was among them and is removed. */
+enum status engine_check_data(struct engine *e, struct session *s, const struct msg_heartbeat *m, bool *refused_p,
+                              struct err *err) MUST_CHECK;
 
 /* --- engine_presence.c --- */
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,

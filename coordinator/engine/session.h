@@ -53,6 +53,7 @@ struct session {
     uint64_t sketch_round;             /* the sketch has the deltas of this round, + 1; 0: none */
     uint32_t sketch_parts;             /* fragments in it */
     bool sketch_compared;
+    uint64_t data_hashes[2]; /* of all training and validation tokens; 0: not known yet */
     struct download download;
     struct upload *uploads;  /* [n_fragments], owned */
     struct session_own *own; /* [n_fragments], owned */

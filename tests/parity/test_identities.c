@@ -146,6 +146,7 @@ static void cluster_start(int workers, const char *const *settings)
 static void cluster_stop(void)
 {
     for (int i = 0; i < n_nodes; i++) {
+        data_hash_stop(&nodes[i].t.data_hash);
         outer_loop_destroy(nodes[i].t.loop);
         train_setup_finish(&nodes[i].t);
     }

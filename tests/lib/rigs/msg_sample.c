@@ -107,6 +107,8 @@ static void fill_heartbeat(struct source *s, struct msg_heartbeat *m)
     m->state = (uint8_t)(1 + up_to(s, WORKER_FINISHED - 1));
     m->step_s = real(s);
     m->eval_id = any(s);
+    m->train_hash = any(s);
+    m->val_hash = any(s);
     m->n_fragments = count(s, 1, LAYOUT_FRAGMENTS_MAX);
     numbers(s, m->versions, m->n_fragments);
     m->received = any(s);

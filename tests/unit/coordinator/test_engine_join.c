@@ -393,6 +393,60 @@ static void test_suspended_coordinator_evicts_no_worker(void **state)
     rig_close(&rig);
 }
 
+static void say_data(int worker, uint64_t train_hash, uint64_t val_hash)
+{
+    struct msg m = {.type = MSG_HEARTBEAT,
+                    .heartbeat = {.session = rig.workers[worker].session,
+                                  .state = WORKER_TRAINING,
+                                  .train_hash = train_hash,
+                                  .val_hash = val_hash,
+                                  .n_fragments = rig.layout.n_fragments}};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+static void expect_data_refusal(int worker, const char *set)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_DATASET);
+    char want[64];
+    snprintf(want, sizeof want, "the %s data of 'worker-%d' differs", set, worker);
+    assert_non_null(strstr(m.refuse.text, want));
+}
+
+/* Workers report the hash of all tokens some time after they joined. A worker that differs from most loses its place,
+ * and its samples go to others. */
+static void test_worker_with_other_tokens_is_refused(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=3", "train.max_steps=20", "coordinator.quorum=2", NULL};
+    for (int odd = 0; odd < 3; odd++) {
+        rig_open(&rig, settings);
+        for (int i = 0; i < 3; i++) rig_join(&rig, i);
+        for (int i = 0; i < 3; i++) rig_assigned(&rig, i);
+        rig_forget(&rig);
+        say_data(0, 0, 0); /* not known yet */
+        for (int i = 0; i < 3; i++) say_data(i, i == odd ? 7 : 5, 6);
+        for (int i = 0; i < 3; i++) say_data(i, i == odd ? 7 : 5, 6);
+        expect_data_refusal(odd, "training");
+        if (odd == 0) expect_data_refusal(1, "training"); /* of two, the later one: it comes back */
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), odd ? 1 : 2);
+        rig_join(&rig, odd == 2 ? 0 : 2); /* the others stay, or may return */
+        say_data(odd == 2 ? 0 : 2, 5, 6);
+        rig_expect_none(&rig, odd == 2 ? 0 : 2, MSG_REFUSE);
+        rig_join(&rig, odd);
+        say_data(odd, 7, 6);
+        expect_data_refusal(odd, "training");
+        rig_close(&rig);
+    }
+    rig_open(&rig, settings);
+    for (int i = 0; i < 3; i++) rig_join(&rig, i);
+    say_data(0, 5, 6);
+    say_data(2, 5, 8);
+    expect_data_refusal(2, "validation");
+    rig_close(&rig);
+}
+
 /* can false: the worker returns its share. */
 static void answer(int worker, const struct msg *eval, bool can)
 {
@@ -506,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_leaving_worker_returns_its_samples),
         cmocka_unit_test(test_silent_worker_is_evicted),
         cmocka_unit_test(test_suspended_coordinator_evicts_no_worker),
+        cmocka_unit_test(test_worker_with_other_tokens_is_refused),
         cmocka_unit_test(test_share_of_silent_worker_is_reassigned),
         cmocka_unit_test(test_returned_share_goes_to_other_worker),
         cmocka_unit_test(test_ddp_is_independent_of_fragments),

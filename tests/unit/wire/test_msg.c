@@ -246,7 +246,7 @@ static void test_counts_over_limit_are_refused(void **state)
     static const struct {
         enum msg_type type;
         size_t count_at, item;
-    } lists[] = {{MSG_JOIN, 84, 16},   {MSG_HEARTBEAT, 49, 8}, {MSG_METRICS, 52, 44}, {MSG_WELCOME, 17, 32},
+    } lists[] = {{MSG_JOIN, 84, 16},   {MSG_HEARTBEAT, 65, 8}, {MSG_METRICS, 52, 44}, {MSG_WELCOME, 17, 32},
                  {MSG_ASSIGN, 32, 16}, {MSG_EVAL, 32, 8},      {MSG_DONE, 0, 16},     {MSG_EVAL_RESULT, 48, 8}};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         for (size_t n = 257; n * lists[i].item < WIRE_BODY_MAX - 100; n *= 6) {
