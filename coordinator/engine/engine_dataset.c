@@ -40,8 +40,7 @@ static enum status refuse(struct engine *e, struct session *s, uint32_t set, str
              "the %s data of '%s' differs from the other workers' somewhere in its shards: copy the shards again",
              set_names[set], s->name);
     engine_refuse(e, s->control, s->name, REFUSE_DATASET, "%s", text);
-    if (m && m->active && !e->ledger.done)
-        TRY(engine_write_member(e, RECORD_MEMBER_EVICT, m->id, m->uuid, m->name, err));
+    TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     engine_progress(e);
     engine_emit_text(e, ENGINE_EVENT_EVICT, s->name, text);
     session_remove(&e->sessions, s);
