@@ -28,6 +28,8 @@ enum {
     WIRE_RANGES_MAX = 64,      /* ranges of one assignment */
     WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
     WIRE_NAMED_MAX = 4096,     /* deltas that one update acknowledges */
+    WIRE_PARTS_MAX = 64,       /* parts of one evaluation */
+    WIRE_EVAL_WINDOWS = 64,    /* a worker evaluates that many windows, in batches, between polls for messages */
     WIRE_UUID = 16,
     WIRE_KEY = 32, /* a CURVE public key */
 };
@@ -172,10 +174,11 @@ struct msg_heartbeat {
     uint64_t session;
     uint64_t sent_us; /* the worker's clock, echoed in the answer */
     uint64_t round;
-    uint32_t step, steps; /* of this round */
-    uint8_t state;        /* enum worker_state */
-    double step_s;        /* compute seconds of one inner step, smoothed; 0 = not known */
-    uint64_t eval_id;     /* evaluation in progress or finished last; 0 = none */
+    uint32_t step, steps;          /* of this round */
+    uint8_t state;                 /* enum worker_state */
+    double step_s;                 /* compute seconds of one inner step, smoothed; 0 = not known */
+    uint64_t eval_id;              /* evaluation in progress or finished last; 0 = none */
+    uint64_t train_hash, val_hash; /* of all tokens of the shards; 0: not known yet */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     uint64_t received, expected; /* bytes of the objects that it is downloading; expected 0: none, or not known yet */
@@ -201,6 +204,7 @@ struct msg_assign {
 struct msg_eval {
     uint64_t eval_id;      /* > 0, increasing */
     uint64_t start, count; /* validation windows, in file order */
+    uint64_t part;         /* windows of one part of the result; the last part may be shorter */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* evaluate exactly these */
 };
@@ -209,6 +213,8 @@ struct msg_eval_result {
     uint64_t session, eval_id, start, count;
     double loss_sum; /* nats, summed over tokens; NaN or infinite: the parameters give no finite loss */
     uint64_t tokens; /* 0: not evaluated, another worker must do it */
+    uint32_t n_parts;
+    double parts[WIRE_PARTS_MAX]; /* loss_sum of each part; another worker evaluates some of them, too */
 };
 
 struct msg_offer {
@@ -332,6 +338,12 @@ struct msg {
         struct msg_enrolled enrolled;
     };
 };
+
+/* The number of parts of `count` windows. part 0: UINT64_MAX. */
+static inline uint64_t msg_eval_parts(uint64_t count, uint64_t part)
+{
+    return part ? count / part + (count % part > 0) : UINT64_MAX;
+}
 
 /* "HELLO"; "?" for an unknown number. */
 const char *msg_name(enum msg_type type);

@@ -42,6 +42,7 @@
     }
 
 static const struct field number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
+static const struct field sum[] = {{.name = "sum", .kind = FIELD_F64_ANY}, END};
 static const struct field version[] = {U64(wire_version, version), U64(wire_version, hash), END};
 static const struct field range[] = {U64(wire_range, start), U64(wire_range, count), END};
 static const struct field step[] = {
@@ -102,6 +103,8 @@ static const struct field heartbeat[] = {
     U8(msg_heartbeat, state, 0, WORKER_FINISHED),
     F64(msg_heartbeat, step_s),
     U64(msg_heartbeat, eval_id),
+    U64(msg_heartbeat, train_hash),
+    U64(msg_heartbeat, val_hash),
     COUNT(msg_heartbeat, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_heartbeat, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
     U64(msg_heartbeat, received),
@@ -129,6 +132,7 @@ static const struct field eval[] = {
     U64_IN(msg_eval, eval_id, 1, UINT64_MAX),
     U64(msg_eval, start),
     U64(msg_eval, count),
+    U64_IN(msg_eval, part, 1, UINT64_MAX),
     COUNT(msg_eval, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_eval, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
     END,
@@ -140,6 +144,8 @@ static const struct field eval_result[] = {
     U64(msg_eval_result, count),
     F64_ANY(msg_eval_result, loss_sum),
     U64(msg_eval_result, tokens),
+    COUNT(msg_eval_result, n_parts, 0, WIRE_PARTS_MAX),
+    LIST(msg_eval_result, parts, n_parts, sum, WIRE_PARTS_MAX),
     END,
 };
 static const struct field offer[] = {
@@ -233,6 +239,7 @@ static const char *check_assign(const void *body)
 static const char *check_eval(const void *body)
 {
     const struct msg_eval *m = body;
+    if (msg_eval_parts(m->count, m->part) > WIRE_PARTS_MAX) return "more parts than a result holds";
     return range_wraps(m->start, m->count) ? "range ends beyond 64 bits" : NULL;
 }
 

@@ -23,7 +23,6 @@ enum {
     WAIT_LINE_US = 10000000, /* log a wait of this length, and again when it has doubled */
     ADDRESS_US = 3000000,    /* without an answer for this long, read the address again */
     FLUSH_US = 2000000,      /* time to send queued messages at the end */
-    EVAL_WINDOWS = 64,       /* validation windows between polls for messages */
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -174,25 +173,37 @@ static enum status train_round(struct trainer *t, struct err *err)
 
 /* --- evaluation --------------------------------------------------------------------------------------------------- */
 
+/* Adds the losses of the batches of windows [at, at + n) to the parts that the coordinator compares. A part consists of
+ * whole batches (coordinator/engine/engine_eval.c: part_windows). */
+static void add_to_parts(const struct trainer *t, uint64_t at, uint64_t n, const double *sums, uint64_t part,
+                         double parts[WIRE_PARTS_MAX])
+{
+    for (uint64_t i = 0; i < n; i += t->config.train.batch_size) {
+        assert((at + i) / part < WIRE_PARTS_MAX);
+        parts[(at + i) / part] += *sums++;
+    }
+}
+
 static enum status evaluate(struct trainer *t, struct err *err)
 {
-    double loss_sum = 0;
+    double loss_sum = 0, parts[WIRE_PARTS_MAX] = {0}, sums[WIRE_EVAL_WINDOWS];
     uint64_t tokens = 0, started = clock_monotonic_us();
     outer_loop_eval_begin(t->loop, started);
     assert(outer_loop_evaluation(t->loop)); /* outer_loop_want returned OUTER_EVAL */
     const struct msg_eval task = *outer_loop_evaluation(t->loop);
     /* Overwrites the trained parameters: each round starts from outer_loop_params. */
     TRY(replica_set_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));
-    for (uint64_t at = 0; at < task.count; at += EVAL_WINDOWS) {
+    for (uint64_t at = 0; at < task.count; at += WIRE_EVAL_WINDOWS) {
         double part = 0;
-        uint64_t part_tokens = 0, n = task.count - at < EVAL_WINDOWS ? task.count - at : EVAL_WINDOWS;
-        TRY(replica_eval(t->replica, &t->val, task.start + at, n, &part, &part_tokens, err));
+        uint64_t part_tokens = 0, n = task.count - at < WIRE_EVAL_WINDOWS ? task.count - at : WIRE_EVAL_WINDOWS;
+        TRY(replica_eval(t->replica, &t->val, task.start + at, n, &part, &part_tokens, sums, err));
+        add_to_parts(t, at, n, sums, task.part, parts);
         loss_sum += part;
         tokens += part_tokens;
         handle_messages(t, 0);
         if (stop_signal || outer_loop_want(t->loop) != OUTER_EVAL) return STATUS_OK;
     }
-    outer_loop_eval_done(t->loop, loss_sum, tokens, clock_monotonic_us());
+    outer_loop_eval_done(t->loop, loss_sum, tokens, parts, clock_monotonic_us());
     log_debug("evaluated %" PRIu64 " tokens in %.2f s", tokens, (double)(clock_monotonic_us() - started) / 1e6);
     return STATUS_OK;
 }
@@ -343,6 +354,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
     }
     train_end_skips(&t->skips);
+    data_hash_stop(&t->data_hash); /* uses the heartbeat of the loop */
     close_link(t, FLUSH_US);
     outer_loop_destroy(t->loop);
     train_setup_finish(t);

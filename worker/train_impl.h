@@ -8,6 +8,7 @@
 #include "common/config/schedule.h"
 #include "common/tensor/layout.h"
 #include "common/tensor/tokens.h"
+#include "worker/data_hash.h"
 #include "worker/device_share.h"
 #include "worker/link/link.h"
 #include "worker/outer/outer_loop.h"
@@ -49,7 +50,8 @@ struct trainer {
     struct gpu_share share; /* this worker's GPUs */
     struct layout layout;
     struct tokens train, val;
-    struct pool *pool; /* threads for updates, deltas and copies on the host */
+    struct data_hash data_hash; /* reads train and val in the background */
+    struct pool *pool;          /* threads for updates, deltas and copies on the host */
     struct replica *replica;
     struct lr_schedule schedule;
     char model_text[MODEL_TEXT_MAX];

@@ -1,4 +1,5 @@
 /* Builds model, data and optimizer from the run's configuration. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,7 @@ void train_setup_init(struct trainer *t, const struct train_options *options)
 
 void train_setup_finish(struct trainer *t)
 {
+    assert(!t->data_hash.started);
     replica_destroy(t->replica);
     pool_destroy(t->pool);
     tokens_close(&t->train);
@@ -224,6 +226,7 @@ enum status train_on_config(void *ctx, const struct msg_config *config, struct o
         return status;
     }
     log_setup(t);
+    data_hash_start(&t->data_hash, &t->train, &t->val, t->options->dir, outer_loop_heartbeat(t->loop));
     uint32_t seq = t->config.model.block_size;
     *model = (struct outer_model){
         .config = &t->config,

@@ -29,6 +29,10 @@ static void advance(struct engine *e, uint64_t now_us)
         shift_time(&e->sessions.sessions[i].moved_us, gap);
         shift_time(&e->sessions.sessions[i].idle_us, gap);
     }
+    for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
+        shift_time(&e->eval.shares[i].given_us, gap);
+        shift_time(&e->eval.shares[i].asked_us, gap);
+    }
     round_note_pause(&e->ledger.round, gap);
     shift_time(&e->done_us, gap);
 }

@@ -293,14 +293,6 @@ enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_ch
 
 /* --- outgoing objects --------------------------------------------------------------------------------------------- */
 
-/* The kept snapshot that has this version of a fragment. */
-static const struct checkpoint_info *snapshot_of(const struct engine *e, uint32_t fragment, uint64_t version)
-{
-    for (size_t i = e->n_kept; i-- > 0;)
-        if (e->kept[i].versions[fragment] == version) return &e->kept[i];
-    return NULL;
-}
-
 /* Bytes of an object; 0: it does not exist. */
 static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragment, uint64_t version)
 {
@@ -309,7 +301,7 @@ static uint64_t object_size(const struct engine *e, uint8_t kind, uint32_t fragm
         const struct update_entry *entry = update_log_find(&l->log, fragment, version);
         return entry ? entry->size : 0;
     }
-    if (!snapshot_of(e, fragment, version)) return 0;
+    if (!engine_snapshot_find(e, fragment, version)) return 0;
     return SNAPSHOT_HEAD_BYTES + l->layout.fragments[fragment].count * sizeof(float);
 }
 
@@ -371,12 +363,12 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     }
 }
 
-/* Reads snapshot bytes: a head, then floats of the checkpoint. The range may begin and end inside a float. */
+/* Reads snapshot bytes: a head, then floats. The range may begin and end inside a float. */
 static enum status read_snapshot(struct engine *e, const struct download_item *item, uint64_t size, uint8_t *dst,
                                  struct err *err)
 {
     const struct fragment *frag = &e->ledger.layout.fragments[item->fragment];
-    const struct checkpoint_info *info = snapshot_of(e, item->fragment, item->version);
+    const struct checkpoint_info *info = engine_snapshot_find(e, item->fragment, item->version);
     uint64_t at = item->at;
     assert(info && at + size <= item->total);
     if (at < SNAPSHOT_HEAD_BYTES) {
@@ -397,8 +389,7 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
         uint64_t count = left < 1024 ? left : 1024, bytes = count * sizeof(float) - skip;
         assert(left > 0);
         if (bytes > size) bytes = size;
-        TRY(e->store->ops->checkpoint_theta_read(e->store, info->round, &e->ledger.layout, frag->offset + first, buffer,
-                                                 count, err));
+        TRY(engine_snapshot_theta(e, info, frag->offset + first, buffer, count, err));
         memcpy(dst, (uint8_t *)buffer + skip, bytes);
         dst += bytes;
         at += bytes;

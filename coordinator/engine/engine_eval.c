@@ -1,11 +1,15 @@
 /* Evaluations: the coordinator splits the validation windows into shares, workers sum their losses, and the coordinator
  * sums the shares.
  *
- * - One worker at a time holds a share, under a fresh id. A worker returns its share when it falls silent, leaves, or
- *   has moved past the version.
+ * - One worker at a time holds a share, under a fresh id. A worker returns its share when it falls silent, leaves, has
+ *   moved past the version, or takes longer than share_limit_us.
+ * - A second worker evaluates a sample of each share, drawn after the first answer (engine_eval_judge.c). The value of
+ *   a share is always the first worker's, so the sum keeps its bits.
  * - Barrier: all workers share one evaluation between two rounds.
- * - Async: the worker whose delta was merged last takes the whole evaluation while the others continue.
- * - At the end of the run all workers share the whole validation set. */
+ * - Async: the worker whose delta was merged last takes the whole evaluation while the others continue. No other worker
+ *   has the same version, so only the bounds of engine_eval_judge.c apply.
+ * - At the end of the run all workers share the whole validation set.
+ * - An evaluation ends without a value if no worker gives one: the run must not wait without end. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +18,11 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "coordinator/engine/engine_impl.h"
+
+/* A share goes to another worker after twice median + 4 MAD of the measured time, at least 15 s. If there is no other
+ * worker, the evaluation ends after ten minutes or twice that limit. */
+static const double limit_k = 4;
+static const uint64_t limit_floor_us = 15000000, limit_unknown_us = 600000000, alone_floor_us = 600000000;
 
 static bool barrier(const struct engine *e)
 {
@@ -46,7 +55,7 @@ static bool can_evaluate(const struct engine *e, const struct session *s)
 {
     if (!s->id || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!m || m->work.open || engine_is_aside(e, m)) return false;
+    if (!m || m->work.open || m->false_evals || engine_is_aside(e, m)) return false;
     if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
     /* A member in step delivered all its work, so an older heartbeat may still say "training". A member whose work was
      * dropped may really be training. */
@@ -62,27 +71,53 @@ static void take_newest(struct engine *e)
     memcpy(e->eval.versions, r->versions, sizeof e->eval.versions);
 }
 
+/* Windows of one part. A part consists of whole batches: a worker sums WIRE_EVAL_WINDOWS windows at a time, in batches.
+ */
+static uint64_t part_windows(const struct engine *e, uint64_t count)
+{
+    uint64_t batch = e->config.train.batch_size;
+    uint64_t unit = WIRE_EVAL_WINDOWS % batch ? WIRE_EVAL_WINDOWS : batch;
+    return unit * msg_eval_parts(count, unit * WIRE_PARTS_MAX);
+}
+
+/* The number of shares: one for each worker that can take one. A worker that did not answer its last one counts only
+ * if no other worker can. */
+static uint32_t share_count(const struct engine *e, uint64_t windows, bool final)
+{
+    uint32_t n = 0, late = 0;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!can_evaluate(e, s)) continue;
+        n += !s->eval_late;
+        late += s->eval_late > 0;
+    }
+    if (!n) n = late;
+    if (!barrier(e) && !final) n = 1;
+    if (n > windows) n = (uint32_t)windows;
+    if (n > e->eval.cap) n = e->eval.cap;
+    return n ? n : 1; /* the next worker takes the whole evaluation */
+}
+
 static void start(struct engine *e, bool final)
 {
     const struct ledger *l = &e->ledger;
     struct eval_run *run = &e->eval;
     uint64_t windows = l->model.val_samples, part = e->config.train.eval_tokens / l->model.sample_tokens;
-    uint32_t n = 0;
     if (!final && part < windows) windows = part ? part : 1;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) n += can_evaluate(e, &e->sessions.sessions[i]);
-    if (!barrier(e) && !final) n = 1;
-    if (n > windows) n = (uint32_t)windows;
-    if (n > run->cap) n = run->cap;
-    if (!n) n = 1; /* the next worker takes the whole evaluation */
+    uint32_t n = share_count(e, windows, final);
     assert(!run->open && n <= run->cap && n <= windows);
     run->open = true;
     run->begun_us = e->now_us;
     run->final = final;
+    run->disputed = false;
+    run->serial++;
     take_newest(e);
     run->n = n;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t from = windows / n * i + (i < windows % n ? i : windows % n);
-        run->shares[i] = (struct eval_share){.start = from, .count = windows / n + (i < windows % n)};
+        uint64_t count = windows / n + (i < windows % n);
+        run->shares[i] = (struct eval_share){
+            .start = from, .count = count, .part = part_windows(e, count), .from = from, .n = count};
     }
 }
 
@@ -90,8 +125,9 @@ static void send_eval(struct engine *e, const struct session *s, const struct ev
 {
     struct msg m = {.type = MSG_EVAL,
                     .eval = {.eval_id = share->id,
-                             .start = share->start,
-                             .count = share->count,
+                             .start = share->from,
+                             .count = share->n,
+                             .part = share->part,
                              .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(m.eval.versions, e->eval.versions, e->ledger.layout.n_fragments * sizeof *m.eval.versions);
     engine_send_control(e, s, &m);
@@ -104,6 +140,8 @@ static void give(struct engine *e, struct eval_share *share, struct session *s)
     assert(e->eval.open && !share->done && !share->holder);
     share->id = ++e->eval_ids;
     share->holder = s->id;
+    share->given_us = e->now_us;
+    if (!share->asked_us) share->asked_us = e->now_us;
     send_eval(e, s, share);
     engine_refresh_ready(e, s);
 }
@@ -117,71 +155,163 @@ void engine_eval_prefer(struct engine *e, uint64_t session)
     give(e, &e->eval.shares[0], s);
 }
 
-/* Chooses the worker for a share. The worker that returned it would return it again, so it is the last choice: only if
- * no other worker can take it now or soon. Async: the share moves to a newer version, so any worker is good. */
-static struct session *choose_holder(struct engine *e, const struct eval_share *share)
+/* --- holders and their time --------------------------------------------------------------------------------------- */
+
+/* The limit from EVAL to the result. Nothing measured: training on a sample takes at least as long as evaluating it. */
+static uint64_t share_limit_us(const struct engine *e, uint64_t windows)
 {
-    struct session *again = NULL;
-    bool others = false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        bool returned = s->id == share->returned && (barrier(e) || e->eval.final);
-        if (can_evaluate(e, s) && !returned) return s;
-        if (can_evaluate(e, s)) again = s;
-        others = others || (s->id && engine_eval_holds(e, s) && !engine_is_silent(e, s));
-    }
-    return others ? NULL : again;
+    const struct round *r = &e->ledger.round;
+    struct deadline_limit arrival = deadline_of(&r->arrivals, limit_k, 0, UINT64_MAX / 8, 0);
+    double unknown_ns = (double)limit_unknown_us * 1e3 / (2 * (double)windows);
+    if (arrival.n) unknown_ns = (double)arrival.limit_us * 1e3 / ((double)r->p.sync_every * (double)r->p.step_samples);
+    struct deadline_limit limit =
+        deadline_of(&e->eval.window_ns, limit_k, 0, UINT64_MAX / 8, (uint64_t)fmin(unknown_ns, 1e18));
+    double us = 2e-3 * (double)limit.limit_us * (double)windows;
+    if (us < (double)limit_floor_us) return limit_floor_us;
+    return us < 1e18 ? (uint64_t)us : (uint64_t)1e18;
 }
 
-/* Takes shares from workers that left or are silent, and assigns free shares. */
-static void distribute(struct engine *e)
+/* The session may take the share soon: it still has another one, or it saves its state. */
+static bool will_be_free(const struct engine *e, const struct eval_share *share, const struct session *s)
 {
-    for (uint32_t i = 0; i < e->eval.n; i++) {
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (!s->id || !m || m->false_evals || engine_is_aside(e, m) || engine_is_silent(e, s)) return false;
+    if (engine_eval_holds(e, s)) return share->holder != s->id;
+    bool busy = s->last.state == WORKER_CATCHING_UP && m->in_step && s->eval_passed != e->eval.serial;
+    return busy && share->stage != EVAL_FIRST && e->now_us - share->asked_us < share_limit_us(e, share->n);
+}
+
+/* Chooses the worker for a share. A worker that returned a share of this evaluation, or did not answer its last EVAL,
+ * is the last choice: only for a first answer, and only if no other worker can take it now or soon (*soon_p). Async:
+ * the share moves to a newer version, so any worker is good. */
+static struct session *choose_holder(struct engine *e, const struct eval_share *share, bool *soon_p)
+{
+    struct session *again = NULL;
+    *soon_p = false;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        struct session *s = &e->sessions.sessions[i];
+        if (!s->id || engine_eval_answered(share, s->member)) continue;
+        bool returned = s->eval_passed == e->eval.serial && (barrier(e) || e->eval.final);
+        bool last = returned || s->eval_late;
+        if (can_evaluate(e, s) && !last) return s;
+        if (can_evaluate(e, s) && share->stage == EVAL_FIRST) again = s;
+        *soon_p = *soon_p || will_be_free(e, share, s);
+    }
+    return *soon_p ? NULL : again;
+}
+
+/* Workers are connected, and the evaluations of all of them were proven wrong. */
+static bool all_refused(const struct engine *e)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+        if (!s->id || engine_is_silent(e, s)) continue;
+        if (!m || !m->false_evals) return false;
+        any = true;
+    }
+    return any;
+}
+
+/* The holder has not answered in time. True: the share is free again. */
+static bool take_late(struct engine *e, struct eval_share *share, struct session *holder, const char **over_p)
+{
+    char text[WIRE_TEXT_MAX];
+    uint64_t limit = share_limit_us(e, share->n), alone = 2 * limit > alone_floor_us ? 2 * limit : alone_floor_us;
+    bool soon;
+    holder->eval_late = share->id;
+    holder->eval_passed = e->eval.serial;
+    if (share->stage == EVAL_FIRST && !choose_holder(e, share, &soon)) {
+        if (!soon && e->now_us - share->asked_us >= alone) *over_p = "no worker has answered in time";
+        return false;
+    }
+    snprintf(text, sizeof text, "its evaluation after round %llu is late: no result within %.0f s; another worker %s",
+             (unsigned long long)e->eval.round, (double)limit * 1e-6,
+             share->stage == EVAL_FIRST ? "gets its share" : "checks instead");
+    engine_emit_text(e, ENGINE_EVENT_FAULT, holder->name, text);
+    share->holder = 0;
+    engine_refresh_ready(e, holder);
+    return true;
+}
+
+static void assign_share(struct engine *e, struct eval_share *share, const char **over_p)
+{
+    bool soon;
+    struct session *s = choose_holder(e, share, &soon);
+    if (s)
+        give(e, share, s);
+    else if (!soon && share->stage != EVAL_FIRST)
+        engine_eval_settle(e, share);
+    else if (!soon && all_refused(e))
+        *over_p = "the results of all workers were refused";
+}
+
+/* Takes shares from workers that left, are silent or late, and assigns free shares. *over_p: why there is no value. */
+static void distribute(struct engine *e, const char **over_p)
+{
+    for (uint32_t i = 0; i < e->eval.n && !*over_p; i++) {
         struct eval_share *share = &e->eval.shares[i];
-        const struct session *holder = session_by_id(&e->sessions, share->holder);
+        struct session *holder = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
         if (share->holder && (!holder || engine_is_silent(e, holder))) {
             log_info("evaluation: giving the share of %s to another worker",
                      holder ? holder->name : "a worker that left");
-            share->holder = 0;
+            share->holder = share->asked_us = 0;
+        } else if (holder && e->now_us - share->given_us >= share_limit_us(e, share->n)) {
+            if (!take_late(e, share, holder, over_p)) continue;
         }
-        struct session *s = share->holder ? NULL : choose_holder(e, share);
-        if (s) give(e, share, s);
+        if (!share->holder) assign_share(e, share, over_p);
     }
 }
 
-static enum status finish(struct engine *e, struct err *err)
+/* --- the end of an evaluation ------------------------------------------------------------------------------------- */
+
+static void sum_shares(struct engine *e, struct record_eval *record)
+{
+    char text[WIRE_TEXT_MAX];
+    for (uint32_t i = 0; i < e->eval.n; i++) { /* in order of windows, so that the sum has the same bits every time */
+        const struct eval_share *share = &e->eval.shares[i];
+        assert(share->done && share->count > 0);
+        record->loss_sum += share->loss_sum;
+        record->tokens += share->count * e->ledger.model.sample_tokens;
+    }
+    if (isfinite(record->loss_sum)) return;
+    record->loss_sum = INFINITY; /* the journal gets one value for all kinds of NaN */
+    snprintf(text, sizeof text, "training diverged: the validation loss after round %llu is not finite; %s",
+             (unsigned long long)e->eval.round, config_divergence_advice(&e->config));
+    engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
+}
+
+/* over: why there is no value; NULL: there is one. */
+static enum status finish(struct engine *e, const char *over, struct err *err)
 {
     struct eval_run *run = &e->eval;
     struct record_eval record = {.clock = engine_clock(e), .round = run->round, .final = run->final};
     uint8_t body[RECORD_SMALL_MAX];
     struct writer w = writer_of(body, sizeof body);
     char text[WIRE_TEXT_MAX];
-    for (uint32_t i = 0; i < run->n; i++) { /* in order of windows, so that the sum has the same bits every time */
-        assert(run->shares[i].done && run->shares[i].tokens > 0);
-        record.loss_sum += run->shares[i].loss_sum;
-        record.tokens += run->shares[i].tokens;
-    }
-    if (!isfinite(record.loss_sum)) {
-        record.loss_sum = INFINITY; /* the journal gets one value for all kinds of NaN */
-        snprintf(text, sizeof text, "training diverged: the validation loss after round %llu is not finite; %s",
-                 (unsigned long long)run->round, config_divergence_advice(&e->config));
-        engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
-    }
+    if (!over) sum_shares(e, &record);
     assert(run->open && e->now_us >= run->begun_us);
     run->open = false;
     double eval_s = (double)(e->now_us - run->begun_us) * 1e-6;
     if (!run->final) pace_eval(&e->pace, eval_s);
     record_eval_encode(&record, &w);
     TRY(ledger_write(&e->ledger, RECORD_EVAL, body, w.pos, NULL, err));
-    struct engine_event event = {.kind = ENGINE_EVENT_EVAL,
-                                 .eval = {.round = run->round,
-                                          .version = run->versions[0],
-                                          .tokens = run->tokens,
-                                          .val_loss = record.loss_sum / (double)record.tokens,
-                                          .eval_s = eval_s}};
-    engine_emit(e, &event);
-    engine_watch_loss(e, run->round, event.eval.val_loss);
+    if (over) {
+        snprintf(text, sizeof text, "no validation loss after round %llu: %s", (unsigned long long)run->round, over);
+        engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
+    } else {
+        struct engine_event event = {.kind = ENGINE_EVENT_EVAL,
+                                     .eval = {.round = run->round,
+                                              .version = run->versions[0],
+                                              .tokens = run->tokens,
+                                              .val_loss = record.loss_sum / (double)record.tokens,
+                                              .eval_s = eval_s,
+                                              .disputed = run->disputed}};
+        engine_emit(e, &event);
+        engine_watch_loss(e, run->round, event.eval.val_loss);
+    }
     engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
@@ -191,32 +321,32 @@ static enum status finish(struct engine *e, struct err *err)
 enum status engine_eval_step(struct engine *e, bool *any_p, struct err *err)
 {
     bool final = false;
+    const char *over = NULL;
     if (!e->eval.open && due(e, &final) && (barrier(e) || final)) start(e, final);
     if (!e->eval.open) {
         if (e->info.pending && !due(e, &final) && !round_over(&e->ledger.round)) engine_flush_round(e, NAN, NAN);
         return STATUS_OK;
     }
-    distribute(e);
-    for (uint32_t i = 0; i < e->eval.n; i++)
+    distribute(e, &over);
+    for (uint32_t i = 0; i < e->eval.n && !over; i++)
         if (!e->eval.shares[i].done) return STATUS_OK;
     *any_p = true;
-    return finish(e, err);
+    return finish(e, over, err);
 }
 
 void engine_on_eval_result(struct engine *e, struct session *s, const struct msg_eval_result *m)
 {
+    if (m->eval_id == s->eval_late && m->tokens) s->eval_late = 0;
     for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
         struct eval_share *share = &e->eval.shares[i];
-        if (share->done || share->holder != s->id || share->id != m->eval_id || share->start != m->start ||
-            share->count != m->count)
+        if (share->done || share->holder != s->id || share->id != m->eval_id || share->from != m->start ||
+            share->n != m->count)
             continue;
         share->holder = 0;
-        share->returned = s->id;
-        if (m->tokens) { /* 0: the worker has moved past the version */
-            share->done = true;
-            share->loss_sum = m->loss_sum;
-            share->tokens = m->tokens;
-        }
+        if (m->tokens)
+            engine_eval_answer(e, share, s, m);
+        else /* the worker has moved past the version */
+            s->eval_passed = e->eval.serial;
         engine_refresh_ready(e, s);
     }
 }

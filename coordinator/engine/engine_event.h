@@ -77,6 +77,7 @@ struct engine_event_round {
 struct engine_event_eval {
     uint64_t round, version, tokens; /* of the evaluated parameters */
     double val_loss, eval_s;
+    bool disputed; /* two workers differ, and no third one could decide: the larger value counts */
 };
 
 struct engine_event_checkpoint {

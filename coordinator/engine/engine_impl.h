@@ -7,6 +7,7 @@
  *     engine_limits.c     which messages are read
  *     engine_access.c     keys, ENROL
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction, revoked workers
+ *     engine_dataset.c    hashes of the workers' data
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
  *     engine_gate.c       refusing outliers, putting members aside
@@ -14,8 +15,10 @@
  *     engine_places.c     whose place a new worker gets
  *     engine_model.c      the first JOIN: the run's model
  *     engine_data.c       deltas in, objects out
+ *     engine_snapshot.c   snapshots for workers without a saved state
  *     engine_metrics.c    METRICS
  *     engine_eval.c       evaluations
+ *     engine_eval_judge.c results of evaluations: refused, compared, disputed
  *     engine_checkpoint.c writing and removing checkpoints
  *     engine_round.c      writing records, and the round event that follows from them
  *     engine_session.c    heard, silent, ready
@@ -44,26 +47,41 @@ enum {
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
     ENGINE_LOSSES = 8,
+    ENGINE_DATA_VOTES = 8,      /* different hashes of one data set that are counted */
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
 };
 
+/* What a share waits for. */
+enum eval_stage {
+    EVAL_FIRST,  /* the sum over all its windows */
+    EVAL_SECOND, /* the sum over a sample of them, by another worker */
+    EVAL_THIRD   /* the two differ: the sum over the sample, by a third worker */
+};
+
 struct eval_share {
-    uint64_t id;           /* id of the EVAL message; 0: not assigned yet */
-    uint64_t start, count; /* validation windows */
-    uint64_t holder;       /* session that computes it; 0: none */
-    uint64_t returned;     /* the last session that answered; if `done` is false, without a result */
+    uint64_t start, count, part; /* validation windows, and windows of one part */
+    enum eval_stage stage;
     bool done;
-    double loss_sum;
-    uint64_t tokens;
+    uint64_t id;                 /* of the EVAL message of this stage; 0: not assigned yet */
+    uint64_t holder;             /* session that computes it; 0: none */
+    uint64_t given_us, asked_us; /* times of that EVAL and of the start of this stage; 0: none */
+    uint64_t from, n;            /* windows of this stage */
+
+    uint32_t first, second; /* members that answered these stages */
+    double loss_sum;        /* the first answer */
+    double parts[WIRE_PARTS_MAX];
+    double sample[2]; /* sums over the sample, of the first and the second */
 };
 
 struct eval_run {
-    bool open, final;
+    bool open, final, disputed;
     uint64_t begun_us;
+    uint64_t serial;        /* counts evaluations */
     uint64_t round, tokens; /* rounds done and tokens merged at these versions */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     struct eval_share *shares; /* [cap] */
     uint32_t n, cap;
+    struct deadline window_ns; /* measured time of a share, over its windows */
 };
 
 /* A finished round whose event waits for its evaluation. */
@@ -76,6 +94,12 @@ struct round_info {
 /* A text that was logged. */
 struct logged_text {
     uint64_t hash, logged_us; /* hash of the text; time of the line */
+};
+
+/* Members with the same data. */
+struct data_vote {
+    uint64_t hash;
+    uint32_t members;
 };
 
 /* A checkpoint that recovery found damaged and does without. */
@@ -126,6 +150,8 @@ struct engine {
     uint64_t retry_us;               /* next try of a full bulk lane; UINT64_MAX: no lane is full */
     uint64_t progress_us, notice_us; /* time of the last progress; time of the next "waiting for" line */
 
+    struct data_vote data_votes[2][ENGINE_DATA_VOTES]; /* training, validation; in order of arrival */
+
     struct round_info info;
     uint64_t rounds_reported; /* during recovery: from engine_options; then 0 */
     uint64_t seen_rounds;     /* rounds done at the last record */
@@ -141,6 +167,8 @@ struct engine {
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
+    struct checkpoint_info fresh;               /* the snapshot in the spool */
+    uint64_t fresh_us;                          /* time of its write; 0: none */
 
     struct rate_table rate;
     struct rate_needs rate_needs; /* of its limits */
@@ -224,6 +252,26 @@ void engine_eval_remind(struct engine *e, const struct session *s);
 /* async: makes the worker whose delta was merged last the evaluator. */
 void engine_eval_prefer(struct engine *e, uint64_t session);
 bool engine_eval_complete(const struct engine *e);
+
+/* --- engine_eval_judge.c --- */
+/* Takes a valid message of the share's holder: advances the share, or refuses the result. */
+void engine_eval_answer(struct engine *e, struct eval_share *share, const struct session *s,
+                        const struct msg_eval_result *m);
+/* No worker can give the second or third opinion: the share is done. */
+void engine_eval_settle(struct engine *e, struct eval_share *share);
+/* True: an answer of this member is part of the comparison, so it cannot be the next judge. */
+bool engine_eval_answered(const struct eval_share *share, uint32_t member);
+
+/* --- engine_snapshot.c --- */
+/* Writes a fresh snapshot for this worker if it saves bytes. Without disk space it keeps the older one. */
+void engine_snapshot_refresh(struct engine *e, const struct session *joiner);
+/* The newest snapshot that this worker may start from: the fresh one or a checkpoint. */
+const struct checkpoint_info *engine_snapshot_newest(const struct engine *e, const struct session *joiner);
+/* The snapshot that has this version of a fragment; NULL: none. */
+const struct checkpoint_info *engine_snapshot_find(const struct engine *e, uint32_t fragment, uint64_t version);
+/* Reads floats [first, first + count) of its theta. */
+enum status engine_snapshot_theta(struct engine *e, const struct checkpoint_info *info, uint64_t first, float *dst,
+                                  uint64_t count, struct err *err) MUST_CHECK;
 
 /* --- engine_metrics.c --- */
 void engine_on_metrics(struct engine *e, struct session *s, const struct msg_metrics *m);
@@ -313,6 +361,12 @@ enum status engine_gate(struct engine *e, const struct round_close *close, bool 
 /* --- engine_report.c --- */
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */
 void engine_emit_restart(struct engine *e);
+
+/* --- engine_dataset.c --- */
+/* Compares the hashes of this heartbeat with those of the other members; refuses sessions that differ. *refused_p: this
+ * session was among them and is removed. */
+enum status engine_check_data(struct engine *e, struct session *s, const struct msg_heartbeat *m, bool *refused_p,
+                              struct err *err) MUST_CHECK;
 
 /* --- engine_presence.c --- */
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m,

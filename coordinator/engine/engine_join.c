@@ -209,7 +209,7 @@ enum status engine_seat_all(struct engine *e, struct err *err)
 static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume)
 {
     const struct ledger *l = &e->ledger;
-    const struct checkpoint_info *newest = engine_newest(e);
+    const struct checkpoint_info *newest = engine_snapshot_newest(e, s);
     assert(newest && newest->n_fragments == l->layout.n_fragments);
     struct msg m = {.type = MSG_WELCOME,
                     .welcome = {.session = s->id,
@@ -284,6 +284,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     }
     TRY(seat(e, s, err));
     bool resume = can_resume(e, m);
+    if (!resume) engine_snapshot_refresh(e, s);
     send_welcome(e, s, m, resume);
     engine_progress(e);
     emit_joined(e, s->name, m, resume);

@@ -43,6 +43,9 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     if (m->state != s->last.state || m->round != s->last.round || m->step != s->last.step ||
         m->received != s->last.received)
         s->moved_us = e->now_us;
+    bool refused;
+    TRY(engine_check_data(e, s, m, &refused, err));
+    if (refused) return STATUS_OK;
     s->last = *m;
     s->beating = true;
     note_download(e, s);

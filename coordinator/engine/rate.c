@@ -12,7 +12,7 @@
  *   OBJECT     1 OFFER and its GETs an update; each is repeated after 2 s or more, and BIND with it
  *   CHUNK      those of its delta, once an update
  *   METRICS    1 a second, 1 at the end of a round, and 1 for each 256 steps; 16 after a new connection
- *   EVAL       1 for each share, repeated with the heartbeats
+ *   EVAL       1 for each share and each sample, repeated with the heartbeats
  *   STATUS     2 a second (atoll status)
  *   INVALID    none; 1 a second tells the other side what is wrong */
 void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs *needs)

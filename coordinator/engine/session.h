@@ -43,6 +43,8 @@ struct session {
     uint64_t ready_us;                 /* ready for work since then; 0: not ready */
     uint64_t step_round, step_tokens;  /* the round of its reported steps, and their tokens */
     uint32_t last_step;                /* the last reported step of that round */
+    uint64_t eval_passed;              /* serial of the evaluation in which it returned a share, or was late */
+    uint64_t eval_late;                /* id of the EVAL that it has not answered in time; 0: none */
     uint64_t strange, strange_us;      /* ignored step records not logged yet; time of the last line, 0: never */
     uint64_t skips, skips_logged_us;   /* skipped steps not logged yet; time of the last log line, 0: never */
     struct transfer up, down;          /* its delta; the objects that it downloads */
@@ -51,6 +53,7 @@ struct session {
     uint64_t sketch_round;             /* the sketch has the deltas of this round, + 1; 0: none */
     uint32_t sketch_parts;             /* fragments in it */
     bool sketch_compared;
+    uint64_t data_hashes[2]; /* of all training and validation tokens; 0: not known yet */
     struct download download;
     struct upload *uploads;  /* [n_fragments], owned */
     struct session_own *own; /* [n_fragments], owned */

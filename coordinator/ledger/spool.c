@@ -33,8 +33,8 @@ enum status spool_write(struct spool *spool, const char *folder, uint64_t offset
         ssize_t n = pwrite(spool->fd, (const char *)data + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
-            return err_set(err, status_of_errno(errno), "cannot write an incoming delta to the spool in %.300s: %s",
-                           folder, strerror(errno));
+            return err_set(err, status_of_errno(errno), "cannot write to the spool in %.300s: %s", folder,
+                           strerror(errno));
         assert(n > 0 && (size_t)n <= size - done);
         done += (size_t)n;
     }
@@ -46,8 +46,8 @@ enum status spool_read(struct spool *spool, uint64_t offset, void *dst, size_t s
     for (size_t done = 0; done < size;) {
         ssize_t n = spool->fd < 0 ? 0 : pread(spool->fd, (char *)dst + done, size - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return err_set(err, STATUS_IO, "cannot read a delta from the spool: %s", strerror(errno));
-        if (n == 0) return err_set(err, STATUS_CORRUPT, "a delta in the spool is shorter than written");
+        if (n < 0) return err_set(err, STATUS_IO, "cannot read the spool: %s", strerror(errno));
+        if (n == 0) return err_set(err, STATUS_CORRUPT, "data in the spool is shorter than written");
         assert((size_t)n <= size - done);
         done += (size_t)n;
     }

@@ -79,8 +79,8 @@ struct store_ops {
     enum status (*checkpoint_keep)(struct store *s, uint64_t round, struct err *err);
     enum status (*checkpoint_keep_end)(struct store *s, uint64_t round, struct err *err);
 
-    /* The spool holds incoming deltas, at offsets that the caller chooses, until the process ends. After spool_forget
-     * the caller does not read these bytes again. Whole blocks of SPOOL_ALIGN bytes return to the disk. */
+    /* The spool holds incoming deltas and a snapshot, at offsets that the caller chooses, until the process ends. After
+     * spool_forget the caller does not read these bytes again. Whole blocks of SPOOL_ALIGN bytes return to the disk. */
     enum status (*spool_write)(struct store *s, uint64_t offset, const void *data, size_t size, struct err *err);
     enum status (*spool_read)(struct store *s, uint64_t offset, void *dst, size_t size, struct err *err);
     void (*spool_forget)(struct store *s, uint64_t offset, uint64_t size);

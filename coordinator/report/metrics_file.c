@@ -192,6 +192,7 @@ static void put_eval(json_t *o, const struct engine_event_eval *e)
     json_put_real(o, "loss", e->val_loss);
     json_put_real(o, "val_loss", e->val_loss);
     json_put_real(o, "eval_s", e->eval_s);
+    if (e->disputed) json_object_set_new(o, "disputed", json_true());
 }
 
 static json_t *object_of(const struct engine_event *e)

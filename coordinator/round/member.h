@@ -85,6 +85,8 @@ struct member {
     struct gate_cosines cosines; /* of its deltas with those of the others */
     float cosine;                /* the last one; NaN: unknown */
     char refused[160];           /* why its last outlier was refused */
+    bool data_known[2];          /* its hash of the training and validation tokens was counted */
+    bool false_evals;            /* one of its evaluations was proven wrong: it evaluates no more */
 };
 
 enum { MEMBERS_MAX = 1 << 16 }; /* their encoded state, with 256 fragments each, fits into a checkpoint's head */

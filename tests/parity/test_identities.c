@@ -146,6 +146,7 @@ static void cluster_start(int workers, const char *const *settings)
 static void cluster_stop(void)
 {
     for (int i = 0; i < n_nodes; i++) {
+        data_hash_stop(&nodes[i].t.data_hash);
         outer_loop_destroy(nodes[i].t.loop);
         train_setup_finish(&nodes[i].t);
     }
@@ -193,13 +194,16 @@ static void train(struct trainer *t)
 
 static void evaluate(struct trainer *t)
 {
-    double loss = 0;
-    uint64_t tokens = 0;
+    double loss = 0, parts[WIRE_PARTS_MAX] = {0}, sums[256];
+    uint64_t tokens = 0, batch = t->config.train.batch_size;
     outer_loop_eval_begin(t->loop, now);
     const struct msg_eval *task = outer_loop_evaluation(t->loop);
+    assert_true(task->count <= 256 * batch);
     assert_int_equal(replica_set_params(t->replica, outer_loop_params(t->loop), NULL), STATUS_OK);
-    assert_int_equal(replica_eval(t->replica, &t->val, task->start, task->count, &loss, &tokens, NULL), STATUS_OK);
-    outer_loop_eval_done(t->loop, loss, tokens, now);
+    assert_int_equal(replica_eval(t->replica, &t->val, task->start, task->count, &loss, &tokens, sums, NULL),
+                     STATUS_OK);
+    for (uint64_t i = 0; i * batch < task->count; i++) parts[i * batch / task->part] += sums[i];
+    outer_loop_eval_done(t->loop, loss, tokens, parts, now);
 }
 
 static bool node_run(struct node *node)

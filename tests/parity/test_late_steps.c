@@ -201,7 +201,7 @@ static void test_eval_with_a_step_in_flight(void **state)
         uint64_t tokens;
         step(r, &beside, i);
         if (i > 1) continue; /* each slot has been in flight once */
-        assert_int_equal(replica_eval(r, &data, 7, 3 * BATCH, &loss, &tokens, NULL), STATUS_OK);
+        assert_int_equal(replica_eval(r, &data, 7, 3 * BATCH, &loss, &tokens, NULL, NULL), STATUS_OK);
         assert_int_equal(tokens, 3 * BATCH * model.block_size);
     }
     flush(r, &beside);

@@ -330,12 +330,12 @@ static void evaluate(const struct replica_config *config, const float *other, do
     steps(r, 0, 1, NULL);
     struct step_result result;
     assert_int_equal(step(r, 2, &result, NULL), STATUS_OK); /* the all-gather of the parameters is still in flight */
-    assert_int_equal(replica_eval(r, &data, 0, 50, live, &tokens, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, &data, 0, 50, live, &tokens, NULL, NULL), STATUS_OK);
     assert_int_equal(step(r, 3, &result, NULL), STATUS_OK);
-    assert_int_equal(replica_eval(r, &data, 0, 50, &again, &tokens, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, &data, 0, 50, &again, &tokens, NULL, NULL), STATUS_OK);
     assert_true(again < *live); /* after one more step */
     assert_int_equal(replica_set_params(r, other, NULL), STATUS_OK);
-    assert_int_equal(replica_eval(r, &data, 3, 50, given, &tokens, NULL), STATUS_OK);
+    assert_int_equal(replica_eval(r, &data, 3, 50, given, &tokens, NULL, NULL), STATUS_OK);
     replica_destroy(r);
 }
 

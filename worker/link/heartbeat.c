@@ -71,6 +71,15 @@ void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us)
     pthread_mutex_unlock(&p->lock);
 }
 
+void heartbeat_set_data(struct heartbeat *p, uint64_t train_hash, uint64_t val_hash)
+{
+    pthread_mutex_lock(&p->lock);
+    p->beat.train_hash = train_hash;
+    p->beat.val_hash = val_hash;
+    p->changed = true;
+    pthread_mutex_unlock(&p->lock);
+}
+
 bool heartbeat_take(struct heartbeat *p, uint64_t now_us, struct msg *m)
 {
     pthread_mutex_lock(&p->lock);

@@ -308,9 +308,10 @@ void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
     update_heartbeat(loop);
 }
 
-void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, uint64_t now_us)
+void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, const double *parts,
+                          uint64_t now_us)
 {
-    sync_eval_done(&loop->sync, loss_sum, tokens, now_us);
+    sync_eval_done(&loop->sync, loss_sum, tokens, parts, now_us);
     outer_loop_tick(loop, now_us);
 }
 

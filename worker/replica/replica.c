@@ -118,7 +118,7 @@ enum status replica_gradient(struct replica *r, const uint64_t *counters, size_t
 }
 
 enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t first, uint64_t count, double *loss_sum,
-                         uint64_t *tokens, struct err *err)
+                         uint64_t *tokens, double *sums, struct err *err)
 {
     struct batch_source source;
     TRY(batch_source_init(&source, val, r->seq, r->config.model.vocab_size, 0, true, err));
@@ -130,7 +130,9 @@ enum status replica_eval(struct replica *r, const struct tokens *val, uint64_t f
         for (size_t i = 0; i < n; i++) r->eval_counters[i] = first + done + i;
         TRY(ranks_order(r, ORDER_EVAL, &source, r->eval_counters, n, err));
         TRY(ranks_wait_slot(r, r->slot, err));
-        sum += loss_of_slot(r, r->slot, 1);
+        double loss = loss_of_slot(r, r->slot, 1);
+        sum += loss;
+        if (sums) *sums++ = loss;
         done += n;
     }
     *loss_sum = sum;

@@ -118,9 +118,10 @@ enum status replica_flush(struct replica *replica, struct step_result *result, s
 enum status replica_gradient(struct replica *replica, const uint64_t *counters, size_t n, const float **grad,
                              struct step_result *result, struct err *err) MUST_CHECK;
 /* Sums the losses (nats) of the live parameters over windows first .. first + count of `val`, in file order and in
- * double. Windows past the end are skipped; *tokens counts the others. */
+ * double. Windows past the end are skipped; *tokens counts the others. sums [count / batch_size, rounded up]: the loss
+ * of each batch of batch_size windows; NULL: not wanted. */
 enum status replica_eval(struct replica *replica, const struct tokens *val, uint64_t first, uint64_t count,
-                         double *loss_sum, uint64_t *tokens, struct err *err) MUST_CHECK;
+                         double *loss_sum, uint64_t *tokens, double *sums, struct err *err) MUST_CHECK;
 
 /* The optimizer, to save and restore its state between calls (inner_opt_read, inner_opt_write). */
 struct inner_opt *replica_optimizer(struct replica *replica);

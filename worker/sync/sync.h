@@ -237,7 +237,8 @@ bool sync_take_rollback(struct sync *s, uint32_t *fragment_p);
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us);
 void sync_eval_begin(struct sync *s, uint64_t now_us);
-void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, uint64_t now_us);
+/* parts [msg_eval_parts of the task]: loss_sum of each part; NULL with tokens 0. */
+void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, const double *parts, uint64_t now_us);
 void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us);
 
 #endif

@@ -183,7 +183,7 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
         }
         break;
     default: /* version, run, config, layout, data set, malformed: a retry gives the same answer */
-        if (!joining) break;
+        if (!joining && m->code != REFUSE_DATASET) break; /* the tokens are compared after joining, too */
         s->refused = m->code;
         sync_fail(s, m->text);
         break;

@@ -8,11 +8,12 @@
 
 static bool same_eval(const struct msg_eval *a, const struct msg_eval *b)
 {
-    return a->eval_id == b->eval_id && a->start == b->start && a->count == b->count &&
+    return a->eval_id == b->eval_id && a->start == b->start && a->count == b->count && a->part == b->part &&
            a->n_fragments == b->n_fragments && !memcmp(a->versions, b->versions, a->n_fragments * sizeof *a->versions);
 }
 
-static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
+/* parts: loss_sum of each part; NULL with tokens 0 */
+static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens, const double *parts)
 {
     struct sync_eval *e = &s->eval;
     assert(e->pending != e->running);
@@ -23,6 +24,10 @@ static void answer_eval(struct sync *s, double loss_sum, uint64_t tokens)
                                          .count = e->task.count,
                                          .loss_sum = loss_sum,
                                          .tokens = tokens};
+    if (!tokens) return;
+    e->result.n_parts = (uint32_t)msg_eval_parts(e->task.count, e->task.part);
+    assert(parts && e->result.n_parts <= WIRE_PARTS_MAX);
+    memcpy(e->result.parts, parts, e->result.n_parts * sizeof *parts);
 }
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
@@ -44,7 +49,7 @@ void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
         versions_passed = versions_passed || (s->holds && s->f[i].version > m->versions[i]);
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
     }
-    if (versions_passed) answer_eval(s, 0, 0);
+    if (versions_passed) answer_eval(s, 0, 0, NULL);
     sync_settle(s);
 }
 
@@ -67,11 +72,11 @@ void sync_eval_begin(struct sync *s, uint64_t now_us)
     s->state = WORKER_EVALUATING;
 }
 
-void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, uint64_t now_us)
+void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, const double *parts, uint64_t now_us)
 {
     (void)now_us;
     assert(!s->eval.running || s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED);
     if (s->state == WORKER_EVALUATING) s->state = WORKER_READY;
-    if (s->eval.running) answer_eval(s, loss_sum, tokens);
+    if (s->eval.running) answer_eval(s, loss_sum, tokens, parts);
     sync_settle(s);
 }

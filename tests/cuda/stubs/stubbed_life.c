@@ -93,7 +93,7 @@ static enum status train(struct replica *r, bool gradients, struct life_end *end
         TRY(replica_get_params(r, &params, &end->why));
     }
     memcpy(end->params, params, layout.n_params * sizeof *params);
-    return replica_eval(r, &data, 0, 2, &end->losses[LIFE_STEPS], &tokens, &end->why);
+    return replica_eval(r, &data, 0, 2, &end->losses[LIFE_STEPS], &tokens, NULL, &end->why);
 }
 
 void stubbed_live(const struct life *life, struct life_end *end)

@@ -23,9 +23,8 @@ static void play_turn(struct rig *r, int i, void (*each)(void))
 {
     struct msg m;
     if (rig_take(r, i, MSG_EVAL, &m)) {
-        struct msg result = {.type = MSG_EVAL_RESULT,
-                             .eval_result = {r->workers[i].session, m.eval.eval_id, m.eval.start, m.eval.count,
-                                             2.5 * (double)m.eval.count, m.eval.count}};
+        struct msg result;
+        rig_eval_result(r, i, &m, 2.5, &result);
         rig_say(r, r->workers[i].control, &result); /* no `each`: a restart loses shares */
     }
     while (rig_take(r, i, MSG_ASSIGN, &m)) {

@@ -467,6 +467,38 @@ size_t rig_get(struct rig *r, int worker, uint8_t kind, uint32_t fragment, uint6
     return size;
 }
 
+void rig_eval_result(const struct rig *r, int worker, const struct msg *eval, double per_token, struct msg *m)
+{
+    const struct msg_eval task = eval->eval;
+    double per_window = per_token * r->config.model.block_size;
+    *m = (struct msg){.type = MSG_EVAL_RESULT,
+                      .eval_result = {.session = r->workers[worker].session,
+                                      .eval_id = task.eval_id,
+                                      .start = task.start,
+                                      .count = task.count,
+                                      .loss_sum = per_window * (double)task.count,
+                                      .tokens = task.count * r->config.model.block_size,
+                                      .n_parts = (uint32_t)msg_eval_parts(task.count, task.part)}};
+    for (uint64_t i = 0; i * task.part < task.count; i++) {
+        uint64_t left = task.count - i * task.part;
+        m->eval_result.parts[i] = per_window * (double)(left < task.part ? left : task.part);
+    }
+}
+
+void rig_answer_evals(struct rig *r, int n_workers, double per_token)
+{
+    struct msg eval, result;
+    for (bool any = true; any;) {
+        any = false;
+        for (int i = 0; i < n_workers; i++) {
+            if (!rig_take(r, i, MSG_EVAL, &eval)) continue;
+            any = true;
+            rig_eval_result(r, i, &eval, per_token, &result);
+            rig_say(r, r->workers[i].control, &result);
+        }
+    }
+}
+
 uint64_t rig_theta_hash(const struct rig *r)
 {
     return layout_theta_hash(&r->layout, engine_theta(r->engine));

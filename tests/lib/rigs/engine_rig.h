@@ -109,6 +109,10 @@ void rig_catch_up(struct rig *r, int worker);
 void rig_play(struct rig *r, void (*each)(void));
 /* Request an object and join its chunks; returns its size, 0 without an answer. */
 size_t rig_get(struct rig *r, int worker, uint8_t kind, uint32_t fragment, uint64_t version, uint8_t *out, size_t cap);
+/* The worker's result of this EVAL, with the same loss for every token. */
+void rig_eval_result(const struct rig *r, int worker, const struct msg *eval, double per_token, struct msg *m);
+/* Answers all EVALs of these workers, until the engine sends no more. */
+void rig_answer_evals(struct rig *r, int n_workers, double per_token);
 uint64_t rig_theta_hash(const struct rig *r);
 
 #endif

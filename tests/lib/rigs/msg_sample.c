@@ -107,6 +107,8 @@ static void fill_heartbeat(struct source *s, struct msg_heartbeat *m)
     m->state = (uint8_t)(1 + up_to(s, WORKER_FINISHED - 1));
     m->step_s = real(s);
     m->eval_id = any(s);
+    m->train_hash = any(s);
+    m->val_hash = any(s);
     m->n_fragments = count(s, 1, LAYOUT_FRAGMENTS_MAX);
     numbers(s, m->versions, m->n_fragments);
     m->received = any(s);
@@ -256,6 +258,7 @@ static void fill_other(struct source *s, struct msg *m)
         m->eval.eval_id = 1 + (any(s) >> 1);
         m->eval.start = any(s) >> 1;
         m->eval.count = any(s) >> 1;
+        m->eval.part = 1 + m->eval.count / (1 + any(s) % WIRE_PARTS_MAX);
         m->eval.n_fragments = count(s, 1, LAYOUT_FRAGMENTS_MAX);
         numbers(s, m->eval.versions, m->eval.n_fragments);
         break;
@@ -266,6 +269,8 @@ static void fill_other(struct source *s, struct msg *m)
         m->eval_result.count = any(s) >> 1;
         m->eval_result.loss_sum = real(s);
         m->eval_result.tokens = any(s);
+        m->eval_result.n_parts = count(s, 0, WIRE_PARTS_MAX);
+        for (uint32_t i = 0; i < m->eval_result.n_parts; i++) m->eval_result.parts[i] = real(s);
         break;
     case MSG_OFFER: fill_offer(s, &m->offer); break;
     case MSG_CHUNK: fill_chunk(s, &m->chunk); break;

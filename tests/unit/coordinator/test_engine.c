@@ -50,12 +50,12 @@ static void test_run_reaches_its_end(void **state)
         assert_int_equal(m.eval.count, 5);
         assert_true(m.eval.start == 0 || m.eval.start == 5);
         windows |= 1u << m.eval.start;
-        struct msg result = {.type = MSG_EVAL_RESULT,
-                             .eval_result = {rig.workers[i].session, m.eval.eval_id, m.eval.start, m.eval.count,
-                                             (double)m.eval.count * 8 * 1.5, m.eval.count * 8}};
+        struct msg result;
+        rig_eval_result(&rig, i, &m, 1.5, &result);
         rig_say(&rig, rig.workers[i].control, &result);
     }
     assert_int_equal(windows, 1 | 1 << 5); /* each once */
+    rig_answer_evals(&rig, 2, 1.5);        /* and samples by the other worker */
     struct engine_summary sum;
     engine_summary(rig.engine, &sum);
     assert_true(sum.done);
@@ -257,8 +257,8 @@ static void test_run_ends_with_nonfinite_loss(void **state)
         rig_deliver_all(&rig, 1, 1.0f);
     }
     rig_expect(&rig, 0, MSG_EVAL, &m);
-    struct msg result = {.type = MSG_EVAL_RESULT,
-                         .eval_result = {rig.workers[0].session, m.eval.eval_id, m.eval.start, m.eval.count, NAN, 80}};
+    struct msg result;
+    rig_eval_result(&rig, 0, &m, NAN, &result);
     rig_say(&rig, rig.workers[0].control, &result);
     struct engine_summary sum;
     engine_summary(rig.engine, &sum);

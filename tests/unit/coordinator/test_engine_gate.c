@@ -339,9 +339,8 @@ static void play_evaluated(double loss)
     play_round(1, -1, 0);
     rig_expect(&rig, 0, MSG_EVAL, &m);
     while (rig_take(&rig, 0, MSG_EVAL, &m)) continue; /* repeated */
-    struct msg result = {.type = MSG_EVAL_RESULT,
-                         .eval_result = {rig.workers[0].session, m.eval.eval_id, m.eval.start, m.eval.count,
-                                         loss * (double)m.eval.count * 8, m.eval.count * 8}};
+    struct msg result;
+    rig_eval_result(&rig, 0, &m, loss, &result);
     rig_say(&rig, rig.workers[0].control, &result);
     rig_catch_up(&rig, 0);
 }

@@ -190,7 +190,8 @@ static void test_full_run_and_taken_name_are_refused(void **state)
 static void test_late_joiner_starts_from_snapshot(void **state)
 {
     (void)state;
-    const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", NULL};
+    const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", "codec.up=int8:16", "codec.down=int8:16",
+                              NULL}; /* one update is smaller than a snapshot */
     uint8_t object[8192];
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -392,11 +393,66 @@ static void test_suspended_coordinator_evicts_no_worker(void **state)
     rig_close(&rig);
 }
 
-static void answer(int worker, const struct msg *eval, uint64_t tokens)
+static void say_data(int worker, uint64_t train_hash, uint64_t val_hash)
 {
-    struct msg m = {.type = MSG_EVAL_RESULT,
-                    .eval_result = {rig.workers[worker].session, eval->eval.eval_id, eval->eval.start, eval->eval.count,
-                                    3.0 * (double)tokens, tokens}};
+    struct msg m = {.type = MSG_HEARTBEAT,
+                    .heartbeat = {.session = rig.workers[worker].session,
+                                  .state = WORKER_TRAINING,
+                                  .train_hash = train_hash,
+                                  .val_hash = val_hash,
+                                  .n_fragments = rig.layout.n_fragments}};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+static void expect_data_refusal(int worker, const char *set)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_DATASET);
+    char want[64];
+    snprintf(want, sizeof want, "the %s data of 'worker-%d' differs", set, worker);
+    assert_non_null(strstr(m.refuse.text, want));
+}
+
+/* Workers report the hash of all tokens some time after they joined. A worker that differs from most loses its place,
+ * and its samples go to others. */
+static void test_worker_with_other_tokens_is_refused(void **state)
+{
+    (void)state;
+    const char *settings[] = {"coordinator.min_workers=3", "train.max_steps=20", "coordinator.quorum=2", NULL};
+    for (int odd = 0; odd < 3; odd++) {
+        rig_open(&rig, settings);
+        for (int i = 0; i < 3; i++) rig_join(&rig, i);
+        for (int i = 0; i < 3; i++) rig_assigned(&rig, i);
+        rig_forget(&rig);
+        say_data(0, 0, 0); /* not known yet */
+        for (int i = 0; i < 3; i++) say_data(i, i == odd ? 7 : 5, 6);
+        for (int i = 0; i < 3; i++) say_data(i, i == odd ? 7 : 5, 6);
+        expect_data_refusal(odd, "training");
+        if (odd == 0) expect_data_refusal(1, "training"); /* of two, the later one: it comes back */
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), odd ? 1 : 2);
+        rig_join(&rig, odd == 2 ? 0 : 2); /* the others stay, or may return */
+        say_data(odd == 2 ? 0 : 2, 5, 6);
+        rig_expect_none(&rig, odd == 2 ? 0 : 2, MSG_REFUSE);
+        rig_join(&rig, odd);
+        say_data(odd, 7, 6);
+        expect_data_refusal(odd, "training");
+        rig_close(&rig);
+    }
+    rig_open(&rig, settings);
+    for (int i = 0; i < 3; i++) rig_join(&rig, i);
+    say_data(0, 5, 6);
+    say_data(2, 5, 8);
+    expect_data_refusal(2, "validation");
+    rig_close(&rig);
+}
+
+/* can false: the worker returns its share. */
+static void answer(int worker, const struct msg *eval, bool can)
+{
+    struct msg m;
+    rig_eval_result(&rig, worker, eval, 3, &m);
+    if (!can) m.eval_result.tokens = 0;
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
@@ -415,7 +471,7 @@ static void test_share_of_silent_worker_is_reassigned(void **state)
     for (int i = 0; i < 2; i++) rig_expect(&rig, i, MSG_EVAL, &first[i]);
     assert_int_equal(first[0].eval.count + first[1].eval.count, 8); /* 64 tokens of 8 */
     rig_expect_none(&rig, 0, MSG_ASSIGN);                           /* the next round waits */
-    answer(0, &first[0], 32);
+    answer(0, &first[0], true);
     rig_beat(&rig, 0, WORKER_READY);
     rig_forget(&rig);
     rig_wait(&rig, 2000000);
@@ -424,13 +480,13 @@ static void test_share_of_silent_worker_is_reassigned(void **state)
     rig_expect(&rig, 0, MSG_EVAL, &second);
     assert_int_equal(second.eval.start, first[1].eval.start);
     assert_true(second.eval.eval_id > first[1].eval.eval_id);
-    answer(1, &first[1], 32);
+    answer(1, &first[1], true);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
-    answer(0, &second, 0); /* "cannot": the share is assigned again */
+    answer(0, &second, false); /* "cannot": the share is assigned again */
     rig_beat(&rig, 0, WORKER_READY);
     while (rig_take(&rig, 0, MSG_EVAL, &m) || rig_take(&rig, 1, MSG_EVAL, &m)) second = m;
     rig_expect_none(&rig, 0, MSG_ASSIGN);
-    for (int i = 0; i < 2; i++) answer(i, &second, 32);
+    for (int i = 0; i < 2; i++) answer(i, &second, true);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
     rig_assigned(&rig, 0);
     assert_int_equal(rig.workers[0].task.round, 1);
@@ -452,14 +508,14 @@ static void test_returned_share_goes_to_other_worker(void **state)
     rig_expect(&rig, 0, MSG_EVAL, &mine);
     rig_expect(&rig, 1, MSG_EVAL, &other);
     rig_forget(&rig);
-    answer(0, &mine, 0);
+    answer(0, &mine, false);
     rig_beat(&rig, 0, WORKER_READY);
     rig_expect_none(&rig, 0, MSG_EVAL); /* not the same share again: the other worker will finish soon */
-    answer(1, &other, 32);
+    answer(1, &other, true);
     rig_expect_none(&rig, 0, MSG_EVAL);
     rig_expect(&rig, 1, MSG_EVAL, &m);
     assert_int_equal(m.eval.start, mine.eval.start);
-    answer(1, &m, 32);
+    answer(1, &m, true);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
     for (int i = 0; i < 2; i++) {
         rig_beat(&rig, i, WORKER_READY);
@@ -504,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_leaving_worker_returns_its_samples),
         cmocka_unit_test(test_silent_worker_is_evicted),
         cmocka_unit_test(test_suspended_coordinator_evicts_no_worker),
+        cmocka_unit_test(test_worker_with_other_tokens_is_refused),
         cmocka_unit_test(test_share_of_silent_worker_is_reassigned),
         cmocka_unit_test(test_returned_share_goes_to_other_worker),
         cmocka_unit_test(test_ddp_is_independent_of_fragments),

@@ -12,6 +12,7 @@
 #include "common/base/mem.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/store_mem.h"
 #include "wire/object.h"
 
 static struct rig rig;
@@ -233,6 +234,97 @@ static enum status numbers(struct store *s, uint64_t *out, size_t cap, size_t *n
 }
 
 /* A checkpoint.keep of 0 keeps every checkpoint. */
+static size_t snapshot_bytes(int worker, uint64_t version, const float *theta)
+{
+    size_t all = 0;
+    for (uint32_t f = 0; f < 2; f++) {
+        static uint8_t object[8192];
+        const struct fragment *frag = &rig.layout.fragments[f];
+        size_t size = rig_get(&rig, worker, OBJECT_SNAPSHOT, f, version, object, sizeof object);
+        assert_int_equal(size, SNAPSHOT_HEAD_BYTES + frag->count * 4);
+        assert_memory_equal(object + SNAPSHOT_HEAD_BYTES, theta + frag->offset, frag->count * 4);
+        all += size;
+    }
+    return all;
+}
+
+static void play_rounds(int n)
+{
+    for (int i = 0; i < n; i++) {
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 1);
+    }
+}
+
+/* A late joiner loads theta of the current versions, not the newest checkpoint and all updates after it. */
+static void test_late_joiner_gets_fresh_snapshot(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", NULL};
+    struct msg m;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    play_rounds(5);
+    rig_assigned(&rig, 0);
+    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type,
+                     MSG_CREDIT); /* in the middle of a round: one fragment is closed */
+    uint64_t hash = rig_theta_hash(&rig), spooled = store_mem_counts(rig.store).spooled;
+    rig_join(&rig, 1);
+    assert_false(rig.workers[1].resume);
+    assert_int_equal(rig.workers[1].versions[0], 6);
+    assert_int_equal(rig.workers[1].versions[1], 5);
+    assert_int_equal(store_mem_counts(rig.store).spooled - spooled, RIG_PARAMS * sizeof(float));
+    assert_true(rig_theta_hash(&rig) == hash);
+    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
+    rig_catch_up(&rig, 0);
+    rig_catch_up(&rig, 1);
+    rig_assigned(&rig, 0);
+    /* The next joiner uses the same snapshot while that saves bytes. */
+    spooled = store_mem_counts(rig.store).spooled;
+    rig_join(&rig, 2);
+    assert_int_equal(rig.workers[2].versions[1], 5);
+    assert_int_equal(store_mem_counts(rig.store).spooled, spooled);
+    rig_close(&rig);
+    /* A worker that still loads it keeps it. After that a new one replaces it, and the old one is gone. */
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    play_rounds(3);
+    rig_join(&rig, 1);
+    rig_beat(&rig, 1, WORKER_CATCHING_UP);
+    float theta[RIG_PARAMS];
+    memcpy(theta, engine_theta(rig.engine), sizeof theta);
+    play_rounds(1);
+    assert_int_equal(snapshot_bytes(1, 3, theta), 2 * SNAPSHOT_HEAD_BYTES + sizeof theta);
+    rig_join(&rig, 2);
+    assert_int_equal(rig.workers[2].versions[0], 3);
+    rig_beat(&rig, 1, WORKER_READY);
+    rig_beat(&rig, 2, WORKER_READY);
+    play_rounds(1);
+    rig_join(&rig, 3);
+    assert_int_equal(rig.workers[3].versions[0], 5);
+    snapshot_bytes(3, 5, engine_theta(rig.engine));
+    m = (struct msg){.type = MSG_GET,
+                     .get = {.session = rig.workers[1].session, .kind = OBJECT_SNAPSHOT, .version = 3, .length = 99}};
+    rig_say(&rig, rig.workers[1].control, &m);
+    rig_expect(&rig, 1, MSG_REFUSE, &m);
+    assert_int_equal(m.refuse.code, REFUSE_GONE);
+    rig_close(&rig);
+}
+
+/* Small updates: the checkpoint and a few of them are less than another snapshot. */
+static void test_small_updates_need_no_fresh_snapshot(void **state)
+{
+    (void)state;
+    const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", "codec.up=int8:16", "codec.down=int8:16",
+                              NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    play_rounds(1);
+    rig_join(&rig, 1);
+    assert_int_equal(rig.workers[1].versions[0], 0);
+    rig_close(&rig);
+}
+
 static void test_keep_0_keeps_every_checkpoint(void **state)
 {
     (void)state;
@@ -319,6 +411,8 @@ int main(void)
         cmocka_unit_test(test_updates_are_kept_for_workers_behind),
         cmocka_unit_test(test_updates_are_not_kept_for_late_worker),
         cmocka_unit_test(test_keep_0_keeps_every_checkpoint),
+        cmocka_unit_test(test_late_joiner_gets_fresh_snapshot),
+        cmocka_unit_test(test_small_updates_need_no_fresh_snapshot),
         cmocka_unit_test(test_undeletable_files_do_not_stop_run),
         cmocka_unit_test(test_updates_are_kept_for_older_states),
     };

@@ -40,17 +40,11 @@ static void test_diverged_round_affects_only_its_line(void **state)
     rig_close(&rig);
 }
 
-static void answer_eval(int worker, double loss_sum)
+static void answer_eval(int worker, double per_token)
 {
-    struct msg m;
-    rig_expect(&rig, worker, MSG_EVAL, &m);
-    m = (struct msg){.type = MSG_EVAL_RESULT,
-                     .eval_result = {.session = rig.workers[worker].session,
-                                     .eval_id = m.eval.eval_id,
-                                     .start = m.eval.start,
-                                     .count = m.eval.count,
-                                     .tokens = 8,
-                                     .loss_sum = loss_sum}};
+    struct msg m, eval;
+    rig_expect(&rig, worker, MSG_EVAL, &eval);
+    rig_eval_result(&rig, worker, &eval, per_token, &m);
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
@@ -66,7 +60,7 @@ static void test_line_waits_for_validation(void **state)
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
     rig_catch_up(&rig, 0);
     rig_beat(&rig, 0, WORKER_READY);
-    answer_eval(0, 12);
+    answer_eval(0, 1.5);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
     assert_true(last_event(ENGINE_EVENT_ROUND)->round.val_loss == 1.5);
     rig_close(&rig);
@@ -89,7 +83,7 @@ static void test_next_process_writes_missing_line(void **state)
         rig_catch_up(&rig, 0);
         rig_join(&rig, 0);
         rig.socket = 50;
-        answer_eval(0, 12);
+        answer_eval(0, 1.5);
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
         const struct engine_event_round *event = &last_event(ENGINE_EVENT_ROUND)->round;
         assert_int_equal(event->round, round);
@@ -124,7 +118,7 @@ static void test_async_loss_keeps_tokens_of_its_version(void **state)
     rig_assigned(&rig, 0);
     assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
     assert_int_equal(last_event(ENGINE_EVENT_UPDATE)->update.tokens, 48);
-    answer_eval(1, 12);
+    answer_eval(1, 1.5);
     const struct engine_event_eval *event = &last_event(ENGINE_EVENT_EVAL)->eval;
     assert_int_equal(event->round, 1);
     assert_int_equal(event->version, 2);

@@ -256,26 +256,28 @@ static void test_evaluation_is_independent_of_split(void **state)
 {
     (void)state;
     uint64_t windows = (N_TOKENS - 1) / model.block_size, tokens, part_tokens;
-    double want = 0, got, part;
+    double want = 0, got, part, sums[8];
     for (uint32_t ranks = 1; ranks <= 2; ranks++) {
         struct replica_config config = config_of(ranks, 2, BATCH, 1);
         config.eval_only = ranks == 2;
         struct replica *r = open_replica(&config);
         struct err err = {0};
-        assert_int_equal(replica_eval(r, &data, 0, UINT64_MAX, &got, &tokens, &err), STATUS_OK);
+        assert_int_equal(replica_eval(r, &data, 0, UINT64_MAX, &got, &tokens, NULL, &err), STATUS_OK);
         assert_int_equal(tokens, windows * model.block_size);
         if (ranks == 1) want = got;
         assert_true(fabs(got - want) < 1e-6 * want);
         assert_true(got / (double)tokens > 2 && got / (double)tokens < 5); /* untrained: about log(32) = 3.47 */
         double sum = 0;
         for (uint64_t first = 0; first < windows; first += 37) {
-            assert_int_equal(replica_eval(r, &data, first, 37, &part, &part_tokens, &err), STATUS_OK);
+            assert_int_equal(replica_eval(r, &data, first, 37, &part, &part_tokens, NULL, &err), STATUS_OK);
             sum += part;
             tokens -= part_tokens;
         }
         assert_int_equal(tokens, 0);
         assert_true(fabs(sum - want) < 1e-6 * want);
-        assert_int_equal(replica_eval(r, &data, windows, 5, &part, &part_tokens, &err), STATUS_OK);
+        assert_int_equal(replica_eval(r, &data, 0, 2 * BATCH + 1, &part, &part_tokens, sums, &err), STATUS_OK);
+        assert_true(part == sums[0] + sums[1] + sums[2] && sums[2] > 0 && sums[2] < sums[0]);
+        assert_int_equal(replica_eval(r, &data, windows, 5, &part, &part_tokens, NULL, &err), STATUS_OK);
         assert_true(part == 0 && part_tokens == 0);
         replica_destroy(r);
     }

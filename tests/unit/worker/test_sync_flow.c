@@ -442,11 +442,14 @@ static void test_evaluation_waits_for_its_version(void **state)
     assert_false(sync_wants_training(&sync_rig.s)); /* evaluation first */
     sync_eval_begin(&sync_rig.s, sync_rig.now);
     sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* repeated during the evaluation */
-    sync_eval_done(&sync_rig.s, 12.5, 100, sync_rig.now);
+    const double parts[] = {8, 4.5};
+    sync_eval_done(&sync_rig.s, 12.5, 100, parts, sync_rig.now);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
     assert_true(sync_rig.s.eval.result.loss_sum == 12.5);
     assert_int_equal(sync_rig.s.eval.result.tokens, 100);
+    assert_int_equal(sync_rig.s.eval.result.n_parts, 2); /* 7 windows in parts of 4 */
+    assert_true(sync_rig.s.eval.result.parts[1] == 4.5);
     assert_true(sync_wants_training(&sync_rig.s));
     sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* the answer was lost */
     sync_rig_drain(n);

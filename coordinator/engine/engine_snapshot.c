@@ -1,0 +1,107 @@
+/* Snapshots: theta at one version, for workers without a saved state. A checkpoint is a snapshot. A late joiner would
+ * also need every update since the newest checkpoint, which may be many times the model.
+ *
+ * - When these updates have more bytes than theta, a JOIN writes theta to the spool as a fresh snapshot. A checkpoint
+ *   would have to wait for the end of the round, and for its fsync.
+ * - Joins cannot force many writes: between two of them the run publishes more update bytes than a write has.
+ * - The spool holds one fresh snapshot. It is not replaced while a worker loads it, and it ends with the process; GET
+ * is then refused, and the worker joins again. */
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "coordinator/engine/engine_impl.h"
+
+static uint64_t theta_bytes(const struct engine *e)
+{
+    return e->ledger.layout.n_params * sizeof(float);
+}
+
+/* Behind the slots of all uploads. */
+static uint64_t spool_offset(const struct engine *e)
+{
+    return outer_state_spool_at(&e->ledger.outer, e->sessions.cap, 0, SPOOL_ALIGN);
+}
+
+/* Barrier: a worker with an open assignment trains it again, so it must not start after the assignment's versions. */
+static bool is_usable(const struct engine *e, const struct session *s, const uint64_t *versions)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (!m || !m->work.open || e->config.train.method == METHOD_ASYNC) return true;
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
+        if (versions[f] > m->work.versions[f]) return false;
+    return true;
+}
+
+const struct checkpoint_info *engine_snapshot_newest(const struct engine *e, const struct session *joiner)
+{
+    const struct checkpoint_info *newest = engine_newest(e);
+    if (!e->fresh_us || !is_usable(e, joiner, e->fresh.versions)) return newest;
+    for (uint32_t f = 0; f < newest->n_fragments; f++)
+        if (e->fresh.versions[f] > newest->versions[f]) return &e->fresh; /* snapshots are ordered in time */
+    return newest;
+}
+
+const struct checkpoint_info *engine_snapshot_find(const struct engine *e, uint32_t fragment, uint64_t version)
+{
+    if (e->fresh_us && e->fresh.versions[fragment] == version) return &e->fresh;
+    for (size_t i = e->n_kept; i-- > 0;)
+        if (e->kept[i].versions[fragment] == version) return &e->kept[i];
+    return NULL;
+}
+
+enum status engine_snapshot_theta(struct engine *e, const struct checkpoint_info *info, uint64_t first, float *dst,
+                                  uint64_t count, struct err *err)
+{
+    const struct store_ops *ops = e->store->ops;
+    if (info != &e->fresh)
+        return ops->checkpoint_theta_read(e->store, info->round, &e->ledger.layout, first, dst, count, err);
+    return ops->spool_read(e->store, spool_offset(e) + first * sizeof *dst, dst, count * sizeof *dst, err);
+}
+
+static uint64_t bytes_since(const struct engine *e, const struct checkpoint_info *info)
+{
+    const struct ledger *l = &e->ledger;
+    uint64_t bytes = 0;
+    for (uint32_t f = 0; f < info->n_fragments; f++)
+        for (uint64_t v = info->versions[f] + 1; v <= l->round.versions[f]; v++) {
+            const struct update_entry *entry = update_log_find(&l->log, f, v);
+            assert(entry);
+            bytes += entry->size;
+        }
+    return bytes;
+}
+
+/* A worker that joined since the fresh snapshot was written may still load it. */
+static bool is_loaded_by_another(const struct engine *e, const struct session *joiner)
+{
+    for (uint32_t i = 0; i < e->sessions.cap && e->fresh_us; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id || s == joiner || s->joined_us < e->fresh_us || engine_is_silent(e, s)) continue;
+        if (!s->beating || s->last.state == WORKER_CATCHING_UP) return true;
+    }
+    return false;
+}
+
+void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
+{
+    const struct ledger *l = &e->ledger;
+    const struct checkpoint_info *newest = engine_snapshot_newest(e, joiner);
+    uint64_t bytes = bytes_since(e, newest);
+    struct err why = {0};
+    if (bytes <= theta_bytes(e) || !is_usable(e, joiner, l->round.versions) || is_loaded_by_another(e, joiner)) return;
+    e->fresh_us = 0;
+    if (e->store->ops->spool_write(e->store, spool_offset(e), l->outer.theta, theta_bytes(e), &why) != STATUS_OK) {
+        log_warn("%s: %s starts from a checkpoint and %.1f MB of updates", why.msg, joiner->name, (double)bytes * 1e-6);
+        e->store->ops->spool_forget(e->store, spool_offset(e), theta_bytes(e));
+        return;
+    }
+    e->fresh = (struct checkpoint_info){.n_fragments = l->layout.n_fragments};
+    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
+        e->fresh.versions[f] = l->round.versions[f];
+        e->fresh.hashes[f] = l->outer.fragments[f].hash;
+    }
+    e->fresh_us = e->now_us;
+    log_info("wrote a snapshot for %s: %.1f MB instead of %.1f MB of updates since the last one", joiner->name,
+             (double)theta_bytes(e) * 1e-6, (double)bytes * 1e-6);
+}
