@@ -36,6 +36,7 @@ enum {
 struct connection {
     struct sockaddr_in6 peer;
     uint64_t accepted_us;
+    uint64_t succeeded;      /* handshakes of the socket before this connection */
     uint32_t next, previous; /* in the list of pending connections, oldest first; NONE: the end */
     uint16_t bucket;         /* of the peer's address, below ADDRESSES */
     bool open, pending;
@@ -52,6 +53,8 @@ struct zmq_guard {
     uint32_t open_max, pending_max;
     uint16_t held[ADDRESSES]; /* pending connections of each bucket */
     bool handshake_failed;    /* the next DISCONNECTED belongs to this failure */
+    uint64_t succeeded;       /* handshakes so far */
+    uint64_t refused;         /* connections with a refused key that are not yet closed: the key check logs them */
     struct strangers strangers;
 };
 
@@ -128,7 +131,11 @@ static void on_accepted(struct zmq_guard *g, uint32_t fd)
     struct connection *c = &g->connections[fd];
     if (c->pending) settle(g, fd);
     g->n_open += !c->open;
-    *c = (struct connection){.accepted_us = clock_monotonic_us(), .next = NONE, .previous = g->newest, .open = true};
+    *c = (struct connection){.accepted_us = clock_monotonic_us(),
+                             .succeeded = g->succeeded,
+                             .next = NONE,
+                             .previous = g->newest,
+                             .open = true};
     peer_of((int)fd, &c->peer);
     c->bucket = bucket_of(&c->peer);
     c->pending = true;
@@ -144,7 +151,11 @@ static void on_disconnected(struct zmq_guard *g, uint32_t fd)
 {
     struct connection *c = &g->connections[fd];
     if (c->pending) settle(g, fd);
-    if (c->open && g->handshake_failed) {
+    /* If no handshake at all succeeded in the meantime, this one did not. */
+    bool unknown = c->open && (g->handshake_failed || c->succeeded == g->succeeded);
+    if (unknown && g->refused) {
+        g->refused--;
+    } else if (unknown) {
         char address[sizeof g->strangers.address] = "";
         socklen_t size = c->peer.sin6_family == AF_INET6 ? sizeof c->peer : sizeof(struct sockaddr_in);
         if (getnameinfo((struct sockaddr *)&c->peer, size, address, sizeof address, NULL, 0, NI_NUMERICHOST))
@@ -160,8 +171,9 @@ static void on_event(struct zmq_guard *g, unsigned event, uint32_t value)
     bool known = value < g->n_connections;
     if (event == ZMQ_EVENT_ACCEPTED && known) on_accepted(g, value);
     if (event == ZMQ_EVENT_DISCONNECTED && known) on_disconnected(g, value);
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        g->handshake_failed = true;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) g->succeeded++;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) g->handshake_failed = true;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) g->refused++;
     /* Out of descriptors: the socket would try again without a pause. */
     if (event == ZMQ_EVENT_ACCEPT_FAILED) close_oldest(g, g->n_pending / 2);
 }
@@ -216,7 +228,8 @@ static void set_limits(struct zmq_guard *g)
 enum status zmq_guard_start(struct zmq_guard **guard_p, void *context, void *socket, int handshake_ms, struct err *err)
 {
     static const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+                              ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH; /* not _PROTOCOL: see wire/zmq_dial.c */
     static const char address[] = "inproc://guard";
     struct zmq_guard *g = mem_alloc(1, sizeof *g);
     if (!g) return err_set(err, STATUS_NOMEM, "out of memory");

@@ -67,6 +67,9 @@ static void handle_messages(struct trainer *t, uint64_t timeout_us)
         if (status == STATUS_OK) outer_loop_on_message(t->loop, lane, &t->in, clock_monotonic_us());
         status = link_recv(t->link, 0, &lane, &t->in);
     }
+    unsigned both_connected = link_both_connected(t->link);
+    if (both_connected != t->both_connected) outer_loop_reconnected(t->loop, clock_monotonic_us());
+    t->both_connected = both_connected;
     outer_loop_tick(t->loop, clock_monotonic_us());
 }
 

@@ -72,6 +72,7 @@ struct trainer {
     struct msg_metrics metrics; /* the message being sent */
     uint64_t steps_session;     /* session of the last message */
     unsigned steps_connected;   /* link_connected of the last message */
+    unsigned both_connected;    /* link_both_connected, as the outer loop knows it */
     uint64_t reported_round;    /* round whose times were sent last */
     uint64_t steps_done;        /* in this process; selects the steps to log */
     struct skip_log skips;
