@@ -49,6 +49,9 @@ struct transport {
     atomic_uint connected;
     /* Number of times both lanes of a dialler were connected after at least one was not. */
     atomic_uint both_connected;
+    /* enum dial_failure (wire/dial_failure.h): what a dialler's control lane saw since it was opened or last connected.
+     * Any thread may read it. */
+    atomic_uint failure;
 };
 
 /* Address of the coordinator, parsed from the join line: "tcp://HOST:PORT/SERVERKEY/SECRET", or
@@ -58,6 +61,7 @@ struct transport_address {
     uint8_t server_key[WIRE_KEY]; /* public key of the coordinator */
     uint8_t secret[WIRE_KEY];     /* secret key that may enrol workers and ask for the status */
     bool has_secret;
+    bool quiet;     /* log no failures before the first connection: the caller does */
     bool fail_fast; /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
 };
 

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "wire/dial_failure.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
 #include "wire/transport_zmq.h"
@@ -29,6 +30,7 @@ enum {
     REOPEN_US = 3 * 1000 * 1000,
     REOPEN_BROKEN_US = 200 * 1000, /* a connection that worked: for example after a corrupted byte */
     FAILED_HANDSHAKES_MAX = 5,
+    CLOSED_HANDSHAKES = 3, /* in a row: the keys are wrong */
     LOST_US = 2000 * 1000,
     WARN_AGAIN_US = 60 * 1000 * 1000,
 };
@@ -158,12 +160,17 @@ static bool warning_due(struct dialler *d)
     return true;
 }
 
-/* A worker with a secret has a second key to try: only the refusal of both is worth a line. */
+/* A worker with a secret has a second key to try: only the refusal of both counts. */
+static bool may_enrol(const struct dialler *d)
+{
+    return d->enrol.possible && !d->enrol.active;
+}
+
 static void report_refused(struct dialler *d)
 {
     uint64_t now = clock_monotonic_us();
     d->lost_us = 0;
-    if ((d->enrol.possible && !d->enrol.active) || (d->refused_us && now - d->refused_us < WARN_AGAIN_US)) return;
+    if (may_enrol(d) || (d->refused_us && now - d->refused_us < WARN_AGAIN_US)) return;
     d->refused_us = now;
     if (d->address.has_secret)
         log_warn("%s refused the secret of this join line: use the present join line of the coordinator (RUN/address)",
@@ -185,6 +192,7 @@ static void report_event(struct dialler *d, unsigned event, bool was_connected)
         return;
     }
     if (was_connected) d->lost_us = clock_monotonic_us();
+    if (d->address.quiet && !atomic_load(&d->base.transport.connected)) return;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
         report_refused(d);
         return;
@@ -196,6 +204,19 @@ static void report_event(struct dialler *d, unsigned event, bool was_connected)
         log_warn(
             "retrying %s: it closed the connection; check that the coordinator runs and that the join line is its own",
             where);
+}
+
+/* Note why control is not connected, for dial_failure_explain. */
+static void note_failure(struct dialler *d, unsigned event)
+{
+    const struct dialler_lane *lane = &d->lanes[WIRE_CONTROL];
+    unsigned failure = DIAL_NO_CONNECTION;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && may_enrol(d)) return;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) failure = DIAL_REFUSED_KEY;
+    if (lane->failed_handshakes >= CLOSED_HANDSHAKES) failure = DIAL_CLOSED;
+    if (lane->connected) failure = DIAL_NONE;
+    atomic_uint *noted = &d->base.transport.failure;
+    if (lane->connected || failure > atomic_load(noted)) atomic_store(noted, failure);
 }
 
 /* Delayed by LOST_US: when a whole run stops, the coordinator may end a moment before this program's own signal. */
@@ -231,7 +252,9 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
             lane->reopen_us = 0;
         else if (!lane->reopen_us) /* the first event of several */
             lane->reopen_us = clock_monotonic_us() + (was_connected ? REOPEN_BROKEN_US : REOPEN_US);
-        if (which == WIRE_CONTROL && (refused || !lane->key_refused)) report_event(d, event, was_connected);
+        if (which != WIRE_CONTROL || (lane->key_refused && !refused)) continue;
+        note_failure(d, event);
+        report_event(d, event, was_connected);
     }
     zmq_msg_close(&part);
 }

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,9 +17,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
-#include "wire/strangers.h"
 
 /* FILES_MAX bounds the table; a connection with a larger descriptor is not guarded. SLACK_US: ZeroMQ may be late to
  * close an unfinished handshake. SENT_UNKNOWN: the most bytes that a CURVE server sends to a client whose key it has
@@ -30,6 +31,7 @@ enum {
     NONE = FILES_MAX + BEYOND,
     POLL_MS = 1000,
     SLACK_US = 2000 * 1000,
+    MINUTE_US = 60 * 1000 * 1000,
     SENT_UNKNOWN = 64 + 170 + 12,
 };
 
@@ -57,6 +59,25 @@ struct zmq_guard {
     uint64_t refused;         /* connections with a refused key that are not yet closed: the key check logs them */
     struct strangers strangers;
 };
+
+void strangers_log(struct strangers *s, uint64_t now_us)
+{
+    if (!s->count || now_us < s->next_us) return;
+    if (s->count == 1)
+        log_warn("refused a connection from %s: %s", s->address, s->reason);
+    else
+        log_warn("refused %" PRIu64 " connections within a minute, the last one from %s: %s", s->count, s->address,
+                 s->reason);
+    s->count = 0;
+    s->next_us = now_us + MINUTE_US;
+}
+
+void strangers_add(struct strangers *s, const char *address, uint64_t now_us)
+{
+    s->count++;
+    snprintf(s->address, sizeof s->address, "%s", address);
+    strangers_log(s, now_us);
+}
 
 static bool peer_of(int fd, struct sockaddr_in6 *peer)
 {

@@ -224,6 +224,7 @@ static enum status open_link(struct trainer *t, const char *join, struct err *er
     struct transport_address address;
     struct transport *transport;
     TRY(transport_address_parse(&address, join, err));
+    address.quiet = !t->options->supervised; /* train_check_join says why */
     TRY(transport_zmq_dial(&transport, &address, &t->options->self, err));
     TRY(link_open(&t->link, transport, outer_loop_heartbeat(t->loop), err));
     signal_link = t->link;
@@ -273,6 +274,7 @@ static enum status wait_for_work(struct trainer *t, struct wait_log *wait_log, c
     else if (due - now < wait)
         wait = due - now;
     handle_messages(t, wait);
+    TRY(train_check_join(t, join, err));
     uint64_t silent = silent_us(t, wait_log, now);
     if (silent >= t->options->max_wait_us)
         return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %.0f s (--max-wait)",
@@ -350,5 +352,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
     outer_loop_destroy(t->loop);
     train_setup_finish(t);
     mem_free(t);
-    return exit_code_of(status);
+    enum exit_code code = exit_code_of(status);
+    /* The worker and the run do not fit: the user has to change the command. */
+    return status == STATUS_REFUSED && code == EXIT_FAILED ? EXIT_USAGE : code;
 }

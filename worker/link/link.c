@@ -270,6 +270,11 @@ unsigned link_connected(const struct link *link)
     return atomic_load(&link->transport->connected);
 }
 
+unsigned link_failure(const struct link *link)
+{
+    return atomic_load(&link->transport->failure);
+}
+
 unsigned link_both_connected(const struct link *link)
 {
     return atomic_load(&link->transport->both_connected);
