@@ -11,7 +11,7 @@ write_config run.yaml coordinator.min_workers=2 coordinator.listen='tcp://0.0.0.
 start coordinator.log "$BIN/atoll-coordinator" run.yaml --dir run "${overrides[@]}"
 coordinator=$pid
 until_true 20 "the coordinator's address" test -s run/address
-line=$(head -n 1 run/address)
+line=$(tail -n 1 run/address)
 endpoint=${line%/*/*} keys=${line#"$endpoint/"}
 secret=${keys#*/} server=${keys%/*}
 
@@ -29,7 +29,12 @@ ends() {
     ((took < 5500)) || fail "$what: took $took ms"
     echo "$what: $(seconds $took) s, code $code: $(<out.log)"
 }
-worker() { "$BIN/atoll-worker" --join "$@" --data.train="$WORK/data/train_*.bin"; }
+worker() { # LINE FLAGS...
+    local line=$1
+    shift
+    ATOLL_JOIN=$line exec "$BIN/atoll-worker" --data.train="$WORK/data/train_*.bin" "$@"
+}
+status() { ATOLL_JOIN=$1 exec "$BIN/atoll" status; }
 
 ends 'host does not exist' 2 'not found' worker "tcp://host..name:29600/$key/$key" --name w1
 ends 'connection refused' 1 'refused the connection' worker "tcp://127.0.0.1:1/$key/$key" --name w2
@@ -41,8 +46,8 @@ echo stall >"$WORK/line"
 ends 'nothing answers' 1 'says nothing' worker "tcp://$(sed -n 1p relay.log)/$keys" --name w5
 make_text 5000 >other.txt
 "$BIN/atoll" prepare other other.txt >/dev/null 2>&1
-ends 'status, wrong secret' 2 'refused the key' "$BIN/atoll" status "$endpoint/$server/$key"
-ends 'status, connection refused' 1 'refused the connection' "$BIN/atoll" status "tcp://127.0.0.1:1/$key/$key"
+ends 'status, wrong secret' 2 'refused the key' status "$endpoint/$server/$key"
+ends 'status, connection refused' 1 'refused the connection' status "tcp://127.0.0.1:1/$key/$key"
 
 # --max-wait: the reason is logged, the worker retries, and a coordinator that comes later is found.
 kill -TERM "$coordinator"
@@ -58,7 +63,7 @@ coordinator=$pid
 until_true 10 "the worker" grep -q 'w6 joined' coordinator.log
 (($(grep -c retrying later.log) == 1)) || fail "the worker logs its retries more than once: $(<later.log)"
 rm -f out.log
-start out.log "$BIN/atoll-worker" --join "$line" --name w7 --data.train="$WORK/other/train_*.bin"
+start out.log worker "$line" --name w7 --data.train="$WORK/other/train_*.bin"
 finish "$pid" 10 2 'a worker with other data'
 grep -qE '^atoll: .*(data|tokens)' out.log || fail "other data: $(<out.log)"
 echo "a join says why it fails"
