@@ -294,6 +294,7 @@ static enum status query(struct question *q, const struct join_target *target, j
             q->soon = true;
             q->timeout_s = ASK_S;
         }
+        return status_of_address(target->line, q, out, err);
     }
     q->run = target->run_dir;
     return status_of_run(q, out, err);
