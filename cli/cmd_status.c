@@ -19,6 +19,7 @@
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/run_status.h"
+#include "wire/dial_failure.h"
 #include "wire/join_target.h"
 #include "wire/transport.h"
 
@@ -29,7 +30,9 @@ enum {
     ASK_REMOTE_S = 1,
     ADDRESS_MAX = 1024,
     WATCH_US = 1000000,
-    MISSED_MAX = 3
+    MISSED_MAX = 3,
+    SOON_US = 2000000,
+    PROBE_US = 1500000
 };
 
 struct question {
@@ -37,6 +40,7 @@ struct question {
     char run_id[2 * WIRE_UUID + 1]; /* id of the run in the folder; "": unknown */
     double timeout_s;               /* NAN: not given */
     bool raw, watch;
+    bool soon; /* end early if there is no connection */
 };
 
 /* The folder keeps the address of a killed coordinator, and another run may use that address now. */
@@ -76,12 +80,13 @@ static enum status ask(struct transport *t, const char *address, const struct qu
     const struct msg question = {.type = MSG_STATUS};
     size_t question_size, size;
     TRY(msg_encode(&question, frame, sizeof frame, &question_size));
-    uint64_t now = clock_monotonic_us(), deadline = now + (uint64_t)(q->timeout_s * 1e6), ask_at = now;
+    uint64_t now = clock_monotonic_us(), deadline = now + (uint64_t)(q->timeout_s * 1e6), ask_at = now, begin = now;
     for (; now < deadline; now = clock_monotonic_us()) {
         uint64_t peer;
         enum wire_lane lane;
         const uint8_t *data;
         struct msg answer;
+        if (q->soon && atomic_load(&t->failure) && now >= begin + SOON_US) break;
         if (now >= ask_at && t->ops->send(t, 0, WIRE_CONTROL, frame, question_size) == STATUS_OK)
             ask_at = now + ASK_EVERY_US;
         uint64_t wait = deadline - now < 50000 ? deadline - now : 50000;
@@ -102,10 +107,21 @@ static enum status status_of_address(const char *address, const struct question 
     struct transport_address parsed;
     struct transport *t;
     TRY(transport_address_parse(&parsed, address, err));
+    parsed.quiet = true;
     parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
     TRY(transport_zmq_dial(&t, &parsed, NULL, err));
     enum status status = ask(t, parsed.endpoint, q, out, err);
+    enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
+    bool connected = atomic_load(&t->connected);
     t->ops->close(t);
+    if (status == STATUS_CLOSED && !connected && !q->run) { /* without a reason the first text stays */
+        struct err why = {0};
+        enum status reason = dial_failure_explain(&parsed, seen, PROBE_US, &why);
+        if (reason < 0) {
+            *err = why;
+            status = reason;
+        }
+    }
     return status;
 }
 
@@ -274,7 +290,10 @@ static enum status status_of_run(struct question *q, json_t **out, struct err *e
 static enum status query(struct question *q, const struct join_target *target, json_t **out, struct err *err)
 {
     if (target->line[0]) {
-        if (isnan(q->timeout_s)) q->timeout_s = ASK_S;
+        if (isnan(q->timeout_s)) {
+            q->soon = true;
+            q->timeout_s = ASK_S;
+        }
         return status_of_address(target->line, q, out, err);
     }
     q->run = target->run_dir;

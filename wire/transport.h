@@ -29,8 +29,8 @@ struct transport_ops {
     /* Make a concurrent recv return; the only function another thread or a signal handler may call. */
     void (*wake)(struct transport *t);
     /* Close a connection. A listener: the peer's connection; the number is unknown from then on, and unread messages of
-     * this number are lost. The partner may connect again as a new peer. A dialler (peer 0): both lanes, which it then
-     * opens again. An unknown peer is ignored. */
+     * this number are lost. The partner may connect again as a new peer. A dialler (peer 0): both lanes, if
+     * they are connected, and it connects again at once. An unknown peer is ignored. */
     void (*drop)(struct transport *t, uint64_t peer);
     /* A listener: copy the public key that the connection of this peer proved to own. False: the peer is unknown. */
     bool (*key)(struct transport *t, uint64_t peer, uint8_t key[WIRE_KEY]);
@@ -47,6 +47,11 @@ struct transport {
     /* Number of times a dialler's control lane connected. Messages sent before a new connection may be lost. Any thread
      * may read it; it is incremented before the first message of the new connection is received. */
     atomic_uint connected;
+    /* Number of times both lanes of a dialler were connected after at least one was not. */
+    atomic_uint both_connected;
+    /* enum dial_failure (wire/dial_failure.h): what a dialler's control lane saw since it was opened or last connected.
+     * Any thread may read it. */
+    atomic_uint failure;
 };
 
 /* Address of the coordinator, parsed from the join line: "tcp://HOST:PORT/SERVERKEY/SECRET", or
@@ -56,6 +61,7 @@ struct transport_address {
     uint8_t server_key[WIRE_KEY]; /* public key of the coordinator */
     uint8_t secret[WIRE_KEY];     /* secret key that may enrol workers and ask for the status */
     bool has_secret;
+    bool quiet;     /* log no failures before the first connection: the caller does */
     bool fail_fast; /* if DNS does not answer, return AGAIN instead of leaving the retries to ZeroMQ */
 };
 

@@ -6,8 +6,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* TCP's timers (unacknowledged data, keep-alive) detect a dead path on both lanes and tolerate a slow one. A dead
- * program behind a live relay is detected by ZMTP's heartbeats, which the worker sends (wire/zmq_dial.c). */
+/* TCP's timers (unacknowledged data, keep-alive) detect a dead path on both lanes and tolerate a slow one. The worker's
+ * own heartbeats detect a dead program behind a live relay (worker/link/heartbeat.h).
+ *
+ * There are no heartbeats of ZMTP: when a connection breaks while a full queue blocks its reading, libzmq up to 4.3.5
+ * aborts the process as soon as a heartbeat falls due (zeromq/libzmq issues 4364 and 4841). */
 static const struct zmq_option common_options[] = {
     {ZMQ_TCP_MAXRT, 30000},        {ZMQ_TCP_KEEPALIVE, 1},     {ZMQ_TCP_KEEPALIVE_IDLE, 15},
     {ZMQ_TCP_KEEPALIVE_INTVL, 5},  {ZMQ_TCP_KEEPALIVE_CNT, 3}, {ZMQ_RECONNECT_IVL, 100},

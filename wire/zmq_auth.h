@@ -9,8 +9,8 @@
 #include <zmq.h>
 
 #include "common/base/status.h"
-#include "wire/strangers.h"
 #include "wire/transport.h"
+#include "wire/zmq_guard.h"
 
 struct zmq_auth {
     void *socket; /* owned by the thread after zmq_auth_start */

@@ -2,8 +2,8 @@
  *
  * ZeroMQ connects and reconnects on its own, with two exceptions. After some failed handshakes (wrong keys, another
  * program at the port) it stops for good. After others it retries ten times a second. A monitor on each socket detects
- * both; the dialler logs the cause, closes the socket and opens a new one after REOPEN_US. The layers above see only
- * lost messages. */
+ * both; the dialler logs the cause, closes the socket and opens a new one after REOPEN_US, or sooner if the connection
+ * had worked. The layers above see only lost messages. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -13,16 +13,24 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "wire/dial_failure.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
 #include "wire/transport_zmq.h"
 #include "wire/zmq_auth.h"
 #include "wire/zmq_enrol.h"
 
+/* CONNECT_MS, RECONNECT_MAX_MS: after an outage the next SYN follows within two seconds. With the kernel's own timeout
+ * it would follow up to half a minute later. HANDSHAKE_MS: as at the coordinator. */
 enum {
     LANES = 2,
+    CONNECT_MS = 2000,
+    RECONNECT_MAX_MS = 1000,
+    HANDSHAKE_MS = 3000,
     REOPEN_US = 3 * 1000 * 1000,
+    REOPEN_BROKEN_US = 200 * 1000, /* a connection that worked: for example after a corrupted byte */
     FAILED_HANDSHAKES_MAX = 5,
+    CLOSED_HANDSHAKES = 3, /* in a row: the keys are wrong */
     LOST_US = 2000 * 1000,
     WARN_AGAIN_US = 60 * 1000 * 1000,
 };
@@ -32,7 +40,7 @@ struct dialler_lane {
     struct peer_id id;
     bool connected, key_refused;
     unsigned failed_handshakes; /* in a row, closed by the other side without a reason */
-    uint64_t dead_us;           /* when ZeroMQ stopped retrying this connection; 0: it did not */
+    uint64_t reopen_us;         /* time to open it anew, because ZeroMQ stopped retrying; 0: it did not */
 };
 
 struct dialler {
@@ -71,27 +79,20 @@ static void lane_drop(struct dialler_lane *lane)
 
 static enum status lane_configure(struct dialler *d, enum wire_lane which, struct err *err)
 {
-    /* Heartbeats of ZMTP:
-     * - On bulk the answer waits behind queued data: a message of up to 1 MiB and the kernel's buffers. At 1 Mbit/s
-     *   these take most of a minute, hence the long timeout.
-     * - The coordinator sends no heartbeats. It closes a connection whose heartbeats stop for longer than their TTL.
-     * - libzmq up to 4.3.5 can abort the process when a connection breaks while a full queue blocks reading and
-     *   its own heartbeat falls due (zeromq/libzmq issue 4841). A busy coordinator has such queues. The receive queues
-     *   here hold more than a coordinator may send unasked (SYNC_WINDOW in chunks).
-     *
-     * The send queue of bulk is short: queued chunks can no longer be reordered, withdrawn or measured. */
-    static const struct zmq_option options[LANES][7] = {
+    /* The receive queues hold more than a coordinator may send unasked (SYNC_WINDOW in chunks). The send queue of bulk
+     * is short: queued chunks can no longer be reordered, withdrawn or measured. */
+    static const struct zmq_option options[LANES][8] = {
         {{ZMQ_SNDHWM, 64},
          {ZMQ_RCVHWM, 256},
-         {ZMQ_HEARTBEAT_IVL, 5000},
-         {ZMQ_HEARTBEAT_TIMEOUT, 30000},
-         {ZMQ_HEARTBEAT_TTL, 120000},
+         {ZMQ_CONNECT_TIMEOUT, CONNECT_MS},
+         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
+         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
          {0, 0}},
         {{ZMQ_SNDHWM, 4},
          {ZMQ_RCVHWM, 64},
-         {ZMQ_HEARTBEAT_IVL, 10000},
-         {ZMQ_HEARTBEAT_TIMEOUT, 120000},
-         {ZMQ_HEARTBEAT_TTL, 120000},
+         {ZMQ_CONNECT_TIMEOUT, CONNECT_MS},
+         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
+         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
          {ZMQ_LINGER, 0},
          {0, 0}},
     };
@@ -109,9 +110,10 @@ static enum status lane_configure(struct dialler *d, enum wire_lane which, struc
 
 static enum status lane_open(struct dialler *d, enum wire_lane which, struct err *err)
 {
+    /* Without HANDSHAKE_FAILED_PROTOCOL: libzmq up to 4.3.5 reports a message that it cannot decrypt as this event,
+     * which overwrites errno. It then takes the error for a full queue, and keeps a connection that reads nothing. */
     static const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
     struct dialler_lane *lane = &d->lanes[which];
     TRY(lane_configure(d, which, err));
     char watch[64]; /* unique: the monitor of an old socket may still exist */
@@ -120,7 +122,7 @@ static enum status lane_open(struct dialler *d, enum wire_lane which, struct err
     if (!lane->monitor || zmq_socket_monitor(lane->socket, watch, events) || zmq_connect(lane->monitor, watch) ||
         zmq_connect(lane->socket, d->address.endpoint))
         return err_set(err, STATUS_IO, "cannot connect to %s: %s", d->address.endpoint, zmq_strerror(errno));
-    lane->dead_us = 0;
+    lane->reopen_us = 0;
     lane->connected = lane->key_refused = false;
     return STATUS_OK;
 }
@@ -132,7 +134,8 @@ static void lane_reopen(struct dialler *d, enum wire_lane which)
     lane->failed_handshakes = 0;
     if (lane_open(d, which, NULL) == STATUS_OK) return;
     lane_drop(lane); /* for example out of descriptors: retried after REOPEN_US */
-    lane->dead_us = clock_monotonic_us();
+    lane->connected = false;
+    lane->reopen_us = clock_monotonic_us() + REOPEN_US;
 }
 
 /* Connect again, with the secret of the address (control only) or with the worker's own key. */
@@ -141,7 +144,8 @@ static void use_secret(struct dialler *d, bool secret)
     d->enrol.active = secret;
     d->enrol.due_us = 0;
     lane_drop(&d->lanes[WIRE_BULK]);
-    d->lanes[WIRE_BULK].dead_us = 0;
+    d->lanes[WIRE_BULK].connected = false;
+    d->lanes[WIRE_BULK].reopen_us = 0;
     lane_reopen(d, WIRE_CONTROL);
     if (!secret) lane_reopen(d, WIRE_BULK);
 }
@@ -156,12 +160,17 @@ static bool warning_due(struct dialler *d)
     return true;
 }
 
-/* A worker with a secret has a second key to try: only the refusal of both is worth a line. */
+/* A worker with a secret has a second key to try: only the refusal of both counts. */
+static bool may_enrol(const struct dialler *d)
+{
+    return d->enrol.possible && !d->enrol.active;
+}
+
 static void report_refused(struct dialler *d)
 {
     uint64_t now = clock_monotonic_us();
     d->lost_us = 0;
-    if ((d->enrol.possible && !d->enrol.active) || (d->refused_us && now - d->refused_us < WARN_AGAIN_US)) return;
+    if (may_enrol(d) || (d->refused_us && now - d->refused_us < WARN_AGAIN_US)) return;
     d->refused_us = now;
     if (d->address.has_secret)
         log_warn("%s refused the secret of this join line: use the present join line of the coordinator (RUN/address)",
@@ -183,6 +192,7 @@ static void report_event(struct dialler *d, unsigned event, bool was_connected)
         return;
     }
     if (was_connected) d->lost_us = clock_monotonic_us();
+    if (d->address.quiet && !atomic_load(&d->base.transport.connected)) return;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
         report_refused(d);
         return;
@@ -194,6 +204,19 @@ static void report_event(struct dialler *d, unsigned event, bool was_connected)
         log_warn(
             "retrying %s: it closed the connection; check that the coordinator runs and that the join line is its own",
             where);
+}
+
+/* Note why control is not connected, for dial_failure_explain. */
+static void note_failure(struct dialler *d, unsigned event)
+{
+    const struct dialler_lane *lane = &d->lanes[WIRE_CONTROL];
+    unsigned failure = DIAL_NO_CONNECTION;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && may_enrol(d)) return;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) failure = DIAL_REFUSED_KEY;
+    if (lane->failed_handshakes >= CLOSED_HANDSHAKES) failure = DIAL_CLOSED;
+    if (lane->connected) failure = DIAL_NONE;
+    atomic_uint *noted = &d->base.transport.failure;
+    if (lane->connected || failure > atomic_load(noted)) atomic_store(noted, failure);
 }
 
 /* Delayed by LOST_US: when a whole run stops, the coordinator may end a moment before this program's own signal. */
@@ -219,13 +242,19 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
         if (lane->connected) lane->failed_handshakes = 0;
         if (lane->connected && which == WIRE_CONTROL && !d->enrol.active)
             atomic_fetch_add(&d->base.transport.connected, 1);
+        if (lane->connected && d->lanes[!which].connected) atomic_fetch_add(&d->base.transport.both_connected, 1);
         bool refused = event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
         lane->key_refused = !lane->connected && (lane->key_refused || refused); /* the end of the connection follows */
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) lane->failed_handshakes++;
         /* ZeroMQ reports CONNECT_RETRIED at once for each connection that it retries by itself. */
         bool alive = lane->connected || event == ZMQ_EVENT_CONNECT_RETRIED;
-        lane->dead_us = alive ? 0 : clock_monotonic_us();
-        if (which == WIRE_CONTROL && (refused || !lane->key_refused)) report_event(d, event, was_connected);
+        if (alive)
+            lane->reopen_us = 0;
+        else if (!lane->reopen_us) /* the first event of several */
+            lane->reopen_us = clock_monotonic_us() + (was_connected ? REOPEN_BROKEN_US : REOPEN_US);
+        if (which != WIRE_CONTROL || (lane->key_refused && !refused)) continue;
+        note_failure(d, event);
+        report_event(d, event, was_connected);
     }
     zmq_msg_close(&part);
 }
@@ -239,9 +268,9 @@ static void maintain_lanes(struct dialler *d)
         if (lane->failed_handshakes >= FAILED_HANDSHAKES_MAX) {
             lane_drop(lane);
             lane->failed_handshakes = 0;
-            lane->dead_us = clock_monotonic_us();
+            lane->reopen_us = clock_monotonic_us() + REOPEN_US;
         }
-        if (!lane->dead_us || clock_monotonic_us() - lane->dead_us < REOPEN_US) continue;
+        if (!lane->reopen_us || clock_monotonic_us() < lane->reopen_us) continue;
         lane_reopen(d, (enum wire_lane)i);
     }
 }
@@ -252,7 +281,7 @@ static void maintain_enrolment(struct dialler *d)
 {
     struct dialler_lane *control = &d->lanes[WIRE_CONTROL];
     if (!d->enrol.possible) return;
-    bool waited = clock_monotonic_us() - control->dead_us >= REOPEN_US;
+    bool waited = clock_monotonic_us() >= control->reopen_us;
     if (control->key_refused && (!d->enrol.active || waited)) use_secret(d, !d->enrol.active);
     if (!control->connected) return;
     size_t size;
@@ -323,12 +352,13 @@ static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64
     }
 }
 
-/* Close both lanes and open them again. */
 static void dialler_drop(struct transport *t, uint64_t peer)
 {
     struct dialler *d = (struct dialler *)t;
     if (peer) return;
-    use_secret(d, d->enrol.active);
+    if (d->lanes[WIRE_CONTROL].connected) d->lost_us = clock_monotonic_us();
+    for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++)
+        if (d->lanes[i].connected) lane_reopen(d, (enum wire_lane)i);
 }
 
 static void dialler_close(struct transport *t)

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -16,9 +17,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
-#include "wire/strangers.h"
 
 /* FILES_MAX bounds the table; a connection with a larger descriptor is not guarded. SLACK_US: ZeroMQ may be late to
  * close an unfinished handshake. SENT_UNKNOWN: the most bytes that a CURVE server sends to a client whose key it has
@@ -30,12 +31,14 @@ enum {
     NONE = FILES_MAX + BEYOND,
     POLL_MS = 1000,
     SLACK_US = 2000 * 1000,
+    MINUTE_US = 60 * 1000 * 1000,
     SENT_UNKNOWN = 64 + 170 + 12,
 };
 
 struct connection {
     struct sockaddr_in6 peer;
     uint64_t accepted_us;
+    uint64_t succeeded;      /* handshakes of the socket before this connection */
     uint32_t next, previous; /* in the list of pending connections, oldest first; NONE: the end */
     uint16_t bucket;         /* of the peer's address, below ADDRESSES */
     bool open, pending;
@@ -52,8 +55,29 @@ struct zmq_guard {
     uint32_t open_max, pending_max;
     uint16_t held[ADDRESSES]; /* pending connections of each bucket */
     bool handshake_failed;    /* the next DISCONNECTED belongs to this failure */
+    uint64_t succeeded;       /* handshakes so far */
+    uint64_t refused;         /* connections with a refused key that are not yet closed: the key check logs them */
     struct strangers strangers;
 };
+
+void strangers_log(struct strangers *s, uint64_t now_us)
+{
+    if (!s->count || now_us < s->next_us) return;
+    if (s->count == 1)
+        log_warn("refused a connection from %s: %s", s->address, s->reason);
+    else
+        log_warn("refused %" PRIu64 " connections within a minute, the last one from %s: %s", s->count, s->address,
+                 s->reason);
+    s->count = 0;
+    s->next_us = now_us + MINUTE_US;
+}
+
+void strangers_add(struct strangers *s, const char *address, uint64_t now_us)
+{
+    s->count++;
+    snprintf(s->address, sizeof s->address, "%s", address);
+    strangers_log(s, now_us);
+}
 
 static bool peer_of(int fd, struct sockaddr_in6 *peer)
 {
@@ -128,7 +152,11 @@ static void on_accepted(struct zmq_guard *g, uint32_t fd)
     struct connection *c = &g->connections[fd];
     if (c->pending) settle(g, fd);
     g->n_open += !c->open;
-    *c = (struct connection){.accepted_us = clock_monotonic_us(), .next = NONE, .previous = g->newest, .open = true};
+    *c = (struct connection){.accepted_us = clock_monotonic_us(),
+                             .succeeded = g->succeeded,
+                             .next = NONE,
+                             .previous = g->newest,
+                             .open = true};
     peer_of((int)fd, &c->peer);
     c->bucket = bucket_of(&c->peer);
     c->pending = true;
@@ -144,7 +172,11 @@ static void on_disconnected(struct zmq_guard *g, uint32_t fd)
 {
     struct connection *c = &g->connections[fd];
     if (c->pending) settle(g, fd);
-    if (c->open && g->handshake_failed) {
+    /* If no handshake at all succeeded in the meantime, this one did not. */
+    bool unknown = c->open && (g->handshake_failed || c->succeeded == g->succeeded);
+    if (unknown && g->refused) {
+        g->refused--;
+    } else if (unknown) {
         char address[sizeof g->strangers.address] = "";
         socklen_t size = c->peer.sin6_family == AF_INET6 ? sizeof c->peer : sizeof(struct sockaddr_in);
         if (getnameinfo((struct sockaddr *)&c->peer, size, address, sizeof address, NULL, 0, NI_NUMERICHOST))
@@ -160,8 +192,9 @@ static void on_event(struct zmq_guard *g, unsigned event, uint32_t value)
     bool known = value < g->n_connections;
     if (event == ZMQ_EVENT_ACCEPTED && known) on_accepted(g, value);
     if (event == ZMQ_EVENT_DISCONNECTED && known) on_disconnected(g, value);
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        g->handshake_failed = true;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) g->succeeded++;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) g->handshake_failed = true;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) g->refused++;
     /* Out of descriptors: the socket would try again without a pause. */
     if (event == ZMQ_EVENT_ACCEPT_FAILED) close_oldest(g, g->n_pending / 2);
 }
@@ -216,7 +249,8 @@ static void set_limits(struct zmq_guard *g)
 enum status zmq_guard_start(struct zmq_guard **guard_p, void *context, void *socket, int handshake_ms, struct err *err)
 {
     static const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+                              ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH; /* not _PROTOCOL: see wire/zmq_dial.c */
     static const char address[] = "inproc://guard";
     struct zmq_guard *g = mem_alloc(1, sizeof *g);
     if (!g) return err_set(err, STATUS_NOMEM, "out of memory");

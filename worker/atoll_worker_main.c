@@ -157,6 +157,7 @@ static enum status find_host(const struct train_options *o, struct err *err)
     address.fail_fast = true;
     for (;;) {
         enum status status = transport_zmq_resolve(&address, &ipv6, err);
+        if (status == STATUS_NOTFOUND) return err->code = STATUS_INVALID;
         if (status != STATUS_AGAIN) return status;
         if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
         if (!logged) log_warn("retrying: %s", err->msg);
@@ -186,6 +187,7 @@ static enum exit_code run_worker(struct arguments *a, struct err *err)
     o.local = &a->config;
     o.sources = &a->sources;
     o.end = exit_now;
+    o.supervised = getenv(EXIT_PERMANENT_ENV) != NULL;
     o.max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
     train_catch_signals();
     if (a->name) snprintf(o.self.name, sizeof o.self.name, "%s", a->name);
@@ -231,7 +233,8 @@ int main(int argc, char **argv)
         {"data.val", OPTION_TEXT, &a.val, "GLOB",
          "token shards to evaluate on (default: --data.train with \"val\" for \"train\")"},
         {"max-wait", OPTION_COUNT, &a.max_wait_s, "SECONDS",
-         "exit with 75 if the coordinator does not answer for this long (default: no limit)"},
+         "retry to join, and exit with 75 if the coordinator does not answer for this long "
+         "(default: no retry of the first connection, then no limit)"},
     };
     struct options options = {
         .program = "atoll-worker",

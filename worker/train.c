@@ -66,6 +66,9 @@ static void handle_messages(struct trainer *t, uint64_t timeout_us)
         if (status == STATUS_OK) outer_loop_on_message(t->loop, lane, &t->in, clock_monotonic_us());
         status = link_recv(t->link, 0, &lane, &t->in);
     }
+    unsigned both_connected = link_both_connected(t->link);
+    if (both_connected != t->both_connected) outer_loop_reconnected(t->loop, clock_monotonic_us());
+    t->both_connected = both_connected;
     outer_loop_tick(t->loop, clock_monotonic_us());
 }
 
@@ -232,6 +235,7 @@ static enum status open_link(struct trainer *t, const char *join, struct err *er
     struct transport_address address;
     struct transport *transport;
     TRY(transport_address_parse(&address, join, err));
+    address.quiet = !t->options->supervised; /* train_check_join says why */
     TRY(transport_zmq_dial(&transport, &address, &t->options->self, err));
     TRY(link_open(&t->link, transport, outer_loop_heartbeat(t->loop), err));
     signal_link = t->link;
@@ -281,6 +285,7 @@ static enum status wait_for_work(struct trainer *t, struct wait_log *wait_log, c
     else if (due - now < wait)
         wait = due - now;
     handle_messages(t, wait);
+    TRY(train_check_join(t, join, err));
     uint64_t silent = silent_us(t, wait_log, now);
     if (silent >= t->options->max_wait_us)
         return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %.0f s (--max-wait)",
@@ -355,9 +360,11 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
     }
     train_end_skips(&t->skips);
     data_hash_stop(&t->data_hash); /* uses the heartbeat of the loop */
-    close_link(t, FLUSH_US);
+    close_link(t, t->link && link_connected(t->link) ? FLUSH_US : 0); /* without a connection nothing can be sent */
     outer_loop_destroy(t->loop);
     train_setup_finish(t);
     mem_free(t);
-    return exit_code_of(status);
+    enum exit_code code = exit_code_of(status);
+    /* The worker and the run do not fit: the user has to change the command. */
+    return status == STATUS_REFUSED && code == EXIT_FAILED ? EXIT_USAGE : code;
 }

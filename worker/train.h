@@ -21,6 +21,7 @@ struct train_options {
     char address_file[CONFIG_PATH_MAX + 16]; /* file with the join line, which may change */
     uint8_t run_id[WIRE_UUID];               /* of the run in the folder; zeros: unknown */
     uint64_t max_wait_us;          /* stop if the coordinator does not answer for this long; UINT64_MAX: no limit */
+    bool supervised;               /* by atoll launch: wait for a coordinator that cannot be reached */
     void (*end)(const char *line); /* exits when a GPU hangs (replica.h) */
 };
 

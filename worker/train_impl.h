@@ -1,5 +1,6 @@
 /* Internals of the trainer, shared by its files only:
  *   train.c         the main loop
+ *   train_join.c    why a join cannot succeed
  *   train_setup.c   configuration -> model, data, optimizer
  *   train_metrics.c log lines and METRICS */
 #ifndef WORKER_TRAIN_IMPL_H
@@ -70,14 +71,24 @@ struct trainer {
     struct step_note in_flight; /* the step submitted last */
     uint64_t step_us;           /* duration of the last step with a result */
 
+    struct {
+        uint64_t since_us, next_us; /* start of the join; next look for a reason */
+        bool done, logged;          /* connected once, or launch decides; a reason to retry was logged */
+    } join;
+
     struct step_queue steps;
     struct msg_metrics metrics; /* the message being sent */
     uint64_t steps_session;     /* session of the last message */
     unsigned steps_connected;   /* link_connected of the last message */
+    unsigned both_connected;    /* link_both_connected, as the outer loop knows it */
     uint64_t reported_round;    /* round whose times were sent last */
     uint64_t steps_done;        /* in this process; selects the steps to log */
     struct skip_log skips;
 };
+
+/* Call it while the worker waits. Before the first connection it returns why `join` cannot succeed (INVALID), or did
+ * not for long enough (CLOSED). Afterwards the worker waits for its coordinator. */
+enum status train_check_join(struct trainer *t, const char *join, struct err *err) MUST_CHECK;
 
 void train_setup_init(struct trainer *t, const struct train_options *options);
 void train_setup_finish(struct trainer *t);

@@ -190,7 +190,7 @@ for what in garbage tcp://127.0.0.1:1/key "$(printf '%09999d' 0)"; do
 done
 wrong 'file instead of a run' 1 'run.yaml is a file' "$BIN/atoll" generate run.yaml
 wrong 'status of another folder' 1 'data is not a run folder' "$BIN/atoll" status data
-wrong 'status without a coordinator' 1 'no answer|nothing' "$BIN/atoll" status "tcp://127.0.0.1:1/$key/$key" --timeout 1
+wrong 'status without a coordinator' 1 'refused the connection' "$BIN/atoll" status "tcp://127.0.0.1:1/$key/$key" --timeout 1
 
 echo '--- another worker'
 make_text 90000 | tr a b >other.txt
@@ -198,7 +198,7 @@ make_text 90000 | tr a b >other.txt
 start first.log "$BIN/atoll-worker" --join taken --dir first --name first --data.train='data/train_*.bin'
 first=$pid
 until_true 20 "the first worker's round" grep -q round taken/metrics.jsonl
-wrong 'other data' 1 'data|tokens' "$BIN/atoll-worker" --join taken --dir second --name second --data.train='other-data/train_*.bin'
+wrong 'other data' 2 'data|tokens' "$BIN/atoll-worker" --join taken --dir second --name second --data.train='other-data/train_*.bin'
 wrong 'worker folder in use' 1 'first' "$BIN/atoll-worker" --join taken --dir first --name third --data.train='data/train_*.bin'
 kill -TERM "$holder" "$first"
 finish "$first" 20 75 "worker after SIGTERM"

@@ -108,6 +108,10 @@ void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now
 {
     pthread_mutex_lock(&p->lock);
     p->heard_us = now_us;
+    if (!p->joined || (m && m->type == MSG_HEARTBEAT_ACK)) {
+        p->alive_us = now_us;
+        p->redials = 0;
+    }
     if (m && m->type == MSG_HEARTBEAT_ACK) {
         uint64_t sent = m->heartbeat_ack.sent_us;
         if (sent && sent <= now_us) {
@@ -118,6 +122,23 @@ void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now
         snprintf(p->waiting_for, sizeof p->waiting_for, "%s", m->heartbeat_ack.waiting_for);
     }
     pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t limit = HEARTBEAT_LOST_RTTS * p->rtt_us, lost = 0;
+    if (limit < HEARTBEAT_LOST_US) limit = HEARTBEAT_LOST_US;
+    for (uint32_t i = 0; i < p->redials && limit < HEARTBEAT_LOST_MAX_US; i++) limit *= 2;
+    if (limit > HEARTBEAT_LOST_MAX_US) limit = HEARTBEAT_LOST_MAX_US;
+    if (!p->alive_us) p->alive_us = now_us;
+    if (now_us - p->alive_us >= limit) {
+        lost = now_us - p->alive_us;
+        p->alive_us = now_us;
+        p->redials++;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return lost;
 }
 
 uint64_t heartbeat_rtt_us(struct heartbeat *p)

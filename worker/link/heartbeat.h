@@ -9,19 +9,27 @@
 
 #include "wire/msg.h"
 
+/* SILENT: without an answer for this long, the coordinator is not answering: it acknowledges one heartbeat per second.
+ * LOST: without an answer for this long, or LOST_RTTS round trips, the connection is closed and opened again. The limit
+ * doubles with each such attempt, up to LOST_MAX. */
 enum {
-    HEARTBEAT_SILENT_US = 5000000
-}; /* without an answer for this long, the coordinator is not answering: it acknowledges one heartbeat per second */
+    HEARTBEAT_SILENT_US = 5000000,
+    HEARTBEAT_LOST_US = 20000000,
+    HEARTBEAT_LOST_RTTS = 8,
+    HEARTBEAT_LOST_MAX_US = 120000000,
+};
 
 struct heartbeat {
     pthread_mutex_t lock;
-    struct msg_heartbeat beat;       /* heartbeat_take fills sent_us */
-    bool joined;                     /* beat.session is valid: send heartbeats */
-    bool changed;                    /* state or versions changed: send one now */
-    uint64_t every_us, next_us;      /* interval; time of the next heartbeat */
-    uint64_t heard_us;               /* time of the coordinator's last message; 0: none yet */
-    uint64_t rtt_us;                 /* smoothed round trip; 0: unknown */
-    uint64_t acked_us;               /* sent_us of this session's last HEARTBEAT_ACK; 0: none yet */
+    struct msg_heartbeat beat;  /* heartbeat_take fills sent_us */
+    bool joined;                /* beat.session is valid: send heartbeats */
+    bool changed;               /* state or versions changed: send one now */
+    uint64_t every_us, next_us; /* interval; time of the next heartbeat */
+    uint64_t heard_us;          /* time of the coordinator's last message; 0: none yet */
+    uint64_t rtt_us;            /* smoothed round trip; 0: unknown */
+    uint64_t alive_us;          /* time of the last answer that was expected, or of the last redial; 0: no wait yet */
+    uint32_t redials;           /* without an answer since */
+    uint64_t acked_us;          /* sent_us of this session's last HEARTBEAT_ACK; 0: none yet */
     char waiting_for[WIRE_TEXT_MAX]; /* from the last HEARTBEAT_ACK: what the run waits for */
 };
 
@@ -52,6 +60,10 @@ bool heartbeat_take(struct heartbeat *p, uint64_t now_us, struct msg *m);
 uint64_t heartbeat_deadline_us(struct heartbeat *p);
 /* A message arrived; m NULL: not decoded by this thread. HEARTBEAT_ACK updates round trip and waiting_for. */
 void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now_us);
+
+/* Returns 0, or how long the coordinator has not answered if that is too long: the caller then closes the connection.
+ * With a session only HEARTBEAT_ACK is an answer, otherwise any message. */
+uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us);
 
 /* --- any thread --------------------------------------------------------------------------------------------------- */
 /* Members of the same name. */

@@ -96,6 +96,15 @@ static void receive(struct link *link, enum wire_lane lane, const uint8_t *data,
     pthread_mutex_unlock(&link->lock);
 }
 
+/* A program that died behind a live relay leaves its connections open. */
+static void drop_if_lost(struct link *link)
+{
+    uint64_t silent_us = heartbeat_lost_us(link->heartbeat, clock_monotonic_us());
+    if (!silent_us) return;
+    log_debug("no answer for %.0f s: closing the connection", (double)silent_us / 1e6);
+    link->transport->ops->drop(link->transport, 0);
+}
+
 static uint64_t sleep_us(struct link *link, bool blocked)
 {
     uint64_t now = clock_monotonic_us(), beat = heartbeat_deadline_us(link->heartbeat);
@@ -113,6 +122,7 @@ static void *run(void *arg)
         enum wire_lane lane;
         const uint8_t *data;
         size_t size;
+        drop_if_lost(link);
         send_heartbeat(link);
         bool sent_all = send_lane(link, WIRE_CONTROL);
         sent_all = send_lane(link, WIRE_BULK) && sent_all;
@@ -258,6 +268,16 @@ enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *la
 unsigned link_connected(const struct link *link)
 {
     return atomic_load(&link->transport->connected);
+}
+
+unsigned link_failure(const struct link *link)
+{
+    return atomic_load(&link->transport->failure);
+}
+
+unsigned link_both_connected(const struct link *link)
+{
+    return atomic_load(&link->transport->both_connected);
 }
 
 void link_bytes(struct link *link, uint64_t *sent_p, uint64_t *received_p)

@@ -27,8 +27,11 @@ void link_close(struct link *link, uint64_t flush_us);
 enum status link_send(struct link *link, enum wire_lane lane, const struct msg *m) MUST_CHECK;
 /* Waits up to timeout_us for the next message. AGAIN: none arrived. *m borrows from the inbox until the next call. */
 enum status link_recv(struct link *link, uint64_t timeout_us, enum wire_lane *lane_p, struct msg *m) MUST_CHECK;
-/* Counter of connections: transport.connected. */
+/* enum dial_failure: why there is no connection yet. */
+unsigned link_failure(const struct link *link);
+/* Counters of connections: transport.connected and transport.both_connected. */
 unsigned link_connected(const struct link *link);
+unsigned link_both_connected(const struct link *link);
 /* Bytes sent and received on the socket so far. */
 void link_bytes(struct link *link, uint64_t *sent_p, uint64_t *received_p);
 

@@ -192,6 +192,11 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     update_heartbeat(loop);
 }
 
+void outer_loop_reconnected(struct outer_loop *loop, uint64_t now_us)
+{
+    sync_reconnected(&loop->sync, now_us);
+}
+
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us)
 {
     outer_save_tick(loop, now_us);

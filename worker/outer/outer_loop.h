@@ -124,6 +124,8 @@ void outer_loop_destroy(struct outer_loop *loop);
 void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const struct msg *m, uint64_t now_us);
 /* Sends messages that are due and polls a running save. Call it after messages and at outer_loop_deadline_us. */
 void outer_loop_tick(struct outer_loop *loop, uint64_t now_us);
+/* Both lanes are connected again: resend what may be lost. Call outer_loop_tick afterwards. */
+void outer_loop_reconnected(struct outer_loop *loop, uint64_t now_us);
 uint64_t outer_loop_deadline_us(const struct outer_loop *loop);
 
 enum outer_want outer_loop_want(const struct outer_loop *loop);

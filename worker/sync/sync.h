@@ -68,6 +68,7 @@ struct sync_fragment {
     uint64_t requested;        /* end of the range of the open GET; 0: none open */
     uint64_t own_from, own_to; /* range filled in locally, not downloaded; 0, 0: none */
     uint64_t get_at, get_wait; /* time of the next GET; current back-off */
+    bool get_again;            /* the open GET was repeated, and no byte has arrived since */
 
     /* Upload of this round's delta. */
     enum sync_upload upload;
@@ -77,6 +78,7 @@ struct sync_fragment {
     uint64_t bytes, held, upto; /* payload size; bytes the coordinator holds; end of the credit */
     uint64_t sent, probe;       /* bytes handed to the transport; `held` at the probe */
     uint64_t up_at, up_wait;    /* time of the next OFFER; current back-off */
+    bool up_again;              /* the OFFER was repeated without an answer since */
 };
 
 struct sync_eval {
@@ -176,6 +178,9 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);
 /* Drops the session and sends HELLO again; keeps the work. */
 void sync_rejoin(struct sync *s, uint64_t now_us);
+/* Both lanes are connected again. Messages that were already repeated without an answer are sent again now.
+ * Others wait for their timeout: the answer may be on its way. */
+void sync_reconnected(struct sync *s, uint64_t now_us);
 /* Drops session and work: all snapshots are loaded again, after a hash mismatch for example. The delay doubles with
  * each call. After SYNC_DROPS_MAX calls without a merged delta the worker fails. */
 void sync_drop(struct sync *s, uint64_t now_us);

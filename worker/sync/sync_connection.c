@@ -117,6 +117,15 @@ void sync_rejoin(struct sync *s, uint64_t now_us)
     retry_start(s, now_us < s->joined_at + SYNC_CONNECT_US ? s->joined_at + SYNC_CONNECT_US : now_us);
 }
 
+void sync_reconnected(struct sync *s, uint64_t now_us)
+{
+    if ((s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) && !s->text[0]) { /* text: the answer was "later" */
+        s->retry_wait = 0;
+        if (s->retry_at > now_us + SYNC_CONNECT_US) s->retry_at = now_us;
+    }
+    for (uint32_t i = 0; s->phase == SYNC_JOINED && i < s->n_fragments; i++) sync_flow_reconnected(s, i, now_us);
+}
+
 void sync_drop(struct sync *s, uint64_t now_us)
 {
     if (s->phase == SYNC_STOPPED) return;

@@ -18,7 +18,7 @@ enum {
 
 static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
 {
-    f->complete = false;
+    f->complete = f->get_again = false;
     f->get_version = version;
     f->have = f->total = f->requested = f->own_from = f->own_to = 0;
     f->get_at = now_us;
@@ -27,6 +27,7 @@ static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t
 
 static void request_rest(struct sync_fragment *f, uint64_t now_us)
 {
+    f->get_again = false;
     f->requested = f->have;
     f->get_at = now_us;
     f->get_wait = 0;
@@ -139,6 +140,7 @@ void sync_on_progress(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     f->total = total;
     if (!f->loading) f->usual = total;
     f->complete = have == total;
+    f->get_again = false;
     f->get_wait = 0;
     f->get_at = now_us;
     extend_get_deadlines(s, now_us);
@@ -212,7 +214,8 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     assert(a->offset >= f->have && (!f->total || a->offset + a->length <= f->total));
     f->requested = a->offset + a->length;
     if (a->offset > f->have) return; /* the window was extended: the deadline of the bytes in flight stays */
-    if (again) s->bind_due = true;   /* the coordinator may not know the bulk connection */
+    f->get_again = again;
+    if (again) s->bind_due = true; /* the coordinator may not know the bulk connection */
     uint64_t expect = f->total ? missing_bytes(f, a->offset, f->requested) : f->usual ? f->usual : FIRST_OBJECT_BYTES;
     f->get_wait = f->get_wait ? sync_backoff_us(f->get_wait) : sync_timeout_us(&s->down, s->rtt_us, expect);
     f->get_at = now_us + f->get_wait;
@@ -226,7 +229,7 @@ void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t
     f->upload = bytes ? SYNC_UPLOAD_OFFERED : SYNC_UPLOAD_NONE;
     f->bytes = bytes;
     f->held = f->upto = f->sent = 0;
-    f->probing = false;
+    f->probing = f->up_again = false;
     f->up_at = now_us;
     f->up_wait = 0;
 }
@@ -246,6 +249,7 @@ static void mark_delivered(struct sync *s, struct sync_fragment *f, uint64_t now
     f->held = f->bytes;
     f->upload = f->passed ? SYNC_UPLOAD_REJECTED : SYNC_UPLOAD_DELIVERED;
     f->lost = f->passed;
+    f->up_again = false;
     f->up_wait = DELIVERED_US;
     f->up_at = now_us + DELIVERED_US;
 }
@@ -270,7 +274,10 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
         f->held = have;
         if (f->sent < have) f->sent = have;
         f->up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
-        if (moved) f->up_wait = 0;
+        if (moved) {
+            f->up_wait = 0;
+            f->up_again = false;
+        }
         assert(f->held <= f->sent && f->sent <= f->bytes && f->upto <= f->bytes);
     }
     /* Progress of one fragment postpones the deadlines of those queued behind it. */
@@ -303,7 +310,7 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
 {
     struct sync_fragment *f = &s->f[fragment];
     assert(sync_flow_pending(f) && f->bytes && s->round != SYNC_NO_ROUND);
-    if (f->up_wait) s->bind_due = true;
+    if (f->up_wait) s->bind_due = f->up_again = true;
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->probing = true;
         f->probe = f->held;
@@ -392,6 +399,24 @@ uint64_t sync_held_back_us(const struct sync *s)
         held_back = true;
     }
     return held_back ? (uint64_t)(1e6 * (double)left / s->up.per_s) : UINT64_MAX;
+}
+
+void sync_flow_reconnected(struct sync *s, uint32_t fragment, uint64_t now_us)
+{
+    struct sync_fragment *f = &s->f[fragment];
+    /* The back-off stays as it is, because on a slow link the answer takes as long as before. BIND goes first: the
+     * coordinator may not know the new bulk connection. */
+    if (sync_flow_pending(f) && f->up_again) {
+        s->bind_due = true;
+        f->up_at = now_us;
+        f->up_wait /= 2;
+    }
+    if (f->requested > f->have && f->get_again) {
+        s->bind_due = true;
+        f->get_at = now_us;
+        f->get_wait /= 2;
+    }
+    f->up_again = f->get_again = false; /* a second copy of the answer would only delay the first */
 }
 
 /* --- both directions ---------------------------------------------------------------------------------------------- */

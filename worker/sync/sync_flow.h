@@ -11,6 +11,8 @@ void sync_flow_load(struct sync *s, uint32_t fragment, struct wire_version snaps
 void sync_flow_next(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* A new session resumes: request the rest of the update and offer a pending payload again. */
 void sync_flow_rejoin(struct sync *s, uint32_t fragment, uint64_t now_us);
+/* The transport connected again: offer a pending payload and request missing bytes now. */
+void sync_flow_reconnected(struct sync *s, uint32_t fragment, uint64_t now_us);
 /* Upload: a payload of `bytes` is ready (0: none); CREDIT arrived. */
 void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us);
 void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t upto, uint64_t now_us);

@@ -73,6 +73,7 @@ struct wanlink {
     struct connection *connections, *turn; /* turn: reads first next time */
     struct line lines[2];
     uint64_t stalled_until_us, accepted;
+    uint64_t flip_drawn; /* number of random values used for flips */
     char command[128];
     size_t command_size;
     bool quit;
@@ -204,6 +205,19 @@ static void schedule(struct wanlink *w, struct flow *f, int direction, struct pi
     f->last = p;
 }
 
+/* Flips bits of data[size]: each byte has the same chance. */
+static void flip_bits(struct wanlink *w, uint8_t *data, size_t size)
+{
+    if (w->o.flip_bytes <= 0) return;
+    for (size_t at = 0;; at++) {
+        double draw = rng_uniform(2, RNG_TEST, w->flip_drawn++);
+        at += (size_t)(-log(draw > 1e-12 ? draw : 1e-12) * w->o.flip_bytes);
+        if (at >= size) return;
+        data[at] ^= (uint8_t)(1u << (rng_u64(3, RNG_TEST, w->flip_drawn) & 7));
+        w->totals.flips++;
+    }
+}
+
 /* Moves one piece from the sender to the line; false if there is none. */
 static bool read_piece(struct wanlink *w, struct connection *c, int direction, uint64_t now_us)
 {
@@ -226,6 +240,7 @@ static bool read_piece(struct wanlink *w, struct connection *c, int direction, u
         return false;
     }
     memcpy(p->data, data, size);
+    flip_bits(w, p->data, size);
     p->size = size;
     p->end = f->ended = n <= 0;
     p->reset = n < 0;
@@ -302,6 +317,8 @@ static void obey(struct wanlink *w, const char *line)
         w->o.delay_ms = value;
     } else if (!strcmp(word, "jitter") && number) {
         w->o.jitter_ms = value;
+    } else if (!strcmp(word, "flip") && number) {
+        w->o.flip_bytes = value;
     } else if (!strcmp(word, "stall")) {
         w->stalled_until_us = number ? clock_monotonic_us() + (uint64_t)(value * 1e6) : UINT64_MAX;
     } else if (!strcmp(word, "go")) {

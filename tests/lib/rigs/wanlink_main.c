@@ -44,8 +44,8 @@ static enum status relay(struct wanlink_options *o, struct err *err)
     fflush(stdout);
     enum status status = wanlink_run(w, err);
     struct wanlink_totals t = wanlink_totals(w);
-    printf("connections %llu, bytes up %llu, bytes down %llu\n", (unsigned long long)t.connections,
-           (unsigned long long)t.up, (unsigned long long)t.down);
+    printf("connections %llu, bytes up %llu, bytes down %llu, flipped bits %llu\n", (unsigned long long)t.connections,
+           (unsigned long long)t.up, (unsigned long long)t.down, (unsigned long long)t.flips);
     wanlink_destroy(w);
     return status;
 }
@@ -62,8 +62,9 @@ int main(int argc, char **argv)
         {"delay-ms", OPTION_REAL, &o.delay_ms, "MS", "one-way delay (0)"},
         {"jitter-ms", OPTION_REAL, &o.jitter_ms, "MS", "up to so much more delay (0)"},
         {"queue-ms", OPTION_REAL, &o.queue_ms, "MS", "longest wait in the queue before the line (100)"},
+        {"flip-bytes", OPTION_REAL, &o.flip_bytes, "BYTES", "flip one bit in so many bytes, on average (none)"},
         {"control", OPTION_TEXT, &control, "FIFO",
-         "read commands here, - is standard input: rate, delay, jitter, stall, "
+         "read commands here, - is standard input: rate, delay, jitter, flip, stall, "
          "go, cut, down, up, quit"},
     };
     struct options options = {

@@ -20,7 +20,6 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
-#include "wire/strangers.h"
 #include "wire/transport.h"
 #include "wire/zmq_guard.h"
 

@@ -397,9 +397,39 @@ static void test_close_has_timeout(void **state)
     assert_true(clock_monotonic_us() - started < 5000000);
 }
 
+/* Without an answer the connection is closed: after 20 s, or 8 round trips, then after twice as long each time. */
+static void test_silence_ends_the_connection(void **state)
+{
+    (void)state;
+    const uint64_t second = 1000000;
+    struct heartbeat h;
+    struct msg ack = {.type = MSG_HEARTBEAT_ACK};
+    heartbeat_init(&h);
+    uint64_t now = 100 * second;
+    assert_int_equal(heartbeat_lost_us(&h, now), 0);
+    heartbeat_on_message(&h, NULL, now);
+    heartbeat_join(&h, 1, 1000);
+    assert_int_equal(heartbeat_lost_us(&h, now + 20 * second - 1), 0);
+    heartbeat_on_message(&h, NULL, now + 19 * second); /* not the answer to a heartbeat */
+    assert_int_equal(heartbeat_lost_us(&h, now + 20 * second), 20 * second);
+    assert_int_equal(heartbeat_lost_us(&h, now + 20 * second), 0);
+    now += 20 * second;
+    for (uint64_t limit = 40; limit <= 320; limit *= 2) {
+        uint64_t wait = (limit < 120 ? limit : 120) * second;
+        assert_int_equal(heartbeat_lost_us(&h, now + wait - 1), 0);
+        assert_int_equal(heartbeat_lost_us(&h, now += wait), wait);
+    }
+    ack.heartbeat_ack.sent_us = now - 5 * second; /* a slow link: a round trip of 5 s */
+    heartbeat_on_message(&h, &ack, now);
+    assert_int_equal(heartbeat_lost_us(&h, now + 40 * second - 1), 0);
+    assert_true(heartbeat_lost_us(&h, now + 41 * second) > 0);
+    heartbeat_finish(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_silence_ends_the_connection),
         cmocka_unit_test(test_ring_keeps_order_and_bounds),
         cmocka_unit_test(test_ring_refuses_too_large_record),
         cmocka_unit_test_setup_teardown(test_heartbeats_continue_during_compute, up, down),

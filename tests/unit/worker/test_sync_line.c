@@ -1,9 +1,10 @@
 /* The worker's protocol machine and the coordinator's request list at the two ends of a slow line: compares sent
- * with needed bytes. */
+ * with needed bytes. And what a reconnect after a long outage sends at once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -104,8 +105,47 @@ static void test_slow_line_carries_no_byte_twice(void **state)
     check_copies(10000000, 8 << 20, 90ull * S);
 }
 
+/* After a long outage the next retry is half a minute away. A new connection does not wait for it. */
+static void test_reconnect_resends_at_once(void **state)
+{
+    (void)state;
+    sync_rig_start(false, 1, 3);
+    sync_rig_train(4, 3, 1000);
+    for (int i = 0; i < 12; i++) { /* nothing answers: OFFER, BIND and GET back off */
+        sync_rig_sleep_until_due();
+        sync_rig_drain_all();
+    }
+    uint64_t next = sync_deadline_us(&sync_rig.s);
+    assert_true(next > sync_rig.now + 5000000);
+    sync_rig_expect_none();
+    sync_reconnected(&sync_rig.s, sync_rig.now);
+    int counts[8] = {0};
+    sync_rig_drain(counts);
+    assert_true(counts[SYNC_SEND_BIND] >= 1);
+    assert_int_equal(counts[SYNC_SEND_OFFER], 1);
+    assert_int_equal(counts[SYNC_SEND_GET], 1);
+    sync_rig_credit(4, 0, 500, 1000);
+    sync_rig_drain_all();
+    sync_reconnected(&sync_rig.s, sync_rig.now); /* the OFFER has an answer, the GET has none */
+    memset(counts, 0, sizeof counts);
+    sync_rig_drain(counts);
+    assert_int_equal(counts[SYNC_SEND_OFFER], 0);
+    assert_int_equal(counts[SYNC_SEND_GET], 1);
+    sync_rejoin(&sync_rig.s, sync_rig.now);
+    for (int i = 0; i < 12; i++) {
+        sync_rig_sleep_until_due();
+        sync_rig_drain_all();
+    }
+    assert_true(sync_deadline_us(&sync_rig.s) > sync_rig.now + 5000000);
+    sync_reconnected(&sync_rig.s, sync_rig.now);
+    sync_rig_expect(SYNC_SEND_HELLO);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slow_line_carries_no_byte_twice)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slow_line_carries_no_byte_twice),
+        cmocka_unit_test(test_reconnect_resends_at_once),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,128 @@
+#include "wire/dial_failure.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "wire/endpoint.h"
+
+enum { SIGNATURE = 10 }; /* first bytes of a ZMTP greeting: ff, 8 bytes, 7f */
+
+/* Wait until the descriptor is ready. False: timeout or signal. */
+static bool wait_for(int fd, short events, uint64_t until_us)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    uint64_t now = clock_monotonic_us();
+    return now < until_us && poll(&p, 1, (int)((until_us - now) / 1000 + 1)) == 1;
+}
+
+/* Returns a connected socket, or -1 with errno. */
+static int dial(const struct endpoint_found *found, const char *port, uint64_t until_us)
+{
+    char host[sizeof found->numeric];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV}, *list = NULL;
+    bool bracket = found->numeric[0] == '[';
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(found->numeric + bracket, "]"), found->numeric + bracket);
+    errno = EINVAL;
+    if (getaddrinfo(host, port, &hints, &list)) return -1;
+    int fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), code = 0;
+    socklen_t size = sizeof code;
+    if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen)) {
+        code = errno;
+        if (code == EINPROGRESS) {
+            code = ETIMEDOUT;
+            if (wait_for(fd, POLLOUT, until_us)) getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+        }
+    }
+    freeaddrinfo(list);
+    if (fd >= 0 && code) {
+        close(fd);
+        fd = -1;
+        errno = code;
+    }
+    return fd;
+}
+
+static enum status explain_no_connection(const char *where, int code, struct err *err)
+{
+    if (code == ECONNREFUSED)
+        return err_set(err, STATUS_CLOSED, "%s refused the connection: no coordinator listens there; start it", where);
+    if (code == EHOSTUNREACH || code == ENETUNREACH || code == EACCES || code == EPERM)
+        return err_set(err, STATUS_CLOSED, "no route to %s (%s): check the address, the network and the firewalls",
+                       where, strerror(code));
+    return err_set(err, STATUS_CLOSED,
+                   "nothing answers at %s: check that the coordinator runs and that the firewall opens its port",
+                   where);
+}
+
+/* Reads the first bytes of the other side. Returns their number. *closed_p: it closed the connection. */
+static size_t read_signature(int fd, uint8_t bytes[SIGNATURE], uint64_t until_us, bool *closed_p)
+{
+    size_t got = 0;
+    *closed_p = false;
+    while (got < SIGNATURE && !*closed_p && wait_for(fd, POLLIN, until_us)) {
+        ssize_t n = recv(fd, bytes + got, SIGNATURE - got, 0);
+        *closed_p = !n || (n < 0 && errno != EAGAIN && errno != EINTR);
+        if (n > 0) got += (size_t)n;
+    }
+    return got;
+}
+
+static enum status explain_greeting(int fd, const char *where, enum dial_failure seen, uint64_t until_us,
+                                    struct err *err)
+{
+    uint8_t bytes[SIGNATURE] = {0};
+    bool closed;
+    size_t got = read_signature(fd, bytes, until_us, &closed);
+    if (!got && closed)
+        return err_set(err, STATUS_CLOSED, "%s closes every connection at once: check that the coordinator runs",
+                       where);
+    if (!got)
+        return err_set(
+            err, STATUS_CLOSED,
+            "%s accepts connections, but says nothing: the coordinator hangs, or another program has the port", where);
+    if (got < SIGNATURE || bytes[0] != 0xff || bytes[SIGNATURE - 1] != 0x7f)
+        return err_set(err, STATUS_INVALID, "%s is not a coordinator: another program answers there; check the port",
+                       where);
+    if (seen == DIAL_CLOSED)
+        return err_set(
+            err, STATUS_INVALID,
+            "%s does not accept the server key of this join line: use the present join line of the coordinator "
+            "(RUN/address)",
+            where);
+    return STATUS_OK;
+}
+
+enum status dial_failure_explain(const struct transport_address *address, enum dial_failure seen, uint64_t timeout_us,
+                                 struct err *err)
+{
+    struct endpoint e;
+    struct endpoint_found found;
+    uint64_t until_us = clock_monotonic_us() + timeout_us;
+    const char *where = address->endpoint;
+    if (seen == DIAL_REFUSED_KEY)
+        return err_set(
+            err, STATUS_INVALID,
+            address->has_secret
+                ? "%s refused the secret of this join line: use the present join line of the coordinator "
+                  "(RUN/address)"
+                : "%s refused the key of this worker: enrol it with atoll workers RUN --add NAME KEY, or use "
+                  "the whole join line",
+            where);
+    TRY(endpoint_parse(&e, where, false, err));
+    enum status status = endpoint_find(&found, &e, err);
+    if (status == STATUS_NOTFOUND) return err->code = STATUS_INVALID;
+    if (status != STATUS_OK) return status;
+    int fd = dial(&found, e.port, until_us);
+    if (fd < 0 && errno == EMFILE) return err_set(err, STATUS_CLOSED, "%s: %s", where, strerror(errno));
+    if (fd < 0) return explain_no_connection(where, errno, err);
+    status = explain_greeting(fd, where, seen, until_us, err);
+    close(fd);
+    return status;
+}
