@@ -1,6 +1,6 @@
 /* Transport: moves whole encoded messages between peers on two lanes.
  *
- * - The vtable has two implementations: ZeroMQ (wire/transport_zmq.c: DEALER to ROUTER over TCP, with CURVE) and
+ * - The vtable has two implementations: ZeroMQ (wire/zmq/transport_zmq.c: DEALER to ROUTER over TCP, with CURVE) and
  * virtual time for the simulation (tests/lib).
  * - One thread owns a transport; only `wake`, `ending` and `connected` may be used from other threads.
  * - Delivery is at most once, in order per peer and lane while a connection lasts. */
@@ -113,7 +113,7 @@ enum status transport_zmq_resolve(const struct transport_address *address, bool 
  * caller keeps calling recv.
  *
  * - `worker` dials with its own key. If the coordinator does not know it, and the address has a secret, the transport
- *   enrols it first (wire/zmq_enrol.h). A refusal of ENROL arrives as a message.
+ *   enrols it first (wire/zmq/zmq_enrol.h). A refusal of ENROL arrives as a message.
  * - `worker` NULL: a client that only asks for the status, with the secret of the address.
  * - NOTFOUND: no such host (DNS may take a while); AGAIN: `fail_fast` is set and DNS does not answer; INVALID: the
  *   address has no secret, and `worker` is NULL. */

@@ -7,7 +7,7 @@
 #include "common/os/host_memory.h"
 #include "common/tensor/layout.h"
 #include "coordinator/outer/outer_state.h"
-#include "wire/backlog.h"
+#include "wire/zmq/backlog.h"
 #include "worker/model/model.h"
 #include "worker/replica/memory_plan.h"
 

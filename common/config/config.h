@@ -16,7 +16,7 @@
 #include "common/config/codec_spec.h"
 
 enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_TEXT_MAX = 65536 };
-enum { CONFIG_WORKERS_MAX = 2000 }; /* connected at one time; wire/peers.c asserts that its tables hold them */
+enum { CONFIG_WORKERS_MAX = 2000 }; /* connected at one time; wire/zmq/peers.c asserts that its tables hold them */
 
 enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };

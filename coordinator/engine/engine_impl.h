@@ -27,11 +27,11 @@
 #define COORDINATOR_ENGINE_IMPL_H
 
 #include "coordinator/engine/engine.h"
-#include "coordinator/engine/rate.h"
-#include "coordinator/engine/repeat.h"
 #include "coordinator/engine/session.h"
 #include "coordinator/ledger/checkpoint.h"
 #include "coordinator/ledger/ledger.h"
+#include "coordinator/limits/rate.h"
+#include "coordinator/limits/repeat.h"
 #include "coordinator/round/pace.h"
 
 enum {

@@ -24,7 +24,7 @@
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
 #include "common/tensor/layout.h"
-#include "tests/bench/machine.h"
+#include "tests/bench/lib/machine.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/model.h"
 #include "worker/outer/worker_state.h"

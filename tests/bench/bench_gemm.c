@@ -8,7 +8,7 @@
 #include "common/base/pool.h"
 #include "gpu/cpu/cpu_kernels.h"
 #include "gpu/cpu/gemm.h"
-#include "tests/bench/fma_peak.h"
+#include "tests/bench/lib/fma_peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>

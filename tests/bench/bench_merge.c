@@ -27,7 +27,7 @@
 #include "compress/merge.h"
 #include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/outer_state.h"
-#include "tests/bench/machine.h"
+#include "tests/bench/lib/machine.h"
 
 enum { RUNS_MAX = 1000, RUNS_MIN = 3, WORKERS_MAX = 256, SHIFT = 4099 };
 

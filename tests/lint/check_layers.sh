@@ -18,6 +18,7 @@ compress/lowbit:    common/base compress
 compress/topk:      common/base common/tensor compress
 
 wire:               common/base common/config common/tensor
+wire/zmq:           common/base common/config common/os wire
 
 gpu:                common/base common/config common/tensor gpu/cpu/cpu.h
 gpu/cpu:            common/base common/os gpu
@@ -38,12 +39,13 @@ worker:             common/base common/config common/os common/tensor wire gpu w
 coordinator/round:  common/base common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
 coordinator/ledger: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer
-coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger
+coordinator/limits: common/base wire
+coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
 coordinator/report: common/base common/config common/os coordinator/engine
 coordinator:        common/base common/config common/os compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
 
 cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica coordinator coordinator/outer coordinator/ledger
-cli/launch:         common/base common/config common/os common/tensor wire worker worker/model worker/replica coordinator coordinator/outer cli
+cli/launch:         common/base common/config common/os common/tensor wire wire/zmq worker worker/model worker/replica coordinator coordinator/outer cli
 '
 
 bad=0

@@ -14,8 +14,8 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
-#include "wire/backlog.h"
 #include "wire/transport.h"
+#include "wire/zmq/backlog.h"
 
 enum { MIB = 1 << 20, STALLED = 3, READERS = STALLED + 1, SECOND = 1000 * 1000 };
 

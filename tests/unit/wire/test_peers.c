@@ -17,8 +17,8 @@
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/lib/net/test_access.h"
-#include "wire/peers.h"
 #include "wire/transport.h"
+#include "wire/zmq/peers.h"
 
 static struct peers peers;
 static const uint8_t key[WIRE_KEY] = {1}, other_key[WIRE_KEY] = {2};

@@ -12,7 +12,7 @@
 #include "common/base/log.h"
 #include "tests/lib/net/transport_rig.h"
 #include "wire/msg.h"
-#include "wire/peers.h"
+#include "wire/zmq/peers.h"
 
 /* Strangers on the same machine: with another secret, with the key of another coordinator, without keys. */
 static void test_invalid_keys_are_refused(void **state)

@@ -21,7 +21,7 @@
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
 #include "wire/transport.h"
-#include "wire/zmq_guard.h"
+#include "wire/zmq/zmq_guard.h"
 
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, STRANGERS = GUARD_PENDING_MAX + 500 };
 

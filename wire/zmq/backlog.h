@@ -17,7 +17,7 @@
 #include <zmq.h>
 
 #include "common/base/status.h"
-#include "wire/peers.h"
+#include "wire/zmq/peers.h"
 
 enum { BACKLOG_BYTES = 64 << 20 };
 

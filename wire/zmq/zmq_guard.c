@@ -1,4 +1,4 @@
-#include "wire/zmq_guard.h"
+#include "wire/zmq/zmq_guard.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -250,7 +250,7 @@ enum status zmq_guard_start(struct zmq_guard **guard_p, void *context, void *soc
 {
     static const int events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED |
                               ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH; /* not _PROTOCOL: see wire/zmq_dial.c */
+                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH; /* not _PROTOCOL: see wire/zmq/zmq_dial.c */
     static const char address[] = "inproc://guard";
     struct zmq_guard *g = mem_alloc(1, sizeof *g);
     if (!g) return err_set(err, STATUS_NOMEM, "out of memory");

@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 #include "wire/transport.h"
-#include "wire/zmq_guard.h"
+#include "wire/zmq/zmq_guard.h"
 
 struct zmq_auth {
     void *socket; /* owned by the thread after zmq_auth_start */

@@ -1,4 +1,4 @@
-#include "wire/backlog.h"
+#include "wire/zmq/backlog.h"
 
 #include <assert.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "wire/peers.h"
+#include "wire/zmq/peers.h"
 
 #include <assert.h>
 #include <string.h>

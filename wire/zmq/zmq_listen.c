@@ -11,12 +11,12 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "wire/backlog.h"
 #include "wire/endpoint.h"
-#include "wire/peers.h"
-#include "wire/transport_zmq.h"
-#include "wire/zmq_auth.h"
-#include "wire/zmq_guard.h"
+#include "wire/zmq/backlog.h"
+#include "wire/zmq/peers.h"
+#include "wire/zmq/transport_zmq.h"
+#include "wire/zmq/zmq_auth.h"
+#include "wire/zmq/zmq_guard.h"
 
 /* HANDSHAKE_MS: a connection without a finished handshake is closed after this time, because an idle one costs a
  * descriptor. BACKLOG: connections that the kernel keeps until they are accepted. */

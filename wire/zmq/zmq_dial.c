@@ -15,10 +15,10 @@
 #include "common/base/mem.h"
 #include "wire/dial_failure.h"
 #include "wire/endpoint.h"
-#include "wire/peers.h"
-#include "wire/transport_zmq.h"
-#include "wire/zmq_auth.h"
-#include "wire/zmq_enrol.h"
+#include "wire/zmq/peers.h"
+#include "wire/zmq/transport_zmq.h"
+#include "wire/zmq/zmq_auth.h"
+#include "wire/zmq/zmq_enrol.h"
 
 /* CONNECT_MS, RECONNECT_MAX_MS: after an outage the next SYN follows within two seconds. With the kernel's own timeout
  * it would follow up to half a minute later. HANDSHAKE_MS: as at the coordinator. */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/rate.h"
+#include "coordinator/limits/rate.h"
 #include "wire/msg.h"
 
 static struct rate_table table;

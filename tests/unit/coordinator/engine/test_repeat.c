@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/repeat.h"
+#include "coordinator/limits/repeat.h"
 
 static struct repeat repeat;
 

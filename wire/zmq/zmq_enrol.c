@@ -1,4 +1,4 @@
-#include "wire/zmq_enrol.h"
+#include "wire/zmq/zmq_enrol.h"
 
 #include <assert.h>
 #include <string.h>

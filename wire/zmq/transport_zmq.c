@@ -1,4 +1,4 @@
-#include "wire/transport_zmq.h"
+#include "wire/zmq/transport_zmq.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "coordinator/engine/rate.h"
+#include "coordinator/limits/rate.h"
 
 #include <assert.h>
 #include <string.h>

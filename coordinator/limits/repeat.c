@@ -1,4 +1,4 @@
-#include "coordinator/engine/repeat.h"
+#include "coordinator/limits/repeat.h"
 
 #include <assert.h>
 #include <stdio.h>

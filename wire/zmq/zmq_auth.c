@@ -1,4 +1,4 @@
-#include "wire/zmq_auth.h"
+#include "wire/zmq/zmq_auth.h"
 
 #include <assert.h>
 #include <errno.h>
