@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -201,7 +202,8 @@ static enum status listen_on(struct server *s, struct err *err)
 static enum status tell_engine(void *ctx, const struct listed_worker *w, struct err *err)
 {
     struct server *s = ctx;
-    struct engine_worker worker = {.revoked = w->revoked, .readmit_s = w->readmit_s};
+    uint64_t now_s = (uint64_t)time(NULL), ago_s = now_s > w->readmit_s ? now_s - w->readmit_s - 1 : 0;
+    struct engine_worker worker = {.revoked = w->revoked, .readmitted_us = w->readmit_s ? ago_s * 1000000 : UINT64_MAX};
     memcpy(worker.key, w->key, WIRE_KEY);
     return engine_on_worker_listed(s->engine, &worker, clock_monotonic_us(), err);
 }

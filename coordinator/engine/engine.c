@@ -134,8 +134,11 @@ enum status engine_on_message(struct engine *e, uint64_t peer, enum wire_lane la
 enum status engine_on_worker_listed(struct engine *e, const struct engine_worker *w, uint64_t now_us, struct err *err)
 {
     advance(e, now_us);
-    if (!w->revoked) return STATUS_OK;
-    TRY(engine_revoke(e, w->key, err));
+    struct member *m = member_by_uuid(&e->ledger.round.members, w->key); /* a uuid is the start of the key */
+    bool readmitted = !w->revoked && m && engine_is_aside(e, m) &&
+                      w->readmitted_us < engine_clock(e).elapsed_us - m->struck_us; /* after its last refusal */
+    if (!w->revoked && !readmitted) return STATUS_OK;
+    TRY(w->revoked ? engine_revoke(e, w->key, err) : engine_readmit(e, m, err));
     return pump(e, err);
 }
 

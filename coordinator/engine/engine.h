@@ -39,7 +39,7 @@ struct engine_peer {
 struct engine_worker {
     uint8_t key[WIRE_KEY];
     bool revoked;
-    uint64_t readmit_s; /* when the operator readmitted it, in seconds since the epoch; 0: never */
+    uint64_t readmitted_us; /* so long ago the operator readmitted it; UINT64_MAX: never */
 };
 
 struct engine_io {
@@ -92,7 +92,8 @@ enum engine_verdict engine_on_malformed(struct engine *engine, uint64_t peer, en
 
 enum status engine_on_message(struct engine *engine, uint64_t peer, enum wire_lane lane, const struct msg *m,
                               uint64_t now_us, struct err *err) MUST_CHECK;
-/* Follows the list of workers: a revoked worker loses its session and its place. The caller calls it for each worker at
+/* Follows the list of workers: a revoked worker loses its session and its place; a
+ * worker that was put aside and then readmitted gets work again. The caller calls it for each worker at
  * the start, and after each change of the list. */
 enum status engine_on_worker_listed(struct engine *engine, const struct engine_worker *worker, uint64_t now_us,
                                     struct err *err) MUST_CHECK;
@@ -107,8 +108,6 @@ bool engine_modelled(const struct engine *engine);
 bool engine_done(const struct engine *engine);
 /* The run is done, and all workers have left or the wait for them is over. */
 bool engine_finished(const struct engine *engine);
-/* Gives a member that was put aside work again. NOTFOUND: no member of this name was put aside. */
-enum status engine_readmit(struct engine *engine, const char *name, struct err *err) MUST_CHECK;
 /* On return all journal records survive a power cut. */
 enum status engine_sync(struct engine *engine, struct err *err) MUST_CHECK;
 

@@ -144,18 +144,13 @@ enum status engine_gate(struct engine *e, const struct round_close *close, bool 
     return STATUS_OK;
 }
 
-enum status engine_readmit(struct engine *e, const char *name, struct err *err)
+enum status engine_readmit(struct engine *e, struct member *m, struct err *err)
 {
-    const struct round *r = &e->ledger.round;
-    for (uint32_t i = 0; e->ledger.modelled && i < r->members.n; i++) {
-        struct member *m = r->members.members[i];
-        if (strcmp(m->name, name) != 0 || !engine_is_aside(e, m)) continue;
-        TRY(engine_write_member(e, RECORD_MEMBER_READMIT, m->id, m->uuid, m->name, err));
-        m->refused[0] = 0;
-        struct session *s = session_by_member(&e->sessions, i);
-        if (s) engine_refresh_ready(e, s);
-        log_info("readmitted %s", m->name);
-        return STATUS_OK;
-    }
-    return err_set(err, STATUS_NOTFOUND, "no worker '%s' was put aside", name);
+    assert(engine_is_aside(e, m));
+    TRY(engine_write_member(e, RECORD_MEMBER_READMIT, m->id, m->uuid, m->name, err));
+    m->refused[0] = 0;
+    struct session *s = session_by_member(&e->sessions, m->id);
+    if (s) engine_refresh_ready(e, s);
+    log_info("readmitted %s", m->name);
+    return STATUS_OK;
 }

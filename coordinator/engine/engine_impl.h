@@ -354,6 +354,8 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
 void engine_send_done(struct engine *e, const struct session *s);
 
 /* --- engine_gate.c --- */
+/* Gives a member that was put aside work again. */
+enum status engine_readmit(struct engine *e, struct member *m, struct err *err) MUST_CHECK;
 /* Compares the deltas that `close` will merge, refuses the outliers among them, and sets *refused_p if there are any.
  */
 enum status engine_gate(struct engine *e, const struct round_close *close, bool *refused_p, struct err *err) MUST_CHECK;
