@@ -47,10 +47,10 @@ void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const st
     rate_grant(&e->rate, e->speaker, RATE_OBJECT, 4 * objects * e->rate_needs.gets);
 }
 
-static const struct session *session_of_peer(const struct engine *e, uint64_t peer)
+static struct session *session_of_peer(const struct engine *e, uint64_t peer)
 {
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+        struct session *s = &e->sessions.sessions[i];
         if (s->id && (s->control == peer || s->bulk == peer)) return s;
     }
     return NULL;
@@ -61,8 +61,9 @@ static enum engine_verdict verdict_of(struct engine *e, uint64_t peer, enum rate
     if (verdict == RATE_ALLOW) return ENGINE_ADMIT;
     if (verdict == RATE_IGNORE) return ENGINE_IGNORE;
     if (verdict == RATE_CLOSE) {
-        const struct session *s = session_of_peer(e, peer);
+        struct session *s = session_of_peer(e, peer);
         char text[160];
+        if (s) s->flooded = true;
         snprintf(text, sizeof text, "%s %s messages arrive far above their limit: refused for %d s",
                  s ? "closed its connection, because its" : "closed a connection, because its", rate_class_name(class),
                  RATE_REFUSED_US / 1000000);

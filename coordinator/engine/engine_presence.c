@@ -96,9 +96,12 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
                                 struct err *err)
 {
     char text[200];
-    snprintf(text, sizeof text, "no message for %.1f s%s (limit %.1f s: %s); other workers get its samples",
-             (double)(e->now_us - m->heard_us) * 1e-6, s && s->closed ? ", connection closed" : "",
-             (double)limit * 1e-6, engine_evict_rule(e, s));
+    if (s && s->flooded)
+        snprintf(text, sizeof text, "its connection was closed for too many messages; other workers get its samples");
+    else
+        snprintf(text, sizeof text, "no message for %.1f s%s (limit %.1f s: %s); other workers get its samples",
+                 (double)(e->now_us - m->heard_us) * 1e-6, s && s->closed ? ", connection closed" : "",
+                 (double)limit * 1e-6, engine_evict_rule(e, s));
     TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     assert(!m->active);
     engine_progress(e);
@@ -114,11 +117,13 @@ enum status engine_evict(struct engine *e, struct err *err)
         struct session *s = session_by_member(&e->sessions, m->id);
         uint64_t limit = engine_evict_after_us(e, s);
         assert(limit > 0);
-        if (m->active && e->now_us - m->heard_us >= limit) TRY(evict_member(e, m, s, limit, err));
+        if (m->active && (e->now_us - m->heard_us >= limit || (s && s->flooded)))
+            TRY(evict_member(e, m, s, limit, err));
     }
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
-        if (s->id && e->now_us - s->heard_us >= engine_evict_after_us(e, s)) session_remove(&e->sessions, s);
+        if (s->id && (s->flooded || e->now_us - s->heard_us >= engine_evict_after_us(e, s)))
+            session_remove(&e->sessions, s);
     }
     return STATUS_OK;
 }
@@ -170,6 +175,7 @@ uint64_t engine_watch_deadline_us(const struct engine *e)
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
         if (!s->id) continue;
+        if (s->flooded) return 0;
         uint64_t probe_at = s->heard_us + ENGINE_PROBE_US, silent_at = s->heard_us + ENGINE_SILENT_US;
         uint64_t evict_at = s->heard_us + engine_evict_after_us(e, s);
         if (s->probe_us > probe_at) probe_at = s->probe_us;

@@ -39,6 +39,7 @@ struct session {
     bool beating;                      /* a heartbeat has arrived */
     bool silent;                       /* its silence was logged */
     bool closed;                       /* its control connection is closed, and no message has arrived since */
+    bool flooded;                      /* closed for its messages: it loses its place at the next tick */
     uint64_t probe_us;                 /* time of the next probe while it is silent; 0: none was sent */
     uint64_t ready_us;                 /* ready for work since then; 0: not ready */
     uint64_t step_round, step_tokens;  /* the round of its reported steps, and their tokens */

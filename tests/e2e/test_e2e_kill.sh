@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# kill -9 at random moments of one run, ten times of the coordinator and ten times of a worker: the run ends at the
-# theta of the undisturbed run. Environment: SETTINGS="key=value ..." adds settings, ROUNDS the length, SEED the order
-# of kills.
+# kill -9 at random moments of one run, half of the kills of the coordinator, half of a worker: the run ends at the theta
+# of the undisturbed run. Environment: SETTINGS="key=value ..." adds settings, ROUNDS the length, KILLS their number, SOON
+# how many of them come within 50 ms of a restart, SEED the order of kills.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh
@@ -31,25 +31,43 @@ calm=$(json get run/summary.json theta_hash)
 echo "undisturbed: theta $calm in $(seconds $(($(now_ms) - began))) s"
 mv run calm
 
-# The k-th kill comes a random delay after k/23 of the rounds, so that all kills fall into the run on any machine.
-victims=(coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator coordinator
-    worker-0 worker-1 worker-0 worker-1 worker-0 worker-1 worker-0 worker-1 worker-0 worker-1)
+# The k-th kill comes a random delay after k / (kills + 3) of the rounds, so that all kills fall into the run on any
+# machine.
+kills_all=${KILLS:-20}
+soon=${SOON:-0}
+victims=()
+for ((i = 0; i < kills_all; i++)); do
+    if ((i % 2)); then victims+=(coordinator); else victims+=("worker-$((i / 2 % 2))"); fi
+done
 for ((i = ${#victims[@]} - 1; i > 0; i--)); do
     j=$((RANDOM % (i + 1)))
     swap=${victims[i]} && victims[i]=${victims[j]} && victims[j]=$swap
 done
 
 began=$(now_ms)
+# kill_soon NAME: kills the node again within 50 ms of its restart.
+kill_soon() {
+    sleep "0.0$(printf '%02d' $((RANDOM % 50)))"
+    node_kill "$1" || return 1
+    node_start "$1"
+    kills=$((kills + 1))
+}
+
 kill_all() {
-    local victim
+    local victim left=$soon
     kills=0
     for victim in "${victims[@]}"; do
-        until_true 60 "round $(((kills + 1) * rounds / 23))" rounds_reach $(((kills + 1) * rounds / 23))
+        ((kills < kills_all)) || return 0
+        until_true 60 "round $(((kills + 1) * rounds / (kills_all + 3)))" rounds_reach $(((kills + 1) * rounds / (kills_all + 3)))
         sleep "0.$(printf '%03d' $((RANDOM % 100)))"
         node_kill "$victim" || return 1
         sleep "0.$(printf '%03d' $((RANDOM % 300)))"
         node_start "$victim"
         kills=$((kills + 1))
+        if ((left > 0)); then
+            kill_soon "$victim" || return 1
+            left=$((left - 1))
+        fi
     done
 }
 storm run_once kill_all
@@ -63,7 +81,7 @@ echo "after $kills kills: theta $stormy in $(seconds $(($(now_ms) - began))) s"
 # a coordinator that was killed earlier may not count.
 restarts=$(json get run/summary.json restarts)
 listened=$(grep -c '^listening on' coordinator.log)
-((restarts >= listened - 1 && restarts <= 10 && listened > 5)) ||
+((restarts >= listened - 1 && restarts <= kills_all / 2 + soon && listened > kills_all / 4)) ||
     fail "summary.json counts $restarts restarts, but $listened coordinators listened"
 json lines run/metrics.jsonl >/dev/null # every line is complete
-echo "10 kills of the coordinator, 10 of workers: same theta as the undisturbed run"
+echo "$kills kills, $soon of them within 50 ms of a restart: same theta as the undisturbed run"

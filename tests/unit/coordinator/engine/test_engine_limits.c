@@ -256,7 +256,8 @@ static void test_ignored_messages_are_logged(void **state)
     rig_close(&rig);
 }
 
-/* Five hundred malformed messages: ten answers, one line, then the connection is closed. */
+/* Five hundred malformed messages: ten answers, one line, then the connection is closed. The round does not wait for the
+ * worker until its eviction time. */
 static void test_malformed_messages_are_limited(void **state)
 {
     (void)state;
@@ -277,6 +278,11 @@ static void test_malformed_messages_are_limited(void **state)
     assert_in_range(rig.n_out, 5, 10);
     assert_int_equal(lines.n, 1);
     assert_non_null(strstr(lines.last, "refused a malformed message of worker-0: the checksum differs"));
+    rig_forget(&rig);
+    rig_wait(&rig, 1000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
+    for (uint32_t f = 0; f < rig.layout.n_fragments; f++) rig_deliver(&rig, 1, f, 1);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
     rig_close(&rig);
 }
 
