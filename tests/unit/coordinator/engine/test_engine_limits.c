@@ -256,8 +256,8 @@ static void test_ignored_messages_are_logged(void **state)
     rig_close(&rig);
 }
 
-/* Five hundred malformed messages: ten answers, one line, then the connection is closed. The round does not wait for the
- * worker until its eviction time. */
+/* Five hundred malformed messages: ten answers, one line, then the connection is closed. The round does not wait for
+ * that worker until its eviction time. */
 static void test_malformed_messages_are_limited(void **state)
 {
     (void)state;
