@@ -183,27 +183,28 @@ def names(run):
 
 
 def crowded():
-    """coordinator.max_workers of workers that never deliver; an honest worker still gets a place."""
-    run = rig.Run("crowd", workers=1, coordinator__max_workers=4, train__max_steps=4000)
-    run.await_rounds(2)
+    """All places taken by workers that only send heartbeats: an honest worker gets a place after the eviction time."""
+    run = rig.Run("crowd", workers=1, coordinator__max_workers=4, coordinator__quorum=1)
+    run.await_rounds(10)
     middle = wire.Middle(run.address, rig.enrol, name="template")
     run.start_worker("template", middle.join_line)
     rig.until(10, "a JOIN", lambda: middle.joins)
     template = middle.joins[0]
-    run.workers["template"].kill()
+    run.workers["template"].terminate()
+    run.workers["template"].wait()
     middle.close()
     idle = []
-    for number in range(4):
+    for number in range(3):
         keys = wire.key_pair()
         rig.enrol(run.address, *keys, f"idle-{number}")
         client = wire.Client(run.address, f"idle-{number}", keys)
-        client.join(template)
+        assert client.join(template), f"idle-{number} was not welcomed"
         idle.append(client)
 
     def beat():
+        time.sleep(1)
         for client in idle:
-            if client.session:
-                client.heartbeat()
+            client.heartbeat(state=2)
         return any(e.get("worker") == "late" for e in run.events("step"))
 
     began = time.monotonic()
