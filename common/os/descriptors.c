@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <sys/resource.h>
 
-#include "common/base/log.h"
-
 /* WANTED: a connection costs some kilobytes, so more descriptors than this only cost memory in a flood. */
 enum { RESERVE = 128, WANTED = 16384 };
 
@@ -31,10 +29,7 @@ void descriptors_reserve(void)
     pthread_mutex_lock(&lock);
     high = all;
     low = all - (all / 4 < RESERVE ? all / 4 : RESERVE);
-    if (!set_soft(low)) {
-        log_debug("cannot set the limit of open files");
-        high = low = 0;
-    }
+    if (!set_soft(low)) high = low = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -52,7 +47,7 @@ static bool reserve_begin(void)
 static void reserve_end(void)
 {
     int saved = errno;
-    if (!set_soft(low)) log_debug("cannot lower the limit of open files");
+    (void)set_soft(low); /* a limit that stays high only loses the reserve */
     pthread_mutex_unlock(&lock);
     errno = saved;
 }
