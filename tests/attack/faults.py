@@ -79,8 +79,8 @@ def proxied(run, **options):
 def flipped():
     """A path that flips bytes: hundreds of broken connections, the same parameters as over a clean one."""
     hashes = []
-    for flip in (None, 20000):
-        run = rig.Run(f"flip{flip}", workers=1, coordinator__min_workers=2, train__max_steps=150 * 40,
+    for flip in (None, 150000):
+        run = rig.Run(f"flip{flip}", workers=1, coordinator__min_workers=2, train__max_steps=120 * 40,
                       coordinator__evict_after_s=600, train__eval_every=100)
         proxy, line = proxied(run, flip=flip)
         run.start_worker("hflip", line)
@@ -200,7 +200,7 @@ def go():
     for name, (change, code, words) in {
         "join: host does not resolve": (lambda t: t.replace("127.0.0.1", "no-such-host.invalid"), (1, 2), "no-such-host"),
         "join: refused": (lambda t: t.replace(host, "tcp://127.0.0.1:9"), (1, 2), "127.0.0.1:9"),
-        "join: nothing answers": (lambda t: t.replace(host, f"tcp://127.0.0.1:{web.getsockname()[1]}"), (1, 2), "answer"),
+        "join: nothing answers": (lambda t: t.replace(host, f"tcp://127.0.0.1:{web.getsockname()[1]}"), (1, 2), "says nothing|answer"),
         "join: wrong server key": (lambda t: swap_key(t, 3), (1, 2), "key|join line"),
         "join: wrong secret": (lambda t: swap_key(t, 4), (1, 2), "key|join line"),
         "join: tcp:/ mistyped": (lambda t: t.replace("tcp://", "tcp:/"), (2,), "join"),
