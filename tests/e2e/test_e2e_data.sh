@@ -18,7 +18,7 @@ node_start w0
 until_true 20 "the first worker's hash" test -e w0/data_hashes
 start w1.log "$BIN/atoll-worker" --join run --dir w1 --name w1 --data.train="$WORK/other/train_*.bin" \
     --data.val="$WORK/data/val_*.bin" --train.threads=1
-finish "$pid" 20 1 "the worker with another shard"
+finish "$pid" 20 2 "the worker with another shard"
 grep -q "the training data of 'w1' differs from the other workers' somewhere in its shards" w1.log ||
     fail "w1 does not say what differs: $(<w1.log)"
 grep -q "refused w1: the training data of 'w1' differs" coordinator.log || fail "the coordinator does not name w1"
