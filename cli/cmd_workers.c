@@ -1,5 +1,5 @@
 /* atoll workers and atoll revoke: the list of workers that may join a run (coordinator/worker_list.h). A running
- * coordinator reads a changed list within a second. */
+ * coordinator reads a changed list before the verb returns. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,6 +13,8 @@
 #include "common/os/fileio.h"
 #include "coordinator/run_dir.h"
 #include "coordinator/worker_list.h"
+
+enum { READ_US = 600000 }; /* a running coordinator looks at the list four times a second */
 
 struct request {
     const char *run, *add, *readmit;
@@ -34,8 +36,10 @@ static enum status check_run(const char *run, struct err *err)
 static enum status edit(const struct options *o, const struct request *r, edit_fn *change, struct err *err)
 {
     struct worker_list list;
+    char served[FILEIO_PATH_MAX];
     int lock;
     TRY(check_run(r->run, err));
+    TRY(run_folder_path(served, sizeof served, r->run, "lock", err));
     TRY(worker_list_lock(r->run, &lock, err));
     enum status status = worker_list_load(&list, r->run, err);
     if (status == STATUS_OK) {
@@ -44,6 +48,7 @@ static enum status edit(const struct options *o, const struct request *r, edit_f
         worker_list_free(&list);
     }
     close(lock);
+    if (status == STATUS_OK && file_is_locked(served)) usleep(READ_US);
     return status;
 }
 
