@@ -88,6 +88,7 @@ struct eval_run {
 struct round_info {
     bool pending;
     struct engine_event_round event;
+    uint64_t up_us, down_us; /* event.link_s; the slowest worker may be gone when the line is written */
     char slowest[WIRE_NAME_MAX], cosine_worker[WIRE_NAME_MAX], down[64]; /* strings of the event */
 };
 

@@ -41,13 +41,15 @@ static void delivered(struct engine *e, const uint8_t *body, size_t size)
     memcpy(e->slowest, member_by_id(&e->ledger.round.members, delta.id)->name, sizeof e->slowest);
 }
 
-/* Transfers of the worker that delivered last. It received the previous update inside this round. async: NaN, because
- * other workers do not wait for it. */
-static double link_s(const struct engine *e)
+/* Transfers of the worker that delivered last. It received the previous update inside this round. async: unknown,
+ * because other workers do not wait for it. */
+static void note_link(struct engine *e)
 {
     const struct session *s = session_by_name(&e->sessions, e->slowest);
-    if (!s || !s->up_us || e->config.train.method == METHOD_ASYNC) return NAN;
-    return (double)(s->up_us + s->down_us) * 1e-6;
+    if (!s || !s->up_us || e->config.train.method == METHOD_ASYNC) return;
+    e->info.up_us = s->up_us;
+    e->info.down_us = s->down_us;
+    e->info.event.link_s = (double)(s->up_us + s->down_us) * 1e-6;
 }
 
 static void note(struct engine *e, uint64_t round)
@@ -62,12 +64,13 @@ static void note(struct engine *e, uint64_t round)
                                          .loss = NAN,
                                          .compute_s = NAN,
                                          .wait_s = NAN,
-                                         .link_s = link_s(e),
+                                         .link_s = NAN,
                                          .cosine = e->cosine};
     if (sum->tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
     assert(!e->info.pending);
+    note_link(e);
     event->round_s = (double)(e->ledger.clock.elapsed_us - e->round_begun_us) * 1e-6;
     if (sum->merged) event->compute_s = (double)sum->compute_us * 1e-6 / sum->merged;
     if (event->round_s > 0 && sum->merged)
@@ -150,7 +153,7 @@ double engine_eta_s(const struct engine *e)
 /* Reports a change: the link becomes the bottleneck, or no longer is. */
 static void judge_link(struct engine *e, const struct engine_event_round *round)
 {
-    const struct session *s = session_by_name(&e->sessions, e->info.slowest);
+    const struct round_info *info = &e->info;
     if (!pace_link(&e->pace, round->link_s, round->round_s)) return;
     if (!e->pace.link_bound) {
         e->link_text[0] = '\0';
@@ -160,7 +163,8 @@ static void judge_link(struct engine *e, const struct engine_event_round *round)
     snprintf(e->link_text, sizeof e->link_text,
              "transfers take %.0f %% of a round (sending %.1f s, receiving %.1f s of %.1f s): %s, or use fewer bits in "
              "codec.up (%s) and codec.down (%s)",
-             100 * round->link_s / round->round_s, (double)s->up_us * 1e-6, (double)s->down_us * 1e-6, round->round_s,
+             100 * round->link_s / round->round_s, (double)info->up_us * 1e-6, (double)info->down_us * 1e-6,
+             round->round_s,
              e->config.train.method == METHOD_DDP ? "set train.method to diloco" : "raise train.sync_every",
              e->config.codec.up, e->config.codec.down);
     engine_emit_text(e, ENGINE_EVENT_LINK, e->info.slowest, e->link_text);

@@ -148,18 +148,37 @@ static void test_slow_link_is_said_once(void **state)
     rig_close(&rig);
 }
 
-static void answer_eval(void)
+static void answer_eval(int worker)
 {
     struct msg m;
-    rig_expect(&rig, 0, MSG_EVAL, &m);
+    rig_expect(&rig, worker, MSG_EVAL, &m);
     m = (struct msg){.type = MSG_EVAL_RESULT,
-                     .eval_result = {.session = rig.workers[0].session,
+                     .eval_result = {.session = rig.workers[worker].session,
                                      .eval_id = m.eval.eval_id,
                                      .start = m.eval.start,
                                      .count = m.eval.count,
                                      .tokens = 8,
                                      .loss_sum = 12}};
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+/* The line of a round follows its evaluation. The worker that delivered last may have left by then. */
+static void test_slow_link_of_worker_that_left(void **state)
+{
+    (void)state;
+    const char *text, *const settings[] = {"train.max_steps=100", "train.eval_every=3", "train.eval_tokens=8", NULL};
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 3; i++) play_round(1000000, 3000000);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_LINK), 0);
+    struct msg m = {.type = MSG_LEAVE, .leave.session = rig.workers[0].session};
     rig_say(&rig, rig.workers[0].control, &m);
+    rig_join(&rig, 1);
+    rig_catch_up(&rig, 1);
+    answer_eval(1);
+    assert_string_equal(last_event(ENGINE_EVENT_LINK, &text)->line.worker, "worker-0");
+    assert_non_null(strstr(text, "(sending 3.0 s, receiving 0.0 s of 4.0 s)"));
+    rig_close(&rig);
 }
 
 /* A round that waited for a minute, and evaluations, do not count as the time of a round. */
@@ -190,7 +209,7 @@ static void test_evaluations_count_apart(void **state)
         rig_wait(&rig, 1000000);
         rig_beat(&rig, 0, WORKER_EVALUATING);
     }
-    answer_eval();
+    answer_eval(0);
     const struct engine_event_round *event = &last_event(ENGINE_EVENT_ROUND, NULL)->round;
     assert_int_equal(event->round, 2);
     assert_true(fabs(event->eval_s - 5) < 0.1 && fabs(event->round_s - 1) < 0.1);
@@ -202,8 +221,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line_says_receiving_update), cmocka_unit_test(test_line_says_sending_delta),
-        cmocka_unit_test(test_slow_link_is_said_once),     cmocka_unit_test(test_time_left_ignores_pauses),
-        cmocka_unit_test(test_evaluations_count_apart),
+        cmocka_unit_test(test_slow_link_is_said_once),     cmocka_unit_test(test_slow_link_of_worker_that_left),
+        cmocka_unit_test(test_time_left_ignores_pauses),   cmocka_unit_test(test_evaluations_count_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
