@@ -44,6 +44,11 @@ uint32_t engine_members(const struct engine *e)
     return e->ledger.modelled ? e->ledger.round.members.n : 0;
 }
 
+const char *engine_member_name(const struct engine *e, uint32_t id)
+{
+    return id < engine_members(e) ? e->ledger.round.members.members[id]->name : NULL;
+}
+
 uint64_t engine_samples_committed(const struct engine *e)
 {
     return e->ledger.round.leases.committed;

@@ -24,7 +24,7 @@ enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct
     c->barrier = config->train.method != METHOD_ASYNC;
     c->synced = config->journal.sync == JOURNAL_SYNC_UPDATE ||
                 (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.sync_every > 1);
-    for (int i = 0; i < CHECK_IDS; i++) c->client_of_id[i] = -1;
+    for (int i = 0; i < CHECK_IDS; i++) c->client_of_id[i] = c->durable_of_id[i] = -1;
     enum status status = STATUS_OK;
     TRY_GOTO(toy_layout(toy, config, &c->layout), err_check);
     assert(c->layout.n_fragments <= CHECK_FRAGMENTS);
@@ -102,12 +102,18 @@ void sim_check_script(struct sim_check *c, sim_check_script_fn fn, void *ctx)
 
 /* ---- the journal ------------------------------------------------------------------------------------------------- */
 
+/* The client of the worker with this name; -1: none. */
+static int client_named(const struct sim_check *c, const char *name)
+{
+    int client;
+    return sscanf(name, "worker-%d", &client) == 1 && client >= 0 && client < c->n_clients ? client : -1;
+}
+
 static void appended_member(struct sim_check *c, const uint8_t *body, size_t size)
 {
     struct record_member m;
-    int client;
-    if (record_member_decode(&m, body, size) != STATUS_OK || sscanf(m.name, "worker-%d", &client) != 1 ||
-        client >= c->n_clients || m.id >= CHECK_IDS) {
+    int client = record_member_decode(&m, body, size) == STATUS_OK ? client_named(c, m.name) : -1;
+    if (client < 0 || m.id >= CHECK_IDS) {
         sim_check_fail(c, "the journal contains a member that does not exist");
         return;
     }
@@ -202,6 +208,7 @@ void sim_check_store_appended(struct sim_check *c, const struct store_part *part
 void sim_check_store_synced(struct sim_check *c)
 {
     c->open_unsynced = c->unsynced = false;
+    memcpy(c->durable_of_id, c->client_of_id, sizeof c->durable_of_id);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
         for (size_t v = c->logs[f].n; v-- > 0 && !c->logs[f].versions[v].durable;)
             c->logs[f].versions[v].durable = true;
@@ -229,10 +236,24 @@ static void engine_log(struct sim_check *c, const struct engine *engine, uint32_
                        (unsigned long long)version);
 }
 
+/* A worker keeps its place through a restart, unless a power cut lost the record that gave it. */
+static void recover_places(struct sim_check *c, const struct engine *engine)
+{
+    for (uint32_t id = 0; id < CHECK_IDS; id++) {
+        const char *name = engine_member_name(engine, id);
+        int client = name ? client_named(c, name) : -1, before = c->client_of_id[id];
+        if (client != before && !c->id_unsure[id])
+            sim_check_fail(c, "id %u belongs to worker-%d after a restart, before it to worker-%d", id, client, before);
+        c->client_of_id[id] = c->durable_of_id[id] = client;
+        c->id_unsure[id] = false;
+    }
+}
+
 void sim_check_engine_started(struct sim_check *c, const struct engine *engine, uint64_t now_us)
 {
     c->now_us = c->moved_us = now_us;
     c->engine_up = true;
+    recover_places(c, engine);
     if (!engine_theta(engine)) return;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         uint64_t version = engine_version(engine, f);
@@ -268,6 +289,8 @@ void sim_check_engine_stopped(struct sim_check *c, bool power)
     /* With journal.sync snapshot, a power cut may put the coordinator behind the workers' versions and assignments. */
     c->behind = c->behind || (power && !c->synced);
     c->cut = c->cut || power;
+    for (int i = 0; power && i < CHECK_IDS; i++)
+        c->id_unsure[i] = c->id_unsure[i] || c->client_of_id[i] != c->durable_of_id[i];
     c->engine_up = false;
     memset(c->engine_versions, 0, sizeof(c->engine_versions));
 }

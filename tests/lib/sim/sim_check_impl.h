@@ -91,6 +91,7 @@ struct check_worker {
 
 struct sim_check_mark {
     int64_t remembers, refused[CHECK_FRAGMENTS];
+    bool outlier[CHECK_FRAGMENTS];
     float *residual[CHECK_FRAGMENTS];
     bool feedback_pending[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS];
@@ -115,7 +116,9 @@ struct sim_check {
     struct check_log logs[CHECK_FRAGMENTS];
     struct check_delta *deltas; /* newest first */
     struct check_worker workers[SIM_NET_CLIENTS_MAX];
-    int client_of_id[CHECK_IDS];             /* -1: unknown */
+    int client_of_id[CHECK_IDS];             /* by the journal; -1: unknown */
+    int durable_of_id[CHECK_IDS];            /* by the part of the journal that survives a power cut */
+    bool id_unsure[CHECK_IDS];               /* a power cut may have lost the record that gave this place */
     uint64_t moved_us;                       /* time of the last training, send, merge or evaluation */
     bool engine_up, open_unsynced, unsynced; /* appended since the last sync: an OPEN, any record */
     uint64_t engine_versions[CHECK_FRAGMENTS];

@@ -201,6 +201,14 @@ static void sent(struct sim_check *c, int client, bool to_client, const struct m
     }
 }
 
+/* The worker acts on the first refusal of a delta; a repeated OFFER may bring another one. */
+static void came_reject(struct check_worker *w, const struct msg_reject *r)
+{
+    if (w->refused[r->fragment] == (int64_t)r->round) return;
+    w->refused[r->fragment] = (int64_t)r->round;
+    w->outlier[r->fragment] = r->code == REJECT_OUTLIER;
+}
+
 int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment moment, int client, bool to_client,
                       const struct msg *m)
 {
@@ -220,9 +228,7 @@ int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment 
             c->counts.reloaded++;
         }
     }
-    if (moment == SIM_NET_ARRIVED && m->type == MSG_REJECT && m->reject.fragment < CHECK_FRAGMENTS) {
-        c->workers[client].refused[m->reject.fragment] = (int64_t)m->reject.round;
-        c->workers[client].outlier[m->reject.fragment] = m->reject.code == REJECT_OUTLIER;
-    }
+    if (moment == SIM_NET_ARRIVED && m->type == MSG_REJECT && m->reject.fragment < CHECK_FRAGMENTS)
+        came_reject(&c->workers[client], &m->reject);
     return c->script ? c->script(c->script_ctx, moment, client, to_client, m) : 1;
 }

@@ -77,6 +77,7 @@ struct sim_check_mark *sim_check_worker_saved(struct sim_check *c, int client)
         mark->feedback_pending[f] = w->feedback[f].pending;
         mark->pending[f] = w->pending[f];
         mark->refused[f] = w->refused[f];
+        mark->outlier[f] = w->outlier[f];
         if (!w->feedback[f].residual) continue;
         size_t bytes = check_count(c, f) * sizeof(float);
         mark->residual[f] = mem_alloc(bytes, 1);
@@ -100,6 +101,7 @@ void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_c
         w->feedback[f].pending = mark->feedback_pending[f];
         w->pending[f] = mark->pending[f];
         w->refused[f] = mark->refused[f];
+        w->outlier[f] = mark->outlier[f];
         if (mark->residual[f]) memcpy(w->feedback[f].residual, mark->residual[f], check_count(c, f) * sizeof(float));
     }
     w->remembers = mark->remembers;
