@@ -12,7 +12,8 @@
  *   OBJECT     1 OFFER and its GETs an update; each is repeated after 2 s or more, and BIND with it
  *   CHUNK      those of its delta, once an update
  *   METRICS    1 a second, 1 at the end of a round, and 1 for each 256 steps; 16 after a new connection
- *   EVAL       1 for each share and each sample, repeated with the heartbeats
+ *   EVAL       1 for each share and each sample, repeated with the heartbeats: with small models 5 in a second, and 3
+ *              answers each when its EVAL came again meanwhile
  *   STATUS     2 a second (atoll status)
  *   INVALID    none; 1 a second tells the other side what is wrong */
 void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs *needs)
@@ -24,7 +25,7 @@ void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs
     limits[RATE_OBJECT] = (struct rate_limit){16 + 2 * f, 4 * objects, 64 + 8 * f * objects};
     limits[RATE_CHUNK] = (struct rate_limit){16, 4 * chunks, 64 + 4 * f * chunks};
     limits[RATE_METRICS] = (struct rate_limit){4, 4 + needs->steps / 64.0, 64};
-    limits[RATE_EVAL] = (struct rate_limit){4, 4, 16};
+    limits[RATE_EVAL] = (struct rate_limit){16, 8, 64};
     limits[RATE_STATUS] = (struct rate_limit){5, 0, 10};
     limits[RATE_INVALID] = (struct rate_limit){1, 0, 10};
 }

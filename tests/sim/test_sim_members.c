@@ -194,6 +194,43 @@ static void test_evicted_worker_rejoins(void **state)
     sim_rig_done(c);
 }
 
+static bool evicted(struct sim_cluster *c, void *ctx)
+{
+    (void)ctx;
+    return sim_check_counts(c->check).evicted > 0;
+}
+
+/* worker-0 is evicted before any merge, and worker-1 gets its place. A power cut loses that record: worker-0 has its
+ * place again, and worker-1 gets another one. */
+static void test_power_cut_gives_place_back(void **state)
+{
+    (void)state;
+    const char *config[] = {"coordinator.evict_after_s=5", "train.eval_every=0", "codec.up=int8:16", NULL};
+    struct sim_cluster_setup setup = {.seed = 7, .n_workers = 2, .config = config};
+    struct sim_cluster *c = sim_rig_cluster(&setup);
+    sim_rig_start(c, 1);
+    struct watch assign = {.type = MSG_ASSIGN, .client = 0, .to_client = true};
+    sim_check_script(c->check, watch_message, &assign);
+    assert_true(sim_rig_until(c, 100, watch_seen, &assign));
+    sim_worker_freeze(&c->workers[0], true);
+    assert_true(sim_rig_until(c, 100, evicted, NULL));
+    struct watch welcome = {.type = MSG_WELCOME, .client = 1, .to_client = true};
+    sim_check_script(c->check, watch_message, &welcome);
+    sim_worker_start(&c->workers[1]);
+    assert_true(sim_rig_until(c, 100, watch_seen, &welcome));
+    assert_string_equal(engine_member_name(c->engine, 0), "worker-1");
+    sim_cluster_coordinator_kill(c, true);
+    sim_cluster_coordinator_start(c);
+    assert_string_equal(engine_member_name(c->engine, 0), "worker-0");
+    assign.seen = 0;
+    sim_check_script(c->check, watch_message, &assign);
+    sim_worker_freeze(&c->workers[0], false);
+    assert_true(sim_rig_until(c, 100, watch_seen, &assign));
+    assert_true(sim_rig_ends(c, 1000));
+    assert_int_equal(c->workers[0].task.worker_id, 0);
+    sim_rig_done(c);
+}
+
 /* An evicted worker's delta arrives late. Neither the delta nor its samples may be merged twice. */
 static void test_delta_of_evicted_worker_is_merged_once(void **state)
 {
@@ -394,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_quorum_closes_round_and_refuses_late_delta),
         cmocka_unit_test(test_stale_async_delta_is_refused),
         cmocka_unit_test(test_evicted_worker_rejoins),
+        cmocka_unit_test(test_power_cut_gives_place_back),
         cmocka_unit_test(test_delta_of_evicted_worker_is_merged_once),
         cmocka_unit_test(test_worker_resumes_reassigned_round),
         cmocka_unit_test(test_refused_delta_is_not_delivered_again),

@@ -99,8 +99,21 @@ static void test_random_faults_break_no_invariant(void **state)
     assert_true(t.relayed > t.updates / 20 && t.rejected > 0 && t.net.lost > 0 && t.net.duplicated > 0);
 }
 
+/* Harsh runs that once failed. */
+static void test_seeds_that_failed(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[] = {254, 500, 4097, 4893, 4960};
+    struct totals t = {0};
+    weather = SIM_RANDOM_HARSH;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) assert_true(run_seed(seeds[i], false, &t));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_faults_break_no_invariant)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_faults_break_no_invariant),
+        cmocka_unit_test(test_seeds_that_failed),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

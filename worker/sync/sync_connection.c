@@ -70,9 +70,8 @@ static void load_snapshots(struct sync *s, const struct wire_version *snapshots,
 
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us)
 {
-    bool known = w->worker_id != UINT32_MAX; /* otherwise ASSIGN brings the id */
     if (s->phase == SYNC_JOINED && w->session == s->session) {
-        if (known) s->worker_id = w->worker_id;
+        if (w->worker_id != UINT32_MAX) s->worker_id = w->worker_id; /* otherwise ASSIGN brings the id */
         return false;
     }
     /* Each JOIN starts a session that replaces the previous one: the latest WELCOME counts. */
@@ -84,7 +83,7 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     bool resume = s->holds && (w->resume || covers(s, w));
     s->phase = SYNC_JOINED;
     s->session = w->session;
-    if (known) s->worker_id = w->worker_id;
+    s->worker_id = w->worker_id; /* unknown: an id from before a power cut may belong to another worker now */
     s->joined_at = now_us;
     s->bind_due = true;
     s->name_since = 0;

@@ -7,6 +7,8 @@
 #include "common/base/mem.h"
 #include "tests/lib/sim/sim_store.h"
 
+enum { STEPS_MAX = 2000000 }; /* a hundred times the steps of a long run */
+
 /* Small defaults: a round takes one virtual second, a run about a dozen rounds. */
 static const char *const small_config[] = {
     "run.name=sim",        "run.seed=5",
@@ -301,9 +303,16 @@ static bool cluster_ended(const struct sim_cluster *c)
     return c->finished && (all || sim_net_now(c->net) > c->result.end_us + 30000000);
 }
 
+/* A process whose deadline never moves would be polled every 100 us: such a run would last for many minutes. */
+bool sim_cluster_step(struct sim_cluster *c, uint64_t until_us)
+{
+    if (c->steps++ == STEPS_MAX) sim_check_fail(c->check, "%d steps: a process is polled without progress", STEPS_MAX);
+    return !sim_check_failure(c->check) && sim_net_step(c->net, until_us);
+}
+
 bool sim_cluster_run(struct sim_cluster *c, uint64_t until_us)
 {
-    while (!sim_check_failure(c->check) && !cluster_ended(c) && sim_net_step(c->net, until_us)) continue;
+    while (!cluster_ended(c) && sim_cluster_step(c, until_us)) continue;
     return !sim_check_failure(c->check) && cluster_ended(c) && c->result.done;
 }
 

@@ -55,6 +55,7 @@ struct sim_cluster {
     bool may_give_up;   /* an error of the engine counts as a crash (a full disk) */
     uint64_t gave_up;   /* number of such errors */
     uint64_t revive_us; /* delay until a coordinator killed by die_in restarts; UINT64_MAX: never */
+    uint64_t steps;     /* of sim_cluster_step */
     struct sim_cluster_result result;
 };
 
@@ -70,6 +71,9 @@ void sim_cluster_kill_at(struct sim_cluster *c, uint64_t at_us, int client, bool
 void sim_cluster_leave_at(struct sim_cluster *c, uint64_t at_us, int client);
 void sim_cluster_start_at(struct sim_cluster *c, uint64_t at_us, int client);
 
+/* Run the next event. False: the checker failed, or no event is due by `until_us`. Fails the checker if the run takes
+ * too many steps. */
+bool sim_cluster_step(struct sim_cluster *c, uint64_t until_us);
 /* Run until the coordinator and all running workers have ended, the checker fails, or `until_us`. True if the run
  * ended well. */
 bool sim_cluster_run(struct sim_cluster *c, uint64_t until_us);

@@ -42,7 +42,7 @@ bool sim_rig_until(struct sim_cluster *c, uint64_t within_s, sim_rig_condition_f
 {
     uint64_t until = sim_net_now(c->net) + within_s * 1000000;
     while (!condition(c, ctx))
-        if (sim_check_failure(c->check) || !sim_net_step(c->net, until)) {
+        if (!sim_cluster_step(c, until)) {
             sim_cluster_explain(c, stdout);
             return false;
         }

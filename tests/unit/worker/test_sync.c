@@ -457,6 +457,24 @@ static void test_welcome_without_resume_drops_state(void **state)
     sync_rig_expect_none();
 }
 
+/* A power cut took the coordinator's members: the delta that the worker holds has no id until ASSIGN brings one. */
+static void test_new_session_forgets_id(void **state)
+{
+    (void)state;
+    sync_rig_start(false, 1, 3);
+    sync_rig_train(3, 3, BYTES);
+    assert_int_equal(sync_rig.s.worker_id, 3);
+    struct msg_welcome lost = sync_rig_welcome(8, true, 3, 0);
+    lost.worker_id = UINT32_MAX;
+    assert_true(sync_on_welcome(&sync_rig.s, &lost, sync_rig.now));
+    assert_true(sync_rig.s.worker_id == UINT32_MAX);
+    struct msg_assign m = sync_rig_assign(4, 4);
+    m.worker_id = 5;
+    (void)sync_on_assign(&sync_rig.s, &m, sync_rig.now);
+    assert_false(sync_on_welcome(&sync_rig.s, &lost, sync_rig.now)); /* repeated */
+    assert_int_equal(sync_rig.s.worker_id, 5);
+}
+
 static void test_repeated_welcome_keeps_training(void **state)
 {
     (void)state;
@@ -525,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_new_session_keeps_work),
         cmocka_unit_test(test_new_session_while_training),
         cmocka_unit_test(test_welcome_without_resume_drops_state),
+        cmocka_unit_test(test_new_session_forgets_id),
         cmocka_unit_test(test_repeated_welcome_keeps_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
