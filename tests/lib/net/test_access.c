@@ -7,9 +7,10 @@
 static bool admits(void *ctx, const uint8_t key[WIRE_KEY])
 {
     struct test_access *t = ctx;
+    const struct transport_key *admitted = t->admitted;
     memcpy(t->last, key, WIRE_KEY);
     return !t->strict || !memcmp(key, t->enrol.public_key, WIRE_KEY) ||
-           (t->admitted && !memcmp(key, t->admitted->public_key, WIRE_KEY));
+           (admitted && !memcmp(key, admitted->public_key, WIRE_KEY));
 }
 
 static struct transport_key key_of(uint8_t number)

@@ -10,9 +10,9 @@
 struct test_access {
     struct transport_access access; /* for transport_zmq_listen */
     struct transport_key server, enrol;
-    bool strict;                          /* admit `enrol` and `admitted` only; false: every key */
-    const struct transport_key *admitted; /* NULL: none */
-    uint8_t last[WIRE_KEY];               /* the key that asked last */
+    _Atomic bool strict;                          /* admit `enrol` and `admitted` only; false: every key */
+    const struct transport_key *_Atomic admitted; /* NULL: none */
+    uint8_t last[WIRE_KEY];                       /* the key that asked last */
 };
 
 /* Makes the keys. *t does not move afterwards. */

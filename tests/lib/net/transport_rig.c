@@ -1,5 +1,6 @@
 #include "tests/lib/net/transport_rig.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,9 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 
-char last_warning[512];
+static pthread_mutex_t warnings_lock = PTHREAD_MUTEX_INITIALIZER; /* threads of the listener warn, too */
+static char warnings[4096];
+static size_t warnings_size;
 
 void listen_at(struct endpoints *p, const char *endpoint)
 {
@@ -83,7 +86,26 @@ void greet(struct endpoints *p, int i, uint64_t peers[2])
 void keep_warning(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx;
-    if (level == LOG_WARN) snprintf(last_warning, sizeof last_warning, "%s", line);
+    pthread_mutex_lock(&warnings_lock);
+    if (level == LOG_WARN && warnings_size + strlen(line) + 2 <= sizeof warnings)
+        warnings_size += (size_t)sprintf(warnings + warnings_size, "%s\n", line);
+    pthread_mutex_unlock(&warnings_lock);
+}
+
+bool warned(const char *text)
+{
+    pthread_mutex_lock(&warnings_lock);
+    bool found = warnings_size && strstr(warnings, text);
+    pthread_mutex_unlock(&warnings_lock);
+    return found;
+}
+
+void forget_warnings(void)
+{
+    pthread_mutex_lock(&warnings_lock);
+    warnings[0] = 0;
+    warnings_size = 0;
+    pthread_mutex_unlock(&warnings_lock);
 }
 
 void expect_healed(struct endpoints *p)

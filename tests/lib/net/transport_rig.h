@@ -26,8 +26,6 @@ struct arrival {
     size_t size;
 };
 
-extern char last_warning[512];
-
 /* Listens with the keys of p->access, and sets p->address. */
 void listen_at(struct endpoints *p, const char *endpoint);
 void dial(struct endpoints *p, int i);
@@ -44,5 +42,8 @@ void greet(struct endpoints *p, int i, uint64_t peers[2]);
 void expect_healed(struct endpoints *p);
 /* A sink of the log that keeps the last warning. */
 void keep_warning(void *ctx, enum log_level level, const char *line);
+/* Whether a warning since forget_warnings() has this text; "": whether there is one. */
+bool warned(const char *text);
+void forget_warnings(void);
 
 #endif

@@ -77,7 +77,9 @@ struct wanlink {
     char command[128];
     size_t command_size;
     bool quit;
-    struct wanlink_totals totals;
+    struct {
+        _Atomic uint64_t flips, connections, up, down;
+    } totals; /* another thread may read them */
 };
 
 static bool address_parse(struct sockaddr_in *a, const char *text)
@@ -412,7 +414,8 @@ enum status wanlink_run(struct wanlink *w, struct err *err)
 
 struct wanlink_totals wanlink_totals(const struct wanlink *w)
 {
-    return w->totals;
+    return (struct wanlink_totals){
+        .flips = w->totals.flips, .connections = w->totals.connections, .up = w->totals.up, .down = w->totals.down};
 }
 
 void wanlink_destroy(struct wanlink *w)
