@@ -182,6 +182,24 @@ def names(run):
     return f"status: {before} bytes before, {after} after"
 
 
+def pings(run):
+    """60 connections with a ZMTP ping every ms that fill the queues and hang up (zeromq/libzmq issue 4841)."""
+    sent, data = 0, wire.frame(wire.HELLO, bytes(1 << 16))
+    for number in range(60):
+        keys = wire.key_pair()
+        rig.enrol(run.address, *keys, f"ping-{number}")
+        client = wire.Client(run.address, f"ping-{number}", keys)
+        socket = client.dial(wire.CONTROL, heartbeat_ivl=1, heartbeat_timeout=60000, heartbeat_ttl=100, sndhwm=0)
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            for _ in range(20):
+                socket.send(data, wire.zmq.DONTWAIT)
+            sent += 20
+        client.close()
+    run.await_rounds(3)
+    return f"{sent} messages of 64 KiB"
+
+
 def crowded():
     """All places taken by workers that only send heartbeats: an honest worker gets a place after the eviction time."""
     run = rig.Run("crowd", workers=1, coordinator__max_workers=4, coordinator__quorum=1)
@@ -231,6 +249,7 @@ def go():
         if kind != "burn":
             rig.attack("floods", kind, run, flooded(kind, template))
     rig.attack("floods", "200 names join and leave", run, names)
+    rig.attack("floods", "pings and hang-ups", run, pings)
     run.end()
     rig.check("floods", "places of idle members", crowded)
 
