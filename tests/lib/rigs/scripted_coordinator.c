@@ -251,8 +251,11 @@ static void on_join(const struct msg_join *j)
     struct msg m = {.type = MSG_WELCOME};
     s->joins++;
     s->session = 1000 + (uint64_t)s->joins;
-    m.welcome = (struct msg_welcome){
-        .session = s->session, .worker_id = UINT32_MAX, .heartbeat_ms = 1000, .n_fragments = SCRIPTED_F};
+    /* The id is known once the first round has opened. */
+    m.welcome = (struct msg_welcome){.session = s->session,
+                                     .worker_id = s->joins > 1 ? ID : UINT32_MAX,
+                                     .heartbeat_ms = 1000,
+                                     .n_fragments = SCRIPTED_F};
     m.welcome.resume = j->n_held == SCRIPTED_F;
     for (uint32_t f = 0; f < SCRIPTED_F; f++) {
         m.welcome.current[f] = (struct wire_version){.version = s->top[f], .hash = s->hash_at[f][s->top[f]]};
