@@ -23,6 +23,7 @@ code=0
 write_config run.yaml train.max_steps=16000 train.sync_every=1000 train.eval_every=4 log.every_steps=1000
 rm -rf run
 start run.log launch
+run=$pid
 watched() { "$BIN/atoll" status run --watch | tee -a watch.txt; }
 until_true 30 "the first answer" "$BIN/atoll" status run
 start watch.out watched
@@ -30,6 +31,7 @@ watch=$pid
 start watch.out "$BIN/atoll" status run --watch --json
 finish "$watch" 100 0 "status --watch"
 finish "$pid" 100 0 "status --watch --json"
+finish "$run" 60 0 "atoll launch" # the run is done before summary.json is there
 "$BIN/atoll" status run --json >finished.json || fail "status of a finished run"
 [[ -z $(uniq -d watch.txt) && $(tail -n 1 watch.txt) == 'done  round '*'  100.0 %  loss '*'  val '* ]] ||
     fail "status --watch printed: $(<watch.txt)"
