@@ -359,7 +359,7 @@ enum exit_code train_run(const struct train_options *options, struct err *err)
         outer_loop_leave(t->loop, status == STATUS_INTERRUPTED ? "stopped" : err->msg, clock_monotonic_us());
     }
     train_end_skips(&t->skips);
-    data_hash_stop(&t->data_hash); /* uses the heartbeat of the loop */
+    data_hash_stop(&t->data_hash);                                    /* uses the heartbeat of the loop */
     close_link(t, t->link && link_connected(t->link) ? FLUSH_US : 0); /* without a connection nothing can be sent */
     outer_loop_destroy(t->loop);
     train_setup_finish(t);

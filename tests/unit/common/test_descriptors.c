@@ -52,7 +52,7 @@ static void test_files_open_at_the_limit(void **state)
     closedir(dir);
     fclose(file);
     assert_int_equal(descriptors_open("/no/such/file", O_RDONLY, 0), -1);
-    assert_int_equal(errno, ENOENT); /* the true cause, not the limit */
+    assert_int_equal(errno, ENOENT);              /* the true cause, not the limit */
     for (int k = 3; k < (int)soft; k++) close(k); /* the leak checker opens files */
 }
 
