@@ -172,14 +172,8 @@ static void report_refused(struct dialler *d)
     d->lost_us = 0;
     if (may_enrol(d) || (d->refused_us && now - d->refused_us < WARN_AGAIN_US)) return;
     d->refused_us = now;
-    if (d->address.has_secret)
-        log_warn("%s refused the secret of this join line: use the present join line of the coordinator (RUN/address)",
-                 d->address.endpoint);
-    else
-        log_warn(
-            "%s refused the key of this worker: enrol it with atoll workers RUN --add NAME KEY, or use the whole join "
-            "line",
-            d->address.endpoint);
+    struct err why = {0};
+    if (dial_failure_explain(&d->address, DIAL_REFUSED_KEY, 0, &why) < 0) log_warn("%s", why.msg); /* dials nothing */
 }
 
 /* Log the state of the control connection: connected, or why it cannot connect. */
