@@ -24,6 +24,11 @@ void log_set_level(enum log_level level)
     atomic_store(&log_level_now, level);
 }
 
+bool log_enabled(enum log_level level)
+{
+    return (int)level <= atomic_load(&log_level_now);
+}
+
 int log_level_parse(const char *name)
 {
     for (int i = 0; i < (int)(sizeof level_names / sizeof *level_names); i++)
@@ -74,7 +79,7 @@ static void write_stderr(enum log_level level, const char *text)
 void log_write(enum log_level level, const char *fmt, ...)
 {
     assert(level >= LOG_ERROR && level <= LOG_TRACE);
-    if ((int)level > atomic_load(&log_level_now)) return;
+    if (!log_enabled(level)) return;
     char text[1024];
     va_list args;
     va_start(args, fmt);

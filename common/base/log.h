@@ -7,12 +7,16 @@
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
+#include <stdbool.h>
+
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE };
 
 /* Receives one line. `line` has no newline and is valid only during the call. Called under the log's lock. */
 typedef void (*log_sink_fn)(void *ctx, enum log_level level, const char *line);
 
 void log_set_level(enum log_level level);
+/* Lines of this level are written: for lines that cost work. */
+bool log_enabled(enum log_level level);
 /* Replace the sink; NULL restores the default one (stderr). */
 void log_set_sink(log_sink_fn sink, void *ctx);
 /* Name at the start of every line of the default sink ("coordinator", "worker-0"); copied. */

@@ -125,7 +125,7 @@ static enum status refuse_one(struct engine *e, uint32_t fragment, bool *refused
         if (work->open && work->parts[fragment].state == PART_HELD) held.ids[held.n++] = i;
     }
     for (uint32_t i = 0; i < held.n; i++) {
-        log_margins(e, &held, i);
+        if (log_enabled(LOG_DEBUG)) log_margins(e, &held, i);
         if (!judge(e, &held, i, reason)) continue;
         *refused_p = true;
         return engine_refuse_part(e, held.ids[i], fragment, REJECT_OUTLIER, reason, err);
