@@ -3,7 +3,7 @@
  * - A result is refused if its sum or a part is negative, its tokens are not those of its windows, or its parts do not
  *   add up to its sum.
  * - A second worker evaluates a sample of each share: an eighth of its parts, drawn after the first answer, so the
- * first worker cannot know which. A whole share costs twice the time, the sample one eighth.
+ *   first worker cannot know which. A whole share costs twice the time, the sample one eighth.
  * - A sum that is not finite, or above 2 ln(vocabulary) nats per token, is what a diverged model gives. The sample is
  *   then its worst part. Two workers that agree are believed.
  * - If two workers differ by more than rounding, a third one evaluates the sample, and the majority counts. Without a

@@ -1,10 +1,10 @@
 /* Refuses deltas that are far from the others, before they are merged.
  *
  * - Norm: round_outlier. Direction: the cosine of a delta with the sum of the others of its round, each scaled to
- * norm 1. The deltas of a member that opposes the others (gate_opposes) are refused. async only reports the cosine.
+ *   norm 1. The deltas of a member that opposes the others (gate_opposes) are refused. async only reports the cosine.
  * - A refusal is a DROP record. Replay applies it and never judges again.
  * - The norms are those that the coordinator measured; the DELTA records store them. Directions are not journaled:
- * after a restart the last rounds are unknown.
+ *   after a restart the last rounds are unknown.
  * - GATE_STRIKES refused assignments in a row put the member aside: it gets no work (engine_is_aside). */
 #include <assert.h>
 #include <math.h>

@@ -5,7 +5,7 @@
  *   would have to wait for the end of the round, and for its fsync.
  * - Joins cannot force many writes: between two of them the run publishes more update bytes than a write has.
  * - The spool holds one fresh snapshot. It is not replaced while a worker loads it, and it ends with the process; GET
- * is then refused, and the worker joins again. */
+ *   is then refused, and the worker joins again. */
 #include <assert.h>
 #include <string.h>
 

@@ -5,7 +5,7 @@
  *   proportion to it (steps in one direction).
  * - Each sample therefore predicts the norm of another delta: norm * (reach / its reach)^p, with p = 1 if the other
  *   delta reaches further, and 1/2 if not (0 with a lossy codec: its residual does not shrink). This covers warm-up, a
- * short last round and async workers of all speeds.
+ *   short last round and async workers of all speeds.
  * - limit = median of the predictions * max(factor, exp(8 * MAD of their logarithms)), at most 3 * factor. The factor
  *   is 16 for gradients (ddp) and 4 otherwise. Medians keep their meaning while fewer than half of the samples lie (Yin
  *   et al., "Byzantine-robust distributed learning", 1803.01498). A delta beyond the limit is refused, not scaled as in
