@@ -287,26 +287,40 @@ static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment
     round_encode(l, w);
 }
 
-static enum status head_decode(struct ledger *l, struct checkpoint_info *info, uint64_t hashes[ARRAYS_MAX],
-                               struct reader *r, struct err *err)
+/* The part of a head that needs no settings. Texts and the model are borrowed from the reader. */
+struct head {
+    uint32_t n; /* arrays */
+    uint64_t hashes[ARRAYS_MAX];
+    struct record_run run;
+    const uint8_t *model;
+    size_t model_size;
+};
+
+static enum status head_begin(struct head *head, struct checkpoint_info *info, struct reader *r)
+{
+    *head = (struct head){0};
+    info_decode(info, r);
+    head->n = get_u32(r);
+    if (head->n > ARRAYS_MAX) return STATUS_CORRUPT;
+    for (uint32_t i = 0; i < head->n; i++) head->hashes[i] = get_u64(r);
+    const uint8_t *id = get_bytes(r, WIRE_UUID);
+    if (id) memcpy(head->run.run_id, id, WIRE_UUID);
+    head->run.config_hash = get_u64(r);
+    head->run.config_size = get_u32(r);
+    head->run.config_text = (const char *)get_bytes(r, head->run.config_size);
+    head->model_size = get_u32(r);
+    head->model = get_bytes(r, head->model_size);
+    return r->bad ? STATUS_CORRUPT : STATUS_OK;
+}
+
+static enum status head_decode(struct ledger *l, struct checkpoint_info *info, struct head *head, struct reader *r,
+                               struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
-    struct record_run run = {0};
-    info_decode(info, r);
-    uint32_t n = get_u32(r);
-    if (n > ARRAYS_MAX) return STATUS_CORRUPT;
-    for (uint32_t i = 0; i < n; i++) hashes[i] = get_u64(r);
-    const uint8_t *id = get_bytes(r, WIRE_UUID);
-    if (id) memcpy(run.run_id, id, WIRE_UUID);
-    run.config_hash = get_u64(r);
-    run.config_size = get_u32(r);
-    run.config_text = (const char *)get_bytes(r, run.config_size);
-    size_t model_size = get_u32(r);
-    const uint8_t *model = get_bytes(r, model_size);
-    if (r->bad) return STATUS_CORRUPT;
-    TRY(ledger_set_run(l, &run));
-    if (run.config_hash != config_shared_hash(l->config)) return STATUS_MISMATCH;
-    TRY(ledger_set_model(l, model, model_size, err));
+    TRY(head_begin(head, info, r));
+    TRY(ledger_set_run(l, &head->run));
+    if (head->run.config_hash != config_shared_hash(l->config)) return STATUS_MISMATCH;
+    TRY(ledger_set_model(l, head->model, head->model_size, err));
     l->starts = get_u64(r);
     record_clock_decode(&l->clock, r);
     l->eval_round = get_u64(r);
@@ -315,7 +329,8 @@ static enum status head_decode(struct ledger *l, struct checkpoint_info *info, u
     l->done = get_u8(r) == 1;
     l->eval_loss_sum = get_f64(r);
     l->eval_tokens = get_u64(r);
-    if (r->bad || info->n_fragments != l->layout.n_fragments || n != list_arrays(l, arrays)) return STATUS_CORRUPT;
+    if (r->bad || info->n_fragments != l->layout.n_fragments || head->n != list_arrays(l, arrays))
+        return STATUS_CORRUPT;
     TRY(round_decode(l, info, r));
     return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
 }
@@ -439,17 +454,18 @@ static enum status changed(struct err *err, uint64_t round)
 enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err)
 {
-    uint8_t *head = NULL;
+    uint8_t *bytes = NULL;
+    struct head head;
     size_t size = 0;
-    uint64_t total, hashes[ARRAYS_MAX];
-    TRY(read_head(store, round, &head, &size, &total, err));
-    struct reader r = reader_of(head, size);
-    enum status status = head_decode(l, info, hashes, &r, err);
-    mem_free(head);
+    uint64_t total;
+    TRY(read_head(store, round, &bytes, &size, &total, err));
+    struct reader r = reader_of(bytes, size);
+    enum status status = head_decode(l, info, &head, &r, err);
+    mem_free(bytes);
     if (status == STATUS_CORRUPT || status == STATUS_STATE || (status == STATUS_OK && info->round != round))
         return bad(err, round, "is damaged");
     if (status != STATUS_OK) return status;
-    TRY(load_arrays(l, store, round, hashes, PREFIX + size, total, err));
+    TRY(load_arrays(l, store, round, head.hashes, PREFIX + size, total, err));
     status = store->ops->checkpoint_theta_read(store, round, &l->layout, 0, l->outer.theta, l->layout.n_params, err);
     if (status == STATUS_CORRUPT || status == STATUS_NOTFOUND) {
         err_prefix(err, "checkpoint round_%06llu", (unsigned long long)round);
@@ -465,24 +481,14 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
 /* --- check -------------------------------------------------------------------------------------------------------- */
 
 /* Decodes the head up to the layout, which the caller finishes. */
-static enum status head_decode_layout(struct layout *layout, struct checkpoint_info *info, uint64_t hashes[ARRAYS_MAX],
-                                      uint32_t *n_p, struct reader *r)
+static enum status head_decode_layout(struct layout *layout, struct checkpoint_info *info, struct head *head,
+                                      struct reader *r)
 {
     struct record_model model;
-    info_decode(info, r);
-    uint32_t n = get_u32(r);
-    if (n > ARRAYS_MAX) return STATUS_CORRUPT;
-    for (uint32_t i = 0; i < n; i++) hashes[i] = get_u64(r);
-    get_bytes(r, WIRE_UUID);
-    get_u64(r);
-    get_bytes(r, get_u32(r)); /* the configuration */
-    size_t size = get_u32(r);
-    const uint8_t *body = get_bytes(r, size);
-    if (r->bad) return STATUS_CORRUPT;
-    TRY(record_model_decode(&model, body, size));
+    TRY(head_begin(head, info, r));
+    TRY(record_model_decode(&model, head->model, head->model_size));
     struct reader inner = reader_of(model.layout, model.layout_size);
     TRY(layout_decode(layout, &inner));
-    *n_p = n;
     return reader_done(&inner) && layout->n_fragments == info->n_fragments && layout->n_params ? STATUS_OK
                                                                                                : STATUS_CORRUPT;
 }
@@ -520,22 +526,23 @@ static enum status check_theta(struct store *store, uint64_t round, const struct
 
 enum status checkpoint_check(struct store *store, uint64_t round, struct checkpoint_info *info, struct err *err)
 {
-    uint8_t *head = NULL;
+    uint8_t *bytes = NULL;
+    struct head head;
     size_t size = 0;
-    uint64_t total, hashes[ARRAYS_MAX];
-    uint32_t n = 0;
+    uint64_t total;
     struct layout layout;
     float *room = NULL;
-    TRY(read_head(store, round, &head, &size, &total, err));
-    struct reader r = reader_of(head, size);
+    TRY(read_head(store, round, &bytes, &size, &total, err));
+    struct reader r = reader_of(bytes, size);
     layout_init(&layout);
-    enum status status = head_decode_layout(&layout, info, hashes, &n, &r);
-    mem_free(head);
+    enum status status = head_decode_layout(&layout, info, &head, &r);
+    mem_free(bytes);
     if (status == STATUS_CORRUPT || (status == STATUS_OK && round != CHECKPOINT_ANY && info->round != round))
         status = bad(err, round, "is damaged");
     else if (status == STATUS_OK && !(room = mem_alloc(layout.n_params, sizeof *room)))
         status = err_set(err, STATUS_NOMEM, "no memory to check a checkpoint");
-    if (status == STATUS_OK) status = check_arrays(store, round, &layout, hashes, n, PREFIX + size, total, room, err);
+    if (status == STATUS_OK)
+        status = check_arrays(store, round, &layout, head.hashes, head.n, PREFIX + size, total, room, err);
     if (status == STATUS_OK) status = check_theta(store, round, &layout, info, room, err);
     mem_free(room);
     layout_finish(&layout);
