@@ -5,7 +5,7 @@
 # - ATOLL_ATTENTION names an unavailable kernel: the worker refuses to start.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml

@@ -7,7 +7,7 @@
 # - Workers join from outside. A stopped container continues its run after a restart.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 ROOT=$(cd "$HERE/../.." && pwd)

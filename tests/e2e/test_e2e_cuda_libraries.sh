@@ -4,7 +4,7 @@
 # - Each failure of the driver, a GPU or NCCL ends the worker in time, with one line.
 # ctest: timeout=170 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 [[ -e $BIN/atoll_cuda_stubbed.so ]] || exit 77 # a build without the toolkit
 make_data

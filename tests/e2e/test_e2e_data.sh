@@ -2,7 +2,7 @@
 # A worker whose shard differs in the middle joins, and is refused once all tokens are hashed. The run continues.
 set -euo pipefail
 # shellcheck source=tests/e2e/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -5,7 +5,7 @@
 # - Lossy codec: kill -9 of a worker loses its residual, but no sample.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -6,7 +6,7 @@
 # - A full disk ends the run.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -9,7 +9,7 @@ if [[ -z ${DISK_NAMESPACE:-} ]]; then
     unshare -rm mount -t tmpfs none /mnt 2>/dev/null || exit 77
     DISK_NAMESPACE=1 exec unshare -rm bash "$0"
 fi
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

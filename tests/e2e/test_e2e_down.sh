@@ -3,7 +3,7 @@
 # kill -9 during the run. All copies of theta stay equal, and theta ends where the undisturbed run ends.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -4,7 +4,7 @@
 # - The connection of a killed worker closes: it is evicted after 5 s, and the run continues without it.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -2,7 +2,7 @@
 # Files that Atoll did not write or that were damaged: pipes in the run folder, damaged checkpoints and journals, truncated shards.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml

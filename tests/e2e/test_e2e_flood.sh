@@ -3,7 +3,7 @@
 # files, says so once a minute, and no round loses a worker. ATOLL_LONG=1: 20,000 connections.
 # ctest: timeout=60
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

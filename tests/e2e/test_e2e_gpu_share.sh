@@ -3,7 +3,7 @@
 # restarted worker.
 # ctest: timeout=170
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml

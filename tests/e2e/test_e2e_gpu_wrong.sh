@@ -5,7 +5,7 @@
 # - A run continues on a GPU and again on the CPU.
 # ctest: timeout=170
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml

@@ -5,7 +5,7 @@
 # - The worker names a GPU that fails or hangs, and ends.
 # ctest: timeout=170
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # An installation: programs, manual pages, completion, and the CUDA plugin in lib/. Exit codes in --help.
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 # --- exit codes
 for words in 'atoll-coordinator --help' 'atoll-worker --help' 'atoll help launch'; do

@@ -3,7 +3,7 @@
 # coordinator). --max-wait retries. A coordinator that restarts meanwhile is found.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 key=$(printf '%064d' 7)

@@ -8,7 +8,7 @@
 # - atoll revoke without a running coordinator.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -4,7 +4,7 @@
 # how many of them come within 50 ms of a restart, SEED the order of kills.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

@@ -8,7 +8,7 @@
 # ATOLL_LONG=1: the worker is stopped for 20 s instead of 2 s.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

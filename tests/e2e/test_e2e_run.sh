@@ -2,7 +2,7 @@
 # A run under `atoll launch`: the loss falls, the run folder is complete, and a second run gives the same theta.
 # ctest: timeout=300
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml

@@ -5,7 +5,7 @@
 # - The worker's command line in /proc loses its secret; a join line also comes from ATOLL_JOIN, a file or stdin.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 network=--coordinator.listen='tcp://0.0.0.0:*'
 make_data

@@ -4,7 +4,7 @@
 # - After a cut during a transfer, the nodes resend only the chunks in flight.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 # 67 thousand parameters in fp32 are 270 kB per delta, or 2.1 s of the link. The coordinator evicts a worker that is

@@ -3,7 +3,7 @@
 # table of the inputs and the answers.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 rows=0
 failures=0

@@ -4,7 +4,7 @@
 # compares N steps in bf16 with fp32.
 # ctest: timeout=240
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 command -v python3 >/dev/null || exit 77
 cd "$HERE/../.."

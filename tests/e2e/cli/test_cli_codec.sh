@@ -1,6 +1,6 @@
 # atoll codec: the list of codecs, measurements, and refused arguments.
 # shellcheck shell=bash source=tests/e2e/cli/cli.sh
-source tests/e2e/cli/cli.sh
+source tests/e2e/cli/cli.sh || exit 1
 atoll=$ATOLL_BIN/atoll
 cd "$tmp"
 

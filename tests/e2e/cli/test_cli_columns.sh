@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Round lines on terminals of several widths: no line wraps, 100 columns show the main values, the log has all values.
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 command -v script >/dev/null || exit 77
 
 make_data

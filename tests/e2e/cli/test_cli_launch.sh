@@ -1,7 +1,7 @@
 # atoll launch as a supervisor of stubs for coordinator and workers: restarts, signals, exit codes, locks.
 # ctest: waits=1
 # shellcheck shell=bash source=tests/e2e/cli/cli.sh
-source tests/e2e/cli/cli.sh
+source tests/e2e/cli/cli.sh || exit 1
 atoll=$ATOLL_BIN/atoll
 cd "$tmp"
 mkdir bin

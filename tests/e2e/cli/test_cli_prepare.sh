@@ -1,6 +1,6 @@
 # atoll prepare: its output, and refused inputs.
 # shellcheck shell=bash source=tests/e2e/cli/cli.sh
-source tests/e2e/cli/cli.sh
+source tests/e2e/cli/cli.sh || exit 1
 atoll=$ATOLL_BIN/atoll
 cd "$tmp"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `atoll` and a real run: status during and after it, stop and continue, no process left behind, generate and export.
 # ctest: timeout=400 waits=1
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 # The test must pass on a loaded machine:
 # - SIGSTOP of the workers holds the run while the test inspects it.

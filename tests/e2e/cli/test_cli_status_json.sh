@@ -3,7 +3,7 @@
 # `--watch` follows a run to its end; log lines have a date.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 make_data
 write_config run.yaml train.max_steps=10000000 train.eval_every=0 checkpoint.every=1000

@@ -5,7 +5,7 @@
 # - A command fails if it cannot write its result.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 

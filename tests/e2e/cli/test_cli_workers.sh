@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # atoll workers, atoll revoke and atoll keygen without a running coordinator: list, results and errors.
 # shellcheck source=tests/e2e/lib.sh
-source tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
 
 verb() { # CODE PATTERN VERB...: runs atoll VERB; checks the exit code and one pattern in the output
     local want=$1 pattern=$2 code=0
