@@ -1,0 +1,255 @@
+/* libatoll: the outer loop of an Atoll worker, for any training program.
+ *
+ * The program trains its own model with its own optimizer. The library joins a run, keeps the run's parameters, sends
+ * deltas, applies updates, leases samples and saves state. `atoll-worker` and the Python package use the same code.
+ *
+ *     atoll_open(&a, &options, &error);
+ *     copy the initial parameters to atoll_params(a);
+ *     for (;;) {
+ *         atoll_wait(a, 1000, &event);
+ *         if (event == ATOLL_DONE) break;
+ *         if (event == ATOLL_EVALUATE) { evaluate atoll_params(a); atoll_evaluated(a, ...); }
+ *         if (event != ATOLL_TRAIN) continue;
+ *         atoll_begin(a, &round);                        atoll_params(a) are the parameters to start from
+ *         do {
+ *             atoll_samples(a, indices, round.step_samples);
+ *             take one inner step on these samples;
+ *             atoll_step(a, &step, &action);
+ *         } while (action == ATOLL_CONTINUE);
+ *         if (action == ATOLL_SYNC) { copy the parameters to atoll_params(a); atoll_push(a); }
+ *     }
+ *     atoll_close(a);
+ *
+ * Errors.     Functions return an enum atoll_status. On failure they fill *error (may be NULL), one line that says what
+ *             is wrong, where, and what to do. Nothing prints, exits or changes signal handlers. SIGPIPE is not raised.
+ * Blocking.   Only atoll_wait waits for the network, at most its timeout. atoll_open reads and writes files, waits at
+ *             most 2 s for a lock, and resolves the coordinator's name. atoll_push encodes deltas, which takes time in
+ *             proportion to the parameters. atoll_leave and atoll_close wait for a running save and at most 2 s for
+ *             queued messages. No other function blocks.
+ * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
+ *             send heartbeats while the program computes, and write saved states. A process may fork, but the child
+ *             must not use a struct atoll of its parent.
+ * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
+ *             library returns are valid until atoll_close, unless a shorter time is given. */
+#ifndef ATOLL_H
+#define ATOLL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATOLL_API __attribute__((visibility("default")))
+
+enum { ATOLL_TEXT_MAX = 512 };
+
+struct atoll; /* opaque */
+
+enum atoll_status {
+    ATOLL_OK,
+    ATOLL_INVALID,     /* an argument, a file or a setting is wrong: the same call fails again */
+    ATOLL_REFUSED,     /* the coordinator refused this worker, or the run is another one */
+    ATOLL_UNREACHABLE, /* no answer from the coordinator; the text says why */
+    ATOLL_NONFINITE,   /* the parameters or the loss hold NaN or infinity */
+    ATOLL_EXHAUSTED,   /* the round has fewer samples left */
+    ATOLL_ORDER,       /* not allowed now: see the loop above */
+    ATOLL_NOMEM,
+    ATOLL_IO,
+    ATOLL_FAILED, /* the run cannot continue here; the text says why */
+};
+
+struct atoll_error {
+    enum atoll_status status;
+    char text[ATOLL_TEXT_MAX];
+};
+
+enum { ATOLL_DIMS_MAX = 8 };
+
+enum atoll_tensor_flags {
+    ATOLL_DECAY = 1, /* weight decay applies */
+    ATOLL_MEAN = 2,  /* not trained: the outer step takes the mean over the workers (statistics of BatchNorm) */
+};
+
+/* One tensor of the model: fp32, row-major. */
+struct atoll_tensor {
+    const char *name; /* as in the model's safetensors file; unique, printable ASCII */
+    uint32_t flags;   /* enum atoll_tensor_flags, or-ed */
+    uint32_t ndim;    /* 0 .. ATOLL_DIMS_MAX */
+    uint64_t shape[ATOLL_DIMS_MAX];
+};
+
+/* A file of the model's Hugging Face folder, which every checkpoint contains: config.json, tokenizer.json, ... */
+struct atoll_file {
+    const char *name;
+    const void *data;
+    size_t size;
+};
+
+/* A data set. All workers of a run must have the same `hash`, `samples` and `sample_tokens`. samples 0: the worker
+ * draws its own samples; atoll_samples then gives numbers that no other worker gets. */
+struct atoll_data {
+    uint64_t hash;
+    uint64_t samples;
+    uint32_t sample_tokens; /* tokens of one sample, for statistics; 0: 1 */
+};
+
+struct atoll_part {
+    const void *data;
+    size_t size;
+};
+
+/* The program's own state (inner optimizer, random numbers), saved with the parameters after each round and restored by
+ * a restarted worker. Both functions are called by the thread that calls atoll_wait, atoll_push or atoll_leave. */
+struct atoll_state {
+    void *ctx;
+    /* Fills up to `cap` parts and returns their number; 0: an error. The bytes stay unchanged until the next
+     * atoll_begin or atoll_close. */
+    size_t (*save)(void *ctx, struct atoll_part *parts, size_t cap);
+    /* Restores the concatenated parts; NULL, 0: resets the state to that of a new run. Returns 0, or -1 if the bytes do
+     * not fit. `data` is borrowed for the call. */
+    int (*load)(void *ctx, const void *data, size_t size);
+};
+
+struct atoll_options {
+    size_t size;      /* sizeof(struct atoll_options) */
+    const char *join; /* join line, a file with one, or a run folder on this machine; NULL: the variable ATOLL_JOIN */
+    const char *name; /* unique in the run; NULL: that of `dir`, or the host's */
+    const char *dir;  /* the worker's own folder; NULL: ./atoll-worker-NAME */
+    const char *devices;                /* "cuda:0 NVIDIA H100", shown in the status; NULL: "cpu" */
+    const struct atoll_tensor *tensors; /* [n_tensors] */
+    uint32_t n_tensors;
+    const struct atoll_file *files; /* [n_files] */
+    uint32_t n_files;
+    struct atoll_data train;
+    struct atoll_data val;    /* samples 0: this worker does not evaluate */
+    struct atoll_state state; /* functions NULL: none */
+    uint32_t threads;         /* for encoding and applying; 0: one per core, at most 8 */
+    uint32_t max_wait_s;      /* fail if the coordinator does not answer for this long; 0: no limit after the join */
+};
+
+/* The lines that atoll-worker would log. `log` may be called by any thread, also while another thread is in a function
+ * of the library; it must not call the library. NULL (the default): no lines. */
+enum atoll_log_level { ATOLL_LOG_ERROR, ATOLL_LOG_WARN, ATOLL_LOG_INFO, ATOLL_LOG_DEBUG };
+ATOLL_API void atoll_set_log(void (*log)(void *ctx, enum atoll_log_level level, const char *line), void *ctx);
+ATOLL_API const char *atoll_version(void);
+
+/* Opens the worker's folder (its key, its lock, its saved state) and starts to connect. On success the caller must
+ * call atoll_close. Errors: INVALID, IO, NOMEM, UNREACHABLE (the host name is unknown). */
+ATOLL_API enum atoll_status atoll_open(struct atoll **a, const struct atoll_options *options,
+                                       struct atoll_error *error);
+/* Sets options.train and options.val; allowed before the first atoll_wait. ORDER afterwards. */
+ATOLL_API enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train,
+                                           const struct atoll_data *val, struct atoll_error *error);
+
+/* [n_params] all tensors end to end in the order of options.tensors.
+ * - Before the first atoll_wait the caller writes its initial parameters. The run starts from them if this worker is
+ *   the first one and the run has no model yet (model.family external).
+ * - After ATOLL_EVALUATE, atoll_begin and ATOLL_DONE they are the run's parameters.
+ * - Before atoll_push the caller writes the trained parameters. */
+ATOLL_API float *atoll_params(struct atoll *a);
+ATOLL_API uint64_t atoll_n_params(const struct atoll *a);
+
+enum atoll_event {
+    ATOLL_WAITING,  /* nothing to do yet; atoll_text says what the worker waits for */
+    ATOLL_TRAIN,    /* call atoll_begin */
+    ATOLL_EVALUATE, /* call atoll_evaluation, then atoll_evaluated */
+    ATOLL_DONE,     /* the run is complete; atoll_text is the coordinator's last line */
+};
+
+/* Connects, joins, sends and receives until there is something to do, or for timeout_ms. After atoll_push it returns
+ * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM. */
+ATOLL_API enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enum atoll_event *event,
+                                       struct atoll_error *error);
+/* What the worker waits for, or the coordinator's last line. Valid until the next call. */
+ATOLL_API const char *atoll_text(struct atoll *a);
+
+struct atoll_round {
+    uint64_t round;        /* from 0 */
+    uint32_t steps;        /* inner steps until the sync point (H) */
+    uint32_t step_samples; /* samples of one inner step: train.batch_size x train.grad_accum */
+    double position;       /* schedule position of the first step, in inner steps of the run */
+    double position_rate;  /* schedule steps per inner step */
+    uint32_t worker;       /* this worker's number in the run */
+};
+
+/* Starts the round that ATOLL_TRAIN announced; atoll_params are its first parameters. ORDER: there is none. */
+ATOLL_API enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct atoll_error *error);
+/* Takes the next n samples of this round: indices[n] into the training set, each below train.samples. All workers
+ * together take each sample once in an epoch. EXHAUSTED: fewer than n are left, and none is taken. */
+ATOLL_API enum atoll_status atoll_samples(struct atoll *a, uint64_t *indices, uint32_t n, struct atoll_error *error);
+
+/* One inner step. */
+struct atoll_step {
+    uint64_t tokens;  /* trained on: the weight of this worker in the mean */
+    double loss;      /* nats per token, mean over the tokens; NaN: not known */
+    double lr;        /* learning rate; NaN: not known */
+    double grad_norm; /* NaN: not known */
+    uint64_t step_us; /* duration; 0: since the last call */
+};
+
+enum atoll_action {
+    ATOLL_CONTINUE, /* take the next step */
+    ATOLL_SYNC,     /* this was the round's last step: call atoll_push */
+    ATOLL_DROPPED,  /* the run went on without this round: call atoll_wait */
+};
+
+/* Tells a finished step, handles arrived messages. Does not block. */
+ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enum atoll_action *action,
+                                       struct atoll_error *error);
+/* The sync point: takes a snapshot of atoll_params and of the program's state, and starts to save and send it. It does
+ * not wait for the network. The update is handed over by atoll_begin; this version does so at the same step, so the
+ * caller calls atoll_wait before the next inner step. NONFINITE: the round is dropped, state.load(NULL, 0) was called,
+ * and atoll_wait joins again. FAILED: the third time in a row. */
+ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);
+
+/* A share of an evaluation: validation samples start .. start + count, in order. Their losses are summed in parts of
+ * `part` samples (the last one may be smaller). */
+struct atoll_evaluation {
+    uint64_t start, count, part;
+    uint32_t n_parts; /* count / part, rounded up */
+};
+ATOLL_API enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *evaluation,
+                                             struct atoll_error *error);
+/* loss_sums[n_parts] in nats, summed over tokens; tokens: of all parts. tokens 0: not evaluated, another worker must.
+ */
+ATOLL_API enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, uint64_t tokens,
+                                            struct atoll_error *error);
+
+struct atoll_info {
+    char run[96], name[96], method[32], family[32];        /* empty until the configuration arrived */
+    uint64_t round;                                        /* of the newest parameters: rounds merged */
+    uint64_t bytes_up, bytes_down;                         /* on the sockets of this process */
+    uint64_t rtt_us;                                       /* smoothed round trip; 0: unknown */
+    double compute_s, compress_s, send_s, wait_s, apply_s; /* of the last round */
+    uint64_t theta_hash; /* of the run's parameters held here, as in summary.json; 0: none yet */
+    uint32_t connected;  /* 1: there is a connection */
+};
+ATOLL_API void atoll_get_info(struct atoll *a, struct atoll_info *info);
+/* Writes a setting of the run, for example "train.sync_every", as text to out[cap]. ORDER: the configuration has not
+ * arrived; INVALID: no such key, or cap is too small. */
+ATOLL_API enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap,
+                                          struct atoll_error *error);
+
+/* Leaves the run: saves the state at a round boundary and tells the coordinator `text`. Afterwards only atoll_close and
+ * atoll_params are allowed. */
+ATOLL_API void atoll_leave(struct atoll *a, const char *text);
+/* Frees everything; leaves first if the run is not done. NULL is allowed. */
+ATOLL_API void atoll_close(struct atoll *a);
+
+/* Token shards as `atoll prepare` writes them: samples of sample_tokens + 1 tokens (the last token is a target only).
+ */
+struct atoll_tokens;
+ATOLL_API enum atoll_status atoll_tokens_open(struct atoll_tokens **t, const char *pattern, uint32_t sample_tokens,
+                                              struct atoll_data *data, struct atoll_error *error);
+/* Writes sample `index` to out[sample_tokens + 1]. Any number of threads may read. IO, INVALID (no such sample). */
+ATOLL_API enum atoll_status atoll_tokens_read(const struct atoll_tokens *t, uint64_t index, uint32_t *out,
+                                              struct atoll_error *error);
+ATOLL_API void atoll_tokens_close(struct atoll_tokens *t);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
