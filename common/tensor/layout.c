@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -258,6 +259,70 @@ uint64_t layout_hash(const struct layout *layout)
     for (uint32_t i = 0; i < layout->n_fragments; i++) acc = hash_mix(acc, layout->fragments[i].n_tensors);
     return acc;
 }
+
+/* --- comparing ---------------------------------------------------------------------------------------------------- */
+
+enum { SHAPE_TEXT = 160 };
+
+/* "(2, 3, 4)"; "()" for a scalar. */
+static const char *shape_text(const struct tensor *t, char out[SHAPE_TEXT])
+{
+    size_t used = (size_t)snprintf(out, SHAPE_TEXT, "(");
+    for (uint32_t d = 0; d < t->ndim; d++)
+        used +=
+            (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
+    snprintf(out + used, SHAPE_TEXT - used, ")");
+    return out;
+}
+
+static bool same_shape(const struct tensor *a, const struct tensor *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+}
+
+static bool same_rules(const struct tensor *a, const struct tensor *b)
+{
+    return a->decay == b->decay && a->mean == b->mean && a->init == b->init &&
+           !memcmp(&a->sigma, &b->sigma, sizeof a->sigma);
+}
+
+static void describe(const struct layout *other, const struct layout *run, uint32_t i, char out[LAYOUT_DIFFERENCE_MAX])
+{
+    const struct tensor *its = i < other->n_tensors ? &other->tensors[i] : NULL;
+    const struct tensor *ours = i < run->n_tensors ? &run->tensors[i] : NULL;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (its && ours && !strcmp(its->name, ours->name) && !same_shape(its, ours))
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has shape %s, the run's has %s", its->name,
+                 shape_text(its, a), shape_text(ours, b));
+    else if (its && ours && !strcmp(its->name, ours->name))
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has other initial values, another weight decay, or is a mean",
+                 its->name);
+    else if (its && layout_find(run, its->name) < 0)
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' of shape %s is extra: the run does not have it", its->name,
+                 shape_text(its, a));
+    else if (ours && layout_find(other, ours->name) < 0)
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "the run's tensor '%s' of shape %s is missing", ours->name,
+                 shape_text(ours, b));
+    else
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor %u is '%s', the run's is '%s': another order", i + 1, its->name,
+                 ours->name);
+}
+
+const char *layout_difference(const struct layout *other, const struct layout *run, char out[LAYOUT_DIFFERENCE_MAX])
+{
+    uint32_t i = 0, n = other->n_tensors < run->n_tensors ? other->n_tensors : run->n_tensors;
+    while (i < n && !strcmp(other->tensors[i].name, run->tensors[i].name) &&
+           same_shape(&other->tensors[i], &run->tensors[i]) && same_rules(&other->tensors[i], &run->tensors[i]))
+        i++;
+    if (i < n || other->n_tensors != run->n_tensors)
+        describe(other, run, i, out);
+    else
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "it has %u fragments, the run has %u, or they begin elsewhere",
+                 other->n_fragments, run->n_fragments);
+    return out;
+}
+
+/* --- initial values ----------------------------------------------------------------------------------------------- */
 
 enum {
     FILL_SHARED = 1 << 22, /* from this many values on, threads pay off; a normal value takes 20 ns */

@@ -62,6 +62,11 @@ int layout_find(const struct layout *layout, const char *name);
 /* Fingerprint of all tensors and fragments. */
 uint64_t layout_hash(const struct layout *layout);
 
+enum { LAYOUT_DIFFERENCE_MAX = 640 };
+/* Writes how `other` differs from `run` in the first tensor that does: its name, and both shapes, or that one of the
+ * two lacks it. Returns out. */
+const char *layout_difference(const struct layout *other, const struct layout *run, char out[LAYOUT_DIFFERENCE_MAX]);
+
 /* Bytes that layout_encode writes. */
 size_t layout_encoded_size(const struct layout *layout);
 void layout_encode(const struct layout *layout, struct writer *w);

@@ -173,6 +173,38 @@ static void test_fragment_of_both_kinds_is_refused(void **state)
     layout_finish(&a);
 }
 
+static const char *difference(const char *name, int ndim, uint32_t flags, bool second)
+{
+    static char out[LAYOUT_DIFFERENCE_MAX];
+    struct layout run, other;
+    const uint64_t shape[2] = {2, 3};
+    layout_init(&run);
+    layout_init(&other);
+    assert_int_equal(layout_add(&run, "a", 2, shape, LAYOUT_INIT_ZEROS, 0, LAYOUT_DECAY), STATUS_OK);
+    assert_int_equal(layout_add(&run, "b", 1, shape, LAYOUT_INIT_ZEROS, 0, 0), STATUS_OK);
+    assert_int_equal(layout_add(&other, name, ndim, shape, LAYOUT_INIT_ZEROS, 0, flags), STATUS_OK);
+    if (second) assert_int_equal(layout_add(&other, strcmp(name, "b") ? "b" : "a", 1, shape, 0, 0, 0), STATUS_OK);
+    layout_difference(&other, &run, out);
+    layout_finish(&run);
+    layout_finish(&other);
+    return out;
+}
+
+static void test_first_difference_is_named(void **state)
+{
+    (void)state;
+    assert_string_equal(difference("a", 1, LAYOUT_DECAY, true), "tensor 'a' has shape (2), the run's has (2, 3)");
+    assert_string_equal(difference("a", 0, LAYOUT_DECAY, true), "tensor 'a' has shape (), the run's has (2, 3)");
+    assert_string_equal(difference("a", 2, LAYOUT_DECAY, false), "the run's tensor 'b' of shape (2) is missing");
+    assert_string_equal(difference("c", 2, LAYOUT_DECAY, true),
+                        "tensor 'c' of shape (2, 3) is extra: the run does not have it");
+    assert_string_equal(difference("b", 1, 0, true), "tensor 1 is 'b', the run's is 'a': another order");
+    assert_string_equal(difference("a", 2, LAYOUT_DECAY | LAYOUT_MEAN, true),
+                        "tensor 'a' has other initial values, another weight decay, or is a mean");
+    assert_string_equal(difference("a", 2, LAYOUT_DECAY, true),
+                        "it has 0 fragments, the run has 0, or they begin elsewhere");
+}
+
 static void test_split_by_size_limits_fragment_size(void **state)
 {
     (void)state;
@@ -422,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_split_by_size_limits_fragment_size),
         cmocka_unit_test(test_mean_tensors_get_fragments_of_their_own),
         cmocka_unit_test(test_fragment_of_both_kinds_is_refused),
+        cmocka_unit_test(test_first_difference_is_named),
         cmocka_unit_test(test_invalid_tensor_names_are_refused),
         cmocka_unit_test(test_flipped_bit_never_keeps_hash),
         cmocka_unit_test(test_fill_is_independent_of_split),
