@@ -121,9 +121,10 @@ static enum status create_for(struct codec **codec_p, const char *spec, const st
     if (!spans) return err_set(err, STATUS_NOMEM, "codec \"%.64s\": out of memory", spec);
     for (uint32_t i = 0; i < f->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[f->first_tensor + i];
-        uint64_t cols = t->shape[t->ndim - 1];
+        uint8_t ndim = t->ndim ? t->ndim : 1; /* a scalar is a vector of one value */
+        uint64_t cols = t->ndim ? t->shape[t->ndim - 1] : 1;
         spans[i] = (struct codec_span){
-            .offset = t->offset - f->offset, .count = t->count, .rows = t->count / cols, .cols = cols, .ndim = t->ndim};
+            .offset = t->offset - f->offset, .count = t->count, .rows = t->count / cols, .cols = cols, .ndim = ndim};
     }
     enum status status = create(codec_p, spec, spans, f->n_tensors, sizes_only, err);
     mem_free(spans);

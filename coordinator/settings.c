@@ -50,7 +50,7 @@ static enum status read_init(const struct config_resolve *r, const char *run_dir
 {
     const char *folder = r->config->model.init_from;
     struct config init;
-    if (!*folder || !strcmp(folder, "scratch")) return STATUS_OK;
+    if (!*folder || !strcmp(folder, "scratch") || config_is_external(r->config)) return STATUS_OK;
     enum status status = config_init_load(&init, folder, r->err);
     if (status == STATUS_NOTFOUND && !read_begun(&init, run_dir, folder)) return STATUS_OK; /* engine_check_sources */
     if (status != STATUS_OK && status != STATUS_NOTFOUND) return err_prefix(r->err, "model.init_from");
@@ -159,25 +159,63 @@ static const struct effect {
 #undef EFFECT
 };
 
+/* model.family external: the workers' own programs decide these keys. */
+static bool is_of_program(int key)
+{
+    static const char *const others[] = {"data.train",      "data.val",      "train.precision",
+                                         "train.recompute", "train.threads", "train.ranks",
+                                         "train.devices",   "model.*",       "inner.*"};
+    char name[CONFIG_NAME_MAX];
+    const struct config_key *k = &config_keys[key];
+    if (key == AT(model.family) || key == AT(model.init_from)) return false;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(name, sizeof name, "%s.%s", k->section, strchr(others[i], '*') ? "*" : k->key);
+        if (!strcmp(name, others[i])) return true;
+    }
+    return false;
+}
+
+static bool is_given(const struct config *c, const struct config_sources *sources, const struct config *usual, int key)
+{
+    char value[CONFIG_VALUE_MAX], other[CONFIG_VALUE_MAX];
+    if (sources->of[key] <= CONFIG_PRESET) return false;
+    return strcmp(config_value_text(c, key, value), config_value_text(usual, key, other)) != 0;
+}
+
+/* Names all keys in one line. */
+static void warn_of_external(const struct config *c, const struct config_sources *sources, const struct config *usual)
+{
+    char names[400] = "";
+    size_t used = 0;
+    for (int key = 0; key < config_keys_count && used < sizeof names; key++)
+        if (is_of_program(key) && is_given(c, sources, usual, key))
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s.%s", used ? ", " : "",
+                                     config_keys[key].section, config_keys[key].key);
+    if (used)
+        log_warn("no effect with model.family external, where the workers' programs own model and inner optimizer: %s",
+                 names);
+}
+
 /* Warns of keys without effect. A value equal to the default gives no warning: a run's config.yaml lists all keys. */
 static void warn_of_idle_keys(const struct config *c, const struct config_sources *sources)
 {
     struct config usual;
     struct config_sources none;
     config_defaults(&usual, &none);
+    if (config_is_external(c)) warn_of_external(c, sources, &usual);
     for (size_t i = 0; i < sizeof effects / sizeof *effects; i++) {
-        char value[CONFIG_VALUE_MAX], other[CONFIG_VALUE_MAX];
+        char value[CONFIG_VALUE_MAX];
         int key = config_key_at(effects[i].offset);
-        if (sources->of[key] <= CONFIG_PRESET || effects[i].has(c)) continue;
-        if (!strcmp(config_value_text(c, key, value), config_value_text(&usual, key, other))) continue;
-        log_warn("%s.%s: %s has no effect: it needs %s", config_keys[key].section, config_keys[key].key, value,
-                 effects[i].needs);
+        if (effects[i].has(c) || !is_given(c, sources, &usual, key)) continue;
+        if (config_is_external(c) && is_of_program(key)) continue;
+        log_warn("%s.%s: %s has no effect: it needs %s", config_keys[key].section, config_keys[key].key,
+                 config_value_text(c, key, value), effects[i].needs);
     }
 }
 
 static void warn_of_no_steps(const struct config *c)
 {
-    if (c->inner.learning_rate == 0) log_warn("inner.learning_rate: 0 trains nothing");
+    if (c->inner.learning_rate == 0 && !config_is_external(c)) log_warn("inner.learning_rate: 0 trains nothing");
     if (c->train.method != METHOD_DDP && c->outer.learning_rate == 0) log_warn("outer.learning_rate: 0 trains nothing");
 }
 
@@ -187,7 +225,7 @@ void settings_warn(const struct config *c, const struct config_sources *sources)
     config_env_warn();
     warn_of_idle_keys(c, sources);
     warn_of_no_steps(c);
-    if (c->inner.warmup_steps >= c->train.max_steps)
+    if (c->inner.warmup_steps >= c->train.max_steps && !config_is_external(c))
         log_warn("inner.warmup_steps: %u exceeds train.max_steps = %u: the learning rate never reaches its peak",
                  c->inner.warmup_steps, c->train.max_steps);
     if (rounds < period)

@@ -226,7 +226,7 @@ struct msg_offer {
     uint32_t crc;          /* crc32c of the encoded payload */
     uint64_t tokens;       /* tokens trained on: the weight of the delta */
     uint32_t steps;        /* inner steps taken */
-    double loss_sum;       /* training loss, nats, summed over tokens */
+    double loss_sum;       /* training loss, nats, summed over tokens; NaN: not known */
     float norm;            /* L2 norm of the delta */
     uint64_t compute_us;
 };
@@ -263,13 +263,15 @@ struct msg_chunk {
     size_t size; /* 1 .. WIRE_CHUNK_MAX */
 };
 
+#define METRICS_UNKNOWN (-1.0f)
+
 struct metrics_step {
     uint64_t round;
     uint32_t step;   /* in the round, from 0 */
     double position; /* schedule position */
     float loss;      /* nats per token; NaN or infinity once training diverged (JSON has neither) */
-    float lr;
-    float grad_norm; /* may be NaN or infinity too */
+    float lr;        /* or METRICS_UNKNOWN */
+    float grad_norm; /* or METRICS_UNKNOWN; NaN or infinity: the step was skipped */
     uint64_t tokens;
     uint32_t step_us; /* 0: not known, or more than 32 bits hold, 71 minutes */
     uint64_t age_us;  /* from the end of the step to this message */

@@ -158,7 +158,7 @@ static const struct field offer[] = {
     U32(msg_offer, crc),
     U64(msg_offer, tokens),
     U32(msg_offer, steps),
-    F64(msg_offer, loss_sum),
+    F64_ANY(msg_offer, loss_sum),
     F32(msg_offer, norm),
     U64(msg_offer, compute_us),
     END,

@@ -204,6 +204,10 @@ static enum status check_min_workers(struct launch *l, struct err *err)
 static enum status check_start(struct launch *l, struct err *err)
 {
     uint32_t max = l->config.coordinator.max_workers;
+    if (config_is_external(&l->config))
+        return err_set(err, STATUS_INVALID,
+                       "model.family: atoll launch starts atoll-worker, which has no model of family external: start "
+                       "atoll-coordinator, and the workers' programs with its join line (Python: atoll.launch)");
     if (l->n_workers > max)
         return err_set(err, STATUS_INVALID,
                        "--workers is %" PRIu64

@@ -240,6 +240,11 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
     return differing;
 }
 
+bool config_is_external(const struct config *config)
+{
+    return !strcmp(config->model.family, "external");
+}
+
 const char *config_method_name(enum train_method method)
 {
     switch (method) {
@@ -264,5 +269,8 @@ const char *config_divergence_advice(const struct config *config)
         {"lower inner.learning_rate", "lower inner.learning_rate or set inner.grad_clip"},
         {"lower inner.learning_rate or outer.learning_rate",
          "lower inner.learning_rate or outer.learning_rate, or set inner.grad_clip"}};
+    if (config_is_external(config))
+        return outer_overshoots(config) ? "lower the learning rate of the workers' programs or outer.learning_rate"
+                                        : "lower the learning rate of the workers' programs";
     return texts[outer_overshoots(config)][config->inner.grad_clip == 0];
 }

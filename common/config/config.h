@@ -44,7 +44,7 @@ struct config {
         char tokenizer[CONFIG_PATH_MAX];
     } data;
     struct {
-        char family[CONFIG_NAME_MAX]; /* gpt2, llama */
+        char family[CONFIG_NAME_MAX]; /* gpt2, llama, external */
         char preset[CONFIG_NAME_MAX]; /* "", d2 .. d48, gpt2, llama-1b ...: sets the keys that are not set */
         uint32_t n_layer, n_head, n_embd, block_size, vocab_size;
         /* only llama; resolved n_kv_head and ffn are not 0. With gpt2 all six keep their defaults. */
@@ -166,6 +166,9 @@ uint64_t config_shared_hash(const struct config *config);
 /* Write the shared keys that differ, "train.sync_every (30 here, 20 there), ...", to out[cap]. Returns their number. */
 int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap);
 
+/* model.family external: the first worker's program defines the tensors, and each worker's program owns model, data and
+ * inner optimizer. Of the section model only family and init_from have an effect; inner.* has none. */
+bool config_is_external(const struct config *config);
 /* "ddp", "local-sgd", "diloco" or "async". */
 const char *config_method_name(enum train_method method);
 /* Advice when training diverges: "lower inner.learning_rate" and the other keys of this run that affect it. */

@@ -7,7 +7,7 @@
 
 #define U32_MAX 4294967295u
 
-static const struct config_choice choices_family[] = {{"gpt2", 0}, {"llama", 0}, {NULL, 0}};
+static const struct config_choice choices_family[] = {{"gpt2", 0}, {"llama", 0}, {"external", 0}, {NULL, 0}};
 static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
                                                       {"local-sgd", METHOD_LOCAL_SGD},
                                                       {"diloco", METHOD_DILOCO},
@@ -68,7 +68,8 @@ const struct config_key config_keys[] = {
     LOCAL_TEXT(data, val, "", "validation token shards: a path or glob"),
     TEXT(data, tokenizer, "bytes", "bytes, none (tokens prepared elsewhere), or a tokenizer.json"),
 
-    WORD(model, family, "gpt2", choices_family, "model family"),
+    WORD(model, family, "gpt2", choices_family,
+         "model family; external: the first worker's own program (libatoll, Python) defines the tensors"),
     TEXT(model, preset, "",
          "d2 to d48 (n_layer = n_head = depth, n_embd = 64 x depth), gpt2, llama-1b or llama-8b; explicit keys win"),
     U32(model, n_layer, "4", 1, 1024, "layers", "transformer blocks"),

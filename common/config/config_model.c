@@ -154,9 +154,13 @@ static enum status check_sizes(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(model.vocab_size), AT(data.tokenizer)),
                              "%u is too small for data.tokenizer bytes; nearest: 256 (or set data.tokenizer none)",
                              c->model.vocab_size);
-    if (!c->model.init_from[0])
-        return config_refuse(r, KEYS(AT(model.init_from)), "is empty; allowed: scratch, or a folder");
     return STATUS_OK;
+}
+
+static enum status check_init_from(const struct config_resolve *r)
+{
+    if (r->config->model.init_from[0]) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(model.init_from)), "is empty; allowed: scratch, or a folder");
 }
 
 static enum status check_total(const struct config_resolve *r)
@@ -172,6 +176,8 @@ static enum status check_total(const struct config_resolve *r)
 
 enum status config_model_resolve(const struct config_resolve *r)
 {
+    TRY(check_init_from(r));
+    if (config_is_external(r->config)) return STATUS_OK;
     TRY(config_model_preset(r));
     TRY(check_sizes(r));
     TRY(strcmp(r->config->model.family, "llama") ? check_gpt2(r) : resolve_llama(r));

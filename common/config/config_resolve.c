@@ -90,12 +90,17 @@ static enum status check_moments(const struct config_resolve *r)
 static enum status resolve_method(const struct config_resolve *r)
 {
     struct config *c = r->config;
+    if (c->train.method == METHOD_DDP && config_is_external(c))
+        return config_refuse(r, KEYS(AT(train.method), AT(model.family)),
+                             "ddp does not go with model.family external: its optimizer runs at the coordinator, but "
+                             "the worker's program owns the optimizer; allowed: local-sgd, diloco, async; nearest: "
+                             "local-sgd with train.sync_every 1");
     if (c->train.method == METHOD_DDP && c->inner.optimizer == OPTIMIZER_MUON)
         return config_refuse(
             r, KEYS(AT(inner.optimizer), AT(train.method)),
             "muon does not go with train.method ddp: the coordinator takes the step without matrix products; "
             "allowed: adamw, sgd; nearest: train.method local-sgd, train.sync_every 1");
-    TRY(check_moments(r));
+    if (!config_is_external(c)) TRY(check_moments(r));
     TRY(resolve_outer(r));
     if (c->train.method == METHOD_DDP) {
         int h = AT(train.sync_every);
@@ -198,7 +203,7 @@ static enum status check_train(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
                              "%u gives %u per rank (train.ranks = %u), more than %d; nearest: %u", c->train.threads,
                              threads, c->train.ranks, POOL_THREADS_MAX, POOL_THREADS_MAX * c->train.ranks);
-    if (c->train.eval_every && c->train.eval_tokens < c->model.block_size)
+    if (c->train.eval_every && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
         return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
                              "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
                              c->model.block_size);

@@ -2,6 +2,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -16,18 +17,33 @@ static const struct {
     {"tokenizer.json", HF_FILES_TOKENIZER, true},
     {"tokenizer.model", HF_FILES_TOKENIZER, true},
     {"vocab.json", HF_FILES_TOKENIZER, true},
+    {"vocab.txt", HF_FILES_TOKENIZER, true},
+    {"spiece.model", HF_FILES_TOKENIZER, true},
+    {"sentencepiece.bpe.model", HF_FILES_TOKENIZER, true},
     {"merges.txt", HF_FILES_TOKENIZER, false},
     {"added_tokens.json", HF_FILES_TOKENIZER, false},
     {"special_tokens_map.json", HF_FILES_TOKENIZER, false},
     {"tokenizer_config.json", HF_FILES_TOKENIZER, false},
     {"chat_template.jinja", HF_FILES_TOKENIZER, false},
+    {"chat_template.json", HF_FILES_TOKENIZER, false},
+    {"preprocessor_config.json", HF_FILES_TOKENIZER, false},
+    {"processor_config.json", HF_FILES_TOKENIZER, false},
     {"generation_config.json", HF_FILES_GENERATION, false},
+    {HF_FILES_CONFIG, HF_FILES_CONFIGS, false},
+    {HF_FILES_ADAPTER, HF_FILES_CONFIGS, false},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
 const char *hf_files_name(int i)
 {
     return i < N_FILES ? files[i].name : NULL;
+}
+
+bool hf_files_allowed(const char *name)
+{
+    for (int i = 0; i < N_FILES; i++)
+        if (!strcmp(files[i].name, name)) return true;
+    return false;
 }
 
 /* Writes the path of file i; false when it does not exist. */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 
+enum { TENSOR_BYTES_MIN = 10 }; /* of an encoded tensor: a name of one byte, and no dimension */
 enum { FRAGMENT_SMALL = 4 << 20, FRAGMENT_LARGE = 32 << 20, FRAGMENTS_USUAL = 8 };
 
 void layout_init(struct layout *layout)
@@ -58,12 +60,17 @@ static bool name_ok(const char *name)
 
 /* The caller checks that the name is new. */
 static enum status append(struct layout *layout, const char *name, int ndim, const uint64_t *shape,
-                          enum layout_init init, float sigma, bool decay)
+                          enum layout_init init, float sigma, uint32_t flags)
 {
-    if (!name_ok(name) || ndim < 1 || ndim > LAYOUT_DIMS_MAX || layout->n_tensors >= LAYOUT_TENSORS_MAX ||
-        init > LAYOUT_INIT_NORMAL || !isfinite(sigma))
+    if (!name_ok(name) || ndim < 0 || ndim > LAYOUT_DIMS_MAX || layout->n_tensors >= LAYOUT_TENSORS_MAX ||
+        init > LAYOUT_INIT_NORMAL || !isfinite(sigma) || flags > (LAYOUT_DECAY | LAYOUT_MEAN))
         return STATUS_INVALID;
-    struct tensor t = {.ndim = (uint8_t)ndim, .init = (uint8_t)init, .decay = decay, .sigma = sigma, .count = 1};
+    struct tensor t = {.ndim = (uint8_t)ndim,
+                       .init = (uint8_t)init,
+                       .decay = (flags & LAYOUT_DECAY) != 0,
+                       .mean = (flags & LAYOUT_MEAN) != 0,
+                       .sigma = sigma,
+                       .count = 1};
     memcpy(t.name, name, strlen(name) + 1);
     for (int d = 0; d < ndim; d++) {
         if (!shape[d] || __builtin_mul_overflow(t.count, shape[d], &t.count)) return STATUS_INVALID;
@@ -85,10 +92,21 @@ static enum status append(struct layout *layout, const char *name, int ndim, con
 }
 
 enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
-                       float sigma, bool decay)
+                       float sigma, uint32_t flags)
 {
     if (layout_find(layout, name) >= 0) return STATUS_INVALID;
-    return append(layout, name, ndim, shape, init, sigma, decay);
+    return append(layout, name, ndim, shape, init, sigma, flags);
+}
+
+static uint8_t flags_of(const struct tensor *t)
+{
+    return (uint8_t)((t->decay ? LAYOUT_DECAY : 0) | (t->mean ? LAYOUT_MEAN : 0));
+}
+
+bool layout_is_mean(const struct layout *layout, uint32_t fragment)
+{
+    assert(fragment < layout->n_fragments);
+    return layout->tensors[layout->fragments[fragment].first_tensor].mean;
 }
 
 /* Several fragments shorten an outer step: one is uploaded while another is merged and a third is downloaded. Each
@@ -102,23 +120,41 @@ static uint32_t fragments_by_size(uint64_t n_params)
     return n > LAYOUT_FRAGMENTS_MAX ? LAYOUT_FRAGMENTS_MAX : (uint32_t)n;
 }
 
-enum status layout_split(struct layout *layout, uint32_t n)
+/* Appends at most n fragments of the tensors [first, end). */
+static void split_range(struct layout *layout, uint32_t first, uint32_t end, uint32_t n)
 {
-    if (!layout->n_tensors || n > LAYOUT_FRAGMENTS_MAX) return STATUS_INVALID;
-    if (!n) n = fragments_by_size(layout->n_params);
-    layout->n_fragments = 0;
-    struct fragment f = {0};
-    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+    const uint64_t stop = end < layout->n_tensors ? layout->tensors[end].offset : layout->n_params;
+    const uint32_t most = layout->n_fragments + n;
+    struct fragment f = {.first_tensor = first, .offset = layout->tensors[first].offset};
+    for (uint32_t i = first; i < end; i++) {
         const struct tensor *t = &layout->tensors[i];
         f.n_tensors++;
         f.count += t->count;
-        assert(layout->n_fragments < n);
-        uint32_t left = n - layout->n_fragments; /* remaining fragments, including this one */
-        uint64_t share = (layout->n_params - f.offset + left - 1) / left;
-        if (i + 1 < layout->n_tensors && (left == 1 || f.count < share)) continue;
+        assert(layout->n_fragments < most);
+        uint32_t left = most - layout->n_fragments; /* remaining fragments, including this one */
+        uint64_t share = (stop - f.offset + left - 1) / left;
+        if (i + 1 < end && (left == 1 || f.count < share)) continue;
         layout->fragments[layout->n_fragments++] = f;
         f = (struct fragment){.first_tensor = i + 1, .offset = t->offset + t->count};
     }
+}
+
+enum status layout_split(struct layout *layout, uint32_t n)
+{
+    uint32_t trained = 0;
+    if (!layout->n_tensors) return STATUS_INVALID;
+    while (trained < layout->n_tensors && !layout->tensors[trained].mean) trained++;
+    for (uint32_t i = trained; i < layout->n_tensors; i++)
+        if (!layout->tensors[i].mean) return STATUS_INVALID;
+    uint64_t size = trained < layout->n_tensors ? layout->tensors[trained].offset : layout->n_params;
+    uint32_t means = trained < layout->n_tensors ? fragments_by_size(layout->n_params - size) : 0;
+    if (n > LAYOUT_FRAGMENTS_MAX) return STATUS_INVALID;
+    if (!n && trained) n = fragments_by_size(size);
+    if (means > LAYOUT_FRAGMENTS_MAX / 2) means = LAYOUT_FRAGMENTS_MAX / 2;
+    if (n > LAYOUT_FRAGMENTS_MAX - means) n = LAYOUT_FRAGMENTS_MAX - means;
+    layout->n_fragments = 0;
+    if (trained) split_range(layout, 0, trained, n);
+    if (means) split_range(layout, trained, layout->n_tensors, means);
     assert(layout->n_fragments <= LAYOUT_FRAGMENTS_MAX && is_whole(layout));
     return STATUS_OK;
 }
@@ -141,7 +177,7 @@ void layout_encode(const struct layout *layout, struct writer *w)
         put_str(w, t->name);
         put_u8(w, t->ndim);
         put_u8(w, t->init);
-        put_u8(w, t->decay);
+        put_u8(w, flags_of(t));
         put_f32(w, t->sigma);
         for (int d = 0; d < t->ndim; d++) put_u64(w, t->shape[d]);
     }
@@ -176,19 +212,19 @@ enum status layout_decode(struct layout *layout, struct reader *r)
     assert(!layout->n_tensors && !layout->n_fragments);
     uint32_t n_tensors = get_u32(r), n_fragments = get_u32(r);
     if (r->bad || !n_tensors || n_tensors > LAYOUT_TENSORS_MAX || !n_fragments || n_fragments > LAYOUT_FRAGMENTS_MAX ||
-        n_fragments > n_tensors || n_tensors > reader_left(r) / 18)
+        n_fragments > n_tensors || n_tensors > reader_left(r) / TENSOR_BYTES_MIN)
         return STATUS_CORRUPT;
     for (uint32_t i = 0; i < n_tensors; i++) {
         char name[LAYOUT_NAME_MAX];
         uint64_t shape[LAYOUT_DIMS_MAX];
         get_str(r, name, sizeof name);
         int ndim = get_u8(r);
-        uint8_t init = get_u8(r), decay = get_u8(r);
+        uint8_t init = get_u8(r), flags = get_u8(r);
         float sigma = get_f32(r);
-        if (r->bad || ndim > LAYOUT_DIMS_MAX || init > LAYOUT_INIT_NORMAL || decay > 1) return STATUS_CORRUPT;
+        if (r->bad || ndim > LAYOUT_DIMS_MAX || init > LAYOUT_INIT_NORMAL) return STATUS_CORRUPT;
         for (int d = 0; d < ndim; d++) shape[d] = get_u64(r);
         if (r->bad) return STATUS_CORRUPT;
-        enum status s = append(layout, name, ndim, shape, (enum layout_init)init, sigma, decay);
+        enum status s = append(layout, name, ndim, shape, (enum layout_init)init, sigma, flags);
         if (s != STATUS_OK) return s == STATUS_INVALID ? STATUS_CORRUPT : s;
     }
     TRY(check_names(layout));
@@ -197,7 +233,10 @@ enum status layout_decode(struct layout *layout, struct reader *r)
         struct fragment f = {.first_tensor = first, .n_tensors = get_u32(r)};
         if (r->bad || !f.n_tensors || f.n_tensors > n_tensors - first) return STATUS_CORRUPT;
         f.offset = layout->tensors[first].offset;
-        for (uint32_t t = 0; t < f.n_tensors; t++) f.count += layout->tensors[first + t].count;
+        for (uint32_t t = 0; t < f.n_tensors; t++) {
+            f.count += layout->tensors[first + t].count;
+            if (layout->tensors[first + t].mean != layout->tensors[first].mean) return STATUS_CORRUPT;
+        }
         layout->fragments[layout->n_fragments++] = f;
         first += f.n_tensors;
     }
@@ -214,12 +253,76 @@ uint64_t layout_hash(const struct layout *layout)
         uint32_t sigma;
         memcpy(&sigma, &t->sigma, sizeof sigma);
         acc = hash_mix(acc, hash64(t->name, strlen(t->name)));
-        acc = hash_mix(acc, (uint64_t)t->ndim << 48 | (uint64_t)t->init << 40 | (uint64_t)t->decay << 32 | sigma);
+        acc = hash_mix(acc, (uint64_t)t->ndim << 48 | (uint64_t)t->init << 40 | (uint64_t)flags_of(t) << 32 | sigma);
         for (int d = 0; d < t->ndim; d++) acc = hash_mix(acc, t->shape[d]);
     }
     for (uint32_t i = 0; i < layout->n_fragments; i++) acc = hash_mix(acc, layout->fragments[i].n_tensors);
     return acc;
 }
+
+/* --- comparing ---------------------------------------------------------------------------------------------------- */
+
+enum { SHAPE_TEXT = 160 };
+
+/* "(2, 3, 4)"; "()" for a scalar. */
+static const char *shape_text(const struct tensor *t, char out[SHAPE_TEXT])
+{
+    size_t used = (size_t)snprintf(out, SHAPE_TEXT, "(");
+    for (uint32_t d = 0; d < t->ndim; d++)
+        used +=
+            (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
+    snprintf(out + used, SHAPE_TEXT - used, ")");
+    return out;
+}
+
+static bool same_shape(const struct tensor *a, const struct tensor *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+}
+
+static bool same_rules(const struct tensor *a, const struct tensor *b)
+{
+    return a->decay == b->decay && a->mean == b->mean && a->init == b->init &&
+           !memcmp(&a->sigma, &b->sigma, sizeof a->sigma);
+}
+
+static void describe(const struct layout *other, const struct layout *run, uint32_t i, char out[LAYOUT_DIFFERENCE_MAX])
+{
+    const struct tensor *its = i < other->n_tensors ? &other->tensors[i] : NULL;
+    const struct tensor *ours = i < run->n_tensors ? &run->tensors[i] : NULL;
+    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    if (its && ours && !strcmp(its->name, ours->name) && !same_shape(its, ours))
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has shape %s, the run's has %s", its->name,
+                 shape_text(its, a), shape_text(ours, b));
+    else if (its && ours && !strcmp(its->name, ours->name))
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has other initial values, another weight decay, or is a mean",
+                 its->name);
+    else if (its && layout_find(run, its->name) < 0)
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' of shape %s is extra: the run does not have it", its->name,
+                 shape_text(its, a));
+    else if (ours && layout_find(other, ours->name) < 0)
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "the run's tensor '%s' of shape %s is missing", ours->name,
+                 shape_text(ours, b));
+    else
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor %u is '%s', the run's is '%s': another order", i + 1, its->name,
+                 ours->name);
+}
+
+const char *layout_difference(const struct layout *other, const struct layout *run, char out[LAYOUT_DIFFERENCE_MAX])
+{
+    uint32_t i = 0, n = other->n_tensors < run->n_tensors ? other->n_tensors : run->n_tensors;
+    while (i < n && !strcmp(other->tensors[i].name, run->tensors[i].name) &&
+           same_shape(&other->tensors[i], &run->tensors[i]) && same_rules(&other->tensors[i], &run->tensors[i]))
+        i++;
+    if (i < n || other->n_tensors != run->n_tensors)
+        describe(other, run, i, out);
+    else
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "it has %u fragments, the run has %u, or they begin elsewhere",
+                 other->n_fragments, run->n_fragments);
+    return out;
+}
+
+/* --- initial values ----------------------------------------------------------------------------------------------- */
 
 enum {
     FILL_SHARED = 1 << 22, /* from this many values on, threads pay off; a normal value takes 20 ns */

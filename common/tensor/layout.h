@@ -15,16 +15,20 @@
 #include "common/base/bytes.h"
 #include "common/base/status.h"
 
-enum { LAYOUT_NAME_MAX = 96, LAYOUT_DIMS_MAX = 4, LAYOUT_TENSORS_MAX = 16384, LAYOUT_FRAGMENTS_MAX = 256 };
+enum { LAYOUT_NAME_MAX = 192, LAYOUT_DIMS_MAX = 8, LAYOUT_TENSORS_MAX = 16384, LAYOUT_FRAGMENTS_MAX = 256 };
 #define LAYOUT_PARAMS_MAX ((uint64_t)1 << 40)
 
 enum layout_init { LAYOUT_INIT_ZEROS, LAYOUT_INIT_ONES, LAYOUT_INIT_NORMAL };
+enum layout_flags {
+    LAYOUT_DECAY = 1, /* weight decay applies (tensors of two or more dimensions) */
+    LAYOUT_MEAN = 2,  /* not trained: the outer step takes the mean over the workers (statistics of BatchNorm) */
+};
 
 struct tensor {
     char name[LAYOUT_NAME_MAX];
-    uint8_t ndim;                    /* 1 .. LAYOUT_DIMS_MAX */
+    uint8_t ndim;                    /* 0 .. LAYOUT_DIMS_MAX */
     uint8_t init;                    /* enum layout_init */
-    bool decay;                      /* weight decay applies (tensors of two or more dimensions) */
+    bool decay, mean;                /* enum layout_flags */
     float sigma;                     /* standard deviation of LAYOUT_INIT_NORMAL */
     uint64_t shape[LAYOUT_DIMS_MAX]; /* row-major */
     uint64_t offset, count;          /* elements of theta */
@@ -44,22 +48,30 @@ struct layout {
 
 void layout_init(struct layout *layout);
 void layout_finish(struct layout *layout);
-/* Append a tensor of shape[ndim]; its offset follows from the tensors before it. INVALID for a zero or overflowing
- * shape, a repeated name, or a name that a checkpoint cannot store: it must be printable ASCII, not empty, without the
- * prefix "__". NOMEM. */
+/* Append a tensor of shape[ndim]; its offset follows from the tensors before it. `flags`: enum layout_flags, or-ed.
+ * INVALID for a zero or overflowing shape, a repeated name, or a name that a checkpoint cannot store: it must be
+ * printable ASCII, not empty, without the prefix "__". NOMEM. */
 enum status layout_add(struct layout *layout, const char *name, int ndim, const uint64_t *shape, enum layout_init init,
-                       float sigma, bool decay) MUST_CHECK;
-/* Cut into at most `n` fragments of whole tensors and near-equal size. n 0: by size; one fragment per started 4 Mi
- * parameters up to 8, then 8 until a fragment would exceed 32 Mi. */
+                       float sigma, uint32_t flags) MUST_CHECK;
+/* Cut the trained tensors into at most `n` fragments of whole tensors and near-equal size. n 0: by size; one fragment
+ * per started 4 Mi parameters up to 8, then 8 until a fragment would exceed 32 Mi. Mean tensors get fragments of their
+ * own, by size. INVALID: a mean tensor stands before a trained one, or n is too large. */
 enum status layout_split(struct layout *layout, uint32_t n) MUST_CHECK;
 /* Index of the tensor called `name`, or -1. */
 int layout_find(const struct layout *layout, const char *name);
 /* Fingerprint of all tensors and fragments. */
 uint64_t layout_hash(const struct layout *layout);
 
+enum { LAYOUT_DIFFERENCE_MAX = 640 };
+/* Writes how `other` differs from `run` in the first tensor that does: its name, and both shapes, or that one of the
+ * two lacks it. Returns out. */
+const char *layout_difference(const struct layout *other, const struct layout *run, char out[LAYOUT_DIFFERENCE_MAX]);
+
 /* Bytes that layout_encode writes. */
 size_t layout_encoded_size(const struct layout *layout);
 void layout_encode(const struct layout *layout, struct writer *w);
+/* True: the fragment holds mean tensors, otherwise trained ones. */
+bool layout_is_mean(const struct layout *layout, uint32_t fragment);
 /* Fill an initialised layout; checks every limit before it allocates. CORRUPT, NOMEM; call layout_finish then, too. */
 enum status layout_decode(struct layout *layout, struct reader *r) MUST_CHECK;
 

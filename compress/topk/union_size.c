@@ -129,7 +129,7 @@ static void count_thread(void *ctx, int thread, int threads)
     pool_share(job->n_groups, 1, thread, threads, &from, &to);
     for (uint32_t t = 0; t < job->frag->n_tensors; t++) {
         const struct tensor *tensor = &job->layout->tensors[job->frag->first_tensor + t];
-        if (tensor->ndim == 1) {
+        if (tensor->ndim <= 1) {
             bytes += thread ? 0 : 2 * tensor->count;
             continue;
         }

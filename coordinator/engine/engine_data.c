@@ -196,7 +196,8 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
     return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
-/* Measures a delta into the session's sketch. */
+/* Measures a delta into the session's sketch. Mean tensors go to e->direction, which is scratch until it is computed.
+ */
 static struct delta_measure measure(struct engine *e, struct session *s, const struct msg_offer *offer,
                                     const struct codec_view *view)
 {
@@ -207,7 +208,8 @@ static struct delta_measure measure(struct engine *e, struct session *s, const s
         s->sketch_compared = false;
     }
     s->sketch_parts++;
-    return delta_measure(&e->ledger.outer, offer->fragment, view, s->sketch);
+    bool mean = layout_is_mean(&e->ledger.layout, offer->fragment); /* its direction says nothing about training */
+    return delta_measure(&e->ledger.outer, offer->fragment, view, mean ? e->direction : s->sketch);
 }
 
 /* Checks the payload of a complete delta. Returns 0 with its norm, or the code and reason of a refusal. */

@@ -53,15 +53,15 @@ enum status engine_check_data(struct engine *e, struct session *s, const struct 
     struct member *own = member_by_id(&e->ledger.round.members, s->member);
     const uint64_t hashes[] = {m->train_hash, m->val_hash};
     *refused_p = false;
-    if (!m->train_hash || !m->val_hash) return STATUS_OK;
     for (uint32_t set = 0; set < 2; set++) {
+        if (!hashes[set]) continue; /* not known yet, or it has no such data */
         count(e, s, own, set, hashes[set]);
         s->data_hashes[set] = hashes[set];
     }
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *other = &e->sessions.sessions[i];
-        for (uint32_t set = 0; set < 2 && other->id && other->data_hashes[set]; set++) {
-            if (other->data_hashes[set] == hash_of_most(e, set)) continue;
+        for (uint32_t set = 0; set < 2 && other->id; set++) {
+            if (!other->data_hashes[set] || other->data_hashes[set] == hash_of_most(e, set)) continue;
             *refused_p = *refused_p || other == s;
             TRY(refuse(e, other, set, err));
         }

@@ -9,6 +9,7 @@
  * - Async: the worker whose delta was merged last takes the whole evaluation while the others continue. No other worker
  *   has the same version, so only the bounds of engine_eval_judge.c apply.
  * - At the end of the run all workers share the whole validation set.
+ * - Workers without validation data get no share. If all workers are such, there is no evaluation.
  * - An evaluation ends without a value if no worker gives one: the run must not wait without end. */
 #include <assert.h>
 #include <math.h>
@@ -34,6 +35,20 @@ static bool has_data(const struct engine *e)
     return e->ledger.model.val_samples > 0;
 }
 
+/* All workers of the run are here, at least one, and none of them has validation data. */
+static bool none_evaluates(const struct engine *e)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++)
+        if (e->ledger.round.members.members[i]->active && !session_by_member(&e->sessions, i)) return false;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (s->id && s->evaluates) return false;
+        any = any || s->id;
+    }
+    return any;
+}
+
 bool engine_eval_complete(const struct engine *e)
 {
     return !has_data(e) || (e->ledger.evaluated && e->ledger.eval_final);
@@ -46,14 +61,14 @@ static bool due(const struct engine *e, bool *final_p)
     *final_p = round_over(&l->round);
     if (!has_data(e) || l->done || engine_eval_complete(e)) return false;
     if (*final_p) return !round_busy(&l->round);
-    if (!every || !done || (barrier(e) && round_busy(&l->round))) return false;
+    if (!every || !done || none_evaluates(e) || (barrier(e) && round_busy(&l->round))) return false;
     return barrier(e) ? done % every == 0 && last != done : done / every > last / every;
 }
 
 /* The worker can take a share: it is connected, has the parameters and is idle. */
 static bool can_evaluate(const struct engine *e, const struct session *s)
 {
-    if (!s->id || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
+    if (!s->id || !s->evaluates || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (!m || m->work.open || m->false_evals || engine_is_aside(e, m)) return false;
     if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
@@ -175,7 +190,8 @@ static uint64_t share_limit_us(const struct engine *e, uint64_t windows)
 static bool will_be_free(const struct engine *e, const struct eval_share *share, const struct session *s)
 {
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!s->id || !m || m->false_evals || engine_is_aside(e, m) || engine_is_silent(e, s)) return false;
+    if (!s->id || !s->evaluates || !m || m->false_evals || engine_is_aside(e, m) || engine_is_silent(e, s))
+        return false;
     if (engine_eval_holds(e, s)) return share->holder != s->id;
     bool busy = s->last.state == WORKER_CATCHING_UP && m->in_step && s->eval_passed != e->eval.serial;
     return busy && share->stage != EVAL_FIRST && e->now_us - share->asked_us < share_limit_us(e, share->n);
@@ -190,7 +206,7 @@ static struct session *choose_holder(struct engine *e, const struct eval_share *
     *soon_p = false;
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         struct session *s = &e->sessions.sessions[i];
-        if (!s->id || engine_eval_answered(share, s->member)) continue;
+        if (!s->id || !s->evaluates || engine_eval_answered(share, s->member)) continue;
         bool returned = s->eval_passed == e->eval.serial && (barrier(e) || e->eval.final);
         bool last = returned || s->eval_late;
         if (can_evaluate(e, s) && !last) return s;
@@ -200,14 +216,14 @@ static struct session *choose_holder(struct engine *e, const struct eval_share *
     return *soon_p ? NULL : again;
 }
 
-/* Workers are connected, and the evaluations of all of them were proven wrong. */
+/* Workers that evaluate are connected, and the evaluations of all of them were proven wrong. */
 static bool all_refused(const struct engine *e)
 {
     bool any = false;
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
         const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
-        if (!s->id || engine_is_silent(e, s)) continue;
+        if (!s->id || !s->evaluates || engine_is_silent(e, s)) continue;
         if (!m || !m->false_evals) return false;
         any = true;
     }
@@ -245,6 +261,8 @@ static void assign_share(struct engine *e, struct eval_share *share, const char 
         engine_eval_settle(e, share);
     else if (!soon && all_refused(e))
         *over_p = "the results of all workers were refused";
+    else if (!soon && none_evaluates(e))
+        *over_p = "no worker with validation data is here";
 }
 
 /* Takes shares from workers that left, are silent or late, and assigns free shares. *over_p: why there is no value. */
@@ -274,7 +292,7 @@ static void sum_shares(struct engine *e, struct record_eval *record)
         const struct eval_share *share = &e->eval.shares[i];
         assert(share->done && share->count > 0);
         record->loss_sum += share->loss_sum;
-        record->tokens += share->count * e->ledger.model.sample_tokens;
+        record->tokens += share->tokens;
     }
     if (isfinite(record->loss_sum)) return;
     record->loss_sum = INFINITY; /* the journal gets one value for all kinds of NaN */

@@ -10,7 +10,9 @@
  *   third worker the bounds decide. If both are within them the value is disputed: both workers are named, and the
  *   larger value counts, so a false value never flatters the run.
  * - A worker whose result is proven wrong is named, and evaluates no more in this process.
- * - One worker alone: its value counts, and a value above the bound is reported. */
+ * - One worker alone: its value counts, and a value above the bound is reported.
+ * - model.family external: there is no such bound, samples may have any number of tokens, and losses may be negative.
+ */
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -27,20 +29,25 @@ static const double tolerance_fp32 = 1e-4, tolerance_bf16 = 1e-2;
 
 static bool agree(const struct engine *e, double a, double b)
 {
-    double tolerance = e->config.train.precision == PRECISION_BF16 ? tolerance_bf16 : tolerance_fp32;
+    bool bf16 = e->config.train.precision == PRECISION_BF16 || config_is_external(&e->config); /* external: unknown */
+    double tolerance = bf16 ? tolerance_bf16 : tolerance_fp32;
     if (!isfinite(a) || !isfinite(b)) return !isfinite(a) && !isfinite(b);
     return fabs(a - b) <= tolerance * fmax(fabs(a), fabs(b));
 }
 
-static double per_token(const struct engine *e, double loss_sum, uint64_t windows)
+/* Windows of a share, in which the first answer counted its tokens. */
+static double per_token(const struct engine *e, const struct eval_share *share, double loss_sum, uint64_t windows)
 {
-    return loss_sum / ((double)windows * (double)e->ledger.model.sample_tokens);
+    double each = (double)e->ledger.model.sample_tokens;
+    if (config_is_external(&e->config)) each = (double)share->tokens / (double)share->count;
+    return loss_sum / ((double)windows * each);
 }
 
 /* A uniform guess loses ln(vocabulary) nats per token. */
-static bool is_plausible(const struct engine *e, double loss_sum, uint64_t windows)
+static bool is_plausible(const struct engine *e, const struct eval_share *share, double loss_sum, uint64_t windows)
 {
-    return isfinite(loss_sum) && per_token(e, loss_sum, windows) <= 2 * log(e->config.model.vocab_size);
+    if (!isfinite(loss_sum) || config_is_external(&e->config)) return isfinite(loss_sum);
+    return per_token(e, share, loss_sum, windows) <= 2 * log(e->config.model.vocab_size);
 }
 
 /* A text for log lines: "2.3142 nats per token". */
@@ -48,10 +55,11 @@ struct value_text {
     char text[48];
 };
 
-static struct value_text value_of(const struct engine *e, double loss_sum, uint64_t windows)
+static struct value_text value_of(const struct engine *e, const struct eval_share *share, double loss_sum,
+                                  uint64_t windows)
 {
     struct value_text out;
-    snprintf(out.text, sizeof out.text, "%.6g nats per token", per_token(e, loss_sum, windows));
+    snprintf(out.text, sizeof out.text, "%.6g nats per token", per_token(e, share, loss_sum, windows));
     return out;
 }
 
@@ -128,7 +136,7 @@ static void draw_sample(struct engine *e, struct eval_share *share)
 {
     uint32_t n = (uint32_t)msg_eval_parts(share->count, share->part), k = (n + SAMPLE_SHARE - 1) / SAMPLE_SHARE;
     uint32_t at = (uint32_t)(engine_draw(e) % (n - k + 1));
-    if (!is_plausible(e, share->loss_sum, share->count)) {
+    if (!is_plausible(e, share, share->loss_sum, share->count)) {
         at = worst_part(share, n);
         k = 1;
     }
@@ -158,8 +166,8 @@ static void dispute(struct engine *e, struct eval_share *share)
         "and the larger value counts",
         (unsigned long long)e->eval.round, (unsigned long long)share->from + 1,
         (unsigned long long)(share->from + share->n), name_of(e, share->first),
-        value_of(e, share->sample[0], share->n).text, name_of(e, share->second),
-        value_of(e, share->sample[1], share->n).text);
+        value_of(e, share, share->sample[0], share->n).text, name_of(e, share->second),
+        value_of(e, share, share->sample[1], share->n).text);
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
     share->loss_sum = larger(share->loss_sum, share->sample[1] * ((double)share->count / (double)share->n));
     share->done = true;
@@ -168,25 +176,26 @@ static void dispute(struct engine *e, struct eval_share *share)
 
 void engine_eval_settle(struct engine *e, struct eval_share *share)
 {
-    bool first = is_plausible(e, share->sample[0], share->n), second = is_plausible(e, share->sample[1], share->n);
+    bool first = is_plausible(e, share, share->sample[0], share->n),
+         second = is_plausible(e, share, share->sample[1], share->n);
     char text[WIRE_TEXT_MAX];
     assert(!share->done && share->stage != EVAL_FIRST && !share->holder);
     if (share->stage == EVAL_SECOND) {
         share->done = true;
-        if (is_plausible(e, share->loss_sum, share->count) || !isfinite(share->loss_sum)) return;
+        if (is_plausible(e, share, share->loss_sum, share->count) || !isfinite(share->loss_sum)) return;
         snprintf(
             text, sizeof text,
             "its evaluation after round %llu gives %s, above 2 ln(model.vocab_size): no other worker could check it",
-            (unsigned long long)e->eval.round, value_of(e, share->loss_sum, share->count).text);
+            (unsigned long long)e->eval.round, value_of(e, share, share->loss_sum, share->count).text);
         engine_emit_text(e, ENGINE_EVENT_FAULT, name_of(e, share->first), text);
     } else if (first == second) {
         dispute(e, share);
     } else {
         uint32_t liar = first ? share->second : share->first;
         share->done = first;
-        refuse_member(e, liar, "%s, but %s gives %s", value_of(e, share->sample[first], share->n).text,
+        refuse_member(e, liar, "%s, but %s gives %s", value_of(e, share, share->sample[first], share->n).text,
                       name_of(e, first ? share->first : share->second),
-                      value_of(e, share->sample[!first], share->n).text);
+                      value_of(e, share, share->sample[!first], share->n).text);
     }
 }
 
@@ -194,14 +203,16 @@ void engine_eval_settle(struct engine *e, struct eval_share *share)
 static const char *fault_of(const struct engine *e, const struct eval_share *share, const struct msg_eval_result *m)
 {
     double sum = 0;
-    bool negative = m->loss_sum < 0;
+    bool external = config_is_external(&e->config), negative = m->loss_sum < 0;
     for (uint32_t i = 0; i < m->n_parts; i++) {
         sum += m->parts[i];
         negative = negative || m->parts[i] < 0;
     }
-    if (m->tokens != share->n * e->ledger.model.sample_tokens) return "its tokens are not those of its windows";
+    if (external ? m->tokens / e->ledger.round.p.sample_tokens > share->n
+                 : m->tokens != share->n * e->ledger.model.sample_tokens)
+        return "its tokens are not those of its windows";
     if (m->n_parts != msg_eval_parts(share->n, share->part)) return "it has not one sum for each part";
-    if (negative) return "it has a negative loss";
+    if (negative && !external) return "it has a negative loss";
     bool adds_up = isfinite(sum) == isfinite(m->loss_sum) &&
                    (!isfinite(sum) || fabs(sum - m->loss_sum) <= 1e-9 * (1 + fabs(m->loss_sum)));
     return adds_up ? NULL : "its parts do not add up to its sum";
@@ -219,8 +230,8 @@ static void decide(struct engine *e, struct eval_share *share, const struct sess
     if (first && second) return;
     uint32_t other = first ? share->first : share->second;
     refuse_member(e, first ? share->second : share->first, "%s, but %s and %s give %s",
-                  value_of(e, share->sample[first], share->n).text, name_of(e, other), s->name,
-                  value_of(e, third, share->n).text);
+                  value_of(e, share, share->sample[first], share->n).text, name_of(e, other), s->name,
+                  value_of(e, share, third, share->n).text);
 }
 
 void engine_eval_answer(struct engine *e, struct eval_share *share, const struct session *s,
@@ -236,6 +247,7 @@ void engine_eval_answer(struct engine *e, struct eval_share *share, const struct
     case EVAL_FIRST:
         share->first = s->member;
         share->loss_sum = m->loss_sum;
+        share->tokens = m->tokens;
         memcpy(share->parts, m->parts, sizeof share->parts);
         deadline_add(&e->eval.window_ns, (e->now_us - share->given_us) * 1000 / share->n);
         draw_sample(e, share);

@@ -94,6 +94,7 @@ static bool judge(const struct engine *e, const struct round_close *close, uint3
                  mean_cosine(m), (double)m->cosine);
         return true;
     }
+    if (layout_is_mean(&e->ledger.layout, close->fragment)) return false; /* statistics may jump */
     if (!round_outlier(&e->ledger.round, close, i, &limit)) return false;
     double norm = (double)round_close_part(&e->ledger.round, close, i)->norm;
     snprintf(reason, WIRE_TEXT_MAX, "its norm %.3g is %.3g times the median %.3g of %u deltas; the limit is %.3g", norm,

@@ -69,6 +69,7 @@ struct eval_share {
 
     uint32_t first, second; /* members that answered these stages */
     double loss_sum;        /* the first answer */
+    uint64_t tokens;        /* of the first answer */
     double parts[WIRE_PARTS_MAX];
     double sample[2]; /* sums over the sample, of the first and the second */
 };

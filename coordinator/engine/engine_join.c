@@ -85,37 +85,24 @@ void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
 
 /* --- JOIN --------------------------------------------------------------------------------------------------------- */
 
-static bool same_tensor(const struct tensor *a, const struct tensor *b)
-{
-    return !strcmp(a->name, b->name) && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
-}
-
 static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join *m)
 {
     struct layout other;
     struct reader r = reader_of(m->layout, m->layout_size);
-    const struct layout *run = &e->ledger.layout;
-    char what[320] = "cannot read its layout";
+    char what[LAYOUT_DIFFERENCE_MAX] = "cannot read its layout";
     layout_init(&other);
-    if (layout_decode(&other, &r) == STATUS_OK) {
-        uint32_t i = 0, n = other.n_tensors < run->n_tensors ? other.n_tensors : run->n_tensors;
-        while (i < n && same_tensor(&other.tensors[i], &run->tensors[i])) i++;
-        if (i < n)
-            snprintf(what, sizeof what, "its tensor %u is '%.80s', the run's is '%.80s' or has another shape", i,
-                     other.tensors[i].name, run->tensors[i].name);
-        else
-            snprintf(what, sizeof what, "it has %u tensors in %u fragments, the run has %u in %u", other.n_tensors,
-                     other.n_fragments, run->n_tensors, run->n_fragments);
-    }
+    if (layout_decode(&other, &r) == STATUS_OK) layout_difference(&other, &e->ledger.layout, what);
     layout_finish(&other);
     engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the model of '%s' differs from the run's: %s", m->name, what);
 }
 
+/* A worker without validation data does not evaluate. */
 static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
 {
     const struct record_model *model = &e->ledger.model;
     bool train = m->train_hash == model->train_hash && m->train_samples == model->train_samples;
-    bool val = m->val_hash == model->val_hash && m->val_samples == model->val_samples;
+    bool val = !m->val_samples || !model->val_samples ||
+               (m->val_hash == model->val_hash && m->val_samples == model->val_samples);
     if (m->layout_hash != layout_hash(&e->ledger.layout))
         refuse_layout(e, peer, m);
     else if (!train || !val || m->sample_tokens != model->sample_tokens)
@@ -128,6 +115,19 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
     else
         return true;
     return false;
+}
+
+/* The first worker with validation data defines that of the run. */
+static enum status define_val(struct engine *e, const struct msg_join *m, struct err *err)
+{
+    struct record_val val = {.hash = m->val_hash, .samples = m->val_samples};
+    uint8_t body[RECORD_SMALL_MAX];
+    struct writer w = writer_of(body, sizeof body);
+    if (!m->val_samples || e->ledger.model.val_samples || e->ledger.done) return STATUS_OK;
+    record_val_encode(&val, &w);
+    assert(!w.bad);
+    log_info("validation data: %llu samples, those of %s", (unsigned long long)m->val_samples, m->name);
+    return ledger_write(&e->ledger, RECORD_VAL, body, w.pos, NULL, err);
 }
 
 /* The worker's versions are in the update log, so it can continue from its saved state. */
@@ -253,6 +253,7 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     memcpy(s->uuid, m->uuid, WIRE_UUID);
     memcpy(s->name, m->name, sizeof s->name);
     memcpy(s->devices, m->devices, sizeof s->devices);
+    s->evaluates = m->val_samples > 0;
     s->control = peer;
     s->before = before;
     s->times = times;
@@ -282,6 +283,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
         engine_refuse(e, peer, m->name, REFUSE_FULL, "the coordinator has no memory for worker '%s'", m->name);
         return STATUS_OK;
     }
+    TRY(define_val(e, m, err));
     TRY(seat(e, s, err));
     bool resume = can_resume(e, m);
     if (!resume) engine_snapshot_refresh(e, s);

@@ -55,6 +55,17 @@ static bool trained(const struct engine *e, const struct session *s, const struc
     return !m || m->work.round != last->round || last->step + 1 >= m->work.steps;
 }
 
+/* A rate or norm; METRICS_UNKNOWN becomes NaN. */
+static double known(float value)
+{
+    return value == METRICS_UNKNOWN ? NAN : (double)value;
+}
+
+static bool in_range(float value)
+{
+    return !(value < 0) || value == METRICS_UNKNOWN;
+}
+
 /* The record describes a step that the worker can have taken, and its numbers are in range. */
 static bool explained(const struct engine *e, const struct member *m, const struct metrics_step *step)
 {
@@ -62,7 +73,8 @@ static bool explained(const struct engine *e, const struct member *m, const stru
     uint32_t steps = m->work.round == step->round ? m->work.steps : p->sync_every;
     double end = (double)p->max_steps + (double)p->sync_every * e->config.coordinator.max_workers;
     return step->round < m->next_round && step->step < steps && step->tokens <= p->step_samples * p->sample_tokens &&
-           step->position >= 0 && step->position <= end && step->lr >= 0 && !(step->loss < 0) && !(step->grad_norm < 0);
+           step->position >= 0 && step->position <= end && in_range(step->lr) && in_range(step->grad_norm) &&
+           (!(step->loss < 0) || config_is_external(&e->config));
 }
 
 /* Accepts one record, within the number that the worker's assignments allow. */
@@ -100,8 +112,8 @@ static void emit_step(struct engine *e, const struct session *s, const struct ms
                                           .tokens = tokens_so_far(e),
                                           .age_s = step->age_us <= age_max_us ? (double)step->age_us * 1e-6 : 0,
                                           .loss = (double)step->loss,
-                                          .lr = (double)step->lr,
-                                          .grad_norm = (double)step->grad_norm,
+                                          .lr = known(step->lr),
+                                          .grad_norm = known(step->grad_norm),
                                           .skipped = !isfinite(step->grad_norm),
                                           .timed = step->step_us > 0,
                                           .counted = last && m->bytes_up < BYTES_END && m->bytes_down < BYTES_END,
@@ -109,7 +121,8 @@ static void emit_step(struct engine *e, const struct session *s, const struct ms
     struct engine_event_step *out = &event.step;
     if (out->timed) {
         out->tokens_per_s = (double)step->tokens * 1e6 / step->step_us;
-        out->tflops = out->tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
+        out->tflops =
+            config_is_external(&e->config) ? NAN : out->tokens_per_s * model_flops_per_token(&e->config) * 1e-12;
     }
     if (out->counted) {
         out->bytes_up = m->bytes_up;

@@ -160,12 +160,15 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
 /* Refuses the worker and returns false if its JOIN cannot start a run. */
 static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
 {
+    bool external = config_is_external(&e->config);
     if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
         engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
-    else if (m->sample_tokens != e->config.model.block_size)
+    else if (!m->sample_tokens)
+        engine_refuse(e, peer, m->name, REFUSE_DATASET, "samples of '%s' have no tokens", m->name);
+    else if (!external && m->sample_tokens != e->config.model.block_size)
         engine_refuse(e, peer, m->name, REFUSE_CONFIG, "samples of '%s' have %u tokens, but model.block_size is %u",
                       m->name, m->sample_tokens, e->config.model.block_size);
-    else if (!m->train_samples)
+    else if (!external && !m->train_samples)
         engine_refuse(e, peer, m->name, REFUSE_DATASET, "the training data of '%s' has no sample of %u tokens", m->name,
                       m->sample_tokens);
     else

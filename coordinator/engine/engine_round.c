@@ -66,7 +66,7 @@ static void note(struct engine *e, uint64_t round)
                                          .wait_s = NAN,
                                          .link_s = NAN,
                                          .cosine = e->cosine};
-    if (sum->tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->tokens;
+    if (sum->loss_tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->loss_tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
     assert(!e->info.pending);

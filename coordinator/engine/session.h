@@ -28,6 +28,7 @@ struct session {
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
     char devices[WIRE_NAME_MAX]; /* its devices, from JOIN */
+    bool evaluates;              /* it has validation data */
     uint32_t member;             /* member id; SESSION_NO_MEMBER before the first round */
     uint64_t control, bulk;      /* peers; SESSION_NO_PEER: not connected */
     uint64_t joined_us, heard_us;

@@ -116,6 +116,23 @@ static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size
     return STATUS_OK;
 }
 
+/* Also changes the record of the model, which checkpoints contain. */
+static enum status fold_val(struct ledger *l, const uint8_t *body, size_t size)
+{
+    struct record_val m;
+    TRY(record_val_decode(&m, body, size));
+    if (l->model.val_samples) return STATUS_STATE;
+    struct record_model changed = l->model;
+    struct writer w = writer_of(l->model_record, l->model_record_size);
+    changed.val_hash = m.hash;
+    changed.val_samples = m.samples;
+    record_model_head_encode(&changed, &w);
+    assert(!w.bad);
+    l->model.val_hash = m.hash;
+    l->model.val_samples = m.samples;
+    return STATUS_OK;
+}
+
 static enum status fold_member(struct ledger *l, const uint8_t *body, size_t size)
 {
     struct record_member m;
@@ -174,7 +191,7 @@ static enum status fold_done(struct ledger *l, const uint8_t *body, size_t size)
 static const char *const names[] = {
     [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL", [RECORD_MEMBER] = "MEMBER",
     [RECORD_OPEN] = "OPEN", [RECORD_DELTA] = "DELTA", [RECORD_DROP] = "DROP",   [RECORD_UPDATE] = "UPDATE",
-    [RECORD_EVAL] = "EVAL", [RECORD_DONE] = "DONE",
+    [RECORD_EVAL] = "EVAL", [RECORD_DONE] = "DONE",   [RECORD_VAL] = "VAL",
 };
 
 static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
@@ -193,6 +210,7 @@ static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, 
     case RECORD_DROP: return fold_drop(l, body, size);
     case RECORD_EVAL: return fold_eval(l, body, size);
     case RECORD_DONE: return fold_done(l, body, size);
+    case RECORD_VAL: return fold_val(l, body, size);
     default: return STATUS_CORRUPT;
     }
 }

@@ -74,14 +74,19 @@ size_t record_model_size(const struct record_model *m)
     return 4 * 8 + 4 + 4 + m->layout_size + 4 + m->model_config_size + 4 + 8 * (size_t)m->n_hashes;
 }
 
-void record_model_encode(const struct record_model *m, struct writer *w)
+void record_model_head_encode(const struct record_model *m, struct writer *w)
 {
-    const size_t start = w->pos;
     put_u64(w, m->train_hash);
     put_u64(w, m->val_hash);
     put_u64(w, m->train_samples);
     put_u64(w, m->val_samples);
     put_u32(w, m->sample_tokens);
+}
+
+void record_model_encode(const struct record_model *m, struct writer *w)
+{
+    const size_t start = w->pos;
+    record_model_head_encode(m, w);
     put_u32(w, (uint32_t)m->layout_size);
     put_bytes(w, m->layout, m->layout_size);
     put_u32(w, (uint32_t)m->model_config_size);
@@ -105,6 +110,22 @@ enum status record_model_decode(struct record_model *m, const uint8_t *body, siz
     m->n_hashes = get_u32(&r);
     if (m->n_hashes > LAYOUT_FRAGMENTS_MAX || m->model_config_size >= WIRE_CONFIG_MAX) return STATUS_CORRUPT;
     for (uint32_t f = 0; f < m->n_hashes; f++) m->hashes[f] = get_u64(&r);
+    return finish(&r);
+}
+
+void record_val_encode(const struct record_val *m, struct writer *w)
+{
+    assert(m->samples > 0);
+    put_u64(w, m->hash);
+    put_u64(w, m->samples);
+}
+
+enum status record_val_decode(struct record_val *m, const uint8_t *body, size_t size)
+{
+    struct reader r = reader_of(body, size);
+    m->hash = get_u64(&r);
+    m->samples = get_u64(&r);
+    if (!m->samples) return STATUS_CORRUPT;
     return finish(&r);
 }
 

@@ -22,6 +22,7 @@ enum record_type {
     RECORD_UPDATE,  /* an outer step: clock, then the object that workers download (wire/object.h) */
     RECORD_EVAL,    /* a finished evaluation */
     RECORD_DONE,
+    RECORD_VAL, /* the first worker with validation data joined a run without */
 };
 
 /* Running totals over all coordinator processes of the run. */
@@ -80,6 +81,10 @@ struct record_eval {
     uint64_t tokens;
 };
 
+struct record_val {
+    uint64_t hash, samples;
+};
+
 enum { RECORD_CLOCK_BYTES = 24, RECORD_SMALL_MAX = 256 };
 
 void record_clock_encode(const struct record_clock *c, struct writer *w);
@@ -91,7 +96,11 @@ void record_run_encode(const struct record_run *m, struct writer *w);
 enum status record_run_decode(struct record_run *m, const uint8_t *body, size_t size) MUST_CHECK;
 size_t record_model_size(const struct record_model *m);
 void record_model_encode(const struct record_model *m, struct writer *w);
+/* The first fields of the same encoding, up to sample_tokens. */
+void record_model_head_encode(const struct record_model *m, struct writer *w);
 enum status record_model_decode(struct record_model *m, const uint8_t *body, size_t size) MUST_CHECK;
+void record_val_encode(const struct record_val *m, struct writer *w);
+enum status record_val_decode(struct record_val *m, const uint8_t *body, size_t size) MUST_CHECK;
 void record_member_encode(const struct record_member *m, struct writer *w);
 enum status record_member_decode(struct record_member *m, const uint8_t *body, size_t size) MUST_CHECK;
 size_t record_open_size(const struct round_open *open, uint32_t n_fragments);

@@ -247,9 +247,10 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
     return slot * whole + at;
 }
 
-double outer_state_lr(const struct outer_state *s, uint64_t round)
+double outer_state_lr(const struct outer_state *s, uint32_t fragment, uint64_t round)
 {
     const struct config *c = s->config;
+    if (layout_is_mean(s->layout, fragment)) return 1;
     if (c->train.method != METHOD_DDP) return c->outer.learning_rate;
     struct lr_schedule schedule = {c->inner.schedule, c->inner.learning_rate, c->inner.min_lr_fraction,
                                    c->inner.warmup_steps, c->train.max_steps};

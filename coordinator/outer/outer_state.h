@@ -99,7 +99,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
 /* The spool offset of an incoming delta of `fragment` in `slot`. A slot has space for one payload of every fragment,
  * concatenated, each at a multiple of `align` (> 0). */
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align);
-/* The learning rate of a round's outer step. */
-double outer_state_lr(const struct outer_state *s, uint64_t round);
+/* The learning rate of a fragment's outer step; mean tensors: 1. */
+double outer_state_lr(const struct outer_state *s, uint32_t fragment, uint64_t round);
 
 #endif

@@ -20,6 +20,7 @@ struct outer_step_job {
     const struct fragment *frag;
     struct outer_in in; /* the whole fragment */
     bool relay, sparse; /* relay: apply the step to theta at once; sparse: publish only coordinates that workers sent */
+    bool mean;          /* a fragment of mean tensors: rate 1, no momentum */
     double lr;
     struct outer_delayed delayed;
     struct outer_adamw adamw;
@@ -39,9 +40,9 @@ static void plan_async(struct outer_step_job *job)
     double weight = pow(1 + (double)step->staleness, -c->outer.staleness_power) * (double)step->tokens / mean;
     job->delayed = (struct outer_delayed){
         .lr = c->outer.learning_rate, .mu = c->outer.momentum, .weight = weight, .n_buffer = n ? n : 1};
-    job->lr = job->delayed.lr * weight / job->delayed.n_buffer;
+    job->lr = (job->mean ? 1 : job->delayed.lr) * weight / job->delayed.n_buffer;
     assert(weight >= 0 && job->delayed.n_buffer >= 1);
-    if (c->outer.optimizer != OPTIMIZER_NESTEROV) return;
+    if (c->outer.optimizer != OPTIMIZER_NESTEROV || job->mean) return;
     job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;
     frag->buffered = job->delayed.flush ? 0 : frag->buffered + 1;
     assert(frag->buffered < job->delayed.n_buffer);
@@ -51,7 +52,7 @@ static void plan(struct outer_step_job *job)
 {
     const struct config *c = job->s->config;
     bool ddp = c->train.method == METHOD_DDP;
-    job->lr = outer_state_lr(job->s, job->step->round);
+    job->lr = outer_state_lr(job->s, job->step->fragment, job->step->round);
     job->adamw = (struct outer_adamw){.lr = job->lr,
                                       .beta1 = c->inner.beta1,
                                       .beta2 = c->inner.beta2,
@@ -83,6 +84,10 @@ static void optimize(const struct outer_step_job *job, const struct outer_in *in
     const struct outer_state *s = job->s;
     const struct config *c = s->config;
     bool ddp = c->train.method == METHOD_DDP;
+    if (job->mean) {
+        outer_sgd(in, job->lr);
+        return;
+    }
     if (c->outer.optimizer == OPTIMIZER_ADAMW) {
         struct outer_adamw p = job->adamw;
         p.decay = tensor->decay ? c->inner.weight_decay : 0;
@@ -158,6 +163,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                  .step = step,
                                  .frag = frag,
                                  .relay = step->relay,
+                                 .mean = layout_is_mean(s->layout, step->fragment),
                                  .sparse = config_down(c) != CONFIG_DOWN_CODEC,
                                  .in = {.theta = theta,
                                         .acc = s->acc,

@@ -102,10 +102,10 @@ static const char *time_text(double s, char *out, size_t cap)
     return out;
 }
 
-/* Short text of a loss; a diverged run has losses with 40 digits, or NaN. */
+/* Short text of a loss; a diverged run has losses with 40 digits. NaN: not known. */
 static const char *loss_text(double loss, char *out, size_t cap)
 {
-    snprintf(out, cap, fabs(loss) < 1e5 ? "%.4f" : "%.3g", loss);
+    snprintf(out, cap, isnan(loss) ? "-" : fabs(loss) < 1e5 ? "%.4f" : "%.3g", loss);
     return out;
 }
 

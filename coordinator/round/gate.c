@@ -8,7 +8,7 @@
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 
-static const double factor_gradient = 16, factor_delta = 4, factor_most = 3, spread = 8;
+static const double factor_gradient = 16, factor_unknown = 16, factor_delta = 4, factor_most = 3, spread = 8;
 static const double bound_room = 4; /* weight decay, bf16 moments, rounding */
 static const double opposing = -0.1;
 
@@ -85,6 +85,12 @@ struct gate_rule gate_rule_of(const struct config *c)
                              .by_root = INFINITY,
                              .by_clip = INFINITY};
     rule.factor = rule.gradient ? factor_gradient : factor_delta;
+    if (config_is_external(c)) { /* the program's schedule and optimizer are unknown */
+        rule.factor = factor_unknown;
+        rule.learning_rate = 1;
+        rule.warmup_steps = 0;
+        return rule;
+    }
     if (rule.gradient) return rule;
     if (c->inner.optimizer == OPTIMIZER_SGD) {
         if (c->inner.grad_clip > 0) rule.by_clip = room * c->inner.grad_clip;

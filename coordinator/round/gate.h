@@ -7,9 +7,10 @@
  *   delta reaches further, and 1/2 if not (0 with a lossy codec: its residual does not shrink). This covers warm-up, a
  *   short last round and async workers of all speeds.
  * - limit = median of the predictions * max(factor, exp(8 * MAD of their logarithms)), at most 3 * factor. The factor
- *   is 16 for gradients (ddp) and 4 otherwise. Medians keep their meaning while fewer than half of the samples lie (Yin
- *   et al., "Byzantine-robust distributed learning", 1803.01498). A delta beyond the limit is refused, not scaled as in
- *   EDiT (2412.07210): the coordinator cannot scale a payload that it relays.
+ *   is 16 for gradients (ddp) and for model.family external, where the learning rate is unknown, and 4 otherwise.
+ * Medians keep their meaning while fewer than half of the samples lie (Yin et al., "Byzantine-robust distributed
+ * learning", 1803.01498). A delta beyond the limit is refused, not scaled as in EDiT (2412.07210): the coordinator
+ * cannot scale a payload that it relays.
  * - Before GATE_SAMPLES_MIN deltas were merged there is no limit from history, only the others of the round and the
  *   bound of the inner optimizer (gate_bound).
  *

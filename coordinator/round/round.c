@@ -8,7 +8,11 @@
 #include "coordinator/round/policy.h"
 #include "coordinator/round/round_form.h"
 
-enum { CARRIED_MAX = 4 }; /* late assignments that a residual may carry into one delta */
+enum {
+    CARRIED_MAX = 4, /* late assignments that a residual may carry into one delta */
+    EXTERNAL_SAMPLE_TOKENS =
+        1 << 20 /* model.family external: the largest sample; each sample may have another length */
+};
 
 static void params_from_config(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {
@@ -19,7 +23,8 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .max_steps = c->train.max_steps,
         .min_workers = c->coordinator.min_workers,
         .step_samples = (uint64_t)c->train.batch_size * c->train.grad_accum,
-        .sample_tokens = c->model.block_size,
+        .sample_tokens = config_is_external(c) ? EXTERNAL_SAMPLE_TOKENS : c->model.block_size,
+        .any_length = config_is_external(c),
         .max_staleness = c->outer.max_staleness,
         .evict_us = (uint64_t)(c->coordinator.evict_after_s * 1e6),
         .dynamic = async && c->train.dynamic_steps != CHOICE_OFF,
@@ -263,10 +268,12 @@ static void count_merged(struct round *r, struct member *m, const struct part *p
     r->tokens += part->tokens;
     r->worker_steps += part->steps;
     r->compute_us += part->compute_us;
-    r->loss_sum += part->loss_sum;
     r->recent.tokens += part->tokens;
     r->recent.compute_us += part->compute_us;
+    if (isnan(part->loss_sum)) return;
+    r->loss_sum += part->loss_sum;
     r->recent.loss_sum += part->loss_sum;
+    r->recent.loss_tokens += part->tokens;
 }
 
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
@@ -346,7 +353,8 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
 {
     *reason_p = "form, steps or tokens do not match the assignment";
     if (offer->form != r->p.form || offer->steps != m->work.steps) return REJECT_CORRUPT;
-    if (offer->tokens != m->work.steps * r->p.step_samples * r->p.sample_tokens) return REJECT_CORRUPT;
+    uint64_t most = m->work.steps * r->p.step_samples * r->p.sample_tokens;
+    if (!offer->tokens || offer->tokens > most || (offer->tokens < most && !r->p.any_length)) return REJECT_CORRUPT;
     return r->policy->judge(r, m, offer, reason_p);
 }
 

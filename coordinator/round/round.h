@@ -30,6 +30,7 @@ struct round_params {
     uint32_t sync_every, max_steps, min_workers;
     uint64_t step_samples;  /* samples of one inner step */
     uint64_t sample_tokens; /* tokens of one sample */
+    bool any_length;        /* samples may have fewer tokens (model.family external) */
     uint32_t quorum;        /* workers; 0: by quorum_percent */
     uint32_t quorum_percent;
     uint32_t max_staleness;
@@ -42,7 +43,7 @@ struct round_params {
 
 /* Sums since the last round line. Differences of running totals would lose precision after one huge loss. */
 struct round_tally {
-    uint64_t tokens, compute_us;
+    uint64_t tokens, compute_us, loss_tokens; /* loss_tokens: of the deltas whose loss is known */
     double loss_sum;
     uint32_t merged; /* assignments whose last part was merged */
 };

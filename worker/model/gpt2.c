@@ -64,11 +64,11 @@ static enum status add_block(const struct model_config *config, uint32_t i, stru
 static enum status add_all(const struct model_config *config, struct layout *layout)
 {
     uint64_t c = config->n_embd, wte[2] = {config->vocab_size, c}, wpe[2] = {config->block_size, c};
-    TRY(layout_add(layout, "wte.weight", 2, wte, LAYOUT_INIT_NORMAL, 0.02f, true));
-    TRY(layout_add(layout, "wpe.weight", 2, wpe, LAYOUT_INIT_NORMAL, 0.02f, true));
+    TRY(layout_add(layout, "wte.weight", 2, wte, LAYOUT_INIT_NORMAL, 0.02f, LAYOUT_DECAY));
+    TRY(layout_add(layout, "wpe.weight", 2, wpe, LAYOUT_INIT_NORMAL, 0.02f, LAYOUT_DECAY));
     for (uint32_t i = 0; i < config->n_layer; i++) TRY(add_block(config, i, layout));
-    TRY(layout_add(layout, "ln_f.weight", 1, &c, LAYOUT_INIT_ONES, 0, false));
-    return layout_add(layout, "ln_f.bias", 1, &c, LAYOUT_INIT_ZEROS, 0, false);
+    TRY(layout_add(layout, "ln_f.weight", 1, &c, LAYOUT_INIT_ONES, 0, 0));
+    return layout_add(layout, "ln_f.bias", 1, &c, LAYOUT_INIT_ZEROS, 0, 0);
 }
 
 enum status gpt2_layout(const struct model_config *config, struct layout *layout, struct err *err)

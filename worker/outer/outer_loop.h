@@ -53,6 +53,13 @@ struct outer_inner {
 
 enum { OUTER_PARTS_MAX = 16 };
 
+/* A file of the model's Hugging Face folder: borrowed bytes. */
+struct outer_file {
+    const char *name; /* hf_files_allowed (common/tensor/hf_files.h) */
+    const void *data;
+    size_t size;
+};
+
 /* What the caller builds from the run's configuration. All pointers are borrowed and outlive the loop. */
 struct outer_model {
     const struct config *config; /* resolved: shared keys of the run, local keys of this worker */
@@ -60,7 +67,13 @@ struct outer_model {
     uint64_t train_hash, val_hash, train_samples, val_samples;
     uint32_t sample_tokens, ranks;
     const char *devices;      /* "cpu x2" */
-    const char *model_config; /* text of config.json */
+    const char *model_config; /* text of config.json; "": it is one of `files`, if there is any */
+    /* The program's own parameters, in the order of the layout. A run of model.family external without a model starts
+     * from those of its first worker, which uploads them with `files`. They are unchanged until the first session
+     * begins; afterwards they are only used if their hashes are those of version 0. NULL: layout_fill. */
+    const float *initial;           /* [n_params] */
+    const struct outer_file *files; /* [n_files] at most HF_FILES_MAX */
+    uint32_t n_files;
     struct outer_inner inner; /* parts NULL: no state */
     /* The device that holds the trained parameters, NULL if they are in host memory. It makes the deltas if device and
      * codec support that (outer_loop_on_device). Used in train_begin, eval_begin, train_done, updates and saves. */
@@ -158,7 +171,8 @@ struct outer_result {
     const float *values; /* [n_params]: parameters after the last step; method ddp: mean gradient over `tokens` */
     uint64_t tokens;     /* trained on in this round */
     uint32_t steps;
-    double loss_sum; /* nats, summed over tokens */
+    double loss_sum;   /* nats, summed over tokens */
+    bool loss_unknown; /* loss_sum is not known */
     uint64_t compute_us;
     uint64_t place_us; /* from train_begin until the parameters are on the device */
     uint64_t fetch_us; /* from the last step until `values` are on the host */

@@ -178,7 +178,8 @@ static const char *open_update(struct outer_loop *loop, uint32_t i, struct updat
 static void apply_to_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
 {
     const struct outer_fragment *f = &loop->f[i];
-    const struct apply_update_sgd step = {.lr = loop->model.config->outer.learning_rate,
+    bool mean = layout_is_mean(loop->model.layout, i);
+    const struct apply_update_sgd step = {.lr = mean ? 1 : loop->model.config->outer.learning_rate,
                                           .parameters = loop->lossless,
                                           .increment = u->form == UPDATE_INCREMENT};
     if (is_relayed(loop, u))
@@ -266,18 +267,30 @@ void outer_apply_ready(struct outer_loop *loop, uint64_t now_us)
     note_round_end(loop, now_us);
 }
 
+/* Fills a fragment from the program's own parameters, or by the layout's rules. False: neither has this hash. */
+static bool fill_version0(struct outer_loop *loop, uint32_t i, uint64_t hash)
+{
+    const struct outer_fragment *f = &loop->f[i];
+    float *theta = loop->theta + f->offset;
+    const float *initial = loop->model.initial ? loop->model.initial + f->offset : NULL;
+    if (initial && hash_floats(loop->model.pool, initial, f->count) == hash) {
+        memmove(theta, initial, f->count * sizeof *theta);
+        return true;
+    }
+    if (config_is_external(loop->model.config)) return false;
+    layout_fill(loop->model.layout, i, loop->model.config->run.seed, theta);
+    return hash_floats(loop->model.pool, theta, f->count) == hash;
+}
+
 void outer_make_version0(struct outer_loop *loop, const struct msg_welcome *w, uint64_t now_us)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         const struct sync_fragment *sf = &loop->sync.f[i];
         if (w->snapshot[i].version != 0 || !sf->loading || sf->have)
-            continue; /* its download has begun or is complete */
-        float *theta = loop->theta + f->offset;
-        layout_fill(loop->model.layout, i, loop->model.config->run.seed, theta);
-        uint64_t hash = hash_floats(loop->model.pool, theta, f->count);
-        if (hash != w->snapshot[i].hash) continue; /* the run starts from existing weights: download them */
-        f->hash = hash;
+            continue;                                               /* its download has begun or is complete */
+        if (!fill_version0(loop, i, w->snapshot[i].hash)) continue; /* it starts from other weights: download them */
+        f->hash = w->snapshot[i].hash;
         sync_loaded(&loop->sync, i, 0, now_us);
     }
 }

@@ -251,9 +251,10 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
     loop->form = form_of(loop);
     loop->tokens = result->tokens;
     loop->steps = result->steps;
-    loop->loss_sum = result->loss_sum;
+    loop->loss_sum = result->loss_unknown ? NAN : result->loss_sum;
     loop->compute_us = result->compute_us;
-    enum status status = isfinite(result->loss_sum) ? encode_all(loop, result->values) : STATUS_NONFINITE;
+    enum status status =
+        result->loss_unknown || isfinite(result->loss_sum) ? encode_all(loop, result->values) : STATUS_NONFINITE;
     if (status == STATUS_NONFINITE) {
         handle_nonfinite(loop, round, now_us);
     } else if (status != STATUS_OK) {

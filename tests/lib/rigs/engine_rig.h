@@ -35,6 +35,7 @@ struct rig_worker {
     uint64_t control, bulk, session;
     uint32_t id;
     bool resume;
+    bool blind;                              /* it has no validation data */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* reported by its heartbeats */
     struct msg_assign task;                  /* the last ASSIGN received */
 };

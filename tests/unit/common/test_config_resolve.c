@@ -87,6 +87,24 @@ static void check_worker_agrees(void)
     assert_int_equal(config_shared_hash(&worker), config_shared_hash(&config));
 }
 
+/* model.family external: the model section is not checked, and ddp is refused with the reason. */
+static void test_external_needs_no_model(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("model.family=external", "model.n_head=3", "model.n_embd=128", "model.preset=nonsense",
+                             "train.eval_tokens=1", "model.block_size=99", "inner.moments=bf16", "inner.optimizer=sgd",
+                             "model.ffn=5"),
+                     STATUS_OK);
+    assert_true(config_is_external(&config));
+    check_worker_agrees();
+    assert_int_equal(RESOLVE("model.family=external", "train.method=ddp"), STATUS_INVALID);
+    assert_message("train.method: ddp does not go with model.family external: its optimizer runs at the coordinator");
+    assert_int_equal(RESOLVE("model.family=external", "model.init_from="), STATUS_INVALID);
+    assert_message("model.init_from: is empty");
+    assert_int_equal(RESOLVE("model.family=gpt2"), STATUS_OK);
+    assert_false(config_is_external(&config));
+}
+
 /* A key of one family may stand at its default with the other family; any other value is refused. */
 static void test_keys_of_other_family_are_refused(void **state)
 {
@@ -494,6 +512,7 @@ int main(void)
     log_set_sink(no_log, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_preset_sets_model_keys),
+        cmocka_unit_test(test_external_needs_no_model),
         cmocka_unit_test(test_keys_of_other_family_are_refused),
         cmocka_unit_test(test_method_sets_its_defaults),
         cmocka_unit_test(test_method_overrides_values_of_weaker_source),

@@ -55,14 +55,15 @@ static void test_add_sets_offsets_and_refuses_invalid_tensors(void **state)
         float sigma;
     } bad[] = {{"wte", 1, &eight, 0, 0}, {"", 1, &eight, 0, 0},         {"__metadata__", 1, &eight, 0, 0},
                {"a\n", 1, &eight, 0, 0}, {"\xc3\xbc", 1, &eight, 0, 0}, {long_name, 1, &eight, 0, 0},
-               {"a", 0, &eight, 0, 0},   {"a", 5, &eight, 0, 0},        {"a", 1, &zero, 0, 0},
+               {"a", -1, &eight, 0, 0},  {"a", 9, &eight, 0, 0},        {"a", 1, &zero, 0, 0},
                {"a", 2, huge, 0, 0},     {"a", 2, wide, 0, 0},          {"a", 1, &eight, 3, 0},
                {"a", 1, &eight, 2, NAN}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(layout_add(&layout, bad[i].name, bad[i].ndim, bad[i].shape, (enum layout_init)bad[i].init,
-                                    bad[i].sigma, false),
-                         STATUS_INVALID);
-    assert_int_equal(layout.n_tensors, 13); /* no tensor was added */
+        assert_int_equal(
+            layout_add(&layout, bad[i].name, bad[i].ndim, bad[i].shape, (enum layout_init)bad[i].init, bad[i].sigma, 0),
+            STATUS_INVALID);
+    assert_int_equal(layout_add(&layout, "a", 1, &eight, 0, 0, 4), STATUS_INVALID); /* no such flag */
+    assert_int_equal(layout.n_tensors, 13);                                         /* no tensor was added */
     mem_fail_after(1);
     assert_int_equal(layout_add(&layout, "a", 1, &eight, 0, 0, false), STATUS_OK); /* room for 16: no allocation */
     mem_fail_after(0);
@@ -107,6 +108,101 @@ static void test_split_makes_equal_fragments(void **state)
     assert_int_equal(layout_split(&layout, 0), STATUS_OK);
     assert_int_equal(layout.n_fragments, 1); /* small */
     layout_finish(&layout);
+}
+
+/* Trained tensors of 8 values, then mean tensors of 4, a scalar last. */
+static void build_with_means(struct layout *layout, int trained, int means)
+{
+    char name[16];
+    layout_init(layout);
+    for (int i = 0; i < trained + means; i++) {
+        uint64_t shape = i < trained ? 8 : 4;
+        snprintf(name, sizeof name, "t%d", i);
+        assert_int_equal(layout_add(layout, name, i == trained + means - 1 ? 0 : 1, &shape, LAYOUT_INIT_ZEROS, 0,
+                                    i < trained ? LAYOUT_DECAY : LAYOUT_MEAN),
+                         STATUS_OK);
+    }
+}
+
+static void test_mean_tensors_get_fragments_of_their_own(void **state)
+{
+    (void)state;
+    struct layout layout;
+    uint64_t eight = 8;
+    build_with_means(&layout, 6, 3);
+    assert_int_equal(layout.n_params, 48 + 4 + 4 + 1); /* a scalar is one value */
+    for (uint32_t n = 0; n <= 4; n++) {
+        assert_int_equal(layout_split(&layout, n), STATUS_OK);
+        assert_int_equal(layout.n_fragments, n ? n + 1 : 2);
+        for (uint32_t f = 0; f + 1 < layout.n_fragments; f++) assert_false(layout_is_mean(&layout, f));
+        const struct fragment *last = &layout.fragments[layout.n_fragments - 1];
+        assert_true(layout_is_mean(&layout, layout.n_fragments - 1));
+        assert_int_equal(last->first_tensor, 6);
+        assert_int_equal(last->n_tensors, 3);
+        assert_int_equal(last->count, 9);
+    }
+    assert_int_equal(layout_split(&layout, LAYOUT_FRAGMENTS_MAX), STATUS_OK); /* as many as there are trained tensors */
+    assert_int_equal(layout_add(&layout, "late", 1, &eight, LAYOUT_INIT_ZEROS, 0, 0), STATUS_OK);
+    assert_int_equal(layout_split(&layout, 1), STATUS_INVALID); /* behind a mean tensor */
+    layout_finish(&layout);
+    build_with_means(&layout, 0, 2);
+    assert_int_equal(layout_split(&layout, 3), STATUS_OK); /* nothing is trained */
+    assert_int_equal(layout.n_fragments, 1);
+    layout_finish(&layout);
+}
+
+static void test_fragment_of_both_kinds_is_refused(void **state)
+{
+    (void)state;
+    struct layout a, b;
+    uint8_t bytes[256];
+    build_with_means(&a, 2, 2);
+    assert_int_equal(layout_split(&a, 1), STATUS_OK);
+    for (int moved = 0; moved < 2; moved++) {
+        a.fragments[0].n_tensors = (uint32_t)(2 + moved);
+        a.fragments[1].n_tensors = (uint32_t)(2 - moved);
+        struct writer w = writer_of(bytes, sizeof bytes);
+        layout_encode(&a, &w);
+        struct reader r = reader_of(bytes, w.pos);
+        layout_init(&b);
+        assert_int_equal(layout_decode(&b, &r), moved ? STATUS_CORRUPT : STATUS_OK);
+        if (!moved) assert_true(b.tensors[2].mean && !b.tensors[2].decay && b.tensors[3].ndim == 0);
+        if (!moved) assert_true(layout_hash(&a) == layout_hash(&b));
+        layout_finish(&b);
+    }
+    layout_finish(&a);
+}
+
+static const char *difference(const char *name, int ndim, uint32_t flags, bool second)
+{
+    static char out[LAYOUT_DIFFERENCE_MAX];
+    struct layout run, other;
+    const uint64_t shape[2] = {2, 3};
+    layout_init(&run);
+    layout_init(&other);
+    assert_int_equal(layout_add(&run, "a", 2, shape, LAYOUT_INIT_ZEROS, 0, LAYOUT_DECAY), STATUS_OK);
+    assert_int_equal(layout_add(&run, "b", 1, shape, LAYOUT_INIT_ZEROS, 0, 0), STATUS_OK);
+    assert_int_equal(layout_add(&other, name, ndim, shape, LAYOUT_INIT_ZEROS, 0, flags), STATUS_OK);
+    if (second) assert_int_equal(layout_add(&other, strcmp(name, "b") ? "b" : "a", 1, shape, 0, 0, 0), STATUS_OK);
+    layout_difference(&other, &run, out);
+    layout_finish(&run);
+    layout_finish(&other);
+    return out;
+}
+
+static void test_first_difference_is_named(void **state)
+{
+    (void)state;
+    assert_string_equal(difference("a", 1, LAYOUT_DECAY, true), "tensor 'a' has shape (2), the run's has (2, 3)");
+    assert_string_equal(difference("a", 0, LAYOUT_DECAY, true), "tensor 'a' has shape (), the run's has (2, 3)");
+    assert_string_equal(difference("a", 2, LAYOUT_DECAY, false), "the run's tensor 'b' of shape (2) is missing");
+    assert_string_equal(difference("c", 2, LAYOUT_DECAY, true),
+                        "tensor 'c' of shape (2, 3) is extra: the run does not have it");
+    assert_string_equal(difference("b", 1, 0, true), "tensor 1 is 'b', the run's is 'a': another order");
+    assert_string_equal(difference("a", 2, LAYOUT_DECAY | LAYOUT_MEAN, true),
+                        "tensor 'a' has other initial values, another weight decay, or is a mean");
+    assert_string_equal(difference("a", 2, LAYOUT_DECAY, true),
+                        "it has 0 fragments, the run has 0, or they begin elsewhere");
 }
 
 static void test_split_by_size_limits_fragment_size(void **state)
@@ -307,15 +403,16 @@ static void test_hash_depends_on_every_field(void **state)
 {
     (void)state;
     struct layout layout;
-    uint64_t hashes[7];
-    for (int variant = 0; variant < 7; variant++) {
+    uint64_t hashes[8];
+    for (int variant = 0; variant < 8; variant++) {
         layout_init(&layout);
         const uint64_t shape[2] = {4, variant == 1 ? 6 : 5};
         assert_int_equal(layout_add(&layout, variant == 2 ? "b" : "a", 2, shape,
                                     variant == 3 ? LAYOUT_INIT_ZEROS : LAYOUT_INIT_NORMAL, variant == 4 ? 1.0f : 2.0f,
-                                    variant == 5),
+                                    variant == 5 ? LAYOUT_DECAY : 0),
                          STATUS_OK);
-        assert_int_equal(layout_add(&layout, "z", 1, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
+        assert_int_equal(layout_add(&layout, "z", 1, shape, LAYOUT_INIT_ZEROS, 0, variant == 7 ? LAYOUT_MEAN : 0),
+                         STATUS_OK);
         assert_int_equal(layout_split(&layout, variant == 6 ? 2 : 1), STATUS_OK);
         hashes[variant] = layout_hash(&layout);
         layout_finish(&layout);
@@ -355,6 +452,9 @@ int main(void)
         cmocka_unit_test(test_split_makes_equal_fragments),
         cmocka_unit_test(test_decode_restores_encoded_layout),
         cmocka_unit_test(test_split_by_size_limits_fragment_size),
+        cmocka_unit_test(test_mean_tensors_get_fragments_of_their_own),
+        cmocka_unit_test(test_fragment_of_both_kinds_is_refused),
+        cmocka_unit_test(test_first_difference_is_named),
         cmocka_unit_test(test_invalid_tensor_names_are_refused),
         cmocka_unit_test(test_flipped_bit_never_keeps_hash),
         cmocka_unit_test(test_fill_is_independent_of_split),

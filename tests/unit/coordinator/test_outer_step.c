@@ -29,7 +29,7 @@ struct world {
     size_t n;
 };
 
-static void world_open(struct world *w, const char *const *settings, unsigned threads)
+static void world_open_as(struct world *w, const char *const *settings, unsigned threads, uint32_t flags)
 {
     static const uint64_t rows[] = {100, 3, 250, 41};
     struct config_sources sources;
@@ -45,12 +45,19 @@ static void world_open(struct world *w, const char *const *settings, unsigned th
         char name[16];
         uint64_t shape[2] = {rows[t], 701};
         snprintf(name, sizeof name, "t%d", (int)t);
-        assert_int_equal(layout_add(&w->layout, name, 2, shape, LAYOUT_INIT_NORMAL, 1.0f, t != 1), STATUS_OK);
+        assert_int_equal(
+            layout_add(&w->layout, name, 2, shape, LAYOUT_INIT_NORMAL, 1.0f, t != 1 ? LAYOUT_DECAY | flags : flags),
+            STATUS_OK);
     }
     assert_int_equal(layout_split(&w->layout, 1), STATUS_OK);
     w->n = w->layout.n_params;
     if (outer_state_init(&w->outer, &w->config, &w->layout, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_int_equal(outer_state_fill(&w->outer, NULL, &err), STATUS_OK);
+}
+
+static void world_open(struct world *w, const char *const *settings, unsigned threads)
+{
+    world_open_as(w, settings, threads, 0);
 }
 
 static void world_close(struct world *w)
@@ -109,6 +116,52 @@ static enum status take(struct world *w, uint64_t version, size_t *size_p)
                               .members = 2,
                               .norm = 3};
     return outer_state_step(&w->outer, &step, AT, size_p);
+}
+
+/* Mean tensors take the steps of local SGD with rate 1, whatever outer.* says. */
+static void compare_mean(const char *const *settings, const char *const *as_mean)
+{
+    static struct world mean, plain;
+    world_open_as(&mean, settings, 2, LAYOUT_MEAN);
+    world_open(&plain, as_mean, 2);
+    for (uint64_t version = 1; version <= STEPS; version++) {
+        size_t a = 0, b = 0;
+        rng_normal_fill(9, RNG_TEST, version << 30, 0.1f, mean.outer.acc, mean.n);
+        memcpy(plain.outer.acc, mean.outer.acc, mean.n * sizeof(float));
+        assert_int_equal(take(&mean, version, &a), STATUS_OK);
+        assert_int_equal(take(&plain, version, &b), STATUS_OK);
+        assert_memory_equal(mean.outer.theta, plain.outer.theta, mean.n * sizeof(float));
+        assert_memory_equal(mean.outer.payload + AT, plain.outer.payload + AT, a);
+    }
+    assert_true(outer_state_lr(&mean.outer, 0, 0) == 1);
+    world_close(&mean);
+    world_close(&plain);
+    assert_int_equal(mem_live_bytes(), 0);
+}
+
+static void test_mean_tensors_take_the_plain_mean(void **state)
+{
+    (void)state;
+    static const char *const diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
+                             *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
+                             *const lossy[] = {"outer.learning_rate=0.3", NULL},
+                             *const lossy_sgd[] = {"train.method=local-sgd", NULL},
+                             *const async[] = {"train.method=async", NULL},
+                             *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", NULL};
+    compare_mean(diloco, sgd);
+    compare_mean(lossy, lossy_sgd);
+    compare_mean(async, async_sgd);
+    static struct world w; /* exactly the mean: the merged parameters themselves */
+    size_t size = 0;
+    world_open_as(&w, diloco, 2, LAYOUT_MEAN);
+    assert_true(w.outer.merger.parameters);
+    rng_normal_fill(9, RNG_TEST, 0, 0.1f, w.outer.acc, w.n);
+    float *mean = mem_alloc(w.n, sizeof *mean);
+    memcpy(mean, w.outer.acc, w.n * sizeof *mean);
+    assert_int_equal(take(&w, 1, &size), STATUS_OK);
+    assert_memory_equal(w.outer.theta, mean, w.n * sizeof *mean);
+    mem_free(mean);
+    world_close(&w);
 }
 
 static void compare(const char *const *settings)
@@ -193,6 +246,7 @@ static void test_memory_per_parameter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mean_tensors_take_the_plain_mean),
         cmocka_unit_test(test_allocated_bytes_equal_plan),
         cmocka_unit_test(test_memory_per_parameter),
         cmocka_unit_test(test_bits_are_independent_of_threads),

@@ -111,6 +111,18 @@ static void test_keys_without_effect_are_reported(void **state)
         WARNED("--train.method=ddp", "--inner.optimizer=sgd", "--outer.optimizer=adamw", "--inner.beta1=0.8"), "");
 }
 
+static void test_external_names_keys_without_effect(void **state)
+{
+    (void)state;
+    assert_string_equal(WARNED("--model.family=external", "--train.batch_size=8", "--data.tokenizer=none",
+                               "--inner.learning_rate=1.5e-3", "--train.max_steps=50"),
+                        ""); /* the default of warmup_steps is larger, without effect */
+    const char *text = WARNED("--model.family=external", "--model.n_layer=9", "--inner.learning_rate=0",
+                              "--inner.beta1=0.5", "--train.precision=bf16", "--model.block_size=64");
+    assert_one(text, "no effect with model.family external");
+    assert_one(text, ": model.n_layer, model.block_size, train.precision, inner.learning_rate, inner.beta1\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -118,6 +130,7 @@ int main(void)
         cmocka_unit_test(test_usual_settings_give_no_warning),
         cmocka_unit_test(test_unlikely_settings_give_one_warning),
         cmocka_unit_test(test_keys_without_effect_are_reported),
+        cmocka_unit_test(test_external_names_keys_without_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ static void removed_names(struct store *s, uint64_t round, const char *folder, c
 /* A copy of a checkpoint checks config.json last (hf_files_check_config), so the store deletes config.json first. */
 static void test_config_is_deleted_first(void **state)
 {
-    char names[256];
+    char names[1024];
     (void)state;
     tmpdir_put("journal/00000000.log", "x");
     struct store *s = open_store();

@@ -134,7 +134,7 @@ static void test_later_join_that_differs_is_refused(void **state)
     for (int i = 0; i < 5; i++) {
         static const uint16_t codes[] = {REFUSE_CONFIG, REFUSE_LAYOUT, REFUSE_DATASET, REFUSE_DATASET, REFUSE_DATASET};
         static const char *const words[] = {"the settings of 'worker-1' differ from the run's",
-                                            "its tensor 0 is 'tensor_0', the run's is 'tensor_0'", "training data",
+                                            "tensor 'tensor_0' has shape (9, 4), the run's has (8, 4)", "training data",
                                             "validation data", "(49 samples instead of 50)"};
         layout_init(&other);
         rig_join_message(&rig, 1, false, &m);

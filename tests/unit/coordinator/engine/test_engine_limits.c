@@ -113,9 +113,9 @@ static void test_false_numbers_are_ignored(void **state)
         case 1: step->tokens = 9; break;
         case 2: step->position = -1; break;
         case 3: step->position = 1e300; break;
-        case 4: step->lr = -1; break;
+        case 4: step->lr = -2; break; /* -1: not known */
         case 5: step->loss = -1; break;
-        case 6: step->grad_norm = -1; break;
+        case 6: step->grad_norm = -0.5f; break;
         case 7: step->step = UINT32_MAX; break;
         }
         rig_say(&rig, rig.workers[0].control, &m);
