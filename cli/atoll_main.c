@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/package_verb.h"
 #include "cli/verbs.h"
 #include "common/config/options.h"
 #include "common/config/options_help.h"
@@ -26,7 +27,17 @@ static const struct verb {
     {"codec", cmd_codec, "list codecs, or measure one", false},
 };
 
-enum { N_VERBS = sizeof verbs / sizeof *verbs };
+/* Programs of the Python package. Any other program atoll-VERB on PATH is a verb, too. */
+static const struct {
+    const char *name, *help;
+} package_verbs[] = {
+    {"board", "follow a run in TensorBoard, W&B or trackio"},
+};
+
+enum {
+    N_VERBS = sizeof verbs / sizeof *verbs,
+    N_PACKAGE_VERBS = sizeof package_verbs / sizeof *package_verbs,
+};
 
 static const char about[] = "Train one model on machines in different places";
 
@@ -34,9 +45,13 @@ static void usage(FILE *out)
 {
     fprintf(out, "usage: atoll VERB ...\n\n%s.\n\n", about);
     for (size_t i = 0; i < N_VERBS; i++) fprintf(out, "  %-12s %s\n", verbs[i].name, verbs[i].help);
+    fprintf(out, "\nof the Python package (" PACKAGE_INSTALL "):\n\n");
+    for (size_t i = 0; i < N_PACKAGE_VERBS; i++)
+        fprintf(out, "  %-12s %s\n", package_verbs[i].name, package_verbs[i].help);
     fprintf(
         out,
-        "\n`atoll VERB --help` lists the options of a verb. For several machines: atoll-coordinator, atoll-worker.\n");
+        "\n`atoll VERB --help` lists the options of a verb. For several machines: atoll-coordinator, atoll-worker.\n"
+        "A program atoll-NAME on PATH is the verb NAME.\n");
 }
 
 /* The manual page: each verb prints its own section. */
@@ -50,16 +65,34 @@ static void man(void)
         snprintf(name, sizeof name, "%s", verbs[i].name);
         verbs[i].run(2, words);
     }
+    for (size_t i = 0; i < N_PACKAGE_VERBS; i++) {
+        printf(".SS atoll %s\n", package_verbs[i].name);
+        options_man_text(package_verbs[i].help);
+        printf(". Part of the Python package; atoll %s \\-\\-help lists its options.\n", package_verbs[i].name);
+    }
     options_man_end(true, others);
 }
 
-static int unknown(const char *name)
+static bool in_package(const char *name)
 {
-    const char *names[N_VERBS];
-    for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
-    const char *nearest = options_nearest(name, names, N_VERBS);
+    for (size_t i = 0; i < N_PACKAGE_VERBS; i++)
+        if (!strcmp(name, package_verbs[i].name)) return true;
+    return false;
+}
+
+/* Runs the program of a verb that is not built in; returns only on failure. words[0]: the verb; the last one: NULL. */
+static int other_verb(char **words)
+{
+    const char *name = words[0], *names[N_VERBS + N_PACKAGE_VERBS];
+    size_t n = 0;
     struct err err = {0};
-    if (nearest)
+    if (package_run(name, words, &err) == STATUS_IO) return options_fail("atoll", &err);
+    for (size_t i = 0; i < N_VERBS; i++) names[n++] = verbs[i].name;
+    for (size_t i = 0; i < N_PACKAGE_VERBS; i++) names[n++] = package_verbs[i].name;
+    const char *nearest = options_nearest(name, names, n);
+    if (in_package(name))
+        err_set(&err, STATUS_INVALID, "atoll %s is part of the Python package: " PACKAGE_INSTALL, name);
+    else if (nearest)
         err_set(&err, STATUS_INVALID, "unknown verb '%.200s': did you mean %s? (see atoll --help)", name, nearest);
     else
         err_set(&err, STATUS_INVALID, "unknown verb '%.200s': see atoll --help", name);
@@ -76,6 +109,7 @@ static const struct verb *find(const char *name)
 static void words(void)
 {
     for (size_t i = 0; i < N_VERBS; i++) printf("%s\t%s\n", verbs[i].name, verbs[i].help);
+    for (size_t i = 0; i < N_PACKAGE_VERBS; i++) printf("%s\t%s\n", package_verbs[i].name, package_verbs[i].help);
     printf("help\tthis text, or that of a verb\n--help\tthis text\n--version\tthe version\n");
 }
 
@@ -85,7 +119,7 @@ static int help(char *name)
     char option[] = "--help", *words[] = {name, option, NULL};
     if (!name) return usage(stdout), EXIT_DONE;
     const struct verb *verb = find(name);
-    return verb ? verb->run(2, words) : unknown(name);
+    return verb ? verb->run(2, words) : other_verb(words);
 }
 
 int main(int argc, char **argv)
@@ -102,7 +136,7 @@ int main(int argc, char **argv)
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) return std_streams_close(help(NULL));
     if (!strcmp(name, "--help=man")) return man(), std_streams_close(EXIT_DONE);
     if (!strcmp(name, "--help=words")) return words(), std_streams_close(EXIT_DONE);
-    if (strcmp(name, "--version") != 0) return unknown(name);
+    if (strcmp(name, "--version") != 0) return other_verb(argv + 1);
     printf("atoll %s\n", ATOLL_VERSION);
     return std_streams_close(EXIT_DONE);
 }

@@ -2,11 +2,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "cli/package_verb.h"
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "common/tensor/hf_config.h"
+#include "common/tensor/hf_files.h"
 #include "worker/model/generate_text.h"
 
 static bool emit(void *ctx, const char *text, size_t size)
@@ -18,13 +22,35 @@ static bool emit(void *ctx, const char *text, size_t size)
 struct request {
     uint64_t n_tokens, threads;
     struct generate_options options;
+    const char *tokenizer; /* for atoll-generate; NULL: the checkpoint's */
+    char **words;          /* the command line, for atoll-generate */
 };
+
+/* Writes why atoll-generate of the Python package must generate this text; false: no need. It calls `atoll generate`
+ * with --ids itself, so numbers are always handled here. */
+static bool needs_package(const struct request *r, const char *folder, char *why, size_t cap)
+{
+    struct hf_config hf;
+    char adapter[FILEIO_PATH_MAX];
+    enum status known = hf_config_load(&hf, folder, NULL);
+    if (r->options.ids) return false;
+    if (run_folder_path(adapter, sizeof adapter, folder, "adapter_config.json", NULL) == STATUS_OK &&
+        file_exists(adapter))
+        snprintf(why, cap, "%.200s holds an adapter and", folder);
+    else if (known == STATUS_UNSUPPORTED)
+        snprintf(why, cap, "the model in %.200s is none of gpt2 and llama and", folder);
+    else if (r->tokenizer)
+        snprintf(why, cap, "--tokenizer");
+    else if (known == STATUS_OK && (!hf.bytes || hf_files_has_tokenizer(folder)))
+        snprintf(why, cap, "give token numbers (--ids '1 2 3'): text for the tokenizer of %.200s", folder);
+    return why[0];
+}
 
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct request *r = ctx;
     double temperature = r->options.temperature;
-    char folder[FILEIO_PATH_MAX];
+    char folder[FILEIO_PATH_MAX], why[300] = "";
     if (r->options.ids && r->options.prompt)
         return err_set(err, STATUS_INVALID, "--prompt and --ids exclude each other: give one");
     if (!r->n_tokens || r->n_tokens > 1000000)
@@ -37,6 +63,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     const char *checked;
     bool recorded;
     TRY(run_folder_check(folder, &recorded, &checked, err));
+    if (needs_package(r, folder, why, sizeof why)) return package_take("generate", r->words, why, err);
     if (!recorded) log_info("%s: %s", folder, checked);
     r->options.n_tokens = (uint32_t)r->n_tokens;
     r->options.threads = (int)r->threads;
@@ -45,13 +72,16 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     return STATUS_OK;
 }
 
-int cmd_generate(int argc, char **argv)
+static int generate_main(int argc, char **argv, char **words)
 {
-    struct request r = {
-        .n_tokens = 256, .threads = 1, .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"}};
+    struct request r = {.n_tokens = 256,
+                        .threads = 1,
+                        .options = {.temperature = 0.8, .seed = 1, .on_cpu = "--device cpu"},
+                        .words = words};
     const struct option_spec specs[] = {
         {"prompt", OPTION_TEXT, &r.options.prompt, "TEXT", "start of the text (default: a newline)"},
         {"ids", OPTION_TEXT, &r.options.ids, "'1 2 3'", "start as token numbers; the output is numbers too"},
+        {"tokenizer", OPTION_TEXT, &r.tokenizer, "PATH", "a tokenizer.json or its folder (default: the checkpoint's)"},
         {"tokens", OPTION_COUNT, &r.n_tokens, "N", "tokens to generate (default 256)"},
         {"temperature", OPTION_REAL, &r.options.temperature, "X",
          "0: the most likely token; 1: the model's distribution (default 0.8)"},
@@ -65,11 +95,20 @@ int cmd_generate(int argc, char **argv)
         .about =
             "Generate text from the newest checkpoint of a run, or from a Hugging Face folder with GPT-2 or Llama.\n"
             "A checkpoint of a run is checked against the hashes in its coordinator_state.bin.\n"
-            "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids).",
+            "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids), or install the\n"
+            "Python package (" PACKAGE_INSTALL "): atoll-generate then takes and writes text, also for other models.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,
         .args_max = 1,
     };
     return options_main(&o, argc, argv, run, &r);
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    char **words = package_words(argc, argv);
+    int code = words ? generate_main(argc, argv, words) : options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
+    mem_free(words);
+    return code;
 }

@@ -1,6 +1,7 @@
 /* atoll prepare: text -> token shards.
  *
- * Byte tokenizer: a token is a byte. Token 0, which no text contains, precedes each document.
+ * Byte tokenizer: a token is a byte. Token 0, which no text contains, precedes each document. Other tokenizers and
+ * inputs are left to atoll-prepare (python/atoll/prepare.py), which keeps the rules below.
  *
  * The first of two passes over the input checks everything and counts documents, so nothing is written if a line is
  * invalid. It decides which text is held out for validation:
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/package_verb.h"
 #include "cli/prepare_input.h"
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
@@ -41,6 +43,12 @@ struct prepare {
     double val_fraction;
     uint64_t seed, shard_tokens;
     bool force;
+    char **words; /* the command line, for atoll-prepare */
+
+    /* Options of atoll-prepare; NULL, 0: not given. */
+    const char *field, *separator;
+    uint64_t processes;
+    bool chat;
 
     uint64_t documents, bytes; /* counts of the first pass */
     uint64_t held_out;         /* number of validation documents; 0: tails are held out */
@@ -236,11 +244,27 @@ out:
     return status;
 }
 
+/* Writes the option or input that only the Python package can handle; false: none. */
+static bool needs_package(const struct prepare *p, const struct options *o, char *why, size_t cap)
+{
+    const char *input = input_for_package(o->args + 1, o->n_args - 1);
+    const char *option = p->field ? "--field" : p->separator ? "--separator" : p->chat ? "--chat" : "--processes";
+    if (strcmp(p->tokenizer, "bytes") != 0)
+        snprintf(why, cap, "--tokenizer %s", p->tokenizer);
+    else if (p->field || p->separator || p->chat || p->processes)
+        snprintf(why, cap, "%s", option);
+    else if (input)
+        snprintf(why, cap, "the input %s", input);
+    return why[0];
+}
+
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct prepare *p = ctx;
-    if (strcmp(p->tokenizer, "bytes") != 0)
-        return err_set(err, STATUS_INVALID, "--tokenizer is '%s': only bytes is supported", p->tokenizer);
+    char why[320] = "";
+    if (needs_package(p, o, why, sizeof why)) return package_take("prepare", p->words, why, err);
+    if (package_has("prepare") && input_below_for_package(o->args + 1, o->n_args - 1))
+        return package_run("prepare", p->words, err);
     if (!(p->val_fraction >= 0 && p->val_fraction <= 0.5))
         return err_set(err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p->val_fraction);
     if (p->shard_tokens < SHARD_MIN || p->shard_tokens > INT32_MAX)
@@ -250,15 +274,20 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     return prepare(p, o->args + 1, o->n_args - 1, err);
 }
 
-int cmd_prepare(int argc, char **argv)
+static int prepare_main(int argc, char **argv, char **words)
 {
-    struct prepare p = {.tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
+    struct prepare p = {
+        .tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000, .words = words};
     const struct option_spec specs[] = {
-        {"tokenizer", OPTION_TEXT, &p.tokenizer, "bytes", "tokenizer; only bytes is supported"},
+        {"tokenizer", OPTION_TEXT, &p.tokenizer, "NAME", "bytes (default), or a tokenizer.json or its folder *"},
+        {"field", OPTION_TEXT, &p.field, "NAME", "field with the text in .jsonl and .parquet (default text) *"},
+        {"chat", OPTION_FLAG, &p.chat, NULL, "conversations, written by the tokenizer's template *"},
+        {"separator", OPTION_TEXT, &p.separator, "TOKEN", "token before each document (default: end of text) *"},
         {"val-fraction", OPTION_REAL, &p.val_fraction, "X", "fraction held out for validation (default 0.05)"},
         {"seed", OPTION_COUNT, &p.seed, "N", "seed that selects held-out documents (default 1)"},
         {"force", OPTION_FLAG, &p.force, NULL, "replace the data set in OUT, also while a run uses it"},
         {"shard-tokens", OPTION_COUNT, &p.shard_tokens, "N", "tokens per shard (default 100000000)"},
+        {"processes", OPTION_COUNT, &p.processes, "N", "processes that encode (default: one per core) *"},
     };
     struct options o = {
         .resumable = true,
@@ -268,11 +297,21 @@ int cmd_prepare(int argc, char **argv)
             "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards.\n"
             "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json. A folder OUT with content\n"
             "needs --force: the new set then replaces the old one when it is complete. Running workers keep the\n"
-            "old shards; a worker that starts later brings other data, and the run refuses it.",
+            "old shards; a worker that starts later brings other data, and the run refuses it.\n"
+            "Options with * are done by atoll-prepare of the Python package (" PACKAGE_INSTALL "). It also reads .gz,\n"
+            ".zst and .parquet files, folders of the library datasets, and standard input (-).",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 2,
         .args_max = SIZE_MAX,
     };
     return options_main(&o, argc, argv, run, &p);
+}
+
+int cmd_prepare(int argc, char **argv)
+{
+    char **words = package_words(argc, argv);
+    int code = words ? prepare_main(argc, argv, words) : options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
+    mem_free(words);
+    return code;
 }

@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "cli/package_verb.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -45,10 +46,13 @@ struct walk {
     struct input_list *list;
     struct folder *folders; /* visited folders: a link may form a cycle */
     size_t n, cap;
+    size_t n_package; /* skipped files that the Python package reads */
+    bool quiet;       /* logs nothing */
 };
 
 static void skip(struct walk *walk, const char *path, const char *why)
 {
+    if (walk->quiet) return;
     if (walk->list->n_skipped++ < INPUT_SKIPPED_SHOWN) log_warn("skipped %s: %s", path, why);
 }
 
@@ -57,8 +61,19 @@ static bool is_text(const char *path)
     return ends_with(path, ".txt") || ends_with(path, ".md") || ends_with(path, ".jsonl");
 }
 
+/* The Python package reads this file below a folder. */
+static bool is_package_file(const char *path)
+{
+    static const char *const endings[] = {".txt.gz", ".md.gz",     ".jsonl.gz", ".txt.zst",
+                                          ".md.zst", ".jsonl.zst", ".parquet"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (ends_with(path, endings[i])) return true;
+    return false;
+}
+
 static const char *why_no_text(const char *path)
 {
+    if (is_package_file(path)) return "needs the Python package: " PACKAGE_INSTALL;
     static const char *const compressed[] = {".gz", ".zst", ".xz", ".bz2", ".zip", ".tgz", ".tar", ".7z"};
     for (size_t i = 0; i < sizeof compressed / sizeof *compressed; i++)
         if (ends_with(path, compressed[i])) return "compressed or packed: unpack it first";
@@ -127,6 +142,7 @@ static enum status collect(struct walk *walk, const char *path, bool named, stru
     } else if (named || is_text(path)) {
         status = list_add(walk->list, path);
     } else {
+        walk->n_package += is_package_file(path);
         skip(walk, path, why_no_text(path));
     }
     if (status != STATUS_OK) return err_set(err, status, "out of memory while listing %s", path);
@@ -150,6 +166,37 @@ enum status input_collect(struct input_list *list, char *const *args, size_t n_a
                     n_args ? args[0] : "the input");
     if (status != STATUS_OK) input_finish(list);
     return status;
+}
+
+static bool is_data_set_folder(const char *path)
+{
+    static const char *const marks[] = {"state.json", "dataset_dict.json"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        char mark[PATH_MAX];
+        if (snprintf(mark, sizeof mark, "%s/%s", path, marks[i]) < (int)sizeof mark && file_exists(mark)) return true;
+    }
+    return false;
+}
+
+const char *input_for_package(char *const *args, size_t n_args)
+{
+    for (size_t i = 0; i < n_args; i++)
+        if (!strcmp(args[i], "-") || ends_with(args[i], ".gz") || ends_with(args[i], ".zst") ||
+            ends_with(args[i], ".parquet") || is_data_set_folder(args[i]))
+            return args[i];
+    return NULL;
+}
+
+bool input_below_for_package(char *const *args, size_t n_args)
+{
+    struct input_list list = {0};
+    struct walk walk = {.list = &list, .quiet = true};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n_args && status == STATUS_OK && !walk.n_package; i++)
+        status = collect(&walk, args[i], true, NULL); /* input_collect reports the error */
+    mem_free(walk.folders);
+    input_finish(&list);
+    return walk.n_package > 0;
 }
 
 void input_finish(struct input_list *list)

@@ -7,10 +7,12 @@
  *   links, and folders that were already read through a link. After INPUT_SKIPPED_SHOWN warnings only the number is
  *   given. An unreadable file or folder is an error.
  * - A file given as an argument is read as text, whatever its extension.
- * - A byte order mark at the start of a file is skipped. */
+ * - A byte order mark at the start of a file is skipped.
+ * - The Python package reads more: standard input, .gz, .zst, .parquet, data set folders (docs/data.md). */
 #ifndef CLI_PREPARE_INPUT_H
 #define CLI_PREPARE_INPUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/status.h"
@@ -27,6 +29,12 @@ struct input_list {
  * file, NOMEM, LIMIT. Free with input_finish. */
 enum status input_collect(struct input_list *list, char *const *args, size_t n_args, struct err *err) MUST_CHECK;
 void input_finish(struct input_list *list);
+
+/* Returns the first argument that only the Python package reads: "-", a .gz, .zst or .parquet file, or a folder of the
+ * library datasets. NULL: none. */
+const char *input_for_package(char *const *args, size_t n_args);
+/* Returns true if a folder among the arguments contains such files. */
+bool input_below_for_package(char *const *args, size_t n_args);
 
 /* text[size] is valid during the call and contains no NUL byte. */
 typedef enum status (*input_document_fn)(void *ctx, const char *text, size_t size, struct err *err);

@@ -229,7 +229,20 @@ grep -q '"torch_dtype": "float32"' thrice/config.json ||
 echo '{"model": {}}' >thrice/tokenizer.json
 "$BIN/atoll" generate thrice --prompt 'the ' >three.txt 2>&1 && fail "generate encodes the prompt as bytes although the model has a tokenizer: $(<three.txt)"
 grep -q "^atoll: .*--ids '1 2 3'" three.txt || fail "generate with a tokenizer: $(<three.txt)"
-"$BIN/atoll" generate thrice --ids '116 104' --tokens 3 >three.txt || fail "generate --ids: $(<three.txt)"
+mkdir package
+printf '#!/bin/sh\necho "taken: $*"\n' >package/atoll-generate
+chmod +x package/atoll-generate
+taken() { # ARGUMENTS...: checks that the Python package generates this text
+    PATH=$WORK/package:$PATH "$BIN/atoll" generate "$@" >three.txt 2>&1 || fail "generate $*: $(<three.txt)"
+    [[ $(<three.txt) == "taken: $*" ]] || fail "generate $*: atoll-generate was not called: $(<three.txt)"
+}
+taken --tokens 3 thrice --prompt 'the '
+taken out --tokenizer tokenizer.json
+cp -r out other
+sed -i 's/"model_type": "gpt2"/"model_type": "mamba"/' other/config.json
+taken other --seed 3
+"$BIN/atoll" generate other --ids 1 >three.txt 2>&1 && fail "generate --ids takes an unknown model: $(<three.txt)"
+PATH=$WORK/package:$PATH "$BIN/atoll" generate thrice --ids '116 104' --tokens 3 >three.txt || fail "generate --ids: $(<three.txt)"
 grep -qE '^116 104( [0-9]+){3}$' three.txt || fail "generate --ids wrote: $(<three.txt)"
 [[ $(tail -c 1 calm/summary.json | od -An -tx1) == ' 0a' ]] || fail "summary.json does not end with a newline"
 [[ $(tail -c 1 data/meta.json | od -An -tx1) == ' 0a' ]] || fail "meta.json does not end with a newline"

@@ -1,0 +1,25 @@
+/* Verbs of the Python package: `atoll VERB` runs the program atoll-VERB from PATH, as git does. */
+#ifndef CLI_PACKAGE_VERB_H
+#define CLI_PACKAGE_VERB_H
+
+#include <stdbool.h>
+
+#include "common/base/status.h"
+
+#define PACKAGE_INSTALL "pip install atoll"
+
+/* Returns true if PATH has a program atoll-VERB that this user may execute. */
+bool package_has(const char *verb);
+/* Replaces this process by atoll-VERB. Its exit code and signals are then those of `atoll`.
+ *
+ * - words[0]: any text; words[1 ..]: arguments of the program, the last one NULL.
+ * - NOTFOUND: PATH has no such program. IO: it cannot be started. INVALID: no verb has such a name. */
+enum status package_run(const char *verb, char **words, struct err *err) MUST_CHECK;
+/* The same for a verb that is also built in. `why` names the input or option that needs the package: without the
+ * package the error is INVALID, with "why: pip install atoll". */
+enum status package_take(const char *verb, char **words, const char *why, struct err *err) MUST_CHECK;
+/* Returns a copy of argv[argc] for package_take, because options_parse reorders argv. mem_free frees it. NULL: no
+ * memory. */
+char **package_words(int argc, char *const *argv);
+
+#endif
