@@ -1,0 +1,48 @@
+"""Atoll: train one model on machines in different places.
+
+    with atoll.Worker(model, optimizer, join="tcp://...", every=30) as worker:
+        for batch in atoll.batches(dataset, worker, batch_size=16):
+            loss = worker.loss(loss_of(model, batch))
+            loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+The first line joins a run. `optimizer.step` is hooked: after the run's number of steps the worker sends what changed,
+waits for the update, and goes on from the run's parameters. The batches are the samples leased to this worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._lib import Error, Info, InvalidError, NonFiniteError, RefusedError, UnreachableError, program, version
+from .batches import Batches, Tokens, batches
+from .worker import Worker
+
+__all__ = [
+    "Batches",
+    "Error",
+    "Info",
+    "InvalidError",
+    "NonFiniteError",
+    "RefusedError",
+    "Tokens",
+    "UnreachableError",
+    "Worker",
+    "batches",
+    "hf",
+    "launch",
+    "program",
+    "version",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what needs more than numpy when it is first used."""
+    import importlib
+
+    if name == "hf":
+        return importlib.import_module(".hf", __name__)
+    if name == "launch":
+        value = importlib.import_module(".launch", __name__).launch
+        globals()["launch"] = value  # the submodule has the same name
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,529 @@
+"""ctypes bindings of include/atoll.h: one class for a worker, one for token shards.
+
+Nothing here knows a model. The contract of each call (errors, blocking, ownership) stands in include/atoll.h.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED = range(10)
+WAITING, TRAIN, EVALUATE, DONE = range(4)
+CONTINUE, SYNC, DROPPED = range(3)
+DECAY, MEAN = 1, 2  # flags of a tensor
+DIMS_MAX = 8
+_TEXT_MAX = 512
+
+logger = logging.getLogger("atoll")
+
+
+class Error(RuntimeError):
+    """A failure, in one line: what is wrong, where, and what to do. `status` is the library's, or None."""
+
+    status: int | None = None
+
+
+class InvalidError(Error, ValueError):
+    """An argument, a file or a setting is wrong: the same call fails again."""
+
+
+class RefusedError(Error):
+    """The coordinator refused this worker, or the run is another one."""
+
+
+class UnreachableError(Error, ConnectionError):
+    """The coordinator does not answer."""
+
+
+class NonFiniteError(Error, ArithmeticError):
+    """The parameters hold NaN or infinity."""
+
+
+_CLASSES: dict[int, type[Error]] = {
+    INVALID: InvalidError,
+    REFUSED: RefusedError,
+    UNREACHABLE: UnreachableError,
+    NONFINITE: NonFiniteError,
+}
+
+
+class _Error(ctypes.Structure):
+    _fields_ = [("status", c_int), ("text", c_char * _TEXT_MAX)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("flags", c_uint32), ("ndim", c_uint32), ("shape", c_uint64 * DIMS_MAX)]
+
+
+class _File(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("data", c_char_p), ("size", c_size_t)]
+
+
+class _Data(ctypes.Structure):
+    _fields_ = [("hash", c_uint64), ("samples", c_uint64), ("sample_tokens", c_uint32)]
+
+
+class _Part(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("size", c_size_t)]
+
+
+_Save = ctypes.CFUNCTYPE(c_size_t, c_void_p, POINTER(_Part), c_size_t)
+_Load = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+_Log = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+
+
+class _State(ctypes.Structure):
+    _fields_ = [("ctx", c_void_p), ("save", _Save), ("load", _Load)]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("join", c_char_p),
+        ("name", c_char_p),
+        ("dir", c_char_p),
+        ("devices", c_char_p),
+        ("tensors", POINTER(_Tensor)),
+        ("n_tensors", c_uint32),
+        ("files", POINTER(_File)),
+        ("n_files", c_uint32),
+        ("train", _Data),
+        ("val", _Data),
+        ("state", _State),
+        ("threads", c_uint32),
+        ("max_wait_s", c_uint32),
+    ]
+
+
+class _Round(ctypes.Structure):
+    _fields_ = [
+        ("round", c_uint64),
+        ("steps", c_uint32),
+        ("step_samples", c_uint32),
+        ("position", c_double),
+        ("position_rate", c_double),
+        ("worker", c_uint32),
+    ]
+
+
+class _Step(ctypes.Structure):
+    _fields_ = [
+        ("tokens", c_uint64),
+        ("loss", c_double),
+        ("lr", c_double),
+        ("grad_norm", c_double),
+        ("step_us", c_uint64),
+    ]
+
+
+class _Evaluation(ctypes.Structure):
+    _fields_ = [("start", c_uint64), ("count", c_uint64), ("part", c_uint64), ("n_parts", c_uint32)]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [
+        ("run", c_char * 96),
+        ("name", c_char * 96),
+        ("method", c_char * 32),
+        ("family", c_char * 32),
+        ("round", c_uint64),
+        ("bytes_up", c_uint64),
+        ("bytes_down", c_uint64),
+        ("rtt_us", c_uint64),
+        ("compute_s", c_double),
+        ("compress_s", c_double),
+        ("send_s", c_double),
+        ("wait_s", c_double),
+        ("apply_s", c_double),
+        ("theta_hash", c_uint64),
+        ("connected", c_uint32),
+    ]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of the layout: `name` as in the model's safetensors file, `flags` of DECAY and MEAN."""
+
+    name: str
+    shape: tuple[int, ...]
+    flags: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: all workers of a run must have equal values. samples 0: the worker draws its own samples."""
+
+    hash: int = 0
+    samples: int = 0
+    sample_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: `steps` inner steps of `step_samples` samples; `position` is the schedule's, in steps of the run."""
+
+    round: int
+    steps: int
+    step_samples: int
+    position: float
+    position_rate: float
+    worker: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A share of an evaluation: samples start .. start + count, in parts of `part` samples."""
+
+    start: int
+    count: int
+    part: int
+    n_parts: int
+
+
+@dataclass(frozen=True)
+class Info:
+    """What this worker knows of the run. Bytes are counted on its sockets, seconds are those of the last round."""
+
+    run: str = ""
+    name: str = ""
+    method: str = ""
+    family: str = ""
+    round: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    rtt_s: float = 0.0
+    compute_s: float = 0.0
+    compress_s: float = 0.0
+    send_s: float = 0.0
+    wait_s: float = 0.0
+    apply_s: float = 0.0
+    theta_hash: str = ""  # hex, as in summary.json; empty: none yet
+    connected: bool = False
+
+
+# --- finding the library and the programs ---------------------------------------------------------------------------
+
+
+def _checkout() -> Path | None:
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "include" / "atoll.h").is_file() else None
+
+
+def _candidates() -> list[str]:
+    given = os.environ.get("ATOLL_LIB")
+    if given:
+        return [given]
+    places = [Path(__file__).resolve().parent / "lib" / "libatoll.so"]
+    root = _checkout()
+    if root:
+        places.append(root / "build" / "lib" / "libatoll.so")
+    return [str(p) for p in places if p.is_file()] + ["libatoll.so.1", "libatoll.so"]
+
+
+def program(name: str) -> str:
+    """Path of one of Atoll's programs, for example "atoll-coordinator".
+
+    It looks in the folder ATOLL_BIN, in the package, in build/bin of a checkout, and in PATH. Raises Error.
+    """
+    given = os.environ.get("ATOLL_BIN")
+    folders = [Path(given)] if given else [Path(__file__).resolve().parent / "bin"]
+    root = _checkout()
+    if root and not given:
+        folders.append(root / "build" / "bin")
+    for folder in folders:
+        if os.access(folder / name, os.X_OK):
+            return str(folder / name)
+    found = None if given else shutil.which(name)
+    if not found:
+        where = f"in {given} (ATOLL_BIN)" if given else "in the package and in PATH"
+        raise Error(f"{name} is not {where}: install the package again, or set ATOLL_BIN to its folder")
+    return found
+
+
+def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
+    handle, error = c_void_p, POINTER(_Error)
+    signatures: dict[str, tuple[object, list[object]]] = {
+        "atoll_set_log": (None, [_Log, c_void_p]),
+        "atoll_version": (c_char_p, []),
+        "atoll_open": (c_int, [POINTER(handle), POINTER(_Options), error]),
+        "atoll_set_data": (c_int, [handle, POINTER(_Data), POINTER(_Data), error]),
+        "atoll_params": (c_void_p, [handle]),
+        "atoll_n_params": (c_uint64, [handle]),
+        "atoll_wait": (c_int, [handle, c_uint32, POINTER(c_int), error]),
+        "atoll_text": (c_char_p, [handle]),
+        "atoll_begin": (c_int, [handle, POINTER(_Round), error]),
+        "atoll_samples": (c_int, [handle, c_void_p, c_uint32, error]),
+        "atoll_step": (c_int, [handle, POINTER(_Step), POINTER(c_int), error]),
+        "atoll_push": (c_int, [handle, error]),
+        "atoll_evaluation": (c_int, [handle, POINTER(_Evaluation), error]),
+        "atoll_evaluated": (c_int, [handle, c_void_p, c_uint64, error]),
+        "atoll_get_info": (None, [handle, POINTER(_Info)]),
+        "atoll_setting": (c_int, [handle, c_char_p, c_char_p, c_size_t, error]),
+        "atoll_leave": (None, [handle, c_char_p]),
+        "atoll_close": (None, [handle]),
+        "atoll_tokens_open": (c_int, [POINTER(handle), c_char_p, c_uint32, POINTER(_Data), error]),
+        "atoll_tokens_read": (c_int, [handle, c_uint64, c_void_p, error]),
+        "atoll_tokens_close": (None, [handle]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+_library: ctypes.CDLL | None = None
+
+
+def library() -> ctypes.CDLL:
+    """The loaded libatoll.so; its log lines go to the logger "atoll". Raises Error if the file is not found."""
+    global _library
+    if _library is None:
+        tried = []
+        for place in _candidates():
+            try:
+                _library = _declare(ctypes.CDLL(place))
+                break
+            except OSError as e:
+                tried.append(str(e))
+        if _library is None:
+            raise Error(f"libatoll.so does not load: {'; '.join(tried)}: install the package again, or set ATOLL_LIB")
+        _library.atoll_set_log(_on_log, None)
+        atexit.register(_library.atoll_set_log, _Log(), None)  # its threads must not call a finished interpreter
+    return _library
+
+
+def version() -> str:
+    """The version of the library."""
+    return str(library().atoll_version().decode())
+
+
+# --- log ------------------------------------------------------------------------------------------------------------
+
+_LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+@_Log
+def _on_log(_ctx: object, level: int, line: bytes) -> None:
+    logger.log(_LEVELS[level], line.decode(errors="replace"))
+
+
+class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Prints `atoll: LINE` to stderr as long as the program has configured no handler."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and logger.handlers == [self]:
+            self.stream = sys.stderr  # as logging.lastResort: also after sys.stderr was replaced
+            super().emit(record)
+
+
+def _configure_log() -> None:
+    handler = _DefaultHandler()
+    handler.setFormatter(logging.Formatter("atoll: %(message)s"))
+    logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+
+
+_configure_log()
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+def _check(status: int, error: _Error) -> None:
+    if status != OK:
+        text = error.text.decode(errors="replace") or f"the library failed with status {status}"
+        e = _CLASSES.get(status, Error)(text)
+        e.status = status
+        raise e
+
+
+def _encoded(text: str | os.PathLike[str] | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
+
+
+def _data(data: Data) -> _Data:
+    return _Data(data.hash, data.samples, data.sample_tokens)
+
+
+class Handle:
+    """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
+
+    save: returns parts (address, bytes), which stay valid until the next begin. load: takes the bytes (a view that is
+    valid during the call), or None for the state of a new run.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        join: str | os.PathLike[str] | None,
+        name: str | None,
+        dir: str | os.PathLike[str] | None,
+        devices: str,
+        files: Mapping[str, bytes],
+        save: Callable[[int], list[tuple[int, int]]],
+        load: Callable[[memoryview | None], None],
+        threads: int = 0,
+        max_wait_s: int = 0,
+    ) -> None:
+        self._lib, self._a, self._raised = library(), c_void_p(), None  # type: ignore[var-annotated]
+        self._pid, self._save, self._load = os.getpid(), save, load
+        self._callbacks = _Save(self._on_save), _Load(self._on_load)
+        c_tensors = (_Tensor * max(1, len(tensors)))()
+        for c, t in zip(c_tensors, tensors):
+            if len(t.shape) > DIMS_MAX:
+                raise InvalidError(f"tensor {t.name} has {len(t.shape)} dimensions: at most {DIMS_MAX} are possible")
+            c.name, c.flags, c.ndim = t.name.encode(), t.flags, len(t.shape)
+            c.shape[: len(t.shape)] = t.shape
+        c_files = (_File * max(1, len(files)))(*[_File(n.encode(), d, len(d)) for n, d in files.items()])
+        options = _Options(
+            size=ctypes.sizeof(_Options),
+            join=_encoded(join),
+            name=_encoded(name),
+            dir=_encoded(dir),
+            devices=devices.encode(),
+            tensors=c_tensors,
+            n_tensors=len(tensors),
+            files=c_files,
+            n_files=len(files),
+            state=_State(None, *self._callbacks),
+            threads=threads,
+            max_wait_s=max_wait_s,
+        )
+        error = _Error()
+        _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
+        n = self._lib.atoll_n_params(self._a)
+        address = self._lib.atoll_params(self._a)
+        self.params: np.ndarray = np.ctypeslib.as_array(ctypes.cast(address, POINTER(ctypes.c_float)), (n,))
+        """[n_params] float32: all tensors end to end, in the caller's order. Valid until close."""
+
+    def _on_save(self, _ctx: object, parts: object, cap: int) -> int:
+        try:
+            given = self._save(cap)
+            for i, (address, size) in enumerate(given):
+                parts[i].data, parts[i].size = address, size  # type: ignore[index]
+            return len(given)
+        except BaseException as e:  # it may not pass through C
+            self._raised = e
+            return 0
+
+    def _on_load(self, _ctx: object, data: int | None, size: int) -> int:
+        try:
+            view = memoryview((ctypes.c_ubyte * size).from_address(data)).cast("B") if data else None
+            self._load(view)
+            return 0
+        except ValueError as e:  # the bytes do not fit
+            logger.warning("the saved state does not fit this script: %s", e)
+            return -1
+        except BaseException as e:
+            self._raised = e
+            return -1
+
+    def _call(self, function: str, *arguments: object) -> None:
+        if not self._a:
+            raise Error("the worker is closed: it works only inside its `with` block")
+        if os.getpid() != self._pid:
+            raise Error("a forked process used the worker of its parent: use it only in the process that made it")
+        error = _Error()
+        status = getattr(self._lib, function)(self._a, *arguments, byref(error))
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+        _check(status, error)
+
+    def set_data(self, train: Data, val: Data) -> None:
+        self._call("atoll_set_data", byref(_data(train)), byref(_data(val)))
+
+    def wait(self, timeout_ms: int) -> int:
+        event = c_int()
+        self._call("atoll_wait", timeout_ms, byref(event))
+        return event.value
+
+    def text(self) -> str:
+        return str(self._lib.atoll_text(self._a).decode(errors="replace")) if self._a else ""
+
+    def begin(self) -> Round:
+        r = _Round()
+        self._call("atoll_begin", byref(r))
+        return Round(r.round, r.steps, r.step_samples, r.position, r.position_rate, r.worker)
+
+    def samples(self, n: int) -> np.ndarray:
+        """[n] uint64: the next samples of this round."""
+        indices = np.empty(n, np.uint64)
+        self._call("atoll_samples", indices.ctypes.data, n)
+        return indices
+
+    def step(self, tokens: int, loss: float, lr: float, grad_norm: float, step_us: int) -> int:
+        action = c_int()
+        self._call("atoll_step", byref(_Step(tokens, loss, lr, grad_norm, step_us)), byref(action))
+        return action.value
+
+    def push(self) -> None:
+        self._call("atoll_push")
+
+    def evaluation(self) -> Evaluation:
+        e = _Evaluation()
+        self._call("atoll_evaluation", byref(e))
+        return Evaluation(e.start, e.count, e.part, e.n_parts)
+
+    def evaluated(self, loss_sums: np.ndarray, tokens: int) -> None:
+        """loss_sums: [n_parts] float64, nats summed over tokens."""
+        self._call("atoll_evaluated", loss_sums.ctypes.data, tokens)
+
+    def info(self) -> Info:
+        i = _Info()
+        if self._a:
+            self._lib.atoll_get_info(self._a, byref(i))
+        texts = [field.decode(errors="replace") for field in (i.run, i.name, i.method, i.family)]
+        theta_hash = f"{i.theta_hash:016x}" if i.theta_hash else ""
+        times = (i.compute_s, i.compress_s, i.send_s, i.wait_s, i.apply_s)
+        return Info(*texts, i.round, i.bytes_up, i.bytes_down, i.rtt_us / 1e6, *times, theta_hash, bool(i.connected))
+
+    def setting(self, key: str) -> str:
+        out = ctypes.create_string_buffer(4096)
+        self._call("atoll_setting", key.encode(), out, len(out))
+        return out.value.decode()
+
+    def leave(self, text: str) -> None:
+        if self._a and os.getpid() == self._pid:
+            self._lib.atoll_leave(self._a, text.encode()[: _TEXT_MAX // 2])
+
+    def close(self) -> None:
+        if self._a and os.getpid() == self._pid:
+            self._lib.atoll_close(self._a)
+        self._a = c_void_p()
+        self.params = np.empty(0, np.float32)
+
+
+class TokenShards:
+    """struct atoll_tokens: samples of `sample_tokens` + 1 tokens from shards that `atoll prepare` wrote."""
+
+    def __init__(self, pattern: str | os.PathLike[str], sample_tokens: int) -> None:
+        self._lib, self._t, data, error = library(), c_void_p(), _Data(), _Error()
+        opened = self._lib.atoll_tokens_open(
+            byref(self._t), os.fsencode(pattern), sample_tokens, byref(data), byref(error)
+        )
+        _check(opened, error)
+        self.data, self._tokens = Data(data.hash, data.samples, data.sample_tokens), sample_tokens + 1
+
+    def read(self, index: int) -> np.ndarray:
+        """[sample_tokens + 1] uint32. Raises InvalidError (no such sample) or Error."""
+        out, error = np.empty(self._tokens, np.uint32), _Error()
+        _check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
+        return out
+
+    def close(self) -> None:
+        self._lib.atoll_tokens_close(self._t)
+        self._t = c_void_p()
