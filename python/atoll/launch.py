@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from . import programs
+from ._lib import Error, InvalidError, logger, program
 
 LISTEN = "tcp://0.0.0.0:29600"
 """The default address of the coordinator: port 29600 on all interfaces."""
@@ -76,8 +76,8 @@ def launch(
     :param advertise: ``HOST`` or ``HOST:PORT`` for the join line, if NAT or a container hides this machine's address.
     :param settings: other keys of the configuration, as ``codec_up="int4"`` or ``**{"codec.up": "int4"}``.
     :returns: the run folder, or the join target that ``python -m atoll.join`` was given.
-    :raises ValueError: the coordinator refused a setting, or ``run_dir`` holds another run.
-    :raises RuntimeError: the coordinator cannot start; or the caller is not the main thread.
+    :raises InvalidError: (a ``ValueError``) the coordinator refused a setting, or ``run_dir`` holds another run.
+    :raises Error: (a ``RuntimeError``) the coordinator cannot start; or the caller is not the main thread.
     """
     run_dir = os.path.abspath(os.fspath(run_dir))
     joined = os.environ.get("ATOLL_JOIN")
@@ -86,13 +86,12 @@ def launch(
     if os.environ.get("RANK", "0") != "0":
         return run_dir
     if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("atoll.launch: the coordinator ends with the thread that starts it: call launch() in the "
-                           "main thread")
+        raise Error("the coordinator ends with the thread that starts it: call atoll.launch() in the main thread")
     child = _children.get(os.path.realpath(run_dir))
     if child is not None and child.poll() is None:
         return run_dir
     if _is_served(run_dir):
-        _say(f"a coordinator already serves {run_dir}: this script joins it")
+        logger.info("a coordinator already serves %s: this script joins it", run_dir)
         return run_dir
     named = {
         "model.family": "external",
@@ -106,12 +105,8 @@ def launch(
         "coordinator.advertise": advertise,
     }
     _start(run_dir, {**named, **{_key(name): value for name, value in settings.items()}})
-    _say(_invitation(run_dir, sys.stderr.isatty()))
+    print(_invitation(run_dir, sys.stderr.isatty()), file=sys.stderr, flush=True)
     return run_dir
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _key(name: str) -> str:
@@ -145,7 +140,7 @@ def _is_served(run_dir: str) -> bool:
 
 def _start(run_dir: str, settings: dict[str, object]) -> None:
     """Starts the coordinator and returns when it has written its address."""
-    words = [programs.find("atoll-coordinator"), os.devnull, f"--dir={run_dir}"]
+    words = [program("atoll-coordinator"), os.devnull, f"--dir={run_dir}"]
     words += [f"--{key}={_text(value)}" for key, value in settings.items() if value is not None]
     new = not os.path.exists(run_dir)
     address = os.path.join(run_dir, "address")
@@ -164,7 +159,7 @@ def _start(run_dir: str, settings: dict[str, object]) -> None:
         if child.poll() is not None:
             _fail(child.returncode, log_path, begin, run_dir if new else None)
         if time.monotonic() >= say_at:
-            _say(f"waiting for the coordinator: {_last_line(log_path, begin)}")
+            logger.info("waiting for the coordinator: %s", _last_line(log_path, begin))
             say_at = float("inf")
         time.sleep(0.02)
 
@@ -196,7 +191,7 @@ def _fail(code: int, log_path: str, begin: int, new_dir: str | None) -> None:
         os.unlink(log_path)
         os.rmdir(os.path.dirname(log_path))
         os.rmdir(new_dir)
-    raise (ValueError if code == 2 else RuntimeError)(f"atoll.launch: {text}")
+    raise (InvalidError if code == 2 else Error)(f"atoll.launch: {text}")
 
 
 def _is_done(run_dir: str) -> bool:
@@ -234,7 +229,7 @@ def _stop(child: subprocess.Popen[bytes], run_dir: str, owner: int) -> None:
         child.kill()
         child.wait()
     if not _is_done(run_dir):
-        _say(f"stopped the coordinator of {run_dir}: run the script again to continue")
+        logger.info("stopped the coordinator of %s: run the script again to continue", run_dir)
 
 
 def _script_words() -> list[str]:
