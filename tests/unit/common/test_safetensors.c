@@ -224,7 +224,7 @@ static void test_sharded_folder_with_prefix_is_read(void **state)
     (void)state;
     struct layout layout;
     struct err err = {0};
-    char folder[128], path[192], (*names)[128];
+    char folder[128], path[192], (*names)[LAYOUT_NAME_MAX + 16];
     float *theta = some_theta(&layout), *back = mem_alloc(layout.n_params, sizeof *back);
     uint32_t n = layout.n_tensors, half = n / 2;
     struct safetensors_tensor *tensors = mem_alloc(n + 2, sizeof *tensors);
