@@ -7,6 +7,8 @@
 set -euo pipefail
 
 table='
+include:
+
 common/base:
 common/os:          common/base
 common/tensor:      common/base common/os
@@ -35,6 +37,7 @@ worker/replica:     common/base common/config common/os common/tensor gpu worker
 worker/link:        common/base common/config common/os wire worker/sync
 worker/outer:       common/base common/config common/os common/tensor compress compress/topk wire gpu worker/sync worker/inner worker/replica worker/link
 worker/session:     common/base common/config common/os wire worker/sync worker/link worker/outer
+worker/api:         include common/base common/config common/os common/tensor wire worker/model worker/replica worker/link worker/outer worker/session
 worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer worker/session
 
 coordinator/round:  common/base common/config wire
