@@ -4,7 +4,7 @@
 #include "cli/verbs.h"
 #include "common/base/number.h"
 #include "common/config/options.h"
-#include "worker/worker_dir.h"
+#include "worker/session/worker_dir.h"
 
 static enum status run(struct options *o, void *ctx, struct err *err)
 {

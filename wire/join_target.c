@@ -91,6 +91,20 @@ static enum status find(struct join_target *t, char *given, bool argument, struc
     return STATUS_OK;
 }
 
+enum status join_target_find(struct join_target *target, const char *given, struct err *err)
+{
+    char copy[JOIN_LINE_MAX + CONFIG_PATH_MAX];
+    const char *from_env = given ? NULL : getenv(JOIN_ENV), *text = given ? given : from_env;
+    *target = (struct join_target){0};
+    if (!given && (!text || !*text)) return STATUS_NOTFOUND;
+    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy)
+        return err_set(err, STATUS_INVALID, "this is too long for a join line");
+    enum status status = find(target, copy, false, err);
+    if (status != STATUS_OK && from_env) err_prefix(err, JOIN_ENV);
+    explicit_bzero(copy, sizeof copy);
+    return status;
+}
+
 enum status join_target_read(struct join_target *target, char *given, struct err *err)
 {
     char *from_env = getenv(JOIN_ENV);

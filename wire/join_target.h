@@ -21,5 +21,7 @@ struct join_target {
  * overwritten there, and a warning says how to keep them out of the list of processes. NOTFOUND: neither is given;
  * INVALID: a malformed or mistyped join line; IO. */
 enum status join_target_read(struct join_target *target, char *given, struct err *err) MUST_CHECK;
+/* The same for a library: `given` is not a word of the command line, and ATOLL_JOIN stays. */
+enum status join_target_find(struct join_target *target, const char *given, struct err *err) MUST_CHECK;
 
 #endif

@@ -1,6 +1,5 @@
 /* atoll-worker: joins a run and trains. The coordinator sends the run's settings; the command line gives the
  * coordinator's address and the settings of this worker. */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,21 +7,18 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/text.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/std_streams.h"
-#include "worker/link/join_line.h"
+#include "worker/session/worker_dir.h"
 #include "worker/train.h"
 #include "worker/train_data.h"
-#include "worker/worker_dir.h"
 
 enum {
     ADDRESS_POLL_US = 200000,
     ADDRESS_WAIT_S = 60,
-    FOLDER_NAME_MAX = 60,
     MAX_WAIT_MIN_S = 5, /* the coordinator answers one heartbeat per second (worker/link/heartbeat.h) */
 };
 
@@ -74,38 +70,14 @@ static enum status read_settings(struct arguments *a, const struct options *opti
 
 static enum status check_arguments(struct arguments *a, const struct options *options, struct err *err)
 {
-    if (a->name && (!a->name[0] || strlen(a->name) >= WIRE_NAME_MAX))
-        return err_set(err, STATUS_INVALID, "--name must have 1 to %d bytes", WIRE_NAME_MAX - 1);
-    if (a->name && !text_is_clean(a->name, strlen(a->name), false))
-        return err_set(err, STATUS_INVALID, "--name must be UTF-8 without control characters");
     if (a->max_wait_s < MAX_WAIT_MIN_S)
         return err_set(err, STATUS_INVALID, "--max-wait must be %d seconds or more", MAX_WAIT_MIN_S);
-    if (a->name && !a->dir && strchr(a->name, '/'))
-        return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir too", a->name);
+    if (a->name) TRY(worker_name_check(a->name, a->dir != NULL, err));
     if (!getenv(EXIT_PERMANENT_ENV)) config_env_warn(); /* under launch the coordinator warns */
     return read_settings(a, options, err);
 }
 
-/* --dir without --name: name the worker after the folder, which is unique on this host. */
-static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, struct err *err)
-{
-    char path[PATH_MAX];
-    size_t n = strlen(dir);
-    while (n > 1 && dir[n - 1] == '/') n--;
-    const char *slash = memrchr(dir, '/', n), *base = slash ? slash + 1 : dir;
-    n -= (size_t)(base - dir);
-    bool is_dots = !n || (n <= 2 && strspn(base, ".") == n);
-    if (is_dots && realpath(dir, path)) base = strrchr(path, '/') + 1, n = strlen(base);
-    if (n > FOLDER_NAME_MAX) n = FOLDER_NAME_MAX;
-    while (n && (base[n] & 0xc0) == 0x80) n--; /* cut before a UTF-8 character, not inside */
-    if (!n || !text_is_clean(base, n, false))
-        return err_set(err, STATUS_INVALID, "the name of the --dir folder is not a valid worker name: give --name too");
-    memcpy(name, base, n);
-    name[n] = '\0';
-    return STATUS_OK;
-}
-
-static enum status read_join(const char *join, struct train_options *o, struct err *err)
+static enum status read_join(const char *join, struct worker_session_options *o, struct err *err)
 {
     static struct join_target target;
     enum status status = join_target_read(&target, (char *)(uintptr_t)join, err); /* a word of argv */
@@ -114,23 +86,17 @@ static enum status read_join(const char *join, struct train_options *o, struct e
                        "--join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
     if (status != STATUS_OK && join) err_prefix(err, "--join");
     TRY(status);
-    memcpy(o->join, target.line, sizeof target.line);
-    memcpy(o->run_dir, target.run_dir, sizeof target.run_dir);
-    if (o->run_dir[0]) snprintf(o->address_file, sizeof o->address_file, "%s/address", o->run_dir);
+    worker_session_set_target(o, &target);
     return STATUS_OK;
 }
 
 /* Waits until the coordinator has written its address to the run folder. END: the run is complete. */
-static enum status await_coordinator(struct train_options *o, struct err *err)
+static enum status await_coordinator(struct worker_session_options *o, struct err *err)
 {
-    char id_file[CONFIG_PATH_MAX + 16];
     bool missing = !file_exists(o->run_dir);
-    snprintf(id_file, sizeof id_file, "%s/run_id", o->run_dir);
     for (int i = 0;; i++) {
         TRY(train_check_stop(err));
-        if (join_run_is_over(o->run_dir)) return err_set(err, STATUS_END, "the run in %s is complete", o->run_dir);
-        enum status status = join_line_read(o->address_file, o->join, sizeof o->join, err);
-        join_run_id_read(id_file, o->run_id); /* the coordinator writes run_id before address */
+        enum status status = worker_session_read_address(o, err);
         if (status != STATUS_NOTFOUND || i * (ADDRESS_POLL_US / 1000) >= ADDRESS_WAIT_S * 1000) return status;
         if (i == (missing ? 0 : 10)) /* log a missing folder at once: it may be a typing error */
             log_info("waiting up to %d s for a coordinator to write %s%s", ADDRESS_WAIT_S, o->address_file,
@@ -147,17 +113,12 @@ static void exit_now(const char *line)
     _exit(EXIT_FAILED);
 }
 
-/* Waits here for the name service: a look-up by ZeroMQ cannot be interrupted. */
-static enum status find_host(const struct train_options *o, struct err *err)
+static enum status find_host(const struct worker_session_options *o, struct err *err)
 {
-    struct transport_address address;
-    bool ipv6, logged = false;
+    bool logged = false;
     uint64_t since = clock_monotonic_us();
-    TRY(transport_address_parse(&address, o->join, err));
-    address.fail_fast = true;
     for (;;) {
-        enum status status = transport_zmq_resolve(&address, &ipv6, err);
-        if (status == STATUS_NOTFOUND) return err->code = STATUS_INVALID;
+        enum status status = worker_session_resolve(o, err);
         if (status != STATUS_AGAIN) return status;
         if (clock_monotonic_us() - since >= o->max_wait_us) return err->code = STATUS_INTERRUPTED;
         if (!logged) log_warn("retrying: %s", err->msg);
@@ -168,7 +129,7 @@ static enum status find_host(const struct train_options *o, struct err *err)
 }
 
 /* Reports errors of arguments and data before it waits for a coordinator or makes the worker's folder. */
-static enum status check_early(struct arguments *a, struct train_options *o, struct err *err)
+static enum status check_early(struct arguments *a, struct worker_session_options *o, struct err *err)
 {
     struct config config = a->config;
     struct tokens train, val;
@@ -183,28 +144,24 @@ static enum status check_early(struct arguments *a, struct train_options *o, str
 static enum exit_code run_worker(struct arguments *a, struct err *err)
 {
     static struct train_options o;
+    struct worker_session_options *session = &o.session;
     struct worker_dir dir;
     o.local = &a->config;
     o.sources = &a->sources;
     o.end = exit_now;
-    o.supervised = getenv(EXIT_PERMANENT_ENV) != NULL;
-    o.max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
+    session->supervised = getenv(EXIT_PERMANENT_ENV) != NULL;
+    session->max_wait_us = a->max_wait_s < UINT64_MAX / 1000000 ? a->max_wait_s * 1000000 : UINT64_MAX;
+    session->max_wait_by = "--max-wait";
     train_catch_signals();
-    if (a->name) snprintf(o.self.name, sizeof o.self.name, "%s", a->name);
-    enum status status = check_early(a, &o, err);
+    if (a->name) snprintf(session->self.name, sizeof session->self.name, "%s", a->name);
+    enum status status = check_early(a, session, err);
     if (status == STATUS_END) return log_info("%s", err->msg), EXIT_DONE;
-    if (status == STATUS_OK)
-        status = a->dir ? worker_dir_open(&dir, a->dir, err) : worker_dir_choose(&dir, o.self.name, err);
+    if (status == STATUS_OK) status = worker_dir_open_named(&dir, a->dir, session->self.name, err);
     if (status != STATUS_OK) return exit_code_of(status);
-    if (!o.self.name[0]) status = name_after_folder(o.self.name, a->dir, err);
-    if (status != STATUS_OK) {
-        worker_dir_close(&dir);
-        return exit_code_of(status);
-    }
-    snprintf(o.dir, sizeof o.dir, "%s", dir.path);
-    o.self.key = dir.key;
-    o.self.fresh = dir.key_is_new;
-    log_set_name(o.self.name);
+    snprintf(session->dir, sizeof session->dir, "%s", dir.path);
+    session->self.key = dir.key;
+    session->self.fresh = dir.key_is_new;
+    log_set_name(session->self.name);
     enum exit_code code = train_run(&o, err);
     worker_dir_close(&dir);
     return code;

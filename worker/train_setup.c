@@ -18,7 +18,6 @@ void train_setup_init(struct trainer *t, const struct train_options *options)
 {
     memset(t, 0, sizeof *t);
     t->options = options;
-    t->reported_round = UINT64_MAX;
     layout_init(&t->layout);
 }
 
@@ -85,25 +84,13 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 
 /* --- on_config ---------------------------------------------------------------------------------------------------- */
 
-/* The address in a run folder may be stale, and another run may use it now. */
-static enum status check_run(const struct trainer *t, const uint8_t run_id[WIRE_UUID], struct err *err)
-{
-    static const uint8_t any[WIRE_UUID];
-    const struct train_options *o = t->options;
-    if (!memcmp(o->run_id, any, WIRE_UUID) || !memcmp(o->run_id, run_id, WIRE_UUID)) return STATUS_OK;
-    return err_set(err, STATUS_MISMATCH,
-                   "the coordinator of %s is not running, and its address now serves another "
-                   "run, %s: start the coordinator again, or join that run",
-                   o->run_dir, t->config.run.name);
-}
-
 static enum status read_config(struct trainer *t, const struct msg_config *m, struct err *err)
 {
     t->config = *t->options->local;
     t->sources = *t->options->sources;
     TRY(config_parse(&t->config, &t->sources, m->text, strlen(m->text), "configuration of the run", CONFIG_COORDINATOR,
                      err));
-    TRY(check_run(t, m->run_id, err));
+    TRY(worker_session_check_run(&t->options->session, m->run_id, t->config.run.name, err));
     TRY(device_share_take(&t->share, &t->config, &t->sources, err));
     return config_resolve(&t->config, &t->sources, err);
 }
@@ -220,13 +207,9 @@ static enum status build_all(struct trainer *t, const struct msg_config *config,
 enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err)
 {
     struct trainer *t = ctx;
-    enum status status = build_all(t, config, &t->host_err);
-    if (status != STATUS_OK) {
-        if (err) *err = t->host_err;
-        return status;
-    }
+    TRY(build_all(t, config, err));
     log_setup(t);
-    data_hash_start(&t->data_hash, &t->train, &t->val, t->options->dir, outer_loop_heartbeat(t->loop));
+    data_hash_start(&t->data_hash, &t->train, &t->val, t->options->session.dir, outer_loop_heartbeat(t->loop));
     uint32_t seq = t->config.model.block_size;
     *model = (struct outer_model){
         .config = &t->config,

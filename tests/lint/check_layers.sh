@@ -7,6 +7,8 @@
 set -euo pipefail
 
 table='
+include:
+
 common/base:
 common/os:          common/base
 common/tensor:      common/base common/os
@@ -34,7 +36,9 @@ worker/model:       common/base common/config common/tensor compress gpu worker/
 worker/replica:     common/base common/config common/os common/tensor gpu worker/inner worker/model
 worker/link:        common/base common/config common/os wire worker/sync
 worker/outer:       common/base common/config common/os common/tensor compress compress/topk wire gpu worker/sync worker/inner worker/replica worker/link
-worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer
+worker/session:     common/base common/config common/os wire worker/sync worker/link worker/outer
+worker/api:         include common/base common/config common/os common/tensor wire worker/model worker/replica worker/link worker/outer worker/session
+worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer worker/session
 
 coordinator/round:  common/base common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
@@ -44,8 +48,8 @@ coordinator/engine: common/base common/config common/os common/tensor compress w
 coordinator/report: common/base common/config common/os coordinator/engine
 coordinator:        common/base common/config common/os compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
 
-cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica coordinator coordinator/outer coordinator/ledger
-cli/launch:         common/base common/config common/os common/tensor wire wire/zmq worker worker/model worker/replica coordinator coordinator/outer cli
+cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger
+cli/launch:         common/base common/config common/os common/tensor wire wire/zmq worker worker/model worker/replica worker/session coordinator coordinator/outer cli
 '
 
 bad=0

@@ -265,6 +265,11 @@ const float *outer_loop_params(const struct outer_loop *loop)
     return loop->theta;
 }
 
+bool outer_loop_holds(const struct outer_loop *loop)
+{
+    return loop->configured && loop->sync.holds;
+}
+
 uint64_t outer_loop_version(const struct outer_loop *loop, uint32_t fragment)
 {
     return fragment < loop->n_fragments ? loop->sync.f[fragment].version : 0;

@@ -1,8 +1,8 @@
 /* The outer loop of one worker: joins the run, keeps theta at the versions of the run's log, makes and sends deltas,
  * and applies updates. It sees flat fp32 parameters and knows no model.
  *
- * It is event driven and single-threaded, without sockets, threads or clock. The trainer (worker/train.c), the
- * simulated cluster of the tests and embedding programs drive the same code.
+ * It is event driven and single-threaded, without sockets, threads or clock. The session of a worker
+ * (worker/session/worker_session.h) and the simulated cluster of the tests drive the same code.
  *
  *     loop:  outer_loop_on_message for every message that arrived; outer_loop_tick(now);
  *            switch (outer_loop_want()):
@@ -45,7 +45,7 @@ struct outer_part {
 struct outer_inner {
     void *ctx;
     /* Fills up to `cap` parts and returns their number, 0 on error. The bytes stay unchanged until the next training
-     * step, load or parts; evaluations do not change them. The total size is always the same. */
+     * step, load or parts; evaluations do not change them. */
     size_t (*parts)(void *ctx, struct outer_part *parts, size_t cap);
     /* Restores the concatenation of these parts. NULL, 0: resets the state to that of a new run. */
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);
@@ -155,6 +155,8 @@ const struct msg_eval *outer_loop_evaluation(const struct outer_loop *loop);
 /* Theta [n_params] at the versions held; NULL before the layout is known. Read-only. Updates change it: copy it when
  * training begins. */
 const float *outer_loop_params(const struct outer_loop *loop);
+/* Every fragment is loaded, at a version of the run's log. */
+bool outer_loop_holds(const struct outer_loop *loop);
 uint64_t outer_loop_version(const struct outer_loop *loop, uint32_t fragment);
 const struct outer_times *outer_loop_times(const struct outer_loop *loop);
 

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/log.h"
+#include "worker/session/session_impl.h"
 #include "worker/train_impl.h"
 
 static int lines;
@@ -53,16 +54,17 @@ static void test_skipped_steps_give_few_warnings(void **state)
 static void test_too_long_step_has_no_time(void **state)
 {
     (void)state;
-    static struct trainer t;
+    static struct worker_session session;
+    static struct trainer t = {.session = &session};
     static const double seconds[] = {0.25, 4200, 4300, 1e9};
     static const uint32_t expected[] = {250000, 4200000000, 0, 0};
     const struct step_note note = {.lr = 0.1};
     t.config.log.every_steps = 1000;
     for (int i = 0; i < 4; i++) {
         train_note_step(&t, &note, &(struct step_result){.tokens = 10, .compute_s = seconds[i]});
-        assert_int_equal(t.steps.end, i + 1);
-        assert_int_equal(t.steps.records[i].step.step_us, expected[i]);
-        assert_int_equal(t.steps.records[i].step.tokens, 10);
+        assert_int_equal(session.steps.end, i + 1);
+        assert_int_equal(session.steps.records[i].step.step_us, expected[i]);
+        assert_int_equal(session.steps.records[i].step.tokens, 10);
     }
 }
 

@@ -15,7 +15,7 @@
 
 #include "common/os/fileio.h"
 #include "tests/lib/store/tmpdir.h"
-#include "worker/worker_dir.h"
+#include "worker/session/worker_dir.h"
 
 static int held = -1; /* the lock as an earlier process holds it */
 

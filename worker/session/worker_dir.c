@@ -1,17 +1,20 @@
-#include "worker/worker_dir.h"
+#include "worker/session/worker_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "common/base/mem.h"
 #include "common/base/number.h"
+#include "common/base/text.h"
 #include "common/os/fileio.h"
 #include "common/os/temporary.h"
 
-enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64 };
+enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60 };
 
 static enum status key_make(struct worker_dir *d, const char *path, struct err *err)
 {
@@ -96,6 +99,45 @@ enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], st
         if (status != STATUS_EXISTS || given) return status;
     }
     return err_set(err, STATUS_EXISTS, "%d workers run in this folder already: give --dir and --name", NAMES_MAX);
+}
+
+enum status worker_name_check(const char *name, bool has_dir, struct err *err)
+{
+    if (!name[0] || strlen(name) >= WIRE_NAME_MAX)
+        return err_set(err, STATUS_INVALID, "--name must have 1 to %d bytes", WIRE_NAME_MAX - 1);
+    if (!text_is_clean(name, strlen(name), false))
+        return err_set(err, STATUS_INVALID, "--name must be UTF-8 without control characters");
+    if (!has_dir && strchr(name, '/'))
+        return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir too", name);
+    return STATUS_OK;
+}
+
+/* The last part of the folder's path, which is unique on this host. */
+static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, struct err *err)
+{
+    char path[PATH_MAX];
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    const char *slash = memrchr(dir, '/', n), *base = slash ? slash + 1 : dir;
+    n -= (size_t)(base - dir);
+    bool is_dots = !n || (n <= 2 && strspn(base, ".") == n);
+    if (is_dots && realpath(dir, path)) base = strrchr(path, '/') + 1, n = strlen(base);
+    if (n > FOLDER_NAME_MAX) n = FOLDER_NAME_MAX;
+    while (n && (base[n] & 0xc0) == 0x80) n--; /* cut before a UTF-8 character, not inside */
+    if (!n || !text_is_clean(base, n, false))
+        return err_set(err, STATUS_INVALID, "the name of the --dir folder is not a valid worker name: give --name too");
+    memcpy(name, base, n);
+    name[n] = '\0';
+    return STATUS_OK;
+}
+
+enum status worker_dir_open_named(struct worker_dir *d, const char *path, char name[WIRE_NAME_MAX], struct err *err)
+{
+    if (!path) return worker_dir_choose(d, name, err);
+    TRY(worker_dir_open(d, path, err));
+    enum status status = name[0] ? STATUS_OK : name_after_folder(name, path, err);
+    if (status != STATUS_OK) worker_dir_close(d);
+    return status;
 }
 
 void worker_dir_close(struct worker_dir *d)

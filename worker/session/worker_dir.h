@@ -1,6 +1,6 @@
 /* The folder of one worker: its key, its saved state, and a lock that keeps a second process out. */
-#ifndef WORKER_WORKER_DIR_H
-#define WORKER_WORKER_DIR_H
+#ifndef WORKER_SESSION_WORKER_DIR_H
+#define WORKER_SESSION_WORKER_DIR_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +24,12 @@ enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *
 /* Opens ./atoll-worker-NAME. If `name` is "", sets it to the first free of HOST, HOST-2, HOST-3, ... A given name is
  * kept. Errors as worker_dir_open. */
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err) MUST_CHECK;
+/* Opens `path` and, if `name` is "", names the worker after the folder; path NULL: worker_dir_choose. Errors as
+ * worker_dir_open. */
+enum status worker_dir_open_named(struct worker_dir *d, const char *path, char name[WIRE_NAME_MAX],
+                                  struct err *err) MUST_CHECK;
+/* INVALID: `name` is not a worker's name, or cannot name the folder and the worker has no --dir. */
+enum status worker_name_check(const char *name, bool has_dir, struct err *err) MUST_CHECK;
 /* Releases the lock. */
 void worker_dir_close(struct worker_dir *d);
 

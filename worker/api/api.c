@@ -1,0 +1,229 @@
+/* libatoll: the functions of include/atoll.h. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/hash.h"
+#include "common/base/mem.h"
+#include "common/config/config_keys.h"
+#include "wire/join_target.h"
+#include "worker/api/api_impl.h"
+
+enum { THREADS_USUAL = 8, MAX_WAIT_MIN_S = 5 };
+
+/* --- open and close ----------------------------------------------------------------------------------------------- */
+
+static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
+{
+    if (o->size != sizeof *o)
+        return err_set(err, STATUS_INVALID,
+                       "options.size is %zu, but %zu in this version of libatoll: compile with its atoll.h", o->size,
+                       sizeof *o);
+    if (o->max_wait_s && o->max_wait_s < MAX_WAIT_MIN_S)
+        return err_set(err, STATUS_INVALID, "options.max_wait_s must be 0, or %d or more", MAX_WAIT_MIN_S);
+    if (o->threads > POOL_THREADS_MAX)
+        return err_set(err, STATUS_INVALID, "options.threads must be 0 to %d", POOL_THREADS_MAX);
+    if (!o->state.save != !o->state.load)
+        return err_set(err, STATUS_INVALID, "options.state needs both functions, or none");
+    if (o->name) TRY(worker_name_check(o->name, o->dir != NULL, err));
+    TRY(api_take_tensors(a, o->tensors, o->n_tensors, err));
+    a->params = mem_alloc(a->own.n_params, sizeof *a->params);
+    if (!a->params)
+        return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)a->own.n_params * 4e-6);
+    a->train = o->train;
+    a->val = o->val;
+    a->state = o->state;
+    a->threads = o->threads ? o->threads : (uint32_t)pool_cores(THREADS_USUAL);
+    snprintf(a->devices, sizeof a->devices, "%s", o->devices ? o->devices : "cpu");
+    snprintf(a->options.self.name, sizeof a->options.self.name, "%s", o->name ? o->name : "");
+    a->options.max_wait_us = o->max_wait_s ? o->max_wait_s * UINT64_C(1000000) : UINT64_MAX;
+    a->options.max_wait_by = "max_wait_s";
+    a->options.host_ctx = a;
+    a->options.on_config = api_on_config;
+    return STATUS_OK;
+}
+
+static enum status take_target(struct atoll *a, const char *join, struct err *err)
+{
+    struct join_target target;
+    enum status status = join_target_find(&target, join, err);
+    if (status == STATUS_NOTFOUND)
+        return err_set(
+            err, STATUS_INVALID,
+            "options.join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
+    if (status != STATUS_OK && join) err_prefix(err, "join");
+    if (status == STATUS_OK) worker_session_set_target(&a->options, &target);
+    return status;
+}
+
+static enum status open_dir(struct atoll *a, const char *path, struct err *err)
+{
+    TRY(worker_dir_open_named(&a->dir, path, a->options.self.name, err));
+    a->dir_open = true;
+    snprintf(a->options.dir, sizeof a->options.dir, "%s", a->dir.path);
+    a->options.self.key = a->dir.key;
+    a->options.self.fresh = a->dir.key_is_new;
+    return STATUS_OK;
+}
+
+/* Errors of arguments and of the host come before the worker's folder is made. */
+static enum status open_all(struct atoll *a, const struct atoll_options *o, struct err *err)
+{
+    TRY(take_options(a, o, err));
+    TRY(take_target(a, o->join, err));
+    if (!a->options.run_dir[0]) {
+        enum status found = worker_session_resolve(&a->options, err);
+        if (found == STATUS_INVALID) return err->code = STATUS_CLOSED; /* the host name is unknown */
+        if (found != STATUS_AGAIN) TRY(found);
+    }
+    TRY(open_dir(a, o->dir, err));
+    a->finding_us = clock_monotonic_us();
+    enum status status = api_find(a, err);
+    if (status == STATUS_END) {
+        a->phase = API_DONE;
+        snprintf(a->text, sizeof a->text, "%s", err->msg);
+        return STATUS_OK;
+    }
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}
+
+static void free_all(struct atoll *a)
+{
+    worker_session_close(a->session);
+    if (a->dir_open) worker_dir_close(&a->dir);
+    api_model_finish(a);
+    explicit_bzero(&a->options.self.key, sizeof a->options.self.key);
+    mem_free(a);
+}
+
+enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *options, struct atoll_error *error)
+{
+    struct err err = {0};
+    *a_p = NULL;
+    api_log_init();
+    struct atoll *a = mem_alloc(1, sizeof *a);
+    if (!a) return api_refuse(error, ATOLL_NOMEM, "out of memory");
+    layout_init(&a->own);
+    layout_init(&a->layout);
+    enum status status = open_all(a, options, &err);
+    if (status == STATUS_OK) {
+        *a_p = a;
+        return ATOLL_OK;
+    }
+    free_all(a);
+    return api_error(error, status, &err);
+}
+
+enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val,
+                                 struct atoll_error *error)
+{
+    if (a->waited || a->phase == API_LEFT)
+        return api_refuse(error, ATOLL_ORDER, "atoll_set_data: call it before the first atoll_wait");
+    a->train = *train;
+    a->val = val ? *val : (struct atoll_data){0};
+    return ATOLL_OK;
+}
+
+void atoll_leave(struct atoll *a, const char *text)
+{
+    if (a->phase == API_LEFT) return;
+    if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
+    a->phase = API_LEFT;
+    a->round.open = a->evaluating = false;
+    if (a->session) worker_session_disconnect(a->session);
+}
+
+void atoll_close(struct atoll *a)
+{
+    if (!a) return;
+    if (a->phase == API_JOINED) atoll_leave(a, "closed");
+    free_all(a);
+}
+
+/* --- what the caller asks ----------------------------------------------------------------------------------------- */
+
+const char *atoll_version(void)
+{
+    return ATOLL_VERSION;
+}
+
+float *atoll_params(struct atoll *a)
+{
+    return a->params;
+}
+
+uint64_t atoll_n_params(const struct atoll *a)
+{
+    return a->own.n_params;
+}
+
+const char *atoll_text(struct atoll *a)
+{
+    if (a->phase == API_FAILED) return a->failure.msg;
+    if (a->phase == API_JOINED) {
+        uint64_t now = clock_monotonic_us();
+        char others[WIRE_TEXT_MAX];
+        heartbeat_waiting_for(outer_loop_heartbeat(a->loop), now, others);
+        snprintf(a->text, sizeof a->text, "%.600s%s%s", outer_loop_text(a->loop, now),
+                 others[0] ? "; the run waits for " : "", others);
+    }
+    return a->text;
+}
+
+/* Hash of the run's parameters; computed again only if their versions changed. */
+static uint64_t theta_hash(struct atoll *a, uint64_t *round_p)
+{
+    uint64_t versions = 0, oldest = UINT64_MAX;
+    if (!a->configured || !outer_loop_holds(a->loop)) return 0;
+    for (uint32_t i = 0; i < a->layout.n_fragments; i++) {
+        uint64_t version = outer_loop_version(a->loop, i);
+        versions = hash_mix(versions, version);
+        if (version < oldest) oldest = version;
+    }
+    if (!a->theta_hash || versions != a->hashed_versions)
+        a->theta_hash = layout_theta_hash(&a->layout, outer_loop_params(a->loop));
+    a->hashed_versions = versions;
+    *round_p = oldest;
+    return a->theta_hash;
+}
+
+void atoll_get_info(struct atoll *a, struct atoll_info *info)
+{
+    *info = (struct atoll_info){0};
+    snprintf(info->name, sizeof info->name, "%s", a->options.self.name);
+    if (a->configured) {
+        snprintf(info->run, sizeof info->run, "%s", a->config.run.name);
+        snprintf(info->method, sizeof info->method, "%s", config_method_name(a->config.train.method));
+        snprintf(info->family, sizeof info->family, "%.31s", a->config.model.family);
+    }
+    if (!a->session) return;
+    const struct outer_times *times = outer_loop_times(a->loop);
+    worker_session_bytes(a->session, &info->bytes_up, &info->bytes_down);
+    info->rtt_us = heartbeat_rtt_us(outer_loop_heartbeat(a->loop));
+    info->connected = worker_session_connected(a->session);
+    info->theta_hash = theta_hash(a, &info->round);
+    info->compute_s = times->compute_s;
+    info->compress_s = times->compress_s;
+    info->send_s = times->send_s;
+    info->wait_s = times->wait_s;
+    info->apply_s = times->apply_s;
+}
+
+enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap, struct atoll_error *error)
+{
+    char value[CONFIG_VALUE_MAX];
+    if (!a->configured)
+        return api_refuse(error, ATOLL_ORDER,
+                          "atoll_setting: the run's configuration has not arrived: call atoll_wait");
+    const char *dot = strchr(key, '.');
+    int index = dot ? config_key_find(key, (size_t)(dot - key), dot + 1, strlen(dot + 1)) : -1;
+    if (index < 0)
+        return api_refuse(error, ATOLL_INVALID, "the run has no setting %.80s: see `atoll config help`", key);
+    config_value_text(&a->config, index, value);
+    if (strlen(value) >= cap)
+        return api_refuse(error, ATOLL_INVALID, "%.80s has %zu bytes, more than the caller's %zu", key, strlen(value),
+                          cap);
+    memcpy(out, value, strlen(value) + 1);
+    return ATOLL_OK;
+}

@@ -1,0 +1,104 @@
+/* Internals of the library, shared by its files only:
+ *   api.c         open, close, what the caller asks
+ *   api_wait.c    waiting, connecting
+ *   api_round.c   rounds, evaluations
+ *   api_model.c   configuration -> layout of the run; the caller's tensors in it
+ *   api_status.c  errors of the library
+ *   api_tokens.c  token shards */
+#ifndef WORKER_API_API_IMPL_H
+#define WORKER_API_API_IMPL_H
+
+#include "common/base/pool.h"
+#include "common/base/text.h"
+#include "common/config/config.h"
+#include "common/tensor/layout.h"
+#include "include/atoll.h"
+#include "worker/session/worker_dir.h"
+#include "worker/session/worker_session.h"
+
+enum { API_LINE_MAX = 2 * WIRE_TEXT_MAX + 320 };
+
+enum api_phase {
+    API_FINDING, /* looks for the coordinator's address */
+    API_JOINED,  /* has a session; outer_loop_want says what to do */
+    API_DONE,
+    API_FAILED, /* `failure` says why */
+    API_LEFT,
+};
+
+/* The round in training. */
+struct api_round {
+    bool open; /* from atoll_begin to atoll_push */
+    uint64_t number;
+    uint32_t steps, done;       /* inner steps of the round, told so far */
+    uint64_t samples;           /* taken */
+    double position, rate;      /* of the first step; per step */
+    uint64_t tokens, known;     /* of all steps; of those whose loss is known */
+    double loss_sum;            /* nats, over `known` tokens */
+    uint64_t compute_us;        /* sum of the steps */
+    uint64_t place_us, last_us; /* duration of placing the parameters; time of the last step */
+};
+
+struct atoll {
+    struct worker_dir dir;
+    bool dir_open;
+    struct worker_session_options options;
+    struct worker_session *session; /* NULL while API_FINDING */
+    struct outer_loop *loop;        /* of the session */
+    enum api_phase phase;
+    bool waited; /* atoll_wait was called */
+    struct err failure;
+    char text[API_LINE_MAX];
+    uint64_t finding_us, find_us; /* start of API_FINDING, next attempt */
+
+    struct layout own; /* the caller's tensors in its order, without fragments; flags in `means` */
+    float *params;     /* [own.n_params] */
+    struct atoll_data train, val;
+    struct atoll_state state;
+    char devices[WIRE_NAME_MAX];
+    uint32_t threads;
+
+    /* Once the configuration arrived: */
+    bool configured;
+    struct config config;
+    struct config_sources sources;
+    struct layout layout; /* of the run */
+    uint32_t *place;      /* [own.n_tensors]: the run's index of each tensor */
+    float *ordered;       /* [n_params] in the run's order; NULL: the caller's order is the same */
+    struct pool *pool;
+    char *model_text; /* config.json */
+
+    struct api_round round;
+    bool evaluating;
+    uint64_t steps_done;                  /* in this process; selects the steps to log */
+    uint64_t theta_hash, hashed_versions; /* cached for atoll_get_info */
+};
+
+/* --- api_status.c --- */
+/* Fills *error (may be NULL) and returns its status. "--dir" and the like become "dir": a program has no flags. */
+enum atoll_status api_error(struct atoll_error *error, enum status status, const struct err *err);
+enum atoll_status api_refuse(struct atoll_error *error, enum atoll_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The library is silent until atoll_set_log. */
+void api_log_init(void);
+
+/* --- api_model.c --- */
+/* Copies the caller's tensors to a->own. INVALID, NOMEM. */
+enum status api_take_tensors(struct atoll *a, const struct atoll_tensor *tensors, uint32_t n,
+                             struct err *err) MUST_CHECK;
+/* worker_session_options.on_config; ctx is the struct atoll. */
+enum status api_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
+void api_model_finish(struct atoll *a);
+/* Copies the run's parameters held here to a->params. */
+void api_take_params(struct atoll *a);
+/* a->params in the order of the run. */
+const float *api_run_params(struct atoll *a);
+
+/* --- api_wait.c --- */
+/* One attempt to find the coordinator and to start to connect. AGAIN: later, and a->text says what is missing; END:
+ * the run is complete. */
+enum status api_find(struct atoll *a, struct err *err) MUST_CHECK;
+/* Ends the session: the caller cannot continue. Returns the status of `err`. */
+enum atoll_status api_fail(struct atoll *a, enum status status, const struct err *err, struct atoll_error *error);
+
+#endif

@@ -1,0 +1,93 @@
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "worker/api/api_impl.h"
+
+static enum atoll_status status_of(enum status status)
+{
+    switch (status) {
+    case STATUS_OK: return ATOLL_OK;
+    case STATUS_INVALID:
+    case STATUS_CORRUPT:
+    case STATUS_NOTFOUND:
+    case STATUS_EXISTS:
+    case STATUS_MISMATCH:
+    case STATUS_LIMIT:
+    case STATUS_UNSUPPORTED: return ATOLL_INVALID;
+    case STATUS_REFUSED: return ATOLL_REFUSED;
+    case STATUS_AGAIN:
+    case STATUS_CLOSED:
+    case STATUS_INTERRUPTED: return ATOLL_UNREACHABLE;
+    case STATUS_NONFINITE: return ATOLL_NONFINITE;
+    case STATUS_NOMEM: return ATOLL_NOMEM;
+    case STATUS_IO:
+    case STATUS_FULL: return ATOLL_IO;
+    case STATUS_END:
+    case STATUS_STATE: break;
+    }
+    return ATOLL_FAILED;
+}
+
+static void drop_dashes(char *text, const char *flag)
+{
+    for (char *at = text; (at = strstr(at, flag));) memmove(at, at + 2, strlen(at + 2) + 1);
+}
+
+enum atoll_status api_error(struct atoll_error *error, enum status status, const struct err *err)
+{
+    enum atoll_status code = status_of(status);
+    if (!error || code == ATOLL_OK) return code;
+    error->status = code;
+    snprintf(error->text, sizeof error->text, "%s", err->msg[0] ? err->msg : status_text(status));
+    drop_dashes(error->text, "--dir");
+    drop_dashes(error->text, "--name");
+    return code;
+}
+
+enum atoll_status api_refuse(struct atoll_error *error, enum atoll_status status, const char *fmt, ...)
+{
+    if (!error) return status;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(error->text, sizeof error->text, fmt, args);
+    va_end(args);
+    error->status = status;
+    return status;
+}
+
+/* --- log ---------------------------------------------------------------------------------------------------------- */
+
+static void (*caller_log)(void *ctx, enum atoll_log_level level, const char *line);
+static void *caller_ctx;
+static atomic_bool log_chosen;
+
+static void drop(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx, (void)level, (void)line;
+}
+
+static void forward(void *ctx, enum log_level level, const char *line)
+{
+    (void)ctx;
+    if (level <= LOG_DEBUG) caller_log(caller_ctx, (enum atoll_log_level)level, line);
+}
+
+void api_log_init(void)
+{
+    if (!atomic_exchange(&log_chosen, true)) log_set_sink(drop, NULL);
+}
+
+/* The sink is called under the log's lock, which log_set_sink takes: no thread is in `forward` while the pair changes.
+ */
+void atoll_set_log(void (*log)(void *ctx, enum atoll_log_level level, const char *line), void *ctx)
+{
+    atomic_store(&log_chosen, true);
+    log_set_sink(drop, NULL);
+    caller_log = log;
+    caller_ctx = ctx;
+    if (log) log_set_sink(forward, NULL);
+    log_set_level(log ? LOG_DEBUG : LOG_ERROR);
+}
