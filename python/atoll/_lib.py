@@ -228,7 +228,7 @@ def _candidates() -> list[str]:
     root = _checkout()
     if root:
         places.append(root / "build" / "lib" / "libatoll.so")
-    return [str(p) for p in places if p.is_file()] + ["libatoll.so.1", "libatoll.so"]
+    return [str(p) for p in places if p.is_file()] + ["libatoll.so.0", "libatoll.so"]
 
 
 def program(name: str) -> str:
@@ -315,7 +315,10 @@ _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 @_Log
 def _on_log(_ctx: object, level: int, line: bytes) -> None:
-    logger.log(_LEVELS[level], line.decode(errors="replace"))
+    text = line.decode(errors="replace")
+    if text.startswith("step "):  # the program prints its own steps
+        level = 3
+    logger.log(_LEVELS[level], text)
 
 
 class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -20,7 +20,7 @@ _HASHED = 32  # samples of a data set that its hash covers
 
 
 class Tokens(Sequence):  # type: ignore[type-arg]
-    """Token shards of `atoll prepare` as a data set: item i is (x, y), two int64 arrays [block_size], y one token ahead.
+    """Token shards of `atoll prepare` as a data set: item i is (x, y), int64 arrays [block_size], y one token ahead.
 
     pattern: the files, for example "data/train_*.bin". block_size: tokens of a sample. Raises InvalidError or Error.
     """

@@ -14,7 +14,7 @@ _LOADABLE = (".json", ".txt", ".model", ".jinja")
 
 
 def given_files(files: Any) -> dict[str, bytes]:
-    """files=: a folder, a dict of name -> bytes or text, an object with save_pretrained (a tokenizer), or a list of these."""
+    """files=: a folder, a dict of name -> bytes or text, a tokenizer (has save_pretrained), or a list of these."""
     if files is None:
         return {}
     if isinstance(files, Mapping) and not hasattr(files, "save_pretrained"):

@@ -1,9 +1,9 @@
 """The program's own state as bytes: inner optimizer, schedulers, random numbers.
 
 Format: the magic, the length of a JSON header (8 bytes, little-endian), the header, then the raw bytes of all arrays.
-In the header a JSON object has one key, the kind of the value: {"map": {...}}, {"pairs": [[k, v], ...]}, {"tuple": [...]},
-{"counter": [[k, v], ...]}, {"bytes": [offset, size]}, {"torch", "numpy" or "scalar": [dtype, shape, offset, size]}.
-Numbers, texts, lists, true, false and null stand for themselves. Reading executes nothing.
+In the header a JSON object has one key, the kind of the value: {"map": {...}}, {"pairs": [[k, v], ...]},
+{"tuple": [...]}, {"counter": [[k, v], ...]}, {"bytes": [offset, size]}, and "torch", "numpy" or "scalar": [dtype,
+shape, offset, size]. Numbers, texts, lists, true, false and null stand for themselves. Reading executes nothing.
 """
 
 from __future__ import annotations

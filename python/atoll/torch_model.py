@@ -137,7 +137,8 @@ class TorchModel:
         self.files = model_files(self.module)
         cuda = sorted({t.device for _, t, _ in self._entries if t.device.type == "cuda"}, key=str)
         self.is_cuda = bool(cuda)
-        self.devices = ", ".join(f"{d} {torch.cuda.get_device_name(d)}" for d in cuda) or str(self._entries[0][1].device)
+        names_of_cuda = ", ".join(f"{d} {torch.cuda.get_device_name(d)}" for d in cuda)
+        self.devices = names_of_cuda or str(self._entries[0][1].device)
         self._streams = {d: torch.cuda.Stream(d) for d in cuda}
         self._slices: list[torch.Tensor] = []
         self._registered: int | None = None

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _lib
 from .batches import count_tokens, describe
+from .notes import StepNotes, detached
 from .ranks import Ranks, ranks
 from .state import State, get_random, read, set_random, write
 
@@ -28,54 +29,6 @@ def _undivided(function: Any) -> Any:
     """Keeps torch.compile from looking into a hook."""
     torch = sys.modules.get("torch")
     return torch.compiler.disable(function) if torch else function
-
-
-class _Notes:
-    """What the program noted for one step: losses (nats per token) and tokens, as numbers or as tensors on a device."""
-
-    def __init__(self) -> None:
-        self.losses: list[tuple[Any, Any]] = []  # loss, tokens of its batch
-        self.tokens: Any = 0
-        self.step_us, self.lr, self.grad_norm = 0, math.nan, math.nan
-        self._host: Any = None
-        self._event: Any = None
-
-    def send(self) -> None:
-        """Starts to copy what is on a device to host memory. It does not wait for the device."""
-        tensors = [v for pair in self.losses for v in pair] + [self.tokens]
-        device = next((v.device for v in tensors if hasattr(v, "device") and v.device.type == "cuda"), None)
-        if device is None:
-            return
-        import torch
-
-        total = self._total()
-        sums = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in (*total, self.tokens)])
-        self._host = torch.empty(3, dtype=torch.float64, pin_memory=True)
-        self._host.copy_(sums, non_blocking=True)
-        self._event = torch.cuda.Event()
-        self._event.record(torch.cuda.current_stream(device))
-
-    def _total(self) -> tuple[Any, Any]:
-        loss_sum: Any = 0.0
-        tokens: Any = 0
-        for loss, weight in self.losses:
-            value = loss if hasattr(loss, "device") and loss.device.type == "cuda" else float(loss)
-            loss_sum, tokens = loss_sum + value * weight, tokens + weight
-        return loss_sum, tokens
-
-    def read(self) -> tuple[int, float]:
-        """Tokens, and the loss (NaN: not known)."""
-        if self._event is not None:
-            self._event.synchronize()
-            loss_sum, weight, tokens = self._host.tolist()
-        else:
-            (loss_sum, weight), tokens = self._total(), self.tokens
-        loss = float(loss_sum) / float(weight) if self.losses and weight else math.nan
-        return int(tokens), loss if math.isfinite(loss) else math.nan
-
-    @property
-    def on_device(self) -> bool:
-        return self._event is not None
 
 
 class Worker:
@@ -92,7 +45,7 @@ class Worker:
             out. They are updated in place.
         optimizer: a torch optimizer, or a list of them (the last one's step counts). Its `step` is hooked, and its
             state is saved. None: the program calls worker.step().
-        join: the coordinator's join line, a file with it, or a run folder on this machine. None: the variable ATOLL_JOIN.
+        join: the coordinator's join line, a file with it, or a run folder on this machine. None: ATOLL_JOIN.
         every: inner steps between two sync points. None: the run's train.sync_every; another number: ValueError.
         dir: the worker's own folder, with its key and its saved state. None: ./atoll-worker-NAME.
         name: unique in the run. None: that of `dir`, or the host's.
@@ -149,7 +102,7 @@ class Worker:
         self._micro = 0  # batches since the last step
         self._per_step = 0  # batches of one step; 0: the program draws its own samples
         self._fetched, self._samples_taken = True, 0
-        self._notes, self._late = _Notes(), None  # type: ignore[var-annotated]
+        self._notes, self._late = StepNotes(), None  # type: ignore[var-annotated]
         self._round_tokens, self._round_loss, self._told_tokens = 0, 0.0, 0
         self._error: BaseException | None = None
         self._step_started = self._round_started = time.perf_counter()
@@ -206,8 +159,8 @@ class Worker:
         if self._optimizers:
             if not hasattr(self._optimizers[-1], "register_step_post_hook"):
                 raise TypeError(
-                    f"{type(self._optimizers[-1]).__name__} is no torch optimizer: leave it out, give it in state=, and "
-                    "call worker.step()"
+                    f"{type(self._optimizers[-1]).__name__} is no torch optimizer: give it in state= instead, and call "
+                    "worker.step()"
                 )
             self._hooks.append(self._optimizers[-1].register_step_post_hook(_undivided(self._on_optimizer_step)))
         outer = getattr(self._model, "outer", None)
@@ -270,7 +223,7 @@ class Worker:
         if tokens is not None:
             self._notes.tokens = tokens
         if loss is not None:
-            self._notes.losses = [(_detached(loss), max(1, int(self._notes.tokens)))]
+            self._notes.losses = [(detached(loss), max(1, int(self._notes.tokens)))]
         if lr is not None:
             self._notes.lr = float(lr)
         if grad_norm is not None:
@@ -280,7 +233,7 @@ class Worker:
         return not self._done
 
     def loss(self, loss: Any) -> Any:
-        """Notes the loss of a batch (nats per token, mean), for the metrics, and returns it. It does not wait for a GPU.
+        """Notes the loss of a batch (nats per token, mean) for the metrics, and returns it. It waits for no GPU.
 
         Losses of Hugging Face models (output.loss) are noted without it.
         """
@@ -302,7 +255,7 @@ class Worker:
         indices = self._indices.reshape(-1)  # type: ignore[union-attr]
         if self._samples_taken + n > len(indices):
             raise _lib.Error(
-                f"this round has {len(indices) - self._samples_taken} samples left, and {n} are asked for: a step takes "
+                f"this round has {len(indices) - self._samples_taken} samples left, fewer than {n}: a step takes "
                 f"{self._round.step_samples} (train.batch_size x train.grad_accum)"
             )
         self._samples_taken += n
@@ -326,7 +279,7 @@ class Worker:
 
     @property
     def position(self) -> float:
-        """Position of the next step in the schedule of the run, in inner steps: for learning rates by worker.position."""
+        """Position of the next step in the schedule of the run, in inner steps: learning rates may follow it."""
         return self._round.position + self._steps * self._round.position_rate
 
     def info(self) -> _lib.Info:
@@ -427,7 +380,7 @@ class Worker:
     _batch_tokens: Any = 1
 
     def _note_loss(self, loss: Any) -> None:
-        self._notes.losses.append((_detached(loss), self._batch_tokens if self._batch_tokens is not None else 1))
+        self._notes.losses.append((detached(loss), self._batch_tokens if self._batch_tokens is not None else 1))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -440,11 +393,11 @@ class Worker:
             raise _lib.Error("a step came before the first batch: call worker.begin() before the loop")
         if self._per_step and self._micro != self._per_step:
             raise ValueError(
-                f"optimizer.step() after {self._micro} batches: the run's step takes {self._round.step_samples} samples "
+                f"a step after {self._micro} batches: the run's step takes {self._round.step_samples} samples "
                 f"(train.batch_size x train.grad_accum), which are {self._per_step} batches of this size"
             )
         now = time.perf_counter()
-        notes, self._notes = self._notes, _Notes()
+        notes, self._notes = self._notes, StepNotes()
         notes.step_us = max(1, int((now - self._step_started) * 1e6))
         notes.send()
         self._step_started, self._micro = now, 0
@@ -519,7 +472,6 @@ class Worker:
         if error:
             raise error
         if self._dropped:
-            logger.info("left round %d: the run continued without this worker", self._round.round + 1)
             return b"dropped"
         self._model.read()
         try:
@@ -607,7 +559,7 @@ class Worker:
         self._round = _lib.Round(packed[0], packed[1], packed[2], float(position[0]), float(position[1]), packed[3])
         self._indices, self._samples_taken, self._micro, self._steps = None, 0, 0, 0
         self._round_tokens, self._round_loss, self._told_tokens = 0, 0.0, 0
-        self._notes, self._late, self._dropped, self._begun = _Notes(), None, False, True
+        self._notes, self._late, self._dropped, self._begun = StepNotes(), None, False, True
         self._step_started = self._round_started = time.perf_counter()
         if first:
             self._check_every()
@@ -617,10 +569,12 @@ class Worker:
     def _check_every(self) -> None:
         run = int(self._on_rank0(lambda: self.setting("train.sync_every").encode()))
         if self._every is not None and self._every != run:
-            raise ValueError(f"every={self._every}, but the run's train.sync_every is {run}: leave `every` out, or give {run}")
+            raise ValueError(
+                f"every={self._every}, but the run's train.sync_every is {run}: leave `every` out, or give {run}"
+            )
 
     def _advance_schedulers(self) -> None:
-        """A worker that joins later starts its schedulers, which step once per optimizer step, at the run's position."""
+        """A worker that joins later starts its schedulers at the run's position: they step once per optimizer step."""
         torch = sys.modules.get("torch")
         for scheduler in self._objects if torch else ():
             if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):  # type: ignore[union-attr]
@@ -649,10 +603,6 @@ class Worker:
         total = self._ranks.sums(np.append(sums, tokens))
         if self._a:
             self._a.evaluated(np.ascontiguousarray(total[:-1]), int(total[-1]))
-
-
-def _detached(loss: Any) -> Any:
-    return loss.detach() if hasattr(loss, "detach") else loss
 
 
 def _megabytes(n: int) -> str:
