@@ -5,14 +5,14 @@ set -euo pipefail
 
 copy=$(mktemp -d "${TMPDIR:-/tmp}/atoll-lint.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
-cp -R common compress wire gpu worker coordinator cli "$copy"
-mkdir -p "$copy/tests"
+cp -R common compress wire gpu worker coordinator cli python examples "$copy"
+mkdir -p "$copy/tests/python"
 cp -R tests/lint "$copy/tests"
 cd "$copy"
 bad=0
 
 declare -A before=() # the output of each check for the unchanged sources
-for check in layers pure banned length; do before[$check]=$(bash "tests/lint/check_$check.sh" 2>&1 || true); done
+for check in layers pure banned length python; do before[$check]=$(bash "tests/lint/check_$check.sh" 2>&1 || true); done
 
 # breach CHECK FILE LINE EXPECTED: CHECK prints EXPECTED if LINE is added to FILE, and not before.
 breach() {
@@ -49,6 +49,8 @@ breach length wire/frame.c "$(printf '// %0120d' 0)" 'characters, at most 120'
 breach length wire/frame.c "$(printf '{\n'; printf '    ;\n%.0s' {1..71}; printf '}')" 'a function of 71 lines'
 breach length wire/frame.c "$(printf '\n%.0s' {1..600}; echo '//')" 'lines, at most 600'
 breach length cli/round.c '//' 'round.c: two files have this name'
+breach python python/atoll/programs.py "$(printf '# %0120d' 0)" 'characters, at most 120'
+breach python examples/gpt2.py 'def f(:' 'examples/gpt2.py:'
 mkdir cli/many
 for n in {1..30}; do echo >"cli/many/many_$n.txt"; done
 breach length cli/many/more.txt 'x' 'cli/many: 31 files'

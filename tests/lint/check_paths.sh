@@ -4,7 +4,7 @@ set -euo pipefail
 
 bad=0
 # shellcheck disable=SC2016 # back quotes of Markdown
-names=$(grep -oE '`(common|wire|compress|gpu|worker|coordinator|cli|configs|tests|docs)/[^`*{]*`' ARCHITECTURE.md | tr -d '`' | sort -u)
+names=$(grep -oE '`(include|python|examples|common|wire|compress|gpu|worker|coordinator|cli|configs|tests|docs)/[^`*{]*`' ARCHITECTURE.md | tr -d '`' | sort -u)
 while IFS= read -r name; do
     file=${name%%:*} function=${name#*: }
     if [[ ! -e $file ]]; then
