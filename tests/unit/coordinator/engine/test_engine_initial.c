@@ -56,7 +56,7 @@ static void open_run(void)
 
 static void close_run(void)
 {
-    tmpdir_clear(tmpdir_path("init"));
+    if (file_exists(tmpdir_path("init"))) tmpdir_clear(tmpdir_path("init"));
     rig_close(&rig);
 }
 
