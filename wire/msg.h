@@ -60,7 +60,8 @@ enum wire_lane { WIRE_CONTROL, WIRE_BULK };
     X(STATUS, 20, CONTROL, W)                                                                                          \
     X(STATUS_REPLY, 21, CONTROL, C)                                                                                    \
     X(ENROL, 22, CONTROL, W)                                                                                           \
-    X(ENROLLED, 23, CONTROL, C)
+    X(ENROLLED, 23, CONTROL, C)                                                                                        \
+    X(UPLOAD, 24, CONTROL, C)
 
 enum msg_type {
 #define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
@@ -109,7 +110,8 @@ enum worker_state {
     WORKER_FINISHED,
 };
 
-enum object_kind { OBJECT_DELTA, OBJECT_UPDATE, OBJECT_SNAPSHOT };
+/* INITIAL: the model that a run of model.family external starts from (wire/initial.h). */
+enum object_kind { OBJECT_DELTA, OBJECT_UPDATE, OBJECT_SNAPSHOT, OBJECT_INITIAL };
 
 struct wire_range {
     uint64_t start, count; /* training: positions in the endless sample order, epoch = position / n_samples */
@@ -256,7 +258,7 @@ struct msg_get {
 struct msg_chunk {
     uint8_t kind; /* enum object_kind */
     uint32_t fragment;
-    uint64_t key; /* round of a delta, version of an update or snapshot */
+    uint64_t key; /* round of a delta, version of an update or snapshot, msg_upload.upload of an initial model */
     uint64_t offset, total;
     uint32_t crc; /* crc32c of these bytes */
     const uint8_t *data;
@@ -313,6 +315,13 @@ struct msg_enrolled {
     uint8_t key[WIRE_KEY]; /* of ENROL */
 };
 
+/* The run has no model yet. The answer to JOIN: send the initial model, or wait. */
+struct msg_upload {
+    uint64_t upload;          /* key of the CHUNKs; 0: another worker uploads it, send JOIN again later */
+    uint64_t have, upto;      /* bytes received from the start; bytes below `upto` may be sent */
+    char text[WIRE_TEXT_MAX]; /* what the worker waits for if upload is 0 */
+};
+
 struct msg {
     enum msg_type type;
     union {
@@ -338,6 +347,7 @@ struct msg {
         struct msg_status_reply status_reply;
         struct msg_enrol enrol;
         struct msg_enrolled enrolled;
+        struct msg_upload upload;
     };
 };
 

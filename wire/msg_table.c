@@ -187,7 +187,7 @@ static const struct field get[] = {
     END,
 };
 static const struct field chunk[] = {
-    U8(msg_chunk, kind, OBJECT_DELTA, OBJECT_SNAPSHOT),
+    U8(msg_chunk, kind, OBJECT_DELTA, OBJECT_INITIAL),
     U32_IN(msg_chunk, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
     U64(msg_chunk, key),
     U64(msg_chunk, offset),
@@ -221,6 +221,9 @@ static const struct field status[] = {END};
 static const struct field status_reply[] = {TEXT(msg_status_reply, json, WIRE_STATUS_MAX - 1), END};
 static const struct field enrol[] = {KEY(msg_enrol, key), LINE(msg_enrol, name, 1), END};
 static const struct field enrolled[] = {KEY(msg_enrolled, key), END};
+static const struct field upload[] = {
+    U64(msg_upload, upload), U64(msg_upload, have), U64(msg_upload, upto), REMARK(msg_upload, text), END,
+};
 
 /* A range whose end does not fit in 64 bits would wrap in every later sum. */
 static bool range_wraps(uint64_t start, uint64_t count)
@@ -288,6 +291,7 @@ const struct msg_spec *msg_spec_of(unsigned type)
         [MSG_STATUS_REPLY] = {status_reply, NULL},
         [MSG_ENROL] = {enrol, NULL},
         [MSG_ENROLLED] = {enrolled, NULL},
+        [MSG_UPLOAD] = {upload, NULL},
     };
     bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
     return known ? &specs[type] : NULL;

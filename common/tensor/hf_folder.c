@@ -17,7 +17,7 @@
 #include "common/tensor/safetensors.h"
 
 static const char prefix[] = "transformer.", model_file[] = "model.safetensors";
-static const char index_file[] = "model.safetensors.index.json";
+static const char index_file[] = "model.safetensors.index.json", adapter_file[] = "adapter_model.safetensors";
 
 /* --- loading ------------------------------------------------------------------------------------------------------ */
 
@@ -93,8 +93,10 @@ static enum status load_file(const char *path, struct loading *f, struct err *er
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < st.n; i++) {
         const struct safetensors_entry *e = &st.entries[i];
-        const char *name = strncmp(e->name, prefix, sizeof prefix - 1) ? e->name : e->name + sizeof prefix - 1;
-        int at = layout_find(layout, name);
+        const char *name = e->name;
+        int at = layout_find(layout, name); /* a program's layout may have the prefix */
+        if (at < 0 && !strncmp(name, prefix, sizeof prefix - 1)) name += sizeof prefix - 1;
+        if (at < 0) at = layout_find(layout, name);
         if (at < 0 && is_ignored(name)) continue;
         if (at < 0 && is_head(name)) {
             snprintf(f->head, sizeof f->head, "%s", path);
@@ -240,7 +242,7 @@ enum status hf_folder_check(const char *folder, struct err *err)
 {
     struct stat st;
     char latest[64];
-    if (holds(folder, model_file) || holds(folder, index_file)) return STATUS_OK;
+    if (holds(folder, model_file) || holds(folder, index_file) || holds(folder, adapter_file)) return STATUS_OK;
     if (stat(folder, &st))
         return errno == ENOENT ? err_set(err, STATUS_INVALID, "folder %.300s does not exist", folder)
                                : err_set(err, STATUS_INVALID, "cannot examine %.300s: %s", folder, strerror(errno));
@@ -265,6 +267,8 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
     f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
     if (!f.seen) return err_set(err, STATUS_NOMEM, "no memory to load %s", folder);
     enum status status;
+    if (!file_exists(whole) && !file_exists(index) && holds(folder, adapter_file))
+        snprintf(whole, sizeof whole, "%s/%s", folder, adapter_file); /* as PEFT saves an adapter */
     if (!file_exists(whole) && file_exists(index))
         status = load_index(folder, index, &f, err);
     else
@@ -279,16 +283,29 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
+/* PEFT loads an adapter from adapter_model.safetensors. */
+static enum status link_adapter(const char *tmp, const struct layout *layout, const float *theta, struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    struct err why = {0};
+    if (!holds(tmp, HF_FILES_ADAPTER)) return STATUS_OK;
+    snprintf(path, sizeof path, "%s/%s", tmp, adapter_file);
+    enum status status = file_link(path, model_file, &why);
+    if (status == STATUS_UNSUPPORTED) return safetensors_write_theta(path, layout, theta, err);
+    return status == STATUS_OK ? status : err_set(err, status, "%s", why.msg);
+}
+
 static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
                                const char *config_json, const char *files, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     TRY(dir_make(tmp, err));
     snprintf(path, sizeof path, "%s/config.json", tmp);
-    TRY(file_write(path, config_json, strlen(config_json), err));
-    if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL, err));
+    if (*config_json) TRY(file_write(path, config_json, strlen(config_json), err));
+    if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL | (*config_json ? 0 : HF_FILES_CONFIGS), err));
     snprintf(path, sizeof path, "%s/%s", tmp, model_file);
-    return safetensors_write_theta(path, layout, theta, err);
+    TRY(safetensors_write_theta(path, layout, theta, err));
+    return link_adapter(tmp, layout, theta, err);
 }
 
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,

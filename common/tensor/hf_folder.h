@@ -28,7 +28,9 @@ enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err
  * - NONFINITE: a tensor holds NaN or infinity. Also CORRUPT, UNSUPPORTED, NOTFOUND, IO, NOMEM. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and the files of common/tensor/hf_files.h that the folder `files`
- * has (NULL: none). The folder is written beside its place and renamed, so it is never incomplete; an existing one is
+ * has (NULL: none). config_json "": config.json and adapter_config.json are copied from `files`, too. With an
+ * adapter_config.json, adapter_model.safetensors is a link to model.safetensors, so that PEFT loads the folder. The
+ * folder is written beside its place and renamed, so it is never incomplete; an existing one is
  * replaced. */
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
                             const char *config_json, const char *files, struct err *err) MUST_CHECK;

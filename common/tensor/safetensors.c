@@ -221,7 +221,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
 }
 
-static uint64_t tensor_bytes(const struct safetensors_tensor *t)
+uint64_t safetensors_tensor_bytes(const struct safetensors_tensor *t)
 {
     uint64_t n = sizeof(float);
     for (uint32_t d = 0; d < t->ndim; d++) n *= t->shape[d];
@@ -236,7 +236,7 @@ static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
     bool ok = root;
     for (uint32_t i = 0; ok && i < n; i++) {
         const struct safetensors_tensor *t = &tensors[i];
-        uint64_t end = at + tensor_bytes(t);
+        uint64_t end = at + safetensors_tensor_bytes(t);
         json_t *shape = json_array();
         for (uint32_t d = 0; d < t->ndim; d++)
             ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
@@ -250,40 +250,61 @@ static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
     return text;
 }
 
-enum status safetensors_write(const char *path, struct safetensors_tensor *tensors, uint32_t n, struct err *err)
+enum status safetensors_head(struct safetensors_tensor *tensors, uint32_t n, uint8_t **head_p, size_t *size_p,
+                             struct err *err)
 {
     if (n) qsort(tensors, n, sizeof *tensors, by_name);
     char *text = header_text(tensors, n);
-    if (!text)
-        return err_set(err, STATUS_INVALID, "cannot write the header of %s: invalid or repeated tensor names", path);
+    if (!text) return err_set(err, STATUS_INVALID, "invalid or repeated tensor names");
     size_t length = strlen(text), pad = -length & 7u;
-    uint8_t prefix[8];
-    struct writer w = writer_of(prefix, sizeof prefix);
-    put_u64(&w, length + pad);
-    assert((length + pad) % 8 == 0 && !w.bad);
+    uint8_t *head = mem_alloc(1, 8 + length + pad);
+    if (head) {
+        struct writer w = writer_of(head, 8 + length + pad);
+        put_u64(&w, length + pad);
+        put_bytes(&w, text, length);
+        put_bytes(&w, "       ", pad);
+        assert((length + pad) % 8 == 0 && !w.bad);
+        *head_p = head;
+        *size_p = w.pos;
+    }
+    free(text);
+    return head ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the header of model.safetensors");
+}
+
+enum status safetensors_write(const char *path, struct safetensors_tensor *tensors, uint32_t n, struct err *err)
+{
     struct file_out out;
+    uint8_t *head;
+    size_t size;
+    if (safetensors_head(tensors, n, &head, &size, err) != STATUS_OK) {
+        err_prefix(err, "cannot write the header of %s", path);
+        return err ? err->code : STATUS_INVALID;
+    }
     enum status status = file_out_open(&out, path, err);
-    if (status == STATUS_OK) status = file_out_put(&out, prefix, sizeof prefix, err);
-    if (status == STATUS_OK) status = file_out_put(&out, text, length, err);
-    if (status == STATUS_OK) status = file_out_put(&out, "       ", pad, err);
+    if (status == STATUS_OK) status = file_out_put(&out, head, size, err);
     for (uint32_t i = 0; status == STATUS_OK && i < n; i++)
-        status = file_out_put(&out, tensors[i].data, tensor_bytes(&tensors[i]), err);
+        status = file_out_put(&out, tensors[i].data, safetensors_tensor_bytes(&tensors[i]), err);
     if (status == STATUS_OK) status = file_out_commit(&out, err);
     if (status != STATUS_OK) file_out_abort(&out);
-    free(text);
+    mem_free(head);
     return status;
 }
 
-enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta, struct err *err)
+void safetensors_of_theta(struct safetensors_tensor *tensors, const struct layout *layout, const float *theta)
 {
-    struct safetensors_tensor *tensors = mem_alloc(layout->n_tensors, sizeof *tensors);
-    if (!tensors) return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
         assert(t->offset + t->count <= layout->n_params);
         tensors[i] = (struct safetensors_tensor){.name = t->name, .ndim = t->ndim, .data = theta + t->offset};
         memcpy(tensors[i].shape, t->shape, sizeof t->shape);
     }
+}
+
+enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta, struct err *err)
+{
+    struct safetensors_tensor *tensors = mem_alloc(layout->n_tensors, sizeof *tensors);
+    if (!tensors) return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
+    safetensors_of_theta(tensors, layout, theta);
     enum status status = safetensors_write(path, tensors, layout->n_tensors, err);
     mem_free(tensors);
     return status;

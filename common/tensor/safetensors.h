@@ -53,6 +53,14 @@ struct safetensors_tensor {
     const float *data;
 };
 
+uint64_t safetensors_tensor_bytes(const struct safetensors_tensor *t);
+/* Sort tensors[n] by name, and make the bytes before their data in a file; the caller frees *head (mem_free). INVALID
+ * for a repeated or non-UTF-8 name, NOMEM. */
+enum status safetensors_head(struct safetensors_tensor *tensors, uint32_t n, uint8_t **head, size_t *size,
+                             struct err *err) MUST_CHECK;
+/* Fill tensors[layout->n_tensors] with the tensors of theta[layout->n_params], which is borrowed. */
+void safetensors_of_theta(struct safetensors_tensor *tensors, const struct layout *layout, const float *theta);
+
 /* Write tensors[n] atomically: in order of name, `__metadata__` {"format":"pt"}, the header padded with spaces to a
  * multiple of 8 bytes. `tensors` is sorted in place. INVALID for a repeated or non-UTF-8 name; otherwise as
  * file_write. */

@@ -275,6 +275,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
 
 enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err)
 {
+    if (m->kind == OBJECT_INITIAL) return engine_initial_chunk(e, peer, m, err);
     struct session *s = e->ledger.modelled ? session_by_bulk(&e->sessions, peer) : NULL;
     if (!s || m->kind != OBJECT_DELTA || m->fragment >= e->ledger.layout.n_fragments) return STATUS_OK;
     struct upload *u = &s->uploads[m->fragment];

@@ -13,6 +13,7 @@
  *     engine_gate.c       refusing outliers, putting members aside
  *     engine_join.c       HELLO, JOIN, BIND
  *     engine_places.c     whose place a new worker gets
+ *     engine_initial.c    upload of the model that a run starts from
  *     engine_model.c      the first JOIN: the run's model
  *     engine_data.c       deltas in, objects out
  *     engine_snapshot.c   snapshots for workers without a saved state
@@ -33,6 +34,7 @@
 #include "coordinator/limits/rate.h"
 #include "coordinator/limits/repeat.h"
 #include "coordinator/round/pace.h"
+#include "wire/initial.h"
 
 enum {
     ENGINE_HEARTBEAT_MS = 1000,
@@ -119,6 +121,20 @@ struct loss_watch {
     uint64_t round; /* of the last one */
 };
 
+/* The upload of the initial model. */
+struct engine_initial {
+    uint64_t id;           /* of msg_upload; 0: none runs */
+    struct msg_join *join; /* of the uploader; owned with the two below */
+    uint8_t *layout;
+    char *model_config;
+    uint64_t control, heard_us;
+    uint64_t most;              /* largest model.safetensors */
+    uint64_t total, have, upto; /* bytes of the object; total 0: its head has not arrived */
+    struct initial_head head;
+    uint32_t file; /* the file being written, and its missing bytes */
+    uint64_t left;
+};
+
 struct engine {
     struct config config;
     struct engine_io io;
@@ -127,6 +143,7 @@ struct engine {
     char config_text[WIRE_CONFIG_MAX];
     uint64_t config_hash;
 
+    struct engine_initial initial;
     struct ledger ledger;
     struct session_table sessions; /* empty before the first JOIN */
     struct eval_run eval;
@@ -307,7 +324,26 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
 void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;
 
+/* --- engine_initial.c --- */
+/* The run waits for an initial model: JOIN is answered by engine_initial_join. */
+bool engine_wants_initial(const struct engine *e);
+/* The folder that an earlier upload has left; NULL: none, or the run does not use one. */
+const char *engine_initial_found(const struct engine *e);
+/* Starts or continues an upload, or tells the worker to wait. */
+enum status engine_initial_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err) MUST_CHECK;
+enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m,
+                                 struct err *err) MUST_CHECK;
+/* Ends an upload, if one runs. */
+void engine_initial_drop(struct engine *e);
+/* Removes an uploaded folder that does not fit. */
+enum status engine_initial_forget(struct engine *e, struct err *err) MUST_CHECK;
+/* Writes what the run waits for while an upload runs. Returns out. */
+const char *engine_initial_text(const struct engine *e, char *out, size_t cap);
+
 /* --- engine_model.c --- */
+/* Decodes the layout of `m` into an initialised layout. *fits_p false: the worker was refused. */
+enum status engine_read_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct layout *layout,
+                              bool *fits_p, struct err *err) MUST_CHECK;
 /* INVALID: model.init_from is not a model folder, or data.tokenizer is not a tokenizer file. */
 enum status engine_check_sources(const struct engine *e, struct err *err) MUST_CHECK;
 /* Copies the files that checkpoints contain beside the model. anew: a new run; a failure is an error. Otherwise the run

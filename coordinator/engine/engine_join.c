@@ -270,6 +270,7 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
                       "the settings of '%s' differ from the run's: repeat HELLO to get them", m->name);
         return STATUS_OK;
     }
+    if (engine_wants_initial(e)) return engine_initial_join(e, peer, m, err);
     if (!e->ledger.modelled) {
         TRY(engine_define_model(e, peer, m, err));
         if (!e->ledger.modelled) return STATUS_OK;

@@ -19,9 +19,15 @@
 static enum status init_fits(struct engine *e, struct err *err)
 {
     struct config init;
+    if (config_is_external(&e->config)) return STATUS_OK; /* its tensors are those of the worker's layout */
     enum status status = config_init_load(&init, e->init_dir, err);
     if (status != STATUS_OK) return status == STATUS_NOTFOUND ? STATUS_OK : status;
     return config_init_model(&e->config, NULL, &init, e->init_dir, err);
+}
+
+static bool is_uploaded(const struct engine *e)
+{
+    return e->init_dir && e->init_dir == engine_initial_found(e);
 }
 
 /* Computes the hashes of theta_0, in a temporary buffer. */
@@ -35,7 +41,7 @@ static enum status initial_hashes(const struct engine *e, const struct layout *l
     enum status status = e->init_dir ? hf_folder_load(e->init_dir, layout, theta, err) : STATUS_OK;
     if (e->init_dir && status == STATUS_OK) status = checkpoint_folder_check(e->init_dir, &recorded, err);
     if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: a restart would not help */
-        err_prefix(err, "model.init_from");
+        if (!is_uploaded(e)) err_prefix(err, "model.init_from");
         status = err->code = STATUS_INVALID;
     }
     model->n_hashes = layout->n_fragments;
@@ -76,7 +82,8 @@ enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
     struct err why = {0};
     if (!e->store->ops->files_keep) return STATUS_OK;
     if (anew) TRY(engine_check_sources(e, err));
-    enum status status = e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), anew, &why);
+    enum status status =
+        e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), config_is_external(&e->config), anew, &why);
     if (status == STATUS_OK) return STATUS_OK;
     if (anew) return err_set(err, status, "%s", why.msg);
     log_warn("writing checkpoints without a tokenizer: %s", why.msg);
@@ -87,7 +94,7 @@ enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
 static enum status model_text(const struct engine *e, const char *given, char **out, struct err *err)
 {
     *out = NULL;
-    if (!e->init_dir) return STATUS_OK;
+    if (!e->init_dir || config_is_external(&e->config)) return STATUS_OK;
     enum status status = hf_config_with_ids(given, e->init_dir, out, err);
     if (*out && strlen(*out) >= WIRE_CONFIG_MAX) { /* only a hostile worker sends so long a text */
         mem_free(*out);
@@ -176,31 +183,61 @@ static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_jo
     return false;
 }
 
+enum status engine_read_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct layout *layout,
+                              bool *fits_p, struct err *err)
+{
+    struct reader r = reader_of(m->layout, m->layout_size);
+    enum status status = layout_decode(layout, &r);
+    *fits_p = false;
+    if (status == STATUS_NOMEM) return err_set(err, status, "no memory for the layout");
+    if (status != STATUS_OK || !reader_done(&r))
+        engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+    else
+        *fits_p = first_join_fits(e, peer, m, layout);
+    return STATUS_OK;
+}
+
+/* model.family external: a folder that does not fit the worker's layout is the worker's fault, not the run's. An
+ * uploaded one is removed. */
+static enum status refuse_initial(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    char why[400];
+    snprintf(why, sizeof why, "%.390s", err->msg);
+    *err = (struct err){0};
+    engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the run's initial model does not fit that of '%s': %s", m->name,
+                  why);
+    return is_uploaded(e) ? engine_initial_forget(e, err) : STATUS_OK;
+}
+
+/* The MODEL record exists. */
+static enum status begin_serving(struct engine *e, const struct msg_join *m, struct err *err)
+{
+    const struct layout *layout = &e->ledger.layout;
+    uint32_t n = layout->n_fragments;
+    if (session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    engine_limits_size(e);
+    TRY(engine_checkpoint(e, err));
+    log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",
+             (unsigned long long)layout->n_params, layout->n_tensors, n, n > 1 ? "s" : "",
+             (unsigned long long)m->train_samples);
+    return STATUS_OK;
+}
+
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     struct layout layout;
-    struct reader r = reader_of(m->layout, m->layout_size);
+    struct err why = {0};
+    bool fits;
     assert(!e->ledger.modelled && !e->n_kept);
     layout_init(&layout);
-    enum status status = layout_decode(&layout, &r);
-    if (status == STATUS_OK && !reader_done(&r)) status = STATUS_CORRUPT;
-    if (status == STATUS_NOMEM) {
-        err_set(err, status, "no memory for the layout");
-    } else if (status != STATUS_OK) {
-        engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
-        status = STATUS_OK;
-    } else if (first_join_fits(e, peer, m, &layout)) {
-        status = engine_keep_files(e, true, err);
-        if (status == STATUS_OK) status = write_model(e, m, &layout, err);
-        uint32_t n = layout.n_fragments;
-        if (status == STATUS_OK && session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
-            status = err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
-        if (status == STATUS_OK) engine_limits_size(e);
-        if (status == STATUS_OK) status = engine_checkpoint(e, err);
-        if (status == STATUS_OK)
-            log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",
-                     (unsigned long long)layout.n_params, layout.n_tensors, n, n > 1 ? "s" : "",
-                     (unsigned long long)m->train_samples);
+    enum status status = engine_read_model(e, peer, m, &layout, &fits, err);
+    if (status == STATUS_OK && fits) status = engine_keep_files(e, true, err);
+    if (status == STATUS_OK && fits) {
+        status = write_model(e, m, &layout, &why);
+        if (status == STATUS_INVALID && config_is_external(&e->config)) status = refuse_initial(e, peer, m, &why);
+        if (status == STATUS_OK && e->ledger.modelled) status = begin_serving(e, m, &why);
+        if (status != STATUS_OK) (void)err_set(err, status, "%s", why.msg);
     }
     layout_finish(&layout);
     return status;

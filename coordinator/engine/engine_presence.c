@@ -77,6 +77,7 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
 enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struct err *err)
 {
     struct session *s = session_by_uuid(&e->sessions, uuid);
+    if (e->initial.id && !memcmp(e->initial.join->uuid, uuid, WIRE_UUID)) engine_initial_drop(e);
     const struct member *m = member_by_uuid(&e->ledger.round.members, uuid);
     if (s) {
         engine_refuse(e, s->control, s->name, REFUSE_KEY, ENGINE_REVOKED_TEXT);

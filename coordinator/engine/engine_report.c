@@ -165,7 +165,9 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
     struct line line = {.out = out, .cap = cap};
     out[0] = 0;
     if (e->ledger.done) return out;
-    if (!e->ledger.modelled)
+    if (e->initial.id)
+        engine_initial_text(e, out, cap);
+    else if (!e->ledger.modelled)
         add(&line, "the first worker to join");
     else if (e->eval.open && (engine_eval_blocks(e) || e->eval.final))
         waiting_eval(e, &line);

@@ -248,7 +248,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->train_loss = NAN;
     e->io = *io;
     e->store = store;
-    e->init_dir = options->init_dir;
+    e->init_dir = options->init_dir ? options->init_dir : engine_initial_found(e);
     e->entropy = options->entropy;
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = now_us;
@@ -281,6 +281,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
 void engine_destroy(struct engine *e)
 {
     if (!e) return;
+    engine_initial_drop(e);
     session_table_finish(&e->sessions);
     ledger_finish(&e->ledger);
     mem_free(e->eval.shares);

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "coordinator/engine/download.h"
-#include "coordinator/engine/upload.h"
+#include "coordinator/round/download.h"
 #include "coordinator/round/transfer.h"
+#include "coordinator/round/upload.h"
 #include "wire/msg.h"
 
 #define SESSION_NO_MEMBER UINT32_MAX

@@ -17,6 +17,7 @@
 #include "common/tensor/layout.h"
 
 struct store;
+struct init_folder;
 
 struct store_part {
     const void *data;
@@ -28,7 +29,7 @@ struct store_checkpoint {
     uint64_t round; /* its name: the number of merged rounds */
     const struct layout *layout;
     const float *theta;             /* [layout->n_params] */
-    const char *config_json;        /* the model's config.json */
+    const char *config_json;        /* the model's config.json; "": it is one of the kept files, if there is one */
     const struct store_part *state; /* [n_state] the coordinator's state, concatenated */
     size_t n_state;
 };
@@ -54,11 +55,16 @@ struct store_ops {
                                      struct err *err);
 
     /* Copies, durably, the files that later checkpoints contain beside their model:
-     * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none);
+     * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none), with `configs` also its
+     *   config.json and adapter_config.json;
      * - the file `tokenizer` (NULL: none), which replaces the tokenizer of init_dir.
      * With `anew` false, files that were kept before stay. CORRUPT: `tokenizer` is not a tokenizer file.
      * A NULL slot: this store keeps no files. */
-    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool anew, struct err *err);
+    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool configs, bool anew,
+                              struct err *err);
+
+    /* The model that a worker uploads, RUN/init (coordinator/ledger/init_folder.h). NULL: this store keeps none. */
+    struct init_folder *(*init_folder)(struct store *s);
 
     /* Writes a checkpoint, durably on return; it replaces an older checkpoint of the same round. */
     enum status (*checkpoint_write)(struct store *s, const struct store_checkpoint *checkpoint, struct err *err);
@@ -107,6 +113,7 @@ enum status store_list(struct store *s, store_list_fn list, uint64_t **list_p, s
  *   and the link RUN/checkpoints/latest to the newest of them
  * - RUN/checkpoints/before_jump_000010/{model.safetensors, config.json}
  * - RUN/tokenizer/ (if files are kept)
+ * - RUN/init/ (if a worker uploaded the initial model)
  * Creates missing folders and removes half-written files of a crash. Foreign files in these folders stay. */
 enum status store_disk_open(struct store **store_p, const char *run_dir, struct err *err) MUST_CHECK;
 

@@ -217,6 +217,11 @@ static void store_spool_forget(struct store *s, uint64_t offset, uint64_t size)
     spool_forget(&store_disk_of(s)->spool, offset, size);
 }
 
+static struct init_folder *store_init_folder(struct store *s)
+{
+    return &store_disk_of(s)->init;
+}
+
 /* --- open and close ----------------------------------------------------------------------------------------------- */
 
 static void store_disk_close(struct store *s)
@@ -225,6 +230,7 @@ static void store_disk_close(struct store *s)
     close_fd(&d->fd);
     close_fd(&d->read_fd);
     store_disk_unmap(d);
+    init_folder_close(&d->init);
     spool_close(&d->spool);
     mem_free(d->dir);
     mem_free(d);
@@ -241,6 +247,7 @@ static const struct store_ops disk_ops = {
     .segment_remove = segment_remove,
     .segment_put_aside = store_disk_segment_put_aside,
     .files_keep = store_disk_files_keep,
+    .init_folder = store_init_folder,
     .checkpoint_write = store_disk_checkpoint_write,
     .checkpoint_list = store_disk_checkpoint_list,
     .checkpoint_state_size = store_disk_checkpoint_state_size,
@@ -263,8 +270,8 @@ enum status store_disk_open(struct store **store_p, const char *run_dir, struct 
         return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
     struct store_disk *d = mem_alloc(1, sizeof *d);
     if (!d) return err_set(err, STATUS_NOMEM, "no memory for the store");
-    *d =
-        (struct store_disk){.base.ops = &disk_ops, .fd = -1, .read_fd = -1, .spool.fd = -1, .dir = mem_strdup(run_dir)};
+    *d = (struct store_disk){
+        .base.ops = &disk_ops, .fd = -1, .read_fd = -1, .init.fd = -1, .spool.fd = -1, .dir = mem_strdup(run_dir)};
     enum status status = d->dir ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the store");
     if (status == STATUS_OK) {
         snprintf(path, sizeof path, "%s/journal", run_dir);
@@ -274,6 +281,7 @@ enum status store_disk_open(struct store **store_p, const char *run_dir, struct 
         snprintf(path, sizeof path, "%s/checkpoints", run_dir);
         status = dir_make(path, err);
     }
+    if (status == STATUS_OK) status = init_folder_open(&d->init, run_dir, err);
     if (status == STATUS_OK) status = store_disk_sweep(d, err);
     if (status != STATUS_OK) {
         store_disk_close(&d->base);

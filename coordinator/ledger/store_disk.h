@@ -11,6 +11,7 @@
 
 #include "common/os/fileio.h"
 #include "common/tensor/safetensors.h"
+#include "coordinator/ledger/init_folder.h"
 #include "coordinator/ledger/spool.h"
 #include "coordinator/ledger/store.h"
 
@@ -26,7 +27,8 @@ struct store_disk {
     struct safetensors map;
     struct spool spool;
     char aside[80]; /* name of the folder for damaged segments, made at the first need; "": none yet */
-    bool warned;    /* a warning about a checkpoint that cannot be removed was logged */
+    struct init_folder init;
+    bool warned; /* a warning about a checkpoint that cannot be removed was logged */
 };
 
 static inline struct store_disk *store_disk_of(struct store *s)
@@ -48,7 +50,7 @@ enum status store_disk_list_numbers(const char *path, const char *prefix, const 
 
 /* --- store_disk_files.c --- */
 /* See struct store_ops. */
-enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs, bool anew,
                                   struct err *err) MUST_CHECK;
 /* The path of their folder, which may not exist. */
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);

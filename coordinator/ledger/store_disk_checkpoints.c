@@ -64,7 +64,7 @@ static bool begins_with(const char *name, const char *ours)
 
 static bool is_our_file(const char *name)
 {
-    static const char *const names[] = {"coordinator_state.bin", "model.safetensors", "config.json"};
+    static const char *const names[] = {"coordinator_state.bin", "model.safetensors", "adapter_model.safetensors"};
     bool ours = false;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) ours = ours || begins_with(name, names[i]);
     for (int i = 0; hf_files_name(i); i++) ours = ours || begins_with(name, hf_files_name(i));

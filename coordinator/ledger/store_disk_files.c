@@ -33,12 +33,14 @@ static bool is_bare(const char *folder)
     return hf_files_check_config(folder, NULL) != STATUS_OK && hf_folder_check(folder, NULL) == STATUS_OK;
 }
 
-static enum status fill(const char *folder, const char *init_dir, const void *text, size_t size, struct err *err)
+static enum status fill(const char *folder, const char *init_dir, const void *text, size_t size, bool configs,
+                        struct err *err)
 {
     bool all = init_dir && (!text || is_of_folder(init_dir, text, size)), bare = init_dir && is_bare(init_dir);
     char path[FILEIO_PATH_MAX];
     TRY(dir_make(folder, err));
-    if (init_dir) TRY(hf_files_copy(init_dir, folder, all ? HF_FILES_ALL : HF_FILES_GENERATION, err));
+    unsigned kinds = (all ? HF_FILES_ALL : HF_FILES_GENERATION) | (configs ? HF_FILES_CONFIGS : 0);
+    if (init_dir) TRY(hf_files_copy(init_dir, folder, kinds, err));
     if (init_dir && !bare) TRY(hf_files_check_config(init_dir, err));
     if (text && !all) {
         snprintf(path, sizeof path, "%s/tokenizer.json", folder);
@@ -47,7 +49,7 @@ static enum status fill(const char *folder, const char *init_dir, const void *te
     return dir_sync(folder, err);
 }
 
-enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool anew,
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs, bool anew,
                                   struct err *err)
 {
     const struct store_disk *d = store_disk_of(s);
@@ -61,7 +63,7 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
     TRY(temporary_name(path, made, sizeof made, err));
     TRY(dir_remove_flat(made, err));
     if (tokenizer) TRY(hf_tokenizer_read(tokenizer, &text, &size, err));
-    enum status status = fill(made, init_dir, text, size, err);
+    enum status status = fill(made, init_dir, text, size, configs, err);
     mem_free(text);
     if (status == STATUS_OK) status = store_disk_make_way(path, err); /* a new run: an existing file is foreign */
     if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);

@@ -105,6 +105,8 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
     uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
     heartbeat_join(&loop->heartbeat, m->session, m->heartbeat_ms);
+    outer_initial_close(loop->initial);
+    loop->initial = NULL;
     if (loop->sync.holds) {
         log_debug("joined: continuing at version %" PRIu64, loop->sync.f[0].version);
         return;
@@ -117,6 +119,21 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
         log_warn("loading a snapshot: the run's log no longer has the updates after this worker's version");
     outer_drop_deltas(loop);
     outer_make_version0(loop, m, now_us);
+}
+
+/* The run of model.family external has no model yet. */
+static void on_upload(struct outer_loop *loop, const struct msg_upload *m, uint64_t now_us)
+{
+    struct err err = {0};
+    bool mine = m->upload != 0, begins = mine && !loop->initial;
+    if (loop->sync.phase != SYNC_JOINING) return;
+    if (mine && !loop->initial && outer_initial_open(&loop->initial, &loop->model, &err) != STATUS_OK) {
+        sync_fail(&loop->sync, err.msg);
+        return;
+    }
+    uint64_t total = mine ? outer_initial_total(loop->initial) : 0;
+    if (begins) log_info("uploading the initial model, %.1f MB: the run has none yet", (double)total / 1e6);
+    sync_on_upload(&loop->sync, m, total, now_us);
 }
 
 static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint64_t now_us)
@@ -178,6 +195,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     case MSG_CONFIG: on_config(loop, &m->config, now_us); break;
     case MSG_WELCOME: on_welcome(loop, &m->welcome, now_us); break;
     case MSG_REFUSE: on_refuse(loop, &m->refuse, now_us); break;
+    case MSG_UPLOAD: on_upload(loop, &m->upload, now_us); break;
     case MSG_ASSIGN: sync_on_assign(s, &m->assign, now_us); break;
     case MSG_EVAL: sync_on_eval(s, &m->eval, now_us); break;
     case MSG_CREDIT: on_credit(loop, &m->credit, now_us); break;

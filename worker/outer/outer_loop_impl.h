@@ -4,6 +4,7 @@
  *   outer_loop_apply.c  chunks -> objects -> theta
  *   outer_loop_delta.c  trained parameters -> deltas; commit, rollback, faults
  *   outer_loop_memory.c allocation when the layout is known
+ *   outer_initial.c     the initial model as bytes
  *   outer_save.c        save and restore of the worker's state */
 #ifndef WORKER_OUTER_LOOP_IMPL_H
 #define WORKER_OUTER_LOOP_IMPL_H
@@ -13,6 +14,7 @@
 #include "compress/merge.h"
 #include "wire/object.h"
 #include "worker/outer/delta_device.h"
+#include "worker/outer/outer_initial.h"
 #include "worker/outer/outer_loop.h"
 #include "worker/outer/worker_state.h"
 #include "worker/sync/sync.h"
@@ -89,6 +91,8 @@ struct outer_loop {
     struct outer_times times, running; /* of the last round, of the current round */
     uint64_t sent_us, delivered_us;    /* time of the offer, of the delivery (0: not yet) */
     double applied_s;                  /* running.apply_s at the offer, then at the delivery */
+
+    struct outer_initial *initial; /* of an upload; NULL: none */
 
     struct saved_state saved; /* of the newest save; scratch of restore */
     struct msg out;           /* the message being sent */

@@ -125,6 +125,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
 void outer_memory_finish(struct outer_loop *loop)
 {
     delta_device_destroy(loop->delta_device);
+    outer_initial_close(loop->initial);
     for (uint32_t i = 0; i < LAYOUT_FRAGMENTS_MAX; i++) {
         struct outer_fragment *f = &loop->f[i];
         codec_destroy(f->up);

@@ -93,6 +93,18 @@ static void fill_chunk(struct outer_loop *loop, const struct sync_action *a)
     };
 }
 
+static void fill_initial(struct outer_loop *loop, const struct sync_action *a)
+{
+    const uint8_t *data = outer_initial_read(loop->initial, a->offset, (size_t)a->length);
+    loop->out.chunk = (struct msg_chunk){.kind = OBJECT_INITIAL,
+                                         .key = a->version,
+                                         .offset = a->offset,
+                                         .total = outer_initial_total(loop->initial),
+                                         .crc = crc32c(0, data, a->length),
+                                         .data = data,
+                                         .size = a->length};
+}
+
 static void send_action(struct outer_loop *loop, const struct sync_action *a, uint64_t now_us)
 {
     struct msg *m = &loop->out;
@@ -119,6 +131,10 @@ static void send_action(struct outer_loop *loop, const struct sync_action *a, ui
         m->type = MSG_CHUNK;
         fill_chunk(loop, a);
         break;
+    case SYNC_SEND_INITIAL:
+        m->type = MSG_CHUNK;
+        fill_initial(loop, a);
+        break;
     case SYNC_SEND_GET:
         m->type = MSG_GET;
         m->get = (struct msg_get){.session = s->session,
@@ -141,7 +157,7 @@ static void send_action(struct outer_loop *loop, const struct sync_action *a, ui
         break;
     }
     enum status status = outer_send(loop, msg_lane(m->type) == WIRE_BULK ? WIRE_BULK : WIRE_CONTROL);
-    if (status != STATUS_OK && a->type == SYNC_SEND_CHUNK) sync_blocked(&loop->sync, a, now_us);
+    if (status != STATUS_OK && m->type == MSG_CHUNK) sync_blocked(&loop->sync, a, now_us);
 }
 
 void outer_send_due(struct outer_loop *loop, uint64_t now_us)

@@ -2,6 +2,7 @@
  *   sync_connection.c   handshake, refusals, end of a session
  *   sync_poll.c         actions, their times, and what the worker waits for
  *   sync_flow.c         downloads and uploads: offsets and deadlines
+ *   sync_initial.c      upload of the initial model
  *   sync_eval.c         evaluations */
 #include "worker/sync/sync.h"
 

@@ -88,6 +88,13 @@ struct sync_eval {
     struct msg_eval_result result; /* of the last evaluation; eval_id 0: none */
 };
 
+/* The upload of the initial model of a run without one (phase SYNC_JOINING). */
+struct sync_initial {
+    uint64_t id, total; /* of msg_upload, and of the object; id 0: none */
+    uint64_t held, upto, sent, probe;
+    bool probing; /* JOIN was repeated: UPLOAD for `probe` means that later chunks were lost */
+};
+
 struct sync {
     enum sync_phase phase;
     enum worker_state state;
@@ -105,6 +112,7 @@ struct sync {
     uint64_t blocked_until; /* the bulk queue was full: no chunk before this time */
     uint32_t drops;         /* calls of sync_drop since the last merged delta */
     bool bind_due;          /* send BIND */
+    struct sync_initial initial;
 
     uint64_t round;      /* in training, upload or merge; SYNC_NO_ROUND: none */
     uint64_t last_round; /* the last that ended; SYNC_NO_ROUND: none */
@@ -132,6 +140,7 @@ enum sync_action_type {
     SYNC_SEND_GET,         /* fragment, kind, version, offset, length */
     SYNC_SEND_EVAL_RESULT, /* eval.result */
     SYNC_SEND_LEAVE,       /* finished */
+    SYNC_SEND_INITIAL,     /* version = id of the upload; offset, length in the initial model */
 };
 
 struct sync_action {
@@ -174,6 +183,8 @@ void sync_configured(struct sync *s, bool async, uint32_t n_fragments, const uin
  *   - the caller drops its payloads and residuals, and may call sync_loaded for a snapshot that it can compute itself;
  *   - progress of an earlier session on the same snapshot is kept, whole fragments as well as bytes. */
 bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_us);
+/* The run has no model yet: sends the initial model of `total` bytes, or waits for another worker's. */
+void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, uint64_t now_us);
 /* Restarts the handshake, retries later, or stops permanently (phase SYNC_STOPPED, `refused`, `text`). */
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);
 /* Drops the session and sends HELLO again; keeps the work. */

@@ -237,7 +237,7 @@ void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t
 /* Bytes sent and not yet acknowledged, summed over fragments: they share one connection. */
 static uint64_t bytes_in_flight(const struct sync *s)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = sync_initial_in_flight(s);
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].upload == SYNC_UPLOAD_SENDING && s->f[i].sent > s->f[i].held) bytes += s->f[i].sent - s->f[i].held;
     return bytes;
@@ -363,8 +363,9 @@ static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now
 
 void sync_blocked(struct sync *s, const struct sync_action *a, uint64_t now_us)
 {
-    assert(a->type == SYNC_SEND_CHUNK && s->f[a->fragment].sent == a->offset + a->length);
-    s->f[a->fragment].sent = a->offset;
+    uint64_t *sent = a->type == SYNC_SEND_INITIAL ? &s->initial.sent : &s->f[a->fragment].sent;
+    assert((a->type == SYNC_SEND_CHUNK || a->type == SYNC_SEND_INITIAL) && *sent == a->offset + a->length);
+    *sent = a->offset;
     s->blocked_until = now_us + BLOCKED_US;
 }
 

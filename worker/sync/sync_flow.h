@@ -17,6 +17,13 @@ void sync_flow_reconnected(struct sync *s, uint32_t fragment, uint64_t now_us);
 void sync_flow_offer(struct sync *s, uint32_t fragment, uint64_t bytes, uint64_t now_us);
 void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t upto, uint64_t now_us);
 
+/* The initial model (sync_initial.c): bytes sent and not acknowledged; its next chunk and the time of it, UINT64_MAX:
+ * none; the chunk, or JOIN, was sent. */
+uint64_t sync_initial_in_flight(const struct sync *s);
+uint64_t sync_initial_action(const struct sync *s, struct sync_action *a);
+void sync_initial_sent(struct sync *s, const struct sync_action *a, uint64_t now_us);
+void sync_initial_join_sent(struct sync *s);
+
 /* A payload was offered, and neither an update nor a REJECT has settled it. */
 static inline bool sync_flow_pending(const struct sync_fragment *f)
 {

@@ -23,6 +23,9 @@ static uint64_t next_action(const struct sync *s, struct sync_action *a)
 {
     memset(a, 0, sizeof *a);
     if (s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) {
+        uint64_t chunk = sync_initial_action(s, a);
+        if (chunk <= s->retry_at) return chunk;
+        memset(a, 0, sizeof *a);
         a->type = s->phase == SYNC_HELLO ? SYNC_SEND_HELLO : SYNC_SEND_JOIN;
         return s->retry_at;
     }
@@ -55,7 +58,9 @@ bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
             s->retry_wait = s->phase == SYNC_JOINING ? 3 * SYNC_CONNECT_US : SYNC_CONNECT_US;
         if (s->retry_wait > CONNECT_MAX_US) s->retry_wait = CONNECT_MAX_US;
         s->retry_at = now_us + jittered(s, s->retry_wait);
+        if (a->type == SYNC_SEND_JOIN) sync_initial_join_sent(s);
         break;
+    case SYNC_SEND_INITIAL: sync_initial_sent(s, a, now_us); break;
     case SYNC_SEND_LEAVE:
         assert(s->phase == SYNC_JOINED);
         s->leave_due = false;
@@ -124,8 +129,15 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap)
 {
     out[0] = '\0';
     if (s->phase != SYNC_JOINED) {
+        const struct sync_initial *u = &s->initial;
         if (s->phase == SYNC_STOPPED) return;
-        snprintf(out, cap, "the coordinator%s%s", s->text[0] ? ": " : "", s->text);
+        if (s->phase == SYNC_JOINING && u->id)
+            snprintf(out, cap, "the upload of the initial model (%.1f of %.1f MB)", (double)u->held / 1e6,
+                     (double)u->total / 1e6);
+        else if (s->phase == SYNC_JOINING && s->text[0])
+            snprintf(out, cap, "%s", s->text);
+        else
+            snprintf(out, cap, "the coordinator%s%s", s->text[0] ? ": " : "", s->text);
         return;
     }
     if (waits_for_save(s)) {

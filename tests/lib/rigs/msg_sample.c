@@ -235,6 +235,12 @@ static void fill_small(struct source *s, struct msg *m)
         LINE(m->enrol.name);
         break;
     case MSG_ENROLLED: raw(s, m->enrolled.key, WIRE_KEY); break;
+    case MSG_UPLOAD:
+        m->upload.upload = any(s);
+        m->upload.have = any(s);
+        m->upload.upto = any(s);
+        LINE(m->upload.text);
+        break;
     default: break;
     }
 }

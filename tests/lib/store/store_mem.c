@@ -1,10 +1,12 @@
 #include "tests/lib/store/store_mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "coordinator/ledger/init_folder.h"
 
 enum { SEGMENTS = 4096, SNAPSHOTS = 1024, BLOCK = 512 };
 
@@ -34,6 +36,8 @@ struct store_mem {
     struct blob spool;
     uint64_t room;
     struct store_mem_counts counts;
+    char run[FILEIO_PATH_MAX]; /* "": no initial model */
+    struct init_folder init;
 };
 
 static struct store_mem *of(const struct store *s)
@@ -280,6 +284,24 @@ static void spool_forget(struct store *s, uint64_t offset, uint64_t size)
     for (uint64_t i = offset; i < offset + size && i < spool->size; i++) spool->data[i] = 0xdd;
 }
 
+static struct init_folder *init_folder(struct store *s)
+{
+    return of(s)->run[0] ? &of(s)->init : NULL;
+}
+
+static enum status open_init(struct store_mem *m)
+{
+    if (m->run[0]) init_folder_close(&m->init);
+    return m->run[0] ? init_folder_open(&m->init, m->run, NULL) : STATUS_OK;
+}
+
+void store_mem_keep_init(struct store *s, const char *run)
+{
+    snprintf(of(s)->run, sizeof of(s)->run, "%s", run);
+    of(s)->init = (struct init_folder){.fd = -1};
+    if (open_init(of(s)) != STATUS_OK) abort();
+}
+
 static void close_store(struct store *s)
 {
     of(s)->current = NULL;
@@ -303,6 +325,7 @@ static const struct store_ops mem_ops = {
     .checkpoint_theta_read = checkpoint_theta_read,
     .checkpoint_put_aside = checkpoint_put_aside,
     .checkpoint_remove = checkpoint_remove,
+    .init_folder = init_folder,
     .spool_write = spool_write,
     .spool_read = spool_read,
     .spool_forget = spool_forget,
@@ -329,6 +352,7 @@ void store_mem_destroy(struct store *s)
         blob_free(&m->snapshots[i].theta);
     }
     blob_free(&m->spool);
+    if (m->run[0]) init_folder_close(&m->init);
     mem_free(m);
 }
 
@@ -354,6 +378,7 @@ void store_mem_crash(struct store *s, bool power, uint64_t draw)
     struct store_mem *m = of(s);
     m->current = NULL;
     blob_free(&m->spool);
+    if (open_init(m) != STATUS_OK) abort();
     for (int i = 0; power && i < SEGMENTS; i++)
         if (m->segments[i].used) lose_tail(&m->segments[i], draw);
 }

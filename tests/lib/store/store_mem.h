@@ -20,6 +20,9 @@ void store_mem_crash(struct store *s, bool power, uint64_t draw);
 /* Appends beyond `bytes` in total fail like a full disk: they return IO and write nothing. UINT64_MAX: no limit. */
 void store_mem_set_room(struct store *s, uint64_t bytes);
 
+/* Keep an uploaded initial model in run/init of this folder, as on a disk. Without this call there is none. */
+void store_mem_keep_init(struct store *s, const char *run);
+
 struct store_mem_counts {
     uint64_t appended, syncs, snapshots, spooled;
 };

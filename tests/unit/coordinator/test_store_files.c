@@ -74,15 +74,16 @@ static int tear_down(void **state)
 static void test_files_of_folder_are_kept(void **state)
 {
     (void)state;
-    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, source, NULL, false, true, &err), STATUS_OK);
     assert_int_equal(dir_remove_flat(source, &err), STATUS_OK);
-    assert_int_equal(store->ops->files_keep(store, source, NULL, false, &err), STATUS_OK); /* the run continues */
+    assert_int_equal(store->ops->files_keep(store, source, NULL, false, false, &err),
+                     STATUS_OK); /* the run continues */
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     holds("tokenizer_config.json", "{}");
     holds("generation_config.json", "{\"eos_token_id\": [1, 2]}");
     holds("README.md", NULL);
-    assert_int_equal(store->ops->files_keep(store, NULL, NULL, true, &err), STATUS_OK); /* now from scratch */
+    assert_int_equal(store->ops->files_keep(store, NULL, NULL, false, true, &err), STATUS_OK); /* now from scratch */
     snapshot();
     holds("tokenizer.json", NULL);
 }
@@ -91,21 +92,21 @@ static void test_files_of_folder_are_kept(void **state)
 static void test_file_replaces_tokenizer_of_folder(void **state)
 {
     (void)state;
-    assert_int_equal(store->ops->files_keep(store, source, other, true, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, source, other, false, true, &err), STATUS_OK);
     snapshot();
     holds("tokenizer.json", "{\"model\": {\"type\": \"BPE\"}}");
     holds("tokenizer_config.json", NULL);
     holds("generation_config.json", "{\"eos_token_id\": [1, 2]}");
-    assert_int_equal(store->ops->files_keep(store, source, tmpdir_path("source/tokenizer.json"), true, &err),
+    assert_int_equal(store->ops->files_keep(store, source, tmpdir_path("source/tokenizer.json"), false, true, &err),
                      STATUS_OK);
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     holds("tokenizer_config.json", "{}");
     tmpdir_put("other.json", "no tokenizer"); /* the kept files stay */
-    assert_int_equal(store->ops->files_keep(store, source, other, true, &err), STATUS_CORRUPT);
+    assert_int_equal(store->ops->files_keep(store, source, other, false, true, &err), STATUS_CORRUPT);
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
-    assert_int_equal(store->ops->files_keep(store, NULL, other, false, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, NULL, other, false, false, &err), STATUS_OK);
 }
 
 /* Files of other programs stay. A missing source is reported. */
@@ -114,18 +115,18 @@ static void test_foreign_files_stay(void **state)
     (void)state;
     char kept[64];
     tmpdir_put("tokenizer/notes/train.txt", "kept");
-    assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, true, &err), STATUS_NOTFOUND);
-    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, false, true, &err), STATUS_NOTFOUND);
+    assert_int_equal(store->ops->files_keep(store, source, NULL, false, true, &err), STATUS_OK);
     snprintf(kept, sizeof kept, "tokenizer.kept-%ld/notes/train.txt", (long)getpid());
     assert_true(file_exists(tmpdir_path(kept)));
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
     assert_int_equal(dir_remove_flat(tmpdir_path("tokenizer"), &err), STATUS_OK);
     assert_int_equal(symlink("source", tmpdir_path("tokenizer")), 0);
-    assert_int_equal(store->ops->files_keep(store, NULL, other, true, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, NULL, other, false, true, &err), STATUS_OK);
     assert_true(file_exists(tmpdir_path("source/README.md")));
     assert_int_equal(dir_remove_flat(tmpdir_path("tokenizer"), &err), STATUS_OK);
-    assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, false, &err), STATUS_NOTFOUND);
+    assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, false, false, &err), STATUS_NOTFOUND);
     assert_false(file_exists(tmpdir_path("tokenizer")));
 }
 
@@ -135,7 +136,7 @@ static void test_removed_source_is_reported(void **state)
     (void)state;
     assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
     assert_int_equal(unlink(tmpdir_path("source/tokenizer.json")), 0);
-    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_NOTFOUND);
+    assert_int_equal(store->ops->files_keep(store, source, NULL, false, true, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, "source was removed while it was read"));
     assert_false(file_exists(tmpdir_path("tokenizer")));
 }
@@ -146,7 +147,7 @@ static void test_source_without_config_is_kept(void **state)
     (void)state;
     assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
     tmpdir_put("source/model.safetensors", "a model");
-    assert_int_equal(store->ops->files_keep(store, source, NULL, true, &err), STATUS_OK);
+    assert_int_equal(store->ops->files_keep(store, source, NULL, false, true, &err), STATUS_OK);
     snapshot();
     holds("tokenizer.json", "{\"model\": {}}");
 }

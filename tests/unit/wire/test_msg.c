@@ -212,6 +212,10 @@ static void test_encode_refuses_values_over_limits(void **state)
     m.metrics.steps[0].grad_norm = INFINITY;
     assert_int_equal(msg_decode(&got, buffer, encode(), NULL), STATUS_OK);
     assert_true(isnan(got.metrics.steps[0].loss) && isinf(got.metrics.steps[0].grad_norm));
+    msg_sample(&m, MSG_OFFER, 1, 5); /* the loss of a program may be unknown */
+    m.offer.loss_sum = NAN;
+    assert_int_equal(msg_decode(&got, buffer, encode(), NULL), STATUS_OK);
+    assert_true(isnan(got.offer.loss_sum));
     m.type = (enum msg_type)22;
     encode_refuses();
     assert_int_equal(msg_encoded_size(&m), 0);
@@ -275,9 +279,9 @@ static void test_other_version_is_refused_except_refuse(void **state)
     frame_seal(buffer, 200, MSG_REFUSE, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_OK);
     assert_int_equal(got.refuse.code, 777);
-    frame_seal(buffer, WIRE_VERSION, 24, 0);
+    frame_seal(buffer, WIRE_VERSION, 25, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "type 24"));
+    assert_non_null(strstr(err.msg, "type 25"));
     frame_seal(buffer, WIRE_VERSION, 0, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
 }
@@ -290,12 +294,12 @@ static void test_every_type_has_name_and_lane(void **state)
         assert_non_null(msg_spec_of(*type));
         assert_int_equal(msg_lane(*type), *type == MSG_BIND || *type == MSG_CHUNK ? WIRE_BULK : WIRE_CONTROL);
     }
-    assert_int_equal(n, 23);
+    assert_int_equal(n, 24);
     assert_null(msg_spec_of(0));
-    assert_null(msg_spec_of(24));
+    assert_null(msg_spec_of(25));
     assert_null(msg_spec_of(255));
     assert_string_equal(msg_name(MSG_HEARTBEAT_ACK), "HEARTBEAT_ACK");
-    assert_string_equal(msg_name((enum msg_type)24), "?");
+    assert_string_equal(msg_name((enum msg_type)25), "?");
 }
 
 static void test_messages_match_golden_files(void **state)

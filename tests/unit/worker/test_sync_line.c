@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/download.h"
+#include "coordinator/round/download.h"
 #include "tests/lib/rigs/sync_rig.h"
 
 enum { S = 1000000, TICK_US = 10000, LATENCY_US = 50000, LINE_MAX = 1 << 12, QUEUE_MAX = 64 };

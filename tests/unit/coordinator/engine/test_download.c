@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/engine/download.h"
+#include "coordinator/round/download.h"
 
 enum { TOTAL = 1000, ALL = 1 << 20 };
 

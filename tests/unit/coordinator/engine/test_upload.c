@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/hash.h"
-#include "coordinator/engine/upload.h"
+#include "coordinator/round/upload.h"
 
 enum { MIB = 1 << 20 };
 

@@ -1,4 +1,4 @@
-#include "coordinator/engine/download.h"
+#include "coordinator/round/download.h"
 
 #include <assert.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "coordinator/engine/upload.h"
+#include "coordinator/round/upload.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,0 +1,251 @@
+/* The initial model of a run of model.family external: the first worker uploads it to RUN/init, and the run goes on as
+ * if model.init_from named that folder.
+ *
+ * - One worker uploads. Others wait; one of them takes over when the connection of the uploader is closed, or it is
+ *   silent for INITIAL_SILENT_US.
+ * - The upload is not part of the run's state: after a restart it begins again.
+ * - Before a byte is written: the layout of JOIN passes all checks of a first JOIN, and the sizes of all files follow
+ *   from it or are limited. The head comes first.
+ * - The bytes are only accepted from the key of that JOIN, in order, below the granted offset. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "coordinator/engine/engine_impl.h"
+#include "coordinator/ledger/init_folder.h"
+
+enum {
+    INITIAL_SILENT_US = 30000000,
+    INITIAL_WINDOW = 4 << 20,
+    TENSOR_TEXT_MAX = 1024, /* of one tensor in the header of model.safetensors */
+    LOST_CHUNKS = 32,       /* chunks that are allowed again after each JOIN: twice the window */
+};
+
+static struct init_folder *folder_of(const struct engine *e)
+{
+    return e->store->ops->init_folder ? e->store->ops->init_folder(e->store) : NULL;
+}
+
+bool engine_wants_initial(const struct engine *e)
+{
+    return !e->ledger.modelled && !e->init_dir && config_is_external(&e->config);
+}
+
+const char *engine_initial_found(const struct engine *e)
+{
+    struct init_folder *folder = folder_of(e);
+    return folder && config_is_external(&e->config) ? init_folder_path(folder) : NULL;
+}
+
+void engine_initial_drop(struct engine *e)
+{
+    struct engine_initial *u = &e->initial;
+    mem_free(u->join);
+    mem_free(u->layout);
+    mem_free(u->model_config);
+    *u = (struct engine_initial){0};
+}
+
+/* Keeps a copy of JOIN: it defines the model when all bytes are here. */
+static enum status keep_join(struct engine_initial *u, const struct msg_join *m, struct err *err)
+{
+    size_t text = strlen(m->model_config) + 1;
+    u->join = mem_alloc(1, sizeof *u->join);
+    u->layout = mem_alloc(1, m->layout_size);
+    u->model_config = mem_alloc(1, text);
+    if (!u->join || !u->layout || !u->model_config) return err_set(err, STATUS_NOMEM, "no memory for a layout");
+    *u->join = *m;
+    memcpy(u->layout, m->layout, m->layout_size);
+    memcpy(u->model_config, m->model_config, text);
+    u->join->layout = u->layout;
+    u->join->model_config = u->model_config;
+    return STATUS_OK;
+}
+
+static enum status send_upload(struct engine *e)
+{
+    const struct engine_initial *u = &e->initial;
+    struct msg m = {.type = MSG_UPLOAD, .upload = {.upload = u->id, .have = u->have, .upto = u->upto}};
+    return engine_send(e, u->control, WIRE_CONTROL, &m);
+}
+
+const char *engine_initial_text(const struct engine *e, char *out, size_t cap)
+{
+    const struct engine_initial *u = &e->initial;
+    uint64_t silent_us = e->now_us - u->heard_us;
+    int n = snprintf(out, cap, "the initial model, which %s uploads (%.1f of %.1f MB", u->join->name,
+                     (double)u->have * 1e-6, (double)(u->total ? u->total : u->most) * 1e-6);
+    if (n > 0 && (size_t)n < cap && silent_us >= ENGINE_SILENT_US)
+        n += snprintf(out + n, cap - (size_t)n, ", silent for %.0f s", (double)silent_us * 1e-6);
+    if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
+    return out;
+}
+
+/* Tells another worker to wait. False: it takes over. */
+static bool must_wait(struct engine *e, uint64_t peer)
+{
+    struct msg m = {.type = MSG_UPLOAD};
+    if (e->now_us - e->initial.heard_us >= INITIAL_SILENT_US || send_upload(e) == STATUS_CLOSED) return false;
+    engine_initial_text(e, m.upload.text, sizeof m.upload.text);
+    if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send UPLOAD: it will join again");
+    return true;
+}
+
+static enum status begin(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout,
+                         struct err *err)
+{
+    struct engine_initial *u = &e->initial;
+    TRY(init_folder_begin(folder_of(e), err));
+    TRY(keep_join(u, m, err));
+    u->id = engine_draw(e);
+    u->control = peer;
+    u->heard_us = e->now_us;
+    u->upto = INITIAL_WINDOW;
+    u->most = layout->n_params * sizeof(float) + (uint64_t)layout->n_tensors * TENSOR_TEXT_MAX + TENSOR_TEXT_MAX;
+    rate_grant(&e->rate, e->speaker, RATE_CHUNK, 2 * (double)((u->most + HF_FILES_BYTES_MAX) / RATE_CHUNK_BYTES));
+    log_info("waiting for the initial model, which %s uploads: %llu parameters", m->name,
+             (unsigned long long)layout->n_params);
+    engine_progress(e);
+    return STATUS_OK;
+}
+
+/* The uploader repeats its JOIN. */
+static bool is_uploader(const struct engine *e, const struct msg_join *m)
+{
+    const struct engine_initial *u = &e->initial;
+    return u->id && !memcmp(u->join->uuid, m->uuid, WIRE_UUID) && u->join->layout_hash == m->layout_hash;
+}
+
+enum status engine_initial_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
+{
+    struct engine_initial *u = &e->initial;
+    struct layout layout;
+    bool fits;
+    if (u->id && memcmp(u->join->uuid, m->uuid, WIRE_UUID) != 0 && must_wait(e, peer)) return STATUS_OK;
+    if (!is_uploader(e, m)) {
+        if (!folder_of(e)) return err_set(err, STATUS_UNSUPPORTED, "this store keeps no initial model");
+        if (u->id) log_info("%s takes over the upload of the initial model from %s", m->name, u->join->name);
+        engine_initial_drop(e);
+        layout_init(&layout);
+        enum status status = engine_read_model(e, peer, m, &layout, &fits, err);
+        if (status == STATUS_OK && fits) status = begin(e, peer, m, &layout, err);
+        layout_finish(&layout);
+        if (status != STATUS_OK || !fits) return status;
+    }
+    u->control = peer;
+    u->heard_us = e->now_us;
+    rate_grant(&e->rate, e->speaker, RATE_CHUNK, LOST_CHUNKS);
+    if (send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
+    return STATUS_OK;
+}
+
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
+
+static bool may_upload(const struct engine *e, uint64_t peer)
+{
+    struct engine_peer p;
+    if (!e->io.peer) return true;
+    return e->io.peer(e->io.ctx, peer, &p) && !memcmp(p.key, e->initial.join->uuid, WIRE_UUID);
+}
+
+static void refuse(struct engine *e, const char *why)
+{
+    const struct engine_initial *u = &e->initial;
+    engine_refuse(e, u->control, u->join->name, REFUSE_LAYOUT, "the initial model of '%s' is refused: %s",
+                  u->join->name, why);
+    engine_initial_drop(e);
+    engine_progress(e);
+}
+
+/* Takes the head from the first chunk; false: the upload was refused. */
+static bool take_head(struct engine *e, const struct msg_chunk *m)
+{
+    struct engine_initial *u = &e->initial;
+    struct err why = {0};
+    uint64_t small = 0;
+    bool fits = true;
+    if (initial_head_decode(&u->head, m->data, m->size, &why) != STATUS_OK) {
+        refuse(e, why.msg);
+        return false;
+    }
+    for (uint32_t i = 0; i < u->head.n_files; i++) {
+        bool model = !strcmp(u->head.files[i].name, INITIAL_MODEL);
+        if (!model) small += u->head.files[i].size;
+        fits = fits && (!model || u->head.files[i].size <= u->most);
+    }
+    if (!fits || small > HF_FILES_BYTES_MAX || m->total != initial_total(&u->head)) {
+        refuse(e, "the sizes of its files do not fit its layout");
+        return false;
+    }
+    u->total = m->total;
+    u->have = initial_head_size(&u->head);
+    u->left = u->head.files[0].size;
+    return true;
+}
+
+/* Writes bytes [u->have, ...) of the object. */
+static enum status take_bytes(struct engine *e, const uint8_t *data, size_t size, struct err *err)
+{
+    struct engine_initial *u = &e->initial;
+    while (size) {
+        assert(u->file < u->head.n_files && u->left);
+        size_t n = u->left < size ? (size_t)u->left : size;
+        TRY(init_folder_write(folder_of(e), u->head.files[u->file].name, data, n, err));
+        data += n;
+        size -= n;
+        u->have += n;
+        u->left -= n;
+        if (!u->left && ++u->file < u->head.n_files) u->left = u->head.files[u->file].size;
+    }
+    return STATUS_OK;
+}
+
+/* All bytes are here: the uploader joins with its model. */
+static enum status complete(struct engine *e, struct err *err)
+{
+    struct engine_initial u = e->initial;
+    struct init_folder *folder = folder_of(e);
+    e->initial = (struct engine_initial){0};
+    enum status status = init_folder_commit(folder, err);
+    if (status == STATUS_OK) {
+        log_info("received the initial model of %s: %.1f MB", u.join->name, (double)u.total * 1e-6);
+        e->init_dir = e->ledger.init_dir = init_folder_path(folder);
+        status = engine_on_join(e, u.control, u.join, err);
+    }
+    mem_free(u.join);
+    mem_free(u.layout);
+    mem_free(u.model_config);
+    return status;
+}
+
+enum status engine_initial_forget(struct engine *e, struct err *err)
+{
+    e->init_dir = e->ledger.init_dir = NULL;
+    return init_folder_remove(folder_of(e), err);
+}
+
+enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err)
+{
+    struct engine_initial *u = &e->initial;
+    if (!u->id || m->key != u->id || !may_upload(e, peer)) return STATUS_OK;
+    u->heard_us = e->now_us;
+    if (m->offset != u->have || m->size > m->total - m->offset || m->offset + m->size > u->upto ||
+        (u->total && m->total != u->total))
+        return STATUS_OK;
+    size_t head = 0;
+    if (!u->total) {
+        if (!take_head(e, m)) return STATUS_OK;
+        head = (size_t)u->have;
+    }
+    TRY(take_bytes(e, m->data + head, m->size - head, err));
+    engine_progress(e);
+    assert(u->have <= u->total);
+    if (u->have == u->total) return complete(e, err);
+    uint64_t left = u->total - u->have, upto = u->have + (left < INITIAL_WINDOW ? left : INITIAL_WINDOW);
+    if (u->upto - u->have > INITIAL_WINDOW / 2) return STATUS_OK;
+    u->upto = upto;
+    if (send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
+    return STATUS_OK;
+}
