@@ -136,7 +136,7 @@ class Runs(RunTest):
             np.testing.assert_array_equal(a[key], b[key])
 
     def test_weights_are_tokens(self) -> None:
-        """Local SGD is the mean of the parameters, weighted by tokens; the checkpoint holds it under the given names."""
+        """Local SGD is the mean of the parameters, weighted by tokens; the checkpoint holds it under its names."""
         coordinator = self.start_coordinator(
             train={"method": "local-sgd", "max_steps": 5}, coordinator={"min_workers": 2}
         )
@@ -264,11 +264,15 @@ class WrongUses(RunTest):
                 return iter([])
 
         with atoll.Worker(parameters(), join=self.run_dir, dir=self.folder / "w") as worker:
-            self.check(TypeError, "IterableDataset is iterable only.*atoll prepare", lambda: atoll.batches(IterableDataset(), worker))
-            self.check(TypeError, "generator has no length", lambda: atoll.batches((i for i in range(3)), worker))
-            self.check(ValueError, "empty", lambda: atoll.batches([], worker))
+            for error, pattern, dataset in (
+                (TypeError, "IterableDataset is iterable only.*atoll prepare", IterableDataset()),
+                (TypeError, "generator has no length", (i for i in range(3))),
+                (ValueError, "empty", []),
+            ):
+                self.check(error, pattern, lambda: atoll.batches(dataset, worker))
+            odd = iter(atoll.batches(Squares(), worker, 3))
             self.check(atoll.Error, "before the first batch: call worker.begin", worker.step)
-            self.check(ValueError, "a step of the run takes 4 samples.*3 samples", lambda: next(iter(atoll.batches(Squares(), worker, 3))))
+            self.check(ValueError, "a step of the run takes 4 samples.*3 samples", lambda: next(odd))
             self.check(atoll.Error, "another training set", lambda: atoll.batches(Squares(), worker, 4))
 
     def test_sizes(self) -> None:

@@ -95,7 +95,8 @@ class Program(unittest.TestCase):
             moments["t"] += 1
             array[:] += 2
             drawn = [generators[0].random(), generators[1].random(), generators[2].rand()]
-            return [counter.n, moments["m"].copy(), moments["t"], array.copy(), *drawn, random.random(), np.random.rand()]
+            drawn += [random.random(), np.random.rand()]
+            return [counter.n, moments["m"].copy(), moments["t"], array.copy(), *drawn]
 
         state.note_initial()
         first = go_on()

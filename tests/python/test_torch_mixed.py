@@ -15,7 +15,8 @@ from test_torch_run import TorchRun
 class Mixed(TorchRun):
     def test_same_hash(self) -> None:
         """All three end with the same parameters; the loss falls as that of the native workers does."""
-        inner = {"learning_rate": 1e-3, "warmup_steps": 10, "schedule": "constant", "weight_decay": 0.01, "grad_clip": 0}
+        inner = {"learning_rate": 1e-3, "warmup_steps": 10, "schedule": "constant", "weight_decay": 0.01}
+        inner["grad_clip"] = 0
         steps = {"max_steps": 60, "eval_every": 1}
         losses = []
         for natives in (1, 3):
@@ -23,7 +24,7 @@ class Mixed(TorchRun):
             coordinator = self.coordinator(train=steps, inner=inner, coordinator={"min_workers": 3})
             wait_for(20, "the run", (self.run_dir / "config.yaml").exists)
             names = ["native0", "native1", "native2"][:natives] + ["torch0", "torch1"][: 3 - natives]
-            workers = [self.native(n) if n.startswith("native") else self.worker(n, record=str(self.folder)) for n in names]
+            workers = [self.native(n) if n.startswith("native") else self.worker(n) for n in names]
             for process in (*workers, coordinator):
                 self.finish(process, 100)
             losses.append(self.summary()["final_val_loss"])

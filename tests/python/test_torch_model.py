@@ -59,7 +59,8 @@ class Tensors(unittest.TestCase):
         local = TorchModel(module, buffers="local")
         self.assertEqual(list(flags_of(local)), ["embed.weight", "norm.weight", "norm.bias"])
         ((_, buffers),) = local.objects
-        self.assertEqual(set(buffers.state_dict()), {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"})
+        names = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+        self.assertEqual(set(buffers.state_dict()), names)
 
     def test_frozen_parameters_stay_out(self) -> None:
         module = Tied()
@@ -263,7 +264,8 @@ class OptimizerState(unittest.TestCase):
             staged.append(number)
             return torch.tensor(tensor.tolist())
 
-        values = {"a": torch.arange(3).as_subclass(OnDevice), "b": torch.arange(2), "c": torch.ones(2).as_subclass(OnDevice)}
+        values = {"a": torch.arange(3), "b": torch.arange(2), "c": torch.ones(2)}
+        values = {key: v if key == "b" else v.as_subclass(OnDevice) for key, v in values.items()}
         state = State([("state[0]", values)], stage)
         first = b"".join(ctypes.string_at(*part) for part in state.save())
         state.save()

@@ -1,4 +1,4 @@
-"""GPT-2 in plain PyTorch, with the tensors of a gpt2 run: names, shapes and functions are those of worker/model/gpt2.c."""
+"""GPT-2 in plain PyTorch with the tensors of a gpt2 run: names, shapes and formulas as in worker/model/gpt2.c."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     """Tokens x [batch, time] to logits [batch, time, vocab_size]; the head is tied to wte."""
 
-    def __init__(self, *, n_layer: int, n_head: int, n_embd: int, block_size: int, vocab_size: int, dropout: float = 0) -> None:
+    def __init__(
+        self, *, n_layer: int, n_head: int, n_embd: int, block_size: int, vocab_size: int, dropout: float = 0
+    ) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocab_size, n_embd), nn.Embedding(block_size, n_embd)
         self.drop = nn.Dropout(dropout)

@@ -45,7 +45,8 @@ def main(name: str, given: dict) -> None:
     o = {**DEFAULTS, **given}
     torch.set_num_threads(1)
     torch.manual_seed(o["seed"])
-    model = GPT2(**{k: v for k, v in SIZES.items() if k != "family"}, dropout=o["dropout"]).to(getattr(torch, o["dtype"]))
+    model = GPT2(**{k: v for k, v in SIZES.items() if k != "family"}, dropout=o["dropout"])
+    model.to(getattr(torch, o["dtype"]))
     trained = model
     if o["ddp"]:
         torch.distributed.init_process_group("gloo")
