@@ -38,6 +38,11 @@ class Kills(TorchRun):
             self.finish(process, 300)
         return self.summary()["theta_hash"]
 
+    def alive(self) -> bool:
+        for name, process in self.nodes.items():
+            self.assertIn(process.poll(), (None, 0), f"{name} ended\n{self.logs()}")
+        return True
+
     def restart(self, name: str) -> None:
         self.nodes[name] = self.start_coordinator() if name == "coordinator" else self.start_worker(name)
 
@@ -51,7 +56,7 @@ class Kills(TorchRun):
         rng.shuffle(victims)
         for count, victim in enumerate(victims):
             done = self.rounds()
-            wait_for(120, f"round {done + 1} after {count} kills", lambda: self.rounds() > done)
+            wait_for(120, f"round {done + 1} after {count} kills", lambda: self.alive() and self.rounds() > done)
             time.sleep(rng.random() * 0.3)
             self.assertIsNone(self.nodes[victim].poll(), f"{victim} ended before its kill")
             self.kill(self.nodes[victim])
