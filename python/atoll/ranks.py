@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from ._lib import Error
 
 
 class Ranks:
@@ -20,6 +23,10 @@ class Ranks:
     def bytes(self, data: bytes | None) -> bytes:
         """Sends bytes of rank 0 to all ranks; the others give None."""
         return data or b""
+
+    def call(self, function: Callable[[], bytes]) -> bytes:
+        """Runs a function on rank 0. Its bytes, or its error as an Error, reach all ranks."""
+        return function()
 
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of each rank, in rank order, on every rank."""
@@ -58,6 +65,21 @@ class TorchRanks(Ranks):
         if size:
             self._dist.broadcast(t, 0)
         return t.cpu().numpy().tobytes()
+
+    def call(self, function: Callable[[], bytes]) -> bytes:
+        data: bytes | None = None
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                data = b"+" + function()
+            except Exception as e:
+                error, data = e, b"-" + str(e).encode()
+        data = self.bytes(data)
+        if error:
+            raise error
+        if data[:1] == b"-":
+            raise Error(f"rank 0: {data[1:].decode()}")
+        return data[1:]
 
     def gather(self, data: bytes) -> list[bytes]:
         sizes = self._all_gather(self._torch.tensor([len(data)], dtype=self._torch.int64, device=self._device))

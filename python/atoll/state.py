@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import json
+import math
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -145,9 +146,10 @@ class _Reader:
         torch = _torch()
         if not torch or kind not in _TORCH_TYPES:
             raise ValueError(f"it holds a torch tensor of {kind}")
-        tensor = torch.empty(shape, dtype=getattr(torch, kind))
-        if tensor.numel() * tensor.element_size() != size:
+        dtype = getattr(torch, kind)
+        if min(shape, default=0) < 0 or math.prod(shape) * torch.empty(0, dtype=dtype).element_size() != size:
             raise ValueError("an array has another size than its shape")
+        tensor = torch.empty(shape, dtype=dtype)
         if size:
             ctypes.memmove(tensor.data_ptr(), np.frombuffer(self._bytes(offset, size), np.uint8).ctypes.data, size)
         return tensor
@@ -190,7 +192,7 @@ def read(data: memoryview | bytes) -> Any:
     try:
         reader = _Reader(memoryview(data))
         return reader.value(reader.header)
-    except (KeyError, TypeError, IndexError, json.JSONDecodeError, UnicodeDecodeError) as e:
+    except (KeyError, TypeError, IndexError, RecursionError, json.JSONDecodeError, UnicodeDecodeError) as e:
         raise ValueError(f"it is damaged ({e})") from e
 
 

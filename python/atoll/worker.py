@@ -22,7 +22,6 @@ from .state import State, get_random, read, set_random, write
 logger = logging.getLogger("atoll")
 
 _SLICE_MS = 200  # a wait is cut into slices, between which Python handles Ctrl-C
-_FAILED = -1  # rank 0 tells the others that it raised an error
 
 
 def _undivided(function: Any) -> Any:
@@ -339,7 +338,7 @@ class Worker:
 
     def _take_samples(self) -> None:
         n = self._round.steps * self._round.step_samples
-        taken = self._on_rank0(lambda: self._a.samples(n).astype(np.int64).tobytes())  # type: ignore[union-attr]
+        taken = self._ranks.call(lambda: self._a.samples(n).astype(np.int64).tobytes())  # type: ignore[union-attr]
         self._indices = np.frombuffer(taken, np.int64)
 
     def _on_batch(self, batch: Any, batch_size: int) -> None:
@@ -464,7 +463,7 @@ class Worker:
         if self._ranks.size > 1:
             randoms = self._ranks.gather(write(get_random()))
             self._state.other_random = [bytes(r) for r in randoms[1:]]
-        flags = self._on_rank0(self._push_rank0)
+        flags = self._ranks.call(self._push_rank0)
         return flags == b"dropped"
 
     def _push_rank0(self) -> bytes:
@@ -480,24 +479,6 @@ class Worker:
             logger.warning("%s", e)
             return b"dropped"
         return b"pushed"
-
-    def _on_rank0(self, function: Callable[[], bytes]) -> bytes:
-        """Runs a function on rank 0; its bytes, or its error, reach all ranks."""
-        if self._ranks.size == 1:
-            return function()
-        data: bytes | None = None
-        error: Exception | None = None
-        if self._ranks.rank == 0:
-            try:
-                data = b"+" + function()
-            except Exception as e:
-                error, data = e, b"-" + str(e).encode()
-        data = self._ranks.bytes(data)
-        if error:
-            raise error
-        if data[:1] == b"-":
-            raise _lib.Error(f"rank 0: {data[1:].decode()}")
-        return data[1:]
 
     def _join(self) -> None:
         self._state.note_initial()
@@ -535,7 +516,7 @@ class Worker:
         """The next event. With several ranks, all of them meet here in each slice, so that no collective times out."""
         if self._ranks.size == 1:
             return self._a.wait(_SLICE_MS)  # type: ignore[union-attr]
-        return int(self._on_rank0(lambda: str(self._a.wait(_SLICE_MS)).encode()))  # type: ignore[union-attr]
+        return int(self._ranks.call(lambda: str(self._a.wait(_SLICE_MS)).encode()))  # type: ignore[union-attr]
 
     def _share_state(self) -> None:
         """A state that was restored, or reset, on rank 0 goes to the other ranks, with their own random numbers."""
@@ -543,7 +524,7 @@ class Worker:
             return
         changed = self._state.changed
         self._state.changed = False
-        data = self._on_rank0(lambda: self._state.copy() if changed else b"")
+        data = self._ranks.call(lambda: self._state.copy() if changed else b"")
         if data and self._ranks.rank:
             self._state.load(data)
             others = self._state.other_random
@@ -567,7 +548,7 @@ class Worker:
                 self._advance_schedulers()
 
     def _check_every(self) -> None:
-        run = int(self._on_rank0(lambda: self.setting("train.sync_every").encode()))
+        run = int(self._ranks.call(lambda: self.setting("train.sync_every").encode()))
         if self._every is not None and self._every != run:
             raise ValueError(
                 f"every={self._every}, but the run's train.sync_every is {run}: leave `every` out, or give {run}"
