@@ -125,6 +125,10 @@ static enum status make_model(struct trainer *t, struct err *err)
 {
     const struct config *c = &t->config;
     const struct model_family *family = model_family_find(c->model.family);
+    if (config_is_external(c))
+        return err_set(err, STATUS_UNSUPPORTED,
+                       "the run has model.family external: its workers are programs that use libatoll or the Python "
+                       "package, not atoll-worker");
     if (!family) return err_set(err, STATUS_UNSUPPORTED, "unknown model.family %s", c->model.family);
     struct model_config model = model_config_of(c);
     TRY(family->layout(&model, &t->layout, err));

@@ -31,8 +31,8 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
     a->params = mem_alloc(a->own.n_params, sizeof *a->params);
     if (!a->params)
         return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)a->own.n_params * 4e-6);
-    a->train = o->train;
-    a->val = o->val;
+    TRY(api_take_files(a, o->files, o->n_files, err));
+    api_take_data(a, &o->train, &o->val);
     a->state = o->state;
     a->threads = o->threads ? o->threads : (uint32_t)pool_cores(THREADS_USUAL);
     snprintf(a->devices, sizeof a->devices, "%s", o->devices ? o->devices : "cpu");
@@ -120,8 +120,7 @@ enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train
 {
     if (a->waited || a->phase == API_LEFT)
         return api_refuse(error, ATOLL_ORDER, "atoll_set_data: call it before the first atoll_wait");
-    a->train = *train;
-    a->val = val ? *val : (struct atoll_data){0};
+    api_take_data(a, train, val ? val : &(struct atoll_data){0});
     return ATOLL_OK;
 }
 

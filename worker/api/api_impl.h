@@ -51,9 +51,11 @@ struct atoll {
     char text[API_LINE_MAX];
     uint64_t finding_us, find_us; /* start of API_FINDING, next attempt */
 
-    struct layout own; /* the caller's tensors in its order, without fragments; flags in `means` */
-    float *params;     /* [own.n_params] */
-    struct atoll_data train, val;
+    struct layout own;        /* the caller's tensors in its order, without fragments */
+    float *params;            /* [own.n_params] */
+    struct outer_file *files; /* [n_files] owned, with their names and bytes */
+    uint32_t n_files;
+    struct atoll_data train, val; /* sample_tokens is 1 or more */
     struct atoll_state state;
     char devices[WIRE_NAME_MAX];
     uint32_t threads;
@@ -66,7 +68,8 @@ struct atoll {
     uint32_t *place;      /* [own.n_tensors]: the run's index of each tensor */
     float *ordered;       /* [n_params] in the run's order; NULL: the caller's order is the same */
     struct pool *pool;
-    char *model_text; /* config.json */
+    bool built_in;    /* model.family gpt2 or llama */
+    char *model_text; /* config.json of a built-in model */
 
     struct api_round round;
     bool evaluating;
@@ -86,6 +89,9 @@ void api_log_init(void);
 /* Copies the caller's tensors to a->own. INVALID, NOMEM. */
 enum status api_take_tensors(struct atoll *a, const struct atoll_tensor *tensors, uint32_t n,
                              struct err *err) MUST_CHECK;
+/* Copies the model's files. INVALID: a file that no checkpoint contains; NOMEM. */
+enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint32_t n, struct err *err) MUST_CHECK;
+void api_take_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val);
 /* worker_session_options.on_config; ctx is the struct atoll. */
 enum status api_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
 void api_model_finish(struct atoll *a);

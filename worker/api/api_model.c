@@ -5,13 +5,15 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/tensor/hf_files.h"
 #include "worker/api/api_impl.h"
 #include "worker/model/model.h"
 #include "worker/outer/outer_memory.h"
 
 enum { MODEL_TEXT_MAX = 8192 };
 
-_Static_assert((int)OUTER_PARTS_MAX > 0, "atoll_state.save gets OUTER_PARTS_MAX parts");
+_Static_assert((int)ATOLL_DECAY == (int)LAYOUT_DECAY && (int)ATOLL_MEAN == (int)LAYOUT_MEAN, "the same bits");
+_Static_assert((int)ATOLL_DIMS_MAX == (int)LAYOUT_DIMS_MAX, "a layout has room for each tensor");
 
 /* --- the caller's tensors ----------------------------------------------------------------------------------------- */
 
@@ -41,6 +43,40 @@ enum status api_take_tensors(struct atoll *a, const struct atoll_tensor *tensors
                            i, shown, LAYOUT_NAME_MAX - 1);
     }
     return STATUS_OK;
+}
+
+enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint32_t n, struct err *err)
+{
+    uint64_t bytes = 0;
+    char shown[TEXT_SHOWN];
+    if (n > HF_FILES_MAX) return err_set(err, STATUS_INVALID, "options.files has more than %d files", HF_FILES_MAX);
+    a->files = mem_alloc(n, sizeof *a->files);
+    if (!a->files) return err_set(err, STATUS_NOMEM, "no memory for the model's files");
+    for (uint32_t i = 0; i < n; i++) {
+        const char *name = files[i].name ? files[i].name : "";
+        if (!hf_files_allowed(name))
+            return err_set(err, STATUS_INVALID,
+                           "options.files: %s is not a file of a model's folder: give config.json, tokenizer files, "
+                           "generation_config.json or adapter_config.json",
+                           text_shown(name, strlen(name), shown));
+        bytes += files[i].size;
+        if (bytes > HF_FILES_BYTES_MAX)
+            return err_set(err, STATUS_INVALID, "options.files has more than %d MB", HF_FILES_BYTES_MAX / 1000000);
+        char *copy = mem_strdup(name);
+        void *data = mem_alloc(1, files[i].size);
+        a->files[a->n_files++] = (struct outer_file){.name = copy, .data = data, .size = files[i].size};
+        if (!copy || !data) return err_set(err, STATUS_NOMEM, "no memory for the model's files");
+        if (files[i].size) memcpy(data, files[i].data, files[i].size);
+    }
+    return STATUS_OK;
+}
+
+void api_take_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val)
+{
+    a->train = *train;
+    a->val = *val;
+    if (!a->train.sample_tokens) a->train.sample_tokens = 1;
+    if (!a->val.sample_tokens) a->val.sample_tokens = 1;
 }
 
 /* --- the run's layout --------------------------------------------------------------------------------------------- */
@@ -117,15 +153,31 @@ static enum status make_built_in(struct atoll *a, const struct model_family *fam
     return STATUS_OK;
 }
 
+/* model.family external: the caller's tensors, the trained ones first. */
+static enum status make_external(struct atoll *a, struct err *err)
+{
+    for (int means = 0; means < 2; means++)
+        for (uint32_t i = 0; i < a->own.n_tensors; i++) {
+            const struct tensor *t = &a->own.tensors[i];
+            if (t->mean != (means == 1)) continue;
+            a->place[i] = a->layout.n_tensors;
+            enum status status = layout_add(&a->layout, t->name, t->ndim, t->shape, LAYOUT_INIT_ZEROS, 0,
+                                            (t->decay ? LAYOUT_DECAY : 0u) | (t->mean ? LAYOUT_MEAN : 0u));
+            if (status != STATUS_OK) return err_set(err, status, "no memory for the layout");
+        }
+    return STATUS_OK;
+}
+
 static enum status make_layout(struct atoll *a, struct err *err)
 {
     const struct model_family *family = model_family_find(a->config.model.family);
+    a->built_in = family != NULL;
     a->place = mem_alloc(a->own.n_tensors, sizeof *a->place);
     if (!a->place) return err_set(err, STATUS_NOMEM, "no memory for the layout");
-    if (!family)
+    if (!family && !config_is_external(&a->config))
         return err_set(err, STATUS_UNSUPPORTED, "model.family %s is not supported by this version of libatoll",
                        a->config.model.family);
-    TRY(make_built_in(a, family, err));
+    TRY(family ? make_built_in(a, family, err) : make_external(a, err));
     TRY(model_split_fragments(&a->config, &a->layout, err));
     bool same = true;
     for (uint32_t i = 0; i < a->own.n_tensors; i++) same = same && a->place[i] == i;
@@ -202,6 +254,7 @@ static enum status read_config(struct atoll *a, const struct msg_config *m, stru
 static enum status check_data(const struct atoll *a, struct err *err)
 {
     uint32_t seq = a->config.model.block_size;
+    if (!a->built_in) return STATUS_OK;
     if (!a->train.samples)
         return err_set(err, STATUS_INVALID,
                        "train.samples is 0, but the run has model.family %s: train on the run's token shards",
@@ -246,12 +299,17 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
         .val_hash = a->val.samples ? a->val.hash : 0,
         .train_samples = a->train.samples,
         .val_samples = a->val.samples,
-        .sample_tokens = a->train.sample_tokens ? a->train.sample_tokens : 1,
+        .sample_tokens = a->train.sample_tokens,
         .ranks = 1,
         .devices = a->devices,
         .model_config = a->model_text ? a->model_text : "",
         .pool = a->pool,
     };
+    if (!a->built_in) {
+        model->initial = api_run_params(a);
+        model->files = a->files;
+        model->n_files = a->n_files;
+    }
     if (a->state.save && a->state.load)
         model->inner = (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load};
     return STATUS_OK;
@@ -266,4 +324,9 @@ void api_model_finish(struct atoll *a)
     mem_free(a->ordered);
     mem_free(a->model_text);
     mem_free(a->params);
+    for (uint32_t i = 0; i < a->n_files; i++) {
+        mem_free((void *)(uintptr_t)a->files[i].name);
+        mem_free((void *)(uintptr_t)a->files[i].data);
+    }
+    mem_free(a->files);
 }

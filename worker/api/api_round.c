@@ -71,6 +71,11 @@ static void log_step(const struct atoll *a, const struct atoll_step *step, uint6
              r->position + r->rate * r->done + 1, r->number + 1, step->loss, step->lr, step->grad_norm, rate);
 }
 
+static float known(double value)
+{
+    return isfinite(value) && value >= 0 ? (float)value : METRICS_UNKNOWN;
+}
+
 static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t step_us)
 {
     struct api_round *r = &a->round;
@@ -79,8 +84,8 @@ static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t s
                                             .step = r->done,
                                             .position = r->position + r->rate * r->done,
                                             .loss = (float)step->loss,
-                                            .lr = (float)step->lr,
-                                            .grad_norm = (float)step->grad_norm,
+                                            .lr = known(step->lr),
+                                            .grad_norm = isinf(step->grad_norm) ? INFINITY : known(step->grad_norm),
                                             .tokens = step->tokens,
                                             .step_us = step_us <= UINT32_MAX ? (uint32_t)step_us : 0,
                                         });
@@ -117,21 +122,22 @@ enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enu
     return ATOLL_OK;
 }
 
-/* The coordinator of a built-in model counts on full samples, and refuses other deltas as corrupt. */
+/* The coordinator refuses a delta of more tokens than the samples have, and in a run of a built-in model of fewer. */
 static enum atoll_status check_tokens(const struct atoll *a, struct atoll_error *error)
 {
     const struct api_round *r = &a->round;
     const struct config *c = &a->config;
     uint64_t samples = (uint64_t)r->steps * c->train.batch_size * c->train.grad_accum;
+    uint64_t most = samples * a->train.sample_tokens;
     if (!r->tokens)
         return api_refuse(error, ATOLL_INVALID, "round %" PRIu64 ": trained on 0 tokens: tell the tokens of each step",
                           r->number + 1);
-    if (!a->model_text || r->tokens == samples * c->model.block_size) return ATOLL_OK;
+    if (r->tokens <= most && (r->tokens == most || !a->built_in)) return ATOLL_OK;
     return api_refuse(error, ATOLL_INVALID,
-                      "round %" PRIu64 " trained on %" PRIu64 " tokens, but in this run it has %" PRIu64
-                      " samples of %u "
-                      "tokens: take train.batch_size x train.grad_accum samples a step, and the loss of all targets",
-                      r->number + 1, r->tokens, samples, c->model.block_size);
+                      "round %" PRIu64 " trained on %" PRIu64 " tokens, but it has %" PRIu64 " samples of %s%u tokens: "
+                      "take train.batch_size x train.grad_accum samples a step%s",
+                      r->number + 1, r->tokens, samples, a->built_in ? "" : "at most ", a->train.sample_tokens,
+                      a->built_in ? ", and the loss of all targets" : ", or set train.sample_tokens");
 }
 
 enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
@@ -150,6 +156,7 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
         .tokens = r->tokens,
         .steps = r->steps,
         .loss_sum = r->known ? r->loss_sum * ((double)r->tokens / (double)r->known) : 0,
+        .loss_unknown = !r->known,
         .compute_us = r->compute_us,
         .place_us = r->place_us,
         .fetch_us = now - started,

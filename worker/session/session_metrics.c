@@ -111,7 +111,5 @@ void worker_session_send_metrics(struct worker_session *s, bool force)
 
 void worker_session_add_step(struct worker_session *s, const struct metrics_step *step)
 {
-    struct metrics_step record = *step;
-    record.lr = finite_or_zero(record.lr);
-    step_queue_add(&s->steps, &record, clock_monotonic_us());
+    step_queue_add(&s->steps, step, clock_monotonic_us());
 }
