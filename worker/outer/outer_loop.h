@@ -51,7 +51,7 @@ struct outer_inner {
     enum status (*load)(void *ctx, const uint8_t *data, size_t size);
 };
 
-enum { OUTER_PARTS_MAX = 16 };
+enum { OUTER_PARTS_MAX = 4096 }; /* a part for each tensor of an inner optimizer */
 
 /* A file of the model's Hugging Face folder: borrowed bytes. */
 struct outer_file {

@@ -1,0 +1,558 @@
+/* The library (include/atoll.h) against a coordinator in another process. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/mem.h"
+#include "tests/lib/rigs/api_rig.h"
+#include "tests/lib/store/tmpdir.h"
+
+static struct atoll_error error;
+static char lines[1 << 16];
+
+static int stop(void **state)
+{
+    api_rig_stop();
+    return tmpdir_remove(state);
+}
+
+static void keep_line(void *ctx, enum atoll_log_level level, const char *line)
+{
+    (void)ctx;
+    size_t used = strlen(lines);
+    snprintf(lines + used, sizeof lines - used, "%d %s\n", (int)level, line);
+}
+
+static struct atoll *open_worker(int slot, const char *name)
+{
+    struct atoll *a;
+    struct atoll_options options = api_rig_options(slot, name);
+    enum atoll_status status = atoll_open(&a, &options, &error);
+    if (status != ATOLL_OK) print_error("%s\n", error.text);
+    assert_int_equal(status, ATOLL_OK);
+    return a;
+}
+
+/* atoll_wait fails with this status and a text that contains `what`. */
+static void expect_failure(struct atoll *a, enum atoll_status expected, const char *what)
+{
+    enum atoll_event event;
+    enum atoll_status status = ATOLL_OK;
+    for (int i = 0; i < 400 && status == ATOLL_OK; i++) status = atoll_wait(a, 50, &event, &error);
+    if (status != expected || !strstr(error.text, what)) print_error("%d: %s\n", (int)status, error.text);
+    assert_int_equal(status, expected);
+    assert_int_equal(error.status, expected);
+    assert_non_null(strstr(error.text, what));
+    assert_int_equal(atoll_wait(a, 0, &event, &error), expected); /* it stays so */
+}
+
+/* --- atoll_open --------------------------------------------------------------------------------------------------- */
+
+static void refuse_open(const struct atoll_options *options, enum atoll_status expected, const char *what)
+{
+    struct atoll *a;
+    enum atoll_status status = atoll_open(&a, options, &error);
+    if (status != expected || !strstr(error.text, what)) print_error("%d: %s\n", (int)status, error.text);
+    assert_int_equal(status, expected);
+    assert_null(a);
+    assert_non_null(strstr(error.text, what));
+    assert_int_equal(atoll_open(&a, options, NULL), expected); /* the error is optional */
+}
+
+static size_t save_nothing(void *ctx, struct atoll_part *parts, size_t cap)
+{
+    (void)ctx, (void)parts, (void)cap;
+    return 0;
+}
+
+static void test_open_refuses_wrong_options(void **state)
+{
+    (void)state;
+    api_rig_start("log: {level: info}");
+    const struct atoll_options good = api_rig_options(0, "w0");
+    struct atoll_tensor tensors[2] = {{.name = "a", .ndim = 1, .shape = {3}}, {.name = "a", .ndim = 1, .shape = {3}}};
+    struct atoll_file file = {.name = "model.safetensors", .data = "", .size = 0};
+    struct atoll_options o = good;
+    o.size--;
+    refuse_open(&o, ATOLL_INVALID, "options.size");
+    o = good, o.n_tensors = 0;
+    refuse_open(&o, ATOLL_INVALID, "options.tensors is empty");
+    o = good, o.tensors = tensors, o.n_tensors = 2;
+    refuse_open(&o, ATOLL_INVALID, "two tensors have the name 'a': give tied tensors once");
+    tensors[1] = (struct atoll_tensor){.name = "b", .ndim = 2, .shape = {3, 0}};
+    refuse_open(&o, ATOLL_INVALID, "tensor 1, 'b'");
+    tensors[1].ndim = ATOLL_DIMS_MAX + 1;
+    refuse_open(&o, ATOLL_INVALID, "tensor 'b' has 9 dimensions");
+    tensors[1] = (struct atoll_tensor){.name = "\n", .ndim = 0};
+    refuse_open(&o, ATOLL_INVALID, "must be printable ASCII");
+    o = good, o.files = &file, o.n_files = 1;
+    refuse_open(&o, ATOLL_INVALID, "model.safetensors is not a file of a model's folder");
+    o = good, o.max_wait_s = 1;
+    refuse_open(&o, ATOLL_INVALID, "max_wait_s");
+    o = good, o.state.save = save_nothing;
+    refuse_open(&o, ATOLL_INVALID, "options.state needs both functions");
+    o = good, o.name = "a/b", o.dir = NULL;
+    refuse_open(&o, ATOLL_INVALID, "name a/b cannot name a folder: give dir too");
+    o = good, o.join = NULL;
+    refuse_open(&o, ATOLL_INVALID, "options.join is missing");
+    o = good, o.join = "tcp:/127.0.0.1:99";
+    refuse_open(&o, ATOLL_INVALID, "join: tcp:");
+    o = good, o.dir = api_rig_run();
+    tmpdir_put("run/journal/x", "");
+    refuse_open(&o, ATOLL_INVALID, "is the folder of a run");
+    o = good, o.dir = "/dev/null/w";
+    refuse_open(&o, ATOLL_IO, "/dev/null/w");
+    for (int n = 1, failed = 0; n < 100; n++) { /* each allocation in turn */
+        struct atoll *a;
+        mem_fail_after(n);
+        enum atoll_status status = atoll_open(&a, &good, &error);
+        long left = mem_fail_after(0);
+        atoll_close(a);
+        if (status == ATOLL_OK && left) return;
+        failed += status == ATOLL_NOMEM;
+        assert_true(status == ATOLL_OK || (status == ATOLL_NOMEM && strstr(error.text, "memory") && !a));
+        assert_true(n < 99 && failed > 0);
+    }
+}
+
+/* --- the order of calls ------------------------------------------------------------------------------------------- */
+
+static void test_calls_out_of_order_are_refused(void **state)
+{
+    (void)state;
+    api_rig_start("log: {level: info}");
+    struct atoll *a = open_worker(0, "w0");
+    struct atoll_round round;
+    struct atoll_evaluation evaluation;
+    enum atoll_event event;
+    enum atoll_action action;
+    uint64_t samples[3];
+    char text[16];
+    const struct atoll_data data = {.hash = 77, .samples = API_RIG_SAMPLES, .sample_tokens = API_RIG_SEQ};
+    const struct atoll_step step = {.tokens = 2 * API_RIG_SEQ, .loss = NAN, .lr = NAN, .grad_norm = NAN};
+    assert_int_equal(atoll_set_data(a, &data, NULL, &error), ATOLL_OK);
+    assert_int_equal(atoll_setting(a, "train.sync_every", text, sizeof text, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_begin(a, &round, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_samples(a, samples, 1, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_push(a, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_evaluation(a, &evaluation, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_evaluated(a, NULL, 0, &error), ATOLL_ORDER);
+    api_rig_wait(a, ATOLL_TRAIN);
+    assert_int_equal(atoll_set_data(a, &data, NULL, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
+    assert_int_equal(atoll_begin(a, &round, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_wait(a, 0, &event, &error), ATOLL_ORDER);
+    assert_non_null(strstr(error.text, "a round is in training"));
+    assert_int_equal(atoll_push(a, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_samples(a, samples, 3, &error), ATOLL_OK);
+    assert_int_equal(atoll_samples(a, samples, 2, &error), ATOLL_EXHAUSTED); /* one is left, and stays */
+    assert_non_null(strstr(error.text, "has 1 samples left, fewer than 2"));
+    assert_int_equal(atoll_samples(a, samples, 1, &error), ATOLL_OK);
+    assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
+    assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
+    assert_int_equal(action, ATOLL_SYNC);
+    assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_push(a, &error), ATOLL_OK);
+    assert_int_equal(atoll_push(a, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_setting(a, "train.sync_every", text, sizeof text, &error), ATOLL_OK);
+    assert_string_equal(text, "2");
+    assert_int_equal(atoll_setting(a, "train.sync", text, sizeof text, &error), ATOLL_INVALID);
+    assert_int_equal(atoll_setting(a, "train.method", text, 3, &error), ATOLL_INVALID);
+    atoll_leave(a, "enough");
+    atoll_leave(a, "again");
+    assert_int_equal(atoll_wait(a, 0, &event, &error), ATOLL_ORDER);
+    assert_non_null(atoll_params(a));
+    atoll_close(a);
+}
+
+static void test_wrong_tokens_are_refused(void **state)
+{
+    (void)state;
+    api_rig_start("log: {level: info}");
+    struct atoll *a = open_worker(0, "w0");
+    struct atoll_round round;
+    enum atoll_action action;
+    for (uint64_t tokens = 0; tokens <= 2 * API_RIG_SEQ + 1; tokens += 2 * API_RIG_SEQ + 1) {
+        const struct atoll_step step = {.tokens = tokens, .loss = 1};
+        api_rig_wait(a, ATOLL_TRAIN);
+        assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
+        for (uint32_t i = 0; i < round.steps; i++) assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
+        assert_int_equal(atoll_push(a, &error), ATOLL_INVALID);
+        assert_non_null(strstr(error.text, tokens ? "trained on 34 tokens, but it has 4 samples of 8" : "on 0 tokens"));
+        atoll_close(a);
+        a = open_worker(0, "w0");
+    }
+    atoll_close(a);
+}
+
+/* --- rounds ------------------------------------------------------------------------------------------------------- */
+
+/* local-sgd is the mean of the parameters. Both workers live in one thread. */
+static void test_two_workers_in_one_process(void **state)
+{
+    (void)state;
+    char seen[API_RIG_SAMPLES] = {0};
+    api_rig_start("coordinator: {min_workers: 2}");
+    struct atoll *workers[2] = {open_worker(0, "w0"), open_worker(1, "w1")};
+    uint64_t n = atoll_n_params(workers[0]), total = 0;
+    assert_int_equal(n, api_rig_layout()->n_params);
+    for (int round = 0; round < 3; round++) {
+        float first[2] = {0};
+        for (int w = 0; w < 2; w++) {
+            enum atoll_event event = ATOLL_WAITING;
+            while (event == ATOLL_WAITING) { /* in turn: the run starts when both have joined */
+                assert_int_equal(atoll_wait(workers[w], 5, &event, &error), ATOLL_OK);
+                enum atoll_event other;
+                if (w == 0) assert_int_equal(atoll_wait(workers[1], 5, &other, &error), ATOLL_OK);
+            }
+            assert_int_equal(event, ATOLL_TRAIN);
+        }
+        for (int w = 0; w < 2; w++) {
+            struct atoll_round r;
+            enum atoll_action action;
+            const struct atoll_step step = {.tokens = 2 * API_RIG_SEQ, .loss = 1};
+            uint64_t samples[2];
+            assert_int_equal(atoll_begin(workers[w], &r, &error), ATOLL_OK);
+            assert_int_equal(r.round, round);
+            assert_int_equal(r.worker, w);
+            first[w] = atoll_params(workers[w])[5];
+            for (uint32_t i = 0; i < r.steps; i++) {
+                assert_int_equal(atoll_samples(workers[w], samples, 2, &error), ATOLL_OK);
+                for (int k = 0; k < 2; k++) {
+                    assert_true(samples[k] < API_RIG_SAMPLES && !seen[samples[k]]++);
+                    total++;
+                }
+                assert_int_equal(atoll_step(workers[w], &step, &action, &error), ATOLL_OK);
+            }
+            atoll_params(workers[w])[5] += w ? 1.0f : 2.0f;
+            assert_int_equal(atoll_push(workers[w], &error), ATOLL_OK);
+        }
+        assert_true(first[0] == first[1]);
+    }
+    struct atoll_info info[2];
+    for (int w = 0; w < 2; w++) {
+        enum atoll_event event = ATOLL_WAITING, other;
+        while (event == ATOLL_WAITING) {
+            assert_int_equal(atoll_wait(workers[w], 5, &event, &error), ATOLL_OK);
+            if (!w) assert_int_equal(atoll_wait(workers[1], 5, &other, &error), ATOLL_OK);
+        }
+        assert_int_equal(event, ATOLL_DONE);
+        atoll_get_info(workers[w], &info[w]);
+        assert_int_equal(info[w].round, 3);
+        assert_string_equal(info[w].run, "rig");
+        assert_string_equal(info[w].family, "gpt2");
+        assert_true(info[w].theta_hash && info[w].bytes_up > 12 * n);
+    }
+    assert_true(info[0].theta_hash == info[1].theta_hash && total == 24);
+    assert_memory_equal(atoll_params(workers[0]), atoll_params(workers[1]), n * sizeof(float));
+    for (int w = 0; w < 2; w++) atoll_close(workers[w]);
+}
+
+/* The order of the caller's tensors is not that of the run, and names have the prefix of transformers. */
+static void test_tensors_in_another_order(void **state)
+{
+    (void)state;
+    static struct atoll_tensor turned[64];
+    static char names[64][128];
+    struct atoll *a;
+    api_rig_start("log: {level: info}");
+    struct atoll_options options = api_rig_options(0, "w0");
+    uint32_t n = options.n_tensors;
+    for (uint32_t i = 0; i < n; i++) {
+        turned[i] = options.tensors[n - 1 - i];
+        snprintf(names[i], sizeof names[i], "transformer.%s", turned[i].name);
+        turned[i].name = names[i];
+    }
+    options.tensors = turned;
+    assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
+    api_rig_wait(a, ATOLL_TRAIN);
+    assert_int_equal(api_rig_round(a, 0.25f, &error), ATOLL_OK);
+    api_rig_wait(a, ATOLL_TRAIN);
+    struct atoll_round round;
+    assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
+    const float *p = atoll_params(a);
+    uint64_t at = 0;
+    for (uint32_t i = n; i-- > 0;) { /* layer norms start at 1, biases at 0 */
+        const struct tensor *t = &api_rig_layout()->tensors[i];
+        if (t->init != LAYOUT_INIT_NORMAL)
+            for (uint64_t k = 0; k < t->count; k++)
+                assert_true(p[at + k] == (t->init == LAYOUT_INIT_ONES ? 1.25f : 0.25f));
+        at += t->count;
+    }
+    assert_int_equal(at, atoll_n_params(a));
+    atoll_close(a);
+}
+
+static void test_first_different_tensor_is_named(void **state)
+{
+    (void)state;
+    static struct atoll_tensor tensors[64];
+    struct atoll *a;
+    api_rig_start("log: {level: info}");
+    static const char *const what[] = {
+        "tensor 'h.0.ln_1.weight' has the shape [5], but the run's has [4]",
+        "tensor 'extra' is not a parameter of the run's model (model.family gpt2)",
+        "the run's tensor 'ln_f.bias', shape [4], is missing",
+        "a sample has 9 tokens, but the run has model.block_size 8",
+        "train.samples is 0, but the run has model.family gpt2",
+    };
+    for (int i = 0; i < 5; i++) {
+        struct atoll_options options = api_rig_options(0, "w0");
+        memcpy(tensors, options.tensors, options.n_tensors * sizeof *tensors);
+        options.tensors = tensors;
+        if (i == 0) tensors[2].shape[0]++;
+        if (i == 1) tensors[options.n_tensors++] = (struct atoll_tensor){.name = "extra", .ndim = 0};
+        if (i == 2) options.n_tensors--;
+        if (i == 3) options.train.sample_tokens++;
+        if (i == 4) options.train.samples = 0;
+        assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
+        expect_failure(a, ATOLL_INVALID, what[i]);
+        atoll_close(a);
+    }
+}
+
+static void test_run_of_ddp_is_refused(void **state)
+{
+    (void)state;
+    api_rig_start("train: {method: ddp}");
+    struct atoll *a = open_worker(0, "w0");
+    expect_failure(a, ATOLL_INVALID, "train.method ddp");
+    atoll_close(a);
+}
+
+static void test_other_data_is_refused(void **state)
+{
+    (void)state;
+    struct atoll *other;
+    api_rig_start("log: {level: info}");
+    struct atoll *a = open_worker(0, "w0");
+    api_rig_wait(a, ATOLL_TRAIN);
+    struct atoll_options options = api_rig_options(1, "w1");
+    options.train.hash++;
+    assert_int_equal(atoll_open(&other, &options, &error), ATOLL_OK);
+    expect_failure(other, ATOLL_REFUSED, "the training data of 'w1' differs from the run's");
+    atoll_close(other);
+    atoll_close(a);
+}
+
+/* --- faults ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t counter, loads, resets;
+
+static size_t save_counter(void *ctx, struct atoll_part *parts, size_t cap)
+{
+    (void)ctx;
+    assert_true(cap >= 2);
+    parts[0] = (struct atoll_part){.data = &counter, .size = 4};
+    parts[1] = (struct atoll_part){.data = (char *)&counter + 4, .size = 4};
+    return 2;
+}
+
+static int load_counter(void *ctx, const void *data, size_t size)
+{
+    (void)ctx;
+    counter = 0;
+    resets += !data;
+    if (!data) return 0;
+    if (size != sizeof counter) return -1;
+    loads++;
+    memcpy(&counter, data, sizeof counter);
+    return 0;
+}
+
+static struct atoll *open_with_state(int slot, const char *name)
+{
+    struct atoll *a;
+    struct atoll_options options = api_rig_options(slot, name);
+    options.state = (struct atoll_state){.save = save_counter, .load = load_counter};
+    assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
+    return a;
+}
+
+static void test_nan_resets_and_third_ends(void **state)
+{
+    (void)state;
+    api_rig_start("log: {level: info}");
+    resets = 0;
+    struct atoll *a = open_with_state(0, "w0");
+    for (int i = 1; i <= 3; i++) {
+        api_rig_wait(a, ATOLL_TRAIN);
+        counter = 9;
+        assert_int_equal(api_rig_round(a, NAN, &error), i < 3 ? ATOLL_NONFINITE : ATOLL_FAILED);
+        assert_int_equal(counter, 0);
+        assert_int_equal(resets, i);
+    }
+    assert_non_null(strstr(error.text, "training diverges to NaN or infinity"));
+    expect_failure(a, ATOLL_FAILED, "training diverges");
+    atoll_close(a);
+}
+
+static void test_infinite_loss_is_not_finite(void **state)
+{
+    (void)state;
+    api_rig_start("log: {level: info}");
+    struct atoll *a = open_worker(0, "w0");
+    struct atoll_round round;
+    enum atoll_action action;
+    const struct atoll_step step = {.tokens = 2 * API_RIG_SEQ, .loss = INFINITY};
+    api_rig_wait(a, ATOLL_TRAIN);
+    assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
+    for (uint32_t i = 0; i < round.steps; i++) assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
+    assert_int_equal(atoll_push(a, &error), ATOLL_NONFINITE);
+    atoll_close(a);
+}
+
+/* The worker is killed after its second push, at some point of the save or the upload. */
+static void test_killed_worker_gets_its_state_back(void **state)
+{
+    (void)state;
+    int fds[2];
+    char done;
+    api_rig_start("train: {max_steps: 8}");
+    assert_int_equal(pipe(fds), 0);
+    pid_t child = fork();
+    if (!child) {
+        struct atoll *a = open_with_state(0, "w0");
+        for (counter = 1; counter <= 2; counter++) {
+            api_rig_wait(a, ATOLL_TRAIN);
+            if (api_rig_round(a, 1.0f, &error) != ATOLL_OK) _exit(1);
+        }
+        counter = 2;
+        api_rig_wait(a, ATOLL_TRAIN); /* the state of round 2 is on disk */
+        (void)!write(fds[1], "x", 1);
+        pause();
+    }
+    close(fds[1]);
+    assert_int_equal(read(fds[0], &done, 1), 1);
+    close(fds[0]);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    loads = counter = 0;
+    struct atoll *a = open_with_state(0, "w0");
+    api_rig_wait(a, ATOLL_TRAIN);
+    assert_int_equal(loads, 1);
+    assert_int_equal(counter, 2);
+    struct atoll_info info;
+    atoll_get_info(a, &info);
+    assert_int_equal(info.round, 2);
+    assert_string_equal(info.name, "w0"); /* after its folder */
+    for (int i = 0; i < 2; i++) {
+        api_rig_wait(a, ATOLL_TRAIN);
+        assert_int_equal(api_rig_round(a, 1.0f, &error), ATOLL_OK);
+    }
+    api_rig_wait(a, ATOLL_DONE);
+    assert_non_null(strstr(atoll_text(a), "complete"));
+    const struct tensor *last = &api_rig_layout()->tensors[api_rig_layout()->n_tensors - 1]; /* a bias, 0 at first */
+    assert_true(atoll_params(a)[last->offset] == 4.0f);
+    atoll_close(a);
+}
+
+/* A coordinator that never comes, and one that is gone. */
+static void test_unreachable_coordinator(void **state)
+{
+    (void)state;
+    struct atoll *a;
+    enum atoll_event event;
+    api_rig_start("log: {level: info}");
+    struct atoll_options options = api_rig_options(0, "w0");
+    options.join = tmpdir_path("nothing");
+    assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
+    assert_int_equal(atoll_wait(a, 0, &event, &error), ATOLL_OK);
+    assert_int_equal(event, ATOLL_WAITING);
+    assert_non_null(strstr(atoll_text(a), "nothing/address does not exist: start a coordinator"));
+    atoll_close(a);
+    options.join = "tcp://no-such-host.invalid:29600/"
+                   "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    enum atoll_status status = atoll_open(&a, &options, &error);
+    atoll_close(a);
+    assert_true(status == ATOLL_UNREACHABLE || (status == ATOLL_OK && a)); /* OK: the name service does not answer */
+    options.join = "tcp://127.0.0.1:9/"
+                   "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
+    expect_failure(a, ATOLL_UNREACHABLE, "cannot join: tcp://127.0.0.1:9 refused the connection");
+    atoll_close(a);
+}
+
+/* --- log and token shards ----------------------------------------------------------------------------------------- */
+
+static void test_lines_go_to_the_function_or_nowhere(void **state)
+{
+    (void)state;
+    api_rig_start("log: {level: info}");
+    int before = dup(STDERR_FILENO), file = fileno(tmpfile());
+    dup2(file, STDERR_FILENO);
+    for (int logged = 0; logged < 2; logged++) {
+        atoll_set_log(logged ? keep_line : NULL, NULL);
+        struct atoll *a = open_worker(0, "w0");
+        api_rig_wait(a, ATOLL_TRAIN);
+        atoll_close(a);
+    }
+    atoll_set_log(NULL, NULL);
+    dup2(before, STDERR_FILENO);
+    assert_int_equal(lseek(file, 0, SEEK_END), 0); /* nothing was printed */
+    assert_non_null(strstr(lines, "2 rig: 0.00 M parameters in 1 fragment, local-sgd, H 2, up fp32, down fp32\n"));
+    assert_non_null(strstr(lines, "2 memory of the outer loop in MiB: "));
+    close(before);
+    close(file);
+}
+
+static void test_token_shards(void **state)
+{
+    (void)state;
+    struct atoll_tokens *t;
+    struct atoll_data data;
+    uint32_t out[5];
+    uint16_t tokens[11];
+    int32_t head[256] = {20240520, 1, 11};
+    for (uint16_t i = 0; i < 11; i++) tokens[i] = (uint16_t)(100 + i);
+    FILE *f = fopen(tmpdir_path("t_000000.bin"), "wb");
+    assert_true(fwrite(head, 1, sizeof head, f) == sizeof head && fwrite(tokens, 1, sizeof tokens, f) == sizeof tokens);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(atoll_tokens_open(&t, tmpdir_path("none_*.bin"), 4, &data, &error), ATOLL_INVALID);
+    assert_int_equal(atoll_tokens_open(&t, tmpdir_path("t_*.bin"), 0, &data, &error), ATOLL_INVALID);
+    assert_int_equal(atoll_tokens_open(&t, tmpdir_path("t_*.bin"), 11, &data, &error), ATOLL_INVALID);
+    assert_non_null(strstr(error.text, "has no shard of more than 11 tokens"));
+    assert_int_equal(atoll_tokens_open(&t, tmpdir_path("t_*.bin"), 4, &data, &error), ATOLL_OK);
+    assert_true(data.samples == 2 && data.sample_tokens == 4 && data.hash);
+    assert_int_equal(atoll_tokens_read(t, 1, out, &error), ATOLL_OK);
+    for (uint32_t i = 0; i < 5; i++) assert_int_equal(out[i], 104 + i);
+    assert_int_equal(atoll_tokens_read(t, 2, out, &error), ATOLL_INVALID);
+    assert_int_equal(truncate(tmpdir_path("t_000000.bin"), 1030), 0);
+    assert_int_equal(atoll_tokens_read(t, 1, out, &error), ATOLL_IO);
+    atoll_tokens_close(t);
+    atoll_tokens_close(NULL);
+}
+
+int main(int argc, char **argv)
+{
+#define RUN(test) cmocka_unit_test_setup_teardown(test, tmpdir_make, stop)
+    const struct CMUnitTest tests[] = {
+        RUN(test_open_refuses_wrong_options),
+        RUN(test_calls_out_of_order_are_refused),
+        RUN(test_wrong_tokens_are_refused),
+        RUN(test_two_workers_in_one_process),
+        RUN(test_tensors_in_another_order),
+        RUN(test_first_different_tensor_is_named),
+        RUN(test_run_of_ddp_is_refused),
+        RUN(test_other_data_is_refused),
+        RUN(test_nan_resets_and_third_ends),
+        RUN(test_infinite_loss_is_not_finite),
+        RUN(test_killed_worker_gets_its_state_back),
+        RUN(test_unreachable_coordinator),
+        RUN(test_lines_go_to_the_function_or_nowhere),
+        RUN(test_token_shards),
+    };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
