@@ -22,15 +22,19 @@
  *
  * Errors.     Functions return an enum atoll_status. On failure they fill *error (may be NULL), one line that says what
  *             is wrong, where, and what to do. Nothing prints, exits or changes signal handlers. SIGPIPE is not raised.
- * Blocking.   Only atoll_wait waits for the network, at most its timeout. atoll_open reads and writes files, waits at
- *             most 2 s for a lock, and resolves the coordinator's name. atoll_push encodes deltas, which takes time in
- *             proportion to the parameters. atoll_leave and atoll_close wait for a running save and at most 2 s for
- *             queued messages. No other function blocks.
+ * Blocking.   Only atoll_wait waits for the network, at most its timeout; until the first connection it may look up to
+ *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, waits at most 2 s for a
+ *             lock, and resolves the coordinator's name. atoll_push encodes deltas, atoll_begin copies parameters, and
+ *             atoll_get_info hashes them once a version: all in proportion to the parameters. atoll_leave and
+ *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
  *             send heartbeats while the program computes, and write saved states. A process may fork, but the child
  *             must not use a struct atoll of its parent.
  * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
- *             library returns are valid until atoll_close, unless a shorter time is given. */
+ *             library returns are valid until atoll_close, unless a shorter time is given.
+ * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual
+ *             of a lossy codec, a delta and an update as encoded (1 each with int8, 4 each with fp32). async: 4 more.
+ *             Tensors in another order than the run's: 4 more. A line of level info gives the sum. */
 #ifndef ATOLL_H
 #define ATOLL_H
 
@@ -92,7 +96,7 @@ struct atoll_file {
 struct atoll_data {
     uint64_t hash;
     uint64_t samples;
-    uint32_t sample_tokens; /* tokens of one sample, for statistics; 0: 1 */
+    uint32_t sample_tokens; /* tokens of one sample, at most: a step has at most this x samples tokens; 0: 1 */
 };
 
 struct atoll_part {
@@ -101,10 +105,11 @@ struct atoll_part {
 };
 
 /* The program's own state (inner optimizer, random numbers), saved with the parameters after each round and restored by
- * a restarted worker. Both functions are called by the thread that calls atoll_wait, atoll_push or atoll_leave. */
+ * a restarted worker. Both functions are called in atoll_wait, atoll_begin, atoll_push, atoll_leave or atoll_close, by
+ * the thread that calls these. */
 struct atoll_state {
     void *ctx;
-    /* Fills up to `cap` parts and returns their number; 0: an error. The bytes stay unchanged until the next
+    /* Fills up to `cap` (4096) parts and returns their number; 0: an error. The bytes stay unchanged until the next
      * atoll_begin or atoll_close. */
     size_t (*save)(void *ctx, struct atoll_part *parts, size_t cap);
     /* Restores the concatenated parts; NULL, 0: resets the state to that of a new run. Returns 0, or -1 if the bytes do
@@ -113,11 +118,12 @@ struct atoll_state {
 };
 
 struct atoll_options {
-    size_t size;      /* sizeof(struct atoll_options) */
-    const char *join; /* join line, a file with one, or a run folder on this machine; NULL: the variable ATOLL_JOIN */
-    const char *name; /* unique in the run; NULL: that of `dir`, or the host's */
-    const char *dir;  /* the worker's own folder; NULL: ./atoll-worker-NAME */
-    const char *devices;                /* "cuda:0 NVIDIA H100", shown in the status; NULL: "cpu" */
+    size_t size;         /* sizeof(struct atoll_options) */
+    const char *join;    /* join line, a file with one, or a run folder on this machine; NULL: the variable ATOLL_JOIN,
+                          * which the library leaves in the environment */
+    const char *name;    /* unique in the run; NULL: that of `dir`, or the host's */
+    const char *dir;     /* the worker's own folder; NULL: ./atoll-worker-NAME */
+    const char *devices; /* "cuda:0 NVIDIA H100", shown in the status; NULL: "cpu" */
     const struct atoll_tensor *tensors; /* [n_tensors] */
     uint32_t n_tensors;
     const struct atoll_file *files; /* [n_files] */
@@ -146,7 +152,8 @@ ATOLL_API enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_d
 /* [n_params] all tensors end to end in the order of options.tensors.
  * - Before the first atoll_wait the caller writes its initial parameters. The run starts from them if this worker is
  *   the first one and the run has no model yet (model.family external).
- * - After ATOLL_EVALUATE, atoll_begin and ATOLL_DONE they are the run's parameters.
+ * - After ATOLL_EVALUATE, atoll_begin and ATOLL_DONE they are the run's parameters, except if the run was complete
+ *   before this worker joined.
  * - Before atoll_push the caller writes the trained parameters. */
 ATOLL_API float *atoll_params(struct atoll *a);
 ATOLL_API uint64_t atoll_n_params(const struct atoll *a);
@@ -159,7 +166,8 @@ enum atoll_event {
 };
 
 /* Connects, joins, sends and receives until there is something to do, or for timeout_ms. After atoll_push it returns
- * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM. */
+ * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM; ORDER during
+ * a round. After any other error than ORDER the worker has left the run: call atoll_close. */
 ATOLL_API enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enum atoll_event *event,
                                        struct atoll_error *error);
 /* What the worker waits for, or the coordinator's last line. Valid until the next call. */
@@ -200,8 +208,10 @@ ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step 
                                        struct atoll_error *error);
 /* The sync point: takes a snapshot of atoll_params and of the program's state, and starts to save and send it. It does
  * not wait for the network. The update is handed over by atoll_begin; this version does so at the same step, so the
- * caller calls atoll_wait before the next inner step. NONFINITE: the round is dropped, state.load(NULL, 0) was called,
- * and atoll_wait joins again. FAILED: the third time in a row. */
+ * caller calls atoll_wait before the next inner step; a later version may hand it over some steps later. NONFINITE: the
+ * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again. FAILED: the third time in a row.
+ * INVALID: the round has 0 tokens, or more than its samples have; in a run of a built-in model also fewer. The round
+ * stays open: leave. */
 ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);
 
 /* A share of an evaluation: validation samples start .. start + count, in order. Their losses are summed in parts of
