@@ -105,7 +105,7 @@ static void train_step(struct atoll *a, struct atoll_tokens *data, const struct 
         printf(" %" PRIu64, samples[i]);
     }
     printf("\n");
-    for (uint64_t i = 0; i < atoll_n_params(a); i++) params[i] += 1e-6f * (float)((sum + i) % 1000);
+    for (uint64_t i = 0; i < atoll_n_params(a); i++) params[i] += 5e-6f * (float)((sum + i) % 1000);
     steps_done++;
     const struct atoll_step step = {
         .tokens = tokens, .loss = 5.0 + (double)(sum % 100) / 100, .lr = 1e-3, .grad_norm = NAN};
