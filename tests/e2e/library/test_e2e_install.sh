@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An installation: programs, manual pages, completion, and the CUDA plugin in lib/. Exit codes in --help.
+# An installation: programs, libatoll, manual pages, completion, and the CUDA plugin in lib/. Exit codes in --help.
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 
@@ -23,6 +23,38 @@ for name in "${programs[@]}"; do
 done
 [[ -s $prefix/share/zsh/site-functions/_atoll ]] || fail "cmake --install lacks the completion for zsh"
 [[ ! -e $prefix/bin/atoll_cuda.so ]] || fail "the plugin is among the programs"
+
+# --- the library: it exports the functions of its header, and programs find it through pkg-config and CMake
+library=$(find "$prefix" -name libatoll.so.0)
+[[ $library ]] || fail "cmake --install lacks libatoll.so.0: $(cd "$prefix" && find . -type f)"
+folder=$(dirname "$library")
+export PKG_CONFIG_PATH=$folder/pkgconfig LD_LIBRARY_PATH=$folder
+nm -D --defined-only "$library" | sed -n 's/.* T //p' | sort >exported.txt
+sed -n 's/^ATOLL_API .*[ *]\(atoll_[a-z_]*\)(.*/\1/p' "$prefix/include/atoll.h" | sort >declared.txt
+diff exported.txt declared.txt || fail "libatoll.so exports other functions than atoll.h declares"
+(($(nm -D --defined-only "$library" | wc -l) == $(wc -l <declared.txt))) || fail "it exports more: $(nm -D --defined-only "$library")"
+grep -q 'SONAME.*libatoll\.so\.0\]' <<<"$(readelf -d "$library")" || fail "wrong SONAME: $(readelf -d "$library")"
+[[ $(pkg-config --modversion atoll) == "$("$prefix/bin/atoll" --version | cut -d ' ' -f 2)" ]] || fail "atoll.pc has another version"
+mkdir example
+cp "$HERE/../../examples/library.c" example
+read -r -a flags <<<"$(pkg-config --cflags --libs atoll)"
+"${CC:-cc}" -std=c11 -Wall -Wextra -Werror -o by_pkg_config example/library.c "${flags[@]}" -lm || fail "pkg-config: ${flags[*]}"
+cat >example/CMakeLists.txt <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(example C)
+find_package(atoll 0.1 REQUIRED)
+add_executable(by_cmake library.c)
+target_link_libraries(by_cmake PRIVATE atoll::atoll m)
+CMAKE
+cmake -S example -B example/build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 && cmake --build example/build >>cmake.log 2>&1 ||
+    fail "find_package(atoll): $(tail -n 5 cmake.log)"
+echo '#include <atoll.h>' >header.cc # a C++ program may include it
+if command -v c++ >/dev/null; then c++ -fsyntax-only -I"$prefix/include" header.cc || fail "atoll.h is no C++"; fi
+for program in ./by_pkg_config example/build/by_cmake; do
+    status=0
+    "$program" tcp://127.0.0.1 2>wrong.txt || status=$?
+    ((status == 1)) && grep -q '^library: join: ' wrong.txt || fail "$program: exit code $status, $(<wrong.txt)"
+done
 
 # --- manual pages: they render without a warning, and name every option
 show() { type -P man >/dev/null && MANWIDTH=200 MANROFFOPT='' man --warnings -l "$1" >page.txt 2>page.err; }
