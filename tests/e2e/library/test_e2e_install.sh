@@ -46,14 +46,14 @@ find_package(atoll 0.1 REQUIRED)
 add_executable(by_cmake library.c)
 target_link_libraries(by_cmake PRIVATE atoll::atoll m)
 CMAKE
-cmake -S example -B example/build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 && cmake --build example/build >>cmake.log 2>&1 ||
-    fail "find_package(atoll): $(tail -n 5 cmake.log)"
+cmake -S example -B example/build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "find_package(atoll): $(<cmake.log)"
+cmake --build example/build >cmake.log 2>&1 || fail "atoll::atoll: $(tail -n 5 cmake.log)"
 echo '#include <atoll.h>' >header.cc # a C++ program may include it
 if command -v c++ >/dev/null; then c++ -fsyntax-only -I"$prefix/include" header.cc || fail "atoll.h is no C++"; fi
 for program in ./by_pkg_config example/build/by_cmake; do
     status=0
     "$program" tcp://127.0.0.1 2>wrong.txt || status=$?
-    ((status == 1)) && grep -q '^library: join: ' wrong.txt || fail "$program: exit code $status, $(<wrong.txt)"
+    [[ $status == 1 && $(<wrong.txt) == 'library: join: '* ]] || fail "$program: exit code $status, $(<wrong.txt)"
 done
 
 # --- manual pages: they render without a warning, and name every option
