@@ -335,6 +335,7 @@ static enum status turn(struct server *s, struct err *err)
         s->look_us = now + LOOK_US;
     }
     TRY(poll_workers(s, now, err));
+    now = clock_monotonic_us(); /* poll_workers may have told the engine a later time */
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
     return report_flush(&s->report, err);
 }
