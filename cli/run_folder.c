@@ -68,6 +68,8 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
     follow_latest(folder, sizeof folder);
     TRY(run_folder_path(probe, sizeof probe, folder, "config.json", err));
     if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
+    TRY(run_folder_path(probe, sizeof probe, folder, "model.safetensors", err)); /* an adapter has no config.json */
+    if (file_exists(probe)) return run_folder_name(out, cap, folder, err);
     TRY(run_folder_path(probe, sizeof probe, folder, "latest", err));
     if (!lstat(probe, &st))
         return err_set(err, STATUS_NOTFOUND, "%s holds all checkpoints of a run: give one of them, or the run folder",

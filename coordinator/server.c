@@ -191,7 +191,11 @@ static enum status listen_on(struct server *s, struct err *err)
     if (status != STATUS_OK) return status;
     TRY(run_dir_write_address(dir, bound, advertise, &s->keys, line, sizeof line, err));
     report_line(&s->report, "listening on %s", bound);
-    report_line(&s->report, "join with: atoll-worker --join %s --data.train GLOB", dir);
+    bool external = config_is_external(s->options->config);
+    report_line(&s->report,
+                external ? "join with: python -m atoll.join %s PROGRAM.py"
+                         : "join with: atoll-worker --join %s --data.train GLOB",
+                dir);
     if (found.loopback) return STATUS_OK;
     report_line(&s->report, "join from other machines with: --join FILE, which holds the last line of %s/address", dir);
     /* The line holds a secret, and other output than a terminal is a log. */
@@ -331,6 +335,7 @@ static enum status turn(struct server *s, struct err *err)
         s->look_us = now + LOOK_US;
     }
     TRY(poll_workers(s, now, err));
+    now = clock_monotonic_us(); /* poll_workers may have told the engine a later time */
     if (now >= engine_next_deadline_us(s->engine)) TRY(engine_tick(s->engine, now, err));
     return report_flush(&s->report, err);
 }

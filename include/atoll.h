@@ -96,7 +96,7 @@ struct atoll_file {
 struct atoll_data {
     uint64_t hash;
     uint64_t samples;
-    uint32_t sample_tokens; /* tokens of one sample, at most: a step has at most this x samples tokens; 0: 1 */
+    uint32_t sample_tokens; /* tokens of one sample, for statistics; 0: 1 */
 };
 
 struct atoll_part {
@@ -210,8 +210,8 @@ ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step 
  * not wait for the network. The update is handed over by atoll_begin; this version does so at the same step, so the
  * caller calls atoll_wait before the next inner step; a later version may hand it over some steps later. NONFINITE: the
  * round is dropped, state.load(NULL, 0) was called, and atoll_wait joins again. FAILED: the third time in a row.
- * INVALID: the round has 0 tokens, or more than its samples have; in a run of a built-in model also fewer. The round
- * stays open: leave. */
+ * INVALID: the round has 0 tokens, or in a run of a built-in model not all tokens of its samples. The round stays open:
+ * leave. */
 ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);
 
 /* A share of an evaluation: validation samples start .. start + count, in order. Their losses are summed in parts of

@@ -283,16 +283,14 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* PEFT loads an adapter from adapter_model.safetensors. */
-static enum status link_adapter(const char *tmp, const struct layout *layout, const float *theta, struct err *err)
+enum status hf_folder_link_adapter(const char *folder, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct err why = {0};
-    if (!holds(tmp, HF_FILES_ADAPTER)) return STATUS_OK;
-    snprintf(path, sizeof path, "%s/%s", tmp, adapter_file);
+    if (!holds(folder, HF_FILES_ADAPTER)) return STATUS_OK;
+    snprintf(path, sizeof path, "%s/%s", folder, adapter_file);
     enum status status = file_link(path, model_file, &why);
-    if (status == STATUS_UNSUPPORTED) return safetensors_write_theta(path, layout, theta, err);
-    return status == STATUS_OK ? status : err_set(err, status, "%s", why.msg);
+    return status == STATUS_OK || status == STATUS_UNSUPPORTED ? STATUS_OK : err_set(err, status, "%s", why.msg);
 }
 
 static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
@@ -305,7 +303,7 @@ static enum status fill_folder(const char *tmp, const struct layout *layout, con
     if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL | (*config_json ? 0 : HF_FILES_CONFIGS), err));
     snprintf(path, sizeof path, "%s/%s", tmp, model_file);
     TRY(safetensors_write_theta(path, layout, theta, err));
-    return link_adapter(tmp, layout, theta, err);
+    return hf_folder_link_adapter(tmp, err);
 }
 
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,

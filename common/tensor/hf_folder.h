@@ -27,11 +27,13 @@ enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err
  *   embedding. Any other tensor is a MISMATCH.
  * - NONFINITE: a tensor holds NaN or infinity. Also CORRUPT, UNSUPPORTED, NOTFOUND, IO, NOMEM. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
+/* With an adapter_config.json, make adapter_model.safetensors a link to the folder's model.safetensors: PEFT loads it.
+ * A file system without links gets none: OK. */
+enum status hf_folder_link_adapter(const char *folder, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and the files of common/tensor/hf_files.h that the folder `files`
- * has (NULL: none). config_json "": config.json and adapter_config.json are copied from `files`, too. With an
- * adapter_config.json, adapter_model.safetensors is a link to model.safetensors, so that PEFT loads the folder. The
- * folder is written beside its place and renamed, so it is never incomplete; an existing one is
- * replaced. */
+ * has (NULL: none). config_json "": config.json and adapter_config.json are copied from `files`, too. Then
+ * hf_folder_link_adapter. The folder is written beside its place and renamed, so it is never incomplete; an existing
+ * one is replaced. */
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
                             const char *config_json, const char *files, struct err *err) MUST_CHECK;
 

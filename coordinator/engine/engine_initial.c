@@ -207,6 +207,7 @@ static enum status complete(struct engine *e, struct err *err)
 {
     struct engine_initial u = e->initial;
     struct init_folder *folder = folder_of(e);
+    if (send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
     e->initial = (struct engine_initial){0};
     enum status status = init_folder_commit(folder, err);
     if (status == STATUS_OK) {

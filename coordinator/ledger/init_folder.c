@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/tensor/hf_folder.h"
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {
@@ -85,6 +86,7 @@ enum status init_folder_commit(struct init_folder *f, struct err *err)
 {
     char parent[sizeof f->dir];
     TRY(finish_file(f, err));
+    TRY(hf_folder_link_adapter(f->tmp, err));
     TRY(dir_sync(f->tmp, err));
     TRY(dir_remove_flat(f->dir, err));
     if (rename(f->tmp, f->dir)) return fail(err, "rename", f->tmp);

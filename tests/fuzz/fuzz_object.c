@@ -1,4 +1,4 @@
-/* Updates and snapshot heads with correct checksums: byte 0 selects the kind.
+/* Updates, snapshot heads and heads of initial models with correct checksums: byte 0 selects the kind.
  * - Encoding the decoded object returns the same bytes.
  * - An update is also decoded from its first bytes, and as relayed deltas. */
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "compress/relay.h"
 #include "tests/fuzz/fuzz_check.h"
+#include "wire/initial.h"
 #include "wire/object.h"
 
 static void seal(uint8_t *bytes, size_t size)
@@ -72,6 +73,18 @@ static void fuzz_head(const uint8_t *bytes, size_t size)
     FUZZ_CHECK(memcmp(bytes, again, sizeof again) == 0);
 }
 
+static void fuzz_initial(const uint8_t *bytes, size_t size)
+{
+    struct initial_head h;
+    uint8_t again[INITIAL_HEAD_MAX];
+    enum status status = initial_head_decode(&h, bytes, size, NULL);
+    FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT);
+    if (status != STATUS_OK) return;
+    size_t n = initial_head_encode(&h, again);
+    FUZZ_CHECK(n <= size && memcmp(bytes, again, n) == 0 && initial_total(&h) > n);
+    for (uint32_t i = 0; i < h.n_files; i++) FUZZ_CHECK(!strchr(h.files[i].name, '/') && h.files[i].name[0] != '.');
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) return 0;
@@ -80,7 +93,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(bytes && again);
     uint8_t *exact = bytes + 1; /* ends at the end of the allocation */
     memcpy(exact, data + 1, n);
-    if (data[0] & 1) {
+    if (data[0] & 2) {
+        seal(exact, n);
+        fuzz_initial(exact, n);
+    } else if (data[0] & 1) {
         seal(exact, n < SNAPSHOT_HEAD_BYTES ? n : SNAPSHOT_HEAD_BYTES);
         fuzz_head(exact, n);
     } else {

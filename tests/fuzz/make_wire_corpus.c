@@ -1,6 +1,7 @@
 /* Writes the seed inputs of the fuzzers of wire/ from the golden messages: make_wire_corpus tests/golden/protocol_v1
  * tests/fuzz/corpus. */
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,9 +49,10 @@ int main(int argc, char **argv)
         uint8_t bytes[4096];
         if (sscanf(entry->d_name, "%63[^.].hex", name) != 1 || !strstr(entry->d_name, ".hex")) continue;
         size_t n = read_hex(argv[1], entry->d_name, bytes, sizeof bytes);
-        uint8_t snapshot = !strncmp(name, "snapshot", 8);
-        if (snapshot || !strncmp(name, "update", 6)) {
-            put(argv[2], "object", name, &snapshot, 1, bytes, n);
+        bool snapshot = !strncmp(name, "snapshot", 8), initial = !strncmp(name, "initial", 7);
+        if (snapshot || initial || !strncmp(name, "update", 6)) {
+            uint8_t kind = initial ? 2 : snapshot;
+            put(argv[2], "object", name, &kind, 1, bytes, n);
         } else {
             uint8_t head[2] = {bytes[TYPE_AT], bytes[VERSION_AT]};
             put(argv[2], "frame", name, NULL, 0, bytes, n);

@@ -49,10 +49,7 @@ static enum status send_parts(struct listener *l, struct peer *peer, zmq_msg_t *
     do n = zmq_send(l->router, peer->id.bytes, PEER_ID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return STATUS_AGAIN;
-    if (n < 0) {
-        peers_forget(&l->peers, peer);
-        return STATUS_CLOSED;
-    }
+    if (n < 0) return STATUS_CLOSED; /* the peer keeps its number: its last messages may still be unread */
     do n = zmq_msg_send(msg, l->router, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n < 0 ? STATUS_IO : STATUS_OK;

@@ -122,22 +122,20 @@ enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enu
     return ATOLL_OK;
 }
 
-/* The coordinator refuses a delta of more tokens than the samples have, and in a run of a built-in model of fewer. */
+/* The coordinator of a built-in model refuses a delta with fewer or more tokens than its samples have. */
 static enum atoll_status check_tokens(const struct atoll *a, struct atoll_error *error)
 {
     const struct api_round *r = &a->round;
     const struct config *c = &a->config;
     uint64_t samples = (uint64_t)r->steps * c->train.batch_size * c->train.grad_accum;
-    uint64_t most = samples * a->train.sample_tokens;
     if (!r->tokens)
         return api_refuse(error, ATOLL_INVALID, "round %" PRIu64 ": trained on 0 tokens: tell the tokens of each step",
                           r->number + 1);
-    if (r->tokens <= most && (r->tokens == most || !a->built_in)) return ATOLL_OK;
+    if (!a->built_in || r->tokens == samples * c->model.block_size) return ATOLL_OK;
     return api_refuse(error, ATOLL_INVALID,
-                      "round %" PRIu64 " trained on %" PRIu64 " tokens, but it has %" PRIu64 " samples of %s%u tokens: "
-                      "take train.batch_size x train.grad_accum samples a step%s",
-                      r->number + 1, r->tokens, samples, a->built_in ? "" : "at most ", a->train.sample_tokens,
-                      a->built_in ? ", and the loss of all targets" : ", or set train.sample_tokens");
+                      "round %" PRIu64 " trained on %" PRIu64 " tokens, but it has %" PRIu64 " samples of %u tokens: "
+                      "take train.batch_size x train.grad_accum samples a step, and the loss of all targets",
+                      r->number + 1, r->tokens, samples, c->model.block_size);
 }
 
 enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)

@@ -41,7 +41,8 @@ void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, 
     if (m->upto > u->upto) u->upto = m->upto < total ? m->upto : total;
     u->probing = false;
     if (moved) s->retry_wait = 0;
-    s->retry_at = now_us + timeout_us(s);
+    /* The coordinator reads and checks all of it before it answers. */
+    s->retry_at = now_us + (u->held < total ? timeout_us(s) : SYNC_RETRY_MAX_US);
     assert(u->held <= u->sent && u->sent <= total && u->upto <= total);
 }
 

@@ -131,7 +131,9 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap)
     if (s->phase != SYNC_JOINED) {
         const struct sync_initial *u = &s->initial;
         if (s->phase == SYNC_STOPPED) return;
-        if (s->phase == SYNC_JOINING && u->id)
+        if (s->phase == SYNC_JOINING && u->id && u->held == u->total)
+            snprintf(out, cap, "the coordinator, which checks the initial model");
+        else if (s->phase == SYNC_JOINING && u->id)
             snprintf(out, cap, "the upload of the initial model (%.1f of %.1f MB)", (double)u->held / 1e6,
                      (double)u->total / 1e6);
         else if (s->phase == SYNC_JOINING && s->text[0])

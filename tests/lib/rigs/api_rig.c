@@ -132,3 +132,28 @@ enum atoll_status api_rig_round(struct atoll *a, float shift, struct atoll_error
     for (uint64_t i = 0; i < atoll_n_params(a); i++) atoll_params(a)[i] += shift;
     return atoll_push(a, error);
 }
+
+void api_rig_fails(struct atoll *a, enum atoll_status expected, const char *what)
+{
+    struct atoll_error error;
+    enum atoll_event event;
+    enum atoll_status status = ATOLL_OK;
+    for (int i = 0; i < 400 && status == ATOLL_OK; i++) status = atoll_wait(a, 50, &event, &error);
+    if (status != expected || !strstr(error.text, what)) print_error("%d: %s\n", (int)status, error.text);
+    assert_int_equal(status, expected);
+    assert_int_equal(error.status, expected);
+    assert_non_null(strstr(error.text, what));
+    assert_int_equal(atoll_wait(a, 0, &event, &error), expected); /* it stays so */
+}
+
+void api_rig_wait_both(struct atoll *workers[2], enum atoll_event expected)
+{
+    struct atoll_error error;
+    enum atoll_event events[2] = {ATOLL_WAITING, ATOLL_WAITING};
+    for (int i = 0; i < 4000 && (events[0] != expected || events[1] != expected); i++) {
+        enum atoll_status status = atoll_wait(workers[i % 2], 5, &events[i % 2], &error);
+        if (status != ATOLL_OK) print_error("%s\n", error.text);
+        assert_int_equal(status, ATOLL_OK);
+    }
+    assert_true(events[0] == expected && events[1] == expected);
+}

@@ -18,12 +18,16 @@ void api_rig_stop(void);
 const char *api_rig_run(void); /* its run folder */
 
 /* Options of worker `name`, whose folder is tmpdir/name, with all tensors of the run's model. Valid until the next call
- * with another `slot` (0 or 1) is made twice. */
+ * with this `slot` (0 or 1). */
 struct atoll_options api_rig_options(int slot, const char *name);
 const struct layout *api_rig_layout(void);
 
 /* atoll_wait until `event` arrives, at most 20 s; other events fail the test. */
 void api_rig_wait(struct atoll *a, enum atoll_event event);
+/* Waits in turn until each of the two workers has this event. */
+void api_rig_wait_both(struct atoll *workers[2], enum atoll_event expected);
+/* atoll_wait fails with this status and a text that contains `what`, and does so again. */
+void api_rig_fails(struct atoll *a, enum atoll_status expected, const char *what);
 /* A whole round: begin, steps, push. Adds `shift` to the parameters. Returns the status of atoll_push. */
 enum atoll_status api_rig_round(struct atoll *a, float shift, struct atoll_error *error);
 

@@ -118,6 +118,7 @@ static enum status on_config(void *ctx, const struct msg_config *m, struct outer
                                   .ranks = 1,
                                   .devices = "test",
                                   .model_config = "{}",
+                                  .initial = s->initial,
                                   .inner = {.parts = inner_parts, .load = inner_load},
                                   .device = s->device,
                                   .device_theta = s->device_theta};

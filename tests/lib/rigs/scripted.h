@@ -61,6 +61,7 @@ struct scripted {
     const struct outer_part *save_body;
     struct device *device; /* makes the deltas from device_theta [SCRIPTED_N]; NULL: made in host memory */
     float *device_theta;
+    const float *initial; /* [SCRIPTED_N] the program's own parameters; NULL: none */
 };
 
 extern struct scripted scripted;

@@ -19,7 +19,7 @@ bool sync_rig_poll_one(struct sync_action *a);
 struct sync_action sync_rig_expect(enum sync_action_type type);
 void sync_rig_expect_none(void);
 /* Run every action that is due; counts them by type. */
-void sync_rig_drain(int counts[8]);
+void sync_rig_drain(int counts[9]);
 void sync_rig_drain_all(void);
 /* Advance the clock until an action is due. */
 void sync_rig_sleep_until_due(void);

@@ -43,19 +43,6 @@ static struct atoll *open_worker(int slot, const char *name)
     return a;
 }
 
-/* atoll_wait fails with this status and a text that contains `what`. */
-static void expect_failure(struct atoll *a, enum atoll_status expected, const char *what)
-{
-    enum atoll_event event;
-    enum atoll_status status = ATOLL_OK;
-    for (int i = 0; i < 400 && status == ATOLL_OK; i++) status = atoll_wait(a, 50, &event, &error);
-    if (status != expected || !strstr(error.text, what)) print_error("%d: %s\n", (int)status, error.text);
-    assert_int_equal(status, expected);
-    assert_int_equal(error.status, expected);
-    assert_non_null(strstr(error.text, what));
-    assert_int_equal(atoll_wait(a, 0, &event, &error), expected); /* it stays so */
-}
-
 /* --- atoll_open --------------------------------------------------------------------------------------------------- */
 
 static void refuse_open(const struct atoll_options *options, enum atoll_status expected, const char *what)
@@ -209,15 +196,7 @@ static void test_two_workers_in_one_process(void **state)
     assert_int_equal(n, api_rig_layout()->n_params);
     for (int round = 0; round < 3; round++) {
         float first[2] = {0};
-        for (int w = 0; w < 2; w++) {
-            enum atoll_event event = ATOLL_WAITING;
-            while (event == ATOLL_WAITING) { /* in turn: the run starts when both have joined */
-                assert_int_equal(atoll_wait(workers[w], 5, &event, &error), ATOLL_OK);
-                enum atoll_event other;
-                if (w == 0) assert_int_equal(atoll_wait(workers[1], 5, &other, &error), ATOLL_OK);
-            }
-            assert_int_equal(event, ATOLL_TRAIN);
-        }
+        api_rig_wait_both(workers, ATOLL_TRAIN);
         for (int w = 0; w < 2; w++) {
             struct atoll_round r;
             enum atoll_action action;
@@ -241,13 +220,8 @@ static void test_two_workers_in_one_process(void **state)
         assert_true(first[0] == first[1]);
     }
     struct atoll_info info[2];
+    api_rig_wait_both(workers, ATOLL_DONE);
     for (int w = 0; w < 2; w++) {
-        enum atoll_event event = ATOLL_WAITING, other;
-        while (event == ATOLL_WAITING) {
-            assert_int_equal(atoll_wait(workers[w], 5, &event, &error), ATOLL_OK);
-            if (!w) assert_int_equal(atoll_wait(workers[1], 5, &other, &error), ATOLL_OK);
-        }
-        assert_int_equal(event, ATOLL_DONE);
         atoll_get_info(workers[w], &info[w]);
         assert_int_equal(info[w].round, 3);
         assert_string_equal(info[w].run, "rig");
@@ -317,7 +291,7 @@ static void test_first_different_tensor_is_named(void **state)
         if (i == 3) options.train.sample_tokens++;
         if (i == 4) options.train.samples = 0;
         assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
-        expect_failure(a, ATOLL_INVALID, what[i]);
+        api_rig_fails(a, ATOLL_INVALID, what[i]);
         atoll_close(a);
     }
 }
@@ -327,7 +301,7 @@ static void test_run_of_ddp_is_refused(void **state)
     (void)state;
     api_rig_start("train: {method: ddp}");
     struct atoll *a = open_worker(0, "w0");
-    expect_failure(a, ATOLL_INVALID, "train.method ddp");
+    api_rig_fails(a, ATOLL_INVALID, "train.method ddp");
     atoll_close(a);
 }
 
@@ -341,7 +315,7 @@ static void test_other_data_is_refused(void **state)
     struct atoll_options options = api_rig_options(1, "w1");
     options.train.hash++;
     assert_int_equal(atoll_open(&other, &options, &error), ATOLL_OK);
-    expect_failure(other, ATOLL_REFUSED, "the training data of 'w1' differs from the run's");
+    api_rig_fails(other, ATOLL_REFUSED, "the training data of 'w1' differs from the run's");
     atoll_close(other);
     atoll_close(a);
 }
@@ -394,7 +368,7 @@ static void test_nan_resets_and_third_ends(void **state)
         assert_int_equal(resets, i);
     }
     assert_non_null(strstr(error.text, "training diverges to NaN or infinity"));
-    expect_failure(a, ATOLL_FAILED, "training diverges");
+    api_rig_fails(a, ATOLL_FAILED, "training diverges");
     atoll_close(a);
 }
 
@@ -480,7 +454,7 @@ static void test_unreachable_coordinator(void **state)
     options.join = "tcp://127.0.0.1:9/"
                    "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
     assert_int_equal(atoll_open(&a, &options, &error), ATOLL_OK);
-    expect_failure(a, ATOLL_UNREACHABLE, "cannot join: tcp://127.0.0.1:9 refused the connection");
+    api_rig_fails(a, ATOLL_UNREACHABLE, "cannot join: tcp://127.0.0.1:9 refused the connection");
     atoll_close(a);
 }
 

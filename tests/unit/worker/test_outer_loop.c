@@ -54,6 +54,29 @@ static void test_version_0_of_other_weights_is_downloaded(void **state)
     scripted_check_theta();
 }
 
+/* A program whose own parameters have the run's hash downloads nothing; of other ones, only the fragments that differ.
+ */
+static void test_version_0_of_own_parameters_is_kept(void **state)
+{
+    (void)state;
+    for (int same = 0; same < 2; same++) {
+        static float own[SCRIPTED_N];
+        scripted_begin("int8:256");
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) {
+            const struct fragment *fragment = &s->layout.fragments[f];
+            for (uint64_t i = 0; i < fragment->count; i++)
+                own[fragment->offset + i] = s->theta[f][0][i] = 0.25f * (float)(i % 7);
+            s->hash_at[f][0] = hash_floats(NULL, s->theta[f][0], fragment->count);
+        }
+        if (!same) own[s->layout.fragments[1].offset] += 1;
+        s->initial = own;
+        assert_true(scripted_until_training());
+        assert_int_equal(s->snapshot_gets, same ? 0 : 1);
+        scripted_check_theta();
+        scripted_end();
+    }
+}
+
 static void test_late_joiner_takes_snapshot_and_log(void **state)
 {
     (void)state;
@@ -520,6 +543,7 @@ int main(void)
         cmocka_unit_test_teardown(test_fresh_join_makes_version_0, scripted_teardown),
         cmocka_unit_test_teardown(test_lossless_sends_parameters, scripted_teardown),
         cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, scripted_teardown),
+        cmocka_unit_test(test_version_0_of_own_parameters_is_kept),
         cmocka_unit_test_teardown(test_late_joiner_takes_snapshot_and_log, scripted_teardown),
         cmocka_unit_test_teardown(test_killed_after_save_offers_same_bytes, scripted_teardown),
         cmocka_unit_test_teardown(test_kills_do_not_change_run, scripted_teardown),

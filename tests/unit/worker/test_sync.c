@@ -175,7 +175,7 @@ static void test_bad_welcome_stops(void **state)
 static void test_round_from_assignment_to_update(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     sync_rig_start(false, 2, 4);
     sync_rig_train(4, 4, BYTES);
     assert_int_equal(sync_rig_expect(SYNC_SEND_OFFER).fragment, 0);
@@ -238,7 +238,7 @@ static void test_lost_offer_is_repeated(void **state)
 static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, BYTES);
     sync_rig_credit(0, 0, 0, BYTES);
@@ -369,7 +369,7 @@ static void test_rejection_ends_the_round(void **state)
 static void test_unmerged_delta_is_offered_for_verdict(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     uint32_t lost;
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, 10);
@@ -405,7 +405,7 @@ static void test_update_of_lost_round_is_recognized(void **state)
 static void test_new_session_keeps_work(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     sync_rig_start(false, 2, 0);
     sync_rig_train(0, 0, BYTES);
     sync_rig_credit(0, 0, BYTES, BYTES);

@@ -17,7 +17,7 @@ enum { S = 1000000, BYTES = 1 << 20 };
 static void test_waiting_worker_requests_next_update(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     sync_rig_start(false, 3, 6);
     assert_true(sync_expects(&sync_rig.s, OBJECT_UPDATE, 0, 7));
     assert_true(sync_expects(&sync_rig.s, OBJECT_UPDATE, 2, 7));
@@ -54,7 +54,7 @@ static void test_new_session_continues_snapshot(void **state)
 {
     (void)state;
     for (int other = 0; other < 3; other++) {
-        int n[8];
+        int n[9];
         sync_rig_start(false, 2, 6);
         sync_drop(&sync_rig.s, sync_rig.now);
         sync_rig_sleep_until_due();
@@ -95,7 +95,7 @@ static void test_new_session_continues_snapshot(void **state)
 static void test_object_in_transit_is_not_requested_again(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     const uint64_t bytes = 800000;
     sync_rig_start(false, 2, 6);
     for (uint32_t i = 0; i < 2; i++) { /* one update each at 200 kB/s: the machine learns its size and the rate */
@@ -152,7 +152,7 @@ static void test_rate_ignores_queued_chunks(void **state)
 static void test_duplicate_chunks_prevent_retry(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     sync_rig_start(false, 1, 6);
     sync_on_chunk(&sync_rig.s, BYTES, sync_rig.now);
     sync_on_progress(&sync_rig.s, 0, BYTES, 10 * BYTES, sync_rig.now);
@@ -307,7 +307,7 @@ static void test_last_byte_waits_for_saved_state(void **state)
     (void)state;
     struct sync_action a;
     uint64_t sent[2] = {0};
-    int n[8];
+    int n[9];
     char text[WIRE_TEXT_MAX];
     sync_rig_start(false, 2, 4);
     sync_unsaved(&sync_rig.s, sync_rig.now);
@@ -366,7 +366,7 @@ static void test_fragments_are_sent_in_turn_during_save(void **state)
 {
     (void)state;
     struct sync_action a;
-    int n[8];
+    int n[9];
     for (int early = 0; early < 2; early++) {
         sync_rig_start(false, 2, 4);
         sync_rig_give(4, 4);
@@ -427,7 +427,7 @@ static void test_updates_wait_for_saved_state(void **state)
 static void test_evaluation_waits_for_its_version(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     uint32_t f;
     sync_rig_start(false, 1, 4);
     struct msg_eval e = sync_rig_eval(1, 5);
@@ -460,7 +460,7 @@ static void test_evaluation_waits_for_its_version(void **state)
 static void test_evaluation_of_past_version_is_refused(void **state)
 {
     (void)state;
-    int n[8];
+    int n[9];
     sync_rig_start(true, 1, 4);
     struct msg_eval e = sync_rig_eval(1, 3);
     sync_on_eval(&sync_rig.s, &e, sync_rig.now);

@@ -119,7 +119,7 @@ static void test_reconnect_resends_at_once(void **state)
     assert_true(next > sync_rig.now + 5000000);
     sync_rig_expect_none();
     sync_reconnected(&sync_rig.s, sync_rig.now);
-    int counts[8] = {0};
+    int counts[9] = {0};
     sync_rig_drain(counts);
     assert_true(counts[SYNC_SEND_BIND] >= 1);
     assert_int_equal(counts[SYNC_SEND_OFFER], 1);
