@@ -85,6 +85,11 @@ class Worker:
         if evaluate is not None and val is None:
             raise ValueError("evaluate= needs val=, the data set whose samples it gets")
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer else []
+        if optimizers and not hasattr(optimizers[-1], "register_step_post_hook"):
+            raise TypeError(
+                f"the optimizer is of type {type(optimizers[-1]).__name__}, not a torch optimizer: give it in state= "
+                "instead, and call worker.step()"
+            )
         self._a: _lib.Handle | None = None
         self._hooks: list[Any] = []
         self._optimizers, self._every, self._evaluate = optimizers, every, evaluate
@@ -126,8 +131,8 @@ class Worker:
             refuse_sharded(model, optimizers)
             return TorchModel(model, buffers=buffers, names=names)
         raise TypeError(
-            f"the first argument of atoll.Worker is a {type(model).__name__}: give a torch.nn.Module, or a dict of "
-            "name -> float32 numpy array"
+            f"the first argument of atoll.Worker is of type {type(model).__name__}: give a torch.nn.Module, or a dict "
+            "of name -> float32 numpy array"
         )
 
     def _state_objects(self) -> list[tuple[str, Any]]:
@@ -156,11 +161,6 @@ class Worker:
     def _add_hooks(self) -> None:
         torch = sys.modules.get("torch")
         if self._optimizers:
-            if not hasattr(self._optimizers[-1], "register_step_post_hook"):
-                raise TypeError(
-                    f"{type(self._optimizers[-1]).__name__} is no torch optimizer: give it in state= instead, and call "
-                    "worker.step()"
-                )
             self._hooks.append(self._optimizers[-1].register_step_post_hook(_undivided(self._on_optimizer_step)))
         outer = getattr(self._model, "outer", None)
         if torch and isinstance(outer, torch.nn.Module):
@@ -215,10 +215,12 @@ class Worker:
         """Tells one inner step, for loops without a torch optimizer; at a sync point it exchanges the parameters.
 
         Call it last in the loop, after everything that `state` holds has changed. loss: nats per token, mean over the
-        step. tokens: trained on; None: counted in the batches of atoll.batches, or 1. False: the run is done.
+        step. tokens: trained on; None: counted in the batches of atoll.batches, or samples. False: the run is done.
         """
         if self._optimizers:
             raise _lib.Error("worker.step() and optimizer.step() would count twice: optimizer.step() is hooked")
+        if tokens is None and not self._per_step:
+            tokens = self._round.step_samples
         if tokens is not None:
             self._notes.tokens = tokens
         if loss is not None:
@@ -413,7 +415,6 @@ class Worker:
 
     def _tell(self, notes: _Notes, last: bool) -> None:
         tokens, loss = notes.read()
-        tokens = tokens or (0 if notes.losses or self._per_step else 1)
         self._round_tokens += tokens
         self._round_loss += 0.0 if math.isnan(loss) else loss * tokens
         told = tokens * self._ranks.size
