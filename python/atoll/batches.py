@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, state
+from .notes import on_gpu
 from .numpy_model import NumpyModel
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def count_tokens(batch: Any, samples: int) -> Any:
     if targets is None:
         return samples
     count = (targets != -100).sum()
-    return count if getattr(targets, "is_cuda", False) else int(count)
+    return count if on_gpu(count) else int(count)
 
 
 # --- batches --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _lib
 from .batches import count_tokens, describe
-from .notes import StepNotes, detached
+from .notes import StepNotes, detached, on_gpu
 from .ranks import Ranks, ranks
 from .state import State, get_random, read, set_random, write
 
@@ -224,7 +224,7 @@ class Worker:
         if tokens is not None:
             self._notes.tokens = tokens
         if loss is not None:
-            self._notes.losses = [(detached(loss), max(1, int(self._notes.tokens)))]
+            self._notes.losses = [(detached(loss), 1)]
         if lr is not None:
             self._notes.lr = float(lr)
         if grad_norm is not None:
@@ -370,18 +370,19 @@ class Worker:
             return
         items = kwargs.get("num_items_in_batch")  # transformers.Trainer: the loss is divided by the tokens of the step
         if items is not None:
-            loss = loss.detach() * items / max(1, self._batch_tokens)
+            tokens = self._batch_tokens
+            loss = loss.detach() * items / (tokens.clamp(min=1) if on_gpu(tokens) else max(1, tokens))
         self._note_loss(loss)
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         lr = optimizer.param_groups[0].get("lr", math.nan)
-        self._notes.lr = math.nan if getattr(lr, "is_cuda", False) else float(lr)
+        self._notes.lr = math.nan if on_gpu(lr) else float(lr)
         self._count_step()
 
     _batch_tokens: Any = 1
 
     def _note_loss(self, loss: Any) -> None:
-        self._notes.losses.append((detached(loss), self._batch_tokens if self._batch_tokens is not None else 1))
+        self._notes.losses.append((detached(loss), self._batch_tokens))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -159,6 +159,21 @@ class Runs(RunTest):
         header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
         self.assertEqual(header["layer.w"]["shape"], [2, 2])
 
+    def test_last_update(self) -> None:
+        """A model of several fragments ends with the run's last parameters, not with those of a part of them."""
+        coordinator = self.start_coordinator(train={"max_steps": 6, "sync_every": 2})
+        p = {f"layer{i}": np.zeros((1000, 500), np.float32) for i in range(16)}
+        with self.worker(p, "w") as worker:
+            while worker.begin():
+                for value in p.values():
+                    value += 1e-4
+                worker.step()
+            info = worker.info()
+        self.finish(coordinator)
+        self.assertEqual(info.round, 3)
+        self.assertEqual(info.theta_hash, self.summary()["theta_hash"])
+        self.assertEqual(len({float(value[0, 0]) for value in p.values()}), 1)
+
     def test_evaluation(self) -> None:
         coordinator = self.start_coordinator(train={"max_steps": 10, "eval_every": 1})
         p, data, val = parameters(), Squares(), Squares(40)
