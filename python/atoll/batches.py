@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, state
+from .notes import on_gpu
+from .numpy_model import NumpyModel
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -171,21 +173,14 @@ def count_tokens(batch: Any, samples: int) -> Any:
     if targets is None:
         return samples
     count = (targets != -100).sum()
-    return count if getattr(targets, "is_cuda", False) else int(count)
+    return count if on_gpu(count) else int(count)
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
 
 
-def _default_collate(samples: list[Any]) -> Any:
-    try:
-        from torch.utils.data import default_collate
-    except ImportError:
-        return _stack(samples)
-    return default_collate(samples)
-
-
 def _stack(samples: list[Any]) -> Any:
+    """Samples as one batch of numpy arrays."""
     first = samples[0]
     if isinstance(first, dict):
         return {key: _stack([s[key] for s in samples]) for key in first}
@@ -246,7 +241,9 @@ class Batches:
         if batch_size < 1 or num_workers < 0:
             raise ValueError(f"batch_size {batch_size}, num_workers {num_workers}: at least 1 and 0 are needed")
         self._dataset, self._worker, self.batch_size = dataset, worker, batch_size
-        self._collate, self._loader = collate_fn or _default_collate, None  # type: ignore[var-annotated]
+        if not collate_fn and not isinstance(worker._model, NumpyModel):
+            from torch.utils.data import default_collate as collate_fn
+        self._collate, self._loader = collate_fn or _stack, None  # type: ignore[var-annotated]
         self._lists = _Lists()
         self._round: Any = None
         self._source: Iterator[Any] = iter(())
@@ -307,8 +304,9 @@ def batches(
 
     dataset: has a length and [index]; all workers of the run need the same one. batch_size: samples of a batch of this
     process. batch_size x processes x batches per optimizer step must be the run's train.batch_size x train.grad_accum.
-    collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays. num_workers: processes that read ahead
-    within a round. Raises TypeError for data sets without index, and ValueError for sizes that do not fit the run.
+    collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays if the parameters are numpy's.
+    num_workers: processes that read ahead within a round. Raises TypeError for data sets without index, and ValueError
+    for sizes that do not fit the run.
     """
     return Batches(
         dataset, worker, batch_size, collate_fn=collate_fn, num_workers=num_workers, pin_memory=pin_memory

@@ -11,6 +11,11 @@ def detached(loss: Any) -> Any:
     return loss.detach() if hasattr(loss, "detach") else loss
 
 
+def on_gpu(value: Any) -> bool:
+    """A tensor in GPU memory, which a program must not read in each step."""
+    return bool(getattr(value, "is_cuda", False))
+
+
 class StepNotes:
     """What the program noted for one step: losses (nats per token) and tokens, as numbers or as tensors on a device."""
 
@@ -22,25 +27,27 @@ class StepNotes:
         self._event: Any = None
 
     def send(self) -> None:
-        """Starts to copy what is on a device to host memory. It does not wait for the device."""
+        """Starts to copy what is on a GPU to host memory. It does not wait for the GPU."""
         tensors = [v for pair in self.losses for v in pair] + [self.tokens]
-        device = next((v.device for v in tensors if hasattr(v, "device") and v.device.type == "cuda"), None)
+        device = next((v.device for v in tensors if on_gpu(v)), None)
         if device is None:
             return
         import torch
 
-        total = self._total()
-        sums = torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in (*total, self.tokens)])
-        self._host = torch.empty(3, dtype=torch.float64, pin_memory=True)
-        self._host.copy_(sums, non_blocking=True)
-        self._event = torch.cuda.Event()
-        self._event.record(torch.cuda.current_stream(device))
+        with torch.cuda.device(device):
+            sums = torch.zeros(3, dtype=torch.float64, device=device)
+            for i, value in enumerate((*self._total(), self.tokens)):
+                sums[i] += value  # a number becomes an argument of the kernel
+            self._host = torch.empty(3, dtype=torch.float64, pin_memory=True)
+            self._host.copy_(sums, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
 
     def _total(self) -> tuple[Any, Any]:
         loss_sum: Any = 0.0
         tokens: Any = 0
         for loss, weight in self.losses:
-            value = loss if hasattr(loss, "device") and loss.device.type == "cuda" else float(loss)
+            value = loss if on_gpu(loss) else float(loss)
             loss_sum, tokens = loss_sum + value * weight, tokens + weight
         return loss_sum, tokens
 

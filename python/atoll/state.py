@@ -103,7 +103,7 @@ class Writer:
             self.keep.append(held)
             return {"bytes": self._add(ctypes.addressof(held), len(value))}
         raise TypeError(
-            f"{where} is a {type(value).__name__}: atoll saves numbers, texts, lists, dicts, arrays and tensors"
+            f"{where} is of type {type(value).__name__}: atoll saves numbers, texts, lists, dicts, arrays and tensors"
         )
 
     def parts(self, header: Any, cap: int = 1 << 30) -> list[tuple[int, int]]:
@@ -243,8 +243,8 @@ class _Object:
                 self.set = self._set_optimizer
         else:
             raise TypeError(
-                f"{where} is a {type(value).__name__}, which has no state_dict: atoll saves objects with state_dict "
-                "and load_state_dict, random generators, dicts and arrays"
+                f"{where} is of type {type(value).__name__}, which has no state_dict: atoll saves objects with "
+                "state_dict and load_state_dict, random generators, dicts and arrays"
             )
 
     def _set_bit_generator(self, state: Any) -> None:

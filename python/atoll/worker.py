@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _lib
 from .batches import count_tokens, describe
-from .notes import StepNotes, detached
+from .notes import StepNotes, detached, on_gpu
 from .ranks import Ranks, ranks
 from .state import State, get_random, read, set_random, write
 
@@ -85,6 +85,11 @@ class Worker:
         if evaluate is not None and val is None:
             raise ValueError("evaluate= needs val=, the data set whose samples it gets")
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer else []
+        if optimizers and not hasattr(optimizers[-1], "register_step_post_hook"):
+            raise TypeError(
+                f"the optimizer is of type {type(optimizers[-1]).__name__}, not a torch optimizer: give it in state= "
+                "instead, and call worker.step()"
+            )
         self._a: _lib.Handle | None = None
         self._hooks: list[Any] = []
         self._optimizers, self._every, self._evaluate = optimizers, every, evaluate
@@ -126,8 +131,8 @@ class Worker:
             refuse_sharded(model, optimizers)
             return TorchModel(model, buffers=buffers, names=names)
         raise TypeError(
-            f"the first argument of atoll.Worker is a {type(model).__name__}: give a torch.nn.Module, or a dict of "
-            "name -> float32 numpy array"
+            f"the first argument of atoll.Worker is of type {type(model).__name__}: give a torch.nn.Module, or a dict "
+            "of name -> float32 numpy array"
         )
 
     def _state_objects(self) -> list[tuple[str, Any]]:
@@ -156,11 +161,6 @@ class Worker:
     def _add_hooks(self) -> None:
         torch = sys.modules.get("torch")
         if self._optimizers:
-            if not hasattr(self._optimizers[-1], "register_step_post_hook"):
-                raise TypeError(
-                    f"{type(self._optimizers[-1]).__name__} is no torch optimizer: give it in state= instead, and call "
-                    "worker.step()"
-                )
             self._hooks.append(self._optimizers[-1].register_step_post_hook(_undivided(self._on_optimizer_step)))
         outer = getattr(self._model, "outer", None)
         if torch and isinstance(outer, torch.nn.Module):
@@ -215,14 +215,16 @@ class Worker:
         """Tells one inner step, for loops without a torch optimizer; at a sync point it exchanges the parameters.
 
         Call it last in the loop, after everything that `state` holds has changed. loss: nats per token, mean over the
-        step. tokens: trained on; None: counted in the batches of atoll.batches, or 1. False: the run is done.
+        step. tokens: trained on; None: counted in the batches of atoll.batches, or samples. False: the run is done.
         """
         if self._optimizers:
             raise _lib.Error("worker.step() and optimizer.step() would count twice: optimizer.step() is hooked")
+        if tokens is None and not self._per_step:
+            tokens = self._round.step_samples
         if tokens is not None:
             self._notes.tokens = tokens
         if loss is not None:
-            self._notes.losses = [(detached(loss), max(1, int(self._notes.tokens)))]
+            self._notes.losses = [(detached(loss), 1)]
         if lr is not None:
             self._notes.lr = float(lr)
         if grad_norm is not None:
@@ -368,18 +370,19 @@ class Worker:
             return
         items = kwargs.get("num_items_in_batch")  # transformers.Trainer: the loss is divided by the tokens of the step
         if items is not None:
-            loss = loss.detach() * items / max(1, self._batch_tokens)
+            tokens = self._batch_tokens
+            loss = loss.detach() * items / (tokens.clamp(min=1) if on_gpu(tokens) else max(1, tokens))
         self._note_loss(loss)
 
     def _on_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         lr = optimizer.param_groups[0].get("lr", math.nan)
-        self._notes.lr = math.nan if getattr(lr, "is_cuda", False) else float(lr)
+        self._notes.lr = math.nan if on_gpu(lr) else float(lr)
         self._count_step()
 
     _batch_tokens: Any = 1
 
     def _note_loss(self, loss: Any) -> None:
-        self._notes.losses.append((detached(loss), self._batch_tokens if self._batch_tokens is not None else 1))
+        self._notes.losses.append((detached(loss), self._batch_tokens))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -413,7 +416,6 @@ class Worker:
 
     def _tell(self, notes: _Notes, last: bool) -> None:
         tokens, loss = notes.read()
-        tokens = tokens or (0 if notes.losses or self._per_step else 1)
         self._round_tokens += tokens
         self._round_loss += 0.0 if math.isnan(loss) else loss * tokens
         told = tokens * self._ranks.size

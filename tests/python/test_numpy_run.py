@@ -153,11 +153,26 @@ class Runs(RunTest):
         self.finish(coordinator)
         np.testing.assert_allclose(a, 1.25, atol=1e-6)
         np.testing.assert_array_equal(a, b)
-        checkpoint = self.run_dir / "checkpoints" / (self.run_dir / "checkpoints" / "latest").read_text().strip()
+        checkpoint = self.run_dir / "checkpoints" / "latest"
         self.assertEqual(json.loads((checkpoint / "config.json").read_text()), {"model_type": "test"})
         raw = (checkpoint / "model.safetensors").read_bytes()
         header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
         self.assertEqual(header["layer.w"]["shape"], [2, 2])
+
+    def test_last_update(self) -> None:
+        """A model of several fragments ends with the run's last parameters, not with those of a part of them."""
+        coordinator = self.start_coordinator(train={"max_steps": 6, "sync_every": 2})
+        p = {f"layer{i}": np.zeros((1000, 500), np.float32) for i in range(16)}
+        with self.worker(p, "w") as worker:
+            while worker.begin():
+                for value in p.values():
+                    value += 1e-4
+                worker.step()
+            info = worker.info()
+        self.finish(coordinator)
+        self.assertEqual(info.round, 3)
+        self.assertEqual(info.theta_hash, self.summary()["theta_hash"])
+        self.assertEqual(len({float(value[0, 0]) for value in p.values()}), 1)
 
     def test_evaluation(self) -> None:
         coordinator = self.start_coordinator(train={"max_steps": 10, "eval_every": 1})
@@ -238,18 +253,18 @@ class WrongUses(RunTest):
         self.assertNotIn("\n", str(raised.exception))
 
     def test_before_a_run(self) -> None:
-        def worker(p, **options):
-            return atoll.Worker(p, **{"join": self.run_dir, "dir": self.folder / "w", **options})
+        def worker(*arguments, **options):
+            return atoll.Worker(*arguments, **{"join": self.run_dir, "dir": self.folder / "w", **options})
 
         self.start_coordinator()
         wait_for(10, "the run", (self.run_dir / "config.yaml").exists)
-        double = {"w": np.zeros(3)}
+        double, line = {"w": np.zeros(3)}, "tcp://127.0.0.1:1"
         self.check(atoll.InvalidError, "w is of float64: atoll takes float32", lambda: worker(double))
-        self.check(TypeError, "is a list: give a torch.nn.Module, or a dict", lambda: worker([1, 2]))
+        self.check(TypeError, "is of type list: give a torch.nn.Module, or a dict", lambda: worker([1, 2]))
         self.check(ValueError, "evaluate= needs val=", lambda: worker(parameters(), evaluate=print))
-        self.check(TypeError, "no torch optimizer", lambda: worker(parameters(), object()).close())
-        self.check(TypeError, r"state\[0\] is a object", lambda: worker(parameters(), state=[object()]))
-        self.check(atoll.Error, "join", lambda: worker(parameters(), join=self.folder / "none"))
+        self.check(TypeError, "the optimizer is of type object, not a", lambda: worker(parameters(), object()))
+        self.check(TypeError, r"state\[0\] is of type object", lambda: worker(parameters(), state=[object()]))
+        self.check(atoll.InvalidError, "copy the whole join line", lambda: worker(parameters(), join=line))
         self.check(atoll.InvalidError, "join", lambda: worker(parameters(), join="nonsense"))
         os.environ.pop("ATOLL_JOIN", None)
         self.check(atoll.InvalidError, "join", lambda: worker(parameters(), join=None))

@@ -54,7 +54,7 @@ class Values(unittest.TestCase):
         for bad in (lambda: 1, {"a": [object()]}, np.array([None]), {(1, 2): 3}):
             with self.assertRaisesRegex(TypeError, "atoll saves"):
                 write(bad)
-        with self.assertRaisesRegex(TypeError, r"the value\['a'\]\[1\] is a function"):
+        with self.assertRaisesRegex(TypeError, r"the value\['a'\]\[1\] is of type function"):
             write({"a": [0, self.test_few_parts.__func__]})
 
     def test_damaged_bytes(self) -> None:
@@ -124,7 +124,7 @@ class Program(unittest.TestCase):
             State([]).load(saved)
 
     def test_objects_without_state(self) -> None:
-        with self.assertRaisesRegex(TypeError, r"state\[0\] is a object, which has no state_dict"):
+        with self.assertRaisesRegex(TypeError, r"state\[0\] is of type object, which has no state_dict"):
             State([("state[0]", object())])
 
 
