@@ -19,8 +19,8 @@ static const char *const programs[] = {
     "epilogue",     "gpu_grace",    "gpu_timeout", "host_coordinator", "host_free",   "host_memory", "join",
     "nccl_library", "progress_bar", "supervised",  "worker_index",     "workers_here"};
 /* ... and those of ./run and the tests; a star matches any ending. */
-static const char *const tools[] = {"bin",    "build", "case_log",   "emulate*", "fuzz_spec",    "golden",
-                                    "hf_out", "long",  "no_install", "stub_*",   "test_presets", "torch_python"};
+static const char *const tools[] = {"bin",    "build", "case_log",   "lib",    "emulate*",     "fuzz_spec",   "golden",
+                                    "hf_out", "long",  "no_install", "stub_*", "test_presets", "torch_python"};
 enum { PROGRAMS = sizeof programs / sizeof *programs, TOOLS = sizeof tools / sizeof *tools };
 
 const char *config_env_name(int index, char out[128])

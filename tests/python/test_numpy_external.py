@@ -132,8 +132,6 @@ class External(RunTest):
         self.finish(self.program("d", 8, 5, 4), code=1)
         self.assertIn("tensor 'layer.weight' has shape (5, 4), the run's has (5, 3)", self.log("d"))
         self.finish_all(a if a.poll() is None else self.program("e", 1), self.program("b", 8), coordinator)
-        native = self.start([atoll.program("atoll-worker"), "--join", str(self.run_dir), "--name", "n"], "native.log")
-        native.wait(30)
 
     def test_given_folder_wins(self) -> None:
         """model.init_from names the model: no worker uploads."""
