@@ -27,8 +27,9 @@ class External:
         (rig.WORK / f"{name}.yaml").write_text(CONFIG)
         log = f"{name}.log"
         self.coordinator = rig.spawn(log, rig.BIN / "atoll-coordinator", f"{name}.yaml", "--dir", self.dir)
-        rig.until(10, "address", lambda: (self.dir / "address").exists() and rig.text_of(f"{name}/address").endswith("\n"))
-        self.address = wire.parse_join_line(rig.text_of(f"{name}/address").splitlines()[0])
+        address = f"{name}/address"
+        rig.until(10, address, lambda: (rig.WORK / address).exists() and rig.text_of(address).endswith("\n"))
+        self.address = wire.parse_join_line(rig.text_of(address).splitlines()[0])
 
     def program(self, join):
         """A new worker: the program takes the host's name, and the folder atoll-worker-NAME in WORK."""
@@ -123,10 +124,10 @@ def first_worker():
     held.process.kill()
     held.middle.close()
     run = External("first")
-    most = 1 << 63
-    cases = [[("../../keys", 70)], [("/etc/passwd", 70)], [("model.safetensors", 70), ("../init/x", 5)], [("evil.py", 70)],
-             [("model.safetensors", most)], [("model.safetensors", 70), ("config.json", most)], [("model.safetensors", 0)],
-             [("model.safetensors", 70)] * 2, [("config.json", 70)], [(f"{n}.json", 1) for n in range(34)]]
+    most, model = 1 << 63, ("model.safetensors", 70)
+    cases = [[("../../keys", 70)], [("/etc/passwd", 70)], [model, ("../init/x", 5)], [("evil.py", 70)],
+             [("model.safetensors", most)], [model, ("config.json", most)], [("model.safetensors", 0)],
+             [model, model], [("config.json", 70)], [(f"{n}.json", 1) for n in range(34)]]
     before = sorted(p.name for p in run.dir.iterdir())
     for n, files in enumerate(cases):
         evil = run.attacker(f"mallory{n}")
