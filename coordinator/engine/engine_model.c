@@ -218,9 +218,10 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     engine_limits_size(e);
     TRY(engine_checkpoint(e, err));
-    log_info("model: %llu parameters in %u tensors, %u fragment%s; %llu training samples",
-             (unsigned long long)layout->n_params, layout->n_tensors, n, n > 1 ? "s" : "",
-             (unsigned long long)m->train_samples);
+    char data[64] = "workers draw their own samples";
+    if (m->train_samples) snprintf(data, sizeof data, "%llu training samples", (unsigned long long)m->train_samples);
+    log_info("model: %llu parameters in %u tensors, %u fragment%s; %s", (unsigned long long)layout->n_params,
+             layout->n_tensors, n, n > 1 ? "s" : "", data);
     return STATUS_OK;
 }
 

@@ -113,7 +113,7 @@ static const char *loss_text(double loss, char *out, size_t cap)
  * vocabulary. */
 static bool tokens_are_bytes(const struct config *config)
 {
-    return !strcmp(config->data.tokenizer, "bytes") && config->model.vocab_size == 256;
+    return !strcmp(config->data.tokenizer, "bytes") && config->model.vocab_size == 256 && !config_is_external(config);
 }
 
 static void val_text(const struct report *r, double val, char *out, size_t cap)
