@@ -37,9 +37,10 @@ def wrong(text: str) -> Problem:
     return Problem(text, USAGE)
 
 
-def need(module: str, extra: str, what: str) -> Problem:
-    """The error for a missing library. `extra` is the part of the package that installs it."""
-    return wrong(f"{what} needs the Python library {module}: pip install '{extra}'")
+def need(module: str, install: str, what: str) -> Problem:
+    """The error for a missing library. `install`: what pip installs, for example a part of this package."""
+    quoted = f"'{install}'" if "[" in install else install
+    return wrong(f"{what} needs the Python library {module}: pip install {quoted}")
 
 
 def warn(text: str) -> None:
@@ -86,7 +87,7 @@ class Options(argparse.ArgumentParser):
         if message.startswith(required):
             raise wrong(f"too few arguments: usage is {self.usage}")
         message = message.replace("argument --", "--").replace("argument ", "")
-        raise wrong(message.replace(": expected one argument", " has no value").replace(": give", ": give"))
+        raise wrong(message.replace(": expected one argument", " has no value"))
 
     def _unknown(self, word: str) -> str:
         name = word.split("=")[0]
