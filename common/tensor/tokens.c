@@ -21,6 +21,7 @@ enum {
     VERSION_U16 = 1,
     MAGIC_U32 = 20240801,
     VERSION_U32 = 7,
+    VERSION_MASKED = 8,
     SHARD_TOKENS_MAX = 0x7fffffff, /* the count is an int32 */
     HASH_PIECES = 64,              /* samples of a shard that enter its hash */
     HASH_PIECE_BYTES = 4096,       /* bytes of each */
@@ -44,7 +45,8 @@ enum status token_shard_parse(struct token_shard *shard, const void *data, size_
                        "%s: not a token shard: starts with %u, expected %d or %d; make shards with atoll prepare",
                        where, magic, MAGIC_U16, MAGIC_U32);
     uint32_t width = magic == MAGIC_U16 ? 2 : 4, expected = magic == MAGIC_U16 ? VERSION_U16 : VERSION_U32;
-    if (version != expected)
+    bool masked = magic == MAGIC_U32 && version == VERSION_MASKED;
+    if (version != expected && !masked)
         return err_set(err, STATUS_CORRUPT, "%s: token shard version %u, this program reads %u", where, version,
                        expected);
     if (count > SHARD_TOKENS_MAX) return err_set(err, STATUS_CORRUPT, "%s: negative token count in the header", where);
@@ -52,8 +54,8 @@ enum status token_shard_parse(struct token_shard *shard, const void *data, size_
     if (size != whole)
         return err_set(err, STATUS_CORRUPT, "%s: %zu bytes, but its header (%u tokens) requires %llu: %s", where, size,
                        count, (unsigned long long)whole, size < whole ? "truncated, copy it again" : "damaged");
-    *shard =
-        (struct token_shard){.tokens = (const uint8_t *)data + TOKENS_HEADER_BYTES, .n_tokens = count, .width = width};
+    *shard = (struct token_shard){
+        .tokens = (const uint8_t *)data + TOKENS_HEADER_BYTES, .n_tokens = count, .width = width, .masked = masked};
     return STATUS_OK;
 }
 
@@ -107,6 +109,7 @@ static enum status open_shard(struct token_shard *shard, const char *path, struc
     TRY(token_shard_parse(&parsed, head, (size_t)st.st_size, path, err));
     shard->n_tokens = parsed.n_tokens;
     shard->width = parsed.width;
+    shard->masked = parsed.masked;
     return STATUS_OK;
 }
 
@@ -119,7 +122,8 @@ static void make_room(size_t n)
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static enum status open_paths(struct tokens *tokens, char **paths, size_t n, uint8_t *room, struct err *err)
+static enum status open_paths(struct tokens *tokens, char **paths, size_t n, bool masked, uint8_t *room,
+                              struct err *err)
 {
     tokens->shards = mem_alloc(n, sizeof *tokens->shards);
     if (!tokens->shards || !room) return err_set(err, STATUS_NOMEM, "no memory for %zu token shards", n);
@@ -136,6 +140,14 @@ static enum status open_paths(struct tokens *tokens, char **paths, size_t n, uin
             return err_set(err, STATUS_MISMATCH,
                            "%s has %u-byte tokens, %s has %u-byte tokens: a data set has one width", paths[i],
                            shard->width, paths[0], tokens->shards[0].width);
+        if (shard->masked != tokens->shards[0].masked)
+            return err_set(err, STATUS_MISMATCH, "only one of %s and %s has a loss mask: a data set has one format",
+                           paths[0], paths[i]);
+        if (shard->masked && !masked)
+            return err_set(err, STATUS_UNSUPPORTED,
+                           "%s has a loss mask (atoll prepare --chat), which atoll-worker cannot apply: train with the "
+                           "Python package, or prepare the text without --chat",
+                           paths[i]);
         TRY(hash_shard(shard, room, err));
         tokens->n_tokens += shard->n_tokens;
         tokens->hash = hash_mix(tokens->hash, shard->hash);
@@ -153,7 +165,7 @@ static int note_unreadable(const char *path, int error)
     return 0;
 }
 
-enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *err)
+static enum status open_pattern(struct tokens *tokens, const char *pattern, bool masked, struct err *err)
 {
     *tokens = (struct tokens){0};
     glob_t found;
@@ -171,11 +183,21 @@ enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *
                                        "'%s' matches %zu files, more than %d: make larger "
                                        "shards, see atoll prepare --shard-tokens",
                                        pattern, (size_t)found.gl_pathc, TOKENS_SHARDS_MAX)
-                             : open_paths(tokens, found.gl_pathv, found.gl_pathc, room, err);
+                             : open_paths(tokens, found.gl_pathv, found.gl_pathc, masked, room, err);
     globfree(&found);
     mem_free(room);
     if (status != STATUS_OK) tokens_close(tokens);
     return status;
+}
+
+enum status tokens_open(struct tokens *tokens, const char *pattern, struct err *err)
+{
+    return open_pattern(tokens, pattern, false, err);
+}
+
+enum status tokens_open_masked(struct tokens *tokens, const char *pattern, struct err *err)
+{
+    return open_pattern(tokens, pattern, true, err);
 }
 
 void tokens_close(struct tokens *tokens)
@@ -228,14 +250,14 @@ enum status tokens_window(const struct tokens *tokens, uint32_t t, uint64_t inde
     const struct token_shard *shard = shard_of(tokens, t, &index);
     uint64_t at = index * t * shard->width, bytes = ((uint64_t)t + 1) * shard->width;
     uint8_t piece[READ_BYTES];
-    uint32_t largest = 0;
+    uint32_t largest = 0, token_bits = shard->masked ? ~TOKENS_MASK : UINT32_MAX;
     for (uint32_t k = 0; bytes;) {
         size_t n = bytes < sizeof piece ? (size_t)bytes : sizeof piece;
         TRY(read_bytes(shard, at, piece, n, err));
         struct reader r = reader_of(piece, n);
         for (uint32_t end = k + (uint32_t)(n / shard->width); k < end; k++) {
             out[k] = shard->width == 2 ? get_u16(&r) : get_u32(&r);
-            if (out[k] > largest) largest = out[k];
+            if ((out[k] & token_bits) > largest) largest = out[k] & token_bits;
         }
         assert(reader_done(&r));
         at += n;

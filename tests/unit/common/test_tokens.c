@@ -171,6 +171,49 @@ static void test_aborted_writer_leaves_no_file(void **state)
     assert_non_null(strstr(err.msg, "atoll prepare"));
 }
 
+/* Writes the version of a shard: 8 has a loss mask. */
+static void set_version(const char *name, uint32_t shard, uint32_t version)
+{
+    char path[1200];
+    uint8_t bytes[4];
+    struct writer w = writer_of(bytes, sizeof bytes);
+    put_u32(&w, version);
+    snprintf(path, sizeof path, "%s/%s_%06u.bin", tmpdir, name, shard);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 4, SEEK_SET), 0);
+    assert_int_equal(fwrite(bytes, 1, sizeof bytes, file), sizeof bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Native workers cannot apply a loss mask, so only a caller that asks for it can open such a set. */
+static void test_masked_sets_need_a_caller_that_knows_masks(void **state)
+{
+    (void)state;
+    struct token_writer w;
+    struct tokens tokens;
+    struct err err = {0};
+    const uint32_t put[] = {5, 6 | TOKENS_MASK, 7, 9 | TOKENS_MASK, 8, 1 | TOKENS_MASK};
+    uint32_t window[4];
+    char pattern[1200];
+    assert_int_equal(token_writer_open(&w, tmpdir, "mask", 4, 4, &err), STATUS_OK);
+    assert_int_equal(token_writer_put(&w, put, 6, &err), STATUS_OK);
+    assert_int_equal(token_writer_close(&w, &err), STATUS_OK);
+    snprintf(pattern, sizeof pattern, "%s/mask_*.bin", tmpdir);
+    set_version("mask", 0, 8);
+    assert_int_equal(tokens_open_masked(&tokens, pattern, &err), STATUS_MISMATCH);
+    set_version("mask", 1, 8);
+    assert_int_equal(tokens_open(&tokens, pattern, &err), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "has a loss mask (atoll prepare --chat)"));
+    assert_int_equal(tokens_open_masked(&tokens, pattern, &err), STATUS_OK);
+    assert_int_equal(tokens.n_tokens, 6);
+    assert_int_equal(largest_of(&tokens, 3, 0, window), 9);
+    assert_memory_equal(window, put, sizeof window);
+    assert_int_equal(largest_of(&tokens, 1, 3, window), 8);
+    assert_memory_equal(window, put + 4, 2 * sizeof *window);
+    tokens_close(&tokens);
+}
+
 static void put_header(uint8_t *file, size_t size, uint32_t magic, uint32_t version, uint32_t count)
 {
     struct writer w = writer_of(file, size);
@@ -189,6 +232,8 @@ static void test_invalid_headers_are_refused(void **state)
     } cases[] = {
         {20240520, 1, 3, 1024 + 6, NULL},
         {20240801, 7, 3, 1024 + 12, NULL},
+        {20240801, 8, 3, 1024 + 12, NULL},
+        {20240520, 8, 3, 1024 + 6, "version"},
         {20240520, 1, 0, 1024, NULL},
         {20240520, 1, 3, 1024 + 5, "truncated"},
         {20240520, 1, 3, 1024 + 7, "damaged"},
@@ -362,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_offsets_beyond_32_bits),
         cmocka_unit_test(test_common_shards_are_counted),
         cmocka_unit_test(test_killed_writer_leaves_only_its_shards),
+        cmocka_unit_test(test_masked_sets_need_a_caller_that_knows_masks),
         cmocka_unit_test(test_invalid_headers_are_refused),
         cmocka_unit_test(test_aborted_writer_leaves_no_file),
         cmocka_unit_test(test_first_token_outside_vocabulary_is_named),
