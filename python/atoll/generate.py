@@ -25,7 +25,7 @@ def find_checkpoint(path: str) -> str:
     if not os.path.exists(path):
         raise Problem(f"{path} does not exist: give a run or checkpoint folder")
     if os.path.isfile(os.path.join(path, "config.json")) or os.path.isfile(os.path.join(path, "adapter_config.json")):
-        return os.path.realpath(path)
+        return os.path.realpath(path) if os.path.islink(path) else path
     latest = os.path.join(path, "checkpoints", "latest")
     if os.path.isfile(latest):  # a file system without links: the file has the name
         with open(latest, encoding="utf-8") as file:
