@@ -40,8 +40,13 @@ TEMPLATE = (
 def mixed_lines(n: int) -> list[str]:
     """Lines of prose, code, other scripts, emoji, blanks, and long ones."""
     random_ = random.Random(3)
-    words = "the tide boat's I'm we'll 12345 3.14 naïve Größe 日本語 中文 привет שלום مرحبا 👩‍👩‍👧 😀 é \u00a0 _x __init__ <|user|>".split(" ")
-    code = ["def f(x):\n\treturn x ** 2  # ok\n", "for (i = 0; i < n; i++) {\r\n    a[i] = b;\r\n}\r\n", "SELECT *\n\n\nFROM t;\n"]
+    words = "the tide boat's I'm we'll 12345 3.14 naïve Größe 日本語 中文 привет".split(" ")
+    words += "שלום مرحبا 👩‍👩‍👧 😀 é \u00a0 _x __init__ <|user|>".split(" ")
+    code = [
+        "def f(x):\n\treturn x ** 2  # ok\n",
+        "for (i = 0; i < n; i++) {\r\n    a[i] = b;\r\n}\r\n",
+        "SELECT *\n\n\nFROM t;\n",
+    ]
     lines = []
     for i in range(n):
         kind = i % 10
@@ -72,7 +77,10 @@ class PrepareTest(unittest.TestCase):
         tokenizer.decoder = decoders.ByteLevel()
         special = [END, BEGIN, "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
         trainer = trainers.BpeTrainer(
-            vocab_size=2000, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+            vocab_size=2000,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
         )
         tokenizer.train_from_iterator(cls.lines[:3000], trainer)
         tokenizer.enable_truncation(8)  # as some models save it: a corpus must not be cut
@@ -84,7 +92,14 @@ class PrepareTest(unittest.TestCase):
         (cls.tokenizers / "chat").mkdir()
         tokenizer.save(str(cls.tokenizers / "chat" / "tokenizer.json"))
         (cls.tokenizers / "chat" / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BEGIN, "eos_token": "<|end|>", "chat_template": TEMPLATE})
+            json.dumps(
+                {
+                    "tokenizer_class": "PreTrainedTokenizerFast",
+                    "bos_token": BEGIN,
+                    "eos_token": "<|end|>",
+                    "chat_template": TEMPLATE,
+                }
+            )
         )
         tokenizer.no_truncation()
         cls.own = tokenizer
@@ -135,7 +150,11 @@ class PrepareTest(unittest.TestCase):
         out, _ = self.run_program("all", *words, "--val-fraction", "0")
         want = self.expected(self.lines, [end])
         self.assertEqual(self.tokens("all"), want)
-        self.assertRegex(out, rf"vocabulary +{self.own.get_vocab_size()}  <\|endoftext\|> precedes each document\nsettings   data.tokenizer=all/tokenizer.json ")
+        self.assertRegex(
+            out,
+            rf"vocabulary +{self.own.get_vocab_size()}  <\|endoftext\|> precedes each document\n"
+            r"settings   data.tokenizer=all/tokenizer.json ",
+        )
         self.assertRegex(out, r"left out +1  empty documents; the first: lines.jsonl.gz line 1\n")
         print(f"{len(want)} tokens of 10000 mixed lines equal tokenizers' own", file=sys.stderr)
         self.run_program("one", *words, "--shard-tokens", "100000")
@@ -145,7 +164,10 @@ class PrepareTest(unittest.TestCase):
         for name in names:
             self.assertEqual((self.dir / "one" / name).read_bytes(), (self.dir / "three" / name).read_bytes(), name)
         meta = self.meta("one")
-        self.assertEqual((meta["held_out"], meta["vocab_size"], meta["separator"], meta["token_bytes"]), ("documents", self.own.get_vocab_size(), end, 2))
+        self.assertEqual(
+            (meta["held_out"], meta["vocab_size"], meta["separator"], meta["token_bytes"]),
+            ("documents", self.own.get_vocab_size(), end, 2),
+        )
         self.assertEqual(meta["train_tokens"] + meta["val_tokens"], len(want))
         self.assertAlmostEqual(self.tokens("one", "val").count(end), 500, delta=1)
         self.assertEqual(sorted(self.tokens("one") + self.tokens("one", "val")), sorted(want))
@@ -161,8 +183,13 @@ class PrepareTest(unittest.TestCase):
         (self.dir / "b.jsonl.zst").write_bytes(packer.compress(text[:9000]) + packer.compress(text[9000:]))
         table = pyarrow.table({"id": list(range(len(lines))), "text": lines})
         pyarrow.parquet.write_table(table, self.dir / "c.parquet", row_group_size=100)
-        datasets.Dataset.from_dict({"text": lines[::-1]}).select(range(len(lines))[::-1]).save_to_disk(str(self.dir / "d"))
-        split = {"train": datasets.Dataset.from_dict({"text": lines}), "test": datasets.Dataset.from_dict({"text": ["x"]})}
+        datasets.Dataset.from_dict({"text": lines[::-1]}).select(range(len(lines))[::-1]).save_to_disk(
+            str(self.dir / "d")
+        )
+        split = {
+            "train": datasets.Dataset.from_dict({"text": lines}),
+            "test": datasets.Dataset.from_dict({"text": ["x"]}),
+        }
         datasets.DatasetDict(split).save_to_disk(str(self.dir / "e"))
         chat = str(self.tokenizers / "chat")
         end = self.own.token_to_id("<|end|>")  # the eos_token of tokenizer_config.json
@@ -173,8 +200,8 @@ class PrepareTest(unittest.TestCase):
         self.assertIn(f"<|end|> precedes each document; the tokenizer adds {BEGIN}", out)
         self.run_program("none", "a.jsonl", "--tokenizer", chat, "--val-fraction", "0", "--separator", "none")
         self.assertEqual(self.tokens("none"), self.expected(lines, [self.own.token_to_id(BEGIN)]))
-        self.fails("[0-9]+ lines or rows without a string \"body\", the first c.parquet row 1: .* --field: id, text$", "no", "c.parquet",
-                   "--tokenizer", chat, "--field", "body")  # fmt: skip
+        line = '[0-9]+ lines or rows without a string "body", the first c.parquet row 1: .* --field: id, text$'
+        self.fails(line, "no", "c.parquet", "--tokenizer", chat, "--field", "body")
 
     def test_texts(self) -> None:
         """A text in parts has the tokens of the whole; its tail is held out, and is cut between characters."""
@@ -188,17 +215,28 @@ class PrepareTest(unittest.TestCase):
         self.run_program("tail", "long.txt", "--tokenizer", plain, "--val-fraction", "0.3")
         train, val = self.tokens("tail"), self.tokens("tail", "val")
         self.assertEqual(self.own.decode(train[1:] + val, skip_special_tokens=False), text)
-        self.assertAlmostEqual(len(self.own.decode(val, skip_special_tokens=False).encode()), 0.3 * len(text.encode()), delta=300)
+        self.assertAlmostEqual(
+            len(self.own.decode(val, skip_special_tokens=False).encode()), 0.3 * len(text.encode()), delta=300
+        )
         (self.dir / "short.txt").write_text("日本語" * 5)
         self.run_program("short", "short.txt", "--tokenizer", plain, "--val-fraction", "0.5")
-        self.assertEqual(self.own.decode(self.tokens("short")[1:]) + self.own.decode(self.tokens("short", "val")), "日本語" * 5)
+        self.assertEqual(
+            self.own.decode(self.tokens("short")[1:]) + self.own.decode(self.tokens("short", "val")), "日本語" * 5
+        )
         (self.dir / "latin.txt").write_bytes("naïve".encode("latin-1"))
         out, _ = self.run_program("latin", "latin.txt", "--tokenizer", plain, "--val-fraction", "0")
-        self.assertRegex(out, r"changed +1  texts with bytes that are not UTF-8 \(now U\+FFFD\); the first: latin.txt\n")
+        self.assertRegex(
+            out, r"changed +1  texts with bytes that are not UTF-8 \(now U\+FFFD\); the first: latin.txt\n"
+        )
         self.assertEqual(self.own.decode(self.tokens("latin")[1:]), "na\ufffdve")
 
     def conversations(self) -> list[Any]:
-        turns = [("user", "How many?"), ("assistant", "Seven white stones 😀."), ("user", "Sure?"), ("assistant", "Yes")]
+        turns = [
+            ("user", "How many?"),
+            ("assistant", "Seven white stones 😀."),
+            ("user", "Sure?"),
+            ("assistant", "Yes"),
+        ]
         return [
             {"messages": [{"role": role, "content": content} for role, content in turns]},
             {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
@@ -213,14 +251,24 @@ class PrepareTest(unittest.TestCase):
         chat = str(self.tokenizers / "chat")
         out, _ = self.run_program("out", "chat.jsonl", "--chat", "--tokenizer", chat, "--val-fraction", "0")
         self.assertRegex(out, r"documents +2 ")
-        self.assertRegex(out, r"left out +1  conversations that have no answer \(a message of the role assistant\); the first: chat.jsonl line 3\n")
-        self.assertRegex(out, r"left out +1  conversations that have a message whose content is not text; the first: chat.jsonl line 4\n")
+        self.assertRegex(
+            out,
+            r"left out +1  conversations that have no answer \(a message of the role assistant\); "
+            r"the first: chat.jsonl line 3\n",
+        )
+        self.assertRegex(
+            out,
+            r"left out +1  conversations that have a message whose content is not text; the first: chat.jsonl line 4\n",
+        )
         self.assertRegex(out, r'left out +1  lines or rows without "messages"; the first: chat.jsonl line 5\n')
         head = np.fromfile(self.dir / "out/train_000000.bin", "<i4", 3)
         tokens = np.array(self.tokens("out", dtype="<u4"), np.uint32)
         self.assertEqual(head.tolist(), [20240801, 8, len(tokens)])
         whole = self.own.decode((tokens & 0x7FFFFFFF).tolist(), skip_special_tokens=False)
-        first = f"{BEGIN}<|user|>\nHow many?<|end|>\n<|assistant|>\nSeven white stones 😀.<|end|>\n<|user|>\nSure?<|end|>\n<|assistant|>\nYes<|end|>\n"
+        first = (
+            f"{BEGIN}<|user|>\nHow many?<|end|>\n<|assistant|>\nSeven white stones 😀.<|end|>\n"
+            "<|user|>\nSure?<|end|>\n<|assistant|>\nYes<|end|>\n"
+        )
         self.assertEqual(whole, f"{first}{BEGIN}<|user|>\nhi<|end|>\n<|assistant|>\nhello<|end|>\n")
         answers = self.own.decode(tokens[tokens < 0x80000000].tolist(), skip_special_tokens=False)
         self.assertEqual(answers, "Seven white stones 😀.<|end|>\nYes<|end|>\nhello<|end|>\n")
@@ -234,10 +282,18 @@ class PrepareTest(unittest.TestCase):
         (self.dir / "no.json").write_text("{}")
         (self.dir / "empty").mkdir()
         plain = str(self.tokenizers / "plain")
-        self.fails("the tokenizer gpt2 does not exist: give a tokenizer.json, or the folder of a model", "out", "a.txt", "--tokenizer", "gpt2")
+        self.fails(
+            "the tokenizer gpt2 does not exist: give a tokenizer.json, or the folder of a model",
+            "out",
+            "a.txt",
+            "--tokenizer",
+            "gpt2",
+        )
         self.fails("no.json is not a tokenizer.json: ", "out", "a.txt", "--tokenizer", "no.json")
         self.fails("empty has no tokenizer that transformers can load: ", "out", "a.txt", "--tokenizer", "empty")
-        self.fails("--separator is '<x>', which .* does not know", "out", "a.txt", "--tokenizer", plain, "--separator", "<x>")
+        self.fails(
+            "--separator is '<x>', which .* does not know", "out", "a.txt", "--tokenizer", plain, "--separator", "<x>"
+        )
         self.fails("the tokenizer .*plain has no chat template: ", "out", "a.txt", "--tokenizer", plain, "--chat")
         (self.dir / "torn.parquet").write_bytes(b"PAR1")
         self.fails("torn.parquet is no parquet file: ", "out", "torn.parquet", "--tokenizer", plain)
