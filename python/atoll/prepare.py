@@ -494,6 +494,10 @@ def body(words: Sequence[str]) -> int:
             write_file(folder.set, name, data)
         write_file(folder.set, "meta.json", (json.dumps(meta_of(task, written), indent=2) + "\n").encode())
         folder.move(list(files))
+    except OSError as error:
+        if error.filename:
+            raise
+        raise Problem(f"cannot write to {options.out}: {error.strerror}: make room, then run it again") from None
     finally:
         folder.close()
     report(task, written, time.monotonic() - began)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -230,6 +231,14 @@ class PrepareTest(unittest.TestCase):
                 self.assertFalse((self.dir / "out").exists())
         self.run_program("out/below", "a.txt")
         self.assertEqual(list(self.dir.glob("out/below/set.tmp-*")), [])
+
+    def test_full_disk(self) -> None:
+        (self.dir / "a.txt").write_text("text " * 9000)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+        self.fails("cannot write to out: File too large: make room", "out", "a.txt", code=1)
+        self.assertFalse((self.dir / "out").exists())
 
     def test_two_writers(self) -> None:
         command = [sys.executable, "-m", "atoll.prepare", "out", "-"]
