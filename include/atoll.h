@@ -251,6 +251,8 @@ ATOLL_API void atoll_close(struct atoll *a);
 /* Token shards as `atoll prepare` writes them: samples of sample_tokens + 1 tokens (the last token is a target only).
  */
 struct atoll_tokens;
+/* Set in a token of a data set with a loss mask (atoll prepare --chat): the token gives no loss as a target. */
+#define ATOLL_TOKEN_MASK UINT32_C(0x80000000)
 ATOLL_API enum atoll_status atoll_tokens_open(struct atoll_tokens **t, const char *pattern, uint32_t sample_tokens,
                                               struct atoll_data *data, struct atoll_error *error);
 /* Writes sample `index` to out[sample_tokens + 1]. Any number of threads may read. IO, INVALID (no such sample). */

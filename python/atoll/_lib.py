@@ -510,6 +510,9 @@ class Handle:
         self.params = np.empty(0, np.float32)
 
 
+TOKEN_MASK = np.uint32(0x80000000)  # ATOLL_TOKEN_MASK: this token gives no loss as a target
+
+
 class TokenShards:
     """struct atoll_tokens: samples of `sample_tokens` + 1 tokens from shards that `atoll prepare` wrote."""
 
@@ -522,7 +525,7 @@ class TokenShards:
         self.data, self._tokens = Data(data.hash, data.samples, data.sample_tokens), sample_tokens + 1
 
     def read(self, index: int) -> np.ndarray:
-        """[sample_tokens + 1] uint32. Raises InvalidError (no such sample) or Error."""
+        """[sample_tokens + 1] uint32, some with TOKEN_MASK. Raises InvalidError (no such sample) or Error."""
         out, error = np.empty(self._tokens, np.uint32), _Error()
         _check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
         return out

@@ -24,6 +24,8 @@ _HASHED = 32  # samples of a data set that its hash covers
 class Tokens(Sequence):  # type: ignore[type-arg]
     """Token shards of `atoll prepare` as a data set: item i is (x, y), int64 arrays [block_size], y one token ahead.
 
+    Data with a loss mask (`atoll prepare --chat`) has -100 in y where a target gives no loss, as PyTorch ignores it.
+
     pattern: the files, for example "data/train_*.bin". block_size: tokens of a sample. Raises InvalidError or Error.
     """
 
@@ -38,8 +40,10 @@ class Tokens(Sequence):  # type: ignore[type-arg]
         i = int(index)
         if not -len(self) <= i < len(self):
             raise IndexError(f"sample {i} of {len(self)}")
-        tokens = self._shards.read(i % len(self)).astype(np.int64)
-        return tokens[:-1], tokens[1:]
+        read = self._shards.read(i % len(self))
+        masked = read[1:] & _lib.TOKEN_MASK != 0
+        tokens = (read & ~_lib.TOKEN_MASK).astype(np.int64)
+        return tokens[:-1], np.where(masked, -100, tokens[1:])
 
     def __reduce__(self) -> Any:
         return Tokens, (self.pattern, self.block_size)

@@ -1,6 +1,6 @@
 """atoll-board: follows the metrics of a run into TensorBoard event files, W&B or trackio.
 
-- It reads RUN/metrics.jsonl while the run writes it, waits for the file if the run has not begun, and ends with the run.
+- It reads RUN/metrics.jsonl while the run writes it, waits for the file before the run begins, and ends with the run.
 - Values of the run are in the folder DIR, those of a worker in DIR/WORKER, so TensorBoard shows workers as curves of
   one plot. The x axis is the inner step for workers and the round for the run, or tokens.
 - A restart continues: the event files themselves say what was written.
@@ -76,7 +76,9 @@ def point_of(line: bytes, axis: str) -> Point | None:
         if kind == "round" and values.get("round/round_s", 0) > 0 and "round/compute_s" in values:
             values["utilization"] = values["round/compute_s"] / values["round/round_s"]
         x = int(event["tokens"]) if axis == "tokens" else int(event["step" if kind == "step" else "round"])
-        return Point(str(event.get("worker", "")) if kind == "step" else "", kind, x, order, float(event["time"]), values)
+        return Point(
+            str(event.get("worker", "")) if kind == "step" else "", kind, x, order, float(event["time"]), values
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -130,7 +132,8 @@ def _folder_name(worker: str) -> str:
 
 
 class TensorBoard:
-    """Event files of tensorboard's own writer. Each line of metrics.jsonl is one event, so a crash leaves no part of it.
+    """Event files of tensorboard's own writer. Each line of metrics.jsonl is one event, so a crash tears none.
+
 
     The event files say themselves what was written: a new start reads them and continues behind their last events.
     """
@@ -279,7 +282,12 @@ def body(words: Sequence[str]) -> int:
     o.add_argument("--tensorboard", metavar="DIR", help="folder of the event files (default RUN/tensorboard)")
     o.add_argument("--wandb", metavar="PROJECT", help="log to this project of W&B")
     o.add_argument("--trackio", metavar="PROJECT", help="log to this project of trackio")
-    o.add_argument("--axis", choices=("steps", "tokens"), default="steps", help="x axis: steps and rounds (default), or tokens of all workers")
+    o.add_argument(
+        "--axis",
+        choices=("steps", "tokens"),
+        default="steps",
+        help="x axis: steps and rounds (default), or tokens of all workers",
+    )
     o.add_argument("--once", action="store_true", help="copy what is there and end")
     options = o.parse(words)
     if os.path.exists(options.run) and not os.path.isdir(options.run):

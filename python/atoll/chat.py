@@ -33,7 +33,9 @@ def messages_of(value: Any) -> list[dict[str, Any]]:
             raise Unusable("have a message whose content is not text")
         rest = {key: item[key] for key in item.keys() - {"from", "value"} if item[key] is not None}
         messages.append({**rest, "role": _ROLES.get(role, role), "content": content})
-    if not any(message["role"] == "assistant" and (message["content"] or "tool_calls" in message) for message in messages):
+    if not any(
+        message["role"] == "assistant" and (message["content"] or "tool_calls" in message) for message in messages
+    ):
         raise Unusable("have no answer (a message of the role assistant)")
     return messages
 
@@ -41,20 +43,22 @@ def messages_of(value: Any) -> list[dict[str, Any]]:
 class ChatTemplate:
     """The chat template of a tokenizer's folder.
 
-    The answers are found by writing the conversation up to each answer, with the generation prompt, and with the answer:
-    the difference is the answer and the tokens that end it.
+    The template writes the conversation up to each answer, with the generation prompt, and then with the answer: the
+    difference is the answer and the tokens that end it.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         try:
             from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+            from_backend: Any = PreTrainedTokenizerFast
         except ImportError:
             raise need("transformers", "transformers", "--chat") from None
         self.backend = tokenizer.backend
         try:
             self.writer: Any = AutoTokenizer.from_pretrained(tokenizer.folder, local_files_only=True)
         except Exception:  # a folder without the model's config.json
-            self.writer = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend)
+            self.writer = from_backend(tokenizer_object=tokenizer.backend)
         template = os.path.join(tokenizer.folder, "chat_template.jinja")
         if not self.writer.chat_template and os.path.isfile(template):
             with open(template, encoding="utf-8") as file:

@@ -190,8 +190,8 @@ def run(body: Callable[[Sequence[str]], int], words: Sequence[str] | None, stopp
     except MemoryError:
         line, code = "out of memory", FAILED
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        line, code = what, FAILED
+        what = f" {error.filename}" if error.filename else ""
+        line, code = f"cannot read or write{what}: {error.strerror or error}", FAILED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE
     sys.stderr.write(f"atoll: {clean(line)}\n")

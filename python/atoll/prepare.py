@@ -57,7 +57,9 @@ class Pool:
         context = multiprocessing.get_context("spawn")  # threads of tokenizers do not survive a fork
         self.executor = ProcessPoolExecutor(processes, context, prepare_encode.start, (plan,))
 
-    def map(self, function: Callable[..., _Result], blocks: Iterable[Block], *more: Any) -> Iterator[tuple[Block, _Result]]:
+    def map(
+        self, function: Callable[..., _Result], blocks: Iterable[Block], *more: Any
+    ) -> Iterator[tuple[Block, _Result]]:
         """Yields each block with function(block, *more), in order. At most two blocks a process are under way."""
         if not self.executor:
             for block in blocks:
@@ -162,7 +164,7 @@ class OutFolder:
         shutil.rmtree(self.set, ignore_errors=True)
 
     def move(self, files: Sequence[str]) -> None:
-        """Replaces the older set by the new one; meta.json marks it as complete. `files`: beside shards and meta.json."""
+        """Replaces the older set by the new one; meta.json marks it as complete. `files`: the tokenizer's."""
         with hold_signals():
             meta = os.path.join(self.path, "meta.json")
             if os.path.exists(meta):
@@ -279,7 +281,9 @@ def write_set(task: Task, folder: str) -> Written:
         cuts = {}
         if tails:
             texts = [source for source in task.inputs.sources if source.kind == "text"]
-            cuts = {s.path: prepare_input.tail_cut(s, reader.sizes[s.path], tails, plan.tokenizer != "bytes") for s in texts}
+            cuts = {
+                s.path: prepare_input.tail_cut(s, reader.sizes[s.path], tails, plan.tokenizer != "bytes") for s in texts
+            }
         documents = 0
         task.progress.begin("encoding")
         for block, part in pool.map(prepare_encode.encode, reader.blocks(cuts), tails):
@@ -397,15 +401,45 @@ def options_of() -> Options:
     )
     o.add_argument("out", metavar="OUT", help="the folder of the data set")
     o.add_argument("inputs", metavar="INPUT", nargs="+", help="files, folders, or - for standard input")
-    o.add_argument("--tokenizer", metavar="NAME", default="bytes", help="bytes (default), or a tokenizer.json or its folder")
-    o.add_argument("--field", metavar="NAME", help="field with the text (default text; with --chat: messages or conversations)")
-    o.add_argument("--chat", action="store_true", help="conversations, written by the tokenizer's template; loss on answers only")
+    o.add_argument(
+        "--tokenizer", metavar="NAME", default="bytes", help="bytes (default), or a tokenizer.json or its folder"
+    )
+    o.add_argument(
+        "--field", metavar="NAME", help="field with the text (default text; with --chat: messages or conversations)"
+    )
+    o.add_argument(
+        "--chat", action="store_true", help="conversations, written by the tokenizer's template; loss on answers only"
+    )
     o.add_argument("--separator", metavar="TOKEN", help="token before each document, or none (default: end of text)")
-    o.add_argument("--val-fraction", metavar="X", type=real(0, 0.5), default=0.05, help="fraction held out for validation (default 0.05)")
-    o.add_argument("--seed", metavar="N", type=whole(0, 2**64 - 1), default=1, help="seed that selects held-out documents (default 1)")
+    o.add_argument(
+        "--val-fraction",
+        metavar="X",
+        type=real(0, 0.5),
+        default=0.05,
+        help="fraction held out for validation (default 0.05)",
+    )
+    o.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole(0, 2**64 - 1),
+        default=1,
+        help="seed that selects held-out documents (default 1)",
+    )
     o.add_argument("--force", action="store_true", help="replace the data set in OUT, also while a run uses it")
-    o.add_argument("--shard-tokens", metavar="N", type=whole(256, TOKENS_MAX), default=100_000_000, help="tokens per shard (default 100000000)")
-    o.add_argument("--processes", metavar="N", type=whole(1, 1024), default=cores, help="processes that encode (default: one per core)")
+    o.add_argument(
+        "--shard-tokens",
+        metavar="N",
+        type=whole(256, TOKENS_MAX),
+        default=100_000_000,
+        help="tokens per shard (default 100000000)",
+    )
+    o.add_argument(
+        "--processes",
+        metavar="N",
+        type=whole(1, 1024),
+        default=cores,
+        help="processes that encode (default: one per core)",
+    )
     return o
 
 
@@ -460,6 +494,10 @@ def body(words: Sequence[str]) -> int:
             write_file(folder.set, name, data)
         write_file(folder.set, "meta.json", (json.dumps(meta_of(task, written), indent=2) + "\n").encode())
         folder.move(list(files))
+    except OSError as error:
+        if error.filename:
+            raise
+        raise Problem(f"cannot write to {options.out}: {error.strerror}: make room, then run it again") from None
     finally:
         folder.close()
     report(task, written, time.monotonic() - began)

@@ -200,7 +200,9 @@ class Encoder:
             stats=stats,
         )
 
-    def _surround(self, piece: _Piece, tokens: npt.NDArray[Any], prefix: tuple[int, ...], suffix: tuple[int, ...]) -> Any:
+    def _surround(
+        self, piece: _Piece, tokens: npt.NDArray[Any], prefix: tuple[int, ...], suffix: tuple[int, ...]
+    ) -> Any:
         before = [] if self.plan.separator is None else [self.plan.separator]
         around = [[*before, *prefix] if piece.first else [], tokens, suffix if piece.last else []]
         return np.concatenate([np.asarray(part, self.dtype) for part in around])

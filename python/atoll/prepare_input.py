@@ -242,16 +242,17 @@ class _Counted(io.RawIOBase):
         super().close()
 
 
-def _decompressed(source: Source, counted: _Counted) -> BinaryIO:
+def _decompressed(source: Source, counted: _Counted) -> Any:
+    """Returns a binary stream."""
     raw: Any = io.BufferedReader(counted, BLOCK_BYTES)
     if source.packing == "gz":
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        return gzip.GzipFile(fileobj=raw)
     if source.packing == "zst":
         try:
             import zstandard
         except ImportError:
             raise need("zstandard", "atoll[data]", f"reading {source.shown}") from None
-        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)  # type: ignore[return-value]
+        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
     return raw
 
 
@@ -446,7 +447,9 @@ class Reader:
             rows = ([None] * min(BLOCK_ROWS, total - at) for at in range(0, total, BLOCK_ROWS))
         yield from self._tables(source, rows, names, total)
 
-    def _tables(self, source: Source, lists: Iterator[list[Any]], names: tuple[str, ...], total: int) -> Iterator[Block]:
+    def _tables(
+        self, source: Source, lists: Iterator[list[Any]], names: tuple[str, ...], total: int
+    ) -> Iterator[Block]:
         """Cuts lists of rows to blocks of about BLOCK_BYTES."""
         number, share = 1, source.size / max(1, total)
         for rows in lists:

@@ -48,14 +48,22 @@ class BoardTest(unittest.TestCase):
 
     def test_points(self) -> None:
         step = line("step", 2, step=7, tokens=900, worker="w", loss=3.5, lr=None, grad_norm=float("nan")).encode()
-        self.assertEqual(board.point_of(step, "steps"), board.Point("w", "step", 7, 2 << 32 | 7, 1.5, {"train/loss": 3.5}))
+        self.assertEqual(
+            board.point_of(step, "steps"), board.Point("w", "step", 7, 2 << 32 | 7, 1.5, {"train/loss": 3.5})
+        )
         point = board.point_of(step, "tokens")
         assert point
         self.assertEqual(point.x, 900)
         round_ = board.point_of(line("round", 3, tokens=5, compute_s=1.0, round_s=4.0).encode(), "steps")
         assert round_
         self.assertEqual((round_.worker, round_.x, round_.values["utilization"]), ("", 3, 0.25))
-        for other in (b"", b"{", b"[]", b'{"event":"join","round":1,"time":1}', b'{"event":"step","time":1,"round":null}'):
+        for other in (
+            b"",
+            b"{",
+            b"[]",
+            b'{"event":"join","round":1,"time":1}',
+            b'{"event":"step","time":1,"round":null}',
+        ):
             self.assertIsNone(board.point_of(other, "steps"), other)
 
     def run_board(self, *words: str, code: int = 0) -> str:
@@ -68,9 +76,10 @@ class BoardTest(unittest.TestCase):
         logged: list[dict[str, Any]] = []
         calls: list[str] = []
         fake = types.ModuleType("trackio")
-        fake.init = lambda **words: calls.append(f"init {words['project']} {words['resume']}")  # type: ignore[attr-defined]
-        fake.log = logged.append  # type: ignore[attr-defined]
-        fake.finish = lambda: calls.append("finish")  # type: ignore[attr-defined]
+        members = vars(fake)
+        members["init"] = lambda **words: calls.append(f"init {words['project']} {words['resume']}")
+        members["log"] = logged.append
+        members["finish"] = lambda: calls.append("finish")
         sys.modules["trackio"] = fake
         self.addCleanup(sys.modules.pop, "trackio")
         steps = [line("step", 1, step=i, worker="w", loss=float(i)) for i in (1, 2)]
@@ -87,7 +96,9 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(calls, ["init p allow", "finish"] * 2)
 
     def test_refusals(self) -> None:
-        self.assertRegex(self.run_board("--once", code=1), "^atoll: .* has no metrics.jsonl: give the folder of a run\n$")
+        self.assertRegex(
+            self.run_board("--once", code=1), "^atoll: .* has no metrics.jsonl: give the folder of a run\n$"
+        )
         self.metrics.touch()
         sys.modules["wandb"] = None  # type: ignore[assignment] # its import fails
         self.addCleanup(sys.modules.pop, "wandb")

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -103,7 +104,9 @@ class PrepareTest(unittest.TestCase):
         (folder / "empty.txt").write_text("")
         with open(folder / "lines.jsonl", "w", encoding="utf-8") as file:
             for i in range(150):
-                file.write(json.dumps({"text": words_of(random_, i * 40), "n": i}, ensure_ascii=i % 2 == 0) + "\n\n"[i % 2 :])
+                file.write(
+                    json.dumps({"text": words_of(random_, i * 40), "n": i}, ensure_ascii=i % 2 == 0) + "\n\n"[i % 2 :]
+                )
         self.both("in", "--val-fraction", "0.06", "--shard-tokens", "1000003", processes="12")  # tails
         self.assertEqual(json.loads((self.dir / "c/meta.json").read_text())["held_out"], "tails")
         self.both("in", "--val-fraction", "0.3", "--seed", "7", processes="1")  # whole documents
@@ -122,7 +125,13 @@ class PrepareTest(unittest.TestCase):
 
     def test_cuts(self) -> None:
         """A part of a long text ends between a letter and a blank, else at a line end, else between characters."""
-        for data, want in ((b"ab cd ef", 5), (b"ab\ncd", 3), ("日本".encode()[:5], 3), ("日本".encode(), 6), (b"\x80" * 9, 9)):
+        for data, want in (
+            (b"ab cd ef", 5),
+            (b"ab\ncd", 3),
+            ("日本".encode()[:5], 3),
+            ("日本".encode(), 6),
+            (b"\x80" * 9, 9),
+        ):
             self.assertEqual(prepare_input.cut_of(data), want, data)
 
     def test_compressed(self) -> None:
@@ -222,6 +231,14 @@ class PrepareTest(unittest.TestCase):
                 self.assertFalse((self.dir / "out").exists())
         self.run_program("out/below", "a.txt")
         self.assertEqual(list(self.dir.glob("out/below/set.tmp-*")), [])
+
+    def test_full_disk(self) -> None:
+        (self.dir / "a.txt").write_text("text " * 9000)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+        self.fails("cannot write to out: File too large: make room", "out", "a.txt", code=1)
+        self.assertFalse((self.dir / "out").exists())
 
     def test_two_writers(self) -> None:
         command = [sys.executable, "-m", "atoll.prepare", "out", "-"]

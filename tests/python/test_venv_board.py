@@ -77,7 +77,9 @@ class BoardTest(unittest.TestCase):
             for tag, values in by_tag.items():
                 self.assertEqual([step for step, _ in found[tag]], sorted(values), (worker, tag))
                 for step, value in found[tag]:
-                    self.assertAlmostEqual(value, values[step], delta=1e-6 * abs(values[step]), msg=f"{worker} {tag} {step}")
+                    self.assertAlmostEqual(
+                        value, values[step], delta=1e-6 * abs(values[step]), msg=f"{worker} {tag} {step}"
+                    )
                 n += len(values)
         self.assertIn("utilization", read_back(folder))
         return n

@@ -21,7 +21,7 @@ enum atoll_status atoll_tokens_open(struct atoll_tokens **t_p, const char *patte
         return api_refuse(error, ATOLL_INVALID, "atoll_tokens_open: give a pattern, and sample_tokens of 1 or more");
     struct atoll_tokens *t = mem_alloc(1, sizeof *t);
     if (!t) return api_refuse(error, ATOLL_NOMEM, "no memory to open %s", pattern);
-    enum status status = tokens_open(&t->tokens, pattern, &err);
+    enum status status = tokens_open_masked(&t->tokens, pattern, &err);
     if (status != STATUS_OK) {
         mem_free(t);
         return api_error(error, status, &err);
