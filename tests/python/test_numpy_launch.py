@@ -175,7 +175,7 @@ class LaunchTest(rig.RunTest):
             (dict(max_steps=0), "train.max_steps"),
             (dict(max_steps=10), "train.sync_every: 30 exceeds train.max_steps = 10: no round would end; nearest: 10"),
             (dict(max_steps=30, method="fedavg"), "atoll.launch: train.method: \"fedavg\" is not a choice"),
-            (dict(max_steps=30, codec_upp="fp32"), "atoll.launch: unknown option --codec.upp; the nearest is --codec.up"),
+            (dict(max_steps=30, codec_upp="fp32"), "unknown option --codec.upp; the nearest is --codec.up"),
             (dict(max_steps=30, listen="127.0.0.1"), "127.0.0.1"),
         )
         for options, text in cases:
@@ -213,7 +213,8 @@ class LaunchTest(rig.RunTest):
             (["text"], "the script is missing: python -m atoll.join LINE SCRIPT.py"),
             (["text", "-m"], "the script is missing: python -m atoll.join LINE SCRIPT.py"),
             (["text", "w1.py"], "there is no script w1.py: give the join line first, then the script"),
-            (["w0.py", f"tcp://h:1/{key}"], "there is no script tcp://h:1/...: give the join line first, then the script"),
+            (["w0.py", f"tcp://h:1/{key}"], "there is no script tcp://h:1/...: give the join line first, then the "
+             "script"),
             (["text", "w0.py"], "the first line of text is no join line: copy the whole line, "
              "tcp://HOST:PORT/SERVERKEY/SECRET"),
             (["tcp://h:1/abc", "w0.py"], "the argument is no join line: copy the whole line, "
