@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -87,8 +88,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     # --- events of the Trainer ---
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # A Trainer that resumes from its own checkpoint would skip batches, on a copy of the data loader. The coordinator
-        # knows which samples are left.
+        # A Trainer that resumes from its own checkpoint would skip batches, on a copy of the data loader. But the
+        # coordinator knows which samples are left.
         args.ignore_data_skip = True
 
     def on_train_begin(
@@ -106,7 +107,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self.close("the script began another training")
         if train_dataloader is None:  # 4.49 and 4.50
             raise InvalidError(
-                f"transformers {transformers.__version__} does not tell callbacks its data loader: install a newer version"
+                f"transformers {transformers.__version__} does not tell callbacks its data loader: install a newer one"
             )
         tokenizer = kwargs.get("processing_class") or kwargs.get("tokenizer")
         saved = [lr_scheduler, getattr(optimizer, "scaler", None)]
@@ -154,8 +155,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             return
         if not worker._per_step:
             raise InvalidError(
-                "the Trainer did not read the leased samples: give atoll.hf.Callback in Trainer(callbacks=...), or call "
-                "train() without resume_from_checkpoint"
+                "the Trainer did not read the leased samples: give atoll.hf.Callback in Trainer(callbacks=...), or "
+                "call train() without resume_from_checkpoint"
             )
         if getattr(kwargs.get("optimizer"), "step_was_skipped", False):  # fp16: the gradient was not finite
             worker._count_step()
@@ -198,35 +199,35 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _check_batch(worker: Worker, args: TrainingArguments) -> None:
-    accumulation, processes = args.gradient_accumulation_steps, args.world_size
-    needed, given = worker._round.step_samples, args.train_batch_size * accumulation * processes
-    if given == needed:
-        return
-    factors = f"{args.train_batch_size} x gradient_accumulation_steps {accumulation}"
-    factors += f" x {processes} processes" if processes > 1 else ""
-    others = accumulation * processes
-    hint = f"set per_device_train_batch_size={needed // others // max(1, args.n_gpu)}" if needed % others == 0 else "change one"
-    raise InvalidError(
-        f"per_device_train_batch_size {factors} gives {given} samples a step, but a step of the run takes {needed} "
-        f"(train.batch_size x train.grad_accum): {hint}"
-    )
+    sizes = [("per_device_train_batch_size", args.per_device_train_batch_size)]
+    sizes += [("gradient_accumulation_steps", args.gradient_accumulation_steps)]
+    sizes += [("GPUs", args.n_gpu)] if args.n_gpu > 1 else []
+    sizes += [("processes", args.world_size)] if args.world_size > 1 else []
+    needed, given = worker.assignment.step_samples, math.prod(size for _, size in sizes)
+    if given != needed:
+        raise InvalidError(
+            f"{' x '.join(f'{name} {size}' for name, size in sizes)} gives {given} samples a step, but a step of the "
+            f"run takes {needed} (train.batch_size x train.grad_accum): make them equal"
+        )
 
 
 def _fit_length(worker: Worker, state: TrainerState) -> None:
     """Lets the Trainer end with the run. An async run has no fixed number of steps for one worker."""
-    settings = worker._on_rank0(lambda: f"{worker.setting('train.method')} {worker.setting('train.max_steps')}".encode())
-    method, total = settings.decode().split()
-    if method == "async":
+    def setting(key: str) -> str:
+        return worker._ranks.call(lambda: worker.setting(key).encode()).decode()
+
+    if setting("train.method") == "async":
         return
-    left, planned = int(total) - int(worker.position), state.max_steps - state.global_step
+    total = int(setting("train.max_steps"))
+    left, planned = total - int(worker.position), state.max_steps - state.global_step
     if planned < left:
         raise InvalidError(
             f"the Trainer ends after {planned} steps, but the run takes {left} more: set max_steps={total} in "
             "TrainingArguments"
         )
-    if state.max_steps != int(total):
+    if state.max_steps != total:
         logger.warning(
-            "the learning rate is scheduled for %d steps, but the run has %s: set max_steps=%s in TrainingArguments",
+            "the learning rate is scheduled for %d steps, but the run has %d: set max_steps=%d in TrainingArguments",
             state.max_steps,
             total,
             total,

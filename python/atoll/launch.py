@@ -186,7 +186,10 @@ def _last_line(log_path: str, begin: int) -> str:
 def _fail(code: int, log_path: str, begin: int, new_dir: str | None) -> None:
     """Raises the coordinator's own error. A run folder that did not exist before is removed."""
     errors = [line for line in _lines(log_path, begin) if line.startswith("atoll: ")]
-    text = re.sub("^atoll: (command line: )?", "", errors[-1]) if errors else f"atoll-coordinator ended with code {code}: see {log_path}"
+    if errors:
+        text = re.sub("^atoll: (command line: )?", "", errors[-1])
+    else:
+        text = f"atoll-coordinator ended with code {code}: see {log_path}"
     if new_dir and os.listdir(new_dir) == ["logs"]:
         os.unlink(log_path)
         os.rmdir(os.path.dirname(log_path))
