@@ -53,6 +53,7 @@ def evaluate(dataset):
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="data")
 parser.add_argument("--steps", type=int, default=1920)
+parser.add_argument("--out", default="gpt2", help="folder for the trained model")
 options = parser.parse_args()
 
 sizes = {"vocab_size": 256, "n_positions": BLOCK, "n_embd": 160, "n_layer": 3, "n_head": 4}
@@ -69,4 +70,4 @@ run = atoll.launch("run", max_steps=options.steps, every=16, batch_size=BATCH)
 with atoll.Worker(model, optimizer, join=run, state=[schedule]) as worker:
     train(atoll.batches(dataset, worker, BATCH))
 print(f"validation loss {evaluate(load(f'{options.data}/val_*.bin')):.4f} nats per token")
-model.save_pretrained("gpt2-out")
+model.save_pretrained(options.out)

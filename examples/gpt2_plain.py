@@ -52,6 +52,7 @@ def evaluate(dataset):
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="data")
 parser.add_argument("--steps", type=int, default=1920)
+parser.add_argument("--out", default="gpt2", help="folder for the trained model")
 options = parser.parse_args()
 
 sizes = {"vocab_size": 256, "n_positions": BLOCK, "n_embd": 160, "n_layer": 3, "n_head": 4}
@@ -66,4 +67,4 @@ schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_at)
 dataset = load(f"{options.data}/train_*.bin")
 train(DataLoader(dataset, BATCH, sampler=RandomSampler(dataset, num_samples=options.steps * BATCH)))
 print(f"validation loss {evaluate(load(f'{options.data}/val_*.bin')):.4f} nats per token")
-model.save_pretrained("gpt2-out")
+model.save_pretrained(options.out)

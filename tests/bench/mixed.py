@@ -36,7 +36,7 @@ coordinator: {listen: "tcp://127.0.0.1:*", min_workers: 3}
 def run_script(words: list[str]) -> None:
     sys.argv = words
     names = runpy.run_path(words[0], run_name="__main__")
-    print(f"theta_hash {names['worker'].info.theta_hash}", flush=True)
+    print(f"theta_hash {names['worker'].info().theta_hash}", flush=True)
 
 
 def start(log: Path, words: list[str], cwd: Path, **environment: str) -> subprocess.Popen[bytes]:
@@ -72,12 +72,11 @@ def run(folder: Path, data: Path, scripts: int, seed: int, steps: int, every: in
             time.sleep(0.05)
         for i in range(3):
             name = f"worker-{i}"
-            (folder / name).mkdir()
             script = [sys.executable, __file__, "--script", str(ROOT / "examples" / "gpt2.py"), "--data", str(data)]
-            native = [str(BIN / "atoll-worker"), "--join", str(folder / "run"), "--dir", "state", "--name", name,
+            native = [str(BIN / "atoll-worker"), "--join", str(folder / "run"), "--dir", name,
                       f"--data.train={data}/train_*.bin", f"--data.val={data}/val_*.bin", "--train.threads=1"]
-            words = [*script, "--steps", str(steps)] if i < scripts else native
-            processes[name] = start(folder / f"{name}.log", words, folder / name, ATOLL_JOIN=str(folder / "run"),
+            words = [*script, "--steps", str(steps), "--out", f"model-{i}"] if i < scripts else native
+            processes[name] = start(folder / f"{name}.log", words, folder, ATOLL_JOIN=str(folder / "run"),
                                     OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
         wait(processes, folder)
     finally:
@@ -106,7 +105,7 @@ def table(rows: list[dict[str, object]]) -> None:
     for arm, values in losses.items():
         spread = f", standard deviation {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         print(f"{arm}: mean {statistics.fmean(values):.4f}{spread}")
-    print("val loss: nats per token on the held-out 5 %, parameters of the run; the hash is equal on the coordinator and all scripts")
+    print("val loss: nats per token on the held-out 5 %; the coordinator and all scripts hold the same hash")
 
 
 def main() -> None:
