@@ -34,7 +34,7 @@ class Child:
 
     def __init__(self, log: Path, *words: str) -> None:
         with log.open("wb") as file:
-            self.process = subprocess.Popen([sys.executable, str(HERE / "overhead_child.py"), *words], cwd=log.parent,
+            self.process = subprocess.Popen([sys.executable, str(HERE / "lib" / "overhead_child.py"), *words], cwd=log.parent,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
         self.log = log
         self.parameters = self._answer()["parameters"]

@@ -28,7 +28,8 @@ libraries=$(ldd "$BIN/atoll-coordinator" "$BIN/atoll" | sed -nE 's/^\t[^ ]+ => (
 if command -v dpkg-query >/dev/null; then
     last=$(sed -n '/^FROM [^ ]*$/,$p' "$dockerfile")
     for library in $(readelf -d "$BIN/atoll-coordinator" "$BIN/atoll" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | sort -u); do
-        path=$(grep -F "/$library" <<<"$libraries" | sed -n 1p)
+        path=$({ grep -F "/$library" <<<"$libraries" || true; } | sed -n 1p)
+        [[ $path ]] || continue # the loader
         package=$({ dpkg-query -S "$(readlink -f "$path")" "$path" 2>/dev/null || true; } | sed -n 's/[:,].*//p' | sed -n 1p)
         [[ -n $package && $package != libc6 ]] || continue # built by hand, or part of the base image
         grep -qw -e "${package/%t64/}" <<<"$last" ||

@@ -80,14 +80,16 @@ class External(RunTest):
         self.await_log("coordinator", "a joined")
         b, c = self.program("b", 100), self.program("c", 8)
         self.finish_all(a, b, c, coordinator)
-        init, end = tensors(self.run_dir / "init" / "model.safetensors"), tensors(self.checkpoint() / "model.safetensors")
+        init = tensors(self.run_dir / "init" / "model.safetensors")
+        end = tensors(self.checkpoint() / "model.safetensors")
         self.assertEqual({name: t.shape for name, t in init.items()}, {"layer.weight": (5, 3), "scale": ()})
         self.assertTrue((init["layer.weight"] == 8).all() and init["scale"] == 8)
         self.assertTrue(np.allclose(end["layer.weight"], 6, rtol=1e-6) and end["scale"] == 8)  # 6 is a mean of three
         hashes = {self.log(name).split("hash ")[1] for name in "abc"}
         self.assertEqual(len(hashes), 1, hashes)
         self.assertIn("first 6", hashes.pop())
-        for name, text in {"config.json": '{"model_type": "mine", "by": "a"}', "tokenizer.json": '{"model": {}}'}.items():
+        files = {"config.json": '{"model_type": "mine", "by": "a"}', "tokenizer.json": '{"model": {}}'}
+        for name, text in files.items():
             self.assertEqual((self.run_dir / "init" / name).read_text(), text)
             self.assertEqual((self.checkpoint() / name).read_text(), text)
         summary = json.loads((self.run_dir / "summary.json").read_text())

@@ -46,9 +46,11 @@ class TokensTest(unittest.TestCase):
         config = Path(self.dir, "run.yaml")
         config.write_text("model: {n_layer: 1, n_head: 1, n_embd: 8, block_size: 4, vocab_size: 256}\n")
         command = [str(BIN / "atoll"), "launch", str(config), "--workers", "1", "--dir", f"{self.dir}/run"]
-        done = subprocess.run([*command, f"--data.train={pattern}", f"--data.val={pattern}"], capture_output=True, text=True)
+        command += [f"--data.train={pattern}", f"--data.val={pattern}"]
+        done = subprocess.run(command, capture_output=True, text=True)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("m_000000.bin has a loss mask (atoll prepare --chat), which atoll-worker cannot apply", done.stderr)
+        line = "m_000000.bin has a loss mask (atoll prepare --chat), which atoll-worker cannot apply"
+        self.assertIn(line, done.stderr)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ class External(RunTest):
             self.assertAlmostEqual(rate, rates["a"][position], places=12)
 
     def test_own_loader(self) -> None:
-        """A loop with its own DataLoader: the first forward joins, and worker.done ends it. Losses come from the model."""
+        """A loop with its own DataLoader: the first forward joins, worker.done ends it, losses come from the model."""
         coordinator = self.start_coordinator(train={"max_steps": 10})
         model = Regression()
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
