@@ -78,6 +78,30 @@ static void test_line_is_read_from_environment(void **state)
     assert_null(getenv(JOIN_ENV));
 }
 
+/* A library changes neither its argument nor the environment, and logs nothing about the list of processes. */
+static void test_library_leaves_line_and_environment(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    logged[0] = 0;
+    assert_int_equal(join_target_find(&target, LINE, &err), STATUS_OK); /* a constant */
+    assert_string_equal(target.line, LINE);
+    setenv(JOIN_ENV, LINE, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(join_target_find(&target, NULL, &err), STATUS_OK);
+        assert_string_equal(target.line, LINE);
+    }
+    assert_int_equal(join_target_find(&target, "folder", &err), STATUS_OK);
+    assert_string_equal(target.run_dir, "folder");
+    assert_string_equal(getenv(JOIN_ENV), LINE);
+    setenv(JOIN_ENV, "tcp:192.0.2.1", 1);
+    assert_int_equal(join_target_find(&target, NULL, &err), STATUS_INVALID);
+    assert_int_equal(strncmp(err.msg, JOIN_ENV ": ", strlen(JOIN_ENV ": ")), 0);
+    unsetenv(JOIN_ENV);
+    assert_int_equal(join_target_find(&target, NULL, &err), STATUS_NOTFOUND);
+    assert_string_equal(logged, "");
+}
+
 static void test_line_is_read_from_file(void **state)
 {
     (void)state;
@@ -149,9 +173,12 @@ static void test_missing_folder_is_allowed(void **state)
 int main(void)
 {
     log_set_sink(keep, NULL);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line_on_command_line_is_hidden), cmocka_unit_test(test_line_is_read_from_environment),
-        cmocka_unit_test(test_line_is_read_from_file),         cmocka_unit_test(test_line_is_read_from_standard_input),
-        cmocka_unit_test(test_mistyped_line_is_refused),       cmocka_unit_test(test_missing_folder_is_allowed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_line_on_command_line_is_hidden),
+                                       cmocka_unit_test(test_line_is_read_from_environment),
+                                       cmocka_unit_test(test_library_leaves_line_and_environment),
+                                       cmocka_unit_test(test_line_is_read_from_file),
+                                       cmocka_unit_test(test_line_is_read_from_standard_input),
+                                       cmocka_unit_test(test_mistyped_line_is_refused),
+                                       cmocka_unit_test(test_missing_folder_is_allowed)};
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
 }
