@@ -106,6 +106,8 @@ static void configure(struct rig *r, const char *const *settings)
     if (config_resolve(&r->config, &sources, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
+uint32_t rig_layout_flags;
+
 static void make_layout(struct rig *r)
 {
     const uint64_t shapes[4][2] = {{8, 4}, {16, 1}, {8, 4}, {16, 1}};
@@ -113,7 +115,8 @@ static void make_layout(struct rig *r)
     for (int i = 0; i < 4; i++) {
         char name[32];
         snprintf(name, sizeof name, "tensor_%d", i);
-        assert_int_equal(layout_add(&r->layout, name, i % 2 ? 1 : 2, shapes[i], LAYOUT_INIT_NORMAL, 0.5f, i % 2 == 0),
+        assert_int_equal(layout_add(&r->layout, name, i % 2 ? 1 : 2, shapes[i], LAYOUT_INIT_NORMAL, 0.5f,
+                                    (i % 2 == 0 ? LAYOUT_DECAY : 0) | rig_layout_flags),
                          STATUS_OK);
     }
     assert_int_equal(layout_split(&r->layout, r->config.train.fragments), STATUS_OK);

@@ -21,6 +21,9 @@ struct rig_access {
 };
 extern const struct rig_access *rig_access;
 
+/* Or-ed to the flags of all tensors (enum layout_flags). A test sets it before rig_open and clears it at its end. */
+extern uint32_t rig_layout_flags;
+
 enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };
 
 struct rig_mail {

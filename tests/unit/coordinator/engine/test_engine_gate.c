@@ -124,6 +124,20 @@ static void test_large_delta_is_refused_and_changes_nothing(void **state)
     }
 }
 
+/* Statistics such as those of BatchNorm may jump: the gate does not judge mean tensors, neither norm nor direction. */
+static void test_mean_tensors_are_not_judged(void **state)
+{
+    (void)state;
+    for (int mean = 0; mean < 2; mean++) {
+        rig_layout_flags = mean ? LAYOUT_MEAN : 0;
+        start("train.method=diloco", 3, "run.seed=1");
+        for (int r = 0; r < HONEST_ROUNDS; r++) play_round(3, -1, 0);
+        assert_int_equal(play_round(3, 2, 1000), mean ? 0 : REJECT_OUTLIER);
+        rig_close(&rig);
+    }
+    rig_layout_flags = 0;
+}
+
 static void test_liar_in_first_round_is_refused_by_majority(void **state)
 {
     (void)state;
@@ -389,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_large_delta_is_refused_and_changes_nothing),
+        cmocka_unit_test(test_mean_tensors_are_not_judged),
         cmocka_unit_test(test_liar_in_first_round_is_refused_by_majority),
         cmocka_unit_test(test_liar_in_first_round_exceeds_bound),
         cmocka_unit_test(test_update_sent_back_does_not_grow),
