@@ -165,6 +165,20 @@ static bool all_left(const struct engine *e)
     return true;
 }
 
+static bool any_awaits_last(const struct engine *e)
+{
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        if (e->sessions.sessions[i].id && engine_awaits_last(e, &e->sessions.sessions[i])) return true;
+    return false;
+}
+
+/* The process may end. */
+static bool is_over(const struct engine *e)
+{
+    if (!e->ledger.done) return false;
+    return all_left(e) || (e->now_us - e->done_us >= ENGINE_LINGER_US && !any_awaits_last(e));
+}
+
 enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
 {
     advance(e, now_us);
@@ -175,7 +189,7 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     TRY(pump(e, err));
     engine_limits_report(e);
     emit_waiting(e);
-    if (e->ledger.done && (now_us - e->done_us >= ENGINE_LINGER_US || all_left(e))) e->finished = true;
+    if (is_over(e)) e->finished = true;
     return STATUS_OK;
 }
 
@@ -187,7 +201,8 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 static uint64_t next_deadline_us(const struct engine *e)
 {
     uint64_t at = min_u64(e->retry_us, engine_limits_deadline_us(e));
-    if (e->ledger.done) return all_left(e) ? 0 : min_u64(at, e->done_us + ENGINE_LINGER_US);
+    if (is_over(e)) return 0;
+    if (e->ledger.done) return any_awaits_last(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
     at = min_u64(at, e->notice_us);
     if (!e->ledger.modelled) return at;
     uint64_t round = round_deadline_us(&e->ledger.round);

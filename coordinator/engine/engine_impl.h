@@ -42,6 +42,7 @@ enum {
     ENGINE_SILENT_US = ENGINE_SILENT_BEATS * ENGINE_HEARTBEAT_MS * 1000,
     ENGINE_PAUSE_US = 2000000,  /* a longer gap between calls means that this process did not run */
     ENGINE_LINGER_US = 5000000, /* wait after the end, for workers that do not know it yet */
+    ENGINE_LAST_US = 30000000,  /* a worker without progress for this long ends without the last update */
     ENGINE_REFUSALS = 64,
     ENGINE_REFUSAL_US = 60000000, /* the same refusal is logged again after this */
     ENGINE_PROBE_US = 1500000, /* after this silence the engine sends HEARTBEAT_ACK, which finds closed connections */
@@ -389,6 +390,9 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
 enum status engine_open_work(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err) MUST_CHECK;
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m);
+/* After the end: the worker is about to receive the last update. DONE waits for it, so that a program ends with the
+ * last parameters of the run. */
+bool engine_awaits_last(const struct engine *e, const struct session *s);
 void engine_send_done(struct engine *e, const struct session *s);
 
 /* --- engine_gate.c --- */

@@ -12,7 +12,7 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
 {
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (e->ledger.done) {
-        engine_send_done(e, s);
+        if (!engine_awaits_last(e, s)) engine_send_done(e, s);
         return STATUS_OK;
     }
     engine_eval_remind(e, s);

@@ -175,6 +175,14 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
+bool engine_awaits_last(const struct engine *e, const struct session *s)
+{
+    uint64_t since = s->moved_us > e->done_us ? s->moved_us : e->done_us;
+    assert(e->ledger.done);
+    if (s->closed || s->silent || s->last.state == WORKER_TRAINING || s->last.state == WORKER_EVALUATING) return false;
+    return (!s->beating || engine_lacks_update(e, s)) && e->now_us - since < ENGINE_LAST_US;
+}
+
 void engine_send_done(struct engine *e, const struct session *s)
 {
     struct ledger *l = &e->ledger;
@@ -204,8 +212,10 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
                                  .done = {.round = round_done(&l->round), .tokens = l->round.tokens, .val_loss = NAN}};
     if (l->eval_tokens) event.done.val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     engine_emit(e, &event);
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) engine_send_done(e, &e->sessions.sessions[i]);
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (s->id && !engine_awaits_last(e, s)) engine_send_done(e, s);
+    }
     *any_p = true;
     return STATUS_OK;
 }

@@ -310,6 +310,7 @@ def version() -> str:
 
 # --- log ------------------------------------------------------------------------------------------------------------
 
+_interrupted = False
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -318,7 +319,11 @@ def _on_log(_ctx: object, level: int, line: bytes) -> None:
     text = line.decode(errors="replace")
     if text.startswith("step "):  # the program prints its own steps
         level = 3
-    logger.log(_LEVELS[level], text)
+    try:
+        logger.log(_LEVELS[level], text)
+    except KeyboardInterrupt:  # it may not pass through C: the next call raises it
+        global _interrupted
+        _interrupted = True
 
 
 class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -350,6 +355,13 @@ def _check(status: int, error: _Error) -> None:
         e = _CLASSES.get(status, Error)(text)
         e.status = status
         raise e
+
+
+def _raise_interrupt() -> None:
+    global _interrupted
+    if _interrupted:
+        _interrupted = False
+        raise KeyboardInterrupt
 
 
 def _encoded(text: str | os.PathLike[str] | None) -> bytes | None:
@@ -444,6 +456,7 @@ class Handle:
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
+        _raise_interrupt()
         _check(status, error)
 
     def set_data(self, train: Data, val: Data) -> None:

@@ -109,7 +109,8 @@ class Worker:
         self._notes, self._late = StepNotes(), None  # type: ignore[var-annotated]
         self._round_tokens, self._round_loss, self._told_tokens = 0, 0.0, 0
         self._error: BaseException | None = None
-        self._step_started = self._round_started = time.perf_counter()
+        self._opened = self._step_started = self._round_started = time.perf_counter()
+        self._next_line = 3.0  # seconds after which a wait for the coordinator's address is logged
         self._bytes = (0, 0)
         self._info = _lib.Info()
         if self._ranks.rank == 0:
@@ -516,9 +517,14 @@ class Worker:
 
     def _wait(self) -> int:
         """The next event. With several ranks, all of them meet here in each slice, so that no collective times out."""
-        if self._ranks.size == 1:
-            return self._a.wait(_SLICE_MS)  # type: ignore[union-attr]
-        return int(self._ranks.call(lambda: str(self._a.wait(_SLICE_MS)).encode()))  # type: ignore[union-attr]
+        event = int(self._ranks.call(lambda: b"%d" % self._a.wait(_SLICE_MS)))  # type: ignore[union-attr]
+        waited = time.perf_counter() - self._opened
+        if event == _lib.WAITING and self._a and waited > self._next_line:
+            text = self._a.text()
+            if text.startswith(("a coordinator:", "the name service:")):  # the library logs all other waits
+                logger.info("waiting for %.0f s for %s", waited, text)
+            self._next_line = 2 * waited
+        return event
 
     def _share_state(self) -> None:
         """A state that was restored, or reset, on rank 0 goes to the other ranks, with their own random numbers."""

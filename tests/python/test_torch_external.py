@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import atoll
-from rig import RunTest, wait_for
+from rig import RunTest
 
 torch.set_num_threads(1)
 
@@ -138,7 +138,7 @@ class External(RunTest):
                     scheduler.step()
 
         def late() -> None:
-            wait_for(30, "round 2", lambda: self.rounds() >= 2)
+            self.wait_for(30, "round 2", lambda: self.rounds() >= 2)
             timer = threading.Timer(2, joined.set)  # the run waits in round 3, and so does the join
             timer.start()
             run("b")

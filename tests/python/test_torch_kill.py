@@ -10,7 +10,6 @@ import time
 import unittest
 from pathlib import Path
 
-from rig import wait_for
 from test_torch_run import TorchRun
 
 KILLS = 20  # of each process
@@ -56,7 +55,7 @@ class Kills(TorchRun):
         rng.shuffle(victims)
         for count, victim in enumerate(victims):
             done = self.rounds()
-            wait_for(120, f"round {done + 1} after {count} kills", lambda: self.alive() and self.rounds() > done)
+            self.wait_for(120, f"round {done + 1} after {count} kills", lambda: self.alive() and self.rounds() > done)
             time.sleep(rng.random() * 0.3)
             self.assertIsNone(self.nodes[victim].poll(), f"{victim} ended before its kill")
             self.kill(self.nodes[victim])
@@ -71,7 +70,7 @@ class Kills(TorchRun):
         self.begin("plain", 6, ("ranks",), *LAUNCHER, **options)
         expected = self.end()
         self.begin("killed", 6, ("ranks",), *LAUNCHER, pause=0.1, **options)
-        wait_for(60, "round 2", lambda: self.rounds() >= 2)
+        self.wait_for(60, "round 2", lambda: self.rounds() >= 2)
         self.kill_tree(self.nodes["ranks"])
         self.restart("ranks")
         self.assertEqual(self.end(), expected)

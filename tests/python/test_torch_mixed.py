@@ -8,7 +8,6 @@ import numpy as np
 
 import atoll
 from rig import GPT2 as SIZES
-from rig import wait_for
 from test_torch_run import TorchRun
 
 
@@ -22,7 +21,7 @@ class Mixed(TorchRun):
         for natives in (1, 3):
             self.run_dir = self.folder / f"run{natives}"
             coordinator = self.coordinator(train=steps, inner=inner, coordinator={"min_workers": 3})
-            wait_for(20, "the run", (self.run_dir / "config.yaml").exists)
+            self.wait_for(20, "the run", (self.run_dir / "config.yaml").exists)
             names = ["native0", "native1", "native2"][:natives] + ["torch0", "torch1"][: 3 - natives]
             workers = [self.native(n) if n.startswith("native") else self.worker(n) for n in names]
             for process in (*workers, coordinator):

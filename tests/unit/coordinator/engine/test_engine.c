@@ -76,6 +76,62 @@ static void test_run_reaches_its_end(void **state)
     rig_close(&rig);
 }
 
+/* A run of two workers up to its end; worker 1 evaluates nothing and lacks the last update. */
+static void end_without_last_update(void)
+{
+    const char *settings[] = {"coordinator.min_workers=2", NULL};
+    rig_open(&rig, settings);
+    rig.workers[1].blind = true;
+    for (int i = 0; i < 2; i++) rig_join(&rig, i);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
+        if (round < 2) rig_deliver_all(&rig, 2, 1.0f);
+    }
+    for (int i = 0; i < 2; i++)
+        for (uint32_t f = 0; f < 2; f++) rig_deliver(&rig, i, f, 1.0f);
+    rig_catch_up(&rig, 0);
+    rig_answer_evals(&rig, 1, 1.5);
+    assert_true(engine_done(rig.engine));
+}
+
+/* DONE follows the last update, and the coordinator stays for a worker that receives it. */
+static void test_done_waits_for_the_last_update(void **state)
+{
+    (void)state;
+    struct msg m;
+    end_without_last_update();
+    rig_expect(&rig, 0, MSG_DONE, &m);
+    for (int i = 0; i < 20; i++) {
+        rig_wait(&rig, 1000000);
+        rig_beat(&rig, 1, WORKER_WAITING);
+        rig_expect_none(&rig, 1, MSG_DONE);
+        assert_false(engine_finished(rig.engine));
+    }
+    rig_catch_up(&rig, 1);
+    rig_expect(&rig, 1, MSG_DONE, &m);
+    rig_close(&rig);
+}
+
+/* A worker that trains, or receives nothing for 30 s, ends without the last update. */
+static void test_done_waits_for_no_other_worker(void **state)
+{
+    (void)state;
+    struct msg m;
+    end_without_last_update();
+    rig_beat(&rig, 1, WORKER_TRAINING);
+    rig_expect(&rig, 1, MSG_DONE, &m);
+    rig_beat(&rig, 1, WORKER_WAITING);
+    rig_expect_none(&rig, 1, MSG_DONE);
+    for (int i = 0; i < 31; i++) {
+        rig_wait(&rig, 1000000);
+        rig_beat(&rig, 1, WORKER_WAITING);
+    }
+    rig_expect(&rig, 1, MSG_DONE, &m);
+    rig_wait(&rig, 1000000);
+    assert_true(engine_finished(rig.engine));
+    rig_close(&rig);
+}
+
 /* The update on the wire, applied to a copy of theta_0, gives the coordinator's theta. */
 static void test_update_gives_theta_of_coordinator(void **state)
 {
@@ -274,6 +330,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_run_reaches_its_end),
+        cmocka_unit_test(test_done_waits_for_the_last_update),
+        cmocka_unit_test(test_done_waits_for_no_other_worker),
         cmocka_unit_test(test_update_gives_theta_of_coordinator),
         cmocka_unit_test(test_single_worker_is_plain_training),
         cmocka_unit_test(test_delta_is_merged_once),
