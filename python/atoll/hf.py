@@ -106,7 +106,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self.close("the script began another training")
-        if train_dataloader is None:  # 4.49 and 4.50
+        if train_dataloader is None:  # 4.49
             raise InvalidError(
                 f"transformers {transformers.__version__} does not tell callbacks its data loader: install a newer one"
             )
