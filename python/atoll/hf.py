@@ -65,6 +65,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._options: dict[str, Any] = dict(join=join, every=every, dir=dir, name=name, buffers=buffers)
         self._options.update(evaluate=evaluate, val=val, threads=threads, max_wait=max_wait)
         self._hook: Any = None
+        self._batches: Any = None
         self._loss: Any = None  # of the micro-batches since the last step
 
     def __enter__(self) -> Callback:
@@ -105,7 +106,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self.close("the script began another training")
-        if train_dataloader is None:  # 4.49 and 4.50
+        if train_dataloader is None:  # 4.49
             raise InvalidError(
                 f"transformers {transformers.__version__} does not tell callbacks its data loader: install a newer one"
             )
@@ -137,13 +138,19 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         except BaseException as error:
             self.close(_reason(error))
             raise
-        _lease(train_dataloader, batches, args.gradient_accumulation_steps)
+        self._batches = batches
+        _lease(train_dataloader, batches)
         self._hook = model.register_forward_hook(self._note_loss(args), with_kwargs=True)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.worker is not None and self._loss is not None:
+        if self.worker is None:
+            return
+        # The Trainer's epoch may end with a shorter step. The rest of its samples is taken and left out.
+        missing = self.worker._per_step - self.worker._micro
+        collections.deque(itertools.islice(self._batches, missing), maxlen=0)
+        if self._loss is not None:
             self.worker.loss(self._loss)
             self._loss = None
 
@@ -235,7 +242,7 @@ def _fit_length(worker: Worker, state: TrainerState) -> None:
     state.max_steps = state.global_step + left
 
 
-def _lease(loader: Any, batches: Batches, accumulation: int) -> None:
+def _lease(loader: Any, batches: Batches) -> None:
     """Gives a data loader of the Trainer a class that yields leased samples.
 
     Accelerate's data loaders fetch one batch ahead, which a sync point forbids: the next round's samples are known only
@@ -244,12 +251,7 @@ def _lease(loader: Any, batches: Batches, accumulation: int) -> None:
     kind = type(loader)
 
     def iterate(self: Any) -> Iterator[Any]:
-        in_epoch = len(self)
-        for number, batch in enumerate(batches, 1):
-            if number == in_epoch:
-                # The Trainer's epoch may end with a shorter step. The rest of its samples is taken and left out.
-                collections.deque(itertools.islice(batches, -in_epoch % accumulation), maxlen=0)
-            yield batch
+        return itertools.islice(batches, len(self))
 
     leased = type(f"Leased{kind.__name__}", (kind,), {"__iter__": iterate})
     object.__dict__["__class__"].__set__(loader, leased)  # accelerate's loaders pretend to have another __class__
