@@ -34,6 +34,9 @@ __all__ = [
     "version",
 ]
 
+for _public in (Error, InvalidError, NonFiniteError, RefusedError, UnreachableError):
+    _public.__module__ = __name__  # as the user writes it; a traceback shows this name
+
 
 def __getattr__(name: str) -> Any:
     """Loads what needs more than numpy when it is first used."""
