@@ -1,7 +1,8 @@
 /* Logistic regression on generated data, trained by several machines: a program in plain C that joins a run.
  *
  *     cc -O2 -o library examples/library.c $(pkg-config --cflags --libs atoll) -lm
- *     atoll-coordinator examples/library.yaml --dir RUN       then, on each machine: ./library RUN (or its join line) */
+ *     atoll-coordinator examples/library.yaml --dir RUN       then, on each machine: ./library RUN (or its join line)
+ */
 #include <atoll.h>
 #include <math.h>
 #include <stdio.h>
@@ -65,7 +66,6 @@ int main(int argc, char **argv)
                                     .train = {.hash = 1, .samples = SAMPLES}};
     struct atoll *a;
     struct atoll_error error;
-    struct atoll_info info;
     enum atoll_event event = ATOLL_WAITING;
     enum atoll_status status = atoll_open(&a, &options, &error);
     while (status == ATOLL_OK && event != ATOLL_DONE) {
@@ -73,8 +73,8 @@ int main(int argc, char **argv)
         if (status == ATOLL_OK && event == ATOLL_TRAIN) status = train_round(a, &error);
     }
     if (status != ATOLL_OK) return fprintf(stderr, "library: %s\n", error.text), 1;
-    atoll_get_info(a, &info);
-    printf("%s: %s\nweights of features 0 and 1: %.2f, %.2f; theta %016llx\n", info.name, atoll_text(a),
-           atoll_params(a)[0], atoll_params(a)[1], (unsigned long long)info.theta_hash);
+    float *w = atoll_params(a);
+    printf("%s\nweights of features 0 and 1: %.2f, %.2f; theta %016llx\n", atoll_text(a), w[0], w[1],
+           (unsigned long long)atoll_theta_hash(a));
     atoll_close(a);
 }

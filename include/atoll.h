@@ -25,7 +25,7 @@
  * Blocking.   Only atoll_wait waits for the network, at most its timeout; until the first connection it may look up to
  *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, waits at most 2 s for a
  *             lock, and resolves the coordinator's name. atoll_push encodes deltas, atoll_begin copies parameters, and
- *             atoll_get_info hashes them once a version: all in proportion to the parameters. atoll_leave and
+ *             atoll_theta_hash hashes them: all in proportion to the parameters. atoll_leave and
  *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
  *             send heartbeats while the program computes, and write saved states. A process may fork, but the child
@@ -233,10 +233,11 @@ struct atoll_info {
     uint64_t bytes_up, bytes_down;                         /* on the sockets of this process */
     uint64_t rtt_us;                                       /* smoothed round trip; 0: unknown */
     double compute_s, compress_s, send_s, wait_s, apply_s; /* of the last round */
-    uint64_t theta_hash; /* of the run's parameters held here, as in summary.json; 0: none yet */
-    uint32_t connected;  /* 1: there is a connection */
+    uint32_t connected;                                    /* 1: there is a connection */
 };
 ATOLL_API void atoll_get_info(struct atoll *a, struct atoll_info *info);
+/* Hash of the run's parameters held here, as theta_hash in summary.json; 0: none yet. It reads all parameters. */
+ATOLL_API uint64_t atoll_theta_hash(const struct atoll *a);
 /* Writes a setting of the run, for example "train.sync_every", as text to out[cap]. ORDER: the configuration has not
  * arrived; INVALID: no such key, or cap is too small. */
 ATOLL_API enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap,

@@ -146,7 +146,6 @@ class _Info(ctypes.Structure):
         ("send_s", c_double),
         ("wait_s", c_double),
         ("apply_s", c_double),
-        ("theta_hash", c_uint64),
         ("connected", c_uint32),
     ]
 
@@ -269,6 +268,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         "atoll_evaluation": (c_int, [handle, POINTER(_Evaluation), error]),
         "atoll_evaluated": (c_int, [handle, c_void_p, c_uint64, error]),
         "atoll_get_info": (None, [handle, POINTER(_Info)]),
+        "atoll_theta_hash": (c_uint64, [handle]),
         "atoll_setting": (c_int, [handle, c_char_p, c_char_p, c_size_t, error]),
         "atoll_leave": (None, [handle, c_char_p]),
         "atoll_close": (None, [handle]),
@@ -498,12 +498,14 @@ class Handle:
         """loss_sums: [n_parts] float64, nats summed over tokens."""
         self._call("atoll_evaluated", loss_sums.ctypes.data, tokens)
 
-    def info(self) -> Info:
-        i = _Info()
+    def info(self, hashed: bool = True) -> Info:
+        """hashed: also theta_hash, which reads all parameters."""
+        i, value = _Info(), 0
         if self._a:
             self._lib.atoll_get_info(self._a, byref(i))
+            value = self._lib.atoll_theta_hash(self._a) if hashed else 0
         texts = [field.decode(errors="replace") for field in (i.run, i.name, i.method, i.family)]
-        theta_hash = f"{i.theta_hash:016x}" if i.theta_hash else ""
+        theta_hash = f"{value:016x}" if value else ""
         times = (i.compute_s, i.compress_s, i.send_s, i.wait_s, i.apply_s)
         return Info(*texts, i.round, i.bytes_up, i.bytes_down, i.rtt_us / 1e6, *times, theta_hash, bool(i.connected))
 

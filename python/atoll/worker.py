@@ -451,7 +451,7 @@ class Worker:
             self._log_round(round, steps, loss, trained, time.perf_counter() - waited)
 
     def _log_round(self, round: int, steps: int, loss: float, trained: float, waited: float) -> None:
-        info = self._a.info()  # type: ignore[union-attr]
+        info = self._a.info(hashed=False)  # type: ignore[union-attr]
         up, down = info.bytes_up - self._bytes[0], info.bytes_down - self._bytes[1]
         self._bytes = info.bytes_up, info.bytes_down
         known = f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/config/config_keys.h"
 #include "wire/join_target.h"
@@ -170,21 +169,26 @@ const char *atoll_text(struct atoll *a)
     return a->text;
 }
 
-/* Hash of the run's parameters; computed again only if their versions changed. */
-static uint64_t theta_hash(struct atoll *a, uint64_t *round_p)
+static bool holds_params(const struct atoll *a)
 {
-    uint64_t versions = 0, oldest = UINT64_MAX;
-    if (!a->configured || !outer_loop_holds(a->loop)) return 0;
+    return a->configured && outer_loop_holds(a->loop);
+}
+
+/* The oldest version of a fragment. */
+static uint64_t oldest_version(const struct atoll *a)
+{
+    uint64_t oldest = UINT64_MAX;
+    if (!holds_params(a)) return 0;
     for (uint32_t i = 0; i < a->layout.n_fragments; i++) {
         uint64_t version = outer_loop_version(a->loop, i);
-        versions = hash_mix(versions, version);
         if (version < oldest) oldest = version;
     }
-    if (!a->theta_hash || versions != a->hashed_versions)
-        a->theta_hash = layout_theta_hash(&a->layout, outer_loop_params(a->loop));
-    a->hashed_versions = versions;
-    *round_p = oldest;
-    return a->theta_hash;
+    return oldest;
+}
+
+uint64_t atoll_theta_hash(const struct atoll *a)
+{
+    return holds_params(a) ? layout_theta_hash(&a->layout, outer_loop_params(a->loop)) : 0;
 }
 
 void atoll_get_info(struct atoll *a, struct atoll_info *info)
@@ -201,7 +205,7 @@ void atoll_get_info(struct atoll *a, struct atoll_info *info)
     worker_session_bytes(a->session, &info->bytes_up, &info->bytes_down);
     info->rtt_us = heartbeat_rtt_us(outer_loop_heartbeat(a->loop));
     info->connected = worker_session_connected(a->session);
-    info->theta_hash = theta_hash(a, &info->round);
+    info->round = oldest_version(a);
     info->compute_s = times->compute_s;
     info->compress_s = times->compress_s;
     info->send_s = times->send_s;

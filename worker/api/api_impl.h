@@ -73,8 +73,7 @@ struct atoll {
 
     struct api_round round;
     bool evaluating;
-    uint64_t steps_done;                  /* in this process; selects the steps to log */
-    uint64_t theta_hash, hashed_versions; /* cached for atoll_get_info */
+    uint64_t steps_done; /* in this process; selects the steps to log */
 };
 
 /* --- api_status.c --- */

@@ -159,7 +159,7 @@ int main(int argc, char **argv)
         if (event == ATOLL_TRAIN) train(a, data, argc, argv);
     }
     atoll_get_info(a, &info);
-    printf("done %s\nrounds %" PRIu64 "\ntheta %016" PRIx64 "\n", atoll_text(a), info.round, info.theta_hash);
+    printf("done %s\nrounds %" PRIu64 "\ntheta %016" PRIx64 "\n", atoll_text(a), info.round, atoll_theta_hash(a));
     atoll_close(a);
     atoll_tokens_close(data);
     return 0;
