@@ -43,6 +43,15 @@ def text(size: int) -> str:
     return "".join(out)[:size]
 
 
+def wait_for(seconds: float, what: str, condition) -> None:
+    """Waits until condition() is true; fails after `seconds`."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"timeout: waiting for {what}")
+        time.sleep(0.02)
+
+
 class RunTest(unittest.TestCase):
     """Base of the tests with a run: `self.folder` is empty at the start, `self.run_dir` is the coordinator's."""
 
@@ -102,12 +111,11 @@ class RunTest(unittest.TestCase):
         self.assertEqual(ended, code, f"{process.args}\n{self.logs()}")
 
     def wait_for(self, seconds: float, what: str, condition) -> None:
-        """Waits until condition() is true; fails after `seconds`."""
-        until = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > until:
-                raise AssertionError(f"timeout: waiting for {what}\n{self.logs()}")
-            time.sleep(0.02)
+        """The same; a failure shows the ends of all logs."""
+        try:
+            wait_for(seconds, what, condition)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.logs()}") from None
 
     def kill(self, process: subprocess.Popen) -> None:
         process.send_signal(signal.SIGKILL)
