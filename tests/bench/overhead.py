@@ -34,8 +34,9 @@ class Child:
 
     def __init__(self, log: Path, *words: str) -> None:
         with log.open("wb") as file:
-            self.process = subprocess.Popen([sys.executable, str(HERE / "lib" / "overhead_child.py"), *words], cwd=log.parent,
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
+            command = [sys.executable, str(HERE / "lib" / "overhead_child.py"), *words]
+            self.process = subprocess.Popen(command, cwd=log.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=file, text=True)
         self.log = log
         self.parameters = self._answer()["parameters"]
 
@@ -75,23 +76,24 @@ def steps(folder: Path, pairs: int, threads: str) -> list[dict]:
     try:
         children = {"plain": Child(folder / "plain.log", "plain", threads),
                     "atoll": Child(folder / "atoll.log", "atoll", threads, str(run))}
-        seconds: dict[str, list[float]] = {"plain": [], "atoll": []}
+        times: dict[str, list[dict]] = {"plain": [], "atoll": []}
         for pair in range(pairs + 2):
             for name in ("plain", "atoll") if pair % 2 else ("atoll", "plain"):
-                seconds[name].append(children[name].tell("step")["seconds"])
+                times[name].append(children[name].tell("step"))
         memory = {name: child.tell("memory")["resident_mb"] for name, child in children.items()}
     finally:
         for child in children.values():
             child.end()
         process.kill()
         process.wait()
-    kept = {name: values[2:] for name, values in seconds.items()}
-    pairs_ratio = [a / p - 1 for a, p in zip(kept["atoll"], kept["plain"])]
+    row = {"what": "step", "parameters": children["plain"].parameters, "pairs": pairs}
+    for key in ("seconds", "cpu_s"):
+        kept = {name: [step[key] for step in values[2:]] for name, values in times.items()}
+        for name, values in kept.items():
+            row[f"{name}_{key}"] = statistics.median(values)
+        row[f"overhead_{key}"] = statistics.median(a / p - 1 for a, p in zip(kept["atoll"], kept["plain"]))
     plan = re.search(r"memory of the outer loop in MiB: (.*?total (\d+))", (folder / "atoll.log").read_text())
-    return [{"what": "step", "parameters": children["plain"].parameters, "pairs": pairs,
-             "plain_s": statistics.median(kept["plain"]), "atoll_s": statistics.median(kept["atoll"]),
-             "overhead": statistics.median(kept["atoll"]) / statistics.median(kept["plain"]) - 1,
-             "overhead_of_pairs": statistics.median(pairs_ratio)},
+    return [row,
             {"what": "memory", "parameters": children["plain"].parameters, "plain_mib": memory["plain"],
              "atoll_mib": memory["atoll"], "more_mib": memory["atoll"] - memory["plain"],
              "plan_mib": int(plan.group(2)) if plan else None, "plan": plan.group(1) if plan else None}]
@@ -138,15 +140,18 @@ def sync_native(folder: Path, rounds: int) -> dict:
 def table(rows: list[dict]) -> None:
     for r in rows:
         if r["what"] == "step":
-            print(f"step          without Atoll {r['plain_s'] * 1e3:8.1f} ms   with {r['atoll_s'] * 1e3:8.1f} ms   "
-                  f"{r['overhead']:+.2%} (median of the pairs {r['overhead_of_pairs']:+.2%}, {r['pairs']} pairs)")
+            for key, name in (("seconds", "step, wall"), ("cpu_s", "step, CPU")):
+                plain, atoll = r["plain_" + key] * 1e3, r["atoll_" + key] * 1e3
+                print(f"{name:<13} without Atoll {plain:8.1f} ms   with {atoll:8.1f} ms   {r['overhead_' + key]:+.2%}, "
+                      f"median of {r['pairs']} pairs")
         elif r["what"] == "memory":
             print(f"memory        without Atoll {r['plain_mib']:8.0f} MiB  with {r['atoll_mib']:8.0f} MiB  "
                   f"{r['more_mib']:+.0f} MiB; the plan: {r['plan']}")
         else:
-            print(f"sync point    {r['worker']:<15} {r['seconds']:6.3f} s  {r['gb_per_s']:5.2f} GB/s; the worker's part "
-                  f"{r['worker_gb_per_s']:5.2f} GB/s (encode {r['compress_s']:.3f} s, apply {r['apply_s']:.3f} s, "
+            print(f"sync point    {r['worker']:<15} {r['seconds']:6.3f} s  {r['gb_per_s']:5.2f} GB/s; the worker's "
+                  f"part {r['worker_gb_per_s']:5.2f} GB/s (encode {r['compress_s']:.3f} s, apply {r['apply_s']:.3f} s, "
                   f"copies {r['copy_s']:.3f} s)")
+    print("CPU: time of all threads of the process, also of Atoll's; other programs change it least")
     print("GB/s: fp32 parameters per second, once; a sync point includes the coordinator on this machine")
 
 
