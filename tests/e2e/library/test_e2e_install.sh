@@ -46,7 +46,7 @@ find_package(atoll 0.1 REQUIRED)
 add_executable(by_cmake library.c)
 target_link_libraries(by_cmake PRIVATE atoll::atoll m)
 CMAKE
-cmake -S example -B example/build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "find_package(atoll): $(<cmake.log)"
+cmake -G Ninja -S example -B example/build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || fail "find_package(atoll): $(<cmake.log)"
 cmake --build example/build >cmake.log 2>&1 || fail "atoll::atoll: $(tail -n 5 cmake.log)"
 echo '#include <atoll.h>' >header.cc # a C++ program may include it
 if command -v c++ >/dev/null; then c++ -fsyntax-only -I"$prefix/include" header.cc || fail "atoll.h is no C++"; fi
