@@ -33,6 +33,7 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 
+_stopping = threading.Event()  # this process ends
 _children: dict[str, subprocess.Popen[bytes]] = {}  # by the real path of the run folder
 
 
@@ -150,8 +151,11 @@ def _start(run_dir: str, settings: dict[str, object]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ATOLL_JOIN"}
     with open(log_path, "ab") as log:
         begin = log.tell()
+        # Ctrl-C reaches both processes, so that the coordinator stops first and keeps the worker's place. A script that
+        # ignores it (in the background, under nohup) keeps its coordinator.
+        alone = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         child = subprocess.Popen([sys.executable, "-I", "-c", _GUARD, str(os.getpid()), *words], env=environment,
-                                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=alone)
     _children[os.path.realpath(run_dir)] = child
     atexit.register(_stop, child, run_dir, os.getpid())
     say_at = time.monotonic() + _SAY_S
@@ -162,6 +166,15 @@ def _start(run_dir: str, settings: dict[str, object]) -> None:
             logger.info("waiting for the coordinator: %s", _last_line(log_path, begin))
             say_at = float("inf")
         time.sleep(0.02)
+    threading.Thread(target=_watch, args=(child, run_dir, log_path), daemon=True).start()
+
+
+def _watch(child: subprocess.Popen[bytes], run_dir: str, log_path: str) -> None:
+    """Says that the coordinator ended before the run: the worker only sees that nothing answers."""
+    code = child.wait()
+    if not _is_done(run_dir) and not _stopping.is_set():
+        logger.error("the coordinator of %s ended with code %d (%s): start the script again to continue", run_dir, code,
+                     log_path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -225,6 +238,7 @@ def _stop(child: subprocess.Popen[bytes], run_dir: str, owner: int) -> None:
             return
         except subprocess.TimeoutExpired:
             pass
+    _stopping.set()
     child.send_signal(signal.SIGTERM)
     try:
         child.wait(_STOP_S)

@@ -135,6 +135,16 @@ class LaunchTest(rig.RunTest):
         self.finish(self.launch("w0"))
         self.assertEqual(self.summary()["rounds"], 4)
 
+    def test_script_says_that_its_coordinator_ended(self) -> None:
+        first = self.launch("w0", pause=0.1)
+        rig.wait_for(20, "a round", lambda: self.rounds() >= 1)
+        os.kill(self.coordinators()[0], signal.SIGKILL)
+        text = f"the coordinator of {self.run_dir} ended with code -9"
+        rig.wait_for(10, "the line", lambda: text in self.log("w0"))
+        self.kill(first)
+        self.finish(self.launch("w0"))
+        self.assertEqual(self.summary()["rounds"], 4)
+
     def test_second_script_of_a_run_folder_joins_the_first(self) -> None:
         first = self.launch("w0", workers=2)
         self.wait_for_address()
