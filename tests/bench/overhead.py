@@ -92,6 +92,7 @@ def steps(folder: Path, pairs: int, threads: str) -> list[dict]:
         for name, values in kept.items():
             row[f"{name}_{key}"] = statistics.median(values)
         row[f"overhead_{key}"] = statistics.median(a / p - 1 for a, p in zip(kept["atoll"], kept["plain"]))
+    row["own_s"] = statistics.median(step["own_s"] for step in times["atoll"][2:])
     plan = re.search(r"memory of the outer loop in MiB: (.*?total (\d+))", (folder / "atoll.log").read_text())
     return [row,
             {"what": "memory", "parameters": children["plain"].parameters, "plain_mib": memory["plain"],
@@ -144,6 +145,8 @@ def table(rows: list[dict]) -> None:
                 plain, atoll = r["plain_" + key] * 1e3, r["atoll_" + key] * 1e3
                 print(f"{name:<13} without Atoll {plain:8.1f} ms   with {atoll:8.1f} ms   {r['overhead_' + key]:+.2%}, "
                       f"median of {r['pairs']} pairs")
+            share = r["own_s"] / r["plain_seconds"]
+            print(f"{'':<13} the package's functions take {r['own_s'] * 1e3:.2f} ms of it, {share:.3%}")
         elif r["what"] == "memory":
             print(f"memory        without Atoll {r['plain_mib']:8.0f} MiB  with {r['atoll_mib']:8.0f} MiB  "
                   f"{r['more_mib']:+.0f} MiB; the plan: {r['plan']}")

@@ -20,14 +20,12 @@ mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/nu
 [[ $suite && $mirror == *debian* ]] || skip "this is no Debian with a mirror"
 
 root=$WORK/root
-at_exit() { umount -l "$root/proc" "$root/dev" 2>/dev/null || true; }
+at_exit() { umount -l "$root/proc" 2>/dev/null || true; }
 packages=ca-certificates,python3,python3-venv
 debootstrap --variant=minbase --include=$packages "$suite" "$root" "$mirror" >debootstrap.log 2>&1 ||
     skip "debootstrap cannot make a root: $(tail -n 1 debootstrap.log)"
 chmod 755 "$root" # mktemp's parent is private
-mount -t proc proc "$root/proc"
-mount --rbind /dev "$root/dev"
-mount --make-rslave "$root/dev"
+mount -t proc proc "$root/proc" # /dev is the root's own: cleanup must not meet the system's
 for file in /etc/resolv.conf /etc/hosts /etc/ssl/certs/ca-certificates.crt; do
     cp -L "$file" "$root$file" 2>/dev/null || true
 done
