@@ -97,6 +97,20 @@ static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join
 }
 
 /* A worker without validation data does not evaluate. */
+static void refuse_data(struct engine *e, uint64_t peer, const struct msg_join *m, bool train)
+{
+    const struct record_model *model = &e->ledger.model;
+    uint64_t given = train ? m->train_samples : m->val_samples, run = train ? model->train_samples : model->val_samples;
+    char what[64] = "in its content";
+    if (given != run)
+        snprintf(what, sizeof what, "%llu samples instead of %llu", (unsigned long long)given, (unsigned long long)run);
+    else if (m->sample_tokens != model->sample_tokens)
+        snprintf(what, sizeof what, "samples of %u tokens instead of %u", m->sample_tokens, model->sample_tokens);
+    engine_refuse(e, peer, m->name, REFUSE_DATASET,
+                  "the %s data of '%s' differs from the run's (%s): use the same data as the other workers",
+                  train ? "training" : "validation", m->name, what);
+}
+
 static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
 {
     const struct record_model *model = &e->ledger.model;
@@ -106,12 +120,7 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
     if (m->layout_hash != layout_hash(&e->ledger.layout))
         refuse_layout(e, peer, m);
     else if (!train || !val || m->sample_tokens != model->sample_tokens)
-        engine_refuse(e, peer, m->name, REFUSE_DATASET,
-                      "the %s data of '%s' differs from the run's (%llu samples instead of %llu): use the same shards "
-                      "as the other workers",
-                      train ? "validation" : "training", m->name,
-                      (unsigned long long)(train ? m->val_samples : m->train_samples),
-                      (unsigned long long)(train ? model->val_samples : model->train_samples));
+        refuse_data(e, peer, m, !train || val);
     else
         return true;
     return false;

@@ -50,7 +50,7 @@ static enum status take_target(struct atoll *a, const char *join, struct err *er
     if (status == STATUS_NOTFOUND)
         return err_set(
             err, STATUS_INVALID,
-            "options.join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
+            "join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
     if (status != STATUS_OK && join) err_prefix(err, "join");
     if (status == STATUS_OK) worker_session_set_target(&a->options, &target);
     return status;

@@ -91,7 +91,7 @@ static void test_open_refuses_wrong_options(void **state)
     o = good, o.name = "a/b", o.dir = NULL;
     refuse_open(&o, ATOLL_INVALID, "name a/b cannot name a folder: give dir too");
     o = good, o.join = NULL;
-    refuse_open(&o, ATOLL_INVALID, "options.join is missing");
+    refuse_open(&o, ATOLL_INVALID, "join is missing");
     o = good, o.join = "tcp:/127.0.0.1:99";
     refuse_open(&o, ATOLL_INVALID, "join: tcp:");
     o = good, o.dir = api_rig_run();
