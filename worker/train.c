@@ -180,6 +180,13 @@ static enum status evaluate(struct trainer *t, struct err *err)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
+static void log_done(struct trainer *t)
+{
+    log_info("done: %s", outer_loop_text(t->loop, 0));
+    if (outer_loop_holds(t->loop))
+        log_info("theta_hash %016" PRIx64, layout_theta_hash(&t->layout, outer_loop_params(t->loop)));
+}
+
 static enum status loop(struct trainer *t, struct err *err)
 {
     TRY(worker_session_dial(t->session, err));
@@ -189,7 +196,7 @@ static enum status loop(struct trainer *t, struct err *err)
         case OUTER_WAIT: TRY(worker_session_wait(t->session, UINT64_MAX, err)); continue;
         case OUTER_TRAIN: TRY(train_round(t, err)); break;
         case OUTER_EVAL: TRY(evaluate(t, err)); break;
-        case OUTER_DONE: log_info("done: %s", outer_loop_text(t->loop, 0)); return STATUS_OK;
+        case OUTER_DONE: log_done(t); return STATUS_OK;
         case OUTER_FAILED: return worker_session_failure(t->session, err);
         }
         worker_session_worked(t->session);

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+try:
+    import torch
+    import transformers
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise ImportError(f"atoll.hf needs the Python library {error.name}: pip install 'atoll[hf]'") from None
 
 from ._lib import InvalidError, logger
 from .batches import Batches

@@ -86,10 +86,10 @@ def run(folder: Path, data: Path, scripts: int, seed: int, steps: int, every: in
             process.wait()
     summary = json.loads((folder / "run" / "summary.json").read_text())
     hashes = [summary["theta_hash"]]
-    for i in range(scripts):
-        hashes += re.findall(r"^theta_hash (\w+)$", (folder / f"worker-{i}.log").read_text(), re.MULTILINE)
-    if len(hashes) != scripts + 1 or len(set(hashes)) != 1:
-        raise SystemExit(f"bench mixed: the parameters differ: {hashes} (coordinator, then scripts)")
+    for i in range(3):
+        hashes += re.findall(r"theta_hash (\w+)$", (folder / f"worker-{i}.log").read_text(), re.MULTILINE)
+    if len(hashes) != 4 or len(set(hashes)) != 1:
+        raise SystemExit(f"bench mixed: the parameters differ: {hashes} (coordinator, then workers)")
     return {"arm": "mixed" if scripts else "native", "seed": seed, "steps": steps, "sync_every": every,
             "workers": f"{scripts} scripts, {3 - scripts} atoll-worker", "tokens": summary["tokens"],
             "final_val_loss": summary["final_val_loss"], "theta_hash": hashes[0], "same_hash": len(hashes),
@@ -105,7 +105,7 @@ def table(rows: list[dict[str, object]]) -> None:
     for arm, values in losses.items():
         spread = f", standard deviation {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         print(f"{arm}: mean {statistics.fmean(values):.4f}{spread}")
-    print("val loss: nats per token on the held-out 5 %; the coordinator and all scripts hold the same hash")
+    print("val loss: nats per token on the held-out 5 %; coordinator and workers hold the same hash")
 
 
 def main() -> None:

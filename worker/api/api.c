@@ -48,9 +48,8 @@ static enum status take_target(struct atoll *a, const char *join, struct err *er
     struct join_target target;
     enum status status = join_target_find(&target, join, err);
     if (status == STATUS_NOTFOUND)
-        return err_set(
-            err, STATUS_INVALID,
-            "join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
+        return err_set(err, STATUS_INVALID,
+                       "join is missing: give the coordinator's join line or its run folder, also in " JOIN_ENV);
     if (status != STATUS_OK && join) err_prefix(err, "join");
     if (status == STATUS_OK) worker_session_set_target(&a->options, &target);
     return status;
