@@ -42,7 +42,7 @@ void emulate_queue_order(unsigned seed);
 /* Run only the last x blocks of the last y rows of later launches; 0, 0: run all. */
 void emulate_last_blocks(unsigned x, unsigned y);
 /* Returns how often a wait of the host left a device idle, over all devices since the start of the program. */
-__attribute__((visibility("default"))) unsigned long emulate_idle_waits(void); /* test_late_steps: dlsym */
+unsigned long emulate_idle_waits(void);
 /* Returns the bytes uploaded to all devices since the start of the program. */
 unsigned long emulate_uploaded(void);
 /* End all hangs: operations of all devices, and aborts. */
