@@ -198,7 +198,7 @@ class Logged:
         import importlib
 
         try:
-            self.library: Any = importlib.import_module(name)
+            self.module: Any = importlib.import_module(name)
         except ImportError:
             raise need(name, name, f"--{name}") from None
         self.axis = axis
@@ -210,7 +210,7 @@ class Logged:
             with open(self.path, encoding="utf-8") as file:
                 self.done = json.load(file)
         more = {"id": _run_id(folder, run_name)} if name == "wandb" else {}
-        self.run: Any = self.library.init(project=project, name=run_name, resume="allow", **more)
+        self.run: Any = self.module.init(project=project, name=run_name, resume="allow", **more)
 
     def put(self, point: Point) -> None:
         key = f"{point.kind} {point.worker}"
@@ -219,11 +219,11 @@ class Logged:
         self.done[key] = point.order
         name = "tokens" if self.axis == "tokens" else "step" if point.kind == "step" else "round"
         prefix = f"{point.worker}/" if point.worker else ""
-        if prefix + name not in self.axes and hasattr(self.library, "define_metric"):
+        if prefix + name not in self.axes and hasattr(self.module, "define_metric"):
             for tag in (f"{prefix}*",) if prefix else ("train/*", "eval/*", "comm/*", "round/*", "utilization"):
-                self.library.define_metric(tag, step_metric=prefix + name)
+                self.module.define_metric(tag, step_metric=prefix + name)
         self.axes.add(prefix + name)
-        self.library.log({**{prefix + tag: value for tag, value in point.values.items()}, prefix + name: point.x})
+        self.module.log({**{prefix + tag: value for tag, value in point.values.items()}, prefix + name: point.x})
 
     def flush(self) -> None:
         with open(self.path + ".tmp", "w", encoding="utf-8") as file:
@@ -231,7 +231,7 @@ class Logged:
         os.replace(self.path + ".tmp", self.path)
 
     def close(self) -> None:
-        self.library.finish()
+        self.module.finish()
 
 
 def _run_id(folder: str, name: str) -> str:
