@@ -230,7 +230,15 @@ class _Lists:
 
 
 class Batches:
-    """Batches of leased samples: iterate until the run is done. A second iteration goes on where the first stopped."""
+    """Batches of the samples leased to `worker`, until the run is done. A second iteration goes on where the
+    first stopped.
+
+    dataset: has a length and [index]; all workers of the run need the same one. batch_size: samples of a batch of this
+    process. batch_size x processes x batches per optimizer step must be the run's train.batch_size x train.grad_accum.
+    collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays if the parameters are numpy's.
+    num_workers: processes that read ahead within a round. Raises TypeError for data sets without index, and ValueError
+    for sizes that do not fit the run.
+    """
 
     def __init__(
         self,
@@ -295,23 +303,4 @@ class Batches:
             yield batch
 
 
-def batches(
-    dataset: Any,
-    worker: Worker,
-    batch_size: int = 16,
-    *,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    num_workers: int = 0,
-    pin_memory: bool = False,
-) -> Batches:
-    """Batches of the samples leased to `worker`, until the run is done.
-
-    dataset: has a length and [index]; all workers of the run need the same one. batch_size: samples of a batch of this
-    process. batch_size x processes x batches per optimizer step must be the run's train.batch_size x train.grad_accum.
-    collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays if the parameters are numpy's.
-    num_workers: processes that read ahead within a round. Raises TypeError for data sets without index, and ValueError
-    for sizes that do not fit the run.
-    """
-    return Batches(
-        dataset, worker, batch_size, collate_fn=collate_fn, num_workers=num_workers, pin_memory=pin_memory
-    )
+batches = Batches
