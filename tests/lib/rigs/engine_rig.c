@@ -506,3 +506,12 @@ uint64_t rig_theta_hash(const struct rig *r)
 {
     return layout_theta_hash(&r->layout, engine_theta(r->engine));
 }
+
+void rig_say_join(struct rig *r, int worker)
+{
+    struct msg m;
+    rig_hello(r, worker);
+    rig_expect(r, worker, MSG_CONFIG, &m);
+    rig_join_message(r, worker, false, &m);
+    rig_say(r, r->workers[worker].control, &m);
+}

@@ -94,6 +94,8 @@ int rig_events(const struct rig *r, enum engine_event_kind kind);
 void rig_hello(struct rig *r, int worker);
 /* Send JOIN with the held versions, or none; asserts no answer. */
 void rig_join_message(struct rig *r, int worker, bool holds, struct msg *m);
+/* HELLO, its answer, JOIN; the answer of JOIN is left in the queue. */
+void rig_say_join(struct rig *r, int worker);
 /* HELLO, JOIN, BIND, READY heartbeat; fails the test if the worker is refused. */
 void rig_join(struct rig *r, int worker);
 void rig_beat(struct rig *r, int worker, enum worker_state state);

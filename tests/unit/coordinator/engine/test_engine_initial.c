@@ -60,15 +60,6 @@ static void close_run(void)
     rig_close(&rig);
 }
 
-static void say_join(int worker)
-{
-    struct msg m;
-    rig_hello(&rig, worker);
-    rig_expect(&rig, worker, MSG_CONFIG, &m);
-    rig_join_message(&rig, worker, false, &m);
-    rig_say(&rig, rig.workers[worker].control, &m);
-}
-
 /* The newest UPLOAD to this worker. */
 static struct msg_upload uploads(int worker)
 {
@@ -127,7 +118,7 @@ static void test_first_worker_uploads(void **state)
         size_t size;
         char waits[WIRE_TEXT_MAX];
         open_run();
-        say_join(0);
+        rig_say_join(&rig, 0);
         struct msg_upload u = uploads(0);
         assert_true(u.upload && !u.have && u.upto >= object_size);
         rig_expect_none(&rig, 0, MSG_WELCOME);
@@ -162,7 +153,7 @@ static void test_upload_survives_losses(void **state)
     enum { STEP = 600 };
     struct msg m;
     open_run();
-    say_join(0);
+    rig_say_join(&rig, 0);
     struct msg_upload u = uploads(0);
     uint64_t have = 0;
     for (int i = 0; have < object_size; i++) {
@@ -189,14 +180,14 @@ static void test_restart_begins_upload_again(void **state)
 {
     (void)state;
     open_run();
-    say_join(0);
+    rig_say_join(&rig, 0);
     struct msg_upload u = uploads(0), again;
     send_bytes(rig.workers[0].bulk, u.upload, 0, 500);
     assert_true(exists("init.tmp"));
     rig_restart(&rig, true, 1);
     assert_false(exists("init.tmp"));
     send_bytes(rig.workers[0].bulk, u.upload, 500, 100); /* nothing listens to the old upload */
-    say_join(0);
+    rig_say_join(&rig, 0);
     again = uploads(0);
     assert_true(again.upload != u.upload && !again.have);
     send_all(0, again.upload, 0, 1000);
@@ -210,7 +201,7 @@ static void test_folder_without_record_is_used(void **state)
     (void)state;
     struct msg m;
     open_run();
-    say_join(0);
+    rig_say_join(&rig, 0);
     send_all(0, uploads(0).upload, 0, 1000);
     struct store *fresh;
     engine_destroy(rig.engine);
@@ -221,7 +212,7 @@ static void test_folder_without_record_is_used(void **state)
     struct err err = {0};
     assert_int_equal(rig_start(&rig, &err), STATUS_OK);
     rig_forget(&rig);
-    say_join(1);
+    rig_say_join(&rig, 1);
     rig_expect(&rig, 1, MSG_WELCOME, &m);
     expect_theta();
     close_run();
@@ -232,10 +223,10 @@ static void test_other_worker_waits_and_takes_over(void **state)
     (void)state;
     for (int closed = 0; closed < 2; closed++) {
         open_run();
-        say_join(0);
+        rig_say_join(&rig, 0);
         struct msg_upload first = uploads(0), u;
         send_bytes(rig.workers[0].bulk, first.upload, 0, 500);
-        say_join(1);
+        rig_say_join(&rig, 1);
         u = uploads(1);
         assert_true(!u.upload && strstr(u.text, "the initial model, which worker-0 uploads (0.0 of "));
         send_bytes(rig.workers[1].bulk, 0, 0, 1000); /* it may not upload */
@@ -243,16 +234,16 @@ static void test_other_worker_waits_and_takes_over(void **state)
             rig.closed_peer = rig.workers[0].control;
         else
             rig_wait(&rig, 31000000);
-        say_join(1);
+        rig_say_join(&rig, 1);
         u = uploads(1);
         assert_true(u.upload && u.upload != first.upload && !u.have);
         send_all(0, first.upload, 500, 100); /* the first one comes back: its bytes count no more */
         rig.closed_peer = UINT64_MAX;
-        say_join(0);
+        rig_say_join(&rig, 0);
         assert_true(!uploads(0).upload);
         send_all(1, u.upload, 0, 1000);
         expect_theta();
-        say_join(0);
+        rig_say_join(&rig, 0);
         struct msg m;
         rig_expect(&rig, 0, MSG_WELCOME, &m);
         close_run();
@@ -264,7 +255,7 @@ static void test_other_worker_waits_and_takes_over(void **state)
 /* Sends this head and, if it is taken, bytes. */
 static void upload_head(const struct initial_head *head)
 {
-    say_join(0);
+    rig_say_join(&rig, 0);
     struct msg_upload u = uploads(0);
     memset(object, 'x', sizeof object);
     size_t n = initial_head_encode(head, object);
@@ -301,7 +292,7 @@ static void test_hostile_heads_are_refused(void **state)
         upload_head(&head);
         expect_refused(0, cases[i].why);
         make_object(); /* the next worker may try */
-        say_join(1);
+        rig_say_join(&rig, 1);
         send_all(1, uploads(1).upload, 0, 1000);
         expect_theta();
         close_run();
@@ -313,7 +304,7 @@ static void test_damaged_heads_are_refused(void **state)
     (void)state;
     open_run();
     for (size_t i = 0; i < 80; i++) {
-        say_join(0);
+        rig_say_join(&rig, 0);
         struct msg_upload u = uploads(0);
         make_object();
         if (i % 2) object[i / 2] ^= 0x41;
@@ -331,7 +322,7 @@ static void test_false_models_are_refused(void **state)
     (void)state;
     for (int lie = 0; lie < 3; lie++) {
         open_run();
-        say_join(0);
+        rig_say_join(&rig, 0);
         struct msg_upload u = uploads(0);
         const char *json = lie == 1 ? "\"shape\":[8,4]" : "tensor_0";
         uint8_t *at = memmem(object, object_size, json, strlen(json));
@@ -344,7 +335,7 @@ static void test_false_models_are_refused(void **state)
         assert_false(exists("init"));
         assert_null(engine_theta(rig.engine));
         make_object();
-        say_join(1);
+        rig_say_join(&rig, 1);
         send_all(1, uploads(1).upload, 0, 1000);
         expect_theta();
         close_run();
@@ -372,8 +363,8 @@ static void test_only_the_uploader_uploads(void **state)
     static const struct rig_access access = {.peer = find_peer};
     rig_access = &access;
     open_run();
-    say_join(0);
-    say_join(1);
+    rig_say_join(&rig, 0);
+    rig_say_join(&rig, 1);
     struct msg_upload u = uploads(0);
     send_all(1, u.upload, 0, 1000);
     assert_null(engine_theta(rig.engine));

@@ -30,15 +30,6 @@ static void leave(int worker)
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
-static void say_join(int worker)
-{
-    struct msg m;
-    rig_hello(&rig, worker);
-    rig_expect(&rig, worker, MSG_CONFIG, &m);
-    rig_join_message(&rig, worker, false, &m);
-    rig_say(&rig, rig.workers[worker].control, &m);
-}
-
 static void expect_full(int worker, const char *text)
 {
     struct msg m;
@@ -143,7 +134,7 @@ static void test_idle_worker_is_replaced(void **state)
         for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
         rig_deliver_all(&rig, 2, 1);
     }
-    say_join(2);
+    rig_say_join(&rig, 2);
     expect_full(2,
                 "worker-0, worker-1 hold all 2 places (coordinator.max_workers). 'worker-2' gets a place when one of "
                 "them leaves or delivers nothing for 100 s");
@@ -155,7 +146,7 @@ static void test_idle_worker_is_replaced(void **state)
         rig_beat(&rig, 1, WORKER_TRAINING);
         rig_forget(&rig);
     }
-    say_join(2);
+    rig_say_join(&rig, 2);
     expect_full(2, "worker-0, worker-1 hold");
     for (int s = 0; s < 3; s++) {
         rig_wait(&rig, 1000000);
@@ -163,7 +154,7 @@ static void test_idle_worker_is_replaced(void **state)
         rig_beat(&rig, 1, WORKER_TRAINING);
     }
     rig_forget(&rig);
-    say_join(2);
+    rig_say_join(&rig, 2);
     struct msg m;
     rig_expect(&rig, 2, MSG_WELCOME, &m);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
@@ -172,7 +163,7 @@ static void test_idle_worker_is_replaced(void **state)
     rig_beat(&rig, 1, WORKER_TRAINING);
     rig_expect(&rig, 1, MSG_REFUSE, &m);
     assert_int_equal(m.refuse.code, REFUSE_UNKNOWN_SESSION);
-    say_join(1);
+    rig_say_join(&rig, 1);
     expect_full(1, "worker-0, worker-2 hold");
     rig_close(&rig);
 }
@@ -184,14 +175,14 @@ static void test_worker_that_never_takes_work_is_replaced(void **state)
     const char *settings[] = {"coordinator.max_workers=1", NULL};
     struct msg m;
     rig_open(&rig, settings);
-    say_join(1);
+    rig_say_join(&rig, 1);
     rig_expect(&rig, 1, MSG_WELCOME, &m);
     for (int s = 0; s < 590; s += 10) {
         rig_wait(&rig, 10000000);
         rig_forget(&rig);
-        say_join(1);
+        rig_say_join(&rig, 1);
     }
-    say_join(0);
+    rig_say_join(&rig, 0);
     expect_full(0, "worker-1 hold all 1 places");
     rig_wait(&rig, 11000000);
     rig_join(&rig, 0);
