@@ -251,6 +251,7 @@ const char *config_method_name(enum train_method method)
     case METHOD_DDP: return "ddp";
     case METHOD_LOCAL_SGD: return "local-sgd";
     case METHOD_DILOCO: return "diloco";
+    case METHOD_STREAMING: return "streaming";
     case METHOD_ASYNC: return "async";
     }
     return "?";

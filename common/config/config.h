@@ -18,7 +18,7 @@
 enum { CONFIG_PATH_MAX = 1024, CONFIG_NAME_MAX = 64, CONFIG_TEXT_MAX = 65536 };
 enum { CONFIG_WORKERS_MAX = 2000 }; /* connected at one time; wire/zmq/peers.c asserts that its tables hold them */
 
-enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_ASYNC };
+enum train_method { METHOD_DDP, METHOD_LOCAL_SGD, METHOD_DILOCO, METHOD_STREAMING, METHOD_ASYNC };
 enum optimizer { OPTIMIZER_SGD, OPTIMIZER_NESTEROV, OPTIMIZER_ADAMW, OPTIMIZER_MUON };
 enum schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_WSD };
 enum precision { PRECISION_FP32, PRECISION_BF16 };
@@ -28,9 +28,11 @@ enum choice_auto { CHOICE_OFF, CHOICE_ON, CHOICE_AUTO };
 /* How updates are sent: encoded by a codec; as the deltas themselves (relay); as the values that at least one delta
  * carries (union); or the smaller of relay and union (auto). */
 enum config_down { CONFIG_DOWN_CODEC, CONFIG_DOWN_RELAY, CONFIG_DOWN_UNION, CONFIG_DOWN_AUTO };
-enum merge_rule { MERGE_MEAN, MERGE_CONTRIBUTORS };
+enum merge_rule { MERGE_MEAN, MERGE_CONTRIBUTORS, MERGE_RDA };
 enum merge_weights { MERGE_WEIGHTS_TOKENS, MERGE_WEIGHTS_EQUAL };
 enum merge_clip { MERGE_CLIP_OFF, MERGE_CLIP_MEDIAN };
+enum scaling { SCALING_NONE, SCALING_SQRT, SCALING_LINEAR };
+enum outer_schedule { OUTER_CONSTANT, OUTER_COSINE, OUTER_TRANSIENT };
 enum journal_sync { JOURNAL_SYNC_AUTO, JOURNAL_SYNC_UPDATE, JOURNAL_SYNC_SNAPSHOT };
 
 struct config {
@@ -69,7 +71,11 @@ struct config {
         uint32_t eval_every;            /* rounds; 0 = only at the end */
         uint64_t eval_tokens;           /* validation tokens of a periodic evaluation; the final one uses all */
         uint32_t fragments;             /* 0 = by size */
-        enum choice_auto dynamic_steps; /* DyLU: H of a worker follows its speed; auto = on with async */
+        enum choice_auto dynamic_steps; /* H of a worker follows its speed; auto = on with async */
+        uint32_t overlap;               /* tau: inner steps between a fragment's sync point and its update, 0 to H */
+        char apply[16];                 /* how an update changes the trained parameters: replace, correct, mix:ALPHA */
+        enum choice_auto stagger;       /* fragments have sync points of their own (Streaming DiLoCo) */
+        uint32_t start_step;            /* post-local SGD: rounds of one step and plain averaging before this step */
     } train;
     struct {
         enum optimizer optimizer; /* sgd | adamw | muon */
@@ -80,6 +86,7 @@ struct config {
         enum schedule schedule;
         uint32_t warmup_steps;
         double min_lr_fraction;
+        enum scaling scaling; /* learning_rate by the number of workers, coordinator.min_workers */
     } inner;
     struct {
         enum optimizer optimizer; /* sgd | nesterov | adamw; defaults follow the method */
@@ -87,6 +94,8 @@ struct config {
         uint32_t max_staleness; /* maximum staleness of an accepted delta, in rounds (async) */
         double staleness_power; /* weight (1 + staleness)^-power (async) */
         uint32_t buffer;        /* N of delayed Nesterov; 0 = number of workers (async) */
+        enum outer_schedule schedule;
+        char grace[16]; /* auto, or seconds in which arrivals become one outer step (async) */
     } outer;
     struct {
         char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */

@@ -8,11 +8,9 @@
 #define U32_MAX 4294967295u
 
 static const struct config_choice choices_family[] = {{"gpt2", 0}, {"llama", 0}, {"external", 0}, {NULL, 0}};
-static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},
-                                                      {"local-sgd", METHOD_LOCAL_SGD},
-                                                      {"diloco", METHOD_DILOCO},
-                                                      {"async", METHOD_ASYNC},
-                                                      {NULL, 0}};
+static const struct config_choice choices_method[] = {{"ddp", METHOD_DDP},       {"local-sgd", METHOD_LOCAL_SGD},
+                                                      {"diloco", METHOD_DILOCO}, {"streaming", METHOD_STREAMING},
+                                                      {"async", METHOD_ASYNC},   {NULL, 0}};
 static const struct config_choice choices_precision[] = {{"fp32", PRECISION_FP32}, {"bf16", PRECISION_BF16}, {NULL, 0}};
 static const struct config_choice choices_recompute[] = {{"auto", RECOMPUTE_AUTO},   {"none", RECOMPUTE_NONE},
                                                          {"act", RECOMPUTE_ACT},     {"norm", RECOMPUTE_NORM},
@@ -34,9 +32,13 @@ static const struct config_choice choices_switch[] = {
 static const struct config_choice choices_journal[] = {
     {"auto", JOURNAL_SYNC_AUTO}, {"update", JOURNAL_SYNC_UPDATE}, {"snapshot", JOURNAL_SYNC_SNAPSHOT}, {NULL, 0}};
 static const struct config_choice choices_rule[] = {
-    {"mean", MERGE_MEAN}, {"contributors", MERGE_CONTRIBUTORS}, {NULL, 0}};
+    {"mean", MERGE_MEAN}, {"contributors", MERGE_CONTRIBUTORS}, {"rda", MERGE_RDA}, {NULL, 0}};
 static const struct config_choice choices_weights[] = {
     {"tokens", MERGE_WEIGHTS_TOKENS}, {"equal", MERGE_WEIGHTS_EQUAL}, {NULL, 0}};
+static const struct config_choice choices_scaling[] = {
+    {"none", SCALING_NONE}, {"sqrt", SCALING_SQRT}, {"linear", SCALING_LINEAR}, {NULL, 0}};
+static const struct config_choice choices_outer_schedule[] = {
+    {"constant", OUTER_CONSTANT}, {"cosine", OUTER_COSINE}, {"transient", OUTER_TRANSIENT}, {NULL, 0}};
 static const struct config_choice choices_clip[] = {
     {"off", MERGE_CLIP_OFF}, {"median", MERGE_CLIP_MEDIAN}, {"false", MERGE_CLIP_OFF}, {NULL, 0}};
 static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0},  {"info", 0},
@@ -111,6 +113,16 @@ const struct config_key config_keys[] = {
         "validation tokens of a periodic evaluation; the final one uses all"),
     U32(train, fragments, "0", 0, 256, "fragments", "fragments of theta, each synchronized separately; 0: by size"),
     CHOICE(train, dynamic_steps, "auto", choices_auto, "adapt H of each worker to its speed; auto: on with async"),
+    U32(train, overlap, "0", 0, 1000000, "steps",
+        "inner steps that a worker trains between sending a delta and applying its update, at most H; default by "
+        "train.method"),
+    TEXT(train, apply, "replace",
+         "how an update changes the trained parameters: replace (overlap 0), correct, or mix:ALPHA; default by "
+         "train.method and overlap"),
+    CHOICE(train, stagger, "off", choices_switch,
+           "give groups of blocks sync points of their own, spread over H; default by train.method"),
+    U32(train, start_step, "0", 0, U32_MAX, "steps",
+        "average the parameters at each step before this one (post-local SGD)"),
 
     CHOICE(inner, optimizer, "adamw", choices_inner,
            "optimizer of each worker; muon: Muon for hidden matrices, AdamW for other tensors"),
@@ -128,6 +140,8 @@ const struct config_key config_keys[] = {
     CHOICE(inner, schedule, "cosine", choices_schedule, "learning rate schedule after the warmup"),
     U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "linear warmup"),
     REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "final learning rate as a fraction of learning_rate"),
+    CHOICE(inner, scaling, "none", choices_scaling,
+           "multiply learning_rate by a function of coordinator.min_workers: none, sqrt, linear"),
 
     CHOICE(outer, optimizer, "nesterov", choices_outer, "outer optimizer; default by train.method; adamw: ddp only"),
     REAL(outer, learning_rate, "0.7", 0, 1000, "",
@@ -137,14 +151,20 @@ const struct config_key config_keys[] = {
         "async: maximum staleness (versions behind / active workers, rounded down)"),
     REAL(outer, staleness_power, "0.5", 0, 10, "", "async: weight of a delta is (1 + staleness)^-power"),
     U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: number of workers"),
+    CHOICE(outer, schedule, "constant", choices_outer_schedule,
+           "outer rate: constant; cosine to a tenth; transient: divided by 1 - momentum^(updates + 1)"),
+    TEXT(outer, grace, "auto",
+         "async: seconds in which arriving deltas become one outer step; auto: from measured arrivals; 0: off"),
 
     TEXT(codec, up, "int8:256", "codec of deltas (`atoll codec list`); ddp: fp32"),
     TEXT(codec, down, "int8:256", "codec of updates, or relay, union, auto; ddp: fp32"),
     CHOICE(codec, error_feedback, "auto", choices_auto,
            "add the residual of a lossy codec to the next delta; auto: on if lossy"),
 
-    CHOICE(merge, rule, "mean", choices_rule,
-           "average each value over all workers or over its senders; default by codec.up: topk contributors"),
+    CHOICE(
+        merge, rule, "mean", choices_rule,
+        "average each value over all workers or over its senders, or rda: mean norm and mean direction of each tensor; "
+        "default by codec.up: topk contributors"),
     CHOICE(merge, weights, "tokens", choices_weights, "weight of each worker in the mean: its tokens, or equal"),
     CHOICE(merge, clip, "off", choices_clip, "median: clip each tensor's norm to the median over the workers"),
 

@@ -12,6 +12,7 @@
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/gpu_share.h"
+#include "common/config/sync_points.h"
 
 enum status config_refuse(const struct config_resolve *r, const int *keys, const char *fmt, ...)
 {
@@ -39,21 +40,74 @@ static void release(const struct config_resolve *r, int index)
     r->sources->of[index] = CONFIG_DEFAULT;
 }
 
+/* The methods with local steps differ in these defaults only; async and ddp have a policy of their own. */
+static const struct method_defaults {
+    const char *optimizer, *learning_rate, *momentum; /* of outer; NULL: by the optimizer */
+    const char *apply, *stagger;
+    uint32_t overlap;
+} methods[] = {
+    [METHOD_DDP] = {.apply = "replace", .stagger = "off"},
+    [METHOD_LOCAL_SGD] = {.optimizer = "sgd", .apply = "correct", .stagger = "off"},
+    [METHOD_DILOCO] = {.optimizer = "nesterov", .apply = "correct", .stagger = "off"},
+    /* Douillard et al. 2501.18512: rate 0.4, one step of overlap, the mean of both parameters */
+    [METHOD_STREAMING] = {.optimizer = "nesterov",
+                          .learning_rate = "0.4",
+                          .momentum = "0.9",
+                          .apply = "mix:0.5",
+                          .stagger = "on",
+                          .overlap = 1},
+    [METHOD_ASYNC] = {.optimizer = "nesterov", .apply = "correct", .stagger = "off"},
+};
+
+/* train.overlap, train.apply and train.stagger. */
+static enum status resolve_overlap(const struct config_resolve *r)
+{
+    struct config *c = r->config;
+    const struct method_defaults *method = &methods[c->train.method];
+    enum apply_rule rule;
+    double alpha;
+    bool ddp = c->train.method == METHOD_DDP;
+    TRY(config_derive_u32(r, AT(train.overlap), method->overlap));
+    TRY(config_derive(r, AT(train.stagger), method->stagger));
+    TRY(config_derive(r, AT(train.apply),
+                      c->train.overlap || c->train.stagger == CHOICE_ON ? method->apply : "replace"));
+    if (!apply_rule_parse(c->train.apply, &rule, &alpha))
+        return config_refuse(r, KEYS(AT(train.apply)),
+                             "\"%s\" is not valid; allowed: replace, correct, or mix:ALPHA with ALPHA from 0 to 1",
+                             c->train.apply);
+    if (ddp && (c->train.overlap || c->train.stagger == CHOICE_ON))
+        return config_refuse(r, KEYS(c->train.overlap ? AT(train.overlap) : AT(train.stagger), AT(train.method)),
+                             "does not go with train.method ddp, whose next step needs the update of this one; "
+                             "allowed: local-sgd, diloco, streaming, async");
+    if (c->train.overlap > c->train.sync_every)
+        return config_refuse(r, KEYS(AT(train.overlap), AT(train.sync_every)),
+                             "%u exceeds train.sync_every = %u: the next delta would be due before the update; "
+                             "nearest: %u",
+                             c->train.overlap, c->train.sync_every, c->train.sync_every);
+    if (rule == APPLY_REPLACE && c->train.overlap)
+        return config_refuse(r, KEYS(AT(train.apply), AT(train.overlap)),
+                             "replace would discard the steps after the sync point; allowed: correct, mix:ALPHA");
+    return STATUS_OK;
+}
+
 static enum status resolve_outer(const struct config_resolve *r)
 {
-    static const char *const by_method[] = {
-        [METHOD_LOCAL_SGD] = "sgd", [METHOD_DILOCO] = "nesterov", [METHOD_ASYNC] = "nesterov"};
     struct config *c = r->config;
     bool ddp = c->train.method == METHOD_DDP;
     release(r, AT(outer.optimizer));
     release(r, AT(outer.learning_rate));
     release(r, AT(outer.momentum));
     TRY(config_derive(r, AT(outer.optimizer),
-                      !ddp                                    ? by_method[c->train.method]
+                      !ddp                                    ? methods[c->train.method].optimizer
                       : c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw"
                                                               : "sgd"));
     char inner_lr[CONFIG_VALUE_MAX];
     config_value_text(c, AT(inner.learning_rate), inner_lr);
+    const struct method_defaults *method = &methods[c->train.method];
+    if (method->learning_rate && c->outer.optimizer == OPTIMIZER_NESTEROV) {
+        TRY(config_derive(r, AT(outer.learning_rate), method->learning_rate));
+        TRY(config_derive(r, AT(outer.momentum), method->momentum));
+    }
     switch (c->outer.optimizer) { /* Nesterov 0.7 / 0.9: Douillard et al. 2023; plain mean: lr 1 */
     case OPTIMIZER_SGD:
         TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "1"));
@@ -115,7 +169,7 @@ static enum status resolve_method(const struct config_resolve *r)
     } else if (config_unset(r, AT(train.sync_every)) && c->train.sync_every > c->train.max_steps) {
         TRY(config_derive_u32(r, AT(train.sync_every), c->train.max_steps)); /* a short trial run: one round */
     }
-    return STATUS_OK;
+    return resolve_overlap(r);
 }
 
 /* A sparse codec with byte stages: its payload cannot be merged in place. */

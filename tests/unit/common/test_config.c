@@ -47,7 +47,7 @@ static void test_example_of_contract_is_accepted(void **state)
         "data:   {train: data/austen/train_*.bin, val: data/austen/val_*.bin, tokenizer: bytes}\n"
         "model:  {family: gpt2, n_layer: 4, n_head: 4, n_embd: 128, block_size: 128, vocab_size: 256}   # or preset\n"
         "train:\n"
-        "  method: diloco          # ddp | local-sgd | diloco | async\n"
+        "  method: diloco          # ddp | local-sgd | diloco | streaming | async\n"
         "  max_steps: 720\n"
         "  sync_every: 31\n"
         "  devices: auto\n"
@@ -154,7 +154,7 @@ static void test_invalid_text_is_refused_with_its_place(void **state)
         {"inner:\n  learning_rate: 0x1p3\n", "is not a number"},
         {"inner:\n  learning_rate: 1 2\n", "is not a number"},
         {"inner:\n  learning_rate: .\n", "is not a number"},
-        {"train:\n  method: ddq\n", "\"ddq\" is not a choice; allowed: ddp | local-sgd | diloco | async"},
+        {"train:\n  method: ddq\n", "\"ddq\" is not a choice; allowed: ddp | local-sgd | diloco | streaming | async"},
         {"inner:\n  optimizer: nesterov\n", "allowed: sgd | adamw"},
         {"model:\n  family: mamba\n", "allowed: gpt2 | llama"},
         {"run:\n  name: \"a\\tb\"\n", "control character"},
