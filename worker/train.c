@@ -55,7 +55,9 @@ static enum status train_step(struct trainer *t, const struct msg_assign *task, 
                               struct err *err)
 {
     uint32_t n = replica_step_samples(t->replica);
-    struct step_note note = {.round = task->round, .step = step, .position = task->step0 + step * task->step_rate};
+    struct step_note note = {.round = task->round,
+                             .step = outer_loop_first_step(t->loop) + step,
+                             .position = task->step0 + step * task->step_rate};
     struct step_result result = {0};
     uint64_t started = clock_monotonic_us();
     note.lr = lr_schedule_at(&t->schedule, note.position);
@@ -92,12 +94,14 @@ static enum status train_steps(struct trainer *t, const float **grad_p, bool *do
 {
     const struct msg_assign *task = outer_loop_assignment(t->loop);
     uint64_t round = task->round;
+    uint32_t first = outer_loop_first_step(t->loop);
     *done = false;
     for (uint32_t step = 0; step < task->steps; step++) {
         TRY(train_step(t, task, step, grad_p, err));
         worker_session_receive(t->session, 0);
         if (stop_signal) return STATUS_OK;
-        if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round) {
+        if (outer_loop_want(t->loop) != OUTER_TRAIN || outer_loop_assignment(t->loop)->round != round ||
+            outer_loop_first_step(t->loop) != first) {
             log_info("left round %" PRIu64 " after %u of %u steps: the run continued without this worker", round + 1,
                      step + 1, task->steps);
             return STATUS_OK;

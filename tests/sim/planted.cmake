@@ -89,7 +89,7 @@ atoll_planted(refused_delta_lost worker/outer/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
 atoll_planted(ready_before_state_is_saved worker/sync/sync.c
-    "sync_is_behind(s) || s->unsaved ?"
+    "sync_is_behind(s) || (s->unsaved && !s->overlaps) ?"
     "sync_is_behind(s) ?")
 atoll_planted(nonfinite_delta_sent worker/outer/outer_loop_delta.c
     "if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
@@ -110,8 +110,8 @@ atoll_planted(last_byte_not_held_back worker/sync/sync_flow.c
     "return s->unsaved ? f->bytes - 1 : f->bytes;"
     "return f->bytes;")
 atoll_planted(update_applied_during_save worker/sync/sync.c
-    "bool frozen = s->unsaved || "
-    "bool frozen = ")
+    "(!s->overlaps && (s->unsaved || "
+    "(!s->overlaps && (")
 atoll_planted(rollback_during_save worker/outer/outer_loop_delta.c
     "    outer_save_join(loop);\n    f->pending = false;"
     "    f->pending = false;")

@@ -81,7 +81,7 @@ static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t s
     struct api_round *r = &a->round;
     worker_session_add_step(a->session, &(struct metrics_step){
                                             .round = r->number,
-                                            .step = r->done,
+                                            .step = outer_loop_first_step(a->loop) + r->done,
                                             .position = r->position + r->rate * r->done,
                                             .loss = (float)step->loss,
                                             .lr = known(step->lr),

@@ -56,7 +56,8 @@ static void update_heartbeat(struct outer_loop *loop)
     uint64_t round = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
     uint64_t eval_id = s->eval.pending || s->eval.running ? s->eval.task.eval_id : s->eval.result.eval_id;
     for (uint32_t i = 0; i < s->n_fragments; i++) versions[i] = s->f[i].version;
-    heartbeat_set_state(&loop->heartbeat, s->state, round, s->task.steps, eval_id, s->n_fragments, versions);
+    heartbeat_set_state(&loop->heartbeat, s->state, round, s->round != SYNC_NO_ROUND ? s->current.steps : s->task.steps,
+                        eval_id, s->n_fragments, versions);
     sync_receiving(s, &received, &expected);
     heartbeat_set_received(&loop->heartbeat, received, expected);
     if (s->phase != SYNC_JOINED) heartbeat_leave(&loop->heartbeat);
@@ -270,7 +271,9 @@ struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop)
 
 const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop)
 {
-    return loop->sync.state == WORKER_TRAINING || loop->sync.has_task ? &loop->sync.task : NULL;
+    const struct sync *s = &loop->sync;
+    if (s->computing) return &loop->segment;
+    return s->state == WORKER_TRAINING ? &s->current : s->has_task ? &s->task : NULL;
 }
 
 const struct msg_eval *outer_loop_evaluation(const struct outer_loop *loop)
@@ -278,9 +281,14 @@ const struct msg_eval *outer_loop_evaluation(const struct outer_loop *loop)
     return loop->sync.eval.pending || loop->sync.eval.running ? &loop->sync.eval.task : NULL;
 }
 
+uint32_t outer_loop_first_step(const struct outer_loop *loop)
+{
+    return loop->sync.step;
+}
+
 const float *outer_loop_params(const struct outer_loop *loop)
 {
-    return loop->theta;
+    return loop->live && loop->sync.computing ? loop->live : loop->theta;
 }
 
 bool outer_loop_holds(const struct outer_loop *loop)
@@ -311,21 +319,24 @@ const float *outer_loop_device_params(const struct outer_loop *loop)
 void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
 {
     if (!sync_wants_training(&loop->sync)) return;
+    bool new_round = loop->sync.round == SYNC_NO_ROUND;
     sync_train_begin(&loop->sync, now_us);
-    assert(!loop->save.running);
-    if (loop->reset_inner) outer_reset_inner_opt(loop);
-    for (uint32_t i = 0; i < loop->n_fragments; i++) {
-        assert(!loop->f[i].pending && !loop->f[i].fb.pending);
-        loop->f[i].base_version = loop->sync.f[i].version;
-    }
-    if (loop->base != loop->theta) pool_copy(loop->model.pool, loop->base, loop->theta, loop->n_params * sizeof(float));
-    outer_anchor_all(loop);
+    assert(!loop->save.running || loop->live);
+    sync_segment_task(&loop->sync, &loop->segment);
+    if (new_round && loop->reset_inner) outer_reset_inner_opt(loop);
+    outer_segment_begin(loop);
+    if (new_round)
+        outer_anchor_all(loop);
+    else if (loop->idle_us)
+        loop->running.wait_s += outer_wait_seconds(loop, loop->idle_us, now_us);
+    loop->idle_us = 0;
+    if (new_round && sync_is_sent(&loop->sync, 0)) outer_send_at_start(loop, now_us);
     update_heartbeat(loop);
 }
 
 void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step_us)
 {
-    heartbeat_set_step(&loop->heartbeat, step, step_us);
+    heartbeat_set_step(&loop->heartbeat, loop->sync.step + step, step_us);
 }
 
 void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)

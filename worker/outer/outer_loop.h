@@ -9,7 +9,8 @@
  *              OUTER_WAIT   sleep until a message or outer_loop_deadline_us
  *              OUTER_TRAIN  outer_loop_train_begin; start from outer_loop_params; take assignment->steps inner steps,
  *                           running the first line between steps; stop if want is no longer OUTER_TRAIN (revoked);
- *                           outer_loop_train_done
+ *                           outer_loop_train_done. This is a whole round, or a segment of it with train.overlap or
+ *                           train.stagger: the caller does the same for both
  *              OUTER_EVAL   outer_loop_eval_begin; evaluate outer_loop_params; outer_loop_eval_done
  *              OUTER_DONE, OUTER_FAILED  flush, close
  *
@@ -149,11 +150,14 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
 uint16_t outer_loop_refused(const struct outer_loop *loop);
 struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop);
 
-/* The task or evaluation that is wanted or running; NULL: none. */
+/* The task or evaluation that is wanted or running; NULL: none. Between train_begin and train_done the task is the
+ * running segment of the round: `steps`, `step0` and the samples are those of the segment. */
 const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop);
 const struct msg_eval *outer_loop_evaluation(const struct outer_loop *loop);
-/* Theta [n_params] at the versions held; NULL before the layout is known. Read-only. Updates change it: copy it when
- * training begins. */
+/* Inner steps of the round before the running segment. */
+uint32_t outer_loop_first_step(const struct outer_loop *loop);
+/* Theta [n_params] at the versions held; between train_begin and train_done with overlap: the parameters from which the
+ * segment starts. NULL before the layout is known. Read-only. Updates change it: copy it when training begins. */
 const float *outer_loop_params(const struct outer_loop *loop);
 /* Every fragment is loaded, at a version of the run's log. */
 bool outer_loop_holds(const struct outer_loop *loop);
@@ -171,7 +175,7 @@ void outer_loop_train_step(struct outer_loop *loop, uint32_t step, uint64_t step
 
 struct outer_result {
     const float *values; /* [n_params]: parameters after the last step; method ddp: mean gradient over `tokens` */
-    uint64_t tokens;     /* trained on in this round */
+    uint64_t tokens;     /* trained on in this segment */
     uint32_t steps;
     double loss_sum;   /* nats, summed over tokens */
     bool loss_unknown; /* loss_sum is not known */
@@ -180,9 +184,10 @@ struct outer_result {
     uint64_t fetch_us; /* from the last step until `values` are on the host */
 };
 
-/* Makes the deltas, starts the save of the worker's state, and offers the deltas. NONFINITE: values or loss hold NaN or
- * infinity. Nothing is sent, the inner optimizer is reset, the worker leaves and joins again; the third time in a row
- * the loop fails. Any other error makes the loop fail at once (OUTER_FAILED). */
+/* A segment is trained. At a sync point: makes the deltas, starts the save of the worker's state, and offers the
+ * deltas. NONFINITE: values or loss hold NaN or infinity. Nothing is sent, the inner optimizer is reset, the worker
+ * leaves and joins again; the third time in a row the loop fails. Any other error makes the loop fail at once
+ * (OUTER_FAILED). */
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result,
                                   uint64_t now_us) MUST_CHECK;
 

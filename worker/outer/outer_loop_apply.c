@@ -217,7 +217,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
     struct codec_view view;
     uint64_t started = outer_stopwatch(loop), took;
     enum worker_state state = loop->sync.state;
-    assert(!loop->save.running); /* the save reads theta */
+    assert(!loop->save.running || loop->live); /* without a copy the save reads theta */
     const char *error = open_update(loop, i, &u, &view);
     if (error) {
         damaged(loop, i, error, now_us);
@@ -232,6 +232,7 @@ static void apply_update_object(struct outer_loop *loop, uint32_t i, uint64_t no
         drop_all(loop, now_us);
         return;
     }
+    f->moved = true;
     uint64_t before = f->hash;
     f->hash = hash;
     f->damaged = 0;

@@ -76,6 +76,8 @@ void outer_drop_deltas(struct outer_loop *loop)
         outer_residual_reset(loop, i);
     }
     loop->running.round = SYNC_NO_ROUND;
+    loop->window = (struct outer_window){0};
+    loop->fresh = true;
 }
 
 static void mark_encoded(struct outer_fragment *f, double norm)
@@ -141,9 +143,14 @@ static enum status encode_all(struct outer_loop *loop, const float *values)
     /* Check before encoding: a rollback would leave the deltas of finite fragments in their residuals. */
     if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
+        if (!sync_is_sent(&loop->sync, i)) continue;
         enum status status = encode_fragment(loop, i, values);
-        if (status == STATUS_OK) continue;
-        for (uint32_t j = 0; j < i; j++) outer_rollback(loop, j);
+        if (status == STATUS_OK) {
+            outer_segment_sent(loop, i);
+            continue;
+        }
+        for (uint32_t j = 0; j < i; j++)
+            if (sync_is_sent(&loop->sync, j)) outer_rollback(loop, j);
         return status;
     }
     return STATUS_OK;
@@ -184,6 +191,11 @@ static void handle_nonfinite(struct outer_loop *loop, uint64_t round, uint64_t n
         snprintf(loop->out.leave.text, sizeof loop->out.leave.text, "%s", text);
         (void)outer_send(loop, WIRE_CONTROL);
     }
+    loop->window = (struct outer_window){0};
+    if (loop->live) { /* deltas of this round may be on their way: start anew from the run's parameters */
+        outer_drop_deltas(loop);
+        sync_drop(&loop->sync, now_us);
+    }
     sync_train_abandon(&loop->sync, now_us);
     if (loop->faults < FAULTS_MAX)
         sync_rejoin(&loop->sync, now_us);
@@ -221,15 +233,22 @@ static void record_times(struct outer_loop *loop, const struct outer_result *res
                          uint64_t now_us)
 {
     struct outer_times *t = &loop->running;
-    assert(t->round == SYNC_NO_ROUND);
-    t->round = round;
-    t->compute_s = (double)result->compute_us / 1e6;
-    t->compress_s = (double)(result->fetch_us + took_us) / 1e6;
+    const struct sync *s = &loop->sync;
+    assert(t->round == SYNC_NO_ROUND || t->round == round);
+    if (t->round == SYNC_NO_ROUND) {
+        t->round = round;
+        t->compute_s = t->compress_s = t->send_s = t->wait_s = 0;
+    }
+    t->compute_s += (double)result->compute_us / 1e6;
+    t->compress_s += (double)(result->fetch_us + took_us) / 1e6;
     t->apply_s += (double)result->place_us / 1e6;
-    t->send_s = t->wait_s = 0;
     loop->applied_s = t->apply_s;
-    loop->sent_us = now_us + took_us;
+    loop->idle_us = loop->sent_us = now_us + took_us;
     loop->delivered_us = 0;
+    bool sending = false;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        sending = sending || s->f[i].upload == SYNC_UPLOAD_OFFERED || s->f[i].upload == SYNC_UPLOAD_SENDING;
+    if (!sending) loop->delivered_us = loop->sent_us; /* earlier, during training */
 }
 
 /* async: updates during training moved theta away from the device's anchor, which is free now. Upload it while the
@@ -243,18 +262,43 @@ static void anchor_ahead(struct outer_loop *loop)
     loop->running.apply_s += (double)(outer_stopwatch(loop) - started) / 1e6;
 }
 
+/* Makes and offers the deltas of the fragments whose sync point the round has reached, if there are any. */
+static enum status send_deltas(struct outer_loop *loop, const float *values, uint64_t now_us)
+{
+    uint64_t round = loop->sync.round, bytes[LAYOUT_FRAGMENTS_MAX] = {0};
+    bool any = false;
+    for (uint32_t i = 0; i < loop->n_fragments; i++) any = any || sync_is_sent(&loop->sync, i);
+    if (any) {
+        loop->form = form_of(loop);
+        TRY(encode_all(loop, values));
+        bool last = sync_is_last_sent(&loop->sync);
+        outer_segment_report(loop);
+        for (uint32_t i = 0; i < loop->n_fragments; i++)
+            if (sync_is_sent(&loop->sync, i)) bytes[i] = loop->f[i].payload_size;
+        if (last && outer_save_due(loop, round)) outer_save_begin(loop, round, now_us);
+    }
+    sync_work_ready(&loop->sync, round, bytes, now_us);
+    return STATUS_OK;
+}
+
+void outer_send_at_start(struct outer_loop *loop, uint64_t now_us)
+{
+    assert(loop->live && !loop->sync.step);
+    if (send_deltas(loop, loop->live, now_us) == STATUS_OK) return;
+    sync_fail(&loop->sync, "cannot encode the deltas of the last round");
+}
+
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result, uint64_t now_us)
 {
-    if (loop->sync.state != WORKER_TRAINING) return STATUS_OK; /* the round was revoked */
-    assert(loop->sync.round != SYNC_NO_ROUND && !loop->save.running);
-    uint64_t round = loop->sync.round, started = outer_stopwatch(loop), bytes[LAYOUT_FRAGMENTS_MAX];
-    loop->form = form_of(loop);
-    loop->tokens = result->tokens;
-    loop->steps = result->steps;
-    loop->loss_sum = result->loss_unknown ? NAN : result->loss_sum;
-    loop->compute_us = result->compute_us;
-    enum status status =
-        result->loss_unknown || isfinite(result->loss_sum) ? encode_all(loop, result->values) : STATUS_NONFINITE;
+    if (!loop->sync.computing) return STATUS_OK; /* the round was revoked */
+    assert(loop->sync.round != SYNC_NO_ROUND && (!loop->save.running || loop->live));
+    uint64_t round = loop->sync.round, started = outer_stopwatch(loop);
+    enum status status = result->loss_unknown || isfinite(result->loss_sum) ? STATUS_OK : STATUS_NONFINITE;
+    if (status == STATUS_OK) {
+        outer_segment_add(loop, result);
+        sync_segment_done(&loop->sync);
+        status = send_deltas(loop, result->values, now_us);
+    }
     if (status == STATUS_NONFINITE) {
         handle_nonfinite(loop, round, now_us);
     } else if (status != STATUS_OK) {
@@ -264,9 +308,6 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
     } else {
         if (!loop->nonfinite) loop->faults = 0;
         loop->nonfinite = false;
-        if (outer_save_due(loop, round)) outer_save_begin(loop, round, now_us);
-        for (uint32_t i = 0; i < loop->n_fragments; i++) bytes[i] = loop->f[i].payload_size;
-        sync_work_ready(&loop->sync, round, bytes, now_us);
         record_times(loop, result, round, outer_stopwatch(loop) - started, now_us);
     }
     outer_loop_tick(loop, now_us);

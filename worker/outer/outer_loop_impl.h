@@ -3,6 +3,7 @@
  *   outer_loop_send.c   actions of sync -> messages
  *   outer_loop_apply.c  chunks -> objects -> theta
  *   outer_loop_delta.c  trained parameters -> deltas; commit, rollback, faults
+ *   outer_segment.c     segments of a round: trained parameters and updates
  *   outer_loop_memory.c allocation when the layout is known
  *   outer_initial.c     the initial model as bytes
  *   outer_save.c        save and restore of the worker's state */
@@ -31,11 +32,20 @@ struct outer_fragment {
     uint32_t payload_crc;
     float norm;
     uint64_t base_version;
+    bool moved; /* theta changed, and the trained parameters have not adopted it */
 
     uint8_t *object;                            /* [object_cap]: the update being assembled */
     size_t object_cap, object_max;              /* cap grows up to max with the number of relayed deltas */
     uint8_t snapshot_head[SNAPSHOT_HEAD_BYTES]; /* a snapshot's floats are assembled in theta */
     uint32_t damaged;                           /* corrupt objects in a row */
+};
+
+/* Sums over the segments that one round of deltas covers. */
+struct outer_window {
+    uint32_t steps;
+    uint64_t tokens, compute_us;
+    double loss_sum;
+    bool loss_unknown;
 };
 
 /* The newest save. */
@@ -48,7 +58,9 @@ struct outer_save {
     uint64_t alone_us;   /* since when only the save delays the round; UINT64_MAX: something else does */
     uint64_t held_up_us; /* how long only the save delayed the round */
     bool failed;         /* logged once */
-    bool slow;           /* logged once */
+    uint8_t *copy;       /* [copy_cap], with overlap: the bytes that are being saved, while training goes on */
+    size_t copy_cap;
+    bool slow; /* logged once */
 };
 
 struct outer_loop {
@@ -63,9 +75,15 @@ struct outer_loop {
     bool async, feedback, lossless; /* lossless: the upload codec is */
     uint64_t n_params;
     uint32_t n_fragments;
-    float *theta;   /* [n_params]: the log's parameters at the versions held */
-    float *base;    /* [n_params]: start of the training; equals theta with a barrier or a delta device */
-    float *scratch; /* [largest fragment] */
+    float *theta; /* [n_params]: the log's parameters at the versions held */
+    float *live;  /* [n_params], with overlap: the trained parameters between two segments; NULL: those are theta */
+    /* [n_params]: from an apply point to the next sync point, theta as adopted; from there to the apply point, the
+     * trained parameters that were sent. The same memory as theta if theta cannot change meanwhile. */
+    float *base;
+    bool fresh; /* live is void: training starts from theta */
+    enum apply_rule rule;
+    double alpha;
+    float *scratch;                    /* [largest fragment] */
     struct delta_device *delta_device; /* NULL: the host makes the deltas */
     uint8_t *layout_bytes;
     size_t layout_size;
@@ -74,8 +92,11 @@ struct outer_loop {
     struct merger merger;
     struct merge_delta *deltas; /* [WIRE_NAMED_MAX] */
     uint64_t *weights;          /* [WIRE_NAMED_MAX]: tokens of each delta */
-    struct outer_part *parts;   /* [OUTER_PARTS_MAX + 1 + 2 n_fragments] of a save */
+    struct outer_part *parts;   /* [OUTER_PARTS_MAX + 3 + 2 n_fragments] of a save */
     struct outer_fragment f[LAYOUT_FRAGMENTS_MAX];
+
+    struct msg_assign segment;  /* the running one */
+    struct outer_window window; /* training since the last sync point of the round before */
 
     /* The deltas of sync.round. */
     uint8_t form; /* enum delta_form */
@@ -91,6 +112,7 @@ struct outer_loop {
     struct outer_times times, running; /* of the last round, of the current round */
     uint64_t sent_us, delivered_us;    /* time of the offer, of the delivery (0: not yet) */
     double applied_s;                  /* running.apply_s at the offer, then at the delivery */
+    uint64_t idle_us;                  /* since when a round in progress waits for an update; 0: it does not */
 
     struct outer_initial *initial; /* of an upload; NULL: none */
 
@@ -133,6 +155,17 @@ enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST
 void outer_residual_reset(struct outer_loop *loop, uint32_t fragment);
 /* Drops all pending deltas and residuals. */
 void outer_drop_deltas(struct outer_loop *loop);
+
+/* With train.overlap = H the first thing of a round is to send the delta of the round before. */
+void outer_send_at_start(struct outer_loop *loop, uint64_t now_us);
+/* A segment begins: adopts the updates whose apply points have been reached. */
+void outer_segment_begin(struct outer_loop *loop);
+/* A segment of the round ended with these results: adds them up. */
+void outer_segment_add(struct outer_loop *loop, const struct outer_result *result);
+/* A fragment's delta was made from the trained parameters. */
+void outer_segment_sent(struct outer_loop *loop, uint32_t fragment);
+/* Sets what the OFFERs of this sync point say. */
+void outer_segment_report(struct outer_loop *loop);
 
 /* After CONFIG: allocates all memory. */
 enum status outer_memory_init(struct outer_loop *loop, struct err *err) MUST_CHECK;

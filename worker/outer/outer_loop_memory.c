@@ -79,7 +79,8 @@ static enum status make_delta_device(struct outer_loop *loop, struct err *err)
 {
     struct delta_source sources[LAYOUT_FRAGMENTS_MAX];
     const struct outer_model *model = &loop->model;
-    if (!model->device || model->config->train.method == METHOD_DDP || loop->lossless) return STATUS_OK;
+    if (!model->device || model->config->train.method == METHOD_DDP || loop->lossless || loop->sync.overlaps)
+        return STATUS_OK;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         sources[i] = (struct delta_source){
@@ -99,6 +100,10 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     const struct layout *layout = loop->model.layout;
     uint64_t largest = 0;
     loop->async = config->train.method == METHOD_ASYNC;
+    loop->fresh = true;
+    sync_set_schedule(&loop->sync, config);
+    if (!apply_rule_parse(config->train.apply, &loop->rule, &loop->alpha))
+        return err_set(err, STATUS_INVALID, "train.apply: \"%s\" is not known to this version", config->train.apply);
     loop->lossless = codec_spec_lossless(config->codec.up);
     loop->feedback = config_error_feedback(config, config->codec.up);
     loop->relays = config_may_relay(config);
@@ -113,12 +118,14 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->theta = mem_alloc(loop->n_params, sizeof *loop->theta);
     loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
     loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
-    loop->parts = mem_alloc(OUTER_PARTS_MAX + 1 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
+    loop->parts = mem_alloc(OUTER_PARTS_MAX + 3 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
     bool all = loop->theta && loop->scratch && loop->named && loop->parts;
     if (all) TRY(make_delta_device(loop, err));
+    if (loop->sync.overlaps) loop->live = mem_alloc(loop->n_params, sizeof *loop->live);
     /* async: updates during training change theta, so base is a copy. The delta device keeps it, if there is one. */
-    loop->base = loop->async && !loop->delta_device ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
-    if (all && loop->base) return STATUS_OK;
+    bool copy = (loop->async && !loop->delta_device) || (loop->live && loop->rule == APPLY_CORRECT);
+    loop->base = copy ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
+    if (all && loop->base && (loop->live || !loop->sync.overlaps)) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
 }
 
@@ -135,6 +142,8 @@ void outer_memory_finish(struct outer_loop *loop)
         mem_free(f->object);
     }
     if (loop->base != loop->theta) mem_free(loop->base);
+    mem_free(loop->live);
+    mem_free(loop->save.copy);
     mem_free(loop->theta);
     mem_free(loop->scratch);
     mem_free(loop->named);

@@ -5,6 +5,8 @@
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/pool.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum {
@@ -44,6 +46,13 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
     s->n_fragments = loop->n_fragments;
     s->form = loop->form;
     s->has_residual = loop->feedback;
+    s->has_live = loop->live != NULL;
+    s->has_base = s->has_live && loop->base != loop->theta;
+    s->in_round = loop->sync.round != SYNC_NO_ROUND;
+    if (s->in_round) {
+        s->task = loop->sync.current;
+        s->step = loop->sync.step;
+    }
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         const struct outer_fragment *f = &loop->f[i];
         s->f[i] = (struct saved_fragment){
@@ -54,6 +63,7 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
             .count = f->count,
             .payload_crc = f->payload_crc,
             .norm = f->norm,
+            .moved = f->moved,
         };
     }
 }
@@ -82,6 +92,10 @@ static size_t collect_parts(struct outer_loop *loop)
     for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
         if (outer_residual_read(loop, i) != STATUS_OK) return 0;
     body[n++] = (struct outer_part){.data = loop->theta, .size = loop->n_params * sizeof(float)};
+    if (loop->saved.has_live)
+        body[n++] = (struct outer_part){.data = loop->live, .size = loop->n_params * sizeof(float)};
+    if (loop->saved.has_base)
+        body[n++] = (struct outer_part){.data = loop->base, .size = loop->n_params * sizeof(float)};
     for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
         body[n++] = (struct outer_part){.data = loop->f[i].fb.residual, .size = loop->f[i].count * sizeof(float)};
     size_t n_inner = inner->parts ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
@@ -90,27 +104,49 @@ static size_t collect_parts(struct outer_loop *loop)
     for (uint32_t i = 0; i < loop->n_fragments; i++)
         if (loop->f[i].pending)
             body[n++] = (struct outer_part){.data = loop->f[i].payload, .size = loop->f[i].payload_size};
-    assert(n <= OUTER_PARTS_MAX + 1 + 2 * (size_t)loop->n_fragments);
+    assert(n <= OUTER_PARTS_MAX + 3 + 2 * (size_t)loop->n_fragments);
     return n;
+}
+
+/* With overlap, training goes on during the save: copies the parts. False: no memory. */
+static bool copy_parts(struct outer_loop *loop, size_t n)
+{
+    struct outer_save *save = &loop->save;
+    size_t at = 0;
+    if (!loop->live) return true;
+    if (save->bytes > save->copy_cap) {
+        mem_free(save->copy);
+        save->copy = mem_alloc(1, save->bytes);
+        save->copy_cap = save->copy ? save->bytes : 0;
+    }
+    if (!save->copy) return false;
+    for (size_t i = 0; i < n; i++) {
+        pool_copy(loop->model.pool, save->copy + at, loop->parts[i].data, loop->parts[i].size);
+        loop->parts[i].data = save->copy + at;
+        at += loop->parts[i].size;
+    }
+    return true;
 }
 
 void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
 {
     struct outer_save *save = &loop->save;
     if (!loop->setup.save_begin) return;
+    if (loop->live) outer_save_join(loop); /* the save of the round before may still run */
     assert(!save->running);
     uint64_t started = outer_stopwatch(loop);
     fill_state(loop, round);
     size_t n = collect_parts(loop);
-    if (!n) {
+    save->bytes = save->look_us = 0;
+    for (size_t i = 0; i < n; i++) save->bytes += loop->parts[i].size;
+    if (!n || !copy_parts(loop, n)) {
+        if (n) log_error("cannot save this worker's state: no memory for a copy of %.1f MB", (double)save->bytes / 1e6);
         save->failed = true;
         return;
     }
     save->running = true;
     save->round = round;
-    save->bytes = save->look_us = 0;
     save->alone_us = UINT64_MAX;
-    for (size_t i = 0; i < n; i++) save->bytes += loop->parts[i].size;
     sync_unsaved(&loop->sync, now_us);
     loop->setup.save_begin(loop->setup.storage_ctx, &loop->saved, loop->parts, n);
     save->held_up_us = outer_stopwatch(loop) - started;
@@ -204,6 +240,8 @@ static enum status check_saved(const struct outer_loop *loop, struct err *err)
     if (s->layout_hash != layout_hash(loop->model.layout) || s->n_params != loop->n_params ||
         s->n_fragments != loop->n_fragments)
         return err_set(err, STATUS_MISMATCH, "it belongs to another model");
+    if (s->has_live != (loop->live != NULL) || s->has_base != (loop->live && loop->base != loop->theta))
+        return err_set(err, STATUS_MISMATCH, "train.overlap, train.stagger or train.apply was different");
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct outer_fragment *f = &loop->f[i];
         if (s->f[i].count != f->count || s->f[i].payload_size > f->payload_cap)
@@ -221,6 +259,9 @@ static bool adopt_state(struct outer_loop *loop)
     const struct outer_inner *inner = &loop->model.inner;
     bool pending = false;
     memcpy(loop->theta, s->theta, loop->n_params * sizeof(float));
+    loop->fresh = !s->live;
+    if (s->live) memcpy(loop->live, s->live, loop->n_params * sizeof(float));
+    if (s->base) memcpy(loop->base, s->base, loop->n_params * sizeof(float));
     if (inner->load && s->inner_size && inner->load(inner->ctx, s->inner, s->inner_size) != STATUS_OK) {
         log_warn("reset the inner optimizer: its saved state does not fit this model");
         if (inner->load(inner->ctx, NULL, 0) != STATUS_OK) log_error("cannot reset the inner optimizer");
@@ -236,6 +277,7 @@ static bool adopt_state(struct outer_loop *loop)
         struct outer_fragment *f = &loop->f[i];
         f->hash = s->f[i].hash;
         f->base_version = s->f[i].base_version;
+        f->moved = s->f[i].moved;
         f->norm = s->f[i].norm;
         f->payload_size = s->f[i].payload_size;
         f->payload_crc = s->f[i].payload_crc;
@@ -272,9 +314,10 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
                     bytes[i] = s->f[i].payload_size;
                 }
                 sync_configured(&loop->sync, loop->async, loop->n_fragments, versions, now_us);
+                if (s->in_round) sync_resume_round(&loop->sync, &s->task, s->step);
                 if (pending)
                     sync_work_ready(&loop->sync, s->round, bytes, now_us);
-                else
+                else if (!s->in_round)
                     loop->sync.last_round = s->round;
                 log_info("loaded the saved state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1,
                          versions[0], pending ? ", delta not yet merged" : "");

@@ -9,11 +9,52 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the body holds floats in memory order");
 
-enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134, FRAGMENT_BYTES = 48 };
+enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134 + 43 + 16 * WIRE_RANGES_MAX, FRAGMENT_BYTES = 57 };
 
 static size_t head_bytes(uint32_t n_fragments)
 {
     return (FIXED_BYTES + (size_t)n_fragments * FRAGMENT_BYTES + 63) & ~(size_t)63;
+}
+
+static void put_task(struct writer *w, const struct saved_state *s)
+{
+    const struct msg_assign *t = &s->task;
+    put_u8(w, s->has_live);
+    put_u8(w, s->has_base);
+    put_u8(w, s->in_round);
+    put_u32(w, s->step);
+    put_u64(w, t->round);
+    put_u32(w, t->worker_id);
+    put_u32(w, t->steps);
+    put_f64(w, t->step0);
+    put_f64(w, t->step_rate);
+    put_u32(w, t->n_ranges);
+    for (uint32_t i = 0; i < WIRE_RANGES_MAX; i++) {
+        put_u64(w, t->ranges[i].start);
+        put_u64(w, t->ranges[i].count);
+    }
+}
+
+static void get_task(struct saved_state *s, struct reader *r)
+{
+    struct msg_assign *t = &s->task;
+    s->has_live = get_u8(r);
+    s->has_base = get_u8(r);
+    s->in_round = get_u8(r);
+    s->step = get_u32(r);
+    t->round = get_u64(r);
+    t->worker_id = get_u32(r);
+    t->steps = get_u32(r);
+    t->step0 = get_f64(r);
+    t->step_rate = get_f64(r);
+    t->n_ranges = get_u32(r);
+    for (uint32_t i = 0; i < WIRE_RANGES_MAX; i++) {
+        t->ranges[i].start = get_u64(r);
+        t->ranges[i].count = get_u64(r);
+    }
+    t->n_fragments = s->n_fragments;
+    bool steps = t->steps && s->step <= t->steps && t->n_ranges && t->n_ranges <= WIRE_RANGES_MAX;
+    if (s->in_round && !steps) reader_fail(r);
 }
 
 static uint32_t head_crc(const uint8_t *head, size_t size)
@@ -49,6 +90,7 @@ size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_
     put_u32(&w, s->n_fragments);
     put_u8(&w, s->form);
     put_u8(&w, s->has_residual);
+    put_task(&w, s);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct saved_fragment *f = &s->f[i];
         put_u64(&w, f->version);
@@ -58,6 +100,8 @@ size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_
         put_u32(&w, f->payload_crc);
         put_f32(&w, f->norm);
         put_u64(&w, f->count);
+        put_u64(&w, s->task.versions[i]);
+        put_u8(&w, f->moved);
     }
     w = writer_of(dst + CRC_AT, 4);
     put_u32(&w, head_crc(dst, size));
@@ -81,6 +125,7 @@ static void read_head(struct saved_state *s, struct reader *r)
     s->n_fragments = get_u32(r);
     s->form = get_u8(r);
     s->has_residual = get_u8(r);
+    get_task(s, r);
     if (s->n_fragments < 1 || s->n_fragments > LAYOUT_FRAGMENTS_MAX) {
         reader_fail(r);
         return;
@@ -94,6 +139,8 @@ static void read_head(struct saved_state *s, struct reader *r)
         f->payload_crc = get_u32(r);
         f->norm = get_f32(r);
         f->count = get_u64(r);
+        s->task.versions[i] = get_u64(r);
+        f->moved = get_u8(r);
     }
 }
 
@@ -137,9 +184,11 @@ enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_
         if (s->f[i].count > s->n_params - count) return err_set(err, STATUS_CORRUPT, "fragments do not add up");
         count += s->f[i].count;
     }
-    if (count != s->n_params || s->n_params > SIZE_MAX / 8)
+    if (count != s->n_params || s->n_params > SIZE_MAX / 16)
         return err_set(err, STATUS_CORRUPT, "fragments do not add up");
     s->theta = (const float *)(const void *)get_bytes(&r, s->n_params * 4);
+    if (s->has_live) s->live = (const float *)(const void *)get_bytes(&r, s->n_params * 4);
+    if (s->has_base) s->base = (const float *)(const void *)get_bytes(&r, s->n_params * 4);
     if (s->has_residual) s->residual = (const float *)(const void *)get_bytes(&r, s->n_params * 4);
     s->inner = get_bytes(&r, s->inner_size);
     for (uint32_t i = 0; i < s->n_fragments; i++) {

@@ -7,11 +7,14 @@
  *   Head  u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0),
  *         u32 body CRC32C, u64 body bytes, uuid[16], run id[16], u64 layout hash, u64 parameters, u64 inner bytes,
  *         u64 round, u64 tokens, f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments,
- *         u8 delta form, u8 residual present;
+ *         u8 delta form, u8 residual present, u8 trained parameters present, u8 base present, u8 a round is in
+ * progress, u32 its steps that are done; its assignment: u64 round, u32 worker id, u32 steps, f64 first position, f64
+ *         positions a step, u32 ranges, u64 start and u64 count of each of 64 ranges (zeros behind the last);
  *         per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending),
- *         u32 payload CRC32C, f32 norm, u64 elements;
+ *         u32 payload CRC32C, f32 norm, u64 elements, u64 version in the assignment, u8 update not yet adopted;
  *         zeros up to a multiple of 64 bytes, so that the floats of the body are aligned in a mapped file.
- *   Body  theta, residual (if present), both fp32 in fragment order; inner optimizer; payloads in fragment order. */
+ *   Body  theta, trained parameters, base, residual (if present), all fp32 in fragment order; inner optimizer; payloads
+ *         in fragment order. */
 #ifndef WORKER_WORKER_STATE_H
 #define WORKER_WORKER_STATE_H
 
@@ -30,6 +33,7 @@ struct saved_fragment {
     uint64_t count;         /* floats */
     uint32_t payload_crc;
     float norm; /* L2 norm of the delta */
+    bool moved; /* the trained parameters have not adopted this version */
 };
 
 struct saved_state {
@@ -40,16 +44,19 @@ struct saved_state {
     double loss_sum;
     uint32_t steps, worker_id, n_fragments;
     uint8_t form; /* enum delta_form */
-    bool has_residual;
+    bool has_residual, has_live, has_base;
+    bool in_round; /* `step` steps of `task` are done */
+    uint32_t step;
+    struct msg_assign task;
     struct saved_fragment f[LAYOUT_FRAGMENTS_MAX];
 
     /* Set by saved_state_decode; they point into its input. */
-    const float *theta, *residual;                /* [n_params]; residual NULL if absent */
+    const float *theta, *live, *base, *residual;  /* [n_params]; NULL if absent, never theta */
     const uint8_t *inner;                         /* [inner_size] */
     const uint8_t *payload[LAYOUT_FRAGMENTS_MAX]; /* NULL: none pending */
 };
 
-enum { SAVED_HEAD_MAX = 192 + LAYOUT_FRAGMENTS_MAX * 48 };
+enum { SAVED_HEAD_MAX = 1280 + LAYOUT_FRAGMENTS_MAX * 57 };
 
 /* Encodes the head in dst[SAVED_HEAD_MAX], for a body of body_size bytes with CRC32C body_crc. Returns the head's
  * length, which depends only on the number of fragments. The caller writes the body in the order above; decode checks

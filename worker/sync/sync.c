@@ -2,6 +2,7 @@
  *   sync_connection.c   handshake, refusals, end of a session
  *   sync_poll.c         actions, their times, and what the worker waits for
  *   sync_flow.c         downloads and uploads: offsets and deadlines
+ *   sync_segment.c      rounds in segments: sync points and apply points
  *   sync_initial.c      upload of the initial model
  *   sync_eval.c         evaluations */
 #include "worker/sync/sync.h"
@@ -58,20 +59,26 @@ void sync_settle(struct sync *s)
         s->state = WORKER_FINISHED;
         return;
     }
-    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING) return;
+    if (s->computing || s->state == WORKER_EVALUATING) return;
+    bool in_round = s->round != SYNC_NO_ROUND, end = s->step >= s->current.steps;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         enum sync_upload u = s->f[i].upload;
+        if (in_round && !end && s->points[i].applied > s->step) continue;
         sending = sending || u == SYNC_UPLOAD_OFFERED || u == SYNC_UPLOAD_SENDING;
         waiting = waiting || u == SYNC_UPLOAD_DELIVERED;
     }
-    assert((!sending && !waiting) || s->round != SYNC_NO_ROUND);
-    if (s->round != SYNC_NO_ROUND && !sending && !waiting) end_round(s);
-    if (sending)
-        s->state = WORKER_SENDING;
-    else if (waiting)
-        s->state = WORKER_WAITING;
-    else /* a worker that is READY gets a task, and must not restart from an older state after that */
-        s->state = sync_is_behind(s) || s->unsaved ? WORKER_CATCHING_UP : WORKER_READY;
+    assert((!sending && !waiting) || in_round);
+    if (sending || waiting) {
+        s->state = sending ? WORKER_SENDING : WORKER_WAITING;
+        return;
+    }
+    if (in_round && !end) {
+        s->state = WORKER_TRAINING;
+        return;
+    }
+    if (in_round) end_round(s);
+    /* A worker that is READY gets a task, and must not restart from an older state after that. */
+    s->state = sync_is_behind(s) || (s->unsaved && !s->overlaps) ? WORKER_CATCHING_UP : WORKER_READY;
 }
 
 void sync_drop_work(struct sync *s)
@@ -81,7 +88,7 @@ void sync_drop_work(struct sync *s)
         s->f[i].passed = s->f[i].lost = false;
     }
     s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round too (journal.sync) */
-    s->has_task = false;
+    s->has_task = s->computing = false;
     s->eval.pending = s->eval.running = s->eval.answer = false;
     s->state = WORKER_CATCHING_UP;
 }
@@ -108,7 +115,7 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
     enum sync_verdict verdict = SYNC_NOT_MINE;
     assert(fragment < s->n_fragments && s->holds && !f->loading);
     assert(f->complete && f->get_version == f->version + 1);
-    assert(!s->unsaved); /* the save reads the parameters */
+    assert(!s->unsaved || s->overlaps); /* the save reads the parameters */
     f->version++;
     sync_flow_next(s, fragment, now_us);
     if (named_round != SYNC_NO_ROUND) {
@@ -132,14 +139,23 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
     return verdict;
 }
 
+/* With a barrier and overlap, the fragment's base must not change before its delta of this round is made, and one
+ * update belongs to each round. */
+static bool is_early(const struct sync *s, uint32_t fragment)
+{
+    if (!s->overlaps || s->async || s->round == SYNC_NO_ROUND) return false;
+    return s->f[fragment].upload == SYNC_UPLOAD_NONE || s->f[fragment].version > s->current.versions[fragment];
+}
+
 bool sync_apply(const struct sync *s, uint32_t *fragment_p)
 {
-    bool frozen = s->unsaved || s->state == WORKER_EVALUATING || (s->state == WORKER_TRAINING && !s->async);
+    bool frozen =
+        s->state == WORKER_EVALUATING || (!s->overlaps && (s->unsaved || (s->state == WORKER_TRAINING && !s->async)));
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
         if (!f->complete || s->phase == SYNC_STOPPED) continue;
         if (!f->loading) {
-            if (frozen || !s->holds) continue;
+            if (frozen || !s->holds || is_early(s, i)) continue;
             if (s->eval.pending && f->version >= s->eval.task.versions[i]) continue;
             if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;
         }
@@ -157,7 +173,8 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     if (s->phase != SYNC_JOINED || m->n_fragments != s->n_fragments || s->done) return false;
     s->worker_id = m->worker_id;
     /* The next ASSIGN may arrive before the update that ends this round, because the update is larger. */
-    if (s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && m->round <= s->round)) return false;
+    if ((s->state == WORKER_TRAINING && !s->overlaps) || (s->round != SYNC_NO_ROUND && m->round <= s->round))
+        return false;
     if (s->has_task && m->round <= s->task.round) return false;
     /* With a barrier, a round is assigned again when one of its fragments was refused, possibly to an earlier process
      * of this worker. A stale ASSIGN has versions below the current ones and is ignored. */
@@ -174,37 +191,13 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
     return true;
 }
 
-bool sync_wants_training(const struct sync *s)
-{
-    return s->phase != SYNC_STOPPED && s->has_task && s->state == WORKER_READY && !s->eval.pending;
-}
-
-void sync_train_begin(struct sync *s, uint64_t now_us)
-{
-    (void)now_us;
-    assert(s->state == WORKER_READY && s->has_task && s->holds && !s->unsaved);
-    assert(s->round == SYNC_NO_ROUND && !s->eval.pending && !s->eval.running);
-    s->round = s->task.round;
-    s->has_task = false;
-    s->state = WORKER_TRAINING;
-}
-
-void sync_train_abandon(struct sync *s, uint64_t now_us)
-{
-    (void)now_us;
-    if (s->state != WORKER_TRAINING) return;
-    assert(s->round != SYNC_NO_ROUND && !s->has_task);
-    s->round = SYNC_NO_ROUND;
-    s->state = WORKER_READY;
-    sync_settle(s);
-}
-
 void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us)
 {
     assert(round != SYNC_NO_ROUND && (s->round == round || s->round == SYNC_NO_ROUND));
     s->round = round;
-    s->state = WORKER_SENDING;
-    for (uint32_t i = 0; i < s->n_fragments; i++) sync_flow_offer(s, i, bytes[i], now_us);
+    if (!s->computing) s->state = WORKER_SENDING;
+    for (uint32_t i = 0; i < s->n_fragments; i++)
+        if (bytes[i]) sync_flow_offer(s, i, bytes[i], now_us);
     sync_settle(s);
 }
 

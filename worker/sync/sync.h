@@ -12,6 +12,10 @@
  *     CATCHING_UP -> READY -> TRAINING -> SENDING -> WAITING -> READY ... FINISHED
  *                      \-> EVALUATING -> READY
  *
+ * A round is trained in segments, which end at the sync and apply points of its fragments
+ * (common/config/sync_points.h). Between two segments the state is TRAINING, or SENDING or WAITING if an apply point is
+ * reached before its update. Without overlap and stagger a round is one segment.
+ *
  * Each event is a function. After events the caller calls sync_poll until no action is due and sync_apply until no
  * object is ready, then sleeps until sync_deadline_us. Every message is resent after a timeout, so a duplicate, lost or
  * late message does no harm. docs/protocol.md specifies the messages. */
@@ -22,6 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/config/sync_points.h"
 #include "wire/msg.h"
 #include "worker/sync/sync_rate.h"
 
@@ -119,6 +124,12 @@ struct sync {
     bool last_again;     /* async: last_round may be assigned again (a delta was refused, or a new session began) */
     bool has_task;       /* `task` is accepted, training has not begun */
     struct msg_assign task;
+    const struct config *config; /* borrowed, for the schedule; NULL: no overlap */
+    bool overlaps;               /* train.overlap or train.stagger: training goes on during transfers and saves */
+    bool computing;              /* a segment is being trained */
+    struct msg_assign current;   /* the assignment of `round` */
+    uint32_t step, segment;      /* its inner steps that are done, and those of the running segment */
+    struct sync_points points[LAYOUT_FRAGMENTS_MAX]; /* of `current` */
     struct sync_eval eval;
 
     bool unsaved;        /* a save is running: the state of these deltas is not on disk */
@@ -165,7 +176,7 @@ uint64_t sync_deadline_us(const struct sync *s);
  *   - during a save and an evaluation, and with a barrier during training: the parameters are in use;
  *   - at the versions that a pending evaluation needs, and with a barrier at those that an accepted task needs. */
 bool sync_apply(const struct sync *s, uint32_t *fragment_p);
-/* A task can begin now: the caller calls sync_train_begin. */
+/* The next segment can begin now: the caller calls sync_train_begin. */
 bool sync_wants_training(const struct sync *s);
 /* An evaluation can begin now: the caller calls sync_eval_begin. */
 bool sync_wants_eval(const struct sync *s);
@@ -228,12 +239,29 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
 /* --- work --- */
 /* Returns whether the task is new and accepted; false for a duplicate. */
 bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us);
+/* The schedule of the run's rounds; config outlives `s`. */
+void sync_set_schedule(struct sync *s, const struct config *config);
+/* Begins the next segment, the first of a new round if none is in progress. */
 void sync_train_begin(struct sync *s, uint64_t now_us);
+/* Fills *segment with the steps and samples of the running segment. */
+void sync_segment_task(const struct sync *s, struct msg_assign *segment);
+/* The segment is trained. Afterwards the caller makes the deltas of the fragments that sync_is_sent names, and calls
+ * sync_work_ready. */
+void sync_segment_done(struct sync *s);
+/* The sync point of the fragment is the step that the round has reached. */
+bool sync_is_sent(const struct sync *s, uint32_t fragment);
+/* The last delta of the round is made at the step that the round has reached. */
+bool sync_is_last_sent(const struct sync *s);
+/* The round has passed the apply point of the fragment, or begins. */
+bool sync_is_applied(const struct sync *s, uint32_t fragment);
+/* Continues a round after a restart: `step` steps of `task` are done. Call sync_work_ready afterwards. */
+void sync_resume_round(struct sync *s, const struct msg_assign *task, uint32_t step);
 /* Training ended without a delta (fault, interruption): READY again, at the same versions. */
 void sync_train_abandon(struct sync *s, uint64_t now_us);
 /* A save starts; sync_saved ends it, also if it failed. During a save:
  *   - the last byte of each delta is held back: no delta is merged that this worker could not send again;
- *   - the parameters stay unchanged: no update is applied, no training begins, the state is not READY;
+ *   - the parameters stay unchanged: no update is applied, no training begins, the state is not READY. With overlap the
+ *     save has a copy of them, and the worker goes on;
  *   - fragments start one after the other, each when the measured rate should have sent those before it. The last byte
  *     of a fragment then does not queue behind the whole next one. */
 void sync_unsaved(struct sync *s, uint64_t now_us);
@@ -241,8 +269,8 @@ void sync_saved(struct sync *s, uint64_t now_us);
 /* Estimated microseconds until the bytes that may be sent before sync_saved are delivered. UINT64_MAX: no credit yet, a
  * fragment is partly sent, or no byte is held back. */
 uint64_t sync_held_back_us(const struct sync *s);
-/* Offers the payloads of a round, after training or restored after a restart. bytes[n_fragments] are their sizes; 0:
- * the fragment was merged or refused before. */
+/* Offers payloads of a round, at a sync point or restored after a restart. bytes[n_fragments] are their sizes; 0: none
+ * for this fragment now. */
 void sync_work_ready(struct sync *s, uint64_t round, const uint64_t *bytes, uint64_t now_us);
 void sync_on_credit(struct sync *s, const struct msg_credit *m, uint64_t now_us);
 /* True: the delta in flight is refused; the caller rolls it back. */

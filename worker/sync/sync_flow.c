@@ -168,7 +168,10 @@ static bool extends_window(const struct sync *s, const struct sync_fragment *f)
 /* When the fragment's next GET is due; UINT64_MAX: it needs none. */
 static uint64_t get_due(const struct sync *s, const struct sync_fragment *f, uint32_t open)
 {
-    if (f->complete || (s->state == WORKER_TRAINING && !s->async)) return UINT64_MAX;
+    if (f->complete || (s->state == WORKER_TRAINING && !s->async && !s->overlaps)) return UINT64_MAX;
+    /* With overlap: an update that does not exist before this worker's delta is not requested before it. */
+    bool later = s->overlaps && !s->async && s->round != SYNC_NO_ROUND && f->upload == SYNC_UPLOAD_NONE;
+    if (later && f->version >= f->target && !f->loading) return UINT64_MAX;
     if (!f->loading && !s->holds) return UINT64_MAX; /* snapshots first: updates need all fragments loaded */
     if (extends_window(s, f)) return 0;
     if (f->requested > f->have) return f->get_at;

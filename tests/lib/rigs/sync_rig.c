@@ -127,6 +127,7 @@ void sync_rig_train(uint64_t round, uint64_t version, uint64_t bytes)
     assert_true(sync_wants_training(&sync_rig.s));
     sync_train_begin(&sync_rig.s, sync_rig.now);
     assert_int_equal(sync_rig.s.state, WORKER_TRAINING);
+    sync_segment_done(&sync_rig.s);
     sync_work_ready(&sync_rig.s, round, sizes, sync_rig.now);
     assert_int_equal(sync_rig.s.state, WORKER_SENDING);
 }

@@ -114,7 +114,7 @@ static void worker_step(struct sim_worker *w)
         w->velocity[i] = 0.5f * w->velocity[i] + g;
         if (w->config.train.method != METHOD_DDP) w->theta[i] -= (float)lr * w->velocity[i];
     }
-    if (w->task.round == w->nan_round && w->step == 0) {
+    if (w->task.round == w->nan_round && w->step == 0 && !w->first_step) {
         w->theta[n / 2] = NAN;
         w->gradient[n / 2] = NAN;
         w->nan_round = UINT64_MAX;
@@ -180,19 +180,21 @@ static void worker_begin(struct sim_worker *w, enum outer_want want)
 {
     uint64_t now = sim_net_now(w->net);
     size_t bytes = w->layout.n_params * sizeof(float);
-    memcpy(w->anchor, outer_loop_params(w->loop), bytes);
-    memcpy(w->theta, w->anchor, bytes);
     w->life++; /* events of a revoked computation are void */
     if (want == OUTER_EVAL) {
         w->eval = *outer_loop_evaluation(w->loop);
+        memcpy(w->anchor, outer_loop_params(w->loop), bytes);
         sim_check_worker_evaluates(w->check, w->client, &w->eval, w->anchor);
         outer_loop_eval_begin(w->loop, now);
         w->busy = SIM_WORKER_EVALUATES;
         sim_net_at(w->net, now + w->eval_us, worker_computed, w, w->life);
         return;
     }
-    w->task = *outer_loop_assignment(w->loop);
     outer_loop_train_begin(w->loop, now);
+    w->task = *outer_loop_assignment(w->loop);
+    w->first_step = outer_loop_first_step(w->loop);
+    memcpy(w->anchor, outer_loop_params(w->loop), bytes);
+    memcpy(w->theta, w->anchor, bytes);
     w->busy = SIM_WORKER_TRAINS;
     w->step = 0;
     w->used = 0;

@@ -43,7 +43,7 @@ struct sim_worker {
     enum { SIM_WORKER_IDLE, SIM_WORKER_TRAINS, SIM_WORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;
-    uint32_t step;
+    uint32_t step, first_step; /* of the segment; steps of the round before it */
     uint64_t used; /* samples of the task used so far */
     double loss;
 

@@ -508,6 +508,7 @@ static void test_new_session_may_assign_last_round(void **state)
         assert_false(sync_on_assign(&sync_rig.s, &older, sync_rig.now));
         assert_true(sync_on_assign(&sync_rig.s, &m, sync_rig.now));
         sync_train_begin(&sync_rig.s, sync_rig.now);
+        sync_segment_done(&sync_rig.s);
         sync_work_ready(&sync_rig.s, 4, (uint64_t[]){1000}, sync_rig.now);
         sync_rig_update(0, 4, 4);
         assert_int_equal(sync_rig.s.last_round, 4);

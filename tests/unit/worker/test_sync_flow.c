@@ -108,6 +108,7 @@ static void test_object_in_transit_is_not_requested_again(void **state)
     }
     sync_rig_give(1, 7);
     sync_train_begin(&sync_rig.s, sync_rig.now);
+    sync_segment_done(&sync_rig.s);
     sync_work_ready(&sync_rig.s, 1, (uint64_t[]){bytes, bytes}, sync_rig.now);
     sync_rig_drain_all();
     sync_rig.now += 60 * S; /* a long upload: every deadline has passed */
@@ -317,6 +318,7 @@ static void test_last_byte_waits_for_saved_state(void **state)
     sync_saved(&sync_rig.s, sync_rig.now);
     sync_train_begin(&sync_rig.s, sync_rig.now);
     sync_unsaved(&sync_rig.s, sync_rig.now);
+    sync_segment_done(&sync_rig.s);
     sync_work_ready(&sync_rig.s, 4, (uint64_t[]){BYTES, 1}, sync_rig.now);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_OFFER], 2);
@@ -373,6 +375,7 @@ static void test_fragments_are_sent_in_turn_during_save(void **state)
         sync_train_begin(&sync_rig.s, sync_rig.now);
         uint64_t begun = sync_rig.now;
         sync_unsaved(&sync_rig.s, begun);
+        sync_segment_done(&sync_rig.s);
         sync_work_ready(&sync_rig.s, 4, (uint64_t[]){BYTES, BYTES}, begun);
         sync_rig_drain(n);
         sync_rig_credit(4, 0, 0, BYTES);
