@@ -158,6 +158,7 @@ struct msg_welcome {
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
     bool resume; /* the versions in JOIN are on this run's log: continue from them */
+    uint64_t assigned; /* barrier: round of this worker's open assignment, + 1; 0: none. ASSIGN repeats it */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
     struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot, to load otherwise; the worker may compute
                                                            version 0 from the layout and run.seed if the hash agrees */

@@ -86,6 +86,7 @@ static const struct field welcome[] = {
     U32(msg_welcome, worker_id),
     U32_IN(msg_welcome, heartbeat_ms, 1, UINT32_MAX),
     BOOL(msg_welcome, resume),
+    U64(msg_welcome, assigned),
     COUNT(msg_welcome, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_welcome, current, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_welcome, snapshot, n_fragments, version, LAYOUT_FRAGMENTS_MAX),

@@ -215,6 +215,17 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     return status;
 }
 
+/* The round, + 1, whose ASSIGN the worker will get again: one of its deltas is missing. 0: none. */
+static uint64_t assigned_round(const struct engine *e, const struct session *s)
+{
+    const struct round *r = &e->ledger.round;
+    const struct member *m = member_by_id(&r->members, s->member);
+    bool waited = false;
+    if (!m || !m->work.open || e->config.train.method == METHOD_ASYNC) return 0;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) waited = waited || m->work.parts[f].state == PART_WAITED;
+    return waited ? m->work.round + 1 : 0;
+}
+
 static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume)
 {
     const struct ledger *l = &e->ledger;
@@ -225,7 +236,8 @@ static void send_welcome(struct engine *e, const struct session *s, const struct
                                 .worker_id = s->member,
                                 .heartbeat_ms = ENGINE_HEARTBEAT_MS,
                                 .n_fragments = l->layout.n_fragments,
-                                .resume = resume}};
+                                .resume = resume,
+                                .assigned = assigned_round(e, s)}};
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
         m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};

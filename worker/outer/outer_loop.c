@@ -324,7 +324,7 @@ void outer_loop_train_begin(struct outer_loop *loop, uint64_t now_us)
     assert(!loop->save.running || loop->live);
     sync_segment_task(&loop->sync, &loop->segment);
     if (new_round && loop->reset_inner) outer_reset_inner_opt(loop);
-    outer_segment_begin(loop);
+    outer_segment_begin(loop, new_round);
     if (new_round)
         outer_anchor_all(loop);
     else if (loop->idle_us)

@@ -158,8 +158,8 @@ void outer_drop_deltas(struct outer_loop *loop);
 
 /* With train.overlap = H the first thing of a round is to send the delta of the round before. */
 void outer_send_at_start(struct outer_loop *loop, uint64_t now_us);
-/* A segment begins: adopts the updates whose apply points have been reached. */
-void outer_segment_begin(struct outer_loop *loop);
+/* A segment begins: adopts the updates whose apply points have been reached; in a new round all. */
+void outer_segment_begin(struct outer_loop *loop, bool new_round);
 /* A segment of the round ended with these results: adds them up. */
 void outer_segment_add(struct outer_loop *loop, const struct outer_result *result);
 /* A fragment's delta was made from the trained parameters. */

@@ -48,13 +48,13 @@ static void adopt(struct outer_loop *loop, uint32_t i)
     pool_run_if(loop->model.pool, a.n > GRAIN, adopt_share, &a);
 }
 
-void outer_segment_begin(struct outer_loop *loop)
+void outer_segment_begin(struct outer_loop *loop, bool new_round)
 {
     const struct sync *s = &loop->sync;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
-        if (!sync_is_applied(s, i)) continue;
-        if (!s->step) assert(!f->pending && !f->fb.pending);
+        if (!new_round && !sync_is_applied(s, i)) continue;
+        assert(!new_round || (!f->pending && !f->fb.pending));
         bool changed = loop->fresh || f->moved || !loop->live;
         if (loop->live && changed) adopt(loop, i);
         if (loop->base != loop->theta && changed)
@@ -62,7 +62,7 @@ void outer_segment_begin(struct outer_loop *loop)
         f->base_version = s->f[i].version;
         f->moved = false;
     }
-    if (!s->step) loop->fresh = false;
+    loop->fresh = loop->fresh && !new_round;
 }
 
 void outer_segment_add(struct outer_loop *loop, const struct outer_result *result)

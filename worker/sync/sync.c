@@ -47,6 +47,7 @@ static void end_round(struct sync *s)
 bool sync_is_behind(const struct sync *s)
 {
     if (!s->holds) return true;
+    if (s->expects_task && !s->has_task) return false; /* ASSIGN says which versions it needs */
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].version < (s->has_task ? s->task.versions[i] : s->f[i].target)) return true;
     return false;
@@ -88,7 +89,7 @@ void sync_drop_work(struct sync *s)
         s->f[i].passed = s->f[i].lost = false;
     }
     s->round = s->last_round = SYNC_NO_ROUND; /* the run may have lost the last round too (journal.sync) */
-    s->has_task = s->computing = false;
+    s->has_task = s->computing = s->expects_task = false;
     s->eval.pending = s->eval.running = s->eval.answer = false;
     s->state = WORKER_CATCHING_UP;
 }
@@ -143,7 +144,8 @@ enum sync_verdict sync_applied(struct sync *s, uint32_t fragment, uint64_t round
  * update belongs to each round. */
 static bool is_early(const struct sync *s, uint32_t fragment)
 {
-    if (!s->overlaps || s->async || s->round == SYNC_NO_ROUND) return false;
+    if (!s->overlaps || s->async) return false;
+    if (s->round == SYNC_NO_ROUND) return s->expects_task;
     return s->f[fragment].upload == SYNC_UPLOAD_NONE || s->f[fragment].version > s->current.versions[fragment];
 }
 
@@ -185,6 +187,7 @@ bool sync_on_assign(struct sync *s, const struct msg_assign *m, uint64_t now_us)
         if (!s->async && s->holds && s->f[i].version > m->versions[i]) return false;
     s->task = *m;
     s->has_task = true;
+    s->expects_task = false;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
     sync_settle(s); /* READY at exactly these versions, even if the log is longer */

@@ -127,6 +127,7 @@ struct sync {
     const struct config *config; /* borrowed, for the schedule; NULL: no overlap */
     bool overlaps;               /* train.overlap or train.stagger: training goes on during transfers and saves */
     bool computing;              /* a segment is being trained */
+    bool expects_task;           /* with overlap: ASSIGN of an open round will come; no update beyond its versions */
     struct msg_assign current;   /* the assignment of `round` */
     uint32_t step, segment;      /* its inner steps that are done, and those of the running segment */
     struct sync_points points[LAYOUT_FRAGMENTS_MAX]; /* of `current` */
@@ -252,7 +253,7 @@ void sync_segment_done(struct sync *s);
 bool sync_is_sent(const struct sync *s, uint32_t fragment);
 /* The last delta of the round is made at the step that the round has reached. */
 bool sync_is_last_sent(const struct sync *s);
-/* The round has passed the apply point of the fragment, or begins. */
+/* The round has reached the apply point of the fragment. */
 bool sync_is_applied(const struct sync *s, uint32_t fragment);
 /* Continues a round after a restart: `step` steps of `task` are done. Call sync_work_ready afterwards. */
 void sync_resume_round(struct sync *s, const struct msg_assign *task, uint32_t step);

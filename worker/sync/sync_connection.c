@@ -98,6 +98,9 @@ bool sync_on_welcome(struct sync *s, const struct msg_welcome *w, uint64_t now_u
     s->last_again = true;
     /* Tasks of the previous session are void: the coordinator may have lost them, and assigns again. */
     s->has_task = s->eval.pending = false;
+    uint64_t known = s->round != SYNC_NO_ROUND ? s->round : s->last_round;
+    s->expects_task =
+        resume && s->overlaps && !s->async && w->assigned && (known == SYNC_NO_ROUND || w->assigned > known + 1);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         assert(!resume || !s->f[i].loading);
         s->f[i].target = w->current[i].version;

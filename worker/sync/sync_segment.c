@@ -104,7 +104,7 @@ bool sync_is_last_sent(const struct sync *s)
 
 bool sync_is_applied(const struct sync *s, uint32_t fragment)
 {
-    return !s->step || s->points[fragment].applied <= s->step;
+    return s->points[fragment].applied <= s->step;
 }
 
 void sync_resume_round(struct sync *s, const struct msg_assign *task, uint32_t step)
