@@ -187,7 +187,7 @@ static uint64_t oldest_version(const struct atoll *a)
 
 uint64_t atoll_theta_hash(const struct atoll *a)
 {
-    return holds_params(a) ? layout_theta_hash(&a->layout, outer_loop_params(a->loop)) : 0;
+    return holds_params(a) ? layout_theta_hash(&a->layout, outer_loop_theta(a->loop)) : 0;
 }
 
 void atoll_get_info(struct atoll *a, struct atoll_info *info)

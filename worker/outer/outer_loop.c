@@ -291,6 +291,11 @@ const float *outer_loop_params(const struct outer_loop *loop)
     return loop->live && loop->sync.computing ? loop->live : loop->theta;
 }
 
+const float *outer_loop_theta(const struct outer_loop *loop)
+{
+    return loop->theta;
+}
+
 bool outer_loop_holds(const struct outer_loop *loop)
 {
     return loop->configured && loop->sync.holds;
@@ -373,7 +378,7 @@ void outer_loop_leave(struct outer_loop *loop, const char *text, uint64_t now_us
 {
     const struct sync *s = &loop->sync;
     outer_save_join(loop);
-    bool training = s->state == WORKER_TRAINING;
+    bool training = s->state == WORKER_TRAINING || (s->round != SYNC_NO_ROUND && !sync_all_sent(s));
     /* An abandoned step of ddp changed no state: it can be saved as the end of the previous round. */
     bool whole = !training || (loop->configured && loop->model.config->train.method == METHOD_DDP);
     uint64_t round = s->round != SYNC_NO_ROUND && !training ? s->round : s->last_round;

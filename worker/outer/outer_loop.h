@@ -159,6 +159,8 @@ uint32_t outer_loop_first_step(const struct outer_loop *loop);
 /* Theta [n_params] at the versions held; between train_begin and train_done with overlap: the parameters from which the
  * segment starts. NULL before the layout is known. Read-only. Updates change it: copy it when training begins. */
 const float *outer_loop_params(const struct outer_loop *loop);
+/* The run's parameters [n_params] at the versions held, also during training; NULL before the layout is known. */
+const float *outer_loop_theta(const struct outer_loop *loop);
 /* Every fragment is loaded, at a version of the run's log. */
 bool outer_loop_holds(const struct outer_loop *loop);
 uint64_t outer_loop_version(const struct outer_loop *loop, uint32_t fragment);

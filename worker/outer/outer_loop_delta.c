@@ -284,8 +284,11 @@ static enum status send_deltas(struct outer_loop *loop, const float *values, uin
 void outer_send_at_start(struct outer_loop *loop, uint64_t now_us)
 {
     assert(loop->live && !loop->sync.step);
-    if (send_deltas(loop, loop->live, now_us) == STATUS_OK) return;
-    sync_fail(&loop->sync, "cannot encode the deltas of the last round");
+    enum status status = send_deltas(loop, loop->live, now_us);
+    if (status == STATUS_NONFINITE)
+        handle_nonfinite(loop, loop->sync.round, now_us);
+    else if (status != STATUS_OK)
+        sync_fail(&loop->sync, "cannot encode the deltas of the last round");
 }
 
 enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_result *result, uint64_t now_us)
@@ -294,6 +297,9 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
     assert(loop->sync.round != SYNC_NO_ROUND && (!loop->save.running || loop->live));
     uint64_t round = loop->sync.round, started = outer_stopwatch(loop);
     enum status status = result->loss_unknown || isfinite(result->loss_sum) ? STATUS_OK : STATUS_NONFINITE;
+    /* What is not sent now is trained on, and sent later. */
+    bool finite = !loop->live || delta_host_finite(loop->model.pool, result->values, loop->n_params);
+    if (!finite) status = STATUS_NONFINITE;
     if (status == STATUS_OK) {
         outer_segment_add(loop, result);
         sync_segment_done(&loop->sync);

@@ -32,7 +32,7 @@ struct outer_fragment {
     uint32_t payload_crc;
     float norm;
     uint64_t base_version;
-    bool moved; /* theta changed, and the trained parameters have not adopted it */
+    bool moved; /* a delta was sent or theta changed, and the trained parameters have not adopted theta since */
 
     uint8_t *object;                            /* [object_cap]: the update being assembled */
     size_t object_cap, object_max;              /* cap grows up to max with the number of relayed deltas */

@@ -315,9 +315,9 @@ void outer_restore(struct outer_loop *loop, uint64_t now_us)
                 }
                 sync_configured(&loop->sync, loop->async, loop->n_fragments, versions, now_us);
                 if (s->in_round) sync_resume_round(&loop->sync, &s->task, s->step);
-                if (pending)
+                if (pending || s->in_round)
                     sync_work_ready(&loop->sync, s->round, bytes, now_us);
-                else if (!s->in_round)
+                else
                     loop->sync.last_round = s->round;
                 log_info("loaded the saved state after round %" PRIu64 " (version %" PRIu64 "%s)", s->round + 1,
                          versions[0], pending ? ", delta not yet merged" : "");

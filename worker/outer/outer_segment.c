@@ -81,7 +81,8 @@ void outer_segment_add(struct outer_loop *loop, const struct outer_result *resul
 
 void outer_segment_sent(struct outer_loop *loop, uint32_t fragment)
 {
-    const struct outer_fragment *f = &loop->f[fragment];
+    struct outer_fragment *f = &loop->f[fragment];
+    f->moved = true; /* merged or refused, the sent change leaves the trained parameters at the apply point */
     if (!loop->live || loop->rule != APPLY_CORRECT) return;
     pool_copy(loop->model.pool, loop->base + f->offset, loop->live + f->offset, f->count * sizeof(float));
 }

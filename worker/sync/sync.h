@@ -251,8 +251,9 @@ void sync_segment_task(const struct sync *s, struct msg_assign *segment);
 void sync_segment_done(struct sync *s);
 /* The sync point of the fragment is the step that the round has reached. */
 bool sync_is_sent(const struct sync *s, uint32_t fragment);
-/* The last delta of the round is made at the step that the round has reached. */
+/* The last delta of the round is made at the step that the round has reached; all of them are made. */
 bool sync_is_last_sent(const struct sync *s);
+bool sync_all_sent(const struct sync *s);
 /* The round has reached the apply point of the fragment. */
 bool sync_is_applied(const struct sync *s, uint32_t fragment);
 /* Continues a round after a restart: `step` steps of `task` are done. Call sync_work_ready afterwards. */

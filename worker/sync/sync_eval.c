@@ -44,9 +44,7 @@ void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
     /* With a barrier, evaluations run between rounds: a task at older versions missed its round. */
     for (uint32_t i = 0; i < s->n_fragments && s->has_task && !s->async; i++)
         s->has_task = s->task.versions[i] >= m->versions[i];
-    bool versions_passed = s->round != SYNC_NO_ROUND && s->state == WORKER_TRAINING;
-    for (uint32_t i = 0; i < s->n_fragments && s->overlaps && !s->async && versions_passed; i++)
-        versions_passed = m->versions[i] <= s->current.versions[i]; /* newer ones are reached at the end of the round */
+    bool versions_passed = s->state == WORKER_TRAINING && !s->overlaps; /* with overlap: after this segment */
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         versions_passed = versions_passed || (s->holds && s->f[i].version > m->versions[i]);
         if (s->f[i].target < m->versions[i]) s->f[i].target = m->versions[i];
@@ -58,7 +56,7 @@ void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
 bool sync_wants_eval(const struct sync *s)
 {
     if (s->phase == SYNC_STOPPED || !s->eval.pending || !s->holds || s->computing) return false;
-    if (s->state == WORKER_TRAINING || s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED) return false;
+    if (s->state == WORKER_EVALUATING || s->state == WORKER_FINISHED) return false;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->f[i].version != s->eval.task.versions[i]) return false;
     return true;
@@ -68,7 +66,7 @@ void sync_eval_begin(struct sync *s, uint64_t now_us)
 {
     (void)now_us;
     assert(s->eval.pending && !s->eval.running && s->holds);
-    assert(s->state != WORKER_TRAINING && s->state != WORKER_EVALUATING && s->state != WORKER_FINISHED);
+    assert(!s->computing && s->state != WORKER_EVALUATING && s->state != WORKER_FINISHED);
     s->eval.pending = false;
     s->eval.running = true;
     s->state = WORKER_EVALUATING;

@@ -94,12 +94,22 @@ bool sync_is_sent(const struct sync *s, uint32_t fragment)
     return s->points[fragment].sent == s->step;
 }
 
-bool sync_is_last_sent(const struct sync *s)
+static uint32_t last_sent(const struct sync *s)
 {
     uint32_t last = 0;
     for (uint32_t i = 0; i < s->n_fragments; i++)
         if (s->points[i].sent > last) last = s->points[i].sent;
-    return last == s->step;
+    return last;
+}
+
+bool sync_is_last_sent(const struct sync *s)
+{
+    return last_sent(s) == s->step;
+}
+
+bool sync_all_sent(const struct sync *s)
+{
+    return last_sent(s) <= s->step;
 }
 
 bool sync_is_applied(const struct sync *s, uint32_t fragment)
@@ -111,7 +121,6 @@ void sync_resume_round(struct sync *s, const struct msg_assign *task, uint32_t s
 {
     start_round(s, task, step);
     s->state = WORKER_TRAINING;
-    sync_settle(s);
 }
 
 void sync_train_abandon(struct sync *s, uint64_t now_us)

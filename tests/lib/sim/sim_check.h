@@ -85,9 +85,10 @@ void sim_check_worker_started(struct sim_check *c, int client);
 struct sim_check_mark *sim_check_worker_saved(struct sim_check *c, int client);
 void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_check_mark *mark);
 void sim_check_mark_free(struct sim_check *c, struct sim_check_mark *mark);
-/* All steps of `task` are done: from anchor [n_params] to values [n_params]; with ddp, values is the gradient. */
-void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, const float *anchor,
-                              const float *values);
+/* `step` steps of the round's assignment are done. The fragments whose sync point this is are sent: anchor [n_params]
+ * holds their base, values [n_params] the trained parameters; with ddp, values is the gradient. */
+void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, uint32_t step,
+                              const float *anchor, const float *values);
 void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta);
 /* Call it after every action of a worker. */
 void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, enum outer_want want, uint64_t now_us);

@@ -79,7 +79,7 @@ struct check_worker {
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded; the checker saw neither merge nor refusal */
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
     bool outlier[CHECK_FRAGMENTS];                      /* that REJECT dropped the residual, too */
-    int64_t remembers;                                  /* the last round in the worker's memory; -1: none */
+    int64_t remembers[CHECK_FRAGMENTS]; /* by fragment, the last round in the worker's memory; -1: none */
     uint64_t welcomed;                                  /* session of the last WELCOME received */
     uint64_t given;                                     /* session of the last WELCOME sent to the worker */
     struct check_own own[CHECK_FRAGMENTS];
@@ -90,7 +90,7 @@ struct check_worker {
 };
 
 struct sim_check_mark {
-    int64_t remembers, refused[CHECK_FRAGMENTS];
+    int64_t remembers[CHECK_FRAGMENTS], refused[CHECK_FRAGMENTS];
     bool outlier[CHECK_FRAGMENTS];
     float *residual[CHECK_FRAGMENTS];
     bool feedback_pending[CHECK_FRAGMENTS];

@@ -5,6 +5,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/config/codec_choice.h"
+#include "common/config/sync_points.h"
 #include "tests/lib/sim/sim_check_impl.h"
 
 /* ---- error feedback ---------------------------------------------------------------------------------------------- */
@@ -12,7 +13,7 @@
 enum status check_worker_init(struct sim_check *c, struct check_worker *w)
 {
     w->id = UINT32_MAX;
-    w->remembers = -1;
+    for (uint32_t f = 0; f < CHECK_FRAGMENTS; f++) w->remembers[f] = -1;
     bool keep = config_error_feedback(&c->config, c->config.codec.up);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++)
         TRY(feedback_init(&w->feedback[f], check_count(c, f), codec_feedback_decay(c->logs[f].up), keep));
@@ -30,9 +31,8 @@ void check_worker_reset(struct sim_check *c, int client)
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         feedback_reset(&w->feedback[f]);
         w->pending[f] = NULL;
-        w->refused[f] = -1;
+        w->refused[f] = w->remembers[f] = -1;
     }
-    w->remembers = -1;
 }
 
 /* The run merged a delta that this worker does not remember: it restarted from an older state. */
@@ -41,7 +41,7 @@ static bool forgot(const struct sim_check *c, const struct check_worker *w, uint
     const struct check_log *log = &c->logs[f];
     for (size_t v = base < log->n ? base + 1 : log->n; v-- > 1;)
         for (uint32_t i = 0; i < log->versions[v].n_named; i++)
-            if (log->versions[v].named[i].id == w->id && (int64_t)log->versions[v].named[i].round > w->remembers)
+            if (log->versions[v].named[i].id == w->id && (int64_t)log->versions[v].named[i].round > w->remembers[f])
                 return true;
     return false;
 }
@@ -72,7 +72,7 @@ struct sim_check_mark *sim_check_worker_saved(struct sim_check *c, int client)
     const struct check_worker *w = &c->workers[client];
     struct sim_check_mark *mark = mem_alloc(1, sizeof(*mark));
     assert(mark);
-    mark->remembers = w->remembers;
+    memcpy(mark->remembers, w->remembers, sizeof mark->remembers);
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         mark->feedback_pending[f] = w->feedback[f].pending;
         mark->pending[f] = w->pending[f];
@@ -104,7 +104,7 @@ void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_c
         w->outlier[f] = mark->outlier[f];
         if (mark->residual[f]) memcpy(w->feedback[f].residual, mark->residual[f], check_count(c, f) * sizeof(float));
     }
-    w->remembers = mark->remembers;
+    memcpy(w->remembers, mark->remembers, sizeof w->remembers);
     c->counts.resumed++;
 }
 
@@ -133,10 +133,13 @@ void check_deltas_free(struct sim_check *c)
     c->deltas = NULL;
 }
 
-/* Returns the version of fragment f with these values, newest first; -1: none. */
-static int64_t version_of(struct sim_check *c, uint32_t f, const float *theta)
+/* Returns the version of fragment f with these values: the assigned one if it has them, since an update of zeros changes
+ * none, otherwise the newest; -1: none. */
+static int64_t version_of(struct sim_check *c, uint32_t f, const float *theta, uint64_t assigned)
 {
     uint64_t hash = hash_floats(NULL, theta, check_count(c, f));
+    const struct check_version *expected = check_version_at(c, f, assigned);
+    if (expected && expected->hash == hash) return (int64_t)assigned;
     for (size_t v = c->logs[f].n; v-- > 0;)
         if (c->logs[f].versions[v].hash == hash) return (int64_t)v;
     return -1;
@@ -150,7 +153,7 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     struct check_delta *d = mem_alloc(1, sizeof(*d));
     float *x = mem_alloc(n, sizeof(float));
     assert(d && x);
-    int64_t base = version_of(c, f, anchor);
+    int64_t base = version_of(c, f, anchor, task->versions[f]);
     if (base < 0 && c->behind) base = (int64_t)task->versions[f]; /* the coordinator lost that version */
     if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
         sim_check_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
@@ -178,17 +181,20 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     mem_free(x);
 }
 
-void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, const float *anchor,
-                              const float *values)
+void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_assign *task, uint32_t step,
+                              const float *anchor, const float *values)
 {
+    const struct config *config = &c->config;
+    bool last = sync_points_last(config, task->step0, task->step_rate, task->steps);
     c->moved_us = c->now_us;
     for (size_t i = 0; i < c->layout.n_params; i++)
         if (!isfinite(values[i])) return; /* must not be sent: an offer of this delta will not be found */
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         uint64_t offset = c->layout.fragments[f].offset;
+        if (sync_points_of(config, f, c->layout.n_fragments, task->steps, last).sent != step) continue;
         make_delta(c, client, task, f, anchor + offset, values + offset);
+        c->workers[client].remembers[f] = (int64_t)task->round;
     }
-    c->workers[client].remembers = (int64_t)task->round;
 }
 
 void sim_check_worker_evaluates(struct sim_check *c, int client, const struct msg_eval *task, const float *theta)
@@ -206,7 +212,7 @@ void sim_check_worker_evaluates(struct sim_check *c, int client, const struct ms
 void sim_check_worker(struct sim_check *c, int client, struct outer_loop *loop, enum outer_want want, uint64_t now_us)
 {
     struct check_worker *w = &c->workers[client];
-    const float *theta = outer_loop_params(loop);
+    const float *theta = outer_loop_theta(loop);
     c->now_us = now_us;
     c->counts.checks++;
     uint8_t state = outer_loop_heartbeat(loop)->beat.state; /* DONE may arrive while theta loads */

@@ -43,6 +43,14 @@ void sim_disk_save_begin(void *ctx, const struct saved_state *state, const struc
         save_over(d, d->save.number);
 }
 
+void sim_disk_mark_again(struct sim_disk *d)
+{
+    struct sim_disk_file *file = d->save.file.data ? &d->save.file : &d->files[0];
+    if (!file->data) return;
+    sim_check_mark_free(d->check, file->mark);
+    file->mark = sim_check_worker_saved(d->check, d->client);
+}
+
 enum status sim_disk_save_poll(void *ctx, bool wait, struct err *err)
 {
     struct sim_disk *d = ctx;

@@ -40,6 +40,8 @@ struct sim_disk {
 
 /* Callbacks of struct outer_setup; ctx is the disk. */
 void sim_disk_save_begin(void *ctx, const struct saved_state *state, const struct outer_part *body, size_t n);
+/* The checker learns of the deltas of the newest save after it began. */
+void sim_disk_mark_again(struct sim_disk *d);
 enum status sim_disk_save_poll(void *ctx, bool wait, struct err *err);
 enum status sim_disk_load(void *ctx, int age, const uint8_t **data_p, size_t *size_p, struct err *err);
 void sim_disk_release(void *ctx, const uint8_t *data, size_t size);

@@ -56,6 +56,18 @@ static bool plan_codecs(struct plan *p)
     return is_special;
 }
 
+/* In half of the runs, training goes on during transfers; draws from a separate sequence. */
+static void plan_overlap(struct plan *p, unsigned every)
+{
+    static const char *const rules[] = {"correct", "mix:0.5", "mix:0", "mix:1"};
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 11, 0);
+    unsigned tau = (unsigned)((r >> 8) % (every + 1));
+    if (r & 1) return;
+    set(p, "train.overlap=%u", tau);
+    if (r & 2) set(p, "train.stagger=on");
+    if (tau) set(p, "train.apply=%s", rules[r & 4 ? 0 : (r >> 16) % 4]);
+}
+
 static void plan_method(struct plan *p)
 {
     static const char *const methods[] = {"diloco", "local-sgd", "local-sgd", "async", "async", "ddp"};
@@ -71,6 +83,7 @@ static void plan_method(struct plan *p)
         unsigned every = 1 + (unsigned)draw(p, 5), rounds = 3 + (unsigned)draw(p, 6);
         set(p, "train.sync_every=%u", every);
         set(p, "train.max_steps=%u", every * rounds - (unsigned)draw(p, every));
+        plan_overlap(p, every);
         special = plan_codecs(p);
         set(p, "journal.sync=update");
     }

@@ -7,6 +7,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/config/sync_points.h"
 #include "gpu/device.h"
 
 /* Large enough for any message of the toy model. */
@@ -135,7 +136,7 @@ static void worker_delta(struct sim_worker *w)
         .loss_sum = w->loss,
         .compute_us = w->step * w->step_us,
     };
-    sim_check_worker_trained(w->check, w->client, &w->task, w->anchor, w->theta);
+    sim_check_worker_trained(w->check, w->client, &w->whole, w->first_step + w->step, w->anchor, w->theta);
     enum status status = outer_loop_train_done(w->loop, &result, sim_net_now(w->net));
     if (status != STATUS_OK && status != STATUS_NONFINITE && outer_loop_want(w->loop) != OUTER_FAILED)
         sim_check_fail(w->check, "worker-%d: train_done returns %s but the loop continues", w->client,
@@ -176,6 +177,20 @@ static void worker_computed(void *ctx, uint64_t life)
     worker_poll(w);
 }
 
+/* The base of each fragment's next delta is theta at its last apply point, or at the start of the round. */
+static void take_anchor(struct sim_worker *w, bool new_round)
+{
+    const struct config *c = &w->config;
+    const float *theta = outer_loop_theta(w->loop);
+    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
+        const struct fragment *frag = &w->layout.fragments[f];
+        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
+        if (!new_round && p.applied > w->first_step) continue;
+        memcpy(w->anchor + frag->offset, theta + frag->offset, frag->count * sizeof(float));
+    }
+}
+
 static void worker_begin(struct sim_worker *w, enum outer_want want)
 {
     uint64_t now = sim_net_now(w->net);
@@ -190,11 +205,18 @@ static void worker_begin(struct sim_worker *w, enum outer_want want)
         sim_net_at(w->net, now + w->eval_us, worker_computed, w, w->life);
         return;
     }
+    bool new_round = outer_loop_heartbeat(w->loop)->beat.state == WORKER_READY;
+    w->whole = *outer_loop_assignment(w->loop);
+    uint64_t saves = w->disk.save.count;
     outer_loop_train_begin(w->loop, now);
     w->task = *outer_loop_assignment(w->loop);
     w->first_step = outer_loop_first_step(w->loop);
-    memcpy(w->anchor, outer_loop_params(w->loop), bytes);
-    memcpy(w->theta, w->anchor, bytes);
+    take_anchor(w, new_round || !w->in_round);
+    w->in_round = true;
+    memcpy(w->theta, outer_loop_params(w->loop), bytes);
+    if (new_round && outer_loop_want(w->loop) == OUTER_TRAIN)
+        sim_check_worker_trained(w->check, w->client, &w->whole, 0, w->anchor, w->theta);
+    if (w->disk.save.count != saves) sim_disk_mark_again(&w->disk);
     w->busy = SIM_WORKER_TRAINS;
     w->step = 0;
     w->used = 0;
@@ -311,6 +333,7 @@ static void worker_unload(struct sim_worker *w)
     w->theta = w->anchor = w->velocity = NULL;
     w->gradient = NULL;
     w->busy = SIM_WORKER_IDLE;
+    w->in_round = false;
 }
 
 void sim_worker_finish(struct sim_worker *w)

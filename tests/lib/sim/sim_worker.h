@@ -43,8 +43,10 @@ struct sim_worker {
     enum { SIM_WORKER_IDLE, SIM_WORKER_TRAINS, SIM_WORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;
+    struct msg_assign whole;   /* the assignment of which `task` is a segment */
+    bool in_round;             /* `whole` is of this process */
     uint32_t step, first_step; /* of the segment; steps of the round before it */
-    uint64_t used; /* samples of the task used so far */
+    uint64_t used;             /* samples of the task used so far */
     double loss;
 
     struct sim_disk disk;
