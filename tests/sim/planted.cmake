@@ -89,7 +89,7 @@ atoll_planted(refused_delta_lost worker/outer/outer_loop.c
     "outer_rollback(loop, m->fragment);"
     "feedback_commit(&loop->f[m->fragment].fb); loop->f[m->fragment].pending = false;")
 atoll_planted(ready_before_state_is_saved worker/sync/sync.c
-    "sync_is_behind(s) || (s->unsaved && !s->overlaps) ?"
+    "sync_is_behind(s) || saving ?"
     "sync_is_behind(s) ?")
 atoll_planted(nonfinite_delta_sent worker/outer/outer_loop_delta.c
     "if (!delta_host_finite(loop->model.pool, values, loop->n_params)) return STATUS_NONFINITE;"
@@ -121,5 +121,25 @@ atoll_planted(assignment_never_repeated coordinator/engine/engine_presence.c
     "engine_send_assign(" "if (0) engine_send_assign(")
 atoll_planted(offer_never_repeated worker/sync/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
+
+# --- overlap and staggered fragments
+atoll_planted(update_adopted_before_its_point worker/outer/outer_segment.c
+    "if (!new_round && !sync_is_applied(s, i)) continue;"
+    "(void)new_round;")
+atoll_planted(steps_after_sync_point_lost worker/outer/outer_segment.c
+    "theta + (live - (double)a->base[at])"
+    "theta")
+atoll_planted(mixed_with_wrong_weight worker/outer/outer_segment.c
+    "a->alpha * live + (1 - a->alpha) * theta"
+    "(1 - a->alpha) * live + a->alpha * theta / 2")
+atoll_planted(sync_point_missed worker/sync/sync_segment.c
+    "if (p->sent > s->step && p->sent < next) next = p->sent;"
+    "")
+atoll_planted(base_moves_before_sync_point worker/sync/sync.c
+    "if (s->round == SYNC_NO_ROUND) return s->expects_task;"
+    "if (s->round == SYNC_NO_ROUND) return false;")
+atoll_planted(round_resumed_at_its_start worker/outer/outer_save.c
+    "sync_resume_round(&loop->sync, &s->task, s->step)"
+    "sync_resume_round(&loop->sync, &s->task, s->step / 2)")
 
 atoll_planted_test(sim)

@@ -271,11 +271,13 @@ static enum status send_deltas(struct outer_loop *loop, const float *values, uin
     if (any) {
         loop->form = form_of(loop);
         TRY(encode_all(loop, values));
-        bool last = sync_is_last_sent(&loop->sync);
+        /* Earlier deltas of a round can be computed again from the state of the round before, if there is one. */
+        bool first = loop->save.saved_round == SYNC_NO_ROUND && !loop->save.running && !loop->async;
+        bool saves = sync_is_last_sent(&loop->sync) || first;
         outer_segment_report(loop);
         for (uint32_t i = 0; i < loop->n_fragments; i++)
             if (sync_is_sent(&loop->sync, i)) bytes[i] = loop->f[i].payload_size;
-        if (last && outer_save_due(loop, round)) outer_save_begin(loop, round, now_us);
+        if (saves && outer_save_due(loop, round)) outer_save_begin(loop, round, now_us);
     }
     sync_work_ready(&loop->sync, round, bytes, now_us);
     return STATUS_OK;

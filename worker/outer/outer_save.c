@@ -48,7 +48,7 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
     s->has_residual = loop->feedback;
     s->has_live = loop->live != NULL;
     s->has_base = s->has_live && loop->base != loop->theta;
-    s->in_round = loop->sync.round != SYNC_NO_ROUND;
+    s->in_round = loop->sync.round == round;
     if (s->in_round) {
         s->task = loop->sync.current;
         s->step = loop->sync.step;
@@ -198,12 +198,12 @@ void outer_save_join(struct outer_loop *loop)
 static bool holds_refused_delta(const struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
-    if (loop->async || loop->saved.round != loop->save.saved_round || s->round != SYNC_NO_ROUND || !s->holds)
-        return false;
+    if (loop->saved.round != loop->save.saved_round || s->round != SYNC_NO_ROUND || !s->holds) return false;
+    if (loop->async && (!s->last_again || s->last_round != loop->saved.round)) return false;
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         const struct saved_fragment *saved = &loop->saved.f[i];
         bool passed = saved->base_version != s->f[i].version || s->f[i].have; /* the fragment's round has closed */
-        if (saved->payload_size && !passed) return true;
+        if (saved->payload_size && (loop->async || !passed)) return true;
     }
     return false;
 }

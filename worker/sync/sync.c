@@ -78,8 +78,10 @@ void sync_settle(struct sync *s)
         return;
     }
     if (in_round) end_round(s);
-    /* A worker that is READY gets a task, and must not restart from an older state after that. */
-    s->state = sync_is_behind(s) || (s->unsaved && !s->overlaps) ? WORKER_CATCHING_UP : WORKER_READY;
+    /* A worker that is READY gets a task, and must not restart from an older state after that. With overlap it may have
+     * its task before. */
+    bool saving = s->unsaved && !(s->overlaps && s->has_task);
+    s->state = sync_is_behind(s) || saving ? WORKER_CATCHING_UP : WORKER_READY;
 }
 
 void sync_drop_work(struct sync *s)

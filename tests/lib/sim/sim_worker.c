@@ -65,7 +65,8 @@ static enum status worker_on_config(void *ctx, const struct msg_config *m, struc
     w->anchor = mem_alloc(n, sizeof(float));
     w->velocity = mem_alloc(n, sizeof(float));
     w->gradient = mem_alloc(n, sizeof(double));
-    if (!w->theta || !w->anchor || !w->velocity || !w->gradient) return STATUS_NOMEM;
+    w->sent = mem_alloc(n, sizeof(float));
+    if (!w->theta || !w->anchor || !w->velocity || !w->gradient || !w->sent) return STATUS_NOMEM;
     bool lossless = w->config.train.method == METHOD_DDP || codec_spec_lossless(w->config.codec.up);
     if (w->client % 2 && !lossless) TRY(device_open("cpu", 1, &w->device, err));
     *model = (struct outer_model){
@@ -123,6 +124,68 @@ static void worker_step(struct sim_worker *w)
     w->step++;
 }
 
+/* The parameters that a segment starts from follow from those that the last one ended with (w->theta), from what was
+ * sent, and from the run's: train.apply (common/config/sync_points.h). */
+static void check_start(struct sim_worker *w, bool new_round)
+{
+    const struct config *c = &w->config;
+    const float *theta = outer_loop_theta(w->loop), *live = outer_loop_params(w->loop);
+    enum apply_rule rule;
+    double alpha;
+    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    if (c->train.method == METHOD_ASYNC) return; /* adopts updates of others, too */
+    if (new_round && !w->follows) memset(w->is_sent, 0, sizeof w->is_sent);
+    bool known = w->follows;
+    w->follows = w->follows || new_round;
+    if (!known || theta == live || !apply_rule_parse(c->train.apply, &rule, &alpha)) return;
+    for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
+        const struct fragment *frag = &w->layout.fragments[f];
+        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
+        bool applied = w->is_sent[f] && (new_round || p.applied <= w->first_step);
+        for (uint64_t i = frag->offset; i < frag->offset + frag->count; i++) {
+            double now = (double)w->theta[i], want = now;
+            if (applied && rule == APPLY_REPLACE) want = (double)theta[i];
+            if (applied && rule == APPLY_CORRECT) want = (double)theta[i] + (now - (double)w->sent[i]);
+            if (applied && rule == APPLY_MIX) want = alpha * now + (1 - alpha) * (double)theta[i];
+            if ((float)want == live[i]) continue;
+            sim_check_fail(w->check,
+                           "worker-%d: step %u of round %llu does not start from the parameters that follow "
+                           "from train.apply (fragment %u)",
+                           w->client, w->first_step, (unsigned long long)w->whole.round, f);
+            return;
+        }
+        if (applied) w->is_sent[f] = false;
+    }
+}
+
+/* Notes what is sent after `step` steps of the round. */
+static void note_sent(struct sim_worker *w, uint32_t step, const float *values)
+{
+    const struct config *c = &w->config;
+    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
+        const struct fragment *frag = &w->layout.fragments[f];
+        if (sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last).sent != step) continue;
+        memcpy(w->sent + frag->offset, values + frag->offset, frag->count * sizeof(float));
+        w->is_sent[f] = true;
+    }
+    sim_check_worker_trained(w->check, w->client, &w->whole, step, w->anchor, values);
+}
+
+/* The base of each fragment's next delta is theta at its last apply point, or at the start of the round. */
+static void take_anchor(struct sim_worker *w, bool new_round)
+{
+    const struct config *c = &w->config;
+    const float *theta = outer_loop_theta(w->loop);
+    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
+        const struct fragment *frag = &w->layout.fragments[f];
+        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
+        if (!new_round && p.applied > w->first_step) continue;
+        memcpy(w->anchor + frag->offset, theta + frag->offset, frag->count * sizeof(float));
+    }
+}
+
 static void worker_delta(struct sim_worker *w)
 {
     size_t n = w->layout.n_params;
@@ -136,7 +199,7 @@ static void worker_delta(struct sim_worker *w)
         .loss_sum = w->loss,
         .compute_us = w->step * w->step_us,
     };
-    sim_check_worker_trained(w->check, w->client, &w->whole, w->first_step + w->step, w->anchor, w->theta);
+    note_sent(w, w->first_step + w->step, w->theta);
     enum status status = outer_loop_train_done(w->loop, &result, sim_net_now(w->net));
     if (status != STATUS_OK && status != STATUS_NONFINITE && outer_loop_want(w->loop) != OUTER_FAILED)
         sim_check_fail(w->check, "worker-%d: train_done returns %s but the loop continues", w->client,
@@ -177,20 +240,6 @@ static void worker_computed(void *ctx, uint64_t life)
     worker_poll(w);
 }
 
-/* The base of each fragment's next delta is theta at its last apply point, or at the start of the round. */
-static void take_anchor(struct sim_worker *w, bool new_round)
-{
-    const struct config *c = &w->config;
-    const float *theta = outer_loop_theta(w->loop);
-    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
-    for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
-        const struct fragment *frag = &w->layout.fragments[f];
-        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
-        if (!new_round && p.applied > w->first_step) continue;
-        memcpy(w->anchor + frag->offset, theta + frag->offset, frag->count * sizeof(float));
-    }
-}
-
 static void worker_begin(struct sim_worker *w, enum outer_want want)
 {
     uint64_t now = sim_net_now(w->net);
@@ -211,11 +260,11 @@ static void worker_begin(struct sim_worker *w, enum outer_want want)
     outer_loop_train_begin(w->loop, now);
     w->task = *outer_loop_assignment(w->loop);
     w->first_step = outer_loop_first_step(w->loop);
+    check_start(w, new_round);
     take_anchor(w, new_round || !w->in_round);
     w->in_round = true;
     memcpy(w->theta, outer_loop_params(w->loop), bytes);
-    if (new_round && outer_loop_want(w->loop) == OUTER_TRAIN)
-        sim_check_worker_trained(w->check, w->client, &w->whole, 0, w->anchor, w->theta);
+    if (new_round && outer_loop_want(w->loop) == OUTER_TRAIN) note_sent(w, 0, w->theta);
     if (w->disk.save.count != saves) sim_disk_mark_again(&w->disk);
     w->busy = SIM_WORKER_TRAINS;
     w->step = 0;
@@ -281,6 +330,7 @@ static void worker_poll(struct sim_worker *w)
     enum outer_want want = outer_loop_want(w->loop);
     if (w->busy == SIM_WORKER_TRAINS && want != OUTER_TRAIN) w->busy = SIM_WORKER_IDLE; /* revoked */
     if (w->busy == SIM_WORKER_EVALUATES && want != OUTER_EVAL) w->busy = SIM_WORKER_IDLE;
+    if (outer_loop_heartbeat(w->loop)->beat.state == WORKER_CATCHING_UP) w->follows = false; /* it may have lost all */
     sim_check_worker(w->check, w->client, w->loop, want, now);
     if (want == OUTER_DONE || want == OUTER_FAILED) {
         worker_exit(w, want);
@@ -330,10 +380,12 @@ static void worker_unload(struct sim_worker *w)
     mem_free(w->anchor);
     mem_free(w->velocity);
     mem_free(w->gradient);
+    mem_free(w->sent);
+    w->sent = NULL;
     w->theta = w->anchor = w->velocity = NULL;
     w->gradient = NULL;
     w->busy = SIM_WORKER_IDLE;
-    w->in_round = false;
+    w->in_round = w->follows = false;
 }
 
 void sim_worker_finish(struct sim_worker *w)

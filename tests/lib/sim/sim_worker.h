@@ -43,10 +43,13 @@ struct sim_worker {
     enum { SIM_WORKER_IDLE, SIM_WORKER_TRAINS, SIM_WORKER_EVALUATES } busy;
     struct msg_assign task;
     struct msg_eval eval;
-    struct msg_assign whole;   /* the assignment of which `task` is a segment */
-    bool in_round;             /* `whole` is of this process */
-    uint32_t step, first_step; /* of the segment; steps of the round before it */
-    uint64_t used;             /* samples of the task used so far */
+    struct msg_assign whole; /* the assignment of which `task` is a segment */
+    bool in_round;           /* `whole`, sent and is_sent are of this process */
+    float *sent;             /* [n_params], with overlap: the trained parameters at the latest sync points */
+    bool follows; /* this process began a round, and has kept its parameters since: `sent` and is_sent are known */
+    bool is_sent[LAYOUT_FRAGMENTS_MAX]; /* sent since the last apply point */
+    uint32_t step, first_step;          /* of the segment; steps of the round before it */
+    uint64_t used;                      /* samples of the task used so far */
     double loss;
 
     struct sim_disk disk;
