@@ -66,7 +66,8 @@ static enum status worker_on_config(void *ctx, const struct msg_config *m, struc
     w->velocity = mem_alloc(n, sizeof(float));
     w->gradient = mem_alloc(n, sizeof(double));
     w->sent = mem_alloc(n, sizeof(float));
-    if (!w->theta || !w->anchor || !w->velocity || !w->gradient || !w->sent) return STATUS_NOMEM;
+    w->evaluated = mem_alloc(n, sizeof(float));
+    if (!w->theta || !w->anchor || !w->velocity || !w->gradient || !w->sent || !w->evaluated) return STATUS_NOMEM;
     bool lossless = w->config.train.method == METHOD_DDP || codec_spec_lossless(w->config.codec.up);
     if (w->client % 2 && !lossless) TRY(device_open("cpu", 1, &w->device, err));
     *model = (struct outer_model){
@@ -141,11 +142,14 @@ static void check_start(struct sim_worker *w, bool new_round)
     for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
         const struct fragment *frag = &w->layout.fragments[f];
         struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
-        bool applied = w->is_sent[f] && (new_round || p.applied <= w->first_step);
+        /* A worker whose delta was refused reaches the newer version later: the run's parameters move once more. */
+        const float *base = w->is_sent[f] ? w->sent : w->anchor;
+        bool behind = memcmp(theta + frag->offset, w->anchor + frag->offset, frag->count * sizeof(float)) != 0;
+        bool applied = (new_round || p.applied <= w->first_step) && (w->is_sent[f] || behind);
         for (uint64_t i = frag->offset; i < frag->offset + frag->count; i++) {
             double now = (double)w->theta[i], want = now;
             if (applied && rule == APPLY_REPLACE) want = (double)theta[i];
-            if (applied && rule == APPLY_CORRECT) want = (double)theta[i] + (now - (double)w->sent[i]);
+            if (applied && rule == APPLY_CORRECT) want = (double)theta[i] + (now - (double)base[i]);
             if (applied && rule == APPLY_MIX) want = alpha * now + (1 - alpha) * (double)theta[i];
             if ((float)want == live[i]) continue;
             sim_check_fail(w->check,
@@ -217,11 +221,11 @@ static void worker_computed(void *ctx, uint64_t life)
     }
     if (w->busy == SIM_WORKER_EVALUATES) {
         w->busy = SIM_WORKER_IDLE;
-        double loss = toy_val_loss(w->toy, w->anchor, w->layout.n_params, w->eval.start, w->eval.count);
+        double loss = toy_val_loss(w->toy, w->evaluated, w->layout.n_params, w->eval.start, w->eval.count);
         double parts[WIRE_PARTS_MAX];
         for (uint64_t at = 0, i = 0; at < w->eval.count; at += w->eval.part) {
             uint64_t n = w->eval.count - at < w->eval.part ? w->eval.count - at : w->eval.part;
-            parts[i++] = toy_val_loss(w->toy, w->anchor, w->layout.n_params, w->eval.start + at, n);
+            parts[i++] = toy_val_loss(w->toy, w->evaluated, w->layout.n_params, w->eval.start + at, n);
         }
         outer_loop_eval_done(w->loop, loss, w->eval.count * w->toy->sample_tokens, parts, sim_net_now(w->net));
     } else {
@@ -247,8 +251,8 @@ static void worker_begin(struct sim_worker *w, enum outer_want want)
     w->life++; /* events of a revoked computation are void */
     if (want == OUTER_EVAL) {
         w->eval = *outer_loop_evaluation(w->loop);
-        memcpy(w->anchor, outer_loop_params(w->loop), bytes);
-        sim_check_worker_evaluates(w->check, w->client, &w->eval, w->anchor);
+        memcpy(w->evaluated, outer_loop_params(w->loop), bytes);
+        sim_check_worker_evaluates(w->check, w->client, &w->eval, w->evaluated);
         outer_loop_eval_begin(w->loop, now);
         w->busy = SIM_WORKER_EVALUATES;
         sim_net_at(w->net, now + w->eval_us, worker_computed, w, w->life);
@@ -381,7 +385,8 @@ static void worker_unload(struct sim_worker *w)
     mem_free(w->velocity);
     mem_free(w->gradient);
     mem_free(w->sent);
-    w->sent = NULL;
+    mem_free(w->evaluated);
+    w->sent = w->evaluated = NULL;
     w->theta = w->anchor = w->velocity = NULL;
     w->gradient = NULL;
     w->busy = SIM_WORKER_IDLE;

@@ -46,7 +46,8 @@ struct sim_worker {
     struct msg_assign whole; /* the assignment of which `task` is a segment */
     bool in_round;           /* `whole`, sent and is_sent are of this process */
     float *sent;             /* [n_params], with overlap: the trained parameters at the latest sync points */
-    bool follows; /* this process began a round, and has kept its parameters since: `sent` and is_sent are known */
+    bool follows;     /* this process began a round, and has kept its parameters since: `sent` and is_sent are known */
+    float *evaluated; /* [n_params] */
     bool is_sent[LAYOUT_FRAGMENTS_MAX]; /* sent since the last apply point */
     uint32_t step, first_step;          /* of the segment; steps of the round before it */
     uint64_t used;                      /* samples of the task used so far */
