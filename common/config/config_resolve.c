@@ -127,6 +127,15 @@ static enum status resolve_outer(const struct config_resolve *r)
     return STATUS_INVALID;
 }
 
+static enum status check_grace(const struct config_resolve *r)
+{
+    const char *text = r->config->outer.grace;
+    char *end;
+    double seconds = strtod(text, &end);
+    if (!strcmp(text, "auto") || (*text && !*end && seconds >= 0 && seconds <= 1e6)) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(outer.grace)), "\"%s\" is not valid; allowed: auto, or seconds (0: off)", text);
+}
+
 static enum status check_moments(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -156,6 +165,7 @@ static enum status resolve_method(const struct config_resolve *r)
             "allowed: adamw, sgd; nearest: train.method local-sgd, train.sync_every 1");
     if (!config_is_external(c)) TRY(check_moments(r));
     TRY(resolve_outer(r));
+    TRY(check_grace(r));
     if (c->train.method == METHOD_DDP) {
         int h = AT(train.sync_every);
         if (!config_unset(r, h) && c->train.sync_every != 1)

@@ -69,17 +69,21 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
 
 enum status update_compute(struct ledger *l, const struct round_close *close, struct update *u, struct err *err)
 {
-    const struct part *first = round_close_part(&l->round, close, 0);
     const struct member *m = member_by_id(&l->round.members, close->ids[0]);
     bool async = l->config->train.method == METHOD_ASYNC;
     struct outer_step step = {
         .fragment = close->fragment,
         .version = l->round.versions[close->fragment] + 1,
         .round = async ? m->work.round : l->round.round,
-        .staleness = round_staleness(&l->round, close->fragment, first->base_version),
-        .tokens = first->tokens,
+        .deltas = close->n,
         .members = member_count_active(&l->round.members),
     };
+    for (uint32_t i = 0; i < close->n; i++) {
+        const struct part *part = round_close_part(&l->round, close, i);
+        uint64_t staleness = round_staleness(&l->round, close->fragment, part->base_version);
+        step.tokens += part->tokens;
+        step.fresh += pow(1 + (double)staleness, -l->config->outer.staleness_power) * (double)part->tokens;
+    }
     if (l->config->train.method == METHOD_DDP) {
         TRY(gradient_norm(l, err));
         step.norm = l->outer.norm;

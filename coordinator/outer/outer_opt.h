@@ -27,12 +27,14 @@ void outer_nesterov(const struct outer_in *in, float *v, double lr, double mu);
 /* Delayed Nesterov (async, 2401.09135). Momentum m moves once every n_buffer arrivals:
  *     sum += w g;  flush:  m = mu m + sum / N;  theta' = theta - lr (mu m + w g / N);  sum = 0
  *     otherwise:                                theta' = theta - lr w g / N
+ * A group of n deltas that arrived together is n arrivals with g = their mean and w = the sum of their weights. With
+ * n = N this is Nesterov's step of a synchronous round.
  * m is used at a flush only, so one vector u[n] = mu m + sum / N stores both. Each g is divided by the N of its own
  * arrival. */
 struct outer_delayed {
     double lr, mu, weight;
     uint32_t n_buffer; /* N >= 1 */
-    bool flush;        /* this arrival is the N-th */
+    bool flush;        /* the N-th arrival since the last flush is among these */
 };
 void outer_delayed_nesterov(const struct outer_in *in, float *u, const struct outer_delayed *p);
 

@@ -53,11 +53,12 @@ struct outer_step {
     uint32_t fragment;
     uint64_t version; /* after the step: >= 1 */
     uint64_t round;
-    uint64_t staleness; /* async, rounds */
-    uint64_t tokens;    /* async: tokens of the delta */
-    uint32_t members;   /* async: active workers */
-    double norm;        /* ddp: global norm of the merged gradient */
-    bool relay;         /* the deltas themselves are the payload: nothing is encoded */
+    uint32_t deltas;  /* async: merged in this step */
+    uint64_t tokens;  /* async: their tokens */
+    double fresh;     /* async: the sum of tokens * (1 + staleness)^-outer.staleness_power over them */
+    uint32_t members; /* async: active workers */
+    double norm;      /* ddp: global norm of the merged gradient */
+    bool relay;       /* the deltas themselves are the payload: nothing is encoded */
 };
 
 /* Allocates all buffers and creates both codecs of every fragment; theta is zero. INVALID: a bad codec spec, named in

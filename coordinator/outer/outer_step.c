@@ -34,17 +34,18 @@ static void plan_async(struct outer_step_job *job)
     const struct outer_step *step = job->step;
     struct outer_fragment *frag = &job->s->fragments[step->fragment];
     uint32_t n = c->outer.buffer ? c->outer.buffer : step->members;
-    frag->merged++;
+    assert(step->deltas > 0);
+    frag->merged += step->deltas;
     frag->merged_tokens += step->tokens;
     double mean = (double)frag->merged_tokens / (double)frag->merged;
-    double weight = pow(1 + (double)step->staleness, -c->outer.staleness_power) * (double)step->tokens / mean;
+    double weight = step->fresh / mean; /* of a group: the sum of its deltas' weights */
     job->delayed = (struct outer_delayed){
         .lr = c->outer.learning_rate, .mu = c->outer.momentum, .weight = weight, .n_buffer = n ? n : 1};
     job->lr = (job->mean ? 1 : job->delayed.lr) * weight / job->delayed.n_buffer;
     assert(weight >= 0 && job->delayed.n_buffer >= 1);
     if (c->outer.optimizer != OPTIMIZER_NESTEROV || job->mean) return;
-    job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;
-    frag->buffered = job->delayed.flush ? 0 : frag->buffered + 1;
+    job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;
+    frag->buffered = job->delayed.flush ? 0 : frag->buffered + step->deltas;
     assert(frag->buffered < job->delayed.n_buffer);
 }
 

@@ -35,6 +35,7 @@ struct part {
     double loss_sum;
     float norm;
     struct journal_ref at; /* of the payload */
+    uint64_t held_us;      /* async: when it was delivered; volatile, 0: by an earlier process */
 };
 
 struct assignment {

@@ -1,5 +1,6 @@
-/* The async policy: every delta is merged when it arrives (Liu et al., 2401.09135).
+/* The async policy (Liu et al., 2401.09135): no worker waits for another one.
  *
+ * - Deltas that arrive within a grace window (outer.grace) are one outer step; without a window each delta is one.
  * - Each member works on its own rounds.
  * - The run's budget is max_steps x min_workers inner steps. Refused or lost work returns to the budget, so all of it
  *   is merged in the end.
@@ -11,7 +12,8 @@
 
 enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
 
-static const double equal = 0.1; /* speeds that differ by less count as equal */
+static const double equal = 0.1;                            /* speeds that differ by less count as equal */
+static const double arrival_share = 0.1, slack_share = 0.5; /* grace_us */
 
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
@@ -26,24 +28,83 @@ static uint16_t async_judge(const struct round *r, const struct member *m, const
     return REJECT_STALE;
 }
 
+/* The deltas of a fragment that wait for others. */
+struct group {
+    uint32_t held, waited;   /* delivered parts; members that have an assignment and did not deliver theirs */
+    uint64_t from_us;        /* delivery of the first part */
+    const struct member *by; /* its worker */
+};
+
+static struct group group_of(const struct round *r, uint32_t fragment)
+{
+    struct group g = {.from_us = UINT64_MAX};
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->work.open) continue;
+        const struct part *part = &m->work.parts[fragment];
+        g.waited += m->active && part->state == PART_WAITED;
+        if (part->state != PART_HELD) continue;
+        g.held++;
+        if (part->held_us >= g.from_us) continue;
+        g.from_us = part->held_us;
+        g.by = m;
+    }
+    return g;
+}
+
+static double fastest_step_us(const struct round *r)
+{
+    double least = 0; /* the fastest worker needs the update first */
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        double step_s = r->members.members[i]->active ? member_step_s(r->members.members[i]) : 0;
+        if (step_s > 0 && (least == 0 || step_s < least)) least = step_s;
+    }
+    return 1e6 * least;
+}
+
+/* outer.grace: auto. Arrivals of equal workers scatter, so a tenth of the usual time from assignment to delivery is
+ * waited for the others. With overlap a worker needs the update only tau steps after its delta: half of that time is
+ * waited, and the other half is left for transfers (Decoupled DiLoCo, 2604.21428, waits within the same slack). */
+static uint64_t grace_us(const struct round *r, const struct group *g)
+{
+    if (r->p.grace_us != UINT64_MAX) return r->p.grace_us;
+    bool known = g->by->assigned_us && g->by->assigned_us < g->from_us;
+    struct deadline_limit usual =
+        deadline_of(&r->durations, 0, 0, UINT64_MAX / 2, known ? g->from_us - g->by->assigned_us : 0);
+    double scatter = arrival_share * (double)usual.limit_us, slack = slack_share * r->p.overlap * fastest_step_us(r);
+    return (uint64_t)(scatter > slack ? scatter : slack);
+}
+
+static uint64_t closes_us(const struct round *r, const struct group *g)
+{
+    return g->waited ? g->from_us + grace_us(r, g) : g->from_us;
+}
+
 static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
-    (void)now_us;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
-            if (work->parts[f].state == PART_HELD) {
-                *close = (struct round_close){.fragment = f, .n = 1, .ids = {i}};
-                return true;
-            }
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        struct group g = group_of(r, f);
+        if (!g.held || now_us < closes_us(r, &g)) continue;
+        *close = (struct round_close){.fragment = f};
+        for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
+            const struct assignment *work = &r->members.members[i]->work;
+            if (!work->open || work->parts[f].state != PART_HELD) continue;
+            close->ids[close->n++] = i;
+            if (!r->p.grace_us) return true; /* each delta is an outer step */
+        }
+        return true;
     }
     return false;
 }
 
 static uint64_t async_deadline(const struct round *r)
 {
-    (void)r;
-    return UINT64_MAX;
+    uint64_t at = UINT64_MAX;
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        struct group g = group_of(r, f);
+        if (g.held && closes_us(r, &g) < at) at = closes_us(r, &g);
+    }
+    return at;
 }
 
 static uint64_t budget(const struct round *r)
@@ -88,7 +149,9 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
     if (handed_out >= budget(r) || (!handed_out && ready < r->p.min_workers)) return STATUS_OK;
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
-        if (!m->active || !m->ready || m->work.open) continue;
+        /* With overlap a worker is still training when its delta is merged: its next work must be there in time. */
+        bool ahead = r->p.overlap && m->in_step;
+        if (!m->active || m->work.open || (!m->ready && !ahead)) continue;
         uint32_t steps = steps_for(r, m);
         if (steps > left) steps = (uint32_t)left;
         assert(steps > 0 && steps <= r->p.sync_every);

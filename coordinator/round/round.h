@@ -36,6 +36,8 @@ struct round_params {
     uint32_t max_staleness;
     uint64_t evict_us; /* a member that is silent for this long is evicted; 0: the limit is measured */
     bool dynamic;      /* H follows the worker's speed */
+    uint32_t overlap;  /* train.overlap */
+    uint64_t grace_us; /* async: outer.grace; UINT64_MAX: auto */
     bool together;     /* all fragments of a round close at once */
     uint8_t form;      /* enum delta_form of this run */
     struct gate_rule gate;

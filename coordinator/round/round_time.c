@@ -81,6 +81,7 @@ void round_note_offer(struct round *r, const struct member *m, uint64_t now_us)
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
 {
     bool complete = !has_waited_part(m, r->p.n_fragments);
+    member_by_id(&r->members, m->id)->work.parts[fragment].held_us = now_us;
     assert(m->work.open && m->work.parts[fragment].state == PART_HELD);
     if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
         assert(now_us >= m->assigned_us && m->offered_us <= now_us);
@@ -108,6 +109,8 @@ void round_note_pause(struct round *r, uint64_t gap_us)
         m->heard_us += gap_us;
         if (m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER) m->assigned_us += gap_us;
         if (m->offered_us) m->offered_us += gap_us;
+        for (uint32_t f = 0; f < r->p.n_fragments; f++)
+            if (m->work.parts[f].held_us) m->work.parts[f].held_us += gap_us;
     }
     for (uint32_t f = 0; f < r->p.n_fragments; f++)
         if (r->quorum_us[f]) r->quorum_us[f] += gap_us;

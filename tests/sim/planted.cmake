@@ -122,6 +122,14 @@ atoll_planted(assignment_never_repeated coordinator/engine/engine_presence.c
 atoll_planted(offer_never_repeated worker/sync/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
 
+# --- groups of deltas without a barrier
+atoll_planted(group_counts_as_one_delta coordinator/outer/outer_step.c
+    "job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;"
+    "job->delayed.flush = frag->buffered + 1 >= job->delayed.n_buffer;")
+atoll_planted(group_weighs_as_its_last_delta coordinator/ledger/update_compute.c
+    "step.fresh += pow("
+    "step.fresh = pow(")
+
 # --- overlap and staggered fragments
 atoll_planted(update_adopted_before_its_point worker/outer/outer_segment.c
     "if (!new_round && !sync_is_applied(s, i)) continue;"

@@ -22,6 +22,7 @@ enum status sim_check_create(struct sim_check **c_p, int n_clients, const struct
     c->n_clients = n_clients;
     c->ddp = config->train.method == METHOD_DDP;
     c->barrier = config->train.method != METHOD_ASYNC;
+    c->singles = !c->barrier && !strcmp(config->outer.grace, "0");
     c->synced = config->journal.sync == JOURNAL_SYNC_UPDATE ||
                 (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.sync_every > 1);
     for (int i = 0; i < CHECK_IDS; i++) c->client_of_id[i] = c->durable_of_id[i] = -1;

@@ -57,6 +57,7 @@ struct check_version {
     double *momentum;               /* [2 * count] outer optimizer */
     double slack;                   /* bound on |theta - ideal| */
     uint64_t merged, merged_tokens; /* async: deltas and tokens of this fragment so far */
+    uint32_t buffered;              /* async: deltas since the last momentum step */
     uint32_t n_named;
     struct check_named named[CHECK_NAMED];
 };
@@ -103,6 +104,7 @@ struct sim_check {
     struct layout layout;
     int n_clients;
     bool barrier, ddp, synced; /* synced: updates are durable before they are visible */
+    bool singles;              /* async without a grace window: each delta is an update */
     uint64_t now_us;
     struct sim_check_counts counts;
     char failure[512];

@@ -73,6 +73,7 @@ static struct check_version *log_grow(struct sim_check *c, uint32_t f)
         memcpy(v->momentum, v[-1].momentum, 2 * n * sizeof(double));
         v->slack = v[-1].slack;
         v->merged = v[-1].merged;
+        v->buffered = v[-1].buffered;
         v->merged_tokens = v[-1].merged_tokens;
     }
     return v;
@@ -113,7 +114,8 @@ static void outer_step(const struct sim_check *c, struct check_version *v, size_
     double lr = c->config.outer.learning_rate, mu = c->config.outer.momentum;
     double buffer = c->config.outer.buffer;
     bool nesterov = c->config.outer.optimizer == OPTIMIZER_NESTEROV;
-    bool flush = !c->barrier && buffer > 0 && v->merged % c->config.outer.buffer == 0;
+    bool flush = !c->barrier && buffer > 0 && v->buffered >= c->config.outer.buffer;
+    if (flush) v->buffered = 0;
     for (size_t i = 0; i < n; i++) {
         double *m = &v->momentum[i], *sum = &v->momentum[n + i];
         if (c->barrier) {
@@ -163,9 +165,12 @@ static void check_value(struct sim_check *c, uint32_t f, struct check_version *v
     if (!check_merge(c, f, v, mean))
         sim_check_fail(c, "fragment %u: a merged delta does not decode or is not finite", f);
     if (!c->barrier) {
-        v->merged++;
-        v->merged_tokens += v->named[0].tokens;
-        weight = (double)v->named[0].tokens / ((double)v->merged_tokens / (double)v->merged);
+        uint64_t tokens = 0;
+        for (uint32_t i = 0; i < v->n_named; i++) tokens += v->named[i].tokens;
+        v->merged += v->n_named;
+        v->buffered += v->n_named;
+        v->merged_tokens += tokens;
+        weight = (double)tokens / ((double)v->merged_tokens / (double)v->merged); /* the sum over the group */
     }
     enum config_down down = config_down(&c->config);
     bool increment = down == CONFIG_DOWN_CODEC && !codec_lossless(c->logs[f].down);
@@ -293,7 +298,7 @@ void check_log_append(struct sim_check *c, const uint8_t *object, size_t size)
         return;
     }
     uint32_t f = u.fragment;
-    if (f >= c->layout.n_fragments || u.version != c->logs[f].n || u.n_named == 0 || (!c->barrier && u.n_named != 1)) {
+    if (f >= c->layout.n_fragments || u.version != c->logs[f].n || u.n_named == 0 || (c->singles && u.n_named != 1)) {
         sim_check_fail(c, "the journal contains version %llu of fragment %u naming %u deltas after version %zu",
                        (unsigned long long)u.version, f, u.n_named, f < CHECK_FRAGMENTS ? c->logs[f].n - 1 : 0);
         return;

@@ -93,6 +93,8 @@ static void plan_method(struct plan *p)
         set(p, "outer.learning_rate=0.3");
         set(p, "outer.max_staleness=%u", (unsigned)draw(p, 5));
         set(p, "train.dynamic_steps=%s", draw(p, 2) ? "on" : "off");
+        static const char *const graces[] = {"0", "auto", "0.3", "2"};
+        set(p, "outer.grace=%s", graces[rng_u64(p->seed, RNG_TEST + 12, 0) % 4]);
         if (draw(p, 3)) {
             set(p, "outer.buffer=%u", 1 + (unsigned)draw(p, 3));
             set(p, "outer.staleness_power=0");

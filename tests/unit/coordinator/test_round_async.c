@@ -12,7 +12,7 @@
 static void test_duration_is_measured_per_member(void **state)
 {
     (void)state;
-    const char *settings[] = {"train.method=async", "train.max_steps=1000", NULL};
+    const char *settings[] = {"train.method=async", "outer.grace=0", "train.max_steps=1000", NULL};
     struct round r;
     struct round_close close;
     round_rig_open(&r, settings, 2);
@@ -38,7 +38,8 @@ static void test_duration_is_measured_per_member(void **state)
 static void test_async_respects_budget_and_staleness(void **state)
 {
     (void)state;
-    const char *settings[] = {"train.method=async", "outer.max_staleness=1", "train.max_steps=9", NULL};
+    const char *settings[] = {"train.method=async", "outer.grace=0", "outer.max_staleness=1", "train.max_steps=9",
+                              NULL};
     struct round r;
     struct round_open open;
     struct round_close close;
@@ -109,7 +110,7 @@ static void test_steps_follow_speed(void **state)
     static const char *const every[] = {"train.sync_every=20", "train.sync_every=5", "train.sync_every=3"};
     static const uint32_t expect[][3] = {{20, 10, 5}, {5, 5, 5}, {3, 3, 3}};
     for (int i = 0; i < 3; i++) {
-        const char *settings[] = {"train.method=async", "train.max_steps=1000", every[i], NULL};
+        const char *settings[] = {"train.method=async", "outer.grace=0", "train.max_steps=1000", every[i], NULL};
         struct round r;
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
@@ -144,7 +145,8 @@ static uint32_t work(struct round *r, uint64_t now, uint32_t id, uint64_t us)
 static void test_speed_is_measured(void **state)
 {
     (void)state;
-    const char *settings[] = {"train.method=async", "train.max_steps=100000", "train.sync_every=20",
+    const char *settings[] = {"train.method=async",        "outer.grace=0",
+                              "train.max_steps=100000",    "train.sync_every=20",
                               "coordinator.min_workers=1", NULL};
     struct round r;
     round_rig_open(&r, settings, 1);
@@ -175,7 +177,8 @@ static void test_equal_members_stay_equal(void **state)
 {
     (void)state;
     static const double fixed_s[] = {0, 0.5, 4};
-    const char *settings[] = {"train.method=async", "train.max_steps=1000000", "train.sync_every=20",
+    const char *settings[] = {"train.method=async",        "outer.grace=0",
+                              "train.max_steps=1000000",   "train.sync_every=20",
                               "coordinator.min_workers=1", NULL};
     for (int c = 0; c < 3; c++) {
         struct round r;
@@ -195,9 +198,82 @@ static void test_equal_members_stay_equal(void **state)
     }
 }
 
+/* Deltas that arrive within the grace window are one outer step. A window ends when no delta is missing. */
+static void test_arrivals_within_the_window_are_one_step(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async", "outer.grace=2", "train.max_steps=1000", NULL};
+    struct round r;
+    struct round_close close;
+    round_rig_open(&r, settings, 1);
+    round_rig_ready(&r, 0, 2);
+    for (int i = 0; i < 3; i++) round_rig_begin(&r, 1000000, 1);
+    round_rig_deliver(&r, 1, 0, 5000000);
+    assert_int_equal(round_rig_merge(&r, 6999999, &close), 0);
+    assert_int_equal(round_deadline_us(&r), 7000000);
+    round_rig_deliver(&r, 0, 0, 6000000);
+    assert_int_equal(round_rig_merge(&r, 7000000, &close), 1);
+    assert_int_equal(close.n, 2);
+    assert_true(close.ids[0] == 0 && close.ids[1] == 1);
+    assert_int_equal(r.versions[0], 1);
+    assert_int_equal(round_deadline_us(&r), UINT64_MAX);
+    round_rig_deliver(&r, 2, 0, 8000000); /* the others have no assignment: it does not wait */
+    assert_int_equal(round_rig_merge(&r, 8000000, &close), 1);
+    assert_int_equal(close.n, 1);
+    round_rig_close(&r);
+}
+
+/* The window is measured: a tenth of the usual time from assignment to delivery. With overlap it is at least half of
+ * the time in which workers train on. */
+static void test_window_is_measured(void **state)
+{
+    (void)state;
+    static const char *const overlaps[] = {"train.overlap=0", "train.overlap=10"};
+    static const uint64_t expect[] = {1000000, 2500000};
+    for (int c = 0; c < 2; c++) {
+        const char *settings[] = {"train.method=async", "train.sync_every=20", "train.max_steps=1000", overlaps[c],
+                                  NULL};
+        struct round r;
+        struct round_close close;
+        round_rig_open(&r, settings, 1);
+        round_rig_ready(&r, 0, 2);
+        for (uint32_t i = 0; i < 2; i++) member_speed_add(&r.members.members[i]->speed, 0.5);
+        for (int i = 0; i < 5; i++) deadline_add(&r.durations, 10000000);
+        for (int i = 0; i < 2; i++) round_rig_begin(&r, 1000000, 1);
+        round_rig_deliver(&r, 0, 0, 11000000);
+        assert_int_equal(round_rig_merge(&r, 11000000, &close), 0);
+        assert_int_equal(round_deadline_us(&r), 11000000 + expect[c]);
+        round_rig_close(&r);
+    }
+}
+
+/* With overlap a worker gets its next work while it still trains. */
+static void test_next_work_is_assigned_ahead(void **state)
+{
+    (void)state;
+    static const char *const overlaps[] = {"train.overlap=0", "train.overlap=2"};
+    for (int c = 0; c < 2; c++) {
+        const char *settings[] = {"train.method=async", "train.max_steps=1000", "outer.grace=0", overlaps[c], NULL};
+        struct round r;
+        struct round_close close;
+        struct round_open open;
+        round_rig_open(&r, settings, 1);
+        round_rig_ready(&r, 0, 2);
+        round_rig_begin(&r, 0, 1);
+        for (uint32_t id = 0; id < 3; id++) r.members.members[id]->ready = false; /* it trains, the others are away */
+        round_rig_deliver(&r, 0, 0, 10);
+        assert_int_equal(round_rig_merge(&r, 10, &close), 1);
+        assert_int_equal(round_rig_plan(&r, 10, &open), c);
+        round_rig_close(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arrivals_within_the_window_are_one_step),
+        cmocka_unit_test(test_window_is_measured),
+        cmocka_unit_test(test_next_work_is_assigned_ahead),
         cmocka_unit_test(test_async_respects_budget_and_staleness),
         cmocka_unit_test(test_duration_is_measured_per_member),
         cmocka_unit_test(test_equal_members_stay_equal),
