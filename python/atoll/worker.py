@@ -102,7 +102,8 @@ class Worker:
         self._indices: np.ndarray | None = None
         self._joined = self._begun = self._done = self._sync_due = self._dropped = self._busy = False
         self._loss_by_hand = False
-        self._steps, self._rounds_done = 0, 0
+        self._steps = 0
+        self._parts: list[tuple[int, float, float, float]] = []  # of a round: steps, loss, seconds trained and waited
         self._micro = 0  # batches since the last step
         self._per_step = 0  # batches of one step; 0: the program draws its own samples
         self._fetched, self._samples_taken = True, 0
@@ -447,10 +448,18 @@ class Worker:
         dropped = self._push()
         waited = time.perf_counter()
         self._next_round()
-        if self._a and not dropped:
-            self._log_round(round, steps, loss, trained, time.perf_counter() - waited)
+        if not self._a or dropped:
+            self._parts = []
+            return
+        self._parts.append((steps, loss, trained, time.perf_counter() - waited))
+        if self._round.round != round or self._done:  # with overlap a round has several parts
+            self._log_round(round)
 
-    def _log_round(self, round: int, steps: int, loss: float, trained: float, waited: float) -> None:
+    def _log_round(self, round: int) -> None:
+        steps = sum(part[0] for part in self._parts)
+        loss = sum(part[0] * part[1] for part in self._parts) / steps
+        trained, waited = sum(part[2] for part in self._parts), sum(part[3] for part in self._parts)
+        self._parts = []
         info = self._a.info(hashed=False)  # type: ignore[union-attr]
         up, down = info.bytes_up - self._bytes[0], info.bytes_down - self._bytes[1]
         self._bytes = info.bytes_up, info.bytes_down

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tempfile
 import time
 import unittest
@@ -76,6 +77,26 @@ class RunTest(unittest.TestCase):
         (self.folder / "text.txt").write_text(text(size))
         command = [atoll.program("atoll"), "prepare", str(self.folder / "data"), str(self.folder / "text.txt")]
         subprocess.run(command, check=True, capture_output=True)
+
+    def in_threads(self, *functions) -> list:
+        """Runs each function in its thread; returns their results in order."""
+        results: list = [None] * len(functions)
+
+        def call(i: int) -> None:
+            try:
+                results[i] = functions[i]()
+            except BaseException as e:
+                results[i] = e
+
+        threads = [threading.Thread(target=call, args=(i,)) for i in range(len(functions))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
 
     def start_coordinator(self, **sections: dict) -> subprocess.Popen:
         """Starts the coordinator with CONFIG, changed by `sections`; without arguments: again, as it was."""

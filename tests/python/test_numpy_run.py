@@ -74,26 +74,6 @@ class Runs(RunTest):
         options = {"max_wait": 30, **options}
         return atoll.Worker(p, join=self.run_dir, dir=self.folder / name, name=name, **options)
 
-    def in_threads(self, *functions) -> list:
-        """Runs each function in its thread; returns their results in order."""
-        results: list = [None] * len(functions)
-
-        def call(i: int) -> None:
-            try:
-                results[i] = functions[i]()
-            except BaseException as e:
-                results[i] = e
-
-        threads = [threading.Thread(target=call, args=(i,)) for i in range(len(functions))]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(60)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return results
-
     def test_two_workers(self) -> None:
         """DiLoCo with Nesterov equals its formula; no sample twice in an epoch; all hashes are equal."""
         outer = {"optimizer": "nesterov", "learning_rate": 0.7, "momentum": 0.9}

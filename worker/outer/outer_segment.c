@@ -94,9 +94,13 @@ void outer_segment_report(struct outer_loop *loop)
     const struct outer_window *w = &loop->window;
     const struct msg_assign *task = &loop->sync.current;
     uint64_t tokens = 0;
-    for (uint32_t i = 0; i < task->n_ranges; i++) tokens += task->ranges[i].count * loop->model.sample_tokens;
+    uint64_t of_sample = loop->model.sample_tokens ? loop->model.sample_tokens : 1;
+    for (uint32_t i = 0; i < task->n_ranges; i++) tokens += task->ranges[i].count * of_sample;
     bool whole = w->steps == task->steps;
-    if (whole || config_is_external(loop->model.config)) tokens = w->tokens ? w->tokens : 1;
+    if (whole)
+        tokens = w->tokens;
+    else if (config_is_external(loop->model.config) && w->steps && w->tokens)
+        tokens = (w->tokens * task->steps + w->steps - 1) / w->steps;
     loop->tokens = tokens;
     loop->steps = task->steps;
     loop->compute_us = whole ? w->compute_us : w->steps ? w->compute_us * task->steps / w->steps : 0;

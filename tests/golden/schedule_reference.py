@@ -1,0 +1,66 @@
+"""The schedule of local SGD with overlap, written from its definition, in double precision. No code of the programs.
+
+Each worker takes inner steps. Fragment f of the parameters has the period H. At its sync points the worker sends
+theta_f - x_f, theta_f being the shared value that it adopted last. tau steps later the outer optimizer's result takes
+effect: theta_f is the new value, and x_f becomes
+    correct   theta_f + (x_f now - x_f at the sync point)              arXiv 2605.20866
+    mix       alpha x_f + (1 - alpha) theta_f                          arXiv 2501.18512, streaming DiLoCo
+The last round sends everything after its last step and applies it at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+Parameters = dict[str, np.ndarray]
+
+
+def offset_of(f: int, n: int, period: int, tau: int, stagger: bool) -> int:
+    """Steps of a round before fragment f of n is sent."""
+    span = period - tau
+    return math.ceil((f + 1) * span / n) if stagger else span
+
+
+def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, int, Parameters], Parameters], *,
+          workers: int, steps: int, period: int, tau: int, rule: str, stagger: bool, rate: float,
+          momentum: float) -> Parameters:
+    """Returns the shared parameters after `steps` inner steps of each worker.
+
+    start: the initial parameters. fragments: names of the tensors of each fragment. step(worker, t, x): x after the
+    worker's inner step t, a new dictionary. rate, momentum: of the outer Nesterov optimizer.
+    """
+    theta = {k: v.astype(np.float64) for k, v in start.items()}
+    velocity = {k: np.zeros_like(v) for k, v in theta.items()}
+    x = [{k: v.copy() for k, v in theta.items()} for _ in range(workers)]
+    events = []  # (step, 0 apply or 1 send, round, fragment)
+    for r in range(steps // period):
+        last = (r + 1) * period == steps
+        for f in range(len(fragments)):
+            at = steps if last else r * period + offset_of(f, len(fragments), period, tau, stagger)
+            events += [(at, 1, r, f), (at + (0 if last else tau), 2 if last or not tau else 0, r, f)]
+    events.sort()
+    sent: dict[tuple[int, str], list[np.ndarray]] = {}
+    for t in range(steps + 1):
+        for at, kind, r, f in events:
+            if at != t:
+                continue
+            for name in fragments[f]:
+                if kind == 1:
+                    sent[r, name] = [w[name].copy() for w in x]
+                    continue
+                values = sent.pop((r, name))
+                delta = sum(theta[name] - v for v in values) / workers
+                velocity[name] = momentum * velocity[name] + delta
+                theta[name] = theta[name] - rate * (delta + momentum * velocity[name])
+                for w, value in zip(x, values):
+                    if rule.startswith("mix:"):
+                        alpha = float(rule[4:])
+                        w[name] = alpha * w[name] + (1 - alpha) * theta[name]
+                    else:
+                        w[name] = theta[name] + (w[name] - value)
+        if t < steps:
+            x = [step(m, t, w) for m, w in enumerate(x)]
+    return theta

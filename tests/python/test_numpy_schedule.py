@@ -1,0 +1,96 @@
+"""Overlap and staggered fragments of real runs against tests/golden/schedule_reference.py, to 1e-6."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+import atoll
+from rig import RunTest
+from test_numpy_run import Squares, gradient, parameters
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "golden"))
+
+import schedule_reference  # noqa: E402
+
+PERIOD, STEPS, RATE = 6, 24, 0.05
+
+
+class Schedule(RunTest):
+    def run_workers(self, **train: object) -> tuple[list[list[np.ndarray]], list[dict], list[int]]:
+        """Two workers; returns the samples of their steps, their last parameters, and the lengths of the segments."""
+        outer = {"optimizer": "nesterov", "learning_rate": 0.5, "momentum": 0.6}
+        settings = {"max_steps": STEPS, "sync_every": PERIOD, "fragments": 2, **train}
+        coordinator = self.start_coordinator(outer=outer, coordinator={"min_workers": 2}, train=settings,
+                                             codec={"up": "fp32", "down": "fp32"})
+        steps: list[list[np.ndarray]] = [[], []]
+        lengths: list[int] = []
+
+        def work(m: int) -> dict:
+            p, data = parameters(), Squares()
+            with atoll.Worker(p, join=self.run_dir, dir=self.folder / f"w{m}", name=f"w{m}", train=data,
+                              max_wait=30) as worker:
+                for _ in iter(worker.begin, False):
+                    if m == 0:
+                        lengths.append(worker.assignment.steps)
+                    for _ in range(worker.assignment.steps):
+                        samples = worker.samples(4)
+                        steps[m].append(samples)
+                        _, g = gradient(p, data.x[samples], data.x[samples] @ data.TRUE)
+                        for key in p:
+                            p[key] -= RATE * g[key]
+                        worker.step()
+            return p
+
+        last = self.in_threads(lambda: work(0), lambda: work(1))
+        self.finish(coordinator)
+        return steps, last, lengths
+
+    def compare(self, tau: int, rule: str, stagger: bool) -> list[int]:
+        steps, last, lengths = self.run_workers(overlap=tau, apply=rule, stagger="on" if stagger else "off")
+        data = Squares()
+
+        def step(m: int, t: int, x: dict) -> dict:
+            samples = steps[m][t]
+            rows = data.x[samples].astype(np.float64)
+            _, g = gradient(x, rows, rows @ data.TRUE)
+            return {key: x[key] - RATE * g[key] for key in x}
+
+        self.assertEqual([len(s) for s in steps], [STEPS, STEPS])
+        want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=STEPS, period=PERIOD,
+                                        tau=tau, rule=rule, stagger=stagger, rate=0.5, momentum=0.6)
+        for p in last:
+            for key in p:
+                np.testing.assert_allclose(p[key], want[key], atol=1e-6, rtol=0)
+        return lengths
+
+    def test_plain(self) -> None:
+        self.assertEqual(self.compare(0, "replace", False), [6, 6, 6, 6])
+
+    def test_correct(self) -> None:
+        self.assertEqual(self.compare(2, "correct", False), [4, 2, 4, 2, 4, 2, 6])
+
+    def test_correct_over_the_whole_period(self) -> None:
+        self.compare(PERIOD, "correct", False)
+
+    def test_mix(self) -> None:
+        self.compare(3, "mix:0.5", False)
+
+    def test_mix_with_another_weight(self) -> None:
+        self.compare(1, "mix:0.2", False)
+
+    def test_staggered_fragments(self) -> None:
+        self.assertEqual(self.compare(2, "mix:0.5", True), [2, 2, 2, 2, 2, 2, 2, 2, 2, 6])
+
+    def test_staggered_fragments_correct(self) -> None:
+        self.compare(1, "correct", True)
+
+    def test_staggered_fragments_without_overlap(self) -> None:
+        self.compare(0, "replace", True)
+
+
+if __name__ == "__main__":
+    unittest.main()
