@@ -115,7 +115,7 @@ static bool takes_momentum(const struct config *c)
 
 static bool takes_steps_by_speed(const struct config *c)
 {
-    return is_async(c) || c->train.dynamic_steps == CHOICE_OFF;
+    return c->train.method != METHOD_DDP || c->train.dynamic_steps == CHOICE_OFF;
 }
 
 static bool is_muon(const struct config *c)
@@ -144,7 +144,7 @@ static const struct effect {
         offsetof(struct config, key), has, needs                                                                       \
     }
     EFFECT(coordinator.quorum, is_barrier, "a train.method with a barrier (not async)"),
-    EFFECT(train.dynamic_steps, takes_steps_by_speed, "train.method async"),
+    EFFECT(train.dynamic_steps, takes_steps_by_speed, "another train.method than ddp"),
     EFFECT(outer.learning_rate, takes_outer_rate, "another train.method than ddp (which uses inner.learning_rate)"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
     EFFECT(outer.max_staleness, is_async, "train.method async"),

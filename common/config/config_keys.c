@@ -112,7 +112,8 @@ const struct config_key config_keys[] = {
     U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens",
         "validation tokens of a periodic evaluation; the final one uses all"),
     U32(train, fragments, "0", 0, 256, "fragments", "fragments of theta, each synchronized separately; 0: by size"),
-    CHOICE(train, dynamic_steps, "auto", choices_auto, "adapt H of each worker to its speed; auto: on with async"),
+    CHOICE(train, dynamic_steps, "auto", choices_auto,
+           "adapt H of each worker to its speed, with a barrier around their mean; auto: on with async"),
     U32(train, overlap, "0", 0, 1000000, "steps",
         "inner steps that a worker trains between sending a delta and applying its update, at most H; default by "
         "train.method"),

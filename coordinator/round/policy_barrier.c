@@ -8,9 +8,12 @@
 
 #include "coordinator/round/policy.h"
 
+enum { STEPS_MOST = 4 }; /* times H: the most that train.dynamic_steps gives to one member */
+
 /* A round closes without late members after median + 4 MAD of measured arrivals, at least 1 s and at most 1 h. */
 static const double limit_k = 4;
 static const uint64_t limit_floor_us = 1000000, limit_ceiling_us = 3600000000u;
+static const double equal = 0.1;              /* speeds that differ by less count as equal */
 static const uint64_t patience_us = 60000000; /* the time that absent workers have to return */
 
 static uint16_t barrier_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
@@ -143,6 +146,37 @@ static uint32_t count_participants(const struct round *r, uint64_t now_us)
     return enough ? at_once + ready : 0;
 }
 
+/* train.dynamic_steps: steps of each of the n planned members, by speed, so that all finish at about the same time.
+ * H_i = H v_i / mean(v): the members together take n H steps, so the tokens of a round, its place in the schedule of
+ * the learning rate, and the number of rounds stay as they are. A member of unknown speed counts as average. Speeds
+ * within 10 % of each other count as equal, because measured times scatter. */
+static void share_steps(const struct round *r, struct round_grant *grants, uint32_t n)
+{
+    double slowest = 0, fastest = 0, sum = 0;
+    uint32_t known = 0, steps = grants[0].steps;
+    uint64_t left = (uint64_t)n * steps;
+    for (uint32_t i = 0; i < n; i++) {
+        double step_s = member_step_s(member_by_id(&r->members, grants[i].id));
+        if (!(step_s > 0)) continue;
+        if (!known || 1 / step_s < slowest) slowest = 1 / step_s;
+        if (1 / step_s > fastest) fastest = 1 / step_s;
+        sum += 1 / step_s;
+        known++;
+    }
+    if (!known || slowest >= (1 - equal) * fastest) return;
+    for (uint32_t i = 0; i < n; i++) {
+        double step_s = member_step_s(member_by_id(&r->members, grants[i].id));
+        double share = step_s > 0 ? steps / step_s / (sum / known) : steps;
+        uint64_t most = left - (n - 1 - i); /* one step for each member behind it */
+        if (most > (uint64_t)STEPS_MOST * steps) most = (uint64_t)STEPS_MOST * steps;
+        uint64_t mine = share < 1 ? 1 : (uint64_t)(share + 0.5);
+        if (mine > most || i + 1 == n) mine = i + 1 == n && left < most ? left : most;
+        grants[i].steps = (uint32_t)mine;
+        grants[i].step_rate = (double)steps / (double)mine;
+        left -= mine;
+    }
+}
+
 static enum status barrier_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
     if (round_busy(r) || !count_participants(r, now_us)) return STATUS_OK;
@@ -156,7 +190,11 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
         struct round_grant *grant = &open->grants[open->n++];
         *grant =
             (struct round_grant){.id = i, .round = r->round, .steps = steps, .step0 = (double)step0, .step_rate = 1};
-        TRY(lease_plan_take(&plan, steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
+    }
+    if (r->p.dynamic) share_steps(r, open->grants, open->n);
+    for (uint32_t i = 0; i < open->n; i++) {
+        struct round_grant *grant = &open->grants[i];
+        TRY(lease_plan_take(&plan, grant->steps * r->p.step_samples, grant->ranges, &grant->n_ranges));
     }
     return STATUS_OK;
 }

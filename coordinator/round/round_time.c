@@ -89,9 +89,11 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
         if (!r->policy->barrier && complete) deadline_add(&r->durations, now_us - m->assigned_us);
         uint64_t offered = m->offered_us ? m->offered_us : now_us;
         assert(offered >= m->assigned_us);
-        if (complete)
-            member_speed_add(&member_by_id(&r->members, m->id)->speed,
-                             (double)(offered - m->assigned_us) * 1e-6 / m->work.steps);
+        /* With a barrier, a worker that waits for others is not slow, and with overlap its assignment comes while it
+         * still trains: its own figure counts. A false one only gives it the wrong number of steps. */
+        uint64_t own_us = m->work.parts[fragment].compute_us;
+        double us = r->policy->barrier ? (double)own_us : (double)(offered - m->assigned_us);
+        if (complete && us > 0) member_speed_add(&member_by_id(&r->members, m->id)->speed, us * 1e-6 / m->work.steps);
     }
     if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
 }

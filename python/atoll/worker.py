@@ -103,7 +103,7 @@ class Worker:
         self._joined = self._begun = self._done = self._sync_due = self._dropped = self._busy = False
         self._loss_by_hand = False
         self._steps = 0
-        self._parts: list[tuple[int, float, float, float]] = []  # of a round: steps, loss, seconds trained and waited
+        self._parts: list[tuple[int, float, float, float]] = []  # of a round: steps, loss, seconds trained, waited
         self._micro = 0  # batches since the last step
         self._per_step = 0  # batches of one step; 0: the program draws its own samples
         self._fetched, self._samples_taken = True, 0
@@ -448,26 +448,21 @@ class Worker:
         dropped = self._push()
         waited = time.perf_counter()
         self._next_round()
-        if not self._a or dropped:
-            self._parts = []
-            return
         self._parts.append((steps, loss, trained, time.perf_counter() - waited))
-        if self._round.round != round or self._done:  # with overlap a round has several parts
-            self._log_round(round)
+        if self._a and not dropped and (self._round.round != round or self._done):
+            self._log_round(round)  # with overlap a round has several parts
 
     def _log_round(self, round: int) -> None:
         steps = sum(part[0] for part in self._parts)
         loss = sum(part[0] * part[1] for part in self._parts) / steps
         trained, waited = sum(part[2] for part in self._parts), sum(part[3] for part in self._parts)
-        self._parts = []
+        self._parts.clear()
         info = self._a.info(hashed=False)  # type: ignore[union-attr]
         up, down = info.bytes_up - self._bytes[0], info.bytes_down - self._bytes[1]
         self._bytes = info.bytes_up, info.bytes_down
         known = f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
-        logger.info(
-            "round %d: %s%d steps in %.1f s, exchange %.1f s, up %s, down %s",
-            round + 1, known, steps, trained, waited, _megabytes(up), _megabytes(down),
-        )  # fmt: skip
+        text = "round %d: %s%d steps in %.1f s, exchange %.1f s, up %s, down %s"
+        logger.info(text, round + 1, known, steps, trained, waited, _megabytes(up), _megabytes(down))
 
     def _push(self) -> bool:
         """Hands the parameters of the round to the library; True: the round was dropped."""

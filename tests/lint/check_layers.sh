@@ -30,7 +30,7 @@ gpu/cuda/cudnn:     common/base gpu gpu/cuda/rt
 gpu/cuda/comm:      common/base common/os gpu gpu/cuda/kernels gpu/cuda/rt
 gpu/cuda:           common/base gpu gpu/cuda/kernels gpu/cuda/rt gpu/cuda/cudnn gpu/cuda/comm
 
-worker/sync:        common/base wire
+worker/sync:        common/base common/config/config.h common/config/sync_points.h wire
 worker/inner:       common/base common/config common/tensor gpu
 worker/model:       common/base common/config common/tensor compress gpu worker/inner
 worker/replica:     common/base common/config common/os common/tensor gpu worker/inner worker/model

@@ -122,6 +122,10 @@ atoll_planted(assignment_never_repeated coordinator/engine/engine_presence.c
 atoll_planted(offer_never_repeated worker/sync/sync_flow.c
     "f->up_wait = 0;" "f->up_wait = 0;\n    if (f->bytes % 2) f->up_at = UINT64_MAX;")
 
+atoll_planted(lease_ignores_shared_steps coordinator/round/policy_barrier.c
+    "TRY(lease_plan_take(&plan, grant->steps * r->p.step_samples,"
+    "TRY(lease_plan_take(&plan, r->p.step_samples,")
+
 # --- groups of deltas without a barrier
 atoll_planted(group_counts_as_one_delta coordinator/outer/outer_step.c
     "job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;"

@@ -133,8 +133,8 @@ void check_deltas_free(struct sim_check *c)
     c->deltas = NULL;
 }
 
-/* Returns the version of fragment f with these values: the assigned one if it has them, since an update of zeros changes
- * none, otherwise the newest; -1: none. */
+/* Returns the version of fragment f with these values: the assigned one if it has them (an update of zeros changes
+ * nothing), otherwise the newest; -1: none. */
 static int64_t version_of(struct sim_check *c, uint32_t f, const float *theta, uint64_t assigned)
 {
     uint64_t hash = hash_floats(NULL, theta, check_count(c, f));

@@ -84,6 +84,7 @@ static void plan_method(struct plan *p)
         set(p, "train.sync_every=%u", every);
         set(p, "train.max_steps=%u", every * rounds - (unsigned)draw(p, every));
         plan_overlap(p, every);
+        if (p->barrier && rng_u64(p->seed, RNG_TEST + 13, 0) % 4 == 0) set(p, "train.dynamic_steps=on");
         special = plan_codecs(p);
         set(p, "journal.sync=update");
     }
@@ -301,7 +302,8 @@ enum status sim_random_run(uint64_t seed, unsigned flags, FILE *explain, struct 
     bool calm = flags & SIM_RANDOM_CALM;
     plan_make(&p, seed, flags & SIM_RANDOM_HARSH);
     plan_describe(&p, plan->text, sizeof(plan->text));
-    plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.nan && !plan_has(&p, "coordinator.quorum");
+    plan->comparable = p.barrier && p.n_late == 0 && p.saves_all && !p.nan && !plan_has(&p, "coordinator.quorum") &&
+                       !plan_has(&p, "train.dynamic_steps=on");
     struct sim_cluster_setup setup = {.seed = seed, .n_workers = p.n_workers, .config = p.list};
     setup.train_samples = 20 + draw(&p, 200);
     setup.n_tensors = 3 + (uint32_t)draw(&p, 4);

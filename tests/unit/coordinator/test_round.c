@@ -1,5 +1,6 @@
 /* The round machine with a barrier: membership, acceptance, duplicates, quorum, deadlines, closing; a fold refuses
  * invalid records. Other rounds are in test_round_async. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -459,6 +460,33 @@ static void test_check_detects_damage(void **state)
     round_rig_close(&r);
 }
 
+/* train.dynamic_steps: a member of a fifth of the speed takes fewer steps, the others more. The tokens of the round and
+ * its place in the schedule of the learning rate stay. Members that differ by less than 10 % take H steps each. */
+static void test_steps_follow_speed_with_a_barrier(void **state)
+{
+    (void)state;
+    static const double step_s[][3] = {{0.1, 0.1, 0.5}, {0.1, 0.105, 0.1}, {0.1, 0.1, 0}, {0.1, 1000, 1000}};
+    static const uint32_t expect[][3] = {{27, 27, 6}, {20, 20, 20}, {20, 20, 20}, {58, 1, 1}};
+    const char *settings[] = {"train.dynamic_steps=on", "train.max_steps=50", "train.sync_every=20", NULL};
+    for (int c = 0; c < 4; c++) {
+        struct round r;
+        uint64_t samples = 0;
+        round_rig_open(&r, settings, 1);
+        round_rig_ready(&r, 0, 2);
+        for (uint32_t i = 0; i < 3; i++)
+            if (step_s[c][i] > 0) member_speed_add(&r.members.members[i]->speed, step_s[c][i]);
+        round_rig_begin(&r, 0, 3);
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct assignment *work = &r.members.members[i]->work;
+            assert_int_equal(work->steps, expect[c][i]);
+            assert_true(work->step0 == 0 && fabs(work->step_rate * work->steps - 20) < 1e-9);
+            for (uint32_t k = 0; k < work->n_ranges; k++) samples += work->ranges[k].count;
+        }
+        assert_int_equal(samples, 60 * r.p.step_samples);
+        round_rig_close(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_folds_refuse_invalid_records),
         cmocka_unit_test(test_restarted_quorum_gives_time_to_return),
         cmocka_unit_test(test_check_detects_damage),
+        cmocka_unit_test(test_steps_follow_speed_with_a_barrier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

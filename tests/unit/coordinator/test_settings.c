@@ -93,7 +93,6 @@ static void test_keys_without_effect_are_reported(void **state)
         {"--train.method=async", "--coordinator.quorum=2", "coordinator.quorum: 2 has no effect: it needs "},
         {"--train.method=diloco", "--outer.buffer=3", "outer.buffer: 3 has no effect: it needs train.method async"},
         {"--train.method=diloco", "--outer.max_staleness=2", "outer.max_staleness: 2 has no effect"},
-        {"--train.method=diloco", "--train.dynamic_steps=on", "train.dynamic_steps: on has no effect"},
         {"--train.method=local-sgd", "--outer.momentum=0.5", "outer.momentum: 0.5 has no effect"},
         {"--train.method=ddp", "--outer.learning_rate=0.5", "outer.learning_rate: 0.5 has no effect"},
         {"--inner.optimizer=adamw", "--inner.muon_steps=6", "inner.muon_steps: 6 has no effect"},

@@ -16,7 +16,8 @@ import os
 import subprocess
 import sys
 
-import machine
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+import machine  # noqa: E402
 
 
 def flat(value, name=""):
