@@ -455,12 +455,11 @@ class Worker:
     def _log_round(self, round: int) -> None:
         steps = sum(part[0] for part in self._parts)
         loss = sum(part[0] * part[1] for part in self._parts) / steps
-        trained, waited = sum(part[2] for part in self._parts), sum(part[3] for part in self._parts)
+        trained, waited = (sum(part[i] for part in self._parts) for i in (2, 3))
         self._parts.clear()
         info = self._a.info(hashed=False)  # type: ignore[union-attr]
         up, down = info.bytes_up - self._bytes[0], info.bytes_down - self._bytes[1]
-        self._bytes = info.bytes_up, info.bytes_down
-        known = f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
+        self._bytes, known = (info.bytes_up, info.bytes_down), f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
         text = "round %d: %s%d steps in %.1f s, exchange %.1f s, up %s, down %s"
         logger.info(text, round + 1, known, steps, trained, waited, _megabytes(up), _megabytes(down))
 

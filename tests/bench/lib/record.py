@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import machine  # noqa: E402
 
 
