@@ -450,18 +450,17 @@ class Worker:
         self._next_round()
         self._parts.append((steps, loss, trained, time.perf_counter() - waited))
         if self._a and not dropped and (self._round.round != round or self._done):
-            self._log_round(round)  # with overlap a round has several parts
+            self._log_round(round)  # a round may have several parts
 
     def _log_round(self, round: int) -> None:
-        steps = sum(part[0] for part in self._parts)
-        loss = sum(part[0] * part[1] for part in self._parts) / steps
-        trained, waited = (sum(part[i] for part in self._parts) for i in (2, 3))
-        self._parts.clear()
+        parts, self._parts = self._parts, []
+        steps, trained, waited = (sum(part[i] for part in parts) for i in (0, 2, 3))
+        loss = sum(part[0] * part[1] for part in parts) / steps
         info = self._a.info(hashed=False)  # type: ignore[union-attr]
-        up, down = info.bytes_up - self._bytes[0], info.bytes_down - self._bytes[1]
-        self._bytes, known = (info.bytes_up, info.bytes_down), f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
-        text = "round %d: %s%d steps in %.1f s, exchange %.1f s, up %s, down %s"
-        logger.info(text, round + 1, known, steps, trained, waited, _megabytes(up), _megabytes(down))
+        (up, down), self._bytes = self._bytes, (info.bytes_up, info.bytes_down)
+        known = f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
+        text = f"round {round + 1}: {known}{steps:.0f} steps in {trained:.1f} s, exchange {waited:.1f} s"
+        logger.info("%s, up %s, down %s", text, _megabytes(info.bytes_up - up), _megabytes(info.bytes_down - down))
 
     def _push(self) -> bool:
         """Hands the parameters of the round to the library; True: the round was dropped."""

@@ -99,6 +99,8 @@ static uint64_t run_with_stopped_worker(const char *method, char *text, size_t c
     struct sim_cluster *c = sim_rig_cluster(&setup);
     sim_rig_start(c, 3);
     assert_true(until_round(c, 2));
+    uint64_t working = sim_net_now(c->net) + 250000; /* the workers train their next assignment */
+    while (sim_net_now(c->net) < working && sim_net_step(c->net, working)) continue;
     sim_worker_freeze(&c->workers[1], true);
     uint64_t start = sim_net_now(c->net);
     while (sim_net_now(c->net) < start + 20000000 && sim_net_step(c->net, start + 20000000)) continue;
