@@ -86,4 +86,7 @@ listened=$(grep -c '^listening on' coordinator.log)
 json lines run/metrics.jsonl >/dev/null # every line is complete
 echo "$kills kills, $soon of them within 50 ms of a restart: same theta as the undisturbed run"
 # Once more with fragments that have sync points of their own, while training goes on.
-[[ -n ${SETTINGS:-} ]] || SETTINGS="train.method=streaming train.overlap=6 train.fragments=2" exec bash "$HERE/test_e2e_kill.sh"
+if [[ -z ${SETTINGS:-} ]]; then
+    cd "$HERE/../.."
+    SETTINGS="train.method=streaming train.overlap=6 train.fragments=2" bash "$HERE/test_e2e_kill.sh"
+fi

@@ -519,6 +519,33 @@ static void test_new_session_may_assign_last_round(void **state)
     }
 }
 
+/* With overlap: a worker returns between two rounds, and the open round has an update of one fragment already. Its
+ * delta of that round starts from the versions in ASSIGN, so it must not apply that update before. */
+static void test_update_waits_for_its_assignment(void **state)
+{
+    (void)state;
+    uint32_t f;
+    sync_rig_start(false, 2, 1);
+    sync_rig.s.overlaps = true;
+    sync_rejoin(&sync_rig.s, sync_rig.now += 2 * S);
+    sync_rig_expect(SYNC_SEND_HELLO);
+    assert_true(sync_on_config(&sync_rig.s, sync_rig.now));
+    sync_configured(&sync_rig.s, false, 2, NULL, sync_rig.now);
+    sync_rig_expect(SYNC_SEND_JOIN);
+    struct msg_welcome w = sync_rig_welcome(9, true, 1, 0);
+    w.assigned = 5;
+    w.current[0].version = 2;
+    sync_rig.s.overlaps = true;
+    assert_true(sync_on_welcome(&sync_rig.s, &w, sync_rig.now));
+    sync_rig_drain_all(); /* the GET */
+    sync_on_progress(&sync_rig.s, 0, 1000, 1000, sync_rig.now);
+    assert_false(sync_apply(&sync_rig.s, &f));
+    assert_int_equal(sync_rig.s.state, WORKER_READY);
+    sync_rig_give(4, 1);
+    assert_true(sync_wants_training(&sync_rig.s));
+    assert_false(sync_apply(&sync_rig.s, &f)); /* its delta is not made yet */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -546,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_welcome_without_resume_drops_state),
         cmocka_unit_test(test_new_session_forgets_id),
         cmocka_unit_test(test_repeated_welcome_keeps_training),
+        cmocka_unit_test(test_update_waits_for_its_assignment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
