@@ -34,3 +34,11 @@ void json_put_text(json_t *object, const char *key, const char *value)
 {
     if (value && value[0]) json_object_set_new(object, key, json_string(value));
 }
+
+json_t *json_counts(const uint64_t *counts, size_t n)
+{
+    json_t *list = json_array();
+    while (n && !counts[n - 1]) n--;
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer((json_int_t)counts[i]));
+    return list;
+}

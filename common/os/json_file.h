@@ -15,5 +15,7 @@ enum status json_file_write(const char *path, const json_t *root, size_t flags, 
 void json_put_count(json_t *object, const char *key, uint64_t value);
 void json_put_real(json_t *object, const char *key, double value);
 void json_put_text(json_t *object, const char *key, const char *value);
+/* A list of the n counts, without the zeros at its end. The caller owns it. NULL: no memory. */
+json_t *json_counts(const uint64_t *counts, size_t n);
 
 #endif

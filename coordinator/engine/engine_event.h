@@ -72,6 +72,8 @@ struct engine_event_round {
     const char *slowest;           /* the worker that delivered last, or NULL */
     double cosine;                 /* lowest cosine of a delta with the others of its round; NaN: fewer than three */
     const char *cosine_worker;     /* its worker, or NULL */
+    const uint64_t *stale;         /* async: deltas by staleness, 0 to n_stale - 1 or more; NULL: a barrier */
+    uint32_t n_stale;
 };
 
 struct engine_event_eval {

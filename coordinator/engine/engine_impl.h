@@ -94,6 +94,7 @@ struct round_info {
     struct engine_event_round event;
     uint64_t up_us, down_us; /* event.link_s; the slowest worker may be gone when the line is written */
     char slowest[WIRE_NAME_MAX], cosine_worker[WIRE_NAME_MAX], down[64]; /* strings of the event */
+    uint64_t stale[ROUND_STALENESS];
 };
 
 /* A text that was logged. */
@@ -180,6 +181,7 @@ struct engine {
     char slowest[WIRE_NAME_MAX];
     struct pace pace;
     double train_loss;   /* of the last round; NaN: none */
+    uint64_t stale[ROUND_STALENESS]; /* async: merged deltas of this process by staleness; the last: or more */
     char link_text[384]; /* the last LINK event, while transfers take most of a round */
     double cosine;       /* lowest of the round, as in engine_event_round */
     char cosine_worker[WIRE_NAME_MAX];

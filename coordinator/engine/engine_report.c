@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
+#include "common/os/json_file.h"
 #include "common/os/run_status.h"
 #include "coordinator/engine/engine_impl.h"
 
@@ -375,6 +376,7 @@ static json_t *status_object(const struct engine *e)
     run_status_set(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
     run_status_set(o, "restarts", json_integer((json_int_t)sum.restarts));
     if (l->down[0]) run_status_set(o, "down", json_string(l->down));
+    if (e->config.train.method == METHOD_ASYNC) run_status_set(o, "staleness", json_counts(e->stale, ROUND_STALENESS));
     add_refusals(o, e);
     add_fragments(o, e);
     return o;

@@ -78,6 +78,8 @@ static void note(struct engine *e, uint64_t round)
     memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
     memcpy(e->info.cosine_worker, e->cosine_worker, sizeof e->info.cosine_worker);
     memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
+    memcpy(e->info.stale, sum->stale, sizeof e->info.stale);
+    for (uint32_t i = 0; i < ROUND_STALENESS; i++) e->stale[i] += sum->stale[i];
     e->info.pending = event->round > e->rounds_reported;
 }
 
@@ -184,6 +186,8 @@ void engine_flush_round(struct engine *e, double val_loss, double eval_s)
     event.round.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
     event.round.cosine_worker = e->info.cosine_worker[0] ? e->info.cosine_worker : NULL;
     event.round.codec = e->info.down[0] ? e->info.down : NULL;
+    event.round.stale = e->config.train.method == METHOD_ASYNC ? e->info.stale : NULL;
+    event.round.n_stale = ROUND_STALENESS;
     engine_emit(e, &event);
     judge_link(e, &event.round);
 }

@@ -182,6 +182,7 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_text(o, "slowest", e->slowest);
     json_put_real(o, "cosine", e->cosine);
     json_put_text(o, "cosine_worker", e->cosine_worker);
+    if (e->stale) json_object_set_new(o, "staleness", json_counts(e->stale, e->n_stale));
 }
 
 static void put_eval(json_t *o, const struct engine_event_eval *e)

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
@@ -116,25 +117,36 @@ uint32_t member_count_active(const struct member_table *t)
     return n;
 }
 
-void member_speed_add(struct member_speed *s, double step_s)
+enum { SPEEDS_LEAST = 5 };
+
+static const double speed_window_s = 10;
+
+void member_speed_add(struct member_speed *s, double all_s, uint32_t steps)
 {
-    assert(s->next < MEMBER_SPEEDS && s->n <= MEMBER_SPEEDS && step_s >= 0);
-    s->step_s[s->next] = step_s;
+    assert(s->next < MEMBER_SPEEDS && s->n <= MEMBER_SPEEDS && all_s >= 0 && steps > 0);
+    s->at[s->next].step_s = all_s / steps;
+    s->at[s->next].all_s = all_s;
     s->next = (s->next + 1) % MEMBER_SPEEDS;
     if (s->n < MEMBER_SPEEDS) s->n++;
 }
 
-/* The number of values below or equal decides, so that no copy has to be sorted. */
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 double member_step_s(const struct member *m)
 {
     const struct member_speed *s = &m->speed;
-    for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t below = 0, equal = 0;
-        for (uint32_t j = 0; j < s->n; j++) {
-            below += s->step_s[j] < s->step_s[i];
-            equal += s->step_s[j] == s->step_s[i];
-        }
-        if (below <= (s->n - 1) / 2 && (s->n - 1) / 2 < below + equal) return s->step_s[i];
+    double sorted[MEMBER_SPEEDS], covered_s = 0;
+    uint32_t n = 0;
+    while (n < s->n && (n < SPEEDS_LEAST || covered_s < speed_window_s)) {
+        uint32_t i = (s->next + MEMBER_SPEEDS - 1 - n) % MEMBER_SPEEDS;
+        covered_s += s->at[i].all_s;
+        sorted[n++] = s->at[i].step_s;
     }
-    return 0;
+    if (!n) return 0;
+    qsort(sorted, n, sizeof *sorted, compare_doubles);
+    return sorted[(n - 1) / 2];
 }

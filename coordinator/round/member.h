@@ -52,11 +52,13 @@ struct assignment {
 
 #define MEMBER_ASSIGNED_EARLIER UINT64_MAX /* assigned before this process started */
 
-enum { MEMBER_SPEEDS = 5 };
+enum { MEMBER_SPEEDS = 64 };
 
-/* The latest MEMBER_SPEEDS measured seconds of one inner step: from ASSIGN to the first OFFER, over the steps. */
+/* The latest measured assignments of a member (round_note_delivery). */
 struct member_speed {
-    double step_s[MEMBER_SPEEDS]; /* ring */
+    struct {
+        double step_s, all_s; /* seconds of one inner step, and of all of them */
+    } at[MEMBER_SPEEDS];      /* ring */
     uint32_t n, next;
 };
 
@@ -80,6 +82,7 @@ struct member {
     struct member_speed speed;
     uint64_t assigned_us;        /* 0: no work is open */
     uint64_t offered_us;         /* time of the first OFFER of that work; 0: none */
+    uint64_t before_us;          /* offered_us of the work before; 0: none */
     uint64_t heard_us;           /* time of its last message */
     uint32_t records;            /* step records that METRICS may still bring */
     bool left;                   /* the worker has acknowledged the end of the run */
@@ -112,8 +115,10 @@ uint32_t member_free_place(const struct member_table *t);
 struct member *member_by_id(const struct member_table *t, uint32_t id);
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID]);
 uint32_t member_count_active(const struct member_table *t);
-void member_speed_add(struct member_speed *s, double step_s);
-/* The median; 0: unknown. One assignment with an outage does not change it. */
+/* Adds an assignment of `steps` inner steps that took all_s seconds. */
+void member_speed_add(struct member_speed *s, double all_s, uint32_t steps);
+/* Seconds of one inner step: the median of the latest assignments that took 10 s together, at least of five. 0: unknown.
+ * One assignment with an outage does not change it, and short ones on a busy machine scatter less together. */
 double member_step_s(const struct member *m);
 
 #endif

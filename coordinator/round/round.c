@@ -257,9 +257,10 @@ enum status round_fold_readmit(struct round *r, uint32_t id)
 }
 
 /* The first merged part of an assignment commits its samples and counts its work. */
-static void count_merged(struct round *r, struct member *m, const struct part *part)
+static void count_merged(struct round *r, struct member *m, const struct part *part, uint64_t staleness)
 {
     if (m->work.merged) return;
+    r->recent.stale[staleness < ROUND_STALENESS ? staleness : ROUND_STALENESS - 1]++;
     assert(lease_find(&r->leases, m->id, m->work.round));
     m->work.merged = true;
     lease_commit(&r->leases, m->id, m->work.round);
@@ -290,11 +291,15 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
             return STATUS_STATE;
     }
     assert(version > r->versions[fragment]);
+    for (uint32_t i = 0; i < n; i++) {
+        struct member *m = member_by_id(&r->members, named[i].id);
+        const struct part *part = &m->work.parts[fragment];
+        count_merged(r, m, part, round_staleness(r, fragment, part->base_version));
+    }
     r->versions[fragment] = version;
     for (uint32_t i = 0; i < n; i++) {
         struct member *m = member_by_id(&r->members, named[i].id);
         struct part *part = &m->work.parts[fragment];
-        count_merged(r, m, part);
         gate_add(&r->gates[fragment], (double)part->norm, round_reach(r, m));
         part->state = PART_MERGED;
         assert(m->merged_in[fragment] < version && m->next_round == named[i].round + 1);

@@ -59,6 +59,7 @@ void round_note_open(struct round *r, uint64_t now_us)
         struct member *m = r->members.members[i];
         if (!m->work.open || m->assigned_us) continue;
         m->assigned_us = now_us;
+        m->before_us = m->offered_us;
         m->offered_us = 0;
         allow_records(m);
     }
@@ -78,6 +79,19 @@ void round_note_offer(struct round *r, const struct member *m, uint64_t now_us)
     if (!own->offered_us) own->offered_us = now_us;
 }
 
+/* The time that a member worked on its assignment.
+ * - With a barrier its own figure counts, because a worker that waits for others is not slow. A false figure only gives
+ *   it the wrong number of steps.
+ * - Without one: from ASSIGN to the first OFFER. With overlap ASSIGN comes while the worker still trains, so the time
+ *   begins with the OFFER before. */
+static uint64_t worked_us(const struct round *r, const struct member *m, const struct part *part, uint64_t offered_us)
+{
+    if (r->policy->barrier) return part->compute_us;
+    bool ahead = r->p.overlap && m->before_us;
+    assert(offered_us >= m->assigned_us && (!ahead || m->before_us <= offered_us));
+    return offered_us - (ahead ? m->before_us : m->assigned_us);
+}
+
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
 {
     bool complete = !has_waited_part(m, r->p.n_fragments);
@@ -89,11 +103,9 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
         if (!r->policy->barrier && complete) deadline_add(&r->durations, now_us - m->assigned_us);
         uint64_t offered = m->offered_us ? m->offered_us : now_us;
         assert(offered >= m->assigned_us);
-        /* With a barrier, a worker that waits for others is not slow, and with overlap its assignment comes while it
-         * still trains: its own figure counts. A false one only gives it the wrong number of steps. */
-        uint64_t own_us = m->work.parts[fragment].compute_us;
-        double us = r->policy->barrier ? (double)own_us : (double)(offered - m->assigned_us);
-        if (complete && us > 0) member_speed_add(&member_by_id(&r->members, m->id)->speed, us * 1e-6 / m->work.steps);
+        uint64_t us = worked_us(r, m, &m->work.parts[fragment], offered);
+        if (complete && us > 0)
+            member_speed_add(&member_by_id(&r->members, m->id)->speed, (double)us * 1e-6, m->work.steps);
     }
     if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
 }
@@ -111,6 +123,7 @@ void round_note_pause(struct round *r, uint64_t gap_us)
         m->heard_us += gap_us;
         if (m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER) m->assigned_us += gap_us;
         if (m->offered_us) m->offered_us += gap_us;
+        if (m->before_us) m->before_us += gap_us;
         for (uint32_t f = 0; f < r->p.n_fragments; f++)
             if (m->work.parts[f].held_us) m->work.parts[f].held_us += gap_us;
     }

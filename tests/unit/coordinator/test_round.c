@@ -474,7 +474,7 @@ static void test_steps_follow_speed_with_a_barrier(void **state)
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
         for (uint32_t i = 0; i < 3; i++)
-            if (step_s[c][i] > 0) member_speed_add(&r.members.members[i]->speed, step_s[c][i]);
+            if (step_s[c][i] > 0) member_speed_add(&r.members.members[i]->speed, step_s[c][i], 1);
         round_rig_begin(&r, 0, 3);
         for (uint32_t i = 0; i < 3; i++) {
             const struct assignment *work = &r.members.members[i]->work;

@@ -79,6 +79,8 @@ static void test_async_respects_budget_and_staleness(void **state)
     assert_int_equal(round_rig_plan(&r, 0, &open), 0);
     round_rig_deliver(&r, 1, 0, 0);
     assert_int_equal(round_rig_merge(&r, 0, &close), 1);
+    assert_int_equal(r.recent.stale[0], 5);
+    assert_int_equal(r.recent.stale[1], 1); /* its own delta came after five others of three members */
     assert_int_equal(round_staleness(&r, 0, 0), 2);
     assert_int_equal(round_rig_judge(&r, 2, &old, &code), ROUND_DROP);
     assert_int_equal(code, REJECT_STALE);
@@ -114,9 +116,9 @@ static void test_steps_follow_speed(void **state)
         struct round r;
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
-        member_speed_add(&r.members.members[0]->speed, 0.1);
-        member_speed_add(&r.members.members[1]->speed, 0.2);
-        member_speed_add(&r.members.members[2]->speed, 10);
+        member_speed_add(&r.members.members[0]->speed, 0.1, 1);
+        member_speed_add(&r.members.members[1]->speed, 0.2, 1);
+        member_speed_add(&r.members.members[2]->speed, 10, 1);
         for (int id = 0; id < 3; id++) {
             round_rig_begin(&r, 0, 1);
             assert_int_equal(round_rig_grants[0].steps, expect[i][id]);
@@ -237,7 +239,7 @@ static void test_window_is_measured(void **state)
         struct round_close close;
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
-        for (uint32_t i = 0; i < 2; i++) member_speed_add(&r.members.members[i]->speed, 0.5);
+        for (uint32_t i = 0; i < 2; i++) member_speed_add(&r.members.members[i]->speed, 0.5, 1);
         for (int i = 0; i < 5; i++) deadline_add(&r.durations, 10000000);
         for (int i = 0; i < 2; i++) round_rig_begin(&r, 1000000, 1);
         round_rig_deliver(&r, 0, 0, 11000000);
