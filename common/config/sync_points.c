@@ -18,11 +18,21 @@ bool apply_rule_parse(const char *text, enum apply_rule *rule, double *alpha)
     return text[4] && !*end && *alpha >= 0 && *alpha <= 1;
 }
 
+uint32_t sync_overlap_of(uint32_t overlap, uint32_t sync_every, uint32_t steps, bool barrier)
+{
+    assert(overlap <= sync_every && sync_every > 0);
+    uint32_t scaled = (uint32_t)((uint64_t)overlap * steps / sync_every), half = steps / 2;
+    if (barrier || steps == sync_every) return scaled;
+    if (overlap <= half) return overlap;
+    return half > scaled ? half : scaled;
+}
+
 struct sync_points sync_points_of(const struct config *config, uint32_t fragment, uint32_t n_fragments, uint32_t steps,
                                   bool last)
 {
     assert(fragment < n_fragments && steps > 0);
-    uint64_t tau = (uint64_t)config->train.overlap * steps / config->train.sync_every;
+    uint64_t tau =
+        sync_overlap_of(config->train.overlap, config->train.sync_every, steps, config->train.method != METHOD_ASYNC);
     struct sync_points p = {.sent = steps, .applied = steps};
     if (last) return p;
     if (tau > steps) tau = steps;

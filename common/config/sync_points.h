@@ -3,7 +3,8 @@
  *     step 0 .......... sent .... tau steps .... applied .......... steps
  *
  * - A round of `steps` inner steps has one sync point and one apply point per fragment; applied - sent = tau.
- * - tau is train.overlap, scaled if a worker takes another number of steps than train.sync_every.
+ * - tau is train.overlap, scaled if a worker takes another number of steps than train.sync_every. Without a barrier it
+ *   stays up to half of the steps: workers that deliver together then also finish together.
  * - Without train.stagger all fragments are sent at steps - tau. With it, fragment f of F is sent at
  *   ceil((f + 1) (steps - tau) / F), so that the uploads are spread over the round (Streaming DiLoCo, 2501.18512).
  * - The delta of a round therefore contains the last steps of the round before it, which were trained after its sync
@@ -29,6 +30,8 @@ struct sync_points {
 
 /* Parses train.apply. False: none of replace, correct, mix:ALPHA with 0 <= ALPHA <= 1. */
 bool apply_rule_parse(const char *text, enum apply_rule *rule, double *alpha);
+/* tau of a round of `steps` inner steps. */
+uint32_t sync_overlap_of(uint32_t overlap, uint32_t sync_every, uint32_t steps, bool barrier);
 /* The points of `fragment` of n_fragments in a round of `steps` steps; last: the last round of the run. */
 struct sync_points sync_points_of(const struct config *config, uint32_t fragment, uint32_t n_fragments, uint32_t steps,
                                   bool last);

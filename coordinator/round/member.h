@@ -82,7 +82,9 @@ struct member {
     struct member_speed speed;
     uint64_t assigned_us;        /* 0: no work is open */
     uint64_t offered_us;         /* time of the first OFFER of that work; 0: none */
+    uint32_t offered_tail;       /* inner steps that its worker trains after that OFFER (train.overlap) */
     uint64_t before_us;          /* offered_us of the work before; 0: none */
+    uint32_t before_tail;        /* offered_tail of the work before */
     uint64_t heard_us;           /* time of its last message */
     uint32_t records;            /* step records that METRICS may still bring */
     bool left;                   /* the worker has acknowledged the end of the run */

@@ -12,8 +12,9 @@
 
 enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
 
-static const double equal = 0.1;                            /* speeds that differ by less count as equal */
-static const double arrival_share = 0.1, slack_share = 0.5; /* grace_us */
+static const double equal = 0.1;      /* speeds that differ by less count as equal */
+static const double meet_least = 0.5; /* meet_others: least share of the steps */
+static const double scatter_share = 0.1, soon_share = 0.25, slack_share = 0.5; /* closes_us */
 
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
                             const char **reason_p)
@@ -62,29 +63,50 @@ static double fastest_step_us(const struct round *r)
     return 1e6 * least;
 }
 
-/* outer.grace: auto. Arrivals of equal workers scatter, so a tenth of the usual time from assignment to delivery is
- * waited for the others. With overlap a worker needs the update only tau steps after its delta: half of that time is
- * waited, and the other half is left for transfers (Decoupled DiLoCo, 2604.21428, waits within the same slack). */
-static uint64_t grace_us(const struct round *r, const struct group *g)
+/* outer.grace: auto. When the member's part is expected; its transfer takes as long as the first one of the group. */
+static double expected_us(const struct round *r, const struct group *g, const struct member *m, double unknown)
 {
-    if (r->p.grace_us != UINT64_MAX) return r->p.grace_us;
+    if (!g->by->offered_us || g->by->offered_us > g->from_us) return unknown;
+    double transfer = (double)(g->from_us - g->by->offered_us);
+    if (m->assigned_us == MEMBER_ASSIGNED_EARLIER || !m->assigned_us) return unknown;
+    if (m->offered_us) return (double)m->offered_us + transfer;
+    if (!(member_step_s(m) > 0)) return unknown;
+    return round_offers_us(r, m, round_begins_us(r, m, 0), m->work.steps) + transfer;
+}
+
+/* When the group closes. Members that are expected soon are waited for, so that all make one outer step:
+ * - soon: within a quarter of the usual time from assignment to delivery, or, with overlap, within half of the time
+ *   before the fastest worker needs the update; the other half is left for transfers (Decoupled DiLoCo, 2604.21428,
+ *   waits within the same slack);
+ * - and a tenth of the usual time longer, because arrivals scatter. */
+static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t fragment)
+{
+    double from = (double)g->from_us, at = from;
+    if (!g->waited) return g->from_us;
+    if (r->p.grace_us != UINT64_MAX) return g->from_us + r->p.grace_us;
     bool known = g->by->assigned_us && g->by->assigned_us < g->from_us;
     struct deadline_limit usual =
         deadline_of(&r->durations, 0, 0, UINT64_MAX / 2, known ? g->from_us - g->by->assigned_us : 0);
-    double scatter = arrival_share * (double)usual.limit_us, slack = slack_share * r->p.overlap * fastest_step_us(r);
-    return (uint64_t)(scatter > slack ? scatter : slack);
-}
-
-static uint64_t closes_us(const struct round *r, const struct group *g)
-{
-    return g->waited ? g->from_us + grace_us(r, g) : g->from_us;
+    double scatter = scatter_share * (double)usual.limit_us, soon = soon_share * (double)usual.limit_us;
+    double slack = slack_share * r->p.overlap * fastest_step_us(r);
+    if (slack > soon) soon = slack;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->active || !m->work.open || m->work.parts[fragment].state != PART_WAITED) continue;
+        double expected = expected_us(r, g, m, from + soon);
+        if (expected < from && expected + (double)usual.limit_us > from) expected = from; /* overdue */
+        if (expected < from || expected > from + soon) continue;
+        double until = expected + scatter < from + soon ? expected + scatter : from + soon;
+        if (until > at) at = until;
+    }
+    return (uint64_t)at;
 }
 
 static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct group g = group_of(r, f);
-        if (!g.held || now_us < closes_us(r, &g)) continue;
+        if (!g.held || now_us < closes_us(r, &g, f)) continue;
         *close = (struct round_close){.fragment = f};
         for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
             const struct assignment *work = &r->members.members[i]->work;
@@ -102,7 +124,8 @@ static uint64_t async_deadline(const struct round *r)
     uint64_t at = UINT64_MAX;
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct group g = group_of(r, f);
-        if (g.held && closes_us(r, &g) < at) at = closes_us(r, &g);
+        uint64_t t = g.held ? closes_us(r, &g, f) : UINT64_MAX;
+        if (t < at) at = t;
     }
     return at;
 }
@@ -117,6 +140,27 @@ static bool async_over(const struct round *r)
     return r->steps_committed >= budget(r);
 }
 
+/* Members that deliver at different times would stay apart for ever, and each delta would be an outer step of its own.
+ * So a member takes fewer steps, at least half, to deliver together with the last of the others that deliver meanwhile.
+ * A tenth of its time is no reason: the grace window bridges it. */
+static uint32_t meet_others(const struct round *r, const struct member *m, uint64_t now_us, uint32_t steps,
+                            uint32_t least)
+{
+    double start = round_begins_us(r, m, now_us), alone = round_offers_us(r, m, start, steps) - start, meet = 0;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *other = r->members.members[i];
+        bool known = other != m && other->active && other->work.open && other->assigned_us &&
+                     other->assigned_us != MEMBER_ASSIGNED_EARLIER && member_step_s(other) > 0;
+        if (!known) continue;
+        double end = round_offers_us(r, other, round_begins_us(r, other, now_us), other->work.steps);
+        double share = (end - start) / alone;
+        if (share >= meet_least && share < 1 - equal && share > meet) meet = share;
+    }
+    assert(meet >= 0); /* also if alone is 0: comparisons with infinity and NaN fail above */
+    uint32_t met = meet > 0 ? (uint32_t)(meet * steps + 0.5) : steps;
+    return met < least ? least : met;
+}
+
 /* H_i = max(min(5, H), floor(H v_i / v_max)) with speed v = 1 / step_s, so that all members finish at about the same
  * time.
  *
@@ -124,7 +168,7 @@ static bool async_over(const struct round *r)
  * - It includes the download of the update. With a time c per assignment, t per step and H_i = x H, the next x is
  *   (t + c/H) / (t + c/(x H)). Its only fixed point for equal members is x = 1, and each step goes towards it.
  * - Members within 10 % of the fastest count as equal, because measured times scatter. */
-static uint32_t steps_for(const struct round *r, const struct member *m)
+static uint32_t steps_for(const struct round *r, const struct member *m, uint64_t now_us)
 {
     double own = member_step_s(m), fastest = own;
     if (!r->p.dynamic || !(own > 0)) return r->p.sync_every;
@@ -134,15 +178,14 @@ static uint32_t steps_for(const struct round *r, const struct member *m)
         if (step_s > 0 && step_s < fastest) fastest = step_s;
     }
     double steps = (double)r->p.sync_every * (fastest / own);
-    if (steps >= (1 - equal) * r->p.sync_every) return r->p.sync_every;
+    if (steps >= (1 - equal) * r->p.sync_every) steps = r->p.sync_every;
     uint32_t least = r->p.sync_every < STEPS_MIN ? r->p.sync_every : STEPS_MIN;
-    return steps < least ? least : (uint32_t)steps;
+    return meet_others(r, m, now_us, steps < least ? least : (uint32_t)steps, least);
 }
 
 /* Plans one assignment at a time, because the caller journals each before it plans the next. */
 static enum status async_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
-    (void)now_us;
     uint64_t handed_out = r->steps_committed + r->steps_outstanding, left = budget(r) - handed_out;
     uint32_t ready = 0;
     for (uint32_t i = 0; i < r->members.n; i++) ready += r->members.members[i]->ready;
@@ -152,7 +195,7 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
         /* With overlap a worker is still training when its delta is merged: its next work must be there in time. */
         bool ahead = r->p.overlap && m->in_step;
         if (!m->active || m->work.open || (!m->ready && !ahead)) continue;
-        uint32_t steps = steps_for(r, m);
+        uint32_t steps = steps_for(r, m, now_us);
         if (steps > left) steps = (uint32_t)left;
         assert(steps > 0 && steps <= r->p.sync_every);
         struct round_grant *grant = &open->grants[0];

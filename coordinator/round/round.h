@@ -189,6 +189,11 @@ void round_note_open(struct round *r, uint64_t now_us);
 void round_note_resume(struct round *r, uint64_t now_us);
 /* The member offers a part of its open assignment. */
 void round_note_offer(struct round *r, const struct member *m, uint64_t now_us);
+/* When the member's worker begins its assignment, or would begin one that it gets now. With overlap it first trains the
+ * steps after its last sync point. The assignment is from this process. */
+double round_begins_us(const struct round *r, const struct member *m, uint64_t now_us);
+/* When it then offers the delta of `steps` steps, by its measured speed. */
+double round_offers_us(const struct round *r, const struct member *m, double begins_us, uint32_t steps);
 /* A part is held. The last one measures the member's speed: an offer alone proves no work. */
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us);
 void round_note_close(struct round *r, uint64_t now_us);

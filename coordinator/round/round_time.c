@@ -1,6 +1,7 @@
 /* Times of this process, from which time limits are computed. Not part of the journaled state. */
 #include <assert.h>
 
+#include "common/config/sync_points.h"
 #include "coordinator/round/policy.h"
 #include "coordinator/round/round.h"
 
@@ -60,6 +61,7 @@ void round_note_open(struct round *r, uint64_t now_us)
         if (!m->work.open || m->assigned_us) continue;
         m->assigned_us = now_us;
         m->before_us = m->offered_us;
+        m->before_tail = m->offered_tail;
         m->offered_us = 0;
         allow_records(m);
     }
@@ -72,24 +74,45 @@ static bool has_waited_part(const struct member *m, uint32_t n_fragments)
     return false;
 }
 
+/* Inner steps of an assignment after its sync point: its worker trains them while its delta is under way. */
+static uint32_t tail_steps(const struct round *r, uint32_t steps)
+{
+    return sync_overlap_of(r->p.overlap, r->p.sync_every, steps, r->policy->barrier);
+}
+
 void round_note_offer(struct round *r, const struct member *m, uint64_t now_us)
 {
     struct member *own = member_by_id(&r->members, m->id);
     assert(m->work.open && own == m);
-    if (!own->offered_us) own->offered_us = now_us;
+    if (own->offered_us) return;
+    own->offered_us = now_us;
+    own->offered_tail = tail_steps(r, m->work.steps);
 }
 
-/* The time that a member worked on its assignment.
+double round_begins_us(const struct round *r, const struct member *m, uint64_t now_us)
+{
+    double step_us = 1e6 * member_step_s(m), at = m->work.open ? (double)m->assigned_us : (double)now_us;
+    uint64_t offered = m->work.open ? m->before_us : m->offered_us;
+    uint32_t tail = m->work.open ? m->before_tail : m->offered_tail;
+    double free = (double)offered + tail * step_us;
+    assert(m->assigned_us != MEMBER_ASSIGNED_EARLIER);
+    return r->p.overlap && offered && free > at ? free : at;
+}
+
+double round_offers_us(const struct round *r, const struct member *m, double begins_us, uint32_t steps)
+{
+    return begins_us + 1e6 * member_step_s(m) * (steps - tail_steps(r, steps));
+}
+
+/* Measures the member's speed.
  * - With a barrier its own figure counts, because a worker that waits for others is not slow. A false figure only gives
  *   it the wrong number of steps.
- * - Without one: from ASSIGN to the first OFFER. With overlap ASSIGN comes while the worker still trains, so the time
- *   begins with the OFFER before. */
-static uint64_t worked_us(const struct round *r, const struct member *m, const struct part *part, uint64_t offered_us)
+ * - Without one: from the beginning of its work to its first OFFER. */
+static void measure_speed(const struct round *r, struct member *m, const struct part *part, uint64_t offered_us)
 {
-    if (r->policy->barrier) return part->compute_us;
-    bool ahead = r->p.overlap && m->before_us;
-    assert(offered_us >= m->assigned_us && (!ahead || m->before_us <= offered_us));
-    return offered_us - (ahead ? m->before_us : m->assigned_us);
+    uint32_t tail = r->policy->barrier ? 0 : tail_steps(r, m->work.steps);
+    double us = r->policy->barrier ? (double)part->compute_us : (double)offered_us - round_begins_us(r, m, offered_us);
+    if (us > 0 && m->work.steps > tail) member_speed_add(&m->speed, us * 1e-6, m->work.steps - tail);
 }
 
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
@@ -103,9 +126,7 @@ void round_note_delivery(struct round *r, const struct member *m, uint32_t fragm
         if (!r->policy->barrier && complete) deadline_add(&r->durations, now_us - m->assigned_us);
         uint64_t offered = m->offered_us ? m->offered_us : now_us;
         assert(offered >= m->assigned_us);
-        uint64_t us = worked_us(r, m, &m->work.parts[fragment], offered);
-        if (complete && us > 0)
-            member_speed_add(&member_by_id(&r->members, m->id)->speed, (double)us * 1e-6, m->work.steps);
+        if (complete) measure_speed(r, member_by_id(&r->members, m->id), &m->work.parts[fragment], offered);
     }
     if (!r->quorum_us[fragment] && held(r, fragment) >= round_quorum(r)) r->quorum_us[fragment] = now_us;
 }

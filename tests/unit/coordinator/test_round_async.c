@@ -225,26 +225,65 @@ static void test_arrivals_within_the_window_are_one_step(void **state)
     round_rig_close(&r);
 }
 
-/* The window is measured: a tenth of the usual time from assignment to delivery. With overlap it is at least half of
- * the time in which workers train on. */
+/* The window is measured. A member that is expected within a quarter of the usual 10 s, or within half of the time of
+ * the overlap, is waited for, and a tenth of 10 s longer. */
 static void test_window_is_measured(void **state)
 {
     (void)state;
-    static const char *const overlaps[] = {"train.overlap=0", "train.overlap=10"};
-    static const uint64_t expect[] = {1000000, 2500000};
-    for (int c = 0; c < 2; c++) {
-        const char *settings[] = {"train.method=async", "train.sync_every=20", "train.max_steps=1000", overlaps[c],
-                                  NULL};
+    static const struct {
+        const char *overlap;
+        double own_s, other_s; /* of a step; 0: unknown */
+        uint64_t closes_us;    /* after the first delivery */
+    } cases[] = {
+        {"train.overlap=0", 0.5, 0.52, 1400000}, /* it offers 0.4 s later; a transfer takes 0.5 s */
+        {"train.overlap=0", 0.5, 0.3, 1000000},  /* overdue */
+        {"train.overlap=0", 0.5, 1, 0},          /* it is not expected soon */
+        {"train.overlap=0", 0.5, 0, 2500000},    /* nothing is known of it */
+        {"train.overlap=0", 0.5, 0.58, 2500000}, /* expected 1.6 s later: not much longer than that */
+        {"train.overlap=10", 1, 1.2, 3000000},   /* the fastest one needs the update after 10 s */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const char *settings[] = {"train.method=async",      "train.sync_every=20", "train.max_steps=1000",
+                                  "train.dynamic_steps=off", cases[c].overlap,      NULL};
         struct round r;
         struct round_close close;
         round_rig_open(&r, settings, 1);
         round_rig_ready(&r, 0, 2);
-        for (uint32_t i = 0; i < 2; i++) member_speed_add(&r.members.members[i]->speed, 0.5, 1);
+        for (uint32_t i = 0; i < 2; i++) {
+            double step_s = i ? cases[c].other_s : cases[c].own_s;
+            if (step_s > 0) member_speed_add(&r.members.members[i]->speed, step_s, 1);
+        }
         for (int i = 0; i < 5; i++) deadline_add(&r.durations, 10000000);
         for (int i = 0; i < 2; i++) round_rig_begin(&r, 1000000, 1);
-        round_rig_deliver(&r, 0, 0, 11000000);
-        assert_int_equal(round_rig_merge(&r, 11000000, &close), 0);
-        assert_int_equal(round_deadline_us(&r), 11000000 + expect[c]);
+        round_note_offer(&r, r.members.members[0], 11000000);
+        round_rig_deliver(&r, 0, 0, 11500000);
+        assert_int_equal(round_rig_merge(&r, 11500000, &close), cases[c].closes_us == 0);
+        if (cases[c].closes_us) assert_int_equal(round_deadline_us(&r), 11500000 + cases[c].closes_us);
+        round_rig_close(&r);
+    }
+}
+
+/* A member takes fewer steps, at least half, to deliver together with others. A tenth is no reason. */
+static void test_members_meet(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t later_us; /* of its assignment than that of the other; a step takes 0.5 s */
+        uint32_t steps;
+    } cases[] = {{500000, 20}, {2000000, 16}, {5000000, 10}, {5600000, 20}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const char *settings[] = {"train.method=async", "train.sync_every=20", "train.max_steps=1000", NULL};
+        struct round r;
+        round_rig_open(&r, settings, 1);
+        for (uint32_t i = 0; i < 2; i++) member_speed_add(&r.members.members[i]->speed, 10, 20);
+        round_rig_ready(&r, 0, 2);
+        r.members.members[1]->ready = r.members.members[2]->ready = false;
+        r.p.min_workers = 1;
+        round_rig_begin(&r, 1000000, 1);
+        round_rig_ready(&r, 1, 1);
+        round_rig_begin(&r, 1000000 + cases[c].later_us, 1);
+        assert_int_equal(round_rig_grants[0].id, 1);
+        assert_int_equal(round_rig_grants[0].steps, cases[c].steps);
         round_rig_close(&r);
     }
 }
@@ -275,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arrivals_within_the_window_are_one_step),
         cmocka_unit_test(test_window_is_measured),
+        cmocka_unit_test(test_members_meet),
         cmocka_unit_test(test_next_work_is_assigned_ahead),
         cmocka_unit_test(test_async_respects_budget_and_staleness),
         cmocka_unit_test(test_duration_is_measured_per_member),
