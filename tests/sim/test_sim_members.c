@@ -396,7 +396,8 @@ static int watch_steps(void *ctx, enum sim_net_moment moment, int client, bool t
     return 1;
 }
 
-/* async: workers of the same speed keep H steps each, and a worker of half the speed gets about half. */
+/* async: workers of the same speed keep H steps each, except to deliver together once, and a worker of half the speed
+ * gets about half. */
 static void test_async_steps_follow_measured_speed(void **state)
 {
     (void)state;
@@ -417,8 +418,9 @@ static void test_async_steps_follow_measured_speed(void **state)
         c->workers[1].step_us *= (uint64_t)slow;
         sim_rig_start(c, 2);
         assert_true(until_round(c, 25));
-        assert_int_equal(watch.fewer[0], 0);
-        if (slow == 1) assert_int_equal(watch.fewer[1], 0);
+        assert_in_range(watch.fewer[0], 0, 2); /* of more than 25: to meet the other one */
+        assert_int_equal(watch.last[0], 20);
+        if (slow == 1) assert_in_range(watch.fewer[1], 0, 2);
         if (slow == 2) assert_in_range(watch.last[1], 8, 12);
         assert_true(sim_rig_ends(c, 1000));
         sim_rig_done(c);
