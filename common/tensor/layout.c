@@ -159,6 +159,24 @@ enum status layout_split(struct layout *layout, uint32_t n)
     return STATUS_OK;
 }
 
+enum status layout_cut(struct layout *layout, const uint64_t *ends, uint32_t n)
+{
+    uint32_t tensor = 0;
+    uint64_t at = 0;
+    if (!n || n > LAYOUT_FRAGMENTS_MAX || ends[n - 1] != layout->n_params) return STATUS_INVALID;
+    layout->n_fragments = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct fragment f = {.first_tensor = tensor, .offset = at};
+        while (tensor < layout->n_tensors && at < ends[i]) at += layout->tensors[tensor++].count;
+        f.n_tensors = tensor - f.first_tensor;
+        f.count = at - f.offset;
+        if (at != ends[i] || !f.n_tensors) return STATUS_INVALID;
+        layout->fragments[layout->n_fragments++] = f;
+    }
+    assert(is_whole(layout));
+    return STATUS_OK;
+}
+
 size_t layout_encoded_size(const struct layout *layout)
 {
     size_t n = 8;

@@ -57,6 +57,9 @@ enum status layout_add(struct layout *layout, const char *name, int ndim, const 
  * per started 4 Mi parameters up to 8, then 8 until a fragment would exceed 32 Mi. Mean tensors get fragments of their
  * own, by size. INVALID: a mean tensor stands before a trained one, or n is too large. */
 enum status layout_split(struct layout *layout, uint32_t n) MUST_CHECK;
+/* Cut it into n fragments that end before the elements ends[n], ascending; the last one is n_params. INVALID: an end
+ * lies inside a tensor, or there are too many. */
+enum status layout_cut(struct layout *layout, const uint64_t *ends, uint32_t n) MUST_CHECK;
 /* Index of the tensor called `name`, or -1. */
 int layout_find(const struct layout *layout, const char *name);
 /* Fingerprint of all tensors and fragments. */

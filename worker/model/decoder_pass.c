@@ -84,7 +84,7 @@ static const void *act_backward(struct model *m, const float *theta, float *grad
 static uint64_t block_at(const struct model *m, size_t l)
 {
     assert(l < m->config.n_layer);
-    return m->kind.block0 + l * m->kind.block_stride;
+    return m->kind.block0 + model_block_place(&m->config, (uint32_t)l) * m->kind.block_stride;
 }
 
 /* theta: the block's parameters. x_next NULL: stop after the activations that backward needs. */

@@ -66,7 +66,9 @@ static enum status add_all(const struct model_config *config, struct layout *lay
     uint64_t c = config->n_embd, wte[2] = {config->vocab_size, c}, wpe[2] = {config->block_size, c};
     TRY(layout_add(layout, "wte.weight", 2, wte, LAYOUT_INIT_NORMAL, 0.02f, LAYOUT_DECAY));
     TRY(layout_add(layout, "wpe.weight", 2, wpe, LAYOUT_INIT_NORMAL, 0.02f, LAYOUT_DECAY));
-    for (uint32_t i = 0; i < config->n_layer; i++) TRY(add_block(config, i, layout));
+    for (uint32_t g = 0; g < (config->groups > 1 ? config->groups : 1); g++)
+        for (uint32_t i = g; i<config->n_layer; i += config->groups> 1 ? config->groups : 1)
+            TRY(add_block(config, i, layout));
     TRY(layout_add(layout, "ln_f.weight", 1, &c, LAYOUT_INIT_ONES, 0, 0));
     return layout_add(layout, "ln_f.bias", 1, &c, LAYOUT_INIT_ZEROS, 0, 0);
 }

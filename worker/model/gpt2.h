@@ -35,7 +35,7 @@ enum gpt2_block_tensor {
 
 /* Offsets in theta. */
 struct gpt2_offsets {
-    /* Tensor j of block i: block0 + i * block_stride + block[j]. */
+    /* Tensor j of block i: block0 + model_block_place(i) * block_stride + block[j]. */
     uint64_t wte, wpe, block0, block_stride, block[GPT2_BLOCK_TENSORS];
     uint64_t lnf_w, lnf_b, n_params;
 };

@@ -87,7 +87,9 @@ static enum status add_all(const struct model_config *config, struct layout *lay
 {
     uint64_t c = config->n_embd, words[2] = {config->vocab_size, c};
     TRY(layout_add(layout, "model.embed_tokens.weight", 2, words, LAYOUT_INIT_NORMAL, 0.02f, LAYOUT_DECAY));
-    for (uint32_t i = 0; i < config->n_layer; i++) TRY(add_block(config, i, layout));
+    for (uint32_t g = 0; g < (config->groups > 1 ? config->groups : 1); g++)
+        for (uint32_t i = g; i<config->n_layer; i += config->groups> 1 ? config->groups : 1)
+            TRY(add_block(config, i, layout));
     TRY(layout_add(layout, "model.norm.weight", 1, &c, LAYOUT_INIT_ONES, 0, 0));
     if (config->tied) return STATUS_OK;
     return layout_add(layout, "lm_head.weight", 2, words, LAYOUT_INIT_NORMAL, 0.02f, LAYOUT_DECAY);

@@ -32,7 +32,7 @@ enum llama_block_tensor {
 
 /* Offsets in theta. */
 struct llama_offsets {
-    /* Tensor j of block i: block0 + i * block_stride + block[j]. */
+    /* Tensor j of block i: block0 + model_block_place(i) * block_stride + block[j]. */
     uint64_t embed, block0, block_stride, block[LLAMA_BLOCK_TENSORS];
     uint64_t norm, head, n_params; /* head: equal to embed if tied */
 };

@@ -27,7 +27,23 @@ struct model_config {
     bool tied; /* the output layer is the token embedding */
 
     bool bytes; /* a token is a byte, and 0 separates documents */
+    /* Order of the blocks in theta: group g holds the blocks g, g + groups, g + 2 groups, and so on, and the groups
+     * follow each other (train.stagger; strided fragments of Streaming DiLoCo, 2501.18512). 0 or 1: in order. */
+    uint32_t groups;
 };
+
+/* The place of block i in theta, and the number of blocks before group g. */
+static inline uint32_t model_blocks_before(const struct model_config *c, uint32_t g)
+{
+    uint32_t n = c->groups > 1 ? c->groups : 1, rest = c->n_layer % n;
+    return g * (c->n_layer / n) + (g < rest ? g : rest);
+}
+
+static inline uint32_t model_block_place(const struct model_config *c, uint32_t i)
+{
+    uint32_t n = c->groups > 1 ? c->groups : 1;
+    return model_blocks_before(c, i % n) + i / n;
+}
 
 /* Purposes of an instance. Only MODEL_TRAIN keeps the activations of every layer. */
 enum model_use { MODEL_TRAIN = 1, MODEL_LOSS = 2, MODEL_LOGITS = 4 };
@@ -92,7 +108,8 @@ static inline void model_ready(const struct model_hooks *hooks, uint64_t offset,
 
 /* Returns NULL for an unknown name. */
 const struct model_family *model_family_find(const char *name);
-/* Cuts a filled layout into train.fragments fragments. INVALID. */
+/* Cuts a filled layout into train.fragments fragments of near-equal size. With train.stagger: the embeddings, the
+ * groups of blocks (the last with the final norm), and an output layer of its own. INVALID. */
 enum status model_split_fragments(const struct config *config, struct layout *layout, struct err *err) MUST_CHECK;
 /* Writes the lines of config.json with bos_token_id and eos_token_id. Known are byte models, GPT-2 and Llama 3, by
  * vocabulary size; null for others. Returns out. */

@@ -51,7 +51,7 @@ def main(folder: Path, data: Path, words: list[str]) -> None:
                             row = {**key, "utilization": min(summary["utilization_by_worker"].values()),
                                    "by_worker": summary["utilization_by_worker"],
                                    "up": summary["bytes_up"] / n, "down": summary["bytes_down"] / n,
-                                   "round_seconds": summary["round_seconds"], "step_s": summary["step_s"]}
+                                   "round_seconds": summary["round_seconds"]}
                             rows.add(row)
                         found.append(row)
                     plain, lapped = found

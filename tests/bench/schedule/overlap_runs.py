@@ -101,20 +101,25 @@ def duty_cycle(pid: int, share: float) -> subprocess.Popen[bytes]:
 def read_metrics(path: Path) -> dict[str, Any]:
     """By worker: seconds between the ends of its first and its last round, and how it used them."""
     rounds: dict[str, list[dict[str, Any]]] = {}
-    tokens, times = 0, []
+    steps: dict[tuple[str, int], int] = {}
+    times: list[tuple[float, int]] = []
     for line in path.read_text().splitlines():
         event = json.loads(line)
-        if event["event"] == "step" and "compute_s" in event:
-            rounds.setdefault(event["worker"], []).append(event)
+        if event["event"] == "step":
+            key = (event["worker"], event["round"])
+            steps[key] = steps.get(key, 0) + 1
+            if "compute_s" in event:
+                rounds.setdefault(event["worker"], []).append(event)
         if event["event"] == "round":
             times.append((event["time"], event["tokens"]))
-    result: dict[str, Any] = {"utilization_by_worker": {}, "step_s": {}}
+    result: dict[str, Any] = {"utilization_by_worker": {}, "steps_per_second": {}}
     for worker, events in sorted(rounds.items()):
         inner = events[1:-1] or events
         compute = sum(e["compute_s"] for e in inner)
         wall = sum(e[k] for e in inner for k in ("compute_s", "compress_s", "send_s", "wait_s", "apply_s"))
         span = inner[-1]["time"] - events[0]["time"] if len(events) > 2 else wall
         result["utilization_by_worker"][worker] = compute / max(span, wall)
+        result["steps_per_second"][worker] = sum(steps[worker, e["round"]] for e in inner) / compute
     if len(times) > 2:
         (first, had), (last, has) = times[0], times[-1]
         result["tokens_per_second"] = (has - had) / (last - first)
