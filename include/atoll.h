@@ -173,9 +173,10 @@ ATOLL_API enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enu
 /* What the worker waits for, or the coordinator's last line. Valid until the next call. */
 ATOLL_API const char *atoll_text(struct atoll *a);
 
+/* With train.overlap or train.stagger: a part of a round, up to the next point at which parameters are sent or change. */
 struct atoll_round {
     uint64_t round;        /* from 0 */
-    uint32_t steps;        /* inner steps until the sync point (H) */
+    uint32_t steps;        /* inner steps until atoll_push (H, or those of the part) */
     uint32_t step_samples; /* samples of one inner step: train.batch_size x train.grad_accum */
     double position;       /* schedule position of the first step, in inner steps of the run */
     double position_rate;  /* schedule steps per inner step */

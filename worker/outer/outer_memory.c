@@ -71,7 +71,9 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
 {
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
     bool feedback = config_error_feedback(config, config->codec.up);
-    bool device = config->train.method != METHOD_DDP && !codec_spec_lossless(config->codec.up);
+    bool overlaps = config->train.overlap || config->train.stagger == CHOICE_ON;
+    bool device = config->train.method != METHOD_DDP && !codec_spec_lossless(config->codec.up) && !overlaps;
+    bool based = config->train.method == METHOD_ASYNC || (overlaps && !strcmp(config->train.apply, "correct"));
     bool relays = config_may_relay(config);
     uint32_t relayed = !relays ? 0 : workers ? workers : 1;
     size_t part_max = 0;
@@ -80,9 +82,11 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
         TRY(add_fragment(out, config, layout, i, relayed, &part_max, &device, err));
     }
-    out->base = config->train.method == METHOD_ASYNC ? theta : 0;
-    out->host.anchor = theta + out->base;
+    out->base = based ? theta : 0;
+    out->host.anchor = theta + out->base + (overlaps ? theta : 0); /* with overlap: the trained parameters */
     out->host.residual = feedback ? theta : 0;
+    if (overlaps && config->checkpoint.worker_every) /* payloads are part of the messages, too */
+        out->saved = out->host.anchor + out->host.residual + out->host.messages;
     out->host.messages += largest * sizeof(float) + READ_BYTES;
     if (relays) out->host.messages += MERGE_BYTES + 2 * part_max * sizeof(float); /* merger_init */
     out->device.anchor = device ? theta : 0;

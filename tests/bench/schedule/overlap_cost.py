@@ -1,7 +1,8 @@
 """What overlap costs: `./run bench overlap cost [--model 0.98M] [--steps 480] [--sync-every 20] [--seeds 1,2,3]`
 
 Validation loss at equal tokens for tau in {0, 1, H/4, H/2, H}, with train.apply correct and mix:0.5, and of
-train.method streaming, with its usual tau and with H/2. Two workers, int8:256. The trajectory does not depend on the link, so there is none.
+train.method streaming, with its usual tau and with H/2. Two workers, int8:256. The trajectory does not depend on the
+link, so there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def arms(every: int) -> list[tuple[str, dict[str, object]]]:
     for rule in ("correct", "mix:0.5"):
         found += [(f"tau {tau} {rule}", {"train.overlap": tau, "train.apply": rule}) for tau in taus]
     streaming: dict[str, object] = {"train.method": "streaming"}
-    return [*found, ("streaming", streaming), (f"streaming tau {every // 2}", {**streaming, "train.overlap": every // 2})]
+    half = {**streaming, "train.overlap": every // 2}
+    return [*found, ("streaming", streaming), (f"streaming tau {every // 2}", half)]
 
 
 def main(folder: Path, data: Path, words: list[str]) -> None:
@@ -60,8 +62,8 @@ def main(folder: Path, data: Path, words: list[str]) -> None:
                        "theta_hash": summary["theta_hash"], "seconds": summary["wall_s"]}
                 rows.add(row)
             losses.setdefault(name, []).append(row["loss"])
-    print(f"{options.model} parameters, {options.steps} steps, H {options.sync_every}, 2 workers; seeds {options.seeds}; "
-          f"outer rate {options.outer_lr:g}, momentum {options.momentum:g}")
+    print(f"{options.model} parameters, {options.steps} steps, H {options.sync_every}, 2 workers, "
+          f"seeds {options.seeds}, outer rate {options.outer_lr:g}, momentum {options.momentum:g}")
     print(f"{'arm':<18} {'val loss':>9} {'sd':>7}  difference to the first, 95 % interval")
     for name, values in losses.items():
         pairs = [a - b for a, b in zip(values, next(iter(losses.values())))]
