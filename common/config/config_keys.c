@@ -153,7 +153,7 @@ const struct config_key config_keys[] = {
     REAL(outer, staleness_power, "0.5", 0, 10, "", "async: weight of a delta is (1 + staleness)^-power"),
     U32(outer, buffer, "0", 0, 65536, "deltas", "async: deltas between momentum steps; 0: number of workers"),
     CHOICE(outer, schedule, "constant", choices_outer_schedule,
-           "outer rate: constant; cosine to a tenth; transient: divided by 1 - momentum^(updates + 1)"),
+           "outer rate: constant; cosine to a tenth; transient: divided by 1 - momentum^n at the n-th momentum step"),
     TEXT(outer, grace, "auto",
          "async: seconds in which arriving deltas become one outer step; auto: from measured arrivals; 0: off"),
 

@@ -232,6 +232,23 @@ static enum status resolve_merge(const struct config_resolve *r)
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* equal rules for dense deltas */
 }
 
+static enum status check_outer_schedule(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    if (c->outer.schedule == OUTER_CONSTANT) return STATUS_OK;
+    char schedule[CONFIG_VALUE_MAX];
+    config_value_text(c, AT(outer.schedule), schedule);
+    if (c->train.method == METHOD_DDP)
+        return config_refuse(r, KEYS(AT(outer.schedule), AT(train.method)),
+                             "%s does not go with train.method ddp, whose rate follows inner.schedule; "
+                             "allowed: constant",
+                             schedule);
+    if (c->outer.schedule != OUTER_TRANSIENT || c->outer.momentum > 0) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(outer.schedule), AT(outer.momentum), AT(outer.optimizer)),
+                         "transient has no effect without outer momentum; allowed: constant, cosine, or "
+                         "outer.optimizer nesterov with outer.momentum above 0");
+}
+
 /* A list such as cuda:0,1 implies one rank per GPU. */
 static enum status resolve_ranks(const struct config_resolve *r)
 {
@@ -339,6 +356,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_method(&r));
     TRY(resolve_merge(&r));
     TRY(resolve_down(&r));
+    TRY(check_outer_schedule(&r));
     TRY(resolve_ranks(&r));
     TRY(check_train(&r));
     return check_coordinator(&r);

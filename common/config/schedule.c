@@ -4,6 +4,8 @@
 #include <math.h>
 
 static const double wsd_decay_share = 0.2; /* fraction of all steps */
+static const double outer_min_fraction = 0.1;
+static const double pi = 3.141592653589793;
 
 /* Position of `step` between `from` and `to`, in [0, 1]; 1 for an empty interval. */
 static double progress(double step, double from, double to)
@@ -20,7 +22,7 @@ double lr_schedule_at(const struct lr_schedule *schedule, double step)
     switch (schedule->kind) {
     case SCHEDULE_CONSTANT: return base;
     case SCHEDULE_LINEAR: left = 1 - progress(step, warmup, total); break;
-    case SCHEDULE_COSINE: left = 0.5 * (1 + cos(3.141592653589793 * progress(step, warmup, total))); break;
+    case SCHEDULE_COSINE: left = 0.5 * (1 + cos(pi * progress(step, warmup, total))); break;
     case SCHEDULE_WSD:
         x = progress(step, fmax(warmup, (1 - wsd_decay_share) * total), total);
         left = 1 - sqrt(x);
@@ -29,4 +31,24 @@ double lr_schedule_at(const struct lr_schedule *schedule, double step)
     assert(left >= 0 && left <= 1);
     double min = base * schedule->min_fraction;
     return min + (base - min) * left;
+}
+
+double outer_rate(const struct config *config, double progress, uint64_t age)
+{
+    double rate = config->outer.learning_rate, left;
+    switch (config->outer.schedule) {
+    case OUTER_CONSTANT: break;
+    case OUTER_COSINE:
+        left = 0.5 * (1 + cos(pi * fmin(1, fmax(0, progress))));
+        return rate * (outer_min_fraction + (1 - outer_min_fraction) * left);
+    case OUTER_TRANSIENT: return rate / (1 - pow(config->outer.momentum, (double)age + 1));
+    }
+    return rate;
+}
+
+double outer_rate_of_version(const struct config *config, uint64_t version)
+{
+    uint64_t rounds = ((uint64_t)config->train.max_steps + config->train.sync_every - 1) / config->train.sync_every;
+    assert(version >= 1 && rounds >= 1);
+    return outer_rate(config, (double)(version - 1) / (double)rounds, version - 1);
 }

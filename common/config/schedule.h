@@ -1,4 +1,4 @@
-/* Learning rate as a function of the position in the run. Pure functions.
+/* Inner and outer learning rate as functions of the position in the run. Pure functions.
  *
  * The position counts optimizer steps as a real number. Workers of different speed share one schedule, which follows
  * the tokens that all of them have processed: a worker may be at step 12.5. */
@@ -22,5 +22,16 @@ struct lr_schedule {
  *   wsd       base, then over the last 20 % min + (base - min) (1 - sqrt(x)) (Hägele et al., 2405.18392).
  * After the end the last value holds. A negative step counts as 0. */
 double lr_schedule_at(const struct lr_schedule *schedule, double step);
+
+/* The rate of an outer step by outer.schedule, from outer.learning_rate:
+ *   constant   rate;
+ *   cosine     rate (0.1 + 0.9 (1 + cos(pi x)) / 2), x = progress of the run in [0, 1];
+ *   transient  rate / (1 - outer.momentum^(age + 1)), age = earlier momentum steps. Undoes the small start of the
+ *              momentum; the first step has the rate / (1 - momentum). (Bias correction as in Kingma and Ba,
+ * 1412.6980.) Coordinator, and workers that take the outer step of a relayed update. */
+double outer_rate(const struct config *config, double progress, uint64_t age);
+/* The same for the update that makes `version` (>= 1) of a fragment, in a run with a barrier: x = (version - 1) / R
+ * with R = max_steps / sync_every, rounded up. */
+double outer_rate_of_version(const struct config *config, uint64_t version);
 
 #endif

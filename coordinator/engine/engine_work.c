@@ -47,7 +47,7 @@ static void emit_update(struct engine *e, const struct round_close *close)
                                             .version = l->round.versions[close->fragment],
                                             .round = round_done(&l->round),
                                             .tokens = l->round.tokens,
-                                            .lr = outer_state_lr(&l->outer, close->fragment, l->round.round),
+                                            .lr = l->outer.lr,
                                             .codec = l->down,
                                             .update_bytes = l->down_bytes}};
     if (config_down(&e->config) == CONFIG_DOWN_AUTO) {

@@ -81,6 +81,8 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     for (uint32_t i = 0; i < close->n; i++) {
         const struct part *part = round_close_part(&l->round, close, i);
         uint64_t staleness = round_staleness(&l->round, close->fragment, part->base_version);
+        double position = member_by_id(&l->round.members, close->ids[i])->work.step0;
+        if (position > step.position) step.position = position;
         step.tokens += part->tokens;
         step.fresh += pow(1 + (double)staleness, -l->config->outer.staleness_power) * (double)part->tokens;
     }

@@ -247,14 +247,23 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
     return slot * whole + at;
 }
 
-double outer_state_lr(const struct outer_state *s, uint32_t fragment, uint64_t round)
+uint32_t outer_state_arrivals(const struct outer_state *s, const struct outer_step *step)
+{
+    uint32_t n = s->config->outer.buffer ? s->config->outer.buffer : step->members;
+    return n ? n : 1;
+}
+
+double outer_state_lr(const struct outer_state *s, const struct outer_step *step)
 {
     const struct config *c = s->config;
-    if (layout_is_mean(s->layout, fragment)) return 1;
-    if (c->train.method != METHOD_DDP) return c->outer.learning_rate;
+    if (layout_is_mean(s->layout, step->fragment)) return 1;
+    if (c->train.method == METHOD_ASYNC)
+        return outer_rate(c, step->position / c->train.max_steps,
+                          s->fragments[step->fragment].merged / outer_state_arrivals(s, step));
+    if (c->train.method != METHOD_DDP) return outer_rate_of_version(c, step->version);
     struct lr_schedule schedule = {c->inner.schedule, c->inner.learning_rate, c->inner.min_lr_fraction,
                                    c->inner.warmup_steps, c->train.max_steps};
-    return lr_schedule_at(&schedule, (double)round);
+    return lr_schedule_at(&schedule, (double)step->round);
 }
 
 bool outer_state_relays(const struct outer_state *s, struct outer_ways *w)

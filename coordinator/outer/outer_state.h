@@ -46,6 +46,7 @@ struct outer_state {
     size_t payload_cap, delta_cap; /* bytes of the buffer; bytes of the largest delta */
     uint64_t norm_round;           /* ddp: round of `norm`, + 1 */
     double norm;                   /* ddp: global norm of the merged gradient */
+    double lr;                     /* of the latest outer step */
 };
 
 /* Parameters of one outer step. */
@@ -55,6 +56,7 @@ struct outer_step {
     uint64_t round;
     uint32_t deltas;  /* async: merged in this step */
     uint64_t tokens;  /* async: their tokens */
+    double position;  /* async: first step of the latest assignment among them, in inner steps of the run */
     double fresh;     /* async: the sum of tokens * (1 + staleness)^-outer.staleness_power over them */
     uint32_t members; /* async: active workers */
     double norm;      /* ddp: global norm of the merged gradient */
@@ -100,7 +102,9 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
 /* The spool offset of an incoming delta of `fragment` in `slot`. A slot has space for one payload of every fragment,
  * concatenated, each at a multiple of `align` (> 0). */
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align);
-/* The learning rate of a fragment's outer step; mean tensors: 1. */
-double outer_state_lr(const struct outer_state *s, uint32_t fragment, uint64_t round);
+/* The learning rate of an outer step before it is taken, by outer.schedule (ddp: inner.schedule); mean tensors: 1. */
+double outer_state_lr(const struct outer_state *s, const struct outer_step *step);
+/* async: deltas between two momentum steps, outer.buffer or the active workers. */
+uint32_t outer_state_arrivals(const struct outer_state *s, const struct outer_step *step);
 
 #endif

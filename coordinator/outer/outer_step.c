@@ -33,15 +33,14 @@ static void plan_async(struct outer_step_job *job)
     const struct config *c = job->s->config;
     const struct outer_step *step = job->step;
     struct outer_fragment *frag = &job->s->fragments[step->fragment];
-    uint32_t n = c->outer.buffer ? c->outer.buffer : step->members;
     assert(step->deltas > 0);
     frag->merged += step->deltas;
     frag->merged_tokens += step->tokens;
     double mean = (double)frag->merged_tokens / (double)frag->merged;
     double weight = step->fresh / mean; /* of a group: the sum of its deltas' weights */
     job->delayed = (struct outer_delayed){
-        .lr = c->outer.learning_rate, .mu = c->outer.momentum, .weight = weight, .n_buffer = n ? n : 1};
-    job->lr = (job->mean ? 1 : job->delayed.lr) * weight / job->delayed.n_buffer;
+        .lr = job->lr, .mu = c->outer.momentum, .weight = weight, .n_buffer = outer_state_arrivals(job->s, step)};
+    job->lr = job->lr * weight / job->delayed.n_buffer;
     assert(weight >= 0 && job->delayed.n_buffer >= 1);
     if (c->outer.optimizer != OPTIMIZER_NESTEROV || job->mean) return;
     job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;
@@ -53,7 +52,7 @@ static void plan(struct outer_step_job *job)
 {
     const struct config *c = job->s->config;
     bool ddp = c->train.method == METHOD_DDP;
-    job->lr = outer_state_lr(job->s, job->step->fragment, job->step->round);
+    job->lr = job->s->lr = outer_state_lr(job->s, job->step);
     job->adamw = (struct outer_adamw){.lr = job->lr,
                                       .beta1 = c->inner.beta1,
                                       .beta2 = c->inner.beta2,

@@ -6,6 +6,10 @@ effect: theta_f is the new value, and x_f becomes
     correct   theta_f + (x_f now - x_f at the sync point)              arXiv 2605.20866
     mix       alpha x_f + (1 - alpha) theta_f                          arXiv 2501.18512, streaming DiLoCo
 The last round sends everything after its last step and applies it at once.
+
+The outer rate follows a schedule. n is the number of earlier updates of the fragment, R the number of rounds:
+    cosine     rate (0.1 + 0.9 (1 + cos(pi n / R)) / 2)
+    transient  rate / (1 - momentum^(n + 1))
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ def offset_of(f: int, n: int, period: int, tau: int, stagger: bool) -> int:
     return math.ceil((f + 1) * span / n) if stagger else span
 
 
+def outer_rate(schedule: str, rate: float, momentum: float, n: int, rounds: int) -> float:
+    """The rate of the outer step after n steps."""
+    if schedule == "cosine":
+        return rate * (0.1 + 0.9 * (1 + math.cos(math.pi * n / rounds)) / 2)
+    return rate / (1 - momentum ** (n + 1)) if schedule == "transient" else rate
+
+
 def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, int, Parameters], Parameters], *,
           workers: int, steps: int, period: int, tau: int, rule: str, stagger: bool, rate: float,
-          momentum: float) -> Parameters:
+          momentum: float, schedule: str = "constant") -> Parameters:
     """Returns the shared parameters after `steps` inner steps of each worker.
 
     start: the initial parameters. fragments: names of the tensors of each fragment. step(worker, t, x): x after the
@@ -36,8 +47,9 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
     velocity = {k: np.zeros_like(v) for k, v in theta.items()}
     x = [{k: v.copy() for k, v in theta.items()} for _ in range(workers)]
     events = []  # (step, 0 apply or 1 send, round, fragment)
-    for r in range(steps // period):
-        last = (r + 1) * period == steps
+    rounds = math.ceil(steps / period)
+    for r in range(rounds):
+        last = r + 1 == rounds
         for f in range(len(fragments)):
             at = steps if last else r * period + offset_of(f, len(fragments), period, tau, stagger)
             events += [(at, 1, r, f), (at + (0 if last else tau), 2 if last or not tau else 0, r, f)]
@@ -54,7 +66,8 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
                 values = sent.pop((r, name))
                 delta = sum(theta[name] - v for v in values) / workers
                 velocity[name] = momentum * velocity[name] + delta
-                theta[name] = theta[name] - rate * (delta + momentum * velocity[name])
+                lr = outer_rate(schedule, rate, momentum, r, rounds)
+                theta[name] = theta[name] - lr * (delta + momentum * velocity[name])
                 for w, value in zip(x, values):
                     if rule.startswith("mix:"):
                         alpha = float(rule[4:])

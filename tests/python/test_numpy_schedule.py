@@ -20,12 +20,12 @@ PERIOD, STEPS, RATE = 6, 24, 0.05
 
 
 class Schedule(RunTest):
-    def run_workers(self, **train: object) -> tuple[list[list[np.ndarray]], list[dict], list[int]]:
+    def run_workers(self, outer: dict, codec: dict,
+                    **train: object) -> tuple[list[list[np.ndarray]], list[dict], list[int]]:
         """Two workers; returns the samples of their steps, their last parameters, and the lengths of the segments."""
-        outer = {"optimizer": "nesterov", "learning_rate": 0.5, "momentum": 0.6}
         settings = {"max_steps": STEPS, "sync_every": PERIOD, "fragments": 2, **train}
         coordinator = self.start_coordinator(outer=outer, coordinator={"min_workers": 2}, train=settings,
-                                             codec={"up": "fp32", "down": "fp32"})
+                                             codec={"up": "fp32", "down": "fp32", **codec})
         steps: list[list[np.ndarray]] = [[], []]
         lengths: list[int] = []
 
@@ -49,8 +49,13 @@ class Schedule(RunTest):
         self.finish(coordinator)
         return steps, last, lengths
 
-    def compare(self, tau: int, rule: str, stagger: bool) -> list[int]:
-        steps, last, lengths = self.run_workers(overlap=tau, apply=rule, stagger="on" if stagger else "off")
+    def compare(self, tau: int, rule: str, stagger: bool, *, n: int = STEPS, momentum: float = 0.6,
+                schedule: str = "constant", down: str = "fp32") -> list[int]:
+        """n steps of each worker against the reference. momentum 0: plain SGD, which relayed updates need."""
+        outer = {"optimizer": "nesterov" if momentum else "sgd", "learning_rate": 0.5, "momentum": momentum,
+                 "schedule": schedule}
+        steps, last, lengths = self.run_workers(outer, {"down": down}, overlap=tau, apply=rule, max_steps=n,
+                                                stagger="on" if stagger else "off")
         data = Squares()
 
         def step(m: int, t: int, x: dict) -> dict:
@@ -59,9 +64,9 @@ class Schedule(RunTest):
             _, g = gradient(x, rows, rows @ data.TRUE)
             return {key: x[key] - RATE * g[key] for key in x}
 
-        self.assertEqual([len(s) for s in steps], [STEPS, STEPS])
-        want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=STEPS, period=PERIOD,
-                                        tau=tau, rule=rule, stagger=stagger, rate=0.5, momentum=0.6)
+        self.assertEqual([len(s) for s in steps], [n, n])
+        want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=n, period=PERIOD, tau=tau,
+                                        rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule)
         for p in last:
             for key in p:
                 np.testing.assert_allclose(p[key], want[key], atol=1e-6, rtol=0)
@@ -90,6 +95,24 @@ class Schedule(RunTest):
 
     def test_staggered_fragments_without_overlap(self) -> None:
         self.compare(0, "replace", True)
+
+    def test_cosine_rate(self) -> None:
+        self.compare(0, "replace", False, schedule="cosine")
+
+    def test_cosine_rate_with_a_short_last_round(self) -> None:
+        self.assertEqual(self.compare(0, "replace", False, n=21, schedule="cosine"), [6, 6, 6, 3])
+
+    def test_cosine_rate_of_relayed_updates(self) -> None:
+        self.compare(0, "replace", False, momentum=0, schedule="cosine", down="relay")
+
+    def test_cosine_rate_of_staggered_fragments(self) -> None:
+        self.compare(2, "mix:0.5", True, schedule="cosine")
+
+    def test_transient_rate(self) -> None:
+        self.compare(0, "replace", False, schedule="transient")
+
+    def test_transient_rate_with_overlap(self) -> None:
+        self.compare(2, "correct", False, schedule="transient")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/config/schedule.h"
 #include "compress/relay.h"
 #include "worker/outer/apply_update.h"
 #include "worker/outer/outer_loop_impl.h"
@@ -179,7 +180,7 @@ static void apply_to_theta(struct outer_loop *loop, uint32_t i, const struct upd
 {
     const struct outer_fragment *f = &loop->f[i];
     bool mean = layout_is_mean(loop->model.layout, i);
-    const struct apply_update_sgd step = {.lr = mean ? 1 : loop->model.config->outer.learning_rate,
+    const struct apply_update_sgd step = {.lr = mean ? 1 : outer_rate_of_version(loop->model.config, u->version),
                                           .parameters = loop->lossless,
                                           .increment = u->form == UPDATE_INCREMENT};
     if (is_relayed(loop, u))

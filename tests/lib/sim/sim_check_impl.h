@@ -29,6 +29,7 @@ struct check_delta {
     uint32_t fragment;
     uint8_t form;
     uint64_t base_version, tokens;
+    double step0; /* of its assignment */
     uint8_t *payload;
     size_t size;
     uint32_t crc;
@@ -81,8 +82,8 @@ struct check_worker {
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
     bool outlier[CHECK_FRAGMENTS];                      /* that REJECT dropped the residual, too */
     int64_t remembers[CHECK_FRAGMENTS]; /* by fragment, the last round in the worker's memory; -1: none */
-    uint64_t welcomed;                                  /* session of the last WELCOME received */
-    uint64_t given;                                     /* session of the last WELCOME sent to the worker */
+    uint64_t welcomed;                  /* session of the last WELCOME received */
+    uint64_t given;                     /* session of the last WELCOME sent to the worker */
     struct check_own own[CHECK_FRAGMENTS];
     uint64_t beat_session, beat_versions[CHECK_FRAGMENTS];
     struct msg_assign given_last; /* the last ASSIGN sent to the worker; steps 0: none */
@@ -139,6 +140,9 @@ enum status check_log_init(struct sim_check *c, struct err *err) MUST_CHECK;
 void check_log_finish(struct sim_check *c);
 /* The coordinator's residual must hold the difference between theta and version v: nothing is lost. */
 void check_owed(struct sim_check *c, uint32_t f, const struct check_version *v, const float *residual);
+
+/* The rate of the outer step that made version v of fragment f. */
+double check_outer_rate(const struct sim_check *c, uint32_t f, const struct check_version *v);
 
 /* --- sim_check_merge.c --- */
 /* Set mean[] to the merge of the deltas that a version names. False if a delta does not decode or is not finite. */

@@ -109,9 +109,28 @@ void check_log_finish(struct sim_check *c)
 
 /* ---- the expected value of an update ----------------------------------------------------------------------------- */
 
-static void outer_step(const struct sim_check *c, struct check_version *v, size_t n, const double *g, double weight)
+double check_outer_rate(const struct sim_check *c, uint32_t f, const struct check_version *v)
 {
-    double lr = c->config.outer.learning_rate, mu = c->config.outer.momentum;
+    const struct config *config = &c->config;
+    double rate = config->outer.learning_rate, before = (double)(v - c->logs[f].versions) - 1, x;
+    double rounds = ceil((double)config->train.max_steps / config->train.sync_every);
+    x = before / rounds;
+    if (!c->barrier) {
+        x = 0;
+        for (uint32_t i = 0; i < v->n_named; i++) x = fmax(x, v->named[i].delta->step0 / config->train.max_steps);
+        before = floor((double)(v->merged - v->n_named) / config->outer.buffer);
+    }
+    if (x > 1) x = 1;
+    /* Workers repeat the step of a relayed update bit for bit: the operations have one order. */
+    if (config->outer.schedule == OUTER_COSINE) return rate * (0.1 + 0.9 * (0.5 * (1 + cos(acos(-1) * x))));
+    if (config->outer.schedule == OUTER_TRANSIENT) return rate / (1 - pow(config->outer.momentum, before + 1));
+    return rate;
+}
+
+static void outer_step(const struct sim_check *c, uint32_t f, struct check_version *v, const double *g, double weight)
+{
+    double lr = check_outer_rate(c, f, v), mu = c->config.outer.momentum;
+    size_t n = check_count(c, f);
     double buffer = c->config.outer.buffer;
     bool nesterov = c->config.outer.optimizer == OPTIMIZER_NESTEROV;
     bool flush = !c->barrier && buffer > 0 && v->buffered >= c->config.outer.buffer;
@@ -175,7 +194,7 @@ static void check_value(struct sim_check *c, uint32_t f, struct check_version *v
     enum config_down down = config_down(&c->config);
     bool increment = down == CONFIG_DOWN_CODEC && !codec_lossless(c->logs[f].down);
     if (increment) forget(c, f, v);
-    outer_step(c, v, n, mean, weight);
+    outer_step(c, f, v, mean, weight);
     for (size_t i = 0; increment && i < n; i++) largest = fmax(largest, fabs((double)decoded[i]));
     v->slack = 2e-4 + largest / 100.0; /* rounding, and the largest residual of a dense quantizer */
     bool sparse = down == CONFIG_DOWN_CODEC && codec_sparse(c->logs[f].down);

@@ -79,7 +79,8 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
 }
 
 /* Applies the update as a worker does: theta must match bit for bit. */
-static bool relay_apply(struct sim_check *c, const struct update *u, struct merge_delta *deltas, float *x)
+static bool relay_apply(struct sim_check *c, const struct update *u, const struct check_version *v,
+                        struct merge_delta *deltas, float *x)
 {
     struct check_log *log = &c->logs[u->fragment];
     const float *theta = log->versions[log->n - 1].theta;
@@ -94,7 +95,7 @@ static bool relay_apply(struct sim_check *c, const struct update *u, struct merg
         relay_merge(&merge, deltas) == STATUS_OK;
     merger_finish(&merger);
     if (ok)
-        apply_sgd(theta, x, check_count(c, u->fragment), c->config.outer.learning_rate, parameters,
+        apply_sgd(theta, x, check_count(c, u->fragment), check_outer_rate(c, u->fragment, v), parameters,
                   u->form == UPDATE_INCREMENT);
     return ok;
 }
@@ -119,5 +120,5 @@ bool check_update_decode(struct sim_check *c, const struct update *u, const stru
         return false;
     }
     c->counts.relayed++;
-    return relay_apply(c, u, deltas, x);
+    return relay_apply(c, u, v, deltas, x);
 }

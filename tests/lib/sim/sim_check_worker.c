@@ -158,7 +158,8 @@ static void make_delta(struct sim_check *c, int client, const struct msg_assign 
     if (base < 0 || (uint64_t)base < task->versions[f] || (c->barrier && (uint64_t)base != task->versions[f]))
         sim_check_fail(c, "worker-%d trains round %llu from version %lld of fragment %u instead of %llu", client,
                        (unsigned long long)task->round, (long long)base, f, (unsigned long long)task->versions[f]);
-    *d = (struct check_delta){.client = client, .round = task->round, .fragment = f, .base_version = (uint64_t)base};
+    *d = (struct check_delta){
+        .client = client, .round = task->round, .fragment = f, .base_version = (uint64_t)base, .step0 = task->step0};
     d->form = c->ddp                                        ? DELTA_GRADIENT
               : c->barrier && codec_lossless(c->logs[f].up) ? DELTA_PARAMETERS
                                                             : DELTA_PSEUDO_GRADIENT;

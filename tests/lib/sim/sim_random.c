@@ -6,7 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/rng.h"
 
-enum { SETTINGS_MAX = 32, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
+enum { SETTINGS_MAX = 40, FAULTS_US = 20 * 1000000, PATIENCE_US = 900 * 1000000 };
 
 /* The settings drawn before the run begins, equal with and without faults. */
 struct plan {
@@ -35,6 +35,13 @@ static void set(struct plan *p, const char *fmt, ...)
     va_end(args);
     p->list[p->n_settings] = p->settings[p->n_settings];
     p->n_settings++;
+}
+
+static bool plan_has(const struct plan *p, const char *prefix)
+{
+    for (int i = 0; i < p->n_settings; i++)
+        if (strncmp(p->settings[i], prefix, strlen(prefix)) == 0) return true;
+    return false;
 }
 
 /* Draws the codecs of both directions. Updates without a plain codec need plain SGD. */
@@ -103,10 +110,24 @@ static void plan_method(struct plan *p)
     }
 }
 
+/* In half of the runs the outer rate changes; draws from a separate sequence. */
+static void plan_schedule(struct plan *p)
+{
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 20, 0) % 4;
+    bool nesterov = plan_has(p, "train.method=diloco") || plan_has(p, "outer.optimizer=nesterov");
+    if (plan_has(p, "outer.optimizer=sgd")) nesterov = false;
+    if (r > 1 || plan_has(p, "train.method=ddp")) return;
+    set(p, "outer.schedule=%s", r && nesterov ? "transient" : "cosine");
+    if (!r || !nesterov) return;
+    set(p, "outer.learning_rate=0.3"); /* the first steps are large: theta must stay small enough for the tolerances */
+    set(p, "outer.momentum=0.5");
+}
+
 static void plan_make(struct plan *p, uint64_t seed, bool harsh)
 {
     *p = (struct plan){.seed = seed, .harsh = harsh};
     plan_method(p);
+    plan_schedule(p);
     p->n_workers = harsh ? 2 + (int)draw(p, 6) : 1 + (int)draw(p, 4);
     p->n_late = draw(p, 3) ? 0 : (int)draw(p, (uint64_t)p->n_workers);
     set(p, "coordinator.min_workers=%d", p->n_workers - p->n_late);
@@ -124,13 +145,6 @@ static void plan_make(struct plan *p, uint64_t seed, bool harsh)
     set(p, "checkpoint.worker_every=%u", p->saves_all ? 1 : 2 * (unsigned)draw(p, 2));
     p->nan = draw(p, 8) == 0;
     p->list[p->n_settings] = NULL;
-}
-
-static bool plan_has(const struct plan *p, const char *prefix)
-{
-    for (int i = 0; i < p->n_settings; i++)
-        if (strncmp(p->settings[i], prefix, strlen(prefix)) == 0) return true;
-    return false;
 }
 
 /* ---- links, speeds, arrivals ------------------------------------------------------------------------------------- */

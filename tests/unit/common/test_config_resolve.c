@@ -402,6 +402,24 @@ static void test_downlink_follows_uplink(void **state)
 #undef SGD
 }
 
+static void test_outer_schedule_without_effect_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("outer.schedule=cosine"), STATUS_OK);
+    assert_int_equal(RESOLVE("outer.schedule=transient"), STATUS_OK);
+    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=async"), STATUS_OK);
+    assert_int_equal(RESOLVE("outer.schedule=cosine", "train.method=local-sgd", "codec.down=relay"), STATUS_OK);
+    assert_int_equal(RESOLVE("outer.schedule=constant", "train.method=ddp"), STATUS_OK);
+    assert_int_equal(RESOLVE("outer.schedule=cosine", "train.method=ddp"), STATUS_INVALID);
+    assert_message("outer.schedule: cosine does not go with train.method ddp, whose rate follows inner.schedule");
+    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=ddp"), STATUS_INVALID);
+    assert_message("outer.schedule: transient does not go with train.method ddp");
+    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=local-sgd"), STATUS_INVALID);
+    assert_message("outer.schedule: transient has no effect without outer momentum; allowed: constant, cosine");
+    assert_int_equal(RESOLVE("outer.schedule=transient", "outer.momentum=0"), STATUS_INVALID);
+    assert_message("outer.schedule: transient has no effect without outer momentum");
+}
+
 static void test_too_large_model_is_refused(void **state)
 {
     (void)state;
@@ -520,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_step_size_fits_32_bits),
         cmocka_unit_test(test_worker_count_is_limited),
         cmocka_unit_test(test_downlink_follows_uplink),
+        cmocka_unit_test(test_outer_schedule_without_effect_is_refused),
         cmocka_unit_test(test_too_large_model_is_refused),
         cmocka_unit_test(test_conflict_names_sources),
         cmocka_unit_test(test_printed_value_names_its_source),

@@ -78,6 +78,39 @@ static void test_rate_never_rises_after_warmup(void **state)
     }
 }
 
+static struct config outer_config(enum outer_schedule schedule, double momentum)
+{
+    struct config c = {.train = {.max_steps = 79, .sync_every = 10},
+                       .outer = {.learning_rate = 0.7, .momentum = momentum, .schedule = schedule}};
+    return c; /* 8 rounds */
+}
+
+static void check_outer(const struct config *c, uint64_t version, double rate)
+{
+    double got = outer_rate_of_version(c, version);
+    if (fabs(got - rate) > 1e-12) fail_msg("version %d: %.15g, expected %.15g", (int)version, got, rate);
+}
+
+static void test_outer_rate_follows_its_formula(void **state)
+{
+    (void)state;
+    struct config c = outer_config(OUTER_CONSTANT, 0.9);
+    assert_true(outer_rate_of_version(&c, 1) == 0.7 && outer_rate_of_version(&c, 1000) == 0.7);
+    c = outer_config(OUTER_COSINE, 0.9);
+    check_outer(&c, 1, 0.7);
+    check_outer(&c, 3, 0.7 * (0.1 + 0.45 * (1 + sqrt(0.5))));
+    check_outer(&c, 5, 0.7 * 0.55);
+    check_outer(&c, 7, 0.7 * (0.1 + 0.45 * (1 - sqrt(0.5))));
+    check_outer(&c, 9, 0.07); /* after the planned rounds */
+    check_outer(&c, 100, 0.07);
+    for (uint64_t v = 1; v < 8; v++) assert_true(outer_rate_of_version(&c, v + 1) < outer_rate_of_version(&c, v));
+    c = outer_config(OUTER_TRANSIENT, 0.5);
+    check_outer(&c, 1, 1.4);
+    check_outer(&c, 2, 0.7 / 0.75);
+    check_outer(&c, 3, 0.8);
+    check_outer(&c, 1000, 0.7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -85,6 +118,7 @@ int main(void)
         cmocka_unit_test(test_shapes_follow_their_formulas),
         cmocka_unit_test(test_rate_is_constant_after_last_step),
         cmocka_unit_test(test_rate_never_rises_after_warmup),
+        cmocka_unit_test(test_outer_rate_follows_its_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,7 +134,7 @@ static void compare_mean(const char *const *settings, const char *const *as_mean
         assert_memory_equal(mean.outer.theta, plain.outer.theta, mean.n * sizeof(float));
         assert_memory_equal(mean.outer.payload + AT, plain.outer.payload + AT, a);
     }
-    assert_true(outer_state_lr(&mean.outer, 0, 0) == 1);
+    assert_true(mean.outer.lr == 1);
     world_close(&mean);
     world_close(&plain);
     assert_int_equal(mem_live_bytes(), 0);
@@ -143,14 +143,15 @@ static void compare_mean(const char *const *settings, const char *const *as_mean
 static void test_mean_tensors_take_the_plain_mean(void **state)
 {
     (void)state;
-    static const char *const diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
-                             *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
-                             *const lossy[] = {"outer.learning_rate=0.3", NULL},
-                             *const lossy_sgd[] = {"train.method=local-sgd", NULL},
-                             *const async[] = {"train.method=async", NULL},
-                             *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", NULL};
+    static const char *const
+        diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
+        *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
+        *const lossy[] = {"outer.learning_rate=0.3", NULL}, *const lossy_sgd[] = {"train.method=local-sgd", NULL},
+        *const cosine[] = {"outer.schedule=cosine", NULL}, *const async[] = {"train.method=async", NULL},
+        *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", NULL};
     compare_mean(diloco, sgd);
     compare_mean(lossy, lossy_sgd);
+    compare_mean(cosine, lossy_sgd);
     compare_mean(async, async_sgd);
     static struct world w; /* exactly the mean: the merged parameters themselves */
     size_t size = 0;
@@ -162,6 +163,39 @@ static void test_mean_tensors_take_the_plain_mean(void **state)
     assert_int_equal(take(&w, 1, &size), STATUS_OK);
     assert_memory_equal(w.outer.theta, mean, w.n * sizeof *mean);
     mem_free(mean);
+    world_close(&w);
+}
+
+static void check_rate(struct world *w, const struct outer_step *step, double rate)
+{
+    double got = outer_state_lr(&w->outer, step);
+    if (fabs(got - rate) > 1e-12) fail_msg("version %d: %.15g, expected %.15g", (int)step->version, got, rate);
+}
+
+/* Without a barrier the schedules follow the position of the assignments and the momentum steps. */
+static void test_async_rate_follows_the_schedule(void **state)
+{
+    (void)state;
+    static const char *const cosine[] = {"train.method=async", "outer.schedule=cosine", "outer.learning_rate=0.4",
+                                         "train.max_steps=100", NULL},
+                             *const transient[] = {"train.method=async",      "outer.schedule=transient",
+                                                   "outer.learning_rate=0.4", "outer.momentum=0.5",
+                                                   "outer.buffer=3",          NULL};
+    static struct world w;
+    world_open(&w, cosine, 1);
+    check_rate(&w, &(struct outer_step){.version = 9}, 0.4);
+    check_rate(&w, &(struct outer_step){.version = 1, .position = 50}, 0.4 * 0.55);
+    check_rate(&w, &(struct outer_step){.version = 1, .position = 120}, 0.04);
+    world_close(&w);
+    world_open(&w, transient, 1);
+    static const double rates[] = {0.8, 0.8, 0.8, 0.4 / 0.75, 0.4 / 0.75, 0.4 / 0.75, 0.4 / 0.875};
+    for (uint64_t version = 1; version <= 7; version++) {
+        size_t size;
+        memset(w.outer.acc, 0, w.n * sizeof *w.outer.acc);
+        check_rate(&w, &(struct outer_step){.version = version, .deltas = 1}, rates[version - 1]);
+        assert_int_equal(take(&w, version, &size), STATUS_OK);
+        assert_true(fabs(w.outer.lr - rates[version - 1]) < 1e-12);
+    }
     world_close(&w);
 }
 
@@ -247,11 +281,9 @@ static void test_memory_per_parameter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mean_tensors_take_the_plain_mean),
-        cmocka_unit_test(test_allocated_bytes_equal_plan),
-        cmocka_unit_test(test_memory_per_parameter),
-        cmocka_unit_test(test_bits_are_independent_of_threads),
-        cmocka_unit_test(test_nan_is_detected),
+        cmocka_unit_test(test_mean_tensors_take_the_plain_mean), cmocka_unit_test(test_async_rate_follows_the_schedule),
+        cmocka_unit_test(test_allocated_bytes_equal_plan),       cmocka_unit_test(test_memory_per_parameter),
+        cmocka_unit_test(test_bits_are_independent_of_threads),  cmocka_unit_test(test_nan_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
