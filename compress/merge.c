@@ -12,6 +12,8 @@
 
 enum { ADDENDS = 16 };
 
+static const double rda_least = 1e-4; /* a shorter mean of unit vectors has no direction */
+
 /* A job for the pool: adds these deltas to every part. */
 struct merge_job {
     struct merge *merge;
@@ -65,7 +67,7 @@ static bool counts_senders(const struct merger *m, const struct codec *codec)
 
 bool merge_needs_all(const struct merger *m, const struct codec *codec)
 {
-    return counts_senders(m, codec);
+    return counts_senders(m, codec) || m->rule == MERGE_RDA;
 }
 
 enum status merge_open(struct codec *codec, struct merge_delta *delta)
@@ -93,7 +95,10 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
         else if (t > merge->total)
             merge->total = t;
     }
+    merge->rda = m->rule == MERGE_RDA && n > 1 && !layout_is_mean(layout, fragment);
+    assert(!merge->rda || !codec_sparse(codec));
     size_t need = merge_needs_norms(merge) ? (size_t)n * n_tensors(merge) + n : 0; /* n: room to sort */
+    if (merge->rda) need += n_tensors(merge) + codec_parts(codec) + n_tensors(merge);
     if (need <= m->norms_cap) return STATUS_OK;
     mem_free(m->norms);
     m->norms = mem_alloc(need, sizeof *m->norms);
@@ -101,9 +106,14 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
     return m->norms ? STATUS_OK : STATUS_NOMEM;
 }
 
-bool merge_needs_norms(const struct merge *merge)
+static bool clips(const struct merge *merge)
 {
     return merge->m->clip == MERGE_CLIP_MEDIAN && merge->n > 1;
+}
+
+bool merge_needs_norms(const struct merge *merge)
+{
+    return clips(merge) || merge->rda;
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
@@ -213,13 +223,44 @@ static void norms_to_factors(struct merge *merge)
     }
 }
 
+/* rda, behind the norms of all deltas: by tensor the norm of the result, then its factor. 0: the plain mean. */
+static double *lengths(const struct merge *merge)
+{
+    return merge->m->norms + (size_t)merge->n * n_tensors(merge);
+}
+
+static double share_of(const struct merge *merge, const struct merge_delta *delta)
+{
+    return merge->m->weights == MERGE_WEIGHTS_EQUAL ? 1.0 / merge->n : (double)delta->tokens / (double)merge->total;
+}
+
+/* rda: replaces the norms by the factors of the deltas: share of the worker times mean norm over own norm. */
+static void norms_to_directions(struct merge *merge, const struct merge_delta *deltas)
+{
+    uint32_t tensors = n_tensors(merge), first = merge->layout->fragments[merge->fragment].first_tensor;
+    for (uint32_t t = 0; t < tensors; t++) {
+        double *norm = merge->m->norms + t, length = 0;
+        for (uint32_t i = 0; i < merge->n; i++) length += share_of(merge, &deltas[i]) * norm[(size_t)i * tensors];
+        if (tensor_is_embedding(merge->layout->tensors[first + t].name)) length = 0;
+        lengths(merge)[t] = length;
+        for (uint32_t i = 0; i < merge->n; i++) {
+            double *at = &norm[(size_t)i * tensors];
+            *at = length > 0 && *at > 0 ? share_of(merge, &deltas[i]) * (length / *at) : 0;
+        }
+    }
+}
+
 void merge_compute_norms(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = count};
     assert(merge_needs_norms(merge) && !merge->added && merge->measured + count <= merge->n);
     pool_run_if(merge->m->pool, job.items > 1, measure_job, &job);
     merge->measured += count;
-    if (merge->measured == merge->n) norms_to_factors(merge);
+    assert(!merge->rda || count == merge->n);
+    if (merge->rda)
+        norms_to_directions(merge, deltas);
+    else if (merge->measured == merge->n)
+        norms_to_factors(merge);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
@@ -304,7 +345,7 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
         const struct codec_view *view = &job->deltas[d].view;
         float w = weight_of(merge, &job->deltas[d]);
         const double *factors = NULL;
-        if (merge_needs_norms(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
+        if (clips(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
         bool clip = clipped(merge, factors, part);
         if (clip || g.n == ADDENDS) add_gathered(&g, p, acc, weight);
         if (!clip) {
@@ -327,12 +368,125 @@ static void add_job(void *ctx, int thread, int threads)
         add_part(job, p, job->merge->m->scratch + 2 * (size_t)thread * job->merge->m->part_max);
 }
 
+/* ---- rda --------------------------------------------------------------------------------------------------------- */
+
+/* Sums of squares of the pieces of acc; consecutive pieces have different indices part + tensor. */
+static double *piece_squares(const struct merge *merge)
+{
+    return lengths(merge) + n_tensors(merge);
+}
+
+/* acc += a * (the delta's values); of parameters, theta - values. */
+static void add_direction(const float *x, const float *theta, double a, size_t n, float *acc)
+{
+    for (size_t i = 0; i < n; i++)
+        acc[i] = acc[i] + (float)(a * (theta ? (double)theta[i] - (double)x[i] : (double)x[i]));
+}
+
+static void add_mean(const float *x, float w, size_t n, float *acc)
+{
+    for (size_t i = 0; i < n; i++) acc[i] = acc[i] + w * x[i];
+}
+
+/* Adds all deltas to the pieces of a part: directions with the mean norm, or the plain mean. again: only to the pieces
+ * whose directions cancel. */
+static void add_pieces(const struct merge_job *job, size_t p, bool again, float *x)
+{
+    const struct merge *merge = job->merge;
+    const struct codec_part part = codec_part(merge->codec, p);
+    const float *theta = merge->m->parameters ? merge->theta : NULL;
+    for (struct piece at = {0}; next_tensor_range(merge, part, &at);)
+        for (size_t k = at.from; (!again || lengths(merge)[at.tensor] < 0) && k < at.to; k++) merge->acc[k] = -0.0f;
+    for (uint32_t d = 0; d < job->count; d++) {
+        const double *factors = merge->m->norms + (size_t)d * n_tensors(merge);
+        codec_view_decode(&job->deltas[d].view, p, x);
+        for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
+            double length = lengths(merge)[at.tensor];
+            size_t n = at.to - at.from;
+            if (again && !(length < 0)) continue;
+            if (length > 0)
+                add_direction(x + (at.from - part.from), theta ? theta + at.from : NULL, factors[at.tensor], n,
+                              merge->acc + at.from);
+            else
+                add_mean(x + (at.from - part.from), weight_of(merge, &job->deltas[d]), n, merge->acc + at.from);
+        }
+    }
+}
+
+static void direct_job(void *ctx, int thread, int threads)
+{
+    const struct merge_job *job = ctx;
+    const struct merge *merge = job->merge;
+    size_t first, end;
+    pool_share(job->items, 1, thread, threads, &first, &end);
+    for (size_t p = first; p < end; p++) {
+        add_pieces(job, p, false, merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
+        for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+            double sum[LANES] = {0}, all = 0;
+            add_squares(merge->acc + at.from, NULL, at.to - at.from, sum);
+            for (int k = 0; k < LANES; k++) all += sum[k];
+            piece_squares(merge)[p + at.tensor] = all;
+        }
+    }
+}
+
+/* Replaces the norm of each result by the factor of acc; -1: the directions cancel. */
+static void lengths_to_factors(const struct merge *merge)
+{
+    double *length = lengths(merge), sum = 0;
+    uint32_t tensor = 0;
+    for (size_t p = 0, parts = codec_parts(merge->codec); p < parts; p++)
+        for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+            const struct fragment *frag = &merge->layout->fragments[merge->fragment];
+            const struct tensor *t = &merge->layout->tensors[frag->first_tensor + at.tensor];
+            if (at.tensor != tensor) sum = 0;
+            tensor = at.tensor;
+            sum += piece_squares(merge)[p + tensor];
+            if (at.to != t->offset - frag->offset + t->count || !(length[tensor] > 0)) continue;
+            double norm = sqrt(sum);
+            length[tensor] = norm >= rda_least * length[tensor] ? length[tensor] / norm : -1;
+        }
+}
+
+static void scale_job(void *ctx, int thread, int threads)
+{
+    const struct merge_job *job = ctx;
+    const struct merge *merge = job->merge;
+    size_t first, end;
+    pool_share(job->items, 1, thread, threads, &first, &end);
+    for (size_t p = first; p < end; p++) {
+        bool again = false;
+        for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
+            double factor = lengths(merge)[at.tensor];
+            again = again || factor < 0;
+            for (size_t k = at.from; factor > 0 && k < at.to; k++) {
+                double v = factor * (double)merge->acc[k];
+                merge->acc[k] = (float)(merge->m->parameters ? (double)merge->theta[k] - v : v);
+            }
+        }
+        if (again) add_pieces(job, p, true, merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
+    }
+}
+
+/* A factor of a tensor is known only after all its parts have their directions. */
+static void add_rda(struct merge_job *job)
+{
+    struct merger *m = job->merge->m;
+    assert(job->count == job->merge->n);
+    pool_run_if(m->pool, job->items > 1, direct_job, job);
+    lengths_to_factors(job->merge);
+    pool_run_if(m->pool, job->items > 1, scale_job, job);
+}
+
 void merge_add(struct merge *merge, const struct merge_delta *deltas, uint32_t count)
 {
     struct merge_job job = {.merge = merge, .deltas = deltas, .count = count, .items = codec_parts(merge->codec)};
     assert(count && merge->added + count <= merge->n);
     assert(!merge_needs_norms(merge) || merge->measured == merge->n); /* factors are known before a delta is added */
     assert(!counts_senders(merge->m, merge->codec) || count == merge->n);
-    pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
+    if (merge->rda)
+        add_rda(&job);
+    else
+        pool_run_if(merge->m->pool, job.items > 1, add_job, &job);
     merge->added += count;
 }

@@ -6,6 +6,11 @@
  *                   worker carries every coordinate, and this is the mean. (SparseLoCo's reference code,
  *                   2508.15706; its paper has the mean.)
  *
+ *     rda           by tensor: acc = (sum of w_i |x_i|) * u / |u|,   u = sum of w_i x_i / |x_i|, w_i as for the mean.
+ * The mean of the norms and the mean of the directions: orthogonal deltas keep their length, which the mean shrinks by
+ * the root of their number. The plain mean if |u| < 1e-4, of embeddings (names of tensor_is_embedding), of mean
+ * tensors, and if all x_i are 0. Dense codecs only. (Decoupled DiLoCo, 2604.21428.)
+ *
  * - Equal weights: every worker counts one token.
  * - A single worker weighs exactly 1: the accumulator equals its payload, down to the sign of zeros.
  * - Sparse codec: a coordinate is -0 in the accumulator if and only if no worker sent it.
@@ -55,7 +60,7 @@ struct merger {
     int threads;
     size_t part_max; /* floats of the largest part */
     float *scratch;  /* [threads][2][part_max] */
-    double *norms;   /* clip: [norms_cap], (delta, tensor): norms, later the factors of the delta's values */
+    double *norms;   /* clip, rda: [norms_cap], (delta, tensor): norms, later the factors of the delta's values */
     size_t norms_cap;
 };
 
@@ -66,10 +71,11 @@ struct merge {
     uint32_t fragment;
     struct codec *codec; /* of the workers' payloads */
     float *acc;          /* [count of the fragment] */
-    const float *theta;  /* [count]: the deltas' anchor; only for `parameters` with clip */
+    const float *theta;  /* [count]: the deltas' anchor; only for `parameters` with clip or rda */
     uint32_t n, added;   /* deltas in total, and added so far */
     uint64_t total;      /* tokens: sum (mean) or maximum (contributors) */
-    uint32_t measured;   /* clip: deltas whose norms are known */
+    uint32_t measured;   /* clip, rda: deltas whose norms are known */
+    bool rda;            /* the rule applies to this merge: several deltas of trained tensors */
 };
 
 /* part_max: floats of the largest part of any codec used with it. NOMEM. */
@@ -79,14 +85,15 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
 void merger_finish(struct merger *m);
 /* Floats of the largest part. */
 size_t merge_part_max(const struct codec *codec);
-/* True if all deltas must be in memory at once: sparse codecs whose senders are counted. Otherwise the caller may add
- * them in groups. */
+/* True if all deltas must be in memory at once: sparse codecs whose senders are counted, and rda. Otherwise the caller
+ * may add them in groups. */
 bool merge_needs_all(const struct merger *m, const struct codec *codec);
 
 /* Checks a payload and opens it. CORRUPT or NONFINITE as codec_open. */
 enum status merge_open(struct codec *codec, struct merge_delta *delta) MUST_CHECK;
 
-/* Starts a merge. tokens: of each of the n deltas, in order of worker id; not all 0. NOMEM (clip only). */
+/* Starts a merge. tokens: of each of the n deltas, in order of worker id; not all 0. NOMEM (clip and rda
+ * only). */
 enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
                         struct codec *codec, const float *theta, float *acc, const uint64_t *tokens,
                         uint32_t n) MUST_CHECK;

@@ -232,6 +232,29 @@ static enum status resolve_merge(const struct config_resolve *r)
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* equal rules for dense deltas */
 }
 
+/* rda needs all values of all deltas at the coordinator. */
+static enum status check_rda(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    enum config_down down = config_down(c);
+    if (c->merge.rule != MERGE_RDA) return STATUS_OK;
+    if (c->train.method == METHOD_DDP)
+        return config_refuse(r, KEYS(AT(merge.rule), AT(train.method)),
+                             "rda does not go with train.method ddp, whose gradient is a sum over tokens; "
+                             "allowed: mean");
+    if (codec_spec_sparse(c->codec.up))
+        return config_refuse(r, KEYS(AT(merge.rule), AT(codec.up)),
+                             "rda needs a dense codec.up, not %.60s; allowed: contributors, mean", c->codec.up);
+    if (down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO)
+        return config_refuse(r, KEYS(AT(merge.rule), AT(codec.down)),
+                             "rda does not go with codec.down %.40s; allowed: mean, or a codec such as int8:256",
+                             c->codec.down);
+    if (c->merge.clip == MERGE_CLIP_OFF) return STATUS_OK;
+    return config_refuse(r, KEYS(AT(merge.rule), AT(merge.clip)),
+                         "rda does not go with merge.clip median, which changes the norms that rda averages; "
+                         "allowed: mean, or merge.clip off");
+}
+
 static enum status check_outer_schedule(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -357,6 +380,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_merge(&r));
     TRY(resolve_down(&r));
     TRY(check_outer_schedule(&r));
+    TRY(check_rda(&r));
     TRY(resolve_ranks(&r));
     TRY(check_train(&r));
     return check_coordinator(&r);

@@ -109,6 +109,17 @@ bool layout_is_mean(const struct layout *layout, uint32_t fragment)
     return layout->tensors[layout->fragments[fragment].first_tensor].mean;
 }
 
+bool tensor_is_embedding(const char *name)
+{
+    static const char *const words[] = {"wte", "wpe", "embed_tokens", "lm_head"};
+    for (size_t length; *name; name += length + (name[length] == '.')) {
+        length = strcspn(name, ".");
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            if (strlen(words[i]) == length && !strncmp(name, words[i], length)) return true;
+    }
+    return false;
+}
+
 /* Several fragments shorten an outer step: one is uploaded while another is merged and a third is downloaded. Each
  * fragment costs an fsync of the journal and some messages. */
 static uint32_t fragments_by_size(uint64_t n_params)

@@ -143,10 +143,11 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
                          n * 16 >> 20);
 }
 
-/* All deltas of a round must be in memory together: the merge counts senders, or the deltas are relayed
- * (coordinator/ledger/delta_read.c). */
+/* All deltas of a round must be in memory together: the merge counts senders or adds directions, or the deltas are
+ * relayed (coordinator/ledger/delta_read.c). */
 static bool wants_all(const struct config *c)
 {
+    if (c->merge.rule == MERGE_RDA) return true;
     if (c->train.method == METHOD_ASYNC) return false;
     return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(c->codec.up));
 }

@@ -10,6 +10,9 @@ The last round sends everything after its last step and applies it at once.
 The outer rate follows a schedule. n is the number of earlier updates of the fragment, R the number of rounds:
     cosine     rate (0.1 + 0.9 (1 + cos(pi n / R)) / 2)
     transient  rate / (1 - momentum^(n + 1))
+
+merge rda (2604.21428), tensor by tensor: the mean norm of the deltas times the direction of the mean of their unit vectors;
+the plain mean if that has no direction.
 """
 
 from __future__ import annotations
@@ -35,9 +38,20 @@ def outer_rate(schedule: str, rate: float, momentum: float, n: int, rounds: int)
     return rate / (1 - momentum ** (n + 1)) if schedule == "transient" else rate
 
 
+def merged(rule: str, deltas: list[np.ndarray]) -> np.ndarray:
+    """The delta of all workers, who have equal weights."""
+    mean = sum(deltas) / len(deltas)
+    if rule != "rda":
+        return mean
+    norms = [np.sqrt((d * d).sum()) for d in deltas]
+    direction = sum(d / n for d, n in zip(deltas, norms)) / len(deltas)
+    length = np.sqrt((direction * direction).sum())
+    return sum(norms) / len(norms) * direction / length if length >= 1e-4 else mean
+
+
 def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, int, Parameters], Parameters], *,
           workers: int, steps: int, period: int, tau: int, rule: str, stagger: bool, rate: float,
-          momentum: float, schedule: str = "constant") -> Parameters:
+          momentum: float, schedule: str = "constant", merge: str = "mean") -> Parameters:
     """Returns the shared parameters after `steps` inner steps of each worker.
 
     start: the initial parameters. fragments: names of the tensors of each fragment. step(worker, t, x): x after the
@@ -64,7 +78,7 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
                     sent[r, name] = [w[name].copy() for w in x]
                     continue
                 values = sent.pop((r, name))
-                delta = sum(theta[name] - v for v in values) / workers
+                delta = merged(merge, [theta[name] - v for v in values])
                 velocity[name] = momentum * velocity[name] + delta
                 lr = outer_rate(schedule, rate, momentum, r, rounds)
                 theta[name] = theta[name] - lr * (delta + momentum * velocity[name])

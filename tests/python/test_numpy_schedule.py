@@ -20,12 +20,12 @@ PERIOD, STEPS, RATE = 6, 24, 0.05
 
 
 class Schedule(RunTest):
-    def run_workers(self, outer: dict, codec: dict,
+    def run_workers(self, outer: dict, codec: dict, merge: str,
                     **train: object) -> tuple[list[list[np.ndarray]], list[dict], list[int]]:
         """Two workers; returns the samples of their steps, their last parameters, and the lengths of the segments."""
         settings = {"max_steps": STEPS, "sync_every": PERIOD, "fragments": 2, **train}
         coordinator = self.start_coordinator(outer=outer, coordinator={"min_workers": 2}, train=settings,
-                                             codec={"up": "fp32", "down": "fp32", **codec})
+                                             codec={"up": "fp32", "down": "fp32", **codec}, merge={"rule": merge})
         steps: list[list[np.ndarray]] = [[], []]
         lengths: list[int] = []
 
@@ -50,11 +50,11 @@ class Schedule(RunTest):
         return steps, last, lengths
 
     def compare(self, tau: int, rule: str, stagger: bool, *, n: int = STEPS, momentum: float = 0.6,
-                schedule: str = "constant", down: str = "fp32") -> list[int]:
+                schedule: str = "constant", down: str = "fp32", merge: str = "mean") -> list[int]:
         """n steps of each worker against the reference. momentum 0: plain SGD, which relayed updates need."""
         outer = {"optimizer": "nesterov" if momentum else "sgd", "learning_rate": 0.5, "momentum": momentum,
                  "schedule": schedule}
-        steps, last, lengths = self.run_workers(outer, {"down": down}, overlap=tau, apply=rule, max_steps=n,
+        steps, last, lengths = self.run_workers(outer, {"down": down}, merge, overlap=tau, apply=rule, max_steps=n,
                                                 stagger="on" if stagger else "off")
         data = Squares()
 
@@ -66,7 +66,8 @@ class Schedule(RunTest):
 
         self.assertEqual([len(s) for s in steps], [n, n])
         want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=n, period=PERIOD, tau=tau,
-                                        rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule)
+                                        rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule,
+                                        merge=merge)
         for p in last:
             for key in p:
                 np.testing.assert_allclose(p[key], want[key], atol=1e-6, rtol=0)
@@ -113,6 +114,12 @@ class Schedule(RunTest):
 
     def test_transient_rate_with_overlap(self) -> None:
         self.compare(2, "correct", False, schedule="transient")
+
+    def test_rda(self) -> None:
+        self.compare(0, "replace", False, merge="rda")
+
+    def test_rda_of_staggered_fragments(self) -> None:
+        self.compare(2, "mix:0.5", True, merge="rda")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,12 @@ atoll_planted(senders_not_counted compress/merge.c
 atoll_planted(norms_not_clipped compress/merge.c
     "median > 0 && *at > median ? median / *at : 1"
     "median < 0 ? 0 : 1")
+atoll_planted(mean_norm_not_restored compress/merge.c
+    "length[tensor] = norm >= rda_least * length[tensor] ? length[tensor] / norm : -1;"
+    "length[tensor] = norm >= rda_least * length[tensor] ? 1 : -1;")
+atoll_planted(norms_of_deltas_kept compress/merge.c
+    "share_of(merge, &deltas[i]) * (length / *at) : 0"
+    "share_of(merge, &deltas[i]) : 0")
 atoll_planted(relayed_step_omitted worker/outer/apply_update.c
     "apply_sgd(job->theta + at,"
     "if (0) apply_sgd(job->theta + at,")

@@ -39,13 +39,33 @@ static void clip_tensor(uint32_t workers, double *const *g, size_t from, size_t 
         for (size_t k = from; median > 0 && norms[i] > median && k < from + count; k++) g[i][k] *= median / norms[i];
 }
 
+/* merge.rule rda: mean[] of one tensor is the mean norm times the mean direction. */
+static void rda_tensor(uint32_t workers, double *const *g, const double *w, size_t from, size_t count, double *mean)
+{
+    double length = 0, all = 0, norm = 0;
+    double *direction = mem_alloc(count, sizeof *direction);
+    assert(direction);
+    for (uint32_t i = 0; i < workers; i++) {
+        double own = 0;
+        for (size_t k = from; k < from + count; k++) own += g[i][k] * g[i][k];
+        own = sqrt(own);
+        length += w[i] * own;
+        all += w[i];
+        for (size_t k = 0; own > 0 && k < count; k++) direction[k] += w[i] * g[i][from + k] / own;
+    }
+    for (size_t k = 0; k < count; k++) norm += direction[k] * direction[k];
+    norm = sqrt(norm);
+    for (size_t k = 0; norm >= 1e-4 * all && k < count; k++) mean[from + k] = length / all * direction[k] / norm;
+    mem_free(direction);
+}
+
 bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v, double *mean)
 {
     size_t n = check_count(c, f);
     const struct fragment *frag = &c->layout.fragments[f];
     bool senders = c->config.merge.rule == MERGE_CONTRIBUTORS && codec_sparse(c->logs[f].up), ok = true;
     float *x[CHECK_NAMED];
-    double *g[CHECK_NAMED], *weight = mem_alloc(n, sizeof *weight), all = 0;
+    double *g[CHECK_NAMED], w[CHECK_NAMED], *weight = mem_alloc(n, sizeof *weight), all = 0;
     assert(weight);
     for (uint32_t i = 0; i < v->n_named; i++) {
         const struct check_delta *d = v->named[i].delta;
@@ -64,16 +84,22 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
         clip_tensor(v->n_named, g, tensor->offset - frag->offset, tensor->count);
     }
     for (uint32_t i = 0; i < v->n_named; i++) {
-        double w = c->config.merge.weights == MERGE_WEIGHTS_EQUAL ? 1 : (double)v->named[i].tokens;
-        all += w;
+        w[i] = c->config.merge.weights == MERGE_WEIGHTS_EQUAL ? 1 : (double)v->named[i].tokens;
+        all += w[i];
         for (size_t k = 0; k < n; k++) {
-            mean[k] += w * g[i][k];
-            if (sent(x[i][k])) weight[k] += w;
+            mean[k] += w[i] * g[i][k];
+            if (sent(x[i][k])) weight[k] += w[i];
         }
+    }
+    for (size_t k = 0; k < n; k++) mean[k] /= !senders ? all : weight[k] > 0 ? weight[k] : 1;
+    for (uint32_t t = 0; v->n_named > 1 && c->config.merge.rule == MERGE_RDA && t < frag->n_tensors; t++) {
+        const struct tensor *tensor = &c->layout.tensors[frag->first_tensor + t];
+        rda_tensor(v->n_named, g, w, tensor->offset - frag->offset, tensor->count, mean);
+    }
+    for (uint32_t i = 0; i < v->n_named; i++) {
         mem_free(x[i]);
         mem_free(g[i]);
     }
-    for (size_t k = 0; k < n; k++) mean[k] /= !senders ? all : weight[k] > 0 ? weight[k] : 1;
     mem_free(weight);
     return ok;
 }

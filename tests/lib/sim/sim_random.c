@@ -59,7 +59,9 @@ static bool plan_codecs(struct plan *p)
     set(p, "codec.down=%s", is_special ? special[which] : down[draw(p, 7)]);
     if (draw(p, 3) == 0) set(p, "merge.rule=%s", draw(p, 2) ? "mean" : "contributors");
     if (draw(p, 3) == 0) set(p, "merge.weights=equal");
-    if (draw(p, 4) == 0) set(p, "merge.clip=median");
+    bool clips = draw(p, 4) == 0;
+    if (clips) set(p, "merge.clip=median");
+    if (!clips && !sparse && !is_special && rng_u64(p->seed, RNG_TEST + 21, 0) % 3 == 0) set(p, "merge.rule=rda");
     return is_special;
 }
 

@@ -402,6 +402,29 @@ static void test_downlink_follows_uplink(void **state)
 #undef SGD
 }
 
+static void test_rda_needs_dense_deltas_at_the_coordinator(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("merge.rule=rda"), STATUS_OK);
+    assert_int_equal(RESOLVE("merge.rule=rda", "train.method=async"), STATUS_OK);
+    assert_int_equal(RESOLVE("merge.rule=rda", "codec.down=auto"), STATUS_OK); /* the codec of the dense deltas */
+    static const struct {
+        const char *a, *b, *message;
+    } bad[] = {
+        {"train.method=ddp", "codec.up=fp32", "merge.rule: rda does not go with train.method ddp"},
+        {"train.method=diloco", "codec.up=topk:64/4096", "merge.rule: rda needs a dense codec.up, not topk:64/4096"},
+        {"train.method=local-sgd", "codec.down=relay", "merge.rule: rda does not go with codec.down relay"},
+        {"train.method=diloco", "merge.clip=median", "merge.rule: rda does not go with merge.clip median"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (RESOLVE("merge.rule=rda", bad[i].a, bad[i].b) != STATUS_INVALID) fail_msg("accepted: %s", bad[i].b);
+        assert_message(bad[i].message);
+    }
+    assert_int_equal(RESOLVE("merge.rule=rda", "train.method=local-sgd", "codec.up=topk:64/4096", "codec.down=union"),
+                     STATUS_INVALID);
+    assert_message("merge.rule: rda needs a dense codec.up");
+}
+
 static void test_outer_schedule_without_effect_is_refused(void **state)
 {
     (void)state;
@@ -538,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_step_size_fits_32_bits),
         cmocka_unit_test(test_worker_count_is_limited),
         cmocka_unit_test(test_downlink_follows_uplink),
+        cmocka_unit_test(test_rda_needs_dense_deltas_at_the_coordinator),
         cmocka_unit_test(test_outer_schedule_without_effect_is_refused),
         cmocka_unit_test(test_too_large_model_is_refused),
         cmocka_unit_test(test_conflict_names_sources),

@@ -53,7 +53,7 @@ static void world_open(struct world *w, const char *spec)
     for (uint32_t t = 0; t < TENSORS; t++) {
         char name[16];
         uint64_t shape[2] = {10, shapes[t] / 10};
-        snprintf(name, sizeof name, "t%u", t);
+        snprintf(name, sizeof name, t == 1 ? "wpe.%u" : "t%u", t);
         assert_int_equal(layout_add(&w->layout, name, 2, shape, LAYOUT_INIT_ZEROS, 0, false), STATUS_OK);
     }
     assert_int_equal(layout_split(&w->layout, 1), STATUS_OK);
@@ -227,6 +227,81 @@ static void test_mean_adds_in_order(void **state)
     world_close(&w);
 }
 
+static double value(const struct world *w, bool parameters, int i, uint64_t k)
+{
+    return parameters ? (double)w->theta[k] - (double)w->x[i][k] : (double)w->x[i][k];
+}
+
+/* rda in double; tensor 1 is an embedding. */
+static void check_rda(const struct world *w, const struct rules *rules)
+{
+    double share[R], length, norm;
+    for (int i = 0; i < R; i++)
+        share[i] = rules->weights == MERGE_WEIGHTS_EQUAL ? 1.0 / R : (double)w->tokens[i] / 1000;
+    for (int t = 0; t < TENSORS; t++) {
+        double own[R] = {0};
+        uint64_t from = w->layout.tensors[t].offset, to = from + w->layout.tensors[t].count;
+        length = norm = 0;
+        for (int i = 0; i < R; i++) {
+            for (uint64_t k = from; k < to; k++) own[i] += pow(value(w, rules->parameters, i, k), 2);
+            own[i] = sqrt(own[i]);
+            length += share[i] * own[i];
+        }
+        for (int pass = 0; pass < 2; pass++)
+            for (uint64_t k = from; k < to; k++) {
+                double u = 0, mean = 0;
+                for (int i = 0; i < R; i++) u += share[i] * value(w, rules->parameters, i, k) / own[i];
+                for (int i = 0; i < R; i++) mean += share[i] * value(w, rules->parameters, i, k);
+                if (!pass) norm += u * u;
+                double want = t == 1 ? mean : length * u / sqrt(norm);
+                double got = rules->parameters ? (double)w->theta[k] - (double)w->acc[k] : (double)w->acc[k];
+                if (pass && fabs(got - want) > 2e-6) fail_msg("tensor %d: %.9g, expected %.9g", t, got, want);
+            }
+        assert_true(sqrt(norm) < 0.7); /* the deltas are nearly orthogonal: the mean would be much shorter */
+    }
+}
+
+static void test_rda_matches_plain_loops(void **state)
+{
+    (void)state;
+    static struct world w;
+    const char *const specs[] = {"fp32", "int8:128"};
+    for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
+        world_open(&w, specs[s]);
+        for (int mask = 0; mask < 4; mask++) {
+            struct rules rules = {MERGE_RDA, mask & 1, MERGE_CLIP_OFF, mask >> 1};
+            if (rules.parameters && !codec_lossless(w.codec)) continue;
+            merge_all(&w, &rules, 1, R, R);
+            memcpy(w.expect, w.acc, N * sizeof *w.acc);
+            check_rda(&w, &rules);
+            for (int threads = 2; threads < 5; threads++) {
+                merge_all(&w, &rules, threads, R, R);
+                assert_memory_equal(w.acc, w.expect, N * sizeof *w.acc);
+            }
+        }
+        world_close(&w);
+    }
+}
+
+/* Opposite deltas have no mean direction, and zeros have none: the plain mean. */
+static void test_rda_without_direction_is_the_mean(void **state)
+{
+    (void)state;
+    static struct world w;
+    const struct rules rda = {MERGE_RDA, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_OFF, false};
+    world_open(&w, "fp32");
+    float *first = (float *)(uintptr_t)w.deltas[0].payload, *second = (float *)(uintptr_t)w.deltas[1].payload;
+    for (uint64_t k = 0; k < N; k++) second[k] = -3 * first[k];
+    memset(first, 0, shapes[0] * sizeof *first);
+    memset(second, 0, shapes[0] * sizeof *second);
+    for (int threads = 1; threads < 3; threads++) {
+        merge_all(&w, &rda, threads, 2, 2);
+        for (uint64_t k = 0; k < N; k++)
+            assert_true(fabs((double)w.acc[k] + (double)first[k]) <= 1e-6 * fabs((double)first[k]));
+    }
+    world_close(&w);
+}
+
 static void test_single_delta_is_merged_exactly(void **state)
 {
     (void)state;
@@ -240,6 +315,9 @@ static void test_single_delta_is_merged_exactly(void **state)
             assert_memory_equal(w.acc, w.x[0], N * sizeof *w.acc); /* -0 included */
             assert_true(signbit(w.acc[3]));
         }
+        struct rules rda = {MERGE_RDA, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
+        if (!codec_sparse(w.codec)) merge_all(&w, &rda, 2, 1, 1);
+        assert_memory_equal(w.acc, w.x[0], N * sizeof *w.acc);
         world_close(&w);
     }
     assert_true(merge_weight(7, 7) == 1.0f);
@@ -306,6 +384,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules_match_plain_loops),
         cmocka_unit_test(test_mean_adds_in_order),
+        cmocka_unit_test(test_rda_matches_plain_loops),
+        cmocka_unit_test(test_rda_without_direction_is_the_mean),
         cmocka_unit_test(test_single_delta_is_merged_exactly),
         cmocka_unit_test(test_contributors_keep_value_of_single_sender),
         cmocka_unit_test(test_bad_payload_is_refused),

@@ -91,6 +91,7 @@ static void test_allocated_bytes_equal_plan(void **state)
                              *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
                              *const staged[] = {"codec.up=int4:256+huff", "codec.down=bf16+lz4", NULL},
                              *const ddp[] = {"train.method=ddp", NULL}, *const async[] = {"train.method=async", NULL},
+                             *const rda[] = {"merge.rule=rda", NULL},
                              *const async_topk[] = {"train.method=async", "codec.up=topk:64/4096", NULL},
                              *const topk[] = {"codec.up=topk:64/4096", "outer.optimizer=sgd", "codec.down=union", NULL},
                              *const relay[] = {"codec.up=int8", "outer.optimizer=sgd", "codec.down=relay", NULL};
@@ -104,6 +105,7 @@ static void test_allocated_bytes_equal_plan(void **state)
         check_bytes(async_topk, false, n);
         check_bytes(topk, true, n);
         check_bytes(relay, true, n);
+        check_bytes(rda, true, n);
     }
 }
 
