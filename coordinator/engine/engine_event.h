@@ -74,6 +74,7 @@ struct engine_event_round {
     const char *cosine_worker;     /* its worker, or NULL */
     const uint64_t *stale;         /* async: deltas by staleness, 0 to n_stale - 1 or more; NULL: a barrier */
     uint32_t n_stale;
+    double rho, gain, agreement, noise_tokens; /* of its outer steps: coordinator/outer/outer_report.h */
 };
 
 struct engine_event_eval {

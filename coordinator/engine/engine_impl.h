@@ -185,6 +185,8 @@ struct engine {
     char link_text[384]; /* the last LINK event, while transfers take most of a round */
     double cosine;       /* lowest of the round, as in engine_event_round */
     char cosine_worker[WIRE_NAME_MAX];
+    struct outer_report outer_report;           /* of the running round */
+    bool overshoots;                            /* the last outer step was too long; logged once */
     float *direction;                           /* [SKETCH_FLOATS] sum of the unit vectors of a round */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */

@@ -52,11 +52,27 @@ static void note_link(struct engine *e)
     e->info.event.link_s = (double)(s->up_us + s->down_us) * 1e-6;
 }
 
+/* A step longer than twice the distance to the minimum along D moves away from it. */
+static void warn_of_overshoot(struct engine *e, double length)
+{
+    bool overshoots = length > 2;
+    if (overshoots && !e->overshoots && e->info.pending) {
+        char text[WIRE_TEXT_MAX];
+        snprintf(text, sizeof text,
+                 "the outer step of round %llu overshoots: rate times gain is %.3g, more than 2; lower "
+                 "outer.learning_rate or outer.momentum",
+                 (unsigned long long)e->info.event.round, length);
+        engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
+    }
+    e->overshoots = overshoots;
+}
+
 static void note(struct engine *e, uint64_t round)
 {
     const struct round *r = &e->ledger.round;
     const struct round_tally *sum = &r->recent;
     struct engine_event_round *event = &e->info.event;
+    struct outer_signs signs = outer_report_end(&e->outer_report, &e->config);
     *event = (struct engine_event_round){.round = round,
                                          .rounds = round_total(r),
                                          .tokens = r->tokens,
@@ -65,7 +81,11 @@ static void note(struct engine *e, uint64_t round)
                                          .compute_s = NAN,
                                          .wait_s = NAN,
                                          .link_s = NAN,
-                                         .cosine = e->cosine};
+                                         .cosine = e->cosine,
+                                         .rho = signs.rho,
+                                         .gain = signs.gain,
+                                         .agreement = signs.agreement,
+                                         .noise_tokens = signs.noise_tokens};
     if (sum->loss_tokens) e->train_loss = event->loss = sum->loss_sum / (double)sum->loss_tokens;
     event->delivered = sum->merged;
     event->workers = r->n_assigned ? r->n_assigned : member_count_active(&r->members);
@@ -81,6 +101,7 @@ static void note(struct engine *e, uint64_t round)
     memcpy(e->info.stale, sum->stale, sizeof e->info.stale);
     for (uint32_t i = 0; i < ROUND_STALENESS; i++) e->stale[i] += sum->stale[i];
     e->info.pending = event->round > e->rounds_reported;
+    warn_of_overshoot(e, signs.length);
 }
 
 /* async: one delta may end two rounds; its work counts for the first of them. */
@@ -114,9 +135,12 @@ void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, s
     case RECORD_OPEN: opened(e, e->ledger.round.round); break;
     case RECORD_DELTA: delivered(e, body, size); break;
     case RECORD_EVAL: evaluated(e); break;
+    case RECORD_UPDATE:
+        outer_report_add(&e->outer_report, &e->config, &e->ledger.outer.sums);
+        closed(e);
+        break;
     case RECORD_MEMBER: /* async: the merged part of a delta counts when the rest is dropped */
-    case RECORD_DROP:
-    case RECORD_UPDATE: closed(e); break;
+    case RECORD_DROP: closed(e); break;
     default: break;
     }
 }

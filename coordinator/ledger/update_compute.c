@@ -35,6 +35,17 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
     return STATUS_OK;
 }
 
+/* Adds the norms of the deltas to the sums of the step, whose fragment holds trained tensors. */
+static void add_norms(struct ledger *l, const struct round_close *close)
+{
+    if (l->config->train.method == METHOD_ASYNC || layout_is_mean(&l->layout, close->fragment)) return;
+    for (uint32_t i = 0; i < close->n; i++) {
+        const struct part *part = round_close_part(&l->round, close, i);
+        outer_sums_add(&l->outer.sums, (double)part->norm, part->tokens);
+    }
+    outer_sums_end(&l->outer.sums, l->config);
+}
+
 /* Merges the deltas. *head_p: offset of the payload in l->outer.payload; relayed deltas are already there. */
 static enum status merge_deltas(struct ledger *l, const struct round_close *close, struct update *u, size_t *head_p,
                                 bool *relay_p, struct err *err)
@@ -111,6 +122,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
                        (unsigned long long)step.round + 1, config_divergence_advice(l->config));
     if (status != STATUS_OK) return err_set(err, status, "cannot encode the update of fragment %u", close->fragment);
     assert(head + u->payload_size <= l->outer.payload_cap);
+    add_norms(l, close);
     u->payload = l->outer.payload + head;
     u->theta_hash = l->outer.fragments[close->fragment].hash;
     return STATUS_OK;

@@ -132,12 +132,13 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
     uint64_t vectors = vectors_of(config);
     s->theta = mem_alloc(n, sizeof *s->theta);
     s->acc = mem_alloc(largest, sizeof *s->acc);
+    s->cells = mem_alloc(outer_cells(largest), sizeof *s->cells);
     if (vectors > 0) s->m = mem_alloc(n, sizeof *s->m);
     if (vectors > 1) s->v = mem_alloc(n, sizeof *s->v);
     s->payload_cap = payload_bytes(s);
     assert(s->payload_cap >= s->delta_cap && s->payload_cap >= OBJECT_HEAD_MAX);
     s->payload = mem_alloc(1, s->payload_cap);
-    bool all = s->theta && s->acc && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
+    bool all = s->theta && s->acc && s->cells && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
     return all ? STATUS_OK
                : err_set(err, STATUS_NOMEM, "no memory for the state of %zu parameters (about %zu MiB)", n,
                          n * 16 >> 20);
@@ -173,7 +174,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
         floats += largest + (uint64_t)thread_count(config) * (2 * part_max + SKETCH_FLOATS);
         *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
                  (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens) +
-                 most_parts(&s) * sizeof *s.squares;
+                 most_parts(&s) * sizeof *s.squares + outer_cells(largest) * sizeof *s.cells;
     }
     outer_state_finish(&s);
     return status;
@@ -201,6 +202,7 @@ void outer_state_finish(struct outer_state *s)
     mem_free(s->m);
     mem_free(s->v);
     mem_free(s->acc);
+    mem_free(s->cells);
     mem_free(s->payload);
     mem_free(s->deltas);
     mem_free(s->tokens);

@@ -17,6 +17,7 @@
 #include "common/tensor/layout.h"
 #include "compress/feedback.h"
 #include "compress/merge.h"
+#include "coordinator/outer/outer_report.h"
 
 struct codec;
 
@@ -47,6 +48,8 @@ struct outer_state {
     uint64_t norm_round;           /* ddp: round of `norm`, + 1 */
     double norm;                   /* ddp: global norm of the merged gradient */
     double lr;                     /* of the latest outer step */
+    struct outer_sums sums;        /* of the latest outer step */
+    struct outer_sums *cells;      /* [outer_cells of the largest fragment] parts of the dot products */
 };
 
 /* Parameters of one outer step. */
@@ -104,6 +107,8 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align);
 /* The learning rate of an outer step before it is taken, by outer.schedule (ddp: inner.schedule); mean tensors: 1. */
 double outer_state_lr(const struct outer_state *s, const struct outer_step *step);
+/* Cells of a fragment of `count` floats. Each cell is summed by one thread, so sums have one order. */
+size_t outer_cells(size_t count);
 /* async: deltas between two momentum steps, outer.buffer or the active workers. */
 uint32_t outer_state_arrivals(const struct outer_state *s, const struct outer_step *step);
 

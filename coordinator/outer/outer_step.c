@@ -2,6 +2,7 @@
  * bits are the same for any number of threads. Each block of a range passes through all steps while it is in cache. */
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "common/base/hash.h"
 #include "common/config/codec_choice.h"
@@ -21,6 +22,7 @@ struct outer_step_job {
     struct outer_in in; /* the whole fragment */
     bool relay, sparse; /* relay: apply the step to theta at once; sparse: publish only coordinates that workers sent */
     bool mean;          /* a fragment of mean tensors: rate 1, no momentum */
+    bool sums;          /* compute the dot products of momentum and merged delta */
     double lr;
     struct outer_delayed delayed;
     struct outer_adamw adamw;
@@ -77,6 +79,27 @@ static void decay(const struct outer_step_job *job, const struct outer_in *in, c
     for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
 }
 
+enum { LANES = 8 };
+
+/* Adds the dot products of one block. v: the momentum before the step, or NULL. */
+static void add_sums(const struct outer_in *in, const float *v, struct outer_sums *sums)
+{
+    double vv[LANES] = {0}, vd[LANES] = {0}, dd[LANES] = {0};
+    for (size_t i = 0; i < in->n; i += LANES)
+        for (size_t k = 0; k < LANES && i + k < in->n; k++) {
+            double d = in->parameters ? (double)in->theta[i + k] - (double)in->acc[i + k] : (double)in->acc[i + k];
+            double m = v ? (double)v[i + k] : 0;
+            vv[k] += m * m;
+            vd[k] += m * d;
+            dd[k] += d * d;
+        }
+    for (int k = 0; k < LANES; k++) {
+        sums->vv += vv[k];
+        sums->vd += vd[k];
+        sums->dd += dd[k];
+    }
+}
+
 /* Runs the optimizer on in->n floats of one tensor; the first one is theta[at]. */
 static void optimize(const struct outer_step_job *job, const struct outer_in *in, const struct tensor *tensor,
                      uint64_t at)
@@ -116,6 +139,11 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     uint8_t skip[BLOCK];
     assert(from < to && to - from <= BLOCK && to <= job->frag->count);
     if (!outer_finite(in.acc, in.n)) return false;
+    if (job->sums) {
+        bool nesterov = job->s->config->outer.optimizer == OPTIMIZER_NESTEROV;
+        const float *v = nesterov ? job->s->m + job->frag->offset + from : NULL;
+        add_sums(&in, v, &job->s->cells[from / GRAIN]);
+    }
     for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
     optimize(job, &in, tensor, job->frag->offset + from);
     if (!outer_finite(in.acc, in.n)) return false;
@@ -146,8 +174,26 @@ static void step_range(void *ctx, int thread, int threads)
         }
         if (stop > end) stop = end;
         if (stop > at + BLOCK) stop = at + BLOCK;
+        size_t cell_end = (at / GRAIN + 1) * GRAIN; /* blocks are the same for any number of threads */
+        if (stop > cell_end) stop = cell_end;
         if (!step_block(job, at, stop, tensor)) job->bad[thread] = true;
         at = stop;
+    }
+}
+
+size_t outer_cells(size_t count)
+{
+    return (count + GRAIN - 1) / GRAIN;
+}
+
+static void collect_sums(struct outer_step_job *job)
+{
+    struct outer_sums *sums = &job->s->sums;
+    *sums = (struct outer_sums){.lr = job->s->lr};
+    for (size_t i = 0, n = outer_cells(job->frag->count); job->sums && i < n; i++) {
+        sums->vv += job->s->cells[i].vv;
+        sums->vd += job->s->cells[i].vd;
+        sums->dd += job->s->cells[i].dd;
     }
 }
 
@@ -171,7 +217,10 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                         .increment = !replace,
                                         .parameters = round_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);
+    job.sums = !job.mean && c->train.method != METHOD_ASYNC;
+    memset(s->cells, 0, outer_cells(frag->count) * sizeof *s->cells);
     pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
+    collect_sums(&job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
     if (step->relay) {

@@ -183,6 +183,10 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_real(o, "cosine", e->cosine);
     json_put_text(o, "cosine_worker", e->cosine_worker);
     if (e->stale) json_object_set_new(o, "staleness", json_counts(e->stale, e->n_stale));
+    json_put_real(o, "rho", e->rho);
+    json_put_real(o, "gain", e->gain);
+    json_put_real(o, "agreement", e->agreement);
+    json_put_real(o, "noise_tokens", e->noise_tokens);
 }
 
 static void put_eval(json_t *o, const struct engine_event_eval *e)

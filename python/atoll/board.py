@@ -48,6 +48,10 @@ _ROUND = {
     "workers": "round/workers",
     "delivered": "round/delivered",
     "cosine": "round/cosine",
+    "rho": "round/rho",
+    "gain": "round/gain",
+    "agreement": "round/agreement",
+    "noise_tokens": "round/noise_tokens",
 }
 _EVAL = {"val_loss": "eval/loss", "eval_s": "eval/seconds"}
 

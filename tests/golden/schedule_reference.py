@@ -49,9 +49,49 @@ def merged(rule: str, deltas: list[np.ndarray]) -> np.ndarray:
     return sum(norms) / len(norms) * direction / length if length >= 1e-4 else mean
 
 
+class Report:
+    """What the outer steps of each round tell, from its definitions: momentum v before the step, merged delta D,
+    deltas D_i of the workers, `tokens` of each.
+
+    rho = cos(v, D); gain = 1 + mu + mu^2 <v, D> / |D|^2; agreement = |D|^2 / mean |D_i|^2; noise = S / G with the
+    estimates of McCandlish et al. 1812.06162, appendix A, S and G averaged over rounds with decay 0.9.
+    """
+
+    def __init__(self, momentum: float, tokens: list[int]) -> None:
+        self.momentum, self.tokens = momentum, tokens
+        self.parts: dict[int, list[tuple]] = {}
+        self.rates: dict[int, float] = {}
+
+    def overshooting(self) -> list[int]:
+        """The rounds, from 1, in which rate times gain rises above 2."""
+        long = [self.rates[r] * (values["gain"] or 0) > 2 for r, values in enumerate(self.rounds())]
+        return [r + 1 for r, now in enumerate(long) if now and not (r and long[r - 1])]
+
+    def add(self, r: int, lr: float, v: np.ndarray, delta: np.ndarray, deltas: list[np.ndarray]) -> None:
+        self.rates[r] = lr
+        self.parts.setdefault(r, []).append((v.ravel(), delta.ravel(), [d.ravel() for d in deltas]))
+
+    def rounds(self) -> list[dict[str, float]]:
+        out, scatter, signal, mu = [], 0.0, 0.0, self.momentum
+        for r, parts in sorted(self.parts.items()):
+            v, delta = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
+            workers = [np.concatenate([p[2][m] for p in parts]) for m in range(len(parts[0][2]))]
+            squares = sum(d @ d for d in workers) / len(workers)
+            small, big = self.tokens[r], self.tokens[r] * len(workers)
+            signal = 0.9 * signal + 0.1 * (big * (delta @ delta) - small * squares) / (big - small)
+            scatter = 0.9 * scatter + 0.1 * (squares - delta @ delta) / (1 / small - 1 / big)
+            norms = np.sqrt((v @ v) * (delta @ delta))
+            out.append({"rho": v @ delta / norms if norms and mu else None,
+                        "gain": 1 + mu + mu * mu * (v @ delta) / (delta @ delta) if mu else None,
+                        "agreement": delta @ delta / squares,
+                        "noise_tokens": scatter / signal if signal > 0 and scatter > 0 else None})
+        return out
+
+
 def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, int, Parameters], Parameters], *,
           workers: int, steps: int, period: int, tau: int, rule: str, stagger: bool, rate: float,
-          momentum: float, schedule: str = "constant", merge: str = "mean") -> Parameters:
+          momentum: float, schedule: str = "constant", merge: str = "mean",
+          report: Report | None = None) -> Parameters:
     """Returns the shared parameters after `steps` inner steps of each worker.
 
     start: the initial parameters. fragments: names of the tensors of each fragment. step(worker, t, x): x after the
@@ -78,9 +118,12 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
                     sent[r, name] = [w[name].copy() for w in x]
                     continue
                 values = sent.pop((r, name))
-                delta = merged(merge, [theta[name] - v for v in values])
-                velocity[name] = momentum * velocity[name] + delta
+                deltas = [theta[name] - v for v in values]
+                delta = merged(merge, deltas)
                 lr = outer_rate(schedule, rate, momentum, r, rounds)
+                if report:
+                    report.add(r, lr, velocity[name], delta, deltas)
+                velocity[name] = momentum * velocity[name] + delta
                 theta[name] = theta[name] - lr * (delta + momentum * velocity[name])
                 for w, value in zip(x, values):
                     if rule.startswith("mix:"):

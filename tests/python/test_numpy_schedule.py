@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import unittest
 from pathlib import Path
@@ -65,13 +66,33 @@ class Schedule(RunTest):
             return {key: x[key] - RATE * g[key] for key in x}
 
         self.assertEqual([len(s) for s in steps], [n, n])
+        report = schedule_reference.Report(momentum, [4 * min(PERIOD, n - at) for at in range(0, n, PERIOD)])
         want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=n, period=PERIOD, tau=tau,
                                         rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule,
-                                        merge=merge)
+                                        merge=merge, report=report)
         for p in last:
             for key in p:
                 np.testing.assert_allclose(p[key], want[key], atol=1e-6, rtol=0)
+        if merge == "mean":
+            self.check_report(report.rounds(), report.overshooting())
         return lengths
+
+    def check_report(self, want: list[dict], overshooting: list[int]) -> None:
+        """The values of the outer steps in metrics.jsonl against the reference."""
+        lines = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        rounds = {line["round"]: line for line in lines if line["event"] == "round"}
+        self.assertEqual(sorted(rounds), list(range(1, len(want) + 1)))
+        for number, values in enumerate(want, 1):
+            for key, value in values.items():
+                if value is None or np.isnan(value):
+                    self.assertNotIn(key, rounds[number])
+                    continue
+                # theta is fp32: its rounding is up to 4e-6 of a small D (measured); test_outer_report is exact
+                np.testing.assert_allclose(rounds[number][key], value, rtol=1e-5, err_msg=f"round {number}: {key}")
+        texts = [line["text"] for line in lines if line["event"] == "fault"]
+        self.assertEqual([int(text.split()[5]) for text in texts if "overshoots" in text], overshooting)
+        for text in texts:
+            self.assertIn("lower outer.learning_rate or outer.momentum", text)
 
     def test_plain(self) -> None:
         self.assertEqual(self.compare(0, "replace", False), [6, 6, 6, 6])
