@@ -221,7 +221,8 @@ static void warn_of_no_steps(const struct config *c)
 
 void settings_warn(const struct config *c, const struct config_sources *sources)
 {
-    uint32_t rounds = c->train.max_steps / c->train.sync_every, period = codec_spec_period(c->codec.up);
+    uint32_t start = c->train.start_step, period = codec_spec_period(c->codec.up);
+    uint32_t rounds = start + (c->train.max_steps - start) / c->train.sync_every;
     config_env_warn();
     warn_of_idle_keys(c, sources);
     warn_of_no_steps(c);

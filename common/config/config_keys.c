@@ -123,7 +123,7 @@ const struct config_key config_keys[] = {
     CHOICE(train, stagger, "off", choices_switch,
            "give groups of blocks sync points of their own, spread over H; default by train.method"),
     U32(train, start_step, "0", 0, U32_MAX, "steps",
-        "average the parameters at each step before this one (post-local SGD)"),
+        "rounds have one step before this one, and their outer step is the plain mean (post-local SGD)"),
 
     CHOICE(inner, optimizer, "adamw", choices_inner,
            "optimizer of each worker; muon: Muon for hidden matrices, AdamW for other tensors"),

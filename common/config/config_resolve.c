@@ -286,6 +286,27 @@ static enum status resolve_ranks(const struct config_resolve *r)
                          n, n > 1 ? "s" : "", c->train.devices, n);
 }
 
+static enum status check_start_step(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    if (!c->train.start_step) return STATUS_OK;
+    if (c->train.method == METHOD_DDP)
+        return config_refuse(r, KEYS(AT(train.start_step), AT(train.method)),
+                             "does not go with train.method ddp, whose rounds have one step; allowed: local-sgd, "
+                             "diloco, streaming; nearest: 0");
+    if (c->train.method == METHOD_ASYNC)
+        return config_refuse(r, KEYS(AT(train.start_step), AT(train.method)),
+                             "does not go with train.method async, which has no common rounds to average in; allowed: "
+                             "local-sgd, diloco, streaming; nearest: 0");
+    if (c->train.start_step >= c->train.max_steps)
+        return config_refuse(
+            r, KEYS(AT(train.start_step), AT(train.max_steps)),
+            "%u leaves no step of train.max_steps = %u for longer rounds; nearest: %u, or train.method "
+            "local-sgd with train.sync_every 1",
+            c->train.start_step, c->train.max_steps, c->train.max_steps - 1);
+    return STATUS_OK;
+}
+
 static enum status check_train(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -383,5 +404,6 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(check_rda(&r));
     TRY(resolve_ranks(&r));
     TRY(check_train(&r));
+    TRY(check_start_step(&r));
     return check_coordinator(&r);
 }

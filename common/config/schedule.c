@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "common/config/sync_points.h"
+
 static const double wsd_decay_share = 0.2; /* fraction of all steps */
 static const double outer_min_fraction = 0.1;
 static const double pi = 3.141592653589793;
@@ -48,7 +50,9 @@ double outer_rate(const struct config *config, double progress, uint64_t age)
 
 double outer_rate_of_version(const struct config *config, uint64_t version)
 {
-    uint64_t rounds = ((uint64_t)config->train.max_steps + config->train.sync_every - 1) / config->train.sync_every;
-    assert(version >= 1 && rounds >= 1);
-    return outer_rate(config, (double)(version - 1) / (double)rounds, version - 1);
+    const struct sync_rounds rounds = sync_rounds_of(config);
+    uint64_t all = sync_rounds_count(&rounds) - config->train.start_step,
+             before = version - 1 - config->train.start_step;
+    assert(version > config->train.start_step && all >= 1);
+    return outer_rate(config, (double)before / (double)all, before);
 }

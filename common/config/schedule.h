@@ -30,8 +30,8 @@ double lr_schedule_at(const struct lr_schedule *schedule, double step);
  *              momentum; the first step has the rate / (1 - momentum). (Bias correction as in Kingma and Ba,
  * 1412.6980.) Coordinator, and workers that take the outer step of a relayed update. */
 double outer_rate(const struct config *config, double progress, uint64_t age);
-/* The same for the update that makes `version` (>= 1) of a fragment, in a run with a barrier: x = (version - 1) / R
- * with R = max_steps / sync_every, rounded up. */
+/* The same for the update that makes `version` of a fragment, in a run with a barrier. Rounds before train.start_step
+ * (version <= start_step) have rate 1 instead. Of the R rounds after them, the one after n others has x = n / R. */
 double outer_rate_of_version(const struct config *config, uint64_t version);
 
 #endif

@@ -4,6 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct sync_rounds sync_rounds_of(const struct config *config)
+{
+    return (struct sync_rounds){config->train.sync_every, config->train.max_steps, config->train.start_step};
+}
+
+struct sync_round sync_round_at(const struct sync_rounds *r, uint64_t round)
+{
+    assert(r->sync_every > 0);
+    bool is_averaged = round < r->start_step;
+    uint32_t usual = is_averaged ? 1 : r->sync_every;
+    uint64_t first = is_averaged ? round : r->start_step + (round - r->start_step) * r->sync_every;
+    if (first > r->max_steps) first = r->max_steps;
+    uint64_t left = r->max_steps - first;
+    return (struct sync_round){first, left < usual ? (uint32_t)left : usual, usual, is_averaged};
+}
+
+uint64_t sync_rounds_count(const struct sync_rounds *r)
+{
+    assert(r->sync_every > 0);
+    uint32_t start = r->start_step < r->max_steps ? r->start_step : r->max_steps;
+    return start + ((uint64_t)r->max_steps - start + r->sync_every - 1) / r->sync_every;
+}
+
 bool apply_rule_parse(const char *text, enum apply_rule *rule, double *alpha)
 {
     *alpha = 0;
@@ -28,13 +51,13 @@ uint32_t sync_overlap_of(uint32_t overlap, uint32_t sync_every, uint32_t steps, 
 }
 
 struct sync_points sync_points_of(const struct config *config, uint32_t fragment, uint32_t n_fragments, uint32_t steps,
-                                  bool last)
+                                  bool whole)
 {
     assert(fragment < n_fragments && steps > 0);
     uint64_t tau =
         sync_overlap_of(config->train.overlap, config->train.sync_every, steps, config->train.method != METHOD_ASYNC);
     struct sync_points p = {.sent = steps, .applied = steps};
-    if (last) return p;
+    if (whole) return p;
     if (tau > steps) tau = steps;
     uint64_t span = steps - tau;
     if (config->train.stagger == CHOICE_ON && n_fragments > 1)
@@ -45,7 +68,12 @@ struct sync_points sync_points_of(const struct config *config, uint32_t fragment
     return p;
 }
 
-bool sync_points_last(const struct config *config, double step0, double rate, uint32_t steps)
+bool sync_points_whole(const struct config *config, double step0, double rate, uint32_t steps)
 {
-    return step0 + rate * steps >= config->train.max_steps - 0.5;
+    return step0 + rate * steps >= config->train.max_steps - 0.5 || step0 + 0.5 < config->train.start_step;
+}
+
+bool sync_points_after_mean(const struct config *config, double step0)
+{
+    return step0 > 0.5 && step0 - 0.5 < config->train.start_step;
 }

@@ -178,7 +178,8 @@ static uint64_t share_limit_us(const struct engine *e, uint64_t windows)
     const struct round *r = &e->ledger.round;
     struct deadline_limit arrival = deadline_of(&r->arrivals, limit_k, 0, UINT64_MAX / 8, 0);
     double unknown_ns = (double)limit_unknown_us * 1e3 / (2 * (double)windows);
-    if (arrival.n) unknown_ns = (double)arrival.limit_us * 1e3 / ((double)r->p.sync_every * (double)r->p.step_samples);
+    double samples = (double)round_span(r, r->round).usual * (double)r->p.step_samples;
+    if (arrival.n) unknown_ns = (double)arrival.limit_us * 1e3 / samples;
     struct deadline_limit limit =
         deadline_of(&e->eval.window_ns, limit_k, 0, UINT64_MAX / 8, (uint64_t)fmin(unknown_ns, 1e18));
     double us = 2e-3 * (double)limit.limit_us * (double)windows;

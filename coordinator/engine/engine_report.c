@@ -220,8 +220,7 @@ static void totals(const struct engine *e, struct engine_summary *out)
     out->rounds = round_done(&l->round);
     out->compute_s = (double)l->round.compute_us * 1e-6;
     for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
-    out->steps = out->rounds * l->round.p.sync_every;
-    if (out->steps > l->round.p.max_steps) out->steps = l->round.p.max_steps;
+    out->steps = round_span(&l->round, out->rounds).first;
     if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     out->val_tokens = l->eval_tokens;
 }

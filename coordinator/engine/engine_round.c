@@ -110,6 +110,8 @@ static void closed(struct engine *e)
     uint64_t done = round_done(&e->ledger.round);
     assert(e->seen_rounds <= done); /* rounds only grow */
     if (e->seen_rounds < done) {
+        uint64_t start = e->ledger.round.p.start_step;
+        if (start && e->seen_rounds == start) pace_restart(&e->pace);
         double s = (double)(e->ledger.clock.elapsed_us - e->round_begun_us) * 1e-6;
         pace_rounds(&e->pace, (uint32_t)(done - e->seen_rounds), s, (double)e->ledger.round.recent.tokens);
     }
@@ -166,13 +168,24 @@ static double evaluations_left(const struct engine *e, uint64_t done, uint64_t t
     return n;
 }
 
+/* Seconds of the rounds that are left. A round after train.start_step takes longer than the measured ones before it, by
+ * the time of the other steps. */
+static double rounds_left_s(const struct engine *e, uint64_t done, uint64_t total)
+{
+    const struct round *r = &e->ledger.round;
+    uint64_t start = r->p.start_step;
+    double s = (double)(total - done) * pace_round_s(&e->pace);
+    if (!start || done > start || !r->worker_steps) return s;
+    double step_s = (double)r->compute_us * 1e-6 / (double)r->worker_steps;
+    return s + (double)(total - start) * (r->p.sync_every - 1) * step_s;
+}
+
 double engine_eta_s(const struct engine *e)
 {
     if (e->ledger.done) return 0;
     if (!e->ledger.modelled) return NAN;
     uint64_t done = round_done(&e->ledger.round), total = round_total(&e->ledger.round);
-    double eval_s = pace_eval_s(&e->pace), left = done < total ? (double)(total - done) : 0;
-    double s = left > 0 ? left * pace_round_s(&e->pace) : 0;
+    double eval_s = pace_eval_s(&e->pace), s = done < total ? rounds_left_s(e, done, total) : 0;
     return isnan(eval_s) ? s : s + evaluations_left(e, done < total ? done : total - 1, total) * eval_s;
 }
 

@@ -9,6 +9,7 @@
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/schedule.h"
+#include "common/config/sync_points.h"
 #include "common/tensor/hf_folder.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
@@ -256,10 +257,16 @@ uint32_t outer_state_arrivals(const struct outer_state *s, const struct outer_st
     return n ? n : 1;
 }
 
+bool outer_state_averages(const struct outer_state *s, uint64_t round)
+{
+    struct sync_rounds rounds = sync_rounds_of(s->config);
+    return sync_round_at(&rounds, round).is_averaged;
+}
+
 double outer_state_lr(const struct outer_state *s, const struct outer_step *step)
 {
     const struct config *c = s->config;
-    if (layout_is_mean(s->layout, step->fragment)) return 1;
+    if (layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round)) return 1;
     if (c->train.method == METHOD_ASYNC)
         return outer_rate(c, step->position / c->train.max_steps,
                           s->fragments[step->fragment].merged / outer_state_arrivals(s, step));

@@ -105,7 +105,11 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
 /* The spool offset of an incoming delta of `fragment` in `slot`. A slot has space for one payload of every fragment,
  * concatenated, each at a multiple of `align` (> 0). */
 uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32_t fragment, uint64_t align);
-/* The learning rate of an outer step before it is taken, by outer.schedule (ddp: inner.schedule); mean tensors: 1. */
+/* Whether the outer step of a round is the plain mean of the workers' parameters (train.start_step): rate 1, and the
+ * state vectors stay as they are. */
+bool outer_state_averages(const struct outer_state *s, uint64_t round);
+/* The learning rate of an outer step before it is taken, by outer.schedule (ddp: inner.schedule); mean tensors and
+ * averaged rounds: 1. */
 double outer_state_lr(const struct outer_state *s, const struct outer_step *step);
 /* Cells of a fragment of `count` floats. Each cell is summed by one thread, so sums have one order. */
 size_t outer_cells(size_t count);

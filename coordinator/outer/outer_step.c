@@ -21,7 +21,7 @@ struct outer_step_job {
     const struct fragment *frag;
     struct outer_in in; /* the whole fragment */
     bool relay, sparse; /* relay: apply the step to theta at once; sparse: publish only coordinates that workers sent */
-    bool mean;          /* a fragment of mean tensors: rate 1, no momentum */
+    bool mean;          /* a fragment of mean tensors, or an averaged round: rate 1, no momentum */
     bool sums;          /* compute the dot products of momentum and merged delta */
     double lr;
     struct outer_delayed delayed;
@@ -209,7 +209,8 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                  .step = step,
                                  .frag = frag,
                                  .relay = step->relay,
-                                 .mean = layout_is_mean(s->layout, step->fragment),
+                                 .mean =
+                                     layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round),
                                  .sparse = config_down(c) != CONFIG_DOWN_CODEC,
                                  .in = {.theta = theta,
                                         .acc = s->acc,

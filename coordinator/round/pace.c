@@ -41,6 +41,11 @@ void pace_rounds(struct pace *p, uint32_t rounds, double s, double tokens)
     }
 }
 
+void pace_restart(struct pace *p)
+{
+    p->round_s = p->tokens = (struct pace_ring){.n = 0};
+}
+
 void pace_eval(struct pace *p, double s)
 {
     assert(s >= 0);

@@ -23,6 +23,8 @@ struct pace {
 
 /* `rounds` rounds ended together after `s` seconds, with `tokens` in all. */
 void pace_rounds(struct pace *p, uint32_t rounds, double s, double tokens);
+/* Forgets the rounds: later ones have another length. */
+void pace_restart(struct pace *p);
 void pace_eval(struct pace *p, double s);
 /* NaN: nothing measured. */
 double pace_round_s(const struct pace *p);

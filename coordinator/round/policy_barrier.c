@@ -180,18 +180,17 @@ static void share_steps(const struct round *r, struct round_grant *grants, uint3
 static enum status barrier_plan(const struct round *r, uint64_t now_us, struct round_open *open)
 {
     if (round_busy(r) || !count_participants(r, now_us)) return STATUS_OK;
-    uint64_t step0 = r->round * r->p.sync_every, left = r->p.max_steps - step0;
-    uint32_t steps = left < r->p.sync_every ? (uint32_t)left : r->p.sync_every;
+    struct sync_round span = round_span(r, r->round);
     struct lease_plan plan = lease_plan_start(&r->leases);
-    assert(step0 < r->p.max_steps && steps > 0);
+    assert(span.first < r->p.max_steps && span.steps > 0);
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
         if (!m->active || m->work.open || (!in_step(r, m) && !m->ready)) continue;
         struct round_grant *grant = &open->grants[open->n++];
-        *grant =
-            (struct round_grant){.id = i, .round = r->round, .steps = steps, .step0 = (double)step0, .step_rate = 1};
+        *grant = (struct round_grant){
+            .id = i, .round = r->round, .steps = span.steps, .step0 = (double)span.first, .step_rate = 1};
     }
-    if (r->p.dynamic) share_steps(r, open->grants, open->n);
+    if (r->p.dynamic && !span.is_averaged) share_steps(r, open->grants, open->n);
     for (uint32_t i = 0; i < open->n; i++) {
         struct round_grant *grant = &open->grants[i];
         TRY(lease_plan_take(&plan, grant->steps * r->p.step_samples, grant->ranges, &grant->n_ranges));

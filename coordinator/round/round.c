@@ -21,6 +21,7 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .n_fragments = n_fragments,
         .sync_every = ddp ? 1 : c->train.sync_every,
         .max_steps = c->train.max_steps,
+        .start_step = c->train.start_step,
         .min_workers = c->coordinator.min_workers,
         .step_samples = (uint64_t)c->train.batch_size * c->train.grad_accum,
         .sample_tokens = config_is_external(c) ? EXTERNAL_SAMPLE_TOKENS : c->model.block_size,
@@ -477,8 +478,14 @@ uint64_t round_done(const struct round *r)
 
 uint64_t round_total(const struct round *r)
 {
-    assert(r->p.sync_every > 0);
-    return ((uint64_t)r->p.max_steps + r->p.sync_every - 1) / r->p.sync_every;
+    struct sync_rounds rounds = {r->p.sync_every, r->p.max_steps, r->p.start_step};
+    return sync_rounds_count(&rounds);
+}
+
+struct sync_round round_span(const struct round *r, uint64_t round)
+{
+    struct sync_rounds rounds = {r->p.sync_every, r->p.max_steps, r->p.start_step};
+    return sync_round_at(&rounds, round);
 }
 
 bool round_over(const struct round *r)

@@ -18,6 +18,7 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
+#include "common/config/sync_points.h"
 #include "coordinator/round/deadline.h"
 #include "coordinator/round/gate.h"
 #include "coordinator/round/lease.h"
@@ -27,7 +28,7 @@ struct policy;
 
 struct round_params {
     uint32_t n_fragments;
-    uint32_t sync_every, max_steps, min_workers;
+    uint32_t sync_every, max_steps, start_step, min_workers;
     uint64_t step_samples;  /* samples of one inner step */
     uint64_t sample_tokens; /* tokens of one sample */
     bool any_length;        /* samples may have fewer tokens (model.family external) */
@@ -174,6 +175,8 @@ enum status round_plan(const struct round *r, uint64_t now_us, struct round_open
 /* Completely merged rounds, at most round_total. async: merged inner steps / (sync_every x min_workers). */
 uint64_t round_done(const struct round *r);
 uint64_t round_total(const struct round *r);
+/* The steps of round `round` (common/config/sync_points.h). */
+struct sync_round round_span(const struct round *r, uint64_t round);
 /* All work is merged; only the final evaluation is left. */
 bool round_over(const struct round *r);
 /* Rounds that base_version is behind: updates since then / active members. */

@@ -56,6 +56,10 @@ void round_note_resume(struct round *r, uint64_t now_us)
 void round_note_open(struct round *r, uint64_t now_us)
 {
     start_clocks(r, now_us, false);
+    if (r->p.start_step && r->round == r->p.start_step) { /* rounds of one step say nothing about its times */
+        r->arrivals = (struct deadline){0};
+        r->durations = (struct deadline){0};
+    }
     for (uint32_t i = 0; i < r->members.n; i++) {
         struct member *m = r->members.members[i];
         if (!m->work.open || m->assigned_us) continue;

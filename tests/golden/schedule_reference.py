@@ -7,12 +7,14 @@ effect: theta_f is the new value, and x_f becomes
     mix       alpha x_f + (1 - alpha) theta_f                          arXiv 2501.18512, streaming DiLoCo
 The last round sends everything after its last step and applies it at once.
 
-The outer rate follows a schedule. n is the number of earlier updates of the fragment, R the number of rounds:
+The outer rate follows a schedule. n is the number of earlier outer steps of the fragment, R the number of all:
     cosine     rate (0.1 + 0.9 (1 + cos(pi n / R)) / 2)
     transient  rate / (1 - momentum^(n + 1))
 
 merge rda (2604.21428), tensor by tensor: the mean norm of the deltas times the direction of the mean of their unit vectors;
 the plain mean if that has no direction.
+start_step: before this step a round has one step. Its result is the plain mean of the workers' parameters, which all of them
+take over; the velocity of the outer optimizer stays as it is (post-local SGD, arXiv 1808.07217).
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ class Report:
 
 def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, int, Parameters], Parameters], *,
           workers: int, steps: int, period: int, tau: int, rule: str, stagger: bool, rate: float,
-          momentum: float, schedule: str = "constant", merge: str = "mean",
+          momentum: float, schedule: str = "constant", merge: str = "mean", start_step: int = 0,
           report: Report | None = None) -> Parameters:
     """Returns the shared parameters after `steps` inner steps of each worker.
 
@@ -101,12 +103,13 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
     velocity = {k: np.zeros_like(v) for k, v in theta.items()}
     x = [{k: v.copy() for k, v in theta.items()} for _ in range(workers)]
     events = []  # (step, 0 apply or 1 send, round, fragment)
-    rounds = math.ceil(steps / period)
-    for r in range(rounds):
-        last = r + 1 == rounds
+    begins = [*range(start_step), *range(start_step, steps, period)]
+    for r, begin in enumerate(begins):
+        end = min(begin + (1 if begin < start_step else period), steps)
+        whole = end == steps or begin < start_step
         for f in range(len(fragments)):
-            at = steps if last else r * period + offset_of(f, len(fragments), period, tau, stagger)
-            events += [(at, 1, r, f), (at + (0 if last else tau), 2 if last or not tau else 0, r, f)]
+            at = end if whole else begin + offset_of(f, len(fragments), period, tau, stagger)
+            events += [(at, 1, r, f), (at + (0 if whole else tau), 2 if whole or not tau else 0, r, f)]
     events.sort()
     sent: dict[tuple[int, str], list[np.ndarray]] = {}
     for t in range(steps + 1):
@@ -118,9 +121,14 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
                     sent[r, name] = [w[name].copy() for w in x]
                     continue
                 values = sent.pop((r, name))
+                if r < start_step:
+                    theta[name] = sum(values) / workers
+                    for w in x:
+                        w[name] = theta[name].copy()
+                    continue
                 deltas = [theta[name] - v for v in values]
                 delta = merged(merge, deltas)
-                lr = outer_rate(schedule, rate, momentum, r, rounds)
+                lr = outer_rate(schedule, rate, momentum, r - start_step, len(begins) - start_step)
                 if report:
                     report.add(r, lr, velocity[name], delta, deltas)
                 velocity[name] = momentum * velocity[name] + delta

@@ -50,13 +50,13 @@ class Schedule(RunTest):
         self.finish(coordinator)
         return steps, last, lengths
 
-    def compare(self, tau: int, rule: str, stagger: bool, *, n: int = STEPS, momentum: float = 0.6,
+    def compare(self, tau: int, rule: str, stagger: bool, *, n: int = STEPS, momentum: float = 0.6, start_step: int = 0,
                 schedule: str = "constant", down: str = "fp32", merge: str = "mean") -> list[int]:
         """n steps of each worker against the reference. momentum 0: plain SGD, which relayed updates need."""
         outer = {"optimizer": "nesterov" if momentum else "sgd", "learning_rate": 0.5, "momentum": momentum,
                  "schedule": schedule}
         steps, last, lengths = self.run_workers(outer, {"down": down}, merge, overlap=tau, apply=rule, max_steps=n,
-                                                stagger="on" if stagger else "off")
+                                                stagger="on" if stagger else "off", start_step=start_step)
         data = Squares()
 
         def step(m: int, t: int, x: dict) -> dict:
@@ -66,10 +66,12 @@ class Schedule(RunTest):
             return {key: x[key] - RATE * g[key] for key in x}
 
         self.assertEqual([len(s) for s in steps], [n, n])
-        report = schedule_reference.Report(momentum, [4 * min(PERIOD, n - at) for at in range(0, n, PERIOD)])
+        report = None
+        if not start_step:
+            report = schedule_reference.Report(momentum, [4 * min(PERIOD, n - at) for at in range(0, n, PERIOD)])
         want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=n, period=PERIOD, tau=tau,
                                         rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule,
-                                        merge=merge, report=report)
+                                        merge=merge, start_step=start_step, report=report)
         for p in last:
             for key in p:
                 np.testing.assert_allclose(p[key], want[key], atol=1e-6, rtol=0)
@@ -141,6 +143,19 @@ class Schedule(RunTest):
 
     def test_rda_of_staggered_fragments(self) -> None:
         self.compare(2, "mix:0.5", True, merge="rda")
+
+    def test_rounds_of_one_step_first(self) -> None:
+        self.assertEqual(self.compare(0, "replace", False, start_step=5), [1, 1, 1, 1, 1, 6, 6, 6, 1])
+
+    def test_rounds_of_one_step_before_overlap(self) -> None:
+        self.assertEqual(self.compare(2, "correct", False, start_step=4), [1, 1, 1, 1, 4, 2, 4, 2, 4, 2, 2])
+
+    def test_rounds_of_one_step_are_not_mixed(self) -> None:
+        self.compare(2, "mix:0.5", True, start_step=6)
+
+    def test_schedules_begin_after_rounds_of_one_step(self) -> None:
+        self.compare(0, "replace", False, start_step=5, schedule="cosine")
+        self.compare(0, "replace", False, start_step=5, schedule="transient")
 
 
 if __name__ == "__main__":

@@ -132,6 +132,20 @@ atoll_planted(lease_ignores_shared_steps coordinator/round/policy_barrier.c
     "TRY(lease_plan_take(&plan, grant->steps * r->p.step_samples,"
     "TRY(lease_plan_take(&plan, r->p.step_samples,")
 
+# --- rounds of one step before train.start_step
+atoll_planted(round_after_start_begins_at_its_number common/config/sync_points.c
+    "r->start_step + (round - r->start_step) * r->sync_every;"
+    "round * r->sync_every;")
+atoll_planted(averaged_round_keeps_outer_step coordinator/outer/outer_step.c
+    "layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round)"
+    "layout_is_mean(s->layout, step->fragment)")
+atoll_planted(relayed_average_takes_outer_rate worker/outer/outer_loop_apply.c
+    "layout_is_mean(loop->model.layout, i) || sync_round_at(&rounds, u->round).is_averaged"
+    "layout_is_mean(loop->model.layout, i)")
+atoll_planted(average_is_mixed worker/outer/outer_segment.c
+    "loop->fresh || replace ?"
+    "loop->fresh ?")
+
 # --- groups of deltas without a barrier
 atoll_planted(group_counts_as_one_delta coordinator/outer/outer_step.c
     "job->delayed.flush = frag->buffered + step->deltas >= job->delayed.n_buffer;"

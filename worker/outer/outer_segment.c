@@ -4,7 +4,8 @@
  * train.apply correct, keeps live as the new base. At its apply point, tau steps later:
  *     correct    live = theta + (live - base)              (2605.20866)
  *     mix        live = alpha live + (1 - alpha) theta     (Streaming DiLoCo, 2501.18512)
- * and base = theta. Each element is computed in double precision and rounded once. */
+ * and base = theta. After an averaged round (train.start_step) live = theta. Each element is computed in double
+ * precision and rounded once. */
 #include <assert.h>
 #include <math.h>
 
@@ -36,14 +37,14 @@ static void adopt_share(void *ctx, int thread, int threads)
     }
 }
 
-static void adopt(struct outer_loop *loop, uint32_t i)
+static void adopt(struct outer_loop *loop, uint32_t i, bool replace)
 {
     struct outer_fragment *f = &loop->f[i];
     struct adoption a = {.live = loop->live + f->offset,
                          .theta = loop->theta + f->offset,
                          .base = loop->base + f->offset,
                          .n = f->count,
-                         .rule = loop->fresh ? APPLY_REPLACE : loop->rule,
+                         .rule = loop->fresh || replace ? APPLY_REPLACE : loop->rule,
                          .alpha = loop->alpha};
     pool_run_if(loop->model.pool, a.n > GRAIN, adopt_share, &a);
 }
@@ -51,12 +52,13 @@ static void adopt(struct outer_loop *loop, uint32_t i)
 void outer_segment_begin(struct outer_loop *loop, bool new_round)
 {
     const struct sync *s = &loop->sync;
+    bool after_mean = new_round && sync_points_after_mean(loop->model.config, s->current.step0);
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         struct outer_fragment *f = &loop->f[i];
         if (!new_round && !sync_is_applied(s, i)) continue;
         assert(!new_round || (!f->pending && !f->fb.pending));
         bool changed = loop->fresh || f->moved || !loop->live;
-        if (loop->live && changed) adopt(loop, i);
+        if (loop->live && changed) adopt(loop, i, after_mean);
         if (loop->base != loop->theta && changed)
             pool_copy(loop->model.pool, loop->base + f->offset, loop->theta + f->offset, f->count * sizeof(float));
         f->base_version = s->f[i].version;

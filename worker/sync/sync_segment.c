@@ -13,13 +13,13 @@ void sync_set_schedule(struct sync *s, const struct config *config)
 
 static void start_round(struct sync *s, const struct msg_assign *task, uint32_t step)
 {
-    bool last = !s->config || sync_points_last(s->config, task->step0, task->step_rate, task->steps);
+    bool whole = !s->config || sync_points_whole(s->config, task->step0, task->step_rate, task->steps);
     if (task != &s->current) s->current = *task;
     s->round = task->round;
     s->step = step;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         s->points[i] = (struct sync_points){task->steps, task->steps};
-        if (s->config) s->points[i] = sync_points_of(s->config, i, s->n_fragments, task->steps, last);
+        if (s->config) s->points[i] = sync_points_of(s->config, i, s->n_fragments, task->steps, whole);
     }
 }
 

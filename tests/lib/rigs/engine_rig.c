@@ -167,6 +167,7 @@ enum status rig_open_on(struct rig *r, const char *const *settings, struct store
     r->entropy = 99;
     r->next_peer = 1;
     r->loss_sum = 10;
+    r->compute_us = 5000;
     r->records_max = UINT64_MAX;
     r->closed_peer = UINT64_MAX;
     for (int i = 0; i < RIG_WORKERS; i++) {
@@ -402,7 +403,7 @@ void rig_offer_message(struct rig *r, int worker, uint32_t fragment, float level
                   .crc = crc32c(0, payload, size),
                   .tokens = (uint64_t)w->task.steps * r->config.train.batch_size * r->config.model.block_size,
                   .loss_sum = r->loss_sum,
-                  .compute_us = 5000}};
+                  .compute_us = r->compute_us}};
 }
 
 struct msg rig_deliver(struct rig *r, int worker, uint32_t fragment, float level)

@@ -56,6 +56,7 @@ struct rig {
     struct rig_mail out[RIG_OUTBOX];
     size_t n_out;
     double loss_sum;         /* of the delivered deltas */
+    uint64_t compute_us;     /* of the delivered deltas */
     enum status bulk_answer; /* the transport's status for chunks */
     uint64_t records_max;    /* recovery is interrupted (INTERRUPTED) after that many records; UINT64_MAX: never */
     uint64_t closed_peer;    /* sends to this peer fail with CLOSED; UINT64_MAX: none */

@@ -112,8 +112,10 @@ void check_log_finish(struct sim_check *c)
 double check_outer_rate(const struct sim_check *c, uint32_t f, const struct check_version *v)
 {
     const struct config *config = &c->config;
-    double rate = config->outer.learning_rate, before = (double)(v - c->logs[f].versions) - 1, x;
-    double rounds = ceil((double)config->train.max_steps / config->train.sync_every);
+    double start = config->train.start_step, x;
+    double rate = config->outer.learning_rate, before = (double)(v - c->logs[f].versions) - 1 - start;
+    double rounds = ceil(((double)config->train.max_steps - start) / config->train.sync_every);
+    if (before < 0) return 1; /* an averaged round */
     x = before / rounds;
     if (!c->barrier) {
         x = 0;
@@ -130,6 +132,7 @@ double check_outer_rate(const struct sim_check *c, uint32_t f, const struct chec
 static void outer_step(const struct sim_check *c, uint32_t f, struct check_version *v, const double *g, double weight)
 {
     double lr = check_outer_rate(c, f, v), mu = c->config.outer.momentum;
+    bool averaged = v->round < c->config.train.start_step;
     size_t n = check_count(c, f);
     double buffer = c->config.outer.buffer;
     bool nesterov = c->config.outer.optimizer == OPTIMIZER_NESTEROV;
@@ -137,7 +140,9 @@ static void outer_step(const struct sim_check *c, uint32_t f, struct check_versi
     if (flush) v->buffered = 0;
     for (size_t i = 0; i < n; i++) {
         double *m = &v->momentum[i], *sum = &v->momentum[n + i];
-        if (c->barrier) {
+        if (averaged) {
+            v->ideal[i] -= g[i];
+        } else if (c->barrier) {
             *m = mu * *m + g[i];
             v->ideal[i] -= lr * (nesterov ? g[i] + mu * *m : g[i]);
         } else if (!nesterov) {

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "common/base/hash.h"
@@ -138,6 +139,22 @@ static void sent_object_chunk(struct sim_check *c, int client, const struct msg_
     if (whole != v->object) mem_free(whole);
 }
 
+/* With a barrier, a round begins where the round before it ended, and has train.sync_every steps, or one before
+ * train.start_step. */
+static void check_span(struct sim_check *c, int client, const struct msg_assign *a)
+{
+    uint64_t every = c->ddp ? 1 : c->config.train.sync_every, start = c->config.train.start_step;
+    uint64_t begin = a->round, length = 1;
+    if (a->round >= start) begin = start + every * (a->round - start), length = every;
+    if (length > c->config.train.max_steps - begin) length = c->config.train.max_steps - begin;
+    bool even = c->config.train.dynamic_steps != CHOICE_ON || a->round < start; /* auto: off with a barrier */
+    double span = a->step_rate * a->steps;
+    if (a->step0 != (double)begin || fabs(span - (double)length) > 1e-6 || (even && a->steps != length))
+        sim_check_fail(c, "worker-%d is assigned %u steps from %g of round %llu, which has %llu from %llu", client,
+                       a->steps, a->step0, (unsigned long long)a->round, (unsigned long long)length,
+                       (unsigned long long)begin);
+}
+
 static void sent_assign(struct sim_check *c, int client, const struct msg_assign *a)
 {
     struct check_worker *w = &c->workers[client];
@@ -167,6 +184,7 @@ static void sent_assign(struct sim_check *c, int client, const struct msg_assign
     if (count != want || a->steps == 0)
         sim_check_fail(c, "worker-%d is assigned %llu samples for %u steps", client, (unsigned long long)count,
                        a->steps);
+    if (c->barrier) check_span(c, client, a);
 }
 
 /* The worker drops its delta. After a power cut the coordinator must still know why it does not wait for that delta. */

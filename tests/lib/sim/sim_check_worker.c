@@ -186,13 +186,13 @@ void sim_check_worker_trained(struct sim_check *c, int client, const struct msg_
                               const float *anchor, const float *values)
 {
     const struct config *config = &c->config;
-    bool last = sync_points_last(config, task->step0, task->step_rate, task->steps);
+    bool whole = sync_points_whole(config, task->step0, task->step_rate, task->steps);
     c->moved_us = c->now_us;
     for (size_t i = 0; i < c->layout.n_params; i++)
         if (!isfinite(values[i])) return; /* must not be sent: an offer of this delta will not be found */
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
         uint64_t offset = c->layout.fragments[f].offset;
-        if (sync_points_of(config, f, c->layout.n_fragments, task->steps, last).sent != step) continue;
+        if (sync_points_of(config, f, c->layout.n_fragments, task->steps, whole).sent != step) continue;
         make_delta(c, client, task, f, anchor + offset, values + offset);
         c->workers[client].remembers[f] = (int64_t)task->round;
     }

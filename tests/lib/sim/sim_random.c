@@ -14,7 +14,7 @@ struct plan {
     char settings[SETTINGS_MAX][64];
     const char *list[SETTINGS_MAX + 1];
     int n_settings, n_workers, n_late;
-    bool harsh, barrier, saves_all, nan;
+    bool harsh, barrier, starts, saves_all, nan;
     unsigned evict_s; /* 0: no evictions */
     const char *up;   /* codec.up; NULL: the default of ddp */
     struct sim_cluster *cluster;
@@ -77,6 +77,15 @@ static void plan_overlap(struct plan *p, unsigned every)
     if (tau) set(p, "train.apply=%s", rules[r & 4 ? 0 : (r >> 16) % 4]);
 }
 
+/* In a third of the runs with a barrier, rounds of one step come first; draws from a separate sequence. */
+static void plan_start(struct plan *p, unsigned steps)
+{
+    uint64_t r = rng_u64(p->seed, RNG_TEST + 20, 0);
+    unsigned most = steps - 1 < 6 ? steps - 1 : 6;
+    p->starts = p->barrier && r % 3 == 0;
+    if (p->starts) set(p, "train.start_step=%u", 1 + (unsigned)((r >> 8) % most));
+}
+
 static void plan_method(struct plan *p)
 {
     static const char *const methods[] = {"diloco", "local-sgd", "local-sgd", "async", "async", "ddp"};
@@ -91,13 +100,16 @@ static void plan_method(struct plan *p)
     } else {
         unsigned every = 1 + (unsigned)draw(p, 5), rounds = 3 + (unsigned)draw(p, 6);
         set(p, "train.sync_every=%u", every);
-        set(p, "train.max_steps=%u", every * rounds - (unsigned)draw(p, every));
+        unsigned steps = every * rounds - (unsigned)draw(p, every);
+        set(p, "train.max_steps=%u", steps);
+        plan_start(p, steps);
         plan_overlap(p, every);
         if (p->barrier && rng_u64(p->seed, RNG_TEST + 13, 0) % 4 == 0) set(p, "train.dynamic_steps=on");
         special = plan_codecs(p);
         set(p, "journal.sync=update");
     }
     if (special && strcmp(method, "diloco") == 0) set(p, "outer.optimizer=sgd");
+    if (special && p->starts) set(p, "outer.learning_rate=0.7");
     if (!p->barrier) {
         set(p, "outer.optimizer=%s", !special && draw(p, 4) ? "nesterov" : "sgd");
         set(p, "outer.learning_rate=0.3");

@@ -133,15 +133,16 @@ static void check_start(struct sim_worker *w, bool new_round)
     const float *theta = outer_loop_theta(w->loop), *live = outer_loop_params(w->loop);
     enum apply_rule rule;
     double alpha;
-    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    bool whole = sync_points_whole(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
     if (c->train.method == METHOD_ASYNC) return; /* adopts updates of others, too */
     if (new_round && !w->follows) memset(w->is_sent, 0, sizeof w->is_sent);
     bool known = w->follows;
     w->follows = w->follows || new_round;
     if (!known || theta == live || !apply_rule_parse(c->train.apply, &rule, &alpha)) return;
+    if (new_round && w->whole.round && w->whole.round - 1 < c->train.start_step) rule = APPLY_REPLACE;
     for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
         const struct fragment *frag = &w->layout.fragments[f];
-        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
+        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, whole);
         /* A worker whose delta was refused reaches the newer version later: the run's parameters move once more. */
         const float *base = w->is_sent[f] ? w->sent : w->anchor;
         bool behind = memcmp(theta + frag->offset, w->anchor + frag->offset, frag->count * sizeof(float)) != 0;
@@ -166,10 +167,10 @@ static void check_start(struct sim_worker *w, bool new_round)
 static void note_sent(struct sim_worker *w, uint32_t step, const float *values)
 {
     const struct config *c = &w->config;
-    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    bool whole = sync_points_whole(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
     for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
         const struct fragment *frag = &w->layout.fragments[f];
-        if (sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last).sent != step) continue;
+        if (sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, whole).sent != step) continue;
         memcpy(w->sent + frag->offset, values + frag->offset, frag->count * sizeof(float));
         w->is_sent[f] = true;
     }
@@ -181,10 +182,10 @@ static void take_anchor(struct sim_worker *w, bool new_round)
 {
     const struct config *c = &w->config;
     const float *theta = outer_loop_theta(w->loop);
-    bool last = sync_points_last(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
+    bool whole = sync_points_whole(c, w->whole.step0, w->whole.step_rate, w->whole.steps);
     for (uint32_t f = 0; f < w->layout.n_fragments; f++) {
         const struct fragment *frag = &w->layout.fragments[f];
-        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, last);
+        struct sync_points p = sync_points_of(c, f, w->layout.n_fragments, w->whole.steps, whole);
         if (!new_round && p.applied > w->first_step) continue;
         memcpy(w->anchor + frag->offset, theta + frag->offset, frag->count * sizeof(float));
     }

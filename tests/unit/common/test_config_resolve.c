@@ -325,6 +325,18 @@ static void test_conflicting_keys_are_refused(void **state)
 }
 
 /* The sequences of a step are counted in 32 bits. */
+static void test_short_rounds_come_first(void **state)
+{
+    (void)state;
+    assert_int_equal(RESOLVE("train.method=streaming", "train.start_step=719"), STATUS_OK);
+    assert_int_equal(RESOLVE("train.start_step=720"), STATUS_INVALID);
+    assert_message("train.start_step: 720 leaves no step of train.max_steps = 720 for longer rounds; nearest: 719");
+    assert_int_equal(RESOLVE("train.method=ddp", "train.start_step=1"), STATUS_INVALID);
+    assert_message("train.start_step: does not go with train.method ddp, whose rounds have one step");
+    assert_int_equal(RESOLVE("train.method=async", "train.start_step=1"), STATUS_INVALID);
+    assert_message("train.start_step: does not go with train.method async");
+}
+
 static void test_step_size_fits_32_bits(void **state)
 {
     (void)state;
@@ -558,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_method_sets_its_defaults),
         cmocka_unit_test(test_method_overrides_values_of_weaker_source),
         cmocka_unit_test(test_conflicting_keys_are_refused),
+        cmocka_unit_test(test_short_rounds_come_first),
         cmocka_unit_test(test_step_size_fits_32_bits),
         cmocka_unit_test(test_worker_count_is_limited),
         cmocka_unit_test(test_downlink_follows_uplink),

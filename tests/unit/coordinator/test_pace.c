@@ -24,6 +24,18 @@ static void test_median_ignores_a_pause(void **state)
     assert_true(pace_eval_s(&p) == 7);
 }
 
+static void test_restart_forgets_rounds_only(void **state)
+{
+    (void)state;
+    struct pace p = {0};
+    pace_rounds(&p, 4, 8, 400);
+    pace_eval(&p, 7);
+    pace_restart(&p);
+    assert_true(isnan(pace_round_s(&p)) && pace_eval_s(&p) == 7);
+    pace_rounds(&p, 1, 30, 600);
+    assert_true(pace_round_s(&p) == 30 && pace_tokens_per_s(&p) == 20);
+}
+
 /* async: one delta may end several rounds. */
 static void test_rounds_that_end_together_share_the_time(void **state)
 {
@@ -52,6 +64,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_median_ignores_a_pause),
+        cmocka_unit_test(test_restart_forgets_rounds_only),
         cmocka_unit_test(test_rounds_that_end_together_share_the_time),
         cmocka_unit_test(test_link_verdict_changes_after_three_rounds),
     };

@@ -487,6 +487,39 @@ static void test_steps_follow_speed_with_a_barrier(void **state)
     }
 }
 
+/* train.start_step: rounds of one step, then rounds of train.sync_every steps. Their times are not compared. */
+static void test_short_rounds_come_first(void **state)
+{
+    (void)state;
+    static const uint32_t steps[] = {1, 1, 1, 4, 3}, first[] = {0, 1, 2, 3, 7};
+    const char *settings[] = {"train.start_step=3", "train.dynamic_steps=on", NULL};
+    struct round r;
+    struct round_close close;
+    round_rig_open(&r, settings, 1);
+    assert_int_equal(round_total(&r), 5);
+    round_rig_ready(&r, 0, 2);
+    for (uint32_t i = 0; i < 3; i++) member_speed_add(&r.members.members[i]->speed, i + 1);
+    for (uint64_t round = 0; round < 5; round++) {
+        uint64_t at = 1000 * round, sum = 0;
+        round_rig_begin(&r, at, 3);
+        if (round == 3) assert_true(r.arrivals.n == 0 && r.durations.n == 0);
+        for (uint32_t i = 0; i < 3; i++) {
+            const struct assignment *work = &r.members.members[i]->work;
+            assert_true(work->step0 == first[round]);
+            if (round < 3) assert_int_equal(work->steps, 1); /* no share of one step */
+            sum += work->steps;
+        }
+        assert_int_equal(sum, 3 * steps[round]);
+        for (uint32_t i = 0; i < 3; i++) round_rig_deliver(&r, i, 0, at + 10);
+        assert_int_equal(round_rig_merge(&r, at + 20, &close), 1);
+        round_note_close(&r, at + 20);
+        assert_true(r.arrivals.n == 3 * (round < 3 ? round + 1 : round - 2));
+        assert_int_equal(round_span(&r, round_done(&r)).first, first[round] + steps[round]);
+    }
+    assert_true(round_over(&r));
+    round_rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +537,7 @@ int main(void)
         cmocka_unit_test(test_restarted_quorum_gives_time_to_return),
         cmocka_unit_test(test_check_detects_damage),
         cmocka_unit_test(test_steps_follow_speed_with_a_barrier),
+        cmocka_unit_test(test_short_rounds_come_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,6 +198,26 @@ static void test_time_left_ignores_pauses(void **state)
     rig_close(&rig);
 }
 
+/* Before train.start_step the later rounds are estimated; when one has ended, the short ones no longer count. */
+static void test_time_left_knows_longer_rounds(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.start_step=4", "train.max_steps=84", "train.sync_every=20", NULL};
+    rig_open(&rig, settings);
+    rig.compute_us = 1000000;
+    rig_join(&rig, 0);
+    const struct engine_event_round *event = NULL;
+    for (int i = 0; i < 5; i++) {
+        play_round(i < 4 ? 1000000 : 8000000, 0);
+        event = &last_event(ENGINE_EVENT_ROUND, NULL)->round;
+        assert_int_equal(event->rounds, 8);
+        if (event->round <= 4) assert_true(fabs(event->eta_s - (4 - (double)event->round + 4 * (1 + 19 * 1))) < 2);
+    }
+    assert_int_equal(event->round, 5);
+    assert_true(fabs(event->eta_s - 3 * 8) < 1);
+    rig_close(&rig);
+}
+
 static void test_evaluations_count_apart(void **state)
 {
     (void)state;
@@ -220,9 +240,10 @@ static void test_evaluations_count_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line_says_receiving_update), cmocka_unit_test(test_line_says_sending_delta),
-        cmocka_unit_test(test_slow_link_is_said_once),     cmocka_unit_test(test_slow_link_of_worker_that_left),
-        cmocka_unit_test(test_time_left_ignores_pauses),   cmocka_unit_test(test_evaluations_count_apart),
+        cmocka_unit_test(test_line_says_receiving_update),    cmocka_unit_test(test_line_says_sending_delta),
+        cmocka_unit_test(test_slow_link_is_said_once),        cmocka_unit_test(test_slow_link_of_worker_that_left),
+        cmocka_unit_test(test_time_left_knows_longer_rounds), cmocka_unit_test(test_time_left_ignores_pauses),
+        cmocka_unit_test(test_evaluations_count_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
