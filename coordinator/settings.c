@@ -8,6 +8,7 @@
 #include "common/config/config_init.h"
 #include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
+#include "common/config/schedule.h"
 #include "common/os/fileio.h"
 #include "compress/codec.h"
 #include "wire/endpoint.h"
@@ -36,14 +37,28 @@ static enum status prefix_key(const struct config_resolve *r, int index)
     return STATUS_INVALID;
 }
 
-/* Reads the model of the run that `run_dir` holds, if it started from the same folder. */
-static bool read_begun(struct config *begun, const char *run_dir, const char *init_from)
+/* Reads the settings of the run that `run_dir` holds. False: none. */
+static bool read_begun(struct config *begun, const char *run_dir)
 {
     char path[FILEIO_PATH_MAX];
     struct config_sources sources;
     config_defaults(begun, &sources);
     return run_dir && (size_t)snprintf(path, sizeof path, "%s/config.yaml", run_dir) < sizeof path &&
-           config_load(begun, &sources, path, NULL) == STATUS_OK && !strcmp(begun->model.init_from, init_from);
+           config_load(begun, &sources, path, NULL) == STATUS_OK;
+}
+
+static bool begun_from(struct config *begun, const char *run_dir, const char *init_from)
+{
+    return read_begun(begun, run_dir) && !strcmp(begun->model.init_from, init_from);
+}
+
+/* A run that continues keeps its learning rate, whatever coordinator.min_workers is now. */
+static void keep_scaling(struct config *config, const struct config_sources *sources, const char *run_dir)
+{
+    struct config begun;
+    if (config->inner.scaling == SCALING_NONE || sources->of[AT(inner.scaling_workers)] > CONFIG_PRESET) return;
+    if (read_begun(&begun, run_dir) && begun.inner.scaling_workers)
+        config->inner.scaling_workers = begun.inner.scaling_workers;
 }
 
 static enum status read_init(const struct config_resolve *r, const char *run_dir)
@@ -52,7 +67,7 @@ static enum status read_init(const struct config_resolve *r, const char *run_dir
     struct config init;
     if (!*folder || !strcmp(folder, "scratch") || config_is_external(r->config)) return STATUS_OK;
     enum status status = config_init_load(&init, folder, r->err);
-    if (status == STATUS_NOTFOUND && !read_begun(&init, run_dir, folder)) return STATUS_OK; /* engine_check_sources */
+    if (status == STATUS_NOTFOUND && !begun_from(&init, run_dir, folder)) return STATUS_OK; /* engine_check_sources */
     if (status != STATUS_OK && status != STATUS_NOTFOUND) return err_prefix(r->err, "model.init_from");
     TRY(config_model_preset(r));
     return config_init_model(r->config, r->sources, &init, folder, r->err);
@@ -69,6 +84,7 @@ static enum status read_all(struct config *config, struct config_sources *source
     const struct config_resolve r = {config, sources, err};
     TRY(read_init(&r, run_dir));
     TRY(resolve(config, sources, err));
+    keep_scaling(config, sources, run_dir);
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return prefix_key(&r, AT(codec.up));
     char down[CODEC_SPEC_MAX];
     config_down_spec(config, down);
@@ -128,6 +144,11 @@ static bool is_adam(const struct config *c)
     return c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
 }
 
+static bool is_scaled(const struct config *c)
+{
+    return c->inner.scaling != SCALING_NONE;
+}
+
 static bool has_schedule(const struct config *c)
 {
     return c->inner.schedule != SCHEDULE_CONSTANT;
@@ -155,6 +176,7 @@ static const struct effect {
     EFFECT(inner.beta1, is_adam, "inner.optimizer adamw or muon"),
     EFFECT(inner.beta2, is_adam, "inner.optimizer adamw or muon"),
     EFFECT(inner.eps, is_adam, "inner.optimizer adamw or muon"),
+    EFFECT(inner.scaling_workers, is_scaled, "inner.scaling sqrt or linear"),
     EFFECT(inner.min_lr_fraction, has_schedule, "another inner.schedule than constant"),
 #undef EFFECT
 };
@@ -213,6 +235,17 @@ static void warn_of_idle_keys(const struct config *c, const struct config_source
     }
 }
 
+static void log_scaling(const struct config *c)
+{
+    char scaling[CONFIG_VALUE_MAX];
+    uint32_t n = c->inner.scaling_workers;
+    if (!is_scaled(c) || config_is_external(c)) return;
+    config_value_text(c, AT(inner.scaling), scaling);
+    log_info("the inner learning rate is %g = %g x %s%u worker%s%s (inner.scaling %s)", lr_inner_peak(c),
+             c->inner.learning_rate, c->inner.scaling == SCALING_SQRT ? "sqrt(" : "", n, n > 1 ? "s" : "",
+             c->inner.scaling == SCALING_SQRT ? ")" : "", scaling);
+}
+
 static void warn_of_no_steps(const struct config *c)
 {
     if (c->inner.learning_rate == 0 && !config_is_external(c)) log_warn("inner.learning_rate: 0 trains nothing");
@@ -226,6 +259,7 @@ void settings_warn(const struct config *c, const struct config_sources *sources)
     config_env_warn();
     warn_of_idle_keys(c, sources);
     warn_of_no_steps(c);
+    log_scaling(c);
     if (c->inner.warmup_steps >= c->train.max_steps && !config_is_external(c))
         log_warn("inner.warmup_steps: %u exceeds train.max_steps = %u: the learning rate never reaches its peak",
                  c->inner.warmup_steps, c->train.max_steps);

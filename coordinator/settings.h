@@ -11,12 +11,13 @@
  * then ends with EXIT_USAGE.
  *
  * With model.init_from, keys of the model that no source sets come from the folder's config.json. A run in `run_dir`
- * (NULL: none) may continue without that folder: then they come from its config.yaml. */
+ * (NULL: none) may continue without that folder: then they come from its config.yaml. The same file gives
+ * inner.scaling_workers of a run that continues, if no source sets it. */
 enum status settings_read(struct config *config, struct config_sources *sources, const char *path, const char *run_dir,
                           const struct options *options, struct err *err) MUST_CHECK;
 
-/* Logs settings that are allowed but probably unintended, and settings without effect. Only one program of a run calls
- * it, because workers get the coordinator's configuration. */
+/* Logs a scaled learning rate, settings that are allowed but probably unintended, and settings without effect. Only one
+ * program of a run calls it, because workers get the coordinator's configuration. */
 void settings_warn(const struct config *config, const struct config_sources *sources);
 
 #endif

@@ -162,13 +162,7 @@ static enum status make_model(struct trainer *t, struct err *err)
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
     if (!t->counters) return err_set(err, STATUS_NOMEM, "no memory for %u samples", replica_step_samples(t->replica));
     snprintf(t->devices, sizeof t->devices, "%s", replica_device_name(t->replica));
-    t->schedule = (struct lr_schedule){
-        .kind = c->inner.schedule,
-        .base = c->inner.learning_rate,
-        .min_fraction = c->inner.min_lr_fraction,
-        .warmup_steps = c->inner.warmup_steps,
-        .total_steps = c->train.max_steps,
-    };
+    t->schedule = lr_inner_schedule(c);
     return STATUS_OK;
 }
 

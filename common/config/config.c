@@ -138,6 +138,8 @@ static void derived_text(const struct config *config, int index, char out[96])
         snprintf(out, 96, "follows train.devices");
     else if (at == offsetof(struct config, train.sync_every) && !ddp)
         snprintf(out, 96, "no more than train.max_steps");
+    else if (at == offsetof(struct config, inner.scaling_workers))
+        snprintf(out, 96, "coordinator.min_workers at the first start of the run");
     else if (at == offsetof(struct config, outer.learning_rate) && ddp)
         snprintf(out, 96, "follows inner.learning_rate");
     else if (at == offsetof(struct config, outer.learning_rate) || at == offsetof(struct config, outer.momentum))

@@ -86,7 +86,8 @@ struct config {
         enum schedule schedule;
         uint32_t warmup_steps;
         double min_lr_fraction;
-        enum scaling scaling; /* learning_rate by the number of workers, coordinator.min_workers */
+        enum scaling scaling;     /* of learning_rate by scaling_workers: common/config/schedule.h */
+        uint32_t scaling_workers; /* 0: scaling none. A run keeps its number, also with another min_workers */
     } inner;
     struct {
         enum optimizer optimizer; /* sgd | nesterov | adamw; defaults follow the method */

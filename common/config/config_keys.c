@@ -142,7 +142,9 @@ const struct config_key config_keys[] = {
     U32(inner, warmup_steps, "100", 0, U32_MAX, "steps", "linear warmup"),
     REAL(inner, min_lr_fraction, "0.1", 0, 1, "", "final learning rate as a fraction of learning_rate"),
     CHOICE(inner, scaling, "none", choices_scaling,
-           "multiply learning_rate by a function of coordinator.min_workers: none, sqrt, linear"),
+           "multiply learning_rate by 1, the square root of scaling_workers, or scaling_workers"),
+    U32(inner, scaling_workers, "0", 0, CONFIG_WORKERS_MAX, "workers",
+        "workers that scaling counts; default with scaling: coordinator.min_workers at the first start of the run"),
 
     CHOICE(outer, optimizer, "nesterov", choices_outer, "outer optimizer; default by train.method; adamw: ddp only"),
     REAL(outer, learning_rate, "0.7", 0, 1000, "",

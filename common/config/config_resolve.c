@@ -286,6 +286,14 @@ static enum status resolve_ranks(const struct config_resolve *r)
                          n, n > 1 ? "s" : "", c->train.devices, n);
 }
 
+/* coordinator/settings.c replaces the number by that of a run which continues. */
+static enum status resolve_scaling(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    if (c->inner.scaling == SCALING_NONE) return STATUS_OK;
+    return config_derive_u32(r, AT(inner.scaling_workers), c->coordinator.min_workers);
+}
+
 static enum status check_start_step(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -405,5 +413,6 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(resolve_ranks(&r));
     TRY(check_train(&r));
     TRY(check_start_step(&r));
+    TRY(resolve_scaling(&r));
     return check_coordinator(&r);
 }

@@ -56,3 +56,23 @@ double outer_rate_of_version(const struct config *config, uint64_t version)
     assert(version > config->train.start_step && all >= 1);
     return outer_rate(config, (double)before / (double)all, before);
 }
+
+double lr_inner_peak(const struct config *config)
+{
+    double n = config->inner.scaling_workers ? config->inner.scaling_workers : 1;
+    switch (config->inner.scaling) {
+    case SCALING_NONE: break;
+    case SCALING_SQRT: return config->inner.learning_rate * sqrt(n);
+    case SCALING_LINEAR: return config->inner.learning_rate * n;
+    }
+    return config->inner.learning_rate;
+}
+
+struct lr_schedule lr_inner_schedule(const struct config *config)
+{
+    return (struct lr_schedule){.kind = config->inner.schedule,
+                                .base = lr_inner_peak(config),
+                                .min_fraction = config->inner.min_lr_fraction,
+                                .warmup_steps = config->inner.warmup_steps,
+                                .total_steps = config->train.max_steps};
+}

@@ -33,5 +33,11 @@ double outer_rate(const struct config *config, double progress, uint64_t age);
 /* The same for the update that makes `version` of a fragment, in a run with a barrier. Rounds before train.start_step
  * (version <= start_step) have rate 1 instead. Of the R rounds after them, the one after n others has x = n / R. */
 double outer_rate_of_version(const struct config *config, uint64_t version);
+/* The peak of the inner learning rate: learning_rate * f(scaling_workers), f = 1, the square root, or the number itself
+ * (inner.scaling). Gradient noise falls with the workers; linear: Goyal et al. 1706.02677, sqrt: Krizhevsky 1404.5997.
+ */
+double lr_inner_peak(const struct config *config);
+/* The schedule of the inner learning rate. */
+struct lr_schedule lr_inner_schedule(const struct config *config);
 
 #endif

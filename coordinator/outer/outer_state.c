@@ -271,8 +271,7 @@ double outer_state_lr(const struct outer_state *s, const struct outer_step *step
         return outer_rate(c, step->position / c->train.max_steps,
                           s->fragments[step->fragment].merged / outer_state_arrivals(s, step));
     if (c->train.method != METHOD_DDP) return outer_rate_of_version(c, step->version);
-    struct lr_schedule schedule = {c->inner.schedule, c->inner.learning_rate, c->inner.min_lr_fraction,
-                                   c->inner.warmup_steps, c->train.max_steps};
+    struct lr_schedule schedule = lr_inner_schedule(c);
     return lr_schedule_at(&schedule, (double)step->round);
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
+#include "common/config/schedule.h"
 
 static const double factor_gradient = 16, factor_unknown = 16, factor_delta = 4, factor_most = 3, spread = 8;
 static const double bound_room = 4; /* weight decay, bf16 moments, rounding */
@@ -78,7 +79,7 @@ static double residual_room(const struct config *c)
 struct gate_rule gate_rule_of(const struct config *c)
 {
     double b1 = c->inner.beta1, b2 = c->inner.beta2, room = bound_room * residual_room(c);
-    struct gate_rule rule = {.learning_rate = c->inner.learning_rate,
+    struct gate_rule rule = {.learning_rate = lr_inner_peak(c),
                              .warmup_steps = c->inner.warmup_steps,
                              .gradient = c->train.method == METHOD_DDP,
                              .carries = config_error_feedback(c, c->codec.up),

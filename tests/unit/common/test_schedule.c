@@ -111,14 +111,31 @@ static void test_outer_rate_follows_its_formula(void **state)
     check_outer(&c, 1000, 0.7);
 }
 
+static void test_inner_rate_is_scaled(void **state)
+{
+    (void)state;
+    static const double factors[] = {[SCALING_NONE] = 1, [SCALING_SQRT] = 3, [SCALING_LINEAR] = 9};
+    struct config c = {.inner = {.learning_rate = 0.5,
+                                 .warmup_steps = 10,
+                                 .min_lr_fraction = 0.1,
+                                 .schedule = SCHEDULE_LINEAR,
+                                 .scaling_workers = 9},
+                       .train.max_steps = 110};
+    for (int kind = SCALING_NONE; kind <= SCALING_LINEAR; kind++) {
+        c.inner.scaling = (enum scaling)kind;
+        struct lr_schedule s = lr_inner_schedule(&c);
+        assert_true(lr_inner_peak(&c) == 0.5 * factors[kind]);
+        check(&s, 9, 0.5 * factors[kind]);
+        check(&s, 110, 0.05 * factors[kind]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup_rises_linearly),
-        cmocka_unit_test(test_shapes_follow_their_formulas),
-        cmocka_unit_test(test_rate_is_constant_after_last_step),
-        cmocka_unit_test(test_rate_never_rises_after_warmup),
-        cmocka_unit_test(test_outer_rate_follows_its_formula),
+        cmocka_unit_test(test_warmup_rises_linearly),         cmocka_unit_test(test_shapes_follow_their_formulas),
+        cmocka_unit_test(test_inner_rate_is_scaled),          cmocka_unit_test(test_rate_is_constant_after_last_step),
+        cmocka_unit_test(test_rate_never_rises_after_warmup), cmocka_unit_test(test_outer_rate_follows_its_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -122,11 +124,40 @@ static void test_external_names_keys_without_effect(void **state)
     assert_one(text, ": model.n_layer, model.block_size, train.precision, inner.learning_rate, inner.beta1\n");
 }
 
+static uint32_t scaling_workers(const char *run_dir, const char *min_workers, const char *own)
+{
+    struct options options = {.settings = {"--inner.scaling=sqrt", min_workers, own}, .n_settings = own ? 3 : 2};
+    assert_int_equal(settings_read(&config, &sources, NULL, run_dir, &options, &err), STATUS_OK);
+    return config.inner.scaling_workers;
+}
+
+/* The number of workers that inner.scaling counts is that of the first start, if no source sets it. */
+static void test_continued_run_keeps_its_rate(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/atoll-settings-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.yaml", dir);
+    assert_int_equal(scaling_workers(dir, "--coordinator.min_workers=4", NULL), 4);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    config_print(&config, &sources, out);
+    fclose(out);
+    assert_int_equal(scaling_workers(dir, "--coordinator.min_workers=2", NULL), 4);
+    assert_int_equal(scaling_workers(dir, "--coordinator.min_workers=2", "--inner.scaling_workers=3"), 3);
+    assert_int_equal(scaling_workers(NULL, "--coordinator.min_workers=2", NULL), 2);
+    assert_int_equal(READ("--coordinator.min_workers=2"), STATUS_OK);
+    assert_int_equal(config.inner.scaling_workers, 0); /* without scaling the key says nothing */
+    unlink(path);
+    rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_invalid_codecs_are_refused),
         cmocka_unit_test(test_usual_settings_give_no_warning),
+        cmocka_unit_test(test_continued_run_keeps_its_rate),
         cmocka_unit_test(test_unlikely_settings_give_one_warning),
         cmocka_unit_test(test_keys_without_effect_are_reported),
         cmocka_unit_test(test_external_names_keys_without_effect),
