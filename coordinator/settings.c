@@ -119,9 +119,43 @@ static bool is_barrier(const struct config *c)
     return !is_async(c);
 }
 
-static bool takes_outer_rate(const struct config *c)
+static bool has_local_steps(const struct config *c)
 {
-    return c->train.method != METHOD_DDP || c->outer.learning_rate == c->inner.learning_rate;
+    return c->train.method != METHOD_DDP;
+}
+
+static bool overlaps(const struct config *c)
+{
+    return has_local_steps(c) && (c->train.overlap || c->train.stagger == CHOICE_ON);
+}
+
+/* Without overlap replace names what happens, but only with local steps. */
+static bool takes_apply(const struct config *c)
+{
+    return overlaps(c) || (has_local_steps(c) && !strcmp(c->train.apply, "replace"));
+}
+
+static bool takes_start_step(const struct config *c)
+{
+    bool is_mean = c->outer.optimizer == OPTIMIZER_SGD && c->outer.learning_rate == 1;
+    return !c->train.start_step || c->train.sync_every > 1 || !is_mean;
+}
+
+static bool takes_rule(const struct config *c)
+{
+    return c->merge.rule != MERGE_CONTRIBUTORS || codec_spec_sparse(c->codec.up);
+}
+
+static bool takes_feedback(const struct config *c)
+{
+    char down[CODEC_SPEC_MAX];
+    config_down_spec(c, down);
+    return !codec_spec_lossless(c->codec.up) || (down[0] && !codec_spec_lossless(down));
+}
+
+static bool evaluates_often(const struct config *c)
+{
+    return c->train.eval_every > 0;
 }
 
 static bool takes_momentum(const struct config *c)
@@ -166,11 +200,18 @@ static const struct effect {
     }
     EFFECT(coordinator.quorum, is_barrier, "a train.method with a barrier (not async)"),
     EFFECT(train.dynamic_steps, takes_steps_by_speed, "another train.method than ddp"),
-    EFFECT(outer.learning_rate, takes_outer_rate, "another train.method than ddp (which uses inner.learning_rate)"),
+    EFFECT(train.overlap, has_local_steps, "another train.method than ddp"),
+    EFFECT(train.stagger, has_local_steps, "another train.method than ddp"),
+    EFFECT(train.apply, takes_apply, "train.overlap or train.stagger"),
+    EFFECT(train.start_step, takes_start_step, "train.sync_every above 1, or another outer step than the plain mean"),
+    EFFECT(train.eval_tokens, evaluates_often, "train.eval_every above 0"),
+    EFFECT(merge.rule, takes_rule, "a sparse codec.up"),
+    EFFECT(codec.error_feedback, takes_feedback, "a lossy codec"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
     EFFECT(outer.max_staleness, is_async, "train.method async"),
     EFFECT(outer.staleness_power, is_async, "train.method async"),
     EFFECT(outer.buffer, is_async, "train.method async"),
+    EFFECT(outer.grace, is_async, "train.method async"),
     EFFECT(inner.muon_momentum, is_muon, "inner.optimizer muon"),
     EFFECT(inner.muon_steps, is_muon, "inner.optimizer muon"),
     EFFECT(inner.beta1, is_adam, "inner.optimizer adamw or muon"),
@@ -197,10 +238,12 @@ static bool is_of_program(int key)
     return false;
 }
 
+/* A run's config.yaml lists all keys: of these only values other than the default count. */
 static bool is_given(const struct config *c, const struct config_sources *sources, const struct config *usual, int key)
 {
     char value[CONFIG_VALUE_MAX], other[CONFIG_VALUE_MAX];
     if (sources->of[key] <= CONFIG_PRESET) return false;
+    if (!config_lists_all(sources)) return true;
     return strcmp(config_value_text(c, key, value), config_value_text(usual, key, other)) != 0;
 }
 
@@ -218,7 +261,7 @@ static void warn_of_external(const struct config *c, const struct config_sources
                  names);
 }
 
-/* Warns of keys without effect. A value equal to the default gives no warning: a run's config.yaml lists all keys. */
+/* Warns of each key that the user set without effect. */
 static void warn_of_idle_keys(const struct config *c, const struct config_sources *sources)
 {
     struct config usual;

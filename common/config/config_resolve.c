@@ -90,6 +90,42 @@ static enum status resolve_overlap(const struct config_resolve *r)
     return STATUS_OK;
 }
 
+bool config_lists_all(const struct config_sources *sources)
+{
+    for (int i = 0; i < config_keys_count; i++)
+        if (!config_keys[i].local && sources->of[i] <= CONFIG_PRESET) return false;
+    return true;
+}
+
+/* The value of a key of section outer with ddp: the outer step follows from inner.*. */
+static const char *ddp_outer_value(const struct config *c, int key, char out[CONFIG_VALUE_MAX])
+{
+    struct config plain = *c;
+    if (key == AT(outer.optimizer)) return c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw" : "sgd";
+    if (key == AT(outer.learning_rate)) return config_value_text(c, AT(inner.learning_rate), out);
+    if (key == AT(outer.momentum)) return "0";
+    return config_value_set(&plain, key, config_keys[key].preset, NULL) == STATUS_OK
+               ? config_value_text(&plain, key, out)
+               : config_keys[key].preset;
+}
+
+/* ddp: the coordinator takes the workers' inner step. A value for its outer step would do nothing, or replace it. */
+static enum status check_outer_unset(const struct config_resolve *r)
+{
+    struct config *c = r->config;
+    bool lists_all = config_lists_all(r->sources);
+    for (int key = 0; key < config_keys_count; key++) {
+        char value[CONFIG_VALUE_MAX], usual[CONFIG_VALUE_MAX];
+        bool weaker = r->sources->of[key] < r->sources->of[AT(train.method)];
+        if (strcmp(config_keys[key].section, "outer") != 0 || config_unset(r, key) || weaker) continue;
+        if (lists_all && !strcmp(config_value_text(c, key, value), ddp_outer_value(c, key, usual))) continue;
+        return config_refuse(r, KEYS(key, AT(train.method)),
+                             "does not go with train.method ddp, whose outer step is the inner optimizer: remove it, "
+                             "and set inner.optimizer, inner.learning_rate or inner.schedule instead");
+    }
+    return STATUS_OK;
+}
+
 static enum status resolve_outer(const struct config_resolve *r)
 {
     struct config *c = r->config;
@@ -97,6 +133,7 @@ static enum status resolve_outer(const struct config_resolve *r)
     release(r, AT(outer.optimizer));
     release(r, AT(outer.learning_rate));
     release(r, AT(outer.momentum));
+    if (ddp) TRY(check_outer_unset(r));
     TRY(config_derive(r, AT(outer.optimizer),
                       !ddp                                    ? methods[c->train.method].optimizer
                       : c->inner.optimizer == OPTIMIZER_ADAMW ? "adamw"
@@ -113,7 +150,7 @@ static enum status resolve_outer(const struct config_resolve *r)
         TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "1"));
         return config_derive(r, AT(outer.momentum), "0");
     case OPTIMIZER_NESTEROV:
-        TRY(config_derive(r, AT(outer.learning_rate), ddp ? inner_lr : "0.7"));
+        TRY(config_derive(r, AT(outer.learning_rate), "0.7"));
         return config_derive(r, AT(outer.momentum), "0.9");
     case OPTIMIZER_ADAMW:
         if (!ddp)

@@ -196,7 +196,11 @@ static void test_method_sets_its_defaults(void **state)
         assert_int_equal(RESOLVE(method, "outer.optimizer=adamw"), STATUS_INVALID);
         assert_message(message);
     }
-    assert_int_equal(RESOLVE("train.method=ddp", "outer.optimizer=adamw", "inner.optimizer=sgd"), STATUS_OK);
+    static const char *const outer[] = {"outer.optimizer=adamw", "outer.learning_rate=0.0015", "outer.grace=auto"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(RESOLVE("train.method=ddp", outer[i]), STATUS_INVALID);
+        assert_message("does not go with train.method ddp, whose outer step is the inner optimizer: remove it");
+    }
     assert_int_equal(RESOLVE("train.method=ddp", "inner.optimizer=muon"), STATUS_INVALID);
     assert_message("muon does not go with train.method ddp");
     assert_message("nearest: train.method local-sgd, train.sync_every 1");
