@@ -8,6 +8,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/config/codec_choice.h"
+#include "common/config/step_split.h"
 #include "gpu/plugin.h"
 #include "worker/outer/outer_memory.h"
 #include "worker/replica/memory_plan.h"
@@ -91,6 +92,7 @@ static enum status read_config(struct trainer *t, const struct msg_config *m, st
     TRY(config_parse(&t->config, &t->sources, m->text, strlen(m->text), "configuration of the run", CONFIG_COORDINATOR,
                      err));
     TRY(worker_session_check_run(&t->options->session, m->run_id, t->config.run.name, err));
+    TRY(step_split_apply(&t->config, &t->sources, t->options->local, t->options->sources, err));
     TRY(device_share_take(&t->share, &t->config, &t->sources, err));
     return config_resolve(&t->config, &t->sources, err);
 }
