@@ -295,14 +295,6 @@ static enum status check_rda(const struct config_resolve *r)
 static enum status check_outer_schedule(const struct config_resolve *r)
 {
     const struct config *c = r->config;
-    if (c->outer.schedule == OUTER_CONSTANT) return STATUS_OK;
-    char schedule[CONFIG_VALUE_MAX];
-    config_value_text(c, AT(outer.schedule), schedule);
-    if (c->train.method == METHOD_DDP)
-        return config_refuse(r, KEYS(AT(outer.schedule), AT(train.method)),
-                             "%s does not go with train.method ddp, whose rate follows inner.schedule; "
-                             "allowed: constant",
-                             schedule);
     if (c->outer.schedule != OUTER_TRANSIENT || c->outer.momentum > 0) return STATUS_OK;
     return config_refuse(r, KEYS(AT(outer.schedule), AT(outer.momentum), AT(outer.optimizer)),
                          "transient has no effect without outer momentum; allowed: constant, cosine, or "

@@ -117,7 +117,7 @@ uint32_t member_count_active(const struct member_table *t)
     return n;
 }
 
-enum { SPEEDS_LEAST = 5 };
+enum { SPEEDS_LEAST = 3 };
 
 static const double speed_window_s = 10;
 

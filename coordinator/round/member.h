@@ -119,7 +119,7 @@ struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[W
 uint32_t member_count_active(const struct member_table *t);
 /* Adds an assignment of `steps` inner steps that took all_s seconds. */
 void member_speed_add(struct member_speed *s, double all_s, uint32_t steps);
-/* Seconds of one inner step: the median of the latest assignments that took 10 s together, at least of five. 0:
+/* Seconds of one inner step: the median of the latest assignments that took 10 s together, at least of three. 0:
  * unknown. One assignment with an outage does not change it, and short ones on a busy machine scatter less together. */
 double member_step_s(const struct member *m);
 

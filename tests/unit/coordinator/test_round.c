@@ -498,7 +498,7 @@ static void test_short_rounds_come_first(void **state)
     round_rig_open(&r, settings, 1);
     assert_int_equal(round_total(&r), 5);
     round_rig_ready(&r, 0, 2);
-    for (uint32_t i = 0; i < 3; i++) member_speed_add(&r.members.members[i]->speed, i + 1);
+    for (uint32_t i = 0; i < 3; i++) member_speed_add(&r.members.members[i]->speed, i + 1, 1);
     for (uint64_t round = 0; round < 5; round++) {
         uint64_t at = 1000 * round, sum = 0;
         round_rig_begin(&r, at, 3);

@@ -23,12 +23,13 @@ static uint64_t open_id[RIG_WORKERS], delivered[RIG_WORKERS]; /* assignments; he
 static void start(const char *method, int workers, const char *more)
 {
     char least[40];
+    bool ddp = !strcmp(method, "train.method=ddp");
     snprintf(least, sizeof least, "coordinator.min_workers=%d", workers);
     const char *settings[] = {"train.fragments=1",
                               "codec.up=bf16",
                               "codec.down=fp32",
                               "train.max_steps=400",
-                              "outer.momentum=0",
+                              ddp ? "run.seed=1" : "outer.momentum=0",
                               method,
                               least,
                               more,

@@ -239,9 +239,14 @@ static uint16_t replaced(const char *method, const char *spec, float number)
     struct msg m;
     float x[RIG_PARAMS];
     char up[64];
+    bool ddp = !strcmp(method, "train.method=ddp");
     snprintf(up, sizeof up, "codec.up=%s", spec);
-    const char *settings[] = {
-        "train.fragments=1", "coordinator.min_workers=1", "outer.learning_rate=3", method, up, NULL};
+    const char *settings[] = {"train.fragments=1",
+                              "coordinator.min_workers=1",
+                              ddp ? "run.seed=1" : "outer.learning_rate=3",
+                              method,
+                              up,
+                              NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
     rig_assigned(&rig, 0);
