@@ -35,6 +35,7 @@ void outer_report_add(struct outer_report *r, const struct config *config, const
     if (!sums->deltas) return;
     r->round.deltas += sums->deltas;
     r->round.lr = sums->lr;
+    r->round.nesterov = sums->nesterov;
     r->round.vv += sums->vv;
     r->round.vd += sums->vd;
     r->round.dd += sums->dd;
@@ -54,8 +55,7 @@ struct outer_signs outer_report_end(struct outer_report *r, const struct config 
     struct outer_signs out = {NAN, NAN, NAN, NAN, NAN};
     double mu = config->outer.momentum;
     if (sums->vv > 0 && sums->dd > 0) out.rho = sums->vd / sqrt(sums->vv * sums->dd);
-    if (sums->dd > 0 && config->outer.optimizer == OPTIMIZER_NESTEROV)
-        out.gain = 1 + mu + mu * mu * sums->vd / sums->dd;
+    if (sums->dd > 0 && sums->nesterov) out.gain = 1 + mu + mu * mu * sums->vd / sums->dd;
     out.length = sums->lr * out.gain;
     if (sums->deltas && !r->alone) {
         if (sums->squares > 0) out.agreement = sums->dd / sums->squares;

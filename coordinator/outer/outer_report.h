@@ -24,6 +24,7 @@ struct outer_sums {
     double squares;    /* mean of |D_i|^2 */
     double small, big; /* tokens */
     double lr;         /* rate of the step */
+    bool nesterov;     /* the step had momentum */
     uint32_t deltas;   /* 0: no trained tensors, or async */
 };
 

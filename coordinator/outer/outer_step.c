@@ -79,6 +79,11 @@ static void decay(const struct outer_step_job *job, const struct outer_in *in, c
     for (size_t i = 0; i < in->n; i++) in->acc[i] = (float)((double)in->acc[i] + weight_decay * (double)in->theta[i]);
 }
 
+static bool has_momentum(const struct outer_step_job *job)
+{
+    return job->s->config->outer.optimizer == OPTIMIZER_NESTEROV && !job->mean;
+}
+
 enum { LANES = 8 };
 
 /* Adds the dot products of one block. v: the momentum before the step, or NULL. */
@@ -140,8 +145,7 @@ static bool step_block(const struct outer_step_job *job, size_t from, size_t to,
     assert(from < to && to - from <= BLOCK && to <= job->frag->count);
     if (!outer_finite(in.acc, in.n)) return false;
     if (job->sums) {
-        bool nesterov = job->s->config->outer.optimizer == OPTIMIZER_NESTEROV;
-        const float *v = nesterov ? job->s->m + job->frag->offset + from : NULL;
+        const float *v = has_momentum(job) ? job->s->m + job->frag->offset + from : NULL;
         add_sums(&in, v, &job->s->cells[from / GRAIN]);
     }
     for (size_t i = 0; job->sparse && i < in.n; i++) skip[i] = merge_unsent(in.acc[i]);
@@ -189,7 +193,7 @@ size_t outer_cells(size_t count)
 static void collect_sums(struct outer_step_job *job)
 {
     struct outer_sums *sums = &job->s->sums;
-    *sums = (struct outer_sums){.lr = job->s->lr};
+    *sums = (struct outer_sums){.lr = job->s->lr, .nesterov = has_momentum(job)};
     for (size_t i = 0, n = outer_cells(job->frag->count); job->sums && i < n; i++) {
         sums->vv += job->s->cells[i].vv;
         sums->vd += job->s->cells[i].vd;
@@ -218,7 +222,7 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
                                         .increment = !replace,
                                         .parameters = round_delta_form(c) == DELTA_PARAMETERS}};
     plan(&job);
-    job.sums = !job.mean && c->train.method != METHOD_ASYNC;
+    job.sums = !layout_is_mean(s->layout, step->fragment) && c->train.method != METHOD_ASYNC;
     memset(s->cells, 0, outer_cells(frag->count) * sizeof *s->cells);
     pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
     collect_sums(&job);

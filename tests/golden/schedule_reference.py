@@ -63,19 +63,25 @@ class Report:
         self.momentum, self.tokens = momentum, tokens
         self.parts: dict[int, list[tuple]] = {}
         self.rates: dict[int, float] = {}
+        self.plain: set[int] = set()
 
     def overshooting(self) -> list[int]:
         """The rounds, from 1, in which rate times gain rises above 2."""
         long = [self.rates[r] * (values["gain"] or 0) > 2 for r, values in enumerate(self.rounds())]
         return [r + 1 for r, now in enumerate(long) if now and not (r and long[r - 1])]
 
-    def add(self, r: int, lr: float, v: np.ndarray, delta: np.ndarray, deltas: list[np.ndarray]) -> None:
+    def add(self, r: int, lr: float, v: np.ndarray | None, delta: np.ndarray, deltas: list[np.ndarray]) -> None:
         self.rates[r] = lr
+        """v None: a step without momentum (start_step)."""
+        if v is None:
+            self.plain.add(r)
+            v = np.zeros_like(delta)
         self.parts.setdefault(r, []).append((v.ravel(), delta.ravel(), [d.ravel() for d in deltas]))
 
     def rounds(self) -> list[dict[str, float]]:
-        out, scatter, signal, mu = [], 0.0, 0.0, self.momentum
+        out, scatter, signal = [], 0.0, 0.0
         for r, parts in sorted(self.parts.items()):
+            mu = 0 if r in self.plain else self.momentum
             v, delta = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
             workers = [np.concatenate([p[2][m] for p in parts]) for m in range(len(parts[0][2]))]
             squares = sum(d @ d for d in workers) / len(workers)
@@ -122,6 +128,9 @@ def train(start: Parameters, fragments: list[list[str]], step: Callable[[int, in
                     continue
                 values = sent.pop((r, name))
                 if r < start_step:
+                    if report:
+                        deltas = [theta[name] - v for v in values]
+                        report.add(r, 1, None, merged("mean", deltas), deltas)
                     theta[name] = sum(values) / workers
                     for w in x:
                         w[name] = theta[name].copy()

@@ -66,9 +66,8 @@ class Schedule(RunTest):
             return {key: x[key] - RATE * g[key] for key in x}
 
         self.assertEqual([len(s) for s in steps], [n, n])
-        report = None
-        if not start_step:
-            report = schedule_reference.Report(momentum, [4 * min(PERIOD, n - at) for at in range(0, n, PERIOD)])
+        tokens = [4] * start_step + [4 * min(PERIOD, n - at) for at in range(start_step, n, PERIOD)]
+        report = schedule_reference.Report(momentum, tokens)
         want = schedule_reference.train(parameters(), [["w"], ["b"]], step, workers=2, steps=n, period=PERIOD, tau=tau,
                                         rule=rule, stagger=stagger, rate=0.5, momentum=momentum, schedule=schedule,
                                         merge=merge, start_step=start_step, report=report)
@@ -89,8 +88,9 @@ class Schedule(RunTest):
                 if value is None or np.isnan(value):
                     self.assertNotIn(key, rounds[number])
                     continue
-                # theta is fp32: its rounding is up to 4e-6 of a small D (measured); test_outer_report is exact
-                np.testing.assert_allclose(rounds[number][key], value, rtol=1e-5, err_msg=f"round {number}: {key}")
+                # theta is fp32: its rounding is up to 4e-6 of a small D, and 1e-4 of the D of one step (measured);
+                # test_outer_report is exact
+                np.testing.assert_allclose(rounds[number][key], value, rtol=2e-4, err_msg=f"round {number}: {key}")
         texts = [line["text"] for line in lines if line["event"] == "fault"]
         self.assertEqual([int(text.split()[5]) for text in texts if "overshoots" in text], overshooting)
         for text in texts:
@@ -153,8 +153,10 @@ class Schedule(RunTest):
     def test_rounds_of_one_step_are_not_mixed(self) -> None:
         self.compare(2, "mix:0.5", True, start_step=6)
 
-    def test_schedules_begin_after_rounds_of_one_step(self) -> None:
+    def test_cosine_rate_begins_after_rounds_of_one_step(self) -> None:
         self.compare(0, "replace", False, start_step=5, schedule="cosine")
+
+    def test_transient_rate_begins_after_rounds_of_one_step(self) -> None:
         self.compare(0, "replace", False, start_step=5, schedule="transient")
 
 

@@ -88,7 +88,7 @@ static void test_sums_precede_the_step(void **state)
  * G = (20 * 6.25 - 10 * 12.5) / 10 = 0: no noise scale. */
 static struct outer_sums orthogonal(const struct config *c)
 {
-    struct outer_sums sums = {.vv = 4, .vd = 3, .dd = 6.25, .lr = 0.7};
+    struct outer_sums sums = {.vv = 4, .vd = 3, .dd = 6.25, .lr = 0.7, .nesterov = true};
     outer_sums_add(&sums, 3, 10);
     outer_sums_add(&sums, 4, 10);
     outer_sums_end(&sums, c);
