@@ -86,7 +86,10 @@ static enum status read_all(struct config *config, struct config_sources *source
     TRY(resolve(config, sources, err));
     keep_scaling(config, sources, run_dir);
     if (codec_spec_check(config->codec.up, err) != STATUS_OK) return prefix_key(&r, AT(codec.up));
-    char down[CODEC_SPEC_MAX];
+    char down[CODEC_SPEC_MAX], specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
+    uint32_t n = config_up_specs(config, specs);
+    for (uint32_t i = 1; i < n; i++)
+        if (codec_spec_check(specs[i], err) != STATUS_OK) return prefix_key(&r, AT(codec.up_allowed));
     config_down_spec(config, down);
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return prefix_key(&r, AT(codec.down));
     double evict_s = config->coordinator.evict_after_s;

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
+#include "common/config/config_resolve.h"
 #include "common/config/options.h"
 #include "common/config/step_split.h"
 #include "common/os/fileio.h"
@@ -35,7 +36,7 @@ static enum status set_local(struct arguments *a, const char *setting, struct er
     const char *word = setting + strspn(setting, "-"), *dot = strchr(word, '.'), *equals = strchr(word, '=');
     if (dot && equals && dot < equals) {
         int key = config_key_find(word, (size_t)(dot - word), dot + 1, (size_t)(equals - dot - 1));
-        if (key >= 0 && !config_key_of_worker(key) && !step_split_has(key))
+        if (key >= 0 && !config_key_of_worker(key) && !step_split_has(key) && key != AT(codec.up))
             return err_set(err, STATUS_INVALID, "%.*s belongs to the run, not to one worker: set it at the coordinator",
                            (int)(equals - word), word);
     }

@@ -8,6 +8,7 @@
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/config/codec_choice.h"
+#include "common/config/config_resolve.h"
 #include "common/config/step_split.h"
 #include "gpu/plugin.h"
 #include "worker/outer/outer_memory.h"
@@ -85,6 +86,23 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 
 /* --- on_config ---------------------------------------------------------------------------------------------------- */
 
+/* Takes this worker's own codec.up, if the run allows it. */
+static enum status take_codec(struct trainer *t, struct err *err)
+{
+    char specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
+    const char *own = t->options->local->codec.up;
+    if (t->options->sources->of[AT(codec.up)] != CONFIG_FLAG) return STATUS_OK;
+    for (uint32_t i = 0, n = config_up_specs(&t->config, specs); i < n; i++) {
+        if (strcmp(specs[i], own) != 0) continue;
+        memcpy(t->config.codec.up, own, sizeof t->config.codec.up);
+        return STATUS_OK;
+    }
+    return err_set(err, STATUS_INVALID,
+                   "command line: codec.up: the run does not allow \"%s\": its codec.up is %s, codec.up_allowed is "
+                   "\"%s\"; use one of these, or add it at the coordinator in a new run",
+                   own, t->config.codec.up, t->config.codec.up_allowed);
+}
+
 static enum status read_config(struct trainer *t, const struct msg_config *m, struct err *err)
 {
     t->config = *t->options->local;
@@ -93,6 +111,7 @@ static enum status read_config(struct trainer *t, const struct msg_config *m, st
                      err));
     TRY(worker_session_check_run(&t->options->session, m->run_id, t->config.run.name, err));
     TRY(step_split_apply(&t->config, &t->sources, t->options->local, t->options->sources, err));
+    TRY(take_codec(t, err));
     TRY(device_share_take(&t->share, &t->config, &t->sources, err));
     return config_resolve(&t->config, &t->sources, err);
 }

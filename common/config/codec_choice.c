@@ -41,6 +41,33 @@ void config_down_spec(const struct config *config, char out[CODEC_SPEC_MAX])
     }
 }
 
+bool config_up_mixed(const struct config *config)
+{
+    return config->codec.up_allowed[0] != '\0';
+}
+
+uint32_t config_up_specs(const struct config *config, char out[CONFIG_UP_MAX][CODEC_SPEC_MAX])
+{
+    uint32_t n = 1;
+    memcpy(out[0], config->codec.up, CODEC_SPEC_MAX);
+    for (const char *at = config->codec.up_allowed; *at; n++) {
+        at += strspn(at, " ");
+        size_t length = strcspn(at, ", ");
+        if (n == CONFIG_UP_MAX || !length || length >= CODEC_SPEC_MAX) return 0;
+        snprintf(out[n], CODEC_SPEC_MAX, "%.*s", (int)length, at);
+        at += length;
+        at += strspn(at, " ");
+        if (*at && *at != ',') return 0;
+        if (*at && !*++at) return 0;
+    }
+    return n;
+}
+
+const char *config_merge_spec(const struct config *config)
+{
+    return config_up_mixed(config) ? "fp32" : config->codec.up;
+}
+
 bool config_update_replaces(const struct config *config)
 {
     bool relay = config_down(config) == CONFIG_DOWN_RELAY;

@@ -100,7 +100,8 @@ struct config {
     } outer;
     struct {
         char up[CODEC_SPEC_MAX], down[CODEC_SPEC_MAX]; /* specs, compress/codec.h; down: or relay, union, auto */
-        enum choice_auto error_feedback;               /* auto = on for lossy codecs */
+        char up_allowed[256];            /* specs, separated by commas, that a worker may have instead of up; "" */
+        enum choice_auto error_feedback; /* auto = on for lossy codecs */
     } codec;
     struct {
         enum merge_rule rule; /* how the deltas of a round are merged, see compress/merge.h */

@@ -161,6 +161,8 @@ const struct config_key config_keys[] = {
          "async: seconds in which arriving deltas become one outer step; auto: from measured arrivals; 0: off"),
 
     TEXT(codec, up, "int8:256", "codec of deltas (`atoll codec list`); ddp: fp32"),
+    TEXT(codec, up_allowed, "",
+         "codecs, separated by commas, that a worker may use instead of codec.up: atoll-worker --codec.up=SPEC"),
     TEXT(codec, down, "int8:256", "codec of updates, or relay, union, auto; ddp: fp32"),
     CHOICE(codec, error_feedback, "auto", choices_auto,
            "add the residual of a lossy codec to the next delta; auto: on if lossy"),

@@ -262,10 +262,36 @@ static enum status resolve_down(const struct config_resolve *r)
                          sparse ? c->codec.up : "");
 }
 
+/* Workers with codecs of their own: their deltas are merged in fp32, where no coordinate is unsent. */
+static enum status check_up_allowed(const struct config_resolve *r)
+{
+    const struct config *c = r->config;
+    char specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
+    if (!config_up_mixed(c)) return STATUS_OK;
+    if (!config_up_specs(c, specs))
+        return config_refuse(r, KEYS(AT(codec.up_allowed)),
+                             "\"%.100s\" is not a list of at most %d codecs; write them as int8:256,topk:64/4096",
+                             c->codec.up_allowed, CONFIG_UP_MAX - 1);
+    if (c->train.method == METHOD_DDP)
+        return config_refuse(r, KEYS(AT(codec.up_allowed), AT(train.method)),
+                             "does not go with train.method ddp; allowed: local-sgd, diloco, streaming, async");
+    if (config_down(c) != CONFIG_DOWN_CODEC)
+        return config_refuse(
+            r, KEYS(AT(codec.up_allowed), AT(codec.down)),
+            "does not go with codec.down %.40s, which needs deltas of one codec; allowed: a codec such "
+            "as int8:256",
+            c->codec.down);
+    if (c->merge.rule == MERGE_CONTRIBUTORS)
+        return config_refuse(r, KEYS(AT(merge.rule), AT(codec.up_allowed)),
+                             "contributors does not go with codec.up_allowed: a dense delta sends every coordinate; "
+                             "allowed: mean");
+    return STATUS_OK;
+}
+
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it. */
 static enum status resolve_merge(const struct config_resolve *r)
 {
-    bool sparse = codec_spec_sparse(r->config->codec.up);
+    bool sparse = codec_spec_sparse(r->config->codec.up) && !config_up_mixed(r->config);
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* equal rules for dense deltas */
 }
 
@@ -436,6 +462,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(config_model_resolve(&r));
     TRY(resolve_method(&r));
     TRY(resolve_merge(&r));
+    TRY(check_up_allowed(&r));
     TRY(resolve_down(&r));
     TRY(check_outer_schedule(&r));
     TRY(check_rda(&r));

@@ -7,6 +7,7 @@
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/arrival.h"
 #include "coordinator/outer/delta_measure.h"
 
 /* --- incoming deltas ---------------------------------------------------------------------------------------------- */
@@ -164,7 +165,7 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     case ROUND_DROP: return refuse_part(e, s, m, code, reason, err);
     case ROUND_ACCEPT: round_note_offer(&e->ledger.round, member, e->now_us); break;
     }
-    if (m->bytes > codec_bound(e->ledger.outer.fragments[m->fragment].up))
+    if (m->bytes > arrival_bound(&e->ledger.outer.fragments[m->fragment]))
         return refuse_part(e, s, m, REJECT_CORRUPT, "larger than any payload of this codec", err);
     struct upload *u = &s->uploads[m->fragment];
     upload_start(u, m, free_slot(e, m->fragment));
@@ -173,10 +174,9 @@ enum status engine_on_offer(struct engine *e, struct session *s, const struct ms
     return STATUS_OK;
 }
 
-static enum status write_delta(struct engine *e, const struct member *m, const struct upload *u, double norm,
+static enum status write_delta(struct engine *e, const struct member *m, const struct msg_offer *o, double norm,
                                struct err *err)
 {
-    const struct msg_offer *o = &u->offer;
     struct record_delta delta = {.id = m->id,
                                  .fragment = o->fragment,
                                  .round = o->round,
@@ -190,7 +190,6 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
                                           .norm = (float)norm}};
     uint8_t head[RECORD_DELTA_HEAD];
     struct writer w = writer_of(head, sizeof head);
-    assert(u->have == o->bytes);
     struct store_part payload = {e->ledger.outer.payload, o->bytes};
     record_delta_encode(&delta, &w);
     return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
@@ -212,18 +211,21 @@ static struct delta_measure measure(struct engine *e, struct session *s, const s
     return delta_measure(&e->ledger.outer, offer->fragment, view, mean ? e->direction : s->sketch);
 }
 
-/* Checks the payload of a complete delta. Returns 0 with its norm, or the code and reason of a refusal. */
+/* Checks the payload of a complete delta. Returns 0 with its norm and its form in the journal, which lies in the outer
+ * state's payload buffer, or the code and reason of a refusal. */
 static uint16_t check_payload(struct engine *e, struct session *s, const struct upload *u, const uint8_t *delta,
-                              double *norm_p, char reason[WIRE_TEXT_MAX])
+                              double *norm_p, struct msg_offer *stored, char reason[WIRE_TEXT_MAX])
 {
     const struct msg_offer *offer = &u->offer;
     const struct round *round = &e->ledger.round;
     snprintf(reason, WIRE_TEXT_MAX, "its bytes differ from its checksum");
     if (!upload_intact(u, delta)) return REJECT_CORRUPT;
     struct codec_view view; /* codec_open checks all bytes that decoding reads */
-    enum status status = codec_open(e->ledger.outer.fragments[offer->fragment].up, delta, offer->bytes, NULL, &view);
-    snprintf(reason, WIRE_TEXT_MAX,
-             status == STATUS_NONFINITE ? "it contains NaN or infinity" : "it cannot be decoded");
+    enum status status = arrival_open(&e->ledger.outer.fragments[offer->fragment], delta, offer->bytes, &view);
+    snprintf(reason, WIRE_TEXT_MAX, "%s",
+             status == STATUS_NONFINITE     ? "it contains NaN or infinity"
+             : status == STATUS_UNSUPPORTED ? "its codec is not codec.up or one of codec.up_allowed"
+                                            : "it cannot be decoded");
     if (status != STATUS_OK) return status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT;
     struct delta_measure m = measure(e, s, offer, &view);
     snprintf(reason, WIRE_TEXT_MAX, "it contains values of 2^64 or more");
@@ -234,6 +236,13 @@ static uint16_t check_payload(struct engine *e, struct session *s, const struct 
              m.norm, bound, offer->steps);
     if (m.norm > bound) return REJECT_OUTLIER;
     *norm_p = m.norm;
+    *stored = *offer;
+    if (!e->ledger.outer.fragments[offer->fragment].n_arriving) return 0;
+    snprintf(reason, WIRE_TEXT_MAX, "it cannot be stored");
+    size_t size;
+    if (arrival_store(&e->ledger.outer, offer->fragment, &view, &size) != STATUS_OK) return REJECT_CORRUPT;
+    stored->bytes = size;
+    stored->crc = crc32c(0, e->ledger.outer.payload, size);
     return 0;
 }
 
@@ -260,9 +269,10 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     uint8_t *delta = e->ledger.outer.payload;
     assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
     TRY(e->store->ops->spool_read(e->store, spool_offset(e, u), delta, offer.bytes, err));
-    code = check_payload(e, s, u, delta, &norm, text);
+    struct msg_offer stored;
+    code = check_payload(e, s, u, delta, &norm, &stored, text);
     if (code) return refuse_part(e, s, &offer, code, text, err);
-    TRY(write_delta(e, m, u, norm, err));
+    TRY(write_delta(e, m, &stored, norm, err));
     drop_upload(e, u);
     s->own[offer.fragment] = (struct session_own){.round = offer.round + 1};
     s->idle_us = e->now_us;

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "compress/codec.h"
 #include "coordinator/engine/engine_impl.h"
+#include "coordinator/outer/arrival.h"
 
 enum {
     TYPE_AT = 5,            /* offset of the type in a header (wire/frame.h) */
@@ -21,7 +22,7 @@ void engine_limits_size(struct engine *e)
     struct rate_needs needs = {.n_fragments = 1, .chunks = 1, .gets = 1, .steps = e->config.train.sync_every};
     for (uint32_t f = 0; e->ledger.modelled && f < layout->n_fragments; f++) {
         uint64_t theta = layout->fragments[f].count * sizeof(float);
-        uint64_t delta = codec_bound(e->ledger.outer.fragments[f].up);
+        uint64_t delta = arrival_bound(&e->ledger.outer.fragments[f]);
         bytes = bytes > theta ? bytes : theta;
         bytes = bytes > delta ? bytes : delta;
     }

@@ -14,6 +14,7 @@
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "compress/topk/union_size.h"
+#include "coordinator/outer/arrival.h"
 #include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/round/round_form.h"
@@ -46,14 +47,20 @@ static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn crea
 {
     const struct config *c = s->config;
     struct outer_fragment *frag = &s->fragments[f];
-    TRY(create(&frag->up, c->codec.up, s->layout, f, err));
-    char spec[CODEC_SPEC_MAX];
+    TRY(create(&frag->up, config_merge_spec(c), s->layout, f, err));
+    char spec[CODEC_SPEC_MAX], specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
+    uint32_t n = config_up_mixed(c) ? config_up_specs(c, specs) : 0;
+    for (; frag->n_arriving < n; frag->n_arriving++) {
+        struct codec **codec = &frag->arriving[frag->n_arriving];
+        TRY(create(codec, specs[frag->n_arriving], s->layout, f, err));
+        if (merge_part_max(*codec) > *part_max) *part_max = merge_part_max(*codec);
+    }
     config_down_spec(c, spec);
     if (spec[0]) TRY(create(&frag->down, spec, s->layout, f, err));
     size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
     if (up > *part_max) *part_max = up;
     if (down > *part_max) *part_max = down;
-    if (codec_bound(frag->up) > s->delta_cap) s->delta_cap = codec_bound(frag->up);
+    if (arrival_bound(frag) > s->delta_cap) s->delta_cap = arrival_bound(frag);
     if (frag->down && codec_bound(frag->down) > s->payload_cap) s->payload_cap = codec_bound(frag->down);
     return STATUS_OK;
 }
@@ -73,8 +80,12 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
 static size_t most_parts(const struct outer_state *s)
 {
     size_t most = 0;
-    for (uint32_t f = 0; f < s->layout->n_fragments; f++)
-        if (codec_parts(s->fragments[f].up) > most) most = codec_parts(s->fragments[f].up);
+    for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
+        const struct outer_fragment *frag = &s->fragments[f];
+        if (codec_parts(frag->up) > most) most = codec_parts(frag->up);
+        for (uint32_t i = 0; i < frag->n_arriving; i++)
+            if (codec_parts(frag->arriving[i]) > most) most = codec_parts(frag->arriving[i]);
+    }
     return most;
 }
 
@@ -151,7 +162,7 @@ static bool wants_all(const struct config *c)
 {
     if (c->merge.rule == MERGE_RDA) return true;
     if (c->train.method == METHOD_ASYNC) return false;
-    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(c->codec.up));
+    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(config_merge_spec(c)));
 }
 
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
@@ -168,6 +179,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
         status = init_codecs(&s, f, codec_describe_for_fragment, &part_max, err);
         if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
         if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
+        for (uint32_t i = 0; i < s.fragments[f].n_arriving; i++) codecs += codec_memory(s.fragments[f].arriving[i]);
         if (status == STATUS_OK && keeps_residual(&s, &s.fragments[f])) floats += layout->fragments[f].count;
     }
     if (status == STATUS_OK) {
@@ -196,6 +208,7 @@ void outer_state_finish(struct outer_state *s)
     for (uint32_t f = 0; s->fragments && f < s->layout->n_fragments; f++) {
         codec_destroy(s->fragments[f].up);
         codec_destroy(s->fragments[f].down);
+        for (uint32_t i = 0; i < CONFIG_UP_MAX; i++) codec_destroy(s->fragments[f].arriving[i]);
         feedback_finish(&s->fragments[f].residual);
     }
     mem_free(s->fragments);
@@ -244,7 +257,7 @@ uint64_t outer_state_spool_at(const struct outer_state *s, uint32_t slot, uint32
     uint64_t at = 0, whole = 0;
     assert(align > 0 && fragment < s->layout->n_fragments);
     for (uint32_t f = 0; f < s->layout->n_fragments; f++) {
-        uint64_t room = (codec_bound(s->fragments[f].up) + align - 1) / align * align;
+        uint64_t room = (arrival_bound(&s->fragments[f]) + align - 1) / align * align;
         if (f < fragment) at += room;
         whole += room;
     }

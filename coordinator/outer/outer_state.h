@@ -13,6 +13,7 @@
 
 #include "common/base/pool.h"
 #include "common/base/status.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/tensor/layout.h"
 #include "compress/feedback.h"
@@ -22,7 +23,9 @@
 struct codec;
 
 struct outer_fragment {
-    struct codec *up, *down; /* down: NULL if all updates are relayed */
+    struct codec *up, *down;               /* up: of deltas in the journal; down: NULL if all updates are relayed */
+    struct codec *arriving[CONFIG_UP_MAX]; /* codec.up_allowed: of deltas that arrive (coordinator/outer/arrival.h) */
+    uint32_t n_arriving;                   /* 0: they arrive as they are journaled */
     struct feedback residual;
     uint64_t hash;                  /* hash_floats of the current theta */
     uint32_t buffered;              /* async: arrivals since the last momentum update */

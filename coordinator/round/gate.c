@@ -72,8 +72,13 @@ struct gate_limit gate_history(const struct gate_rule *rule, const struct gate *
 /* The residual of a lossy codec adds earlier deltas to a delta (measured: docs/results.md). */
 static double residual_room(const struct config *c)
 {
-    if (!config_error_feedback(c, c->codec.up)) return 1;
-    return codec_spec_sparse(c->codec.up) ? 4 : 2;
+    char specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
+    double most = 1;
+    for (uint32_t i = 0, n = config_up_specs(c, specs); i < n; i++) {
+        double room = !config_error_feedback(c, specs[i]) ? 1 : codec_spec_sparse(specs[i]) ? 4 : 2;
+        if (room > most) most = room;
+    }
+    return most;
 }
 
 struct gate_rule gate_rule_of(const struct config *c)
@@ -82,7 +87,7 @@ struct gate_rule gate_rule_of(const struct config *c)
     struct gate_rule rule = {.learning_rate = lr_inner_peak(c),
                              .warmup_steps = c->inner.warmup_steps,
                              .gradient = c->train.method == METHOD_DDP,
-                             .carries = config_error_feedback(c, c->codec.up),
+                             .carries = residual_room(c) > 1,
                              .by_root = INFINITY,
                              .by_clip = INFINITY};
     rule.factor = rule.gradient ? factor_gradient : factor_delta;

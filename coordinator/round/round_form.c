@@ -9,7 +9,8 @@ uint8_t round_delta_form(const struct config *config)
 {
     if (config->train.method == METHOD_DDP) return DELTA_GRADIENT;
     bool barrier = config->train.method != METHOD_ASYNC;
-    return barrier && codec_spec_lossless(config->codec.up) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
+    return barrier && !config_up_mixed(config) && codec_spec_lossless(config->codec.up) ? DELTA_PARAMETERS
+                                                                                        : DELTA_PSEUDO_GRADIENT;
 }
 
 uint8_t round_update_form(const struct config *config)

@@ -60,7 +60,7 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     outer_save_join(loop);
     f->pending = false;
     enum status status = outer_residual_read(loop, fragment);
-    if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload, f->payload_size);
+    if (status == STATUS_OK) status = feedback_rollback(&f->fb, f->up, f->payload + f->head, f->payload_size - f->head);
     if (status == STATUS_OK && loop->delta_device) delta_device_residual_changed(loop->delta_device, fragment);
     if (status != STATUS_OK && status != STATUS_STATE) {
         log_error("fragment %u: reset the residual, cannot roll back the payload: %s", fragment, status_text(status));
@@ -92,7 +92,9 @@ static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const fl
     double norm = delta_host(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset, values + f->offset,
                              loop->scratch, f->count);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
-    TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload, f->payload_cap, &f->payload_size));
+    TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload + f->head, f->payload_cap - f->head,
+                        &f->payload_size));
+    f->payload_size += f->head;
     f->payload_crc = crc32c(0, f->payload, f->payload_size);
     mark_encoded(f, norm);
     return STATUS_OK;
@@ -113,8 +115,11 @@ static void encode_share(void *ctx, int thread, int threads)
         const struct quantized_delta *quantized = delta_device_quantized(e->loop->delta_device, i, &e->norm[i]);
         e->status[i] = f->fb.pending ? STATUS_STATE : isfinite((float)e->norm[i]) ? STATUS_OK : STATUS_NONFINITE;
         if (e->status[i] != STATUS_OK) continue;
-        e->status[i] = codec_encode_quantized(f->up, quantized, f->payload, f->payload_cap, &f->payload_size);
-        if (e->status[i] == STATUS_OK) f->payload_crc = crc32c(0, f->payload, f->payload_size);
+        e->status[i] =
+            codec_encode_quantized(f->up, quantized, f->payload + f->head, f->payload_cap - f->head, &f->payload_size);
+        if (e->status[i] != STATUS_OK) continue;
+        f->payload_size += f->head;
+        f->payload_crc = crc32c(0, f->payload, f->payload_size);
     }
 }
 

@@ -28,6 +28,7 @@ struct outer_fragment {
     struct feedback fb;
     bool pending;     /* payload is encoded, and neither merged nor refused */
     uint8_t *payload; /* [payload_cap] */
+    size_t head;      /* bytes of the payload before those of the codec: its name, with codec.up_allowed */
     size_t payload_cap, payload_size;
     uint32_t payload_crc;
     float norm;

@@ -27,7 +27,8 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,
                        (double)f->count * 4e-6);
-    f->payload_cap = codec_bound(f->up);
+    f->head = config_up_mixed(config) ? 1 + strlen(codec_spec(f->up)) : 0;
+    f->payload_cap = f->head + codec_bound(f->up);
     f->object_cap = f->object_max =
         (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
     if (loop->relays) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
@@ -36,6 +37,10 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     if (!f->payload || !f->object)
         return err_set(err, STATUS_NOMEM, "no memory for the buffers of fragment %u (%.1f MB)", i,
                        (double)(f->payload_cap + f->object_cap) / 1e6);
+    if (f->head) {
+        f->payload[0] = (uint8_t)(f->head - 1);
+        memcpy(f->payload + 1, codec_spec(f->up), f->head - 1);
+    }
     return STATUS_OK;
 }
 
@@ -104,7 +109,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     sync_set_schedule(&loop->sync, config);
     if (!apply_rule_parse(config->train.apply, &loop->rule, &loop->alpha))
         return err_set(err, STATUS_INVALID, "train.apply: \"%s\" is not known to this version", config->train.apply);
-    loop->lossless = codec_spec_lossless(config->codec.up);
+    loop->lossless = codec_spec_lossless(config->codec.up) && !config_up_mixed(config);
     loop->feedback = config_error_feedback(config, config->codec.up);
     loop->relays = config_may_relay(config);
     loop->n_params = layout->n_params;

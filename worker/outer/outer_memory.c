@@ -72,7 +72,8 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
     bool feedback = config_error_feedback(config, config->codec.up);
     bool overlaps = config->train.overlap || config->train.stagger == CHOICE_ON;
-    bool device = config->train.method != METHOD_DDP && !codec_spec_lossless(config->codec.up) && !overlaps;
+    bool lossless = codec_spec_lossless(config->codec.up) && !config_up_mixed(config);
+    bool device = config->train.method != METHOD_DDP && !lossless && !overlaps;
     bool based = config->train.method == METHOD_ASYNC || (overlaps && !strcmp(config->train.apply, "correct"));
     bool relays = config_may_relay(config);
     uint32_t relayed = !relays ? 0 : workers ? workers : 1;

@@ -341,6 +341,33 @@ static void test_short_rounds_come_first(void **state)
     assert_message("train.start_step: does not go with train.method async");
 }
 
+static void test_workers_may_have_codecs(void **state)
+{
+    (void)state;
+    char specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
+    assert_int_equal(RESOLVE("codec.up=topk:64/4096", "codec.up_allowed=int8:256, bf16", "outer.optimizer=sgd"),
+                     STATUS_OK);
+    assert_int_equal(config_up_specs(&config, specs), 3);
+    assert_string_equal(specs[0], "topk:64/4096");
+    assert_string_equal(specs[1], "int8:256");
+    assert_string_equal(specs[2], "bf16");
+    assert_string_equal(config_merge_spec(&config), "fp32");
+    assert_int_equal(config.merge.rule, MERGE_MEAN);
+    static const char *const bad[] = {",", "bf16,", "bf16,,fp32", "bf16 fp32", "a,b,c,d,e,f,g,h"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "codec.up_allowed=%s", bad[i]);
+        assert_int_equal(RESOLVE(flag), STATUS_INVALID);
+        assert_message("is not a list of at most 7 codecs");
+    }
+    assert_int_equal(RESOLVE("codec.up_allowed=bf16", "train.method=ddp"), STATUS_INVALID);
+    assert_message("codec.up_allowed: does not go with train.method ddp");
+    assert_int_equal(RESOLVE("codec.up_allowed=bf16", "codec.down=relay", "outer.optimizer=sgd"), STATUS_INVALID);
+    assert_message("codec.up_allowed: does not go with codec.down relay");
+    assert_int_equal(RESOLVE("codec.up_allowed=bf16", "merge.rule=contributors"), STATUS_INVALID);
+    assert_message("merge.rule: contributors does not go with codec.up_allowed");
+}
+
 static void test_step_size_fits_32_bits(void **state)
 {
     (void)state;
@@ -572,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_method_overrides_values_of_weaker_source),
         cmocka_unit_test(test_conflicting_keys_are_refused),
         cmocka_unit_test(test_short_rounds_come_first),
+        cmocka_unit_test(test_workers_may_have_codecs),
         cmocka_unit_test(test_step_size_fits_32_bits),
         cmocka_unit_test(test_worker_count_is_limited),
         cmocka_unit_test(test_downlink_follows_uplink),
