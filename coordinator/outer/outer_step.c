@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "common/base/hash.h"
+#include "common/base/sum_squares.h"
 #include "common/config/codec_choice.h"
 #include "common/tensor/apply.h"
+#include "compress/codec_simd.h"
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/outer/publish.h"
@@ -84,25 +86,34 @@ static bool has_momentum(const struct outer_step_job *job)
     return job->s->config->outer.optimizer == OPTIMIZER_NESTEROV && !job->mean;
 }
 
-enum { LANES = 8 };
+/* lane[i mod SUM_LANES] += a[i] b[i]. */
+CODEC_SIMD_BODY product_body(const float *a, const float *b, size_t n, double *restrict lane)
+{
+    size_t i = 0;
+    for (; i + SUM_LANES <= n; i += SUM_LANES)
+        for (size_t k = 0; k < SUM_LANES; k++) lane[k] += (double)a[i + k] * (double)b[i + k];
+    for (size_t k = 0; i < n; i++, k++) lane[k] += (double)a[i] * (double)b[i];
+}
+CODEC_SIMD_VARIANTS(product, (const float *a, const float *b, size_t n, double *restrict lane), (a, b, n, lane))
+
+static double dot(const float *a, const float *b, size_t n)
+{
+    double lane[SUM_LANES] = {0};
+    product(a, b, n, lane);
+    return sum_lanes(lane);
+}
 
 /* Adds the dot products of one block. v: the momentum before the step, or NULL. */
 static void add_sums(const struct outer_in *in, const float *v, struct outer_sums *sums)
 {
-    double vv[LANES] = {0}, vd[LANES] = {0}, dd[LANES] = {0};
-    for (size_t i = 0; i < in->n; i += LANES)
-        for (size_t k = 0; k < LANES && i + k < in->n; k++) {
-            double d = in->parameters ? (double)in->theta[i + k] - (double)in->acc[i + k] : (double)in->acc[i + k];
-            double m = v ? (double)v[i + k] : 0;
-            vv[k] += m * m;
-            vd[k] += m * d;
-            dd[k] += d * d;
-        }
-    for (int k = 0; k < LANES; k++) {
-        sums->vv += vv[k];
-        sums->vd += vd[k];
-        sums->dd += dd[k];
-    }
+    float of_parameters[BLOCK];
+    const float *d = in->parameters ? of_parameters : in->acc;
+    assert(in->n <= BLOCK);
+    for (size_t i = 0; in->parameters && i < in->n; i++) of_parameters[i] = in->theta[i] - in->acc[i];
+    sums->dd += dot(d, d, in->n);
+    if (!v) return;
+    sums->vv += dot(v, v, in->n);
+    sums->vd += dot(v, d, in->n);
 }
 
 /* Runs the optimizer on in->n floats of one tensor; the first one is theta[at]. */
