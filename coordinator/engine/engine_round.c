@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/log.h"
 #include "coordinator/engine/engine_impl.h"
 
 static void begin(struct engine *e)
@@ -56,14 +57,10 @@ static void note_link(struct engine *e)
 static void warn_of_overshoot(struct engine *e, double length)
 {
     bool overshoots = length > 2;
-    if (overshoots && !e->overshoots && e->info.pending) {
-        char text[WIRE_TEXT_MAX];
-        snprintf(text, sizeof text,
-                 "the outer step of round %llu overshoots: rate times gain is %.3g, more than 2; lower "
+    if (overshoots && !e->overshoots && e->info.pending)
+        log_warn("the outer step of round %llu overshoots: rate times gain is %.3g, more than 2; lower "
                  "outer.learning_rate or outer.momentum",
                  (unsigned long long)e->info.event.round, length);
-        engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
-    }
     e->overshoots = overshoots;
 }
 
