@@ -328,46 +328,6 @@ static void test_conflicting_keys_are_refused(void **state)
     assert_message("train.ranks: 1 does not match the 2 GPUs of train.devices, \"cuda:4,2\": remove it or set");
 }
 
-/* The sequences of a step are counted in 32 bits. */
-static void test_short_rounds_come_first(void **state)
-{
-    (void)state;
-    assert_int_equal(RESOLVE("train.method=streaming", "train.start_step=719"), STATUS_OK);
-    assert_int_equal(RESOLVE("train.start_step=720"), STATUS_INVALID);
-    assert_message("train.start_step: 720 leaves no step of train.max_steps = 720 for longer rounds; nearest: 719");
-    assert_int_equal(RESOLVE("train.method=ddp", "train.start_step=1"), STATUS_INVALID);
-    assert_message("train.start_step: does not go with train.method ddp, whose rounds have one step");
-    assert_int_equal(RESOLVE("train.method=async", "train.start_step=1"), STATUS_INVALID);
-    assert_message("train.start_step: does not go with train.method async");
-}
-
-static void test_workers_may_have_codecs(void **state)
-{
-    (void)state;
-    char specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
-    assert_int_equal(RESOLVE("codec.up=topk:64/4096", "codec.up_allowed=int8:256, bf16", "outer.optimizer=sgd"),
-                     STATUS_OK);
-    assert_int_equal(config_up_specs(&config, specs), 3);
-    assert_string_equal(specs[0], "topk:64/4096");
-    assert_string_equal(specs[1], "int8:256");
-    assert_string_equal(specs[2], "bf16");
-    assert_string_equal(config_merge_spec(&config), "fp32");
-    assert_int_equal(config.merge.rule, MERGE_MEAN);
-    static const char *const bad[] = {",", "bf16,", "bf16,,fp32", "bf16 fp32", "a,b,c,d,e,f,g,h"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char flag[64];
-        snprintf(flag, sizeof flag, "codec.up_allowed=%s", bad[i]);
-        assert_int_equal(RESOLVE(flag), STATUS_INVALID);
-        assert_message("is not a list of at most 7 codecs");
-    }
-    assert_int_equal(RESOLVE("codec.up_allowed=bf16", "train.method=ddp"), STATUS_INVALID);
-    assert_message("codec.up_allowed: does not go with train.method ddp");
-    assert_int_equal(RESOLVE("codec.up_allowed=bf16", "codec.down=relay", "outer.optimizer=sgd"), STATUS_INVALID);
-    assert_message("codec.up_allowed: does not go with codec.down relay");
-    assert_int_equal(RESOLVE("codec.up_allowed=bf16", "merge.rule=contributors"), STATUS_INVALID);
-    assert_message("merge.rule: contributors does not go with codec.up_allowed");
-}
-
 static void test_step_size_fits_32_bits(void **state)
 {
     (void)state;
@@ -443,44 +403,6 @@ static void test_downlink_follows_uplink(void **state)
         assert_message(bad[i].message);
     }
 #undef SGD
-}
-
-static void test_rda_needs_dense_deltas_at_the_coordinator(void **state)
-{
-    (void)state;
-    assert_int_equal(RESOLVE("merge.rule=rda"), STATUS_OK);
-    assert_int_equal(RESOLVE("merge.rule=rda", "train.method=async"), STATUS_OK);
-    assert_int_equal(RESOLVE("merge.rule=rda", "codec.down=auto"), STATUS_OK); /* the codec of the dense deltas */
-    static const struct {
-        const char *a, *b, *message;
-    } bad[] = {
-        {"train.method=ddp", "codec.up=fp32", "merge.rule: rda does not go with train.method ddp"},
-        {"train.method=diloco", "codec.up=topk:64/4096", "merge.rule: rda needs a dense codec.up, not topk:64/4096"},
-        {"train.method=local-sgd", "codec.down=relay", "merge.rule: rda does not go with codec.down relay"},
-        {"train.method=diloco", "merge.clip=median", "merge.rule: rda does not go with merge.clip median"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        if (RESOLVE("merge.rule=rda", bad[i].a, bad[i].b) != STATUS_INVALID) fail_msg("accepted: %s", bad[i].b);
-        assert_message(bad[i].message);
-    }
-    assert_int_equal(RESOLVE("merge.rule=rda", "train.method=local-sgd", "codec.up=topk:64/4096", "codec.down=union"),
-                     STATUS_INVALID);
-    assert_message("merge.rule: rda needs a dense codec.up");
-}
-
-static void test_outer_schedule_without_effect_is_refused(void **state)
-{
-    (void)state;
-    assert_int_equal(RESOLVE("outer.schedule=cosine"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=transient"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=async"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=cosine", "train.method=local-sgd", "codec.down=relay"), STATUS_OK);
-    assert_int_equal(RESOLVE("outer.schedule=cosine", "train.method=ddp"), STATUS_INVALID);
-    assert_message("outer.schedule: does not go with train.method ddp, whose outer step is the inner optimizer");
-    assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=local-sgd"), STATUS_INVALID);
-    assert_message("outer.schedule: transient has no effect without outer momentum; allowed: constant, cosine");
-    assert_int_equal(RESOLVE("outer.schedule=transient", "outer.momentum=0"), STATUS_INVALID);
-    assert_message("outer.schedule: transient has no effect without outer momentum");
 }
 
 static void test_too_large_model_is_refused(void **state)
@@ -598,13 +520,9 @@ int main(void)
         cmocka_unit_test(test_method_sets_its_defaults),
         cmocka_unit_test(test_method_overrides_values_of_weaker_source),
         cmocka_unit_test(test_conflicting_keys_are_refused),
-        cmocka_unit_test(test_short_rounds_come_first),
-        cmocka_unit_test(test_workers_may_have_codecs),
         cmocka_unit_test(test_step_size_fits_32_bits),
         cmocka_unit_test(test_worker_count_is_limited),
         cmocka_unit_test(test_downlink_follows_uplink),
-        cmocka_unit_test(test_rda_needs_dense_deltas_at_the_coordinator),
-        cmocka_unit_test(test_outer_schedule_without_effect_is_refused),
         cmocka_unit_test(test_too_large_model_is_refused),
         cmocka_unit_test(test_conflict_names_sources),
         cmocka_unit_test(test_printed_value_names_its_source),
