@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def run(folder: Path, data: Path, model: str, settings: dict[str, Any], workers:
                                                    f"--data.val={data}/val_*.bin", "--train.threads=1"])
             processes.append(worker)
             if slow and i in slow:
-                processes.append(duty_cycle(worker.pid, slow[i]))
+                duty_cycle(worker, slow[i])
         began = time.monotonic()
         while processes[0].poll() is None:
             time.sleep(0.1)
@@ -86,16 +87,25 @@ def run(folder: Path, data: Path, model: str, settings: dict[str, Any], workers:
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
     summary = json.loads((folder / "run" / "summary.json").read_text())
     summary.update(read_metrics(folder / "run" / "metrics.jsonl"))
     return summary
 
 
-def duty_cycle(pid: int, share: float) -> subprocess.Popen[bytes]:
-    """Lets a process run for `share` of each 100 ms."""
-    script = (f"while kill -CONT {pid} 2>/dev/null; do sleep {0.1 * share:.3f}; kill -STOP {pid} 2>/dev/null || exit; "
-              f"sleep {0.1 * (1 - share):.3f}; done")
-    return subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL)
+PERIOD_S = 0.02  # short, so that a stopped process answers messages soon
+
+
+def duty_cycle(process: subprocess.Popen[bytes], share: float) -> None:
+    """Lets a process run for `share` of the time, until it ends."""
+    def cycle() -> None:
+        while process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            time.sleep(PERIOD_S * share)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(PERIOD_S * (1 - share))
+
+    threading.Thread(target=cycle, daemon=True).start()
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
@@ -120,10 +130,10 @@ def read_metrics(path: Path) -> dict[str, Any]:
         span = inner[-1]["time"] - events[0]["time"] if len(events) > 2 else wall
         result["utilization_by_worker"][worker] = compute / max(span, wall)
         result["steps_per_second"][worker] = sum(steps[worker, e["round"]] for e in inner) / compute
-    if len(times) > 2:
-        (first, had), (last, has) = times[0], times[-1]
+    if len(times) > 3:  # without the first round, whose speeds are unknown, and the last, which waits for an evaluation
+        (first, had), (last, has) = times[0], times[-2]
         result["tokens_per_second"] = (has - had) / (last - first)
-        result["round_seconds"] = (last - first) / (len(times) - 1)
+        result["round_seconds"] = (last - first) / (len(times) - 2)
     return result
 
 
