@@ -1,9 +1,11 @@
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/base/sum_squares.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "coordinator/engine/engine_impl.h"
@@ -211,13 +213,26 @@ static struct delta_measure measure(struct engine *e, struct session *s, const s
     return delta_measure(&e->ledger.outer, offer->fragment, view, mean ? e->direction : s->sketch);
 }
 
+/* The largest norm that the inner optimizer can make. The norm of theta takes a pass over it, so it counts only if the
+ * delta's norm is above the bound without it. */
+static double largest_norm(struct engine *e, const struct session *s, uint32_t fragment, double norm)
+{
+    const struct round *round = &e->ledger.round;
+    const struct fragment *f = &e->ledger.layout.fragments[fragment];
+    const struct outer_state *outer = &e->ledger.outer;
+    double reach = round_reach(round, member_by_id(&round->members, s->member));
+    double bound = gate_bound(&round->p.gate, reach, f->count, 0);
+    if (!(norm > bound)) return bound;
+    return gate_bound(&round->p.gate, reach, f->count,
+                      sqrt(sum_squares(outer->pool, outer->theta + f->offset, f->count)));
+}
+
 /* Checks the payload of a complete delta. Returns 0 with its norm and its form in the journal, which lies in the outer
  * state's payload buffer, or the code and reason of a refusal. */
 static uint16_t check_payload(struct engine *e, struct session *s, const struct upload *u, const uint8_t *delta,
                               double *norm_p, struct msg_offer *stored, char reason[WIRE_TEXT_MAX])
 {
     const struct msg_offer *offer = &u->offer;
-    const struct round *round = &e->ledger.round;
     snprintf(reason, WIRE_TEXT_MAX, "its bytes differ from its checksum");
     if (!upload_intact(u, delta)) return REJECT_CORRUPT;
     struct codec_view view; /* codec_open checks all bytes that decoding reads */
@@ -230,8 +245,7 @@ static uint16_t check_payload(struct engine *e, struct session *s, const struct 
     struct delta_measure m = measure(e, s, offer, &view);
     snprintf(reason, WIRE_TEXT_MAX, "it contains values of 2^64 or more");
     if (!m.in_range) return REJECT_NONFINITE;
-    double bound = gate_bound(&round->p.gate, round_reach(round, member_by_id(&round->members, s->member)),
-                              e->ledger.layout.fragments[offer->fragment].count);
+    double bound = largest_norm(e, s, offer->fragment, m.norm);
     snprintf(reason, WIRE_TEXT_MAX, "its norm %.3g exceeds %.3g, the most that inner.optimizer can make in %u steps",
              m.norm, bound, offer->steps);
     if (m.norm > bound) return REJECT_OUTLIER;

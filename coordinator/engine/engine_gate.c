@@ -109,7 +109,7 @@ static void log_margins(const struct engine *e, const struct round_close *close,
     const struct member *m = member_by_id(&r->members, close->ids[i]);
     double norm = (double)round_close_part(r, close, i)->norm, reach = round_reach(r, m);
     struct gate_limit limit = gate_history(&r->p.gate, &r->gates[close->fragment], reach);
-    double bound = gate_bound(&r->p.gate, reach, e->ledger.layout.fragments[close->fragment].count);
+    double bound = gate_bound(&r->p.gate, reach, e->ledger.layout.fragments[close->fragment].count, 0);
     log_debug("delta of %s, round %llu, fragment %u: norm %.4g, median %.4g, limit %.4g, bound %.4g, cosine %.4f",
               m->name, (unsigned long long)m->work.round + 1, close->fragment, norm, limit.median, limit.limit, bound,
               (double)m->cosine);

@@ -11,6 +11,7 @@
 
 static const double factor_gradient = 16, factor_unknown = 16, factor_delta = 4, factor_most = 3, spread = 8;
 static const double bound_room = 4; /* weight decay, bf16 moments, rounding */
+static const double decay_room = 2; /* parameters that grow on the way */
 static const double opposing = -0.1;
 
 struct gate_sample gate_sample_of(double norm, double reach)
@@ -88,6 +89,7 @@ struct gate_rule gate_rule_of(const struct config *c)
                              .warmup_steps = c->inner.warmup_steps,
                              .gradient = c->train.method == METHOD_DDP,
                              .carries = residual_room(c) > 1,
+                             .decay = c->inner.weight_decay,
                              .by_root = INFINITY,
                              .by_clip = INFINITY};
     rule.factor = rule.gradient ? factor_gradient : factor_delta;
@@ -118,12 +120,12 @@ double gate_reach(const struct gate_rule *rule, double step0, double rate, uint3
     return sum * rule->learning_rate;
 }
 
-double gate_bound(const struct gate_rule *rule, double reach, uint64_t count)
+double gate_bound(const struct gate_rule *rule, double reach, uint64_t count, double theta_norm)
 {
     assert(count > 0);
     double root = reach * rule->by_root * sqrt((double)count), clip = reach * rule->by_clip;
     if (rule->gradient || !(reach > 0)) return INFINITY;
-    return root < clip ? root : clip;
+    return (root < clip ? root : clip) + decay_room * reach * rule->decay * theta_norm;
 }
 
 /* --- directions --------------------------------------------------------------------------------------------------- */

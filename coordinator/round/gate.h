@@ -39,6 +39,7 @@ struct gate_rule {
     bool gradient;  /* deltas are gradients (ddp): the reach is 1 and there is no bound */
     double by_root; /* bound of a delta / (reach * sqrt(count)); infinite: none */
     double by_clip; /* bound of a delta / reach; infinite: none */
+    double decay;   /* inner.weight_decay */
     double factor;  /* the limit is at least this many medians */
     bool carries;   /* workers have residuals: a delta carries the late ones before it */
 };
@@ -74,9 +75,9 @@ double gate_reach(const struct gate_rule *rule, double step0, double rate, uint3
  * - adamw, muon: each step moves a parameter by at most about learning rate * c, in the mean over time,
  *   c = (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) (Cauchy-Schwarz on the two moments; Kingma and Ba, 1412.6980, 2.1).
  * - sgd with inner.grad_clip: each step moves the vector by at most learning rate * clip.
- * Both with room for weight decay, rounding and the residual of a lossy codec. sgd without clipping and ddp have no
- * bound: infinite. */
-double gate_bound(const struct gate_rule *rule, double reach, uint64_t count);
+ * Both with room for usual weight decay, rounding and the residual of a lossy codec. sgd without clipping and ddp have
+ * no bound: infinite. theta_norm: of these parameters, which weight decay shrinks in proportion; 0: leave that out. */
+double gate_bound(const struct gate_rule *rule, double reach, uint64_t count, double theta_norm);
 
 /* The latest cosines of a member's deltas with those of the others. Zeroed: none. */
 struct gate_cosines {

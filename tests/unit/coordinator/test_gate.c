@@ -106,7 +106,7 @@ static void test_reach_sums_warmup_but_no_decay(void **state)
     assert_float_equal(gate_reach(&r, 90, 1, 10), 0.5 * 10, 1e-12);
     const char *ddp[] = {"train.method=ddp", NULL};
     r = rule_of(ddp);
-    assert_true(gate_reach(&r, 0, 1, 1) == 1 && isinf(gate_bound(&r, 1, 100)));
+    assert_true(gate_reach(&r, 0, 1, 1) == 1 && isinf(gate_bound(&r, 1, 100, 0)));
 }
 
 static void test_bound_follows_inner_optimizer(void **state)
@@ -114,20 +114,21 @@ static void test_bound_follows_inner_optimizer(void **state)
     (void)state;
     const char *adamw[] = {"codec.up=fp32", "inner.beta1=0.9", "inner.beta2=0.95", NULL};
     struct gate_rule r = rule_of(adamw);
-    double most = gate_bound(&r, 0.01, 10000) / (0.01 * 100); /* 0.1 / sqrt(0.05 (1 - 0.81 / 0.95)) = 1.165 */
+    double most = gate_bound(&r, 0.01, 10000, 0) / (0.01 * 100); /* 0.1 / sqrt(0.05 (1 - 0.81 / 0.95)) = 1.165 */
     assert_float_equal(most, 4 * 1.165, 0.01);
+    assert_float_equal(gate_bound(&r, 0.01, 10000, 3000) - most, 2 * 0.01 * 0.1 * 3000, 1e-9); /* weight decay 0.1 */
     const char *slow[] = {"codec.up=fp32", "inner.beta1=0.9", "inner.beta2=0.999", NULL};
     r = rule_of(slow);
-    assert_true(gate_bound(&r, 0.01, 10000) > 6 * most * 0.01 * 100 * 0.9);
+    assert_true(gate_bound(&r, 0.01, 10000, 0) > 6 * most * 0.01 * 100 * 0.9);
     const char *lossy[] = {"codec.up=topk:64/4096+sign", NULL};
     r = rule_of(lossy);
-    assert_true(gate_bound(&r, 0.01, 10000) > 2 * most);
+    assert_true(gate_bound(&r, 0.01, 10000, 0) > 2 * most);
     const char *sgd[] = {"inner.optimizer=sgd", "codec.up=fp32", "inner.grad_clip=2", NULL};
     r = rule_of(sgd);
-    assert_float_equal(gate_bound(&r, 0.01, 10000), 4 * 2 * 0.01, 1e-9); /* for any number of parameters */
+    assert_float_equal(gate_bound(&r, 0.01, 10000, 0), 4 * 2 * 0.01, 1e-9); /* for any number of parameters */
     const char *free_sgd[] = {"inner.optimizer=sgd", "inner.grad_clip=0", NULL};
     r = rule_of(free_sgd);
-    assert_true(isinf(gate_bound(&r, 1, 100)));
+    assert_true(isinf(gate_bound(&r, 1, 100, 0)));
 }
 
 static bool opposes(double even, double odd, int n)
