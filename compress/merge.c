@@ -2,10 +2,10 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/median.h"
 #include "common/base/pool.h"
 #include "common/tensor/layout.h"
 #include "compress/codec_simd.h"
@@ -199,12 +199,6 @@ static void measure_job(void *ctx, int thread, int threads)
                       merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Replaces the norms by the factors that scale them down to the median. */
 static void norms_to_factors(struct merge *merge)
 {
@@ -214,8 +208,7 @@ static void norms_to_factors(struct merge *merge)
     for (uint32_t t = 0; t < tensors; t++) {
         double *norm = merge->m->norms + t;
         for (uint32_t i = 0; i < merge->n; i++) sorted[i] = norm[(size_t)i * tensors];
-        qsort(sorted, merge->n, sizeof *sorted, compare_doubles);
-        double median = sorted[(merge->n - 1) / 2];
+        double median = median_of(sorted, merge->n);
         for (uint32_t i = 0; i < merge->n; i++) {
             double *at = &norm[(size_t)i * tensors];
             *at = median > 0 && *at > median ? median / *at : 1;

@@ -5,11 +5,11 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/median.h"
 #include "coordinator/engine/engine_impl.h"
 
 enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
@@ -84,18 +84,6 @@ static bool removed(struct engine *e, enum status status, const struct err *why)
 
 /* --- a jump of the loss ------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, uint32_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return v[(n - 1) / 2];
-}
-
 /* A loss above this has jumped: the median of the latest losses + max(a tenth of it, 8 MAD). Infinite before three
  * evaluations. */
 static double jump_limit(const struct loss_watch *w)
@@ -103,9 +91,9 @@ static double jump_limit(const struct loss_watch *w)
     double v[ENGINE_LOSSES];
     if (w->n < 3) return INFINITY;
     memcpy(v, w->losses, w->n * sizeof *v);
-    double middle = median(v, w->n);
+    double middle = median_of(v, w->n);
     for (uint32_t i = 0; i < w->n; i++) v[i] = fabs(v[i] - middle);
-    return middle + fmax(0.1 * fabs(middle), 8 * median(v, w->n));
+    return middle + fmax(0.1 * fabs(middle), 8 * median_of(v, w->n));
 }
 
 /* The newest checkpoint that is not younger than the last good evaluation; without one, the oldest. */

@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/median.h"
 
 void member_table_init(struct member_table *t, uint32_t n_fragments)
 {
@@ -130,12 +130,6 @@ void member_speed_add(struct member_speed *s, double all_s, uint32_t steps)
     if (s->n < MEMBER_SPEEDS) s->n++;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double member_step_s(const struct member *m)
 {
     const struct member_speed *s = &m->speed;
@@ -147,6 +141,5 @@ double member_step_s(const struct member *m)
         sorted[n++] = s->at[i].step_s;
     }
     if (!n) return 0;
-    qsort(sorted, n, sizeof *sorted, compare_doubles);
-    return sorted[(n - 1) / 2];
+    return median_of(sorted, n);
 }

@@ -2,8 +2,9 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "common/base/median.h"
 
 enum { LINK_ROUNDS = 3 };
 
@@ -17,19 +18,12 @@ static void add(struct pace_ring *r, double value)
     if (r->n < PACE_SAMPLES) r->n++;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const struct pace_ring *r)
 {
     double v[PACE_SAMPLES];
     if (!r->n) return NAN;
     memcpy(v, r->values, r->n * sizeof *v);
-    qsort(v, r->n, sizeof *v, by_value);
-    return v[(r->n - 1) / 2];
+    return median_of(v, r->n);
 }
 
 void pace_rounds(struct pace *p, uint32_t rounds, double s, double tokens)
