@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/mem.h"
 #include "common/base/median.h"
+#include "common/base/mem.h"
 
 void member_table_init(struct member_table *t, uint32_t n_fragments)
 {
@@ -123,23 +123,17 @@ static const double speed_window_s = 10;
 
 void member_speed_add(struct member_speed *s, double all_s, uint32_t steps)
 {
+    double latest[MEMBER_SPEEDS], covered_s = 0;
+    uint32_t n = 0;
     assert(s->next < MEMBER_SPEEDS && s->n <= MEMBER_SPEEDS && all_s >= 0 && steps > 0);
     s->at[s->next].step_s = all_s / steps;
     s->at[s->next].all_s = all_s;
     s->next = (s->next + 1) % MEMBER_SPEEDS;
     if (s->n < MEMBER_SPEEDS) s->n++;
-}
-
-double member_step_s(const struct member *m)
-{
-    const struct member_speed *s = &m->speed;
-    double sorted[MEMBER_SPEEDS], covered_s = 0;
-    uint32_t n = 0;
     while (n < s->n && (n < SPEEDS_LEAST || covered_s < speed_window_s)) {
         uint32_t i = (s->next + MEMBER_SPEEDS - 1 - n) % MEMBER_SPEEDS;
         covered_s += s->at[i].all_s;
-        sorted[n++] = s->at[i].step_s;
+        latest[n++] = s->at[i].step_s;
     }
-    if (!n) return 0;
-    return median_of(sorted, n);
+    s->step_s = median_of(latest, n);
 }

@@ -60,6 +60,7 @@ struct member_speed {
         double step_s, all_s; /* seconds of one inner step, and of all of them */
     } at[MEMBER_SPEEDS];      /* ring */
     uint32_t n, next;
+    double step_s; /* the median of the latest that took 10 s together, at least of three; 0: none */
 };
 
 struct member {
@@ -117,10 +118,8 @@ uint32_t member_free_place(const struct member_table *t);
 struct member *member_by_id(const struct member_table *t, uint32_t id);
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID]);
 uint32_t member_count_active(const struct member_table *t);
-/* Adds an assignment of `steps` inner steps that took all_s seconds. */
+/* Adds an assignment of `steps` inner steps that took all_s seconds, and computes step_s. One assignment with an outage
+ * does not change it, and short ones on a busy machine scatter less together. */
 void member_speed_add(struct member_speed *s, double all_s, uint32_t steps);
-/* Seconds of one inner step: the median of the latest assignments that took 10 s together, at least of three. 0:
- * unknown. One assignment with an outage does not change it, and short ones on a busy machine scatter less together. */
-double member_step_s(const struct member *m);
 
 #endif

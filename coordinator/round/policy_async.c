@@ -1,4 +1,4 @@
-/* The async policy (Liu et al., 2401.09135): no worker waits for another one.
+/* The async policy (Liu et al., 2401.09135): no worker waits for a slow or lost one.
  *
  * - Deltas that arrive within a grace window (outer.grace) are one outer step; without a window each delta is one.
  * - Each member works on its own rounds.
@@ -53,14 +53,15 @@ static struct group group_of(const struct round *r, uint32_t fragment)
     return g;
 }
 
-static double fastest_step_us(const struct round *r)
+/* Of the active members; 0: unknown. */
+static double fastest_step_s(const struct round *r)
 {
-    double least = 0; /* the fastest worker needs the update first */
+    double least = 0;
     for (uint32_t i = 0; i < r->members.n; i++) {
-        double step_s = r->members.members[i]->active ? member_step_s(r->members.members[i]) : 0;
+        double step_s = r->members.members[i]->active ? r->members.members[i]->speed.step_s : 0;
         if (step_s > 0 && (least == 0 || step_s < least)) least = step_s;
     }
-    return 1e6 * least;
+    return least;
 }
 
 /* outer.grace: auto. When the member's part is expected; its transfer takes as long as the first one of the group. */
@@ -70,7 +71,7 @@ static double expected_us(const struct round *r, const struct group *g, const st
     double transfer = (double)(g->from_us - g->by->offered_us);
     if (m->assigned_us == MEMBER_ASSIGNED_EARLIER || !m->assigned_us) return unknown;
     if (m->offered_us) return (double)m->offered_us + transfer;
-    if (!(member_step_s(m) > 0)) return unknown;
+    if (!(m->speed.step_s > 0)) return unknown;
     return round_offers_us(r, m, round_begins_us(r, m, 0), m->work.steps) + transfer;
 }
 
@@ -78,7 +79,7 @@ static double expected_us(const struct round *r, const struct group *g, const st
  * - soon: within a quarter of the usual time from assignment to delivery, or, with overlap, within half of the time
  *   before the fastest worker needs the update; the other half is left for transfers (Decoupled DiLoCo, 2604.21428,
  *   waits within the same slack);
- * - and a tenth of the usual time longer, because arrivals scatter. */
+ * - and a tenth of the usual time longer, because arrivals scatter, but in all no longer than that quarter or half. */
 static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t fragment)
 {
     double from = (double)g->from_us, at = from;
@@ -88,7 +89,7 @@ static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t
     struct deadline_limit usual =
         deadline_of(&r->durations, 0, 0, UINT64_MAX / 2, known ? g->from_us - g->by->assigned_us : 0);
     double scatter = scatter_share * (double)usual.limit_us, soon = soon_share * (double)usual.limit_us;
-    double slack = slack_share * r->p.overlap * fastest_step_us(r);
+    double slack = slack_share * r->p.overlap * 1e6 * fastest_step_s(r);
     if (slack > soon) soon = slack;
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
@@ -147,10 +148,11 @@ static uint32_t meet_others(const struct round *r, const struct member *m, uint6
                             uint32_t least)
 {
     double start = round_begins_us(r, m, now_us), alone = round_offers_us(r, m, start, steps) - start, meet = 0;
+    if (!r->p.grace_us) return steps; /* each delta is an outer step anyway */
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *other = r->members.members[i];
         bool known = other != m && other->active && other->work.open && other->assigned_us &&
-                     other->assigned_us != MEMBER_ASSIGNED_EARLIER && member_step_s(other) > 0;
+                     other->assigned_us != MEMBER_ASSIGNED_EARLIER && other->speed.step_s > 0;
         if (!known) continue;
         double end = round_offers_us(r, other, round_begins_us(r, other, now_us), other->work.steps);
         double share = (end - start) / alone;
@@ -170,14 +172,9 @@ static uint32_t meet_others(const struct round *r, const struct member *m, uint6
  * - Members within 10 % of the fastest count as equal, because measured times scatter. */
 static uint32_t steps_for(const struct round *r, const struct member *m, uint64_t now_us)
 {
-    double own = member_step_s(m), fastest = own;
+    double own = m->speed.step_s;
     if (!r->p.dynamic || !(own > 0)) return r->p.sync_every;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *other = r->members.members[i];
-        double step_s = other->active ? member_step_s(other) : 0;
-        if (step_s > 0 && step_s < fastest) fastest = step_s;
-    }
-    double steps = (double)r->p.sync_every * (fastest / own);
+    double steps = (double)r->p.sync_every * (fastest_step_s(r) / own);
     if (steps >= (1 - equal) * r->p.sync_every) steps = r->p.sync_every;
     uint32_t least = r->p.sync_every < STEPS_MIN ? r->p.sync_every : STEPS_MIN;
     return meet_others(r, m, now_us, steps < least ? least : (uint32_t)steps, least);

@@ -476,15 +476,20 @@ uint64_t round_done(const struct round *r)
     return r->policy->done(r);
 }
 
+static struct sync_rounds rounds_of(const struct round *r)
+{
+    return (struct sync_rounds){r->p.sync_every, r->p.max_steps, r->p.start_step};
+}
+
 uint64_t round_total(const struct round *r)
 {
-    struct sync_rounds rounds = {r->p.sync_every, r->p.max_steps, r->p.start_step};
+    struct sync_rounds rounds = rounds_of(r);
     return sync_rounds_count(&rounds);
 }
 
 struct sync_round round_span(const struct round *r, uint64_t round)
 {
-    struct sync_rounds rounds = {r->p.sync_every, r->p.max_steps, r->p.start_step};
+    struct sync_rounds rounds = rounds_of(r);
     return sync_round_at(&rounds, round);
 }
 

@@ -50,7 +50,7 @@ enum { ROUND_STALENESS = 8 };
 struct round_tally {
     uint64_t tokens, compute_us, loss_tokens; /* loss_tokens: of the deltas whose loss is known */
     double loss_sum;
-    uint32_t merged;                  /* assignments whose last part was merged */
+    uint32_t merged;                 /* assignments whose last part was merged */
     uint64_t stale[ROUND_STALENESS]; /* assignments by the staleness of their first merged part; the last: or more */
 };
 

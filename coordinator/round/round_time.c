@@ -95,7 +95,7 @@ void round_note_offer(struct round *r, const struct member *m, uint64_t now_us)
 
 double round_begins_us(const struct round *r, const struct member *m, uint64_t now_us)
 {
-    double step_us = 1e6 * member_step_s(m), at = m->work.open ? (double)m->assigned_us : (double)now_us;
+    double step_us = 1e6 * m->speed.step_s, at = m->work.open ? (double)m->assigned_us : (double)now_us;
     uint64_t offered = m->work.open ? m->before_us : m->offered_us;
     uint32_t tail = m->work.open ? m->before_tail : m->offered_tail;
     double free = (double)offered + tail * step_us;
@@ -105,7 +105,7 @@ double round_begins_us(const struct round *r, const struct member *m, uint64_t n
 
 double round_offers_us(const struct round *r, const struct member *m, double begins_us, uint32_t steps)
 {
-    return begins_us + 1e6 * member_step_s(m) * (steps - tail_steps(r, steps));
+    return begins_us + 1e6 * m->speed.step_s * (steps - tail_steps(r, steps));
 }
 
 /* Measures the member's speed.

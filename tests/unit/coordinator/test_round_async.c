@@ -156,14 +156,14 @@ static void test_speed_is_measured(void **state)
         assert_int_equal(work(&r, 1000000, 0, 2000000), 20);
         assert_int_equal(work(&r, 1000000, 1, 4000000), i ? 10 : 20); /* 0.2 s a step, then 0.4 s */
     }
-    assert_true(member_step_s(r.members.members[0]) == 0.1);
-    assert_true(member_step_s(r.members.members[2]) == 0);
+    assert_true(r.members.members[0]->speed.step_s == 0.1);
+    assert_true(r.members.members[2]->speed.step_s == 0);
     round_rig_ready(&r, 2, 2);
     round_rig_begin(&r, 9000000, 1);
     round_note_offer(&r, r.members.members[2], 9000000); /* at once, and no delta follows */
     assert_int_equal(work(&r, 9000000, 0, 2000000), 20);
     assert_int_equal(round_fold_leave(&r, 2), STATUS_OK);
-    assert_true(member_step_s(r.members.members[2]) == 0);
+    assert_true(r.members.members[2]->speed.step_s == 0);
     round_rig_close(&r);
 }
 
@@ -263,16 +263,23 @@ static void test_window_is_measured(void **state)
     }
 }
 
-/* A member takes fewer steps, at least half, to deliver together with others. A tenth is no reason. */
+/* A member takes fewer steps, at least half, to deliver together with others. A tenth is no reason, and
+ * without a window there is none. */
 static void test_members_meet(void **state)
 {
     (void)state;
     static const struct {
         uint64_t later_us; /* of its assignment than that of the other; a step takes 0.5 s */
         uint32_t steps;
-    } cases[] = {{500000, 20}, {2000000, 16}, {5000000, 10}, {5600000, 20}};
+        const char *grace;
+    } cases[] = {{500000, 20, "outer.grace=auto"},
+                 {2000000, 16, "outer.grace=auto"},
+                 {5000000, 10, "outer.grace=auto"},
+                 {5600000, 20, "outer.grace=auto"},
+                 {2000000, 20, "outer.grace=0"}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const char *settings[] = {"train.method=async", "train.sync_every=20", "train.max_steps=1000", NULL};
+        const char *settings[] = {"train.method=async", "train.sync_every=20", "train.max_steps=1000", cases[c].grace,
+                                  NULL};
         struct round r;
         round_rig_open(&r, settings, 1);
         for (uint32_t i = 0; i < 2; i++) member_speed_add(&r.members.members[i]->speed, 10, 20);
