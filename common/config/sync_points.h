@@ -11,7 +11,7 @@
  *
  * - A round of `steps` inner steps has one sync point and one apply point per fragment; applied - sent = tau.
  * - tau is train.overlap, scaled if a worker takes another number of steps than train.sync_every. Without a barrier a
- *   shorter round keeps tau if that is at most half of its steps. So workers that deliver together also finish together.
+ *   shorter round keeps tau if that is at most half of its steps. Workers that deliver together then finish together.
  * - Without train.stagger all fragments are sent at steps - tau. With it, fragment f of F is sent at
  *   ceil((f + 1) (steps - tau) / F), so that the uploads are spread over the round (Streaming DiLoCo, 2501.18512).
  * - The delta of a round therefore contains the last steps of the round before it, which were trained after its sync
