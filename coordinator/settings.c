@@ -9,6 +9,7 @@
 #include "common/config/config_resolve.h"
 #include "common/config/gpu_share.h"
 #include "common/config/schedule.h"
+#include "common/config/sync_points.h"
 #include "common/os/fileio.h"
 #include "compress/codec.h"
 #include "wire/endpoint.h"
@@ -129,7 +130,7 @@ static bool has_local_steps(const struct config *c)
 
 static bool overlaps(const struct config *c)
 {
-    return has_local_steps(c) && (c->train.overlap || c->train.stagger == CHOICE_ON);
+    return has_local_steps(c) && sync_overlaps(c);
 }
 
 /* Without overlap replace names what happens, but only with local steps. */

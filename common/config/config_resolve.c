@@ -69,13 +69,12 @@ static enum status resolve_overlap(const struct config_resolve *r)
     bool ddp = c->train.method == METHOD_DDP;
     TRY(config_derive_u32(r, AT(train.overlap), method->overlap));
     TRY(config_derive(r, AT(train.stagger), method->stagger));
-    TRY(config_derive(r, AT(train.apply),
-                      c->train.overlap || c->train.stagger == CHOICE_ON ? method->apply : "replace"));
+    TRY(config_derive(r, AT(train.apply), sync_overlaps(c) ? method->apply : "replace"));
     if (!apply_rule_parse(c->train.apply, &rule, &alpha))
         return config_refuse(r, KEYS(AT(train.apply)),
                              "\"%s\" is not valid; allowed: replace, correct, or mix:ALPHA with ALPHA from 0 to 1",
                              c->train.apply);
-    if (ddp && (c->train.overlap || c->train.stagger == CHOICE_ON))
+    if (ddp && sync_overlaps(c))
         return config_refuse(r, KEYS(c->train.overlap ? AT(train.overlap) : AT(train.stagger), AT(train.method)),
                              "does not go with train.method ddp, whose next step needs the update of this one; "
                              "allowed: local-sgd, diloco, streaming, async");
@@ -291,7 +290,7 @@ static enum status check_up_allowed(const struct config_resolve *r)
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it. */
 static enum status resolve_merge(const struct config_resolve *r)
 {
-    bool sparse = codec_spec_sparse(r->config->codec.up) && !config_up_mixed(r->config);
+    bool sparse = codec_spec_sparse(config_merge_spec(r->config));
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* equal rules for dense deltas */
 }
 
@@ -305,7 +304,7 @@ static enum status check_rda(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(merge.rule), AT(train.method)),
                              "rda does not go with train.method ddp, whose gradient is a sum over tokens; "
                              "allowed: mean");
-    if (codec_spec_sparse(c->codec.up))
+    if (codec_spec_sparse(config_merge_spec(c)))
         return config_refuse(r, KEYS(AT(merge.rule), AT(codec.up)),
                              "rda needs a dense codec.up, not %.60s; allowed: contributors, mean", c->codec.up);
     if (down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO)

@@ -41,6 +41,11 @@ bool apply_rule_parse(const char *text, enum apply_rule *rule, double *alpha)
     return text[4] && !*end && *alpha >= 0 && *alpha <= 1;
 }
 
+bool sync_overlaps(const struct config *config)
+{
+    return config->train.overlap || config->train.stagger == CHOICE_ON;
+}
+
 uint32_t sync_overlap_of(uint32_t overlap, uint32_t sync_every, uint32_t steps, bool barrier)
 {
     assert(overlap <= sync_every && sync_every > 0);

@@ -53,6 +53,8 @@ uint64_t sync_rounds_count(const struct sync_rounds *r);
 
 /* Parses train.apply. False: none of replace, correct, mix:ALPHA with 0 <= ALPHA <= 1. */
 bool apply_rule_parse(const char *text, enum apply_rule *rule, double *alpha);
+/* Training goes on between a fragment's sync point and the end of the round: train.overlap or train.stagger. */
+bool sync_overlaps(const struct config *config);
 /* tau of a round of `steps` inner steps. */
 uint32_t sync_overlap_of(uint32_t overlap, uint32_t sync_every, uint32_t steps, bool barrier);
 /* The points of `fragment` of n_fragments in a round of `steps` steps; whole: a round without overlap. */

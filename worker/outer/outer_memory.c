@@ -4,6 +4,7 @@
 
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
+#include "common/config/sync_points.h"
 #include "compress/codec.h"
 #include "compress/relay.h"
 #include "wire/msg.h"
@@ -71,7 +72,7 @@ enum status outer_memory_bytes(struct replica_outer *out, const struct config *c
 {
     uint64_t theta = layout->n_params * sizeof(float), largest = 0;
     bool feedback = config_error_feedback(config, config->codec.up);
-    bool overlaps = config->train.overlap || config->train.stagger == CHOICE_ON;
+    bool overlaps = sync_overlaps(config);
     bool lossless = codec_spec_lossless(config->codec.up) && !config_up_mixed(config);
     bool device = config->train.method != METHOD_DDP && !lossless && !overlaps;
     bool based = config->train.method == METHOD_ASYNC || (overlaps && !strcmp(config->train.apply, "correct"));

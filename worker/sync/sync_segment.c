@@ -8,7 +8,7 @@
 void sync_set_schedule(struct sync *s, const struct config *config)
 {
     s->config = config;
-    s->overlaps = config->train.overlap || config->train.stagger == CHOICE_ON;
+    s->overlaps = sync_overlaps(config);
 }
 
 static void start_round(struct sync *s, const struct msg_assign *task, uint32_t step)

@@ -89,6 +89,8 @@ static void test_rda_needs_dense_deltas_at_the_coordinator(void **state)
     assert_int_equal(RESOLVE("merge.rule=rda", "train.method=local-sgd", "codec.up=topk:64/4096", "codec.down=union"),
                      STATUS_INVALID);
     assert_message("merge.rule: rda needs a dense codec.up");
+    /* Workers' own codecs: the coordinator merges fp32. */
+    assert_int_equal(RESOLVE("merge.rule=rda", "codec.up=topk:64/4096", "codec.up_allowed=int8:256"), STATUS_OK);
 }
 
 static void test_outer_schedule_without_effect_is_refused(void **state)
