@@ -11,10 +11,10 @@
 #include "common/config/config_keys.h"
 #include "common/config/config_resolve.h"
 #include "common/config/options.h"
-#include "common/config/step_split.h"
 #include "common/os/fileio.h"
 #include "common/os/std_streams.h"
 #include "worker/session/worker_dir.h"
+#include "worker/step_split.h"
 #include "worker/train.h"
 #include "worker/train_data.h"
 

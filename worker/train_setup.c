@@ -9,10 +9,10 @@
 #include "common/base/pool.h"
 #include "common/config/codec_choice.h"
 #include "common/config/config_resolve.h"
-#include "common/config/step_split.h"
 #include "gpu/plugin.h"
 #include "worker/outer/outer_memory.h"
 #include "worker/replica/memory_plan.h"
+#include "worker/step_split.h"
 #include "worker/train_data.h"
 #include "worker/train_impl.h"
 

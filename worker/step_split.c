@@ -1,4 +1,4 @@
-#include "common/config/step_split.h"
+#include "worker/step_split.h"
 
 #include <inttypes.h>
 

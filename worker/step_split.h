@@ -1,8 +1,8 @@
 /* A worker's own split of an inner step into micro-steps. The run fixes the samples of a step, train.batch_size x
  * train.grad_accum; a worker may split them otherwise to use less memory. Gradients are sums over the tokens of a step,
  * so another split changes results by rounding only. */
-#ifndef COMMON_STEP_SPLIT_H
-#define COMMON_STEP_SPLIT_H
+#ifndef WORKER_STEP_SPLIT_H
+#define WORKER_STEP_SPLIT_H
 
 #include <stdbool.h>
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/config/config_resolve.h"
-#include "common/config/step_split.h"
+#include "worker/step_split.h"
 
 static struct config config, own;
 static struct config_sources sources, own_sources;
