@@ -1,0 +1,129 @@
+/* Links as text: each word, the canonical text, lists for workers, and one clear line for each kind of mistake. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/config/link_spec.h"
+
+static struct link_spec spec;
+static struct err err;
+static char text[LINK_SPEC_MAX];
+
+static void assert_prints(const char *given, const char *canonical)
+{
+    assert_int_equal(link_spec_parse(&spec, given, &err), STATUS_OK);
+    assert_string_equal(link_spec_print(&spec, text), canonical);
+    char again[LINK_SPEC_MAX];
+    assert_int_equal(link_spec_parse(&spec, text, &err), STATUS_OK);
+    assert_string_equal(link_spec_print(&spec, again), canonical);
+}
+
+static void assert_refused(const char *given, const char *part)
+{
+    assert_int_equal(link_spec_parse(&spec, given, &err), STATUS_INVALID);
+    if (!strstr(err.msg, part)) fail_msg("%s: %s", given, err.msg);
+    assert_null(strchr(err.msg, '\n'));
+}
+
+static void test_each_word_sets_its_value(void **state)
+{
+    (void)state;
+    assert_int_equal(link_spec_parse(&spec, "up=20mbit, down=0.1gbit,rtt=50ms,jitter=5ms,outage=60s+10s", &err),
+                     STATUS_OK);
+    assert_true(spec.up_mbit == 20 && spec.down_mbit == 100);
+    assert_true(spec.delay_ms == 25 && spec.jitter_ms == 5);
+    assert_int_equal(spec.n_outages, 1);
+    assert_true(spec.outages[0].start_s == 60 && spec.outages[0].seconds == 10);
+    assert_false(link_spec_is_none(&spec));
+    assert_int_equal(link_spec_parse(&spec, "100mbit", &err), STATUS_OK);
+    assert_true(spec.up_mbit == 100 && spec.down_mbit == 100 && spec.delay_ms == 0);
+    assert_int_equal(link_spec_parse(&spec, " none ", &err), STATUS_OK);
+    assert_true(link_spec_is_none(&spec));
+}
+
+static void test_canonical_text(void **state)
+{
+    (void)state;
+    assert_prints("none", "none");
+    assert_prints("rtt=0ms", "none");
+    assert_prints("rtt=50ms,100mbit", "100mbit,rtt=50ms");
+    assert_prints("up=512kbit,down=1gbit", "up=0.512mbit,down=1000mbit");
+    assert_prints("down=3.3mbit", "down=3.3mbit");
+    assert_prints("jitter=0.1s,rtt=1.5s", "rtt=1500ms,jitter=100ms");
+    assert_prints("outage=60s+500ms,outage=1s+2s", "outage=1s+2s,outage=60s+0.5s");
+}
+
+static void test_longest_text_fits(void **state)
+{
+    (void)state;
+    size_t n = (size_t)snprintf(text, sizeof text, "up=123.456789012mbit,down=999999.999999999mbit,rtt=99999999.99s");
+    assert_refused(text, "rtt=99999999.99s");
+    n = (size_t)snprintf(text, sizeof text,
+                         "up=123.456789mbit,down=999999.999999mbit,rtt=999999.999s,jitter=1.123456s");
+    for (int i = 0; i < LINK_OUTAGES_MAX; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, ",outage=%d.123456789s+100.123456789s", 500000 + 1000 * i);
+    char given[LINK_SPEC_MAX];
+    memcpy(given, text, sizeof given);
+    assert_int_equal(link_spec_parse(&spec, given, &err), STATUS_OK);
+    assert_non_null(strstr(link_spec_print(&spec, text), "outage=515000.123456789s+100.123456789s"));
+    n = strlen(given);
+    snprintf(given + n, sizeof given - n, ",outage=1s+1s");
+    assert_refused(given, "one outage too many");
+}
+
+static void test_mistakes_are_named(void **state)
+{
+    (void)state;
+    assert_refused("", "empty word");
+    assert_refused("100mbit,", "empty word");
+    assert_refused("100", "\"100\" of the link is no rate");
+    assert_refused("100mbps", "kbit, mbit or gbit");
+    assert_refused("0mbit", "out of range");
+    assert_refused("2000000gbit", "out of range");
+    assert_refused("1.2.3mbit", "is no rate");
+    assert_refused("-5mbit", "is unknown");
+    assert_refused("nanmbit", "is unknown");
+    assert_refused("up=-5mbit", "is no rate");
+    assert_refused("up=1mbit,2mbit", "another word has set");
+    assert_refused("rtt=5", "is no time");
+    assert_refused("rtt=5ms,rtt=6ms", "comes twice");
+    assert_refused("loss=1%", "\"loss=1%\" of the link is unknown");
+    assert_refused("none,rtt=5ms", "\"none\" of the link is unknown");
+    assert_refused("outage=60s", "is no outage");
+    assert_refused("outage=60s+0s", "is no outage");
+    assert_refused("outage=60+10", "is no outage");
+    assert_refused("outage=60s+10s,outage=65s+1s", "overlaps");
+    assert_refused("outage=65s+1s,outage=60s+10s", "overlaps");
+    assert_refused("1mbit;2mbit", "\"1mbit;2mbit\"");
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    struct link_spec specs[3];
+    assert_int_equal(link_specs_parse(specs, 3, "10mbit", &err), STATUS_OK);
+    for (int i = 0; i < 3; i++) assert_true(specs[i].up_mbit == 10);
+    assert_int_equal(link_specs_parse(specs, 3, "10mbit; none ;rtt=5ms,up=1mbit", &err), STATUS_OK);
+    assert_true(specs[0].up_mbit == 10 && link_spec_is_none(&specs[1]) && specs[2].up_mbit == 1);
+    assert_int_equal(link_specs_parse(specs, 3, "10mbit;none", &err), STATUS_INVALID);
+    assert_string_equal(err.msg, "2 links for 3 workers: give one link for all, or one each, joined by ;");
+    assert_int_equal(link_specs_parse(specs, 2, "10mbit;", &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "empty word"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_word_sets_its_value),
+        cmocka_unit_test(test_canonical_text),
+        cmocka_unit_test(test_longest_text_fits),
+        cmocka_unit_test(test_mistakes_are_named),
+        cmocka_unit_test(test_lists),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
