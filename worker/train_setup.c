@@ -10,8 +10,8 @@
 #include "common/config/codec_choice.h"
 #include "common/config/config_resolve.h"
 #include "gpu/plugin.h"
-#include "worker/outer/outer_memory.h"
 #include "worker/replica/memory_plan.h"
+#include "worker/replica_setup.h"
 #include "worker/step_split.h"
 #include "worker/train_data.h"
 #include "worker/train_impl.h"
@@ -145,40 +145,16 @@ static enum status make_pool(struct trainer *t, struct err *err)
 static enum status make_model(struct trainer *t, struct err *err)
 {
     const struct config *c = &t->config;
-    const struct model_family *family = model_family_find(c->model.family);
-    if (config_is_external(c))
-        return err_set(err, STATUS_UNSUPPORTED,
-                       "the run has model.family external: its workers are programs that use libatoll or the Python "
-                       "package, not atoll-worker");
-    if (!family) return err_set(err, STATUS_UNSUPPORTED, "unknown model.family %s", c->model.family);
-    struct model_config model = model_config_of(c);
-    TRY(family->layout(&model, &t->layout, err));
-    TRY(model_split_fragments(c, &t->layout, err));
-    if (family->config_json(&model, t->model_text, sizeof t->model_text) != STATUS_OK)
+    const struct model_family *family;
+    struct replica_config replica;
+    TRY(replica_layout_of(c, &t->layout, &family, err));
+    TRY(replica_config_of(c, family, &t->layout, t->share.workers, &replica, err));
+    if (family->config_json(&replica.model, t->model_text, sizeof t->model_text) != STATUS_OK)
         return err_set(err, STATUS_LIMIT, "config.json of the model is too long");
     TRY(make_pool(t, err));
-    struct replica_config replica = {
-        .family = family,
-        .model = model,
-        .device = c->train.devices,
-        .on_cpu = "train.devices=cpu",
-        .bf16 = c->train.precision == PRECISION_BF16,
-        .ranks = c->train.ranks,
-        .threads = c->train.threads,
-        .batch_size = c->train.batch_size,
-        .grad_accum = c->train.grad_accum,
-        .seed = c->run.seed,
-        .gradients = c->train.method == METHOD_DDP,
-        .recompute = c->train.recompute,
-        .sharers = t->share.sharers,
-        .end = t->options->end,
-        .opt = inner_opt_config_of(c),
-        .pool = t->pool,
-    };
-    if (c->train.method == METHOD_DDP)
-        replica.opt.kind = OPTIMIZER_SGD;             /* the coordinator runs the optimizer: no moments here */
-    replica.opt.unread = !c->checkpoint.worker_every; /* only saves read the moments */
-    TRY(outer_memory_bytes(&replica.outer, c, &t->layout, t->share.workers, err));
+    replica.sharers = t->share.sharers;
+    replica.end = t->options->end;
+    replica.pool = t->pool;
     TRY(replica_create(&t->replica, &replica, &t->layout, &t->train, err));
     t->counters = mem_alloc(replica_step_samples(t->replica), sizeof *t->counters);
     if (!t->counters) return err_set(err, STATUS_NOMEM, "no memory for %u samples", replica_step_samples(t->replica));
