@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/plan/event_queue.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "tests/lib/sim/sim_events.h"
 #include "tests/lib/sim/sim_packets.h"
 
 enum { LANES = 2, QUEUE_MESSAGES = 1000, RECONNECT_US = 200 * 1000 };
@@ -35,7 +35,7 @@ struct node {
 
 struct sim_net {
     uint64_t seed, drawn, last_peer;
-    struct sim_events events;
+    struct event_queue events;
     int n_clients;
     struct node nodes[SIM_NET_CLIENTS_MAX + 1]; /* the listener is the last one */
     struct connection connections[SIM_NET_CLIENTS_MAX][LANES];
@@ -65,14 +65,14 @@ double sim_net_chance(struct sim_net *net)
     return rng_uniform(net->seed, RNG_TEST, net->drawn++);
 }
 
-void sim_net_at(struct sim_net *net, uint64_t at_us, sim_events_fn fn, void *ctx, uint64_t arg)
+void sim_net_at(struct sim_net *net, uint64_t at_us, event_fn fn, void *ctx, uint64_t arg)
 {
-    sim_events_at(&net->events, at_us, fn, ctx, arg);
+    event_queue_at(&net->events, at_us, fn, ctx, arg);
 }
 
 bool sim_net_step(struct sim_net *net, uint64_t until_us)
 {
-    return sim_events_step(&net->events, until_us);
+    return event_queue_step(&net->events, until_us);
 }
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
@@ -324,7 +324,7 @@ void sim_net_destroy(struct sim_net *net)
     for (int i = 0; i < SIM_NET_CLIENTS_MAX; i++)
         for (int j = 0; j < 2 * LANES; j++) sim_packets_clear(&net->connections[i][j / 2].pipe[j % 2].packets);
     sim_packets_clear(&net->orphans);
-    sim_events_finish(&net->events);
+    event_queue_finish(&net->events);
     mem_free(net);
 }
 

@@ -1,6 +1,6 @@
 /* A network and a clock in virtual time, for whole clusters in one thread.
  *
- * One queue of events (tests/lib/sim/sim_events.h) drives the network; sim_net_step runs the earliest event.
+ * One queue of events (cli/plan/event_queue.h) drives the network; sim_net_step runs the earliest event.
  * The network is a star: one listener and up to SIM_NET_CLIENTS_MAX diallers.
  * - Each node is a struct transport (wire/transport.h) whose recv never waits.
  * - Every dialler has two connections, one per lane, and its own link with latency, jitter, rate, loss, duplication
@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/plan/event_queue.h"
 #include "common/base/status.h"
-#include "tests/lib/sim/sim_events.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -47,7 +47,7 @@ void sim_net_hooks(struct sim_net *net, sim_net_ready_fn ready, sim_net_tap_fn t
 
 uint64_t sim_net_now(const struct sim_net *net);
 /* Run fn(ctx, arg) at `at_us`, or now if that has passed. Events of equal time run in the order of their scheduling. */
-void sim_net_at(struct sim_net *net, uint64_t at_us, sim_events_fn fn, void *ctx, uint64_t arg);
+void sim_net_at(struct sim_net *net, uint64_t at_us, event_fn fn, void *ctx, uint64_t arg);
 /* Run the next event. False if there is none until `until_us`; the clock then stands at until_us. */
 bool sim_net_step(struct sim_net *net, uint64_t until_us);
 

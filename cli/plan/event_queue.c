@@ -1,27 +1,27 @@
-#include "tests/lib/sim/sim_events.h"
+#include "cli/plan/event_queue.h"
 
 #include <assert.h>
 
 #include "common/base/mem.h"
 
-struct sim_event {
+struct scheduled {
     uint64_t at_us, seq, arg;
-    sim_events_fn fn;
+    event_fn fn;
     void *ctx;
 };
 
-void sim_events_finish(struct sim_events *events)
+void event_queue_finish(struct event_queue *events)
 {
     mem_free(events->heap);
-    *events = (struct sim_events){0};
+    *events = (struct event_queue){0};
 }
 
-static bool before(const struct sim_event *a, const struct sim_event *b)
+static bool before(const struct scheduled *a, const struct scheduled *b)
 {
     return a->at_us != b->at_us ? a->at_us < b->at_us : a->seq < b->seq;
 }
 
-void sim_events_at(struct sim_events *events, uint64_t at_us, sim_events_fn fn, void *ctx, uint64_t arg)
+void event_queue_at(struct event_queue *events, uint64_t at_us, event_fn fn, void *ctx, uint64_t arg)
 {
     if (events->n == events->cap) {
         size_t cap = events->cap ? 2 * events->cap : 256;
@@ -29,16 +29,16 @@ void sim_events_at(struct sim_events *events, uint64_t at_us, sim_events_fn fn, 
         assert(events->heap);
         events->cap = cap;
     }
-    struct sim_event e = {at_us > events->now_us ? at_us : events->now_us, events->seq++, arg, fn, ctx};
-    struct sim_event *heap = events->heap;
+    struct scheduled e = {at_us > events->now_us ? at_us : events->now_us, events->seq++, arg, fn, ctx};
+    struct scheduled *heap = events->heap;
     size_t i = events->n++;
     for (; i > 0 && before(&e, &heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
     heap[i] = e;
 }
 
-static struct sim_event take(struct sim_events *events)
+static struct scheduled take(struct event_queue *events)
 {
-    struct sim_event *heap = events->heap, first = heap[0], last = heap[--events->n];
+    struct scheduled *heap = events->heap, first = heap[0], last = heap[--events->n];
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
@@ -52,13 +52,13 @@ static struct sim_event take(struct sim_events *events)
     return first;
 }
 
-bool sim_events_step(struct sim_events *events, uint64_t until_us)
+bool event_queue_step(struct event_queue *events, uint64_t until_us)
 {
     if (events->n == 0 || events->heap[0].at_us > until_us) {
         if (events->now_us < until_us) events->now_us = until_us;
         return false;
     }
-    struct sim_event e = take(events);
+    struct scheduled e = take(events);
     events->now_us = e.at_us;
     e.fn(e.ctx, e.arg);
     return true;
