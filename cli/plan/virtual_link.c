@@ -1,0 +1,155 @@
+#include "cli/plan/virtual_link.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+
+/* As in cli/link/relay.c. */
+enum { LINK_QUEUE_US = 100 * 1000, PIECE_MAX = 65536, PIECE_MIN = 1448, PIECE_US = 5000 };
+
+void virtual_queue_put(struct virtual_queue *q, struct virtual_message *m)
+{
+    m->next = NULL;
+    *(q->last ? &q->last->next : &q->first) = m;
+    q->last = m;
+}
+
+struct virtual_message *virtual_queue_take(struct virtual_queue *q)
+{
+    struct virtual_message *m = q->first;
+    if (!m) return NULL;
+    q->first = m->next;
+    if (!q->first) q->last = NULL;
+    return m;
+}
+
+void virtual_queue_clear(struct virtual_queue *q)
+{
+    for (struct virtual_message *m; (m = virtual_queue_take(q));) mem_free(m);
+}
+
+struct virtual_message *virtual_message(struct msg *m)
+{
+    static const uint8_t none;
+    if (m->type == MSG_CHUNK) m->chunk.data = &none; /* msg_encoded_size does not read it */
+    struct virtual_message *v = mem_alloc(1, sizeof *v);
+    if (!v) return NULL;
+    v->size = v->left = msg_encoded_size(m);
+    v->type = m->type;
+    switch (m->type) {
+    case MSG_ASSIGN: v->assign = m->assign; break;
+    case MSG_OFFER: v->offer = m->offer; break;
+    case MSG_CREDIT: v->credit = m->credit; break;
+    case MSG_REJECT: v->reject = m->reject; break;
+    case MSG_GET: v->get = m->get; break;
+    case MSG_CHUNK: v->chunk = m->chunk; break;
+    case MSG_HEARTBEAT: v->heartbeat.state = m->heartbeat.state; break;
+    default: break; /* its size is all that matters */
+    }
+    assert(v->size);
+    return v;
+}
+
+void virtual_line_init(struct virtual_line *line, struct event_queue *clock, const struct link_spec *spec, bool down)
+{
+    *line = (struct virtual_line){.clock = clock, .spec = spec, .down = down};
+}
+
+void virtual_line_finish(struct virtual_line *line)
+{
+    virtual_queue_clear(&line->later);
+    virtual_queue_clear(&line->lanes[WIRE_CONTROL]);
+    virtual_queue_clear(&line->lanes[WIRE_BULK]);
+    virtual_queue_clear(&line->flight);
+}
+
+/* The end of the outage at this time; `now_us`: there is none. */
+static uint64_t outage_end_us(const struct link_spec *spec, uint64_t now_us)
+{
+    for (size_t i = 0; i < spec->n_outages; i++) {
+        double from = spec->outages[i].start_s * 1e6, to = from + spec->outages[i].seconds * 1e6;
+        if ((double)now_us >= from && (double)now_us < to) return (uint64_t)to + 1;
+    }
+    return now_us;
+}
+
+/* Bytes per microsecond; 0: unlimited. */
+static double rate_of(const struct virtual_line *line)
+{
+    return (line->down ? line->spec->down_mbit : line->spec->up_mbit) / 8;
+}
+
+static void line_deliver(void *ctx, uint64_t arg)
+{
+    struct virtual_line *line = ctx;
+    (void)arg;
+    uint64_t now = line->clock->now_us, end = outage_end_us(line->spec, now);
+    if (end > now) {
+        event_queue_at(line->clock, end, line_deliver, line, 0);
+        return;
+    }
+    while (line->flight.first && line->flight.first->at_us <= now)
+        line->arrive(line->ctx, virtual_queue_take(&line->flight));
+}
+
+/* Moves one piece of the next lane to the line; false: nothing waits. */
+static bool take_piece(struct virtual_line *line)
+{
+    double rate = rate_of(line), now = (double)line->clock->now_us;
+    if (!line->lanes[line->turn].first) line->turn = !line->turn;
+    struct virtual_queue *lane = &line->lanes[line->turn];
+    struct virtual_message *m = lane->first;
+    if (!m) return false;
+    double fair = rate > 0 ? rate * PIECE_US : PIECE_MAX;
+    size_t piece = fair > PIECE_MAX ? PIECE_MAX : fair < PIECE_MIN ? PIECE_MIN : (size_t)fair;
+    if (piece > m->left) piece = m->left;
+    m->left -= piece;
+    line->bytes += piece;
+    line->free_us = (line->free_us > now ? line->free_us : now) + (rate > 0 ? (double)piece / rate : 0);
+    line->turn = !line->turn;
+    if (m->left) return true;
+    (void)virtual_queue_take(lane);
+    m->at_us = (uint64_t)(line->free_us + 1000 * (line->spec->delay_ms + line->spec->jitter_ms / 2));
+    virtual_queue_put(&line->flight, m);
+    event_queue_at(line->clock, m->at_us, line_deliver, line, 0);
+    return true;
+}
+
+static void line_run(void *ctx, uint64_t at_us)
+{
+    struct virtual_line *line = ctx;
+    if (at_us != line->wake_us) return;
+    line->wake_us = 0;
+    for (;;) {
+        uint64_t now = line->clock->now_us, again = outage_end_us(line->spec, now);
+        double room = line->free_us - LINK_QUEUE_US; /* from then on the queue takes a piece */
+        if (room > (double)again) again = (uint64_t)room + 1;
+        if (again > now) {
+            line->wake_us = again;
+            event_queue_at(line->clock, again, line_run, line, again);
+            return;
+        }
+        if (!take_piece(line)) return;
+    }
+}
+
+static void line_enter(void *ctx, uint64_t arg)
+{
+    struct virtual_line *line = ctx;
+    (void)arg;
+    struct virtual_message *m = virtual_queue_take(&line->later);
+    assert(m && m->at_us <= line->clock->now_us);
+    virtual_queue_put(&line->lanes[msg_lane(m->type) == WIRE_BULK ? WIRE_BULK : WIRE_CONTROL], m);
+    if (line->wake_us) return;
+    line->wake_us = line->clock->now_us;
+    line_run(line, line->wake_us);
+}
+
+void virtual_line_send(struct virtual_line *line, struct virtual_message *m, uint64_t at_us)
+{
+    assert(at_us >= line->clock->now_us && (!line->later.last || line->later.last->at_us <= at_us));
+    m->at_us = at_us;
+    virtual_queue_put(&line->later, m);
+    event_queue_at(line->clock, at_us, line_enter, line, 0);
+}
