@@ -16,6 +16,7 @@ static const struct verb {
 } verbs[] = {
     {"prepare", cmd_prepare, "turn text into token shards", false},
     {"launch", cmd_launch, "start a coordinator and workers on this machine", true},
+    {"plan", cmd_plan, "plan a run: memory, bytes, time, and better settings", false},
     {"status", cmd_status, "show the state of a run", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},

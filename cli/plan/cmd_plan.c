@@ -1,0 +1,253 @@
+/* atoll plan: reads a configuration, plans it and its neighbours, and prints text or JSON. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/plan/plan.h"
+#include "cli/plan/plan_choice.h"
+#include "cli/verbs.h"
+#include "common/base/mem.h"
+#include "common/config/config.h"
+#include "common/config/options.h"
+#include "common/os/host_memory.h"
+#include "common/os/json_file.h"
+
+struct verb {
+    uint64_t workers, params;
+    const char *link;
+    double step_s;
+    bool json, only, measure;
+    struct link_spec links[VIRTUAL_WORKERS_MAX];
+    struct plan plan;
+    struct plan_choice choice;
+};
+
+/* --- JSON --------------------------------------------------------------------------------------------------------- */
+
+static json_t *parts_json(const struct virtual_parts *p)
+{
+    return json_pack("{s:f,s:f,s:f,s:f,s:f}", "compute_s", p->compute_s, "compress_s", p->compress_s, "send_s",
+                     p->send_s, "wait_s", p->wait_s, "apply_s", p->apply_s);
+}
+
+static json_t *memory_json(const struct plan_memory *m)
+{
+    json_t *o = json_object();
+    json_put_count(o, "worker", m->worker_bytes ? m->worker_bytes : UINT64_MAX);
+    json_put_count(o, "worker_host", m->host_bytes ? m->host_bytes : UINT64_MAX);
+    json_put_count(o, "worker_free", m->worker_free_bytes ? m->worker_free_bytes : UINT64_MAX);
+    json_put_count(o, "coordinator", m->coordinator_bytes);
+    json_put_text(o, "device", m->device);
+    json_put_text(o, "short_of", m->short_of);
+    return o;
+}
+
+static json_t *run_json(const struct plan *p, uint32_t workers)
+{
+    const struct virtual_result *r = &p->run;
+    double each = (double)r->rounds * workers;
+    json_t *o = json_pack(
+        "{s:s,s:I,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:o,s:I,s:I,s:f,s:f}", "method",
+        config_method_name(p->config.train.method), "sync_every", (json_int_t)p->config.train.sync_every, "up",
+        p->config.codec.up, "down", p->config.codec.down, "params", (json_int_t)p->params, "rounds",
+        (json_int_t)r->rounds, "seconds", r->seconds, "round_s", r->round_s, "utilization", r->utilization,
+        "step_seconds", p->costs.step_s, "journal_sync_s", p->costs.sync_s, "save_s", p->costs.save_s, "parts",
+        parts_json(&r->parts), "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down,
+        "round_bytes_up", (double)r->bytes_up / each, "round_bytes_down", (double)r->bytes_down / each);
+    json_object_set_new(o, "memory", memory_json(&p->memory));
+    return o;
+}
+
+static json_t *ends_json(const struct virtual_result *r)
+{
+    json_t *list = json_array();
+    for (uint64_t i = 0; i < r->rounds; i++) json_array_append_new(list, json_real(r->ends_s[i]));
+    return list;
+}
+
+static json_t *changes_json(const struct plan_changes *changes)
+{
+    json_t *o = json_object();
+    for (uint32_t i = 0; i < changes->n; i++) {
+        const char *word = changes->words[i] + 2, *equal = strchr(word, '=');
+        json_object_setn_new(o, word, (size_t)(equal - word), json_string(equal + 1));
+    }
+    return o;
+}
+
+static json_t *choice_json(const struct verb *v, json_t *root)
+{
+    json_t *list = json_array(), *best = json_object();
+    for (uint32_t i = 0; i < v->choice.n; i++) {
+        const struct plan_neighbour *n = &v->choice.neighbours[i];
+        json_t *o = run_json(&n->plan, (uint32_t)v->workers);
+        json_object_set_new(o, "change", json_string(n->what));
+        json_object_set_new(o, "settings", changes_json(&n->changes));
+        json_array_append_new(list, o);
+    }
+    json_object_set_new(root, "neighbours", list);
+    json_object_set_new(best, "reason", json_string(v->choice.reason));
+    json_object_set_new(best, "settings", changes_json(&v->choice.changes));
+    if (v->choice.changes.n) json_object_set_new(best, "plan", run_json(&v->choice.recommended, (uint32_t)v->workers));
+    json_object_set_new(root, "recommendation", best);
+    return root;
+}
+
+static void print_json(json_t *root)
+{
+    json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    printf("\n");
+    json_decref(root);
+}
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+static void print_memory(const struct plan_memory *m)
+{
+    char need[MEMORY_TEXT_MAX], left[MEMORY_TEXT_MAX], host[MEMORY_TEXT_MAX], other[MEMORY_TEXT_MAX];
+    if (m->worker_bytes)
+        printf("memory       worker %s on %s", memory_text(m->worker_bytes, need), m->device);
+    else
+        printf("memory       worker: its program decides");
+    if (m->worker_free_bytes) printf(" (%s free here)", memory_text(m->worker_free_bytes, left));
+    if (m->host_bytes) printf(" and %s of host memory", memory_text(m->host_bytes, host));
+    printf("; coordinator %s\n", memory_text(m->coordinator_bytes, other));
+    if (m->short_of[0])
+        printf("does not fit %s\n"
+               "             Every worker holds the whole model. To shard parameters and optimizer over the GPUs of a "
+               "node, use ZeRO-2, ZeRO-3 or FSDP\n"
+               "             (DeepSpeed, PyTorch) in a program of your own: model.family external, docs/library.md.\n",
+               m->short_of);
+}
+
+static void print_plan(const struct verb *v)
+{
+    const struct plan *p = &v->plan;
+    const struct virtual_result *r = &p->run;
+    const struct virtual_parts *t = &r->parts;
+    double each = (double)r->rounds * (double)v->workers;
+    char text[LINK_SPEC_MAX];
+    printf("run          %s, H %" PRIu32 ", up %s, down %s; %.2f M parameters, %" PRIu64 " workers\n",
+           config_method_name(p->config.train.method),
+           p->config.train.method == METHOD_DDP ? 1 : p->config.train.sync_every, p->config.codec.up,
+           p->config.codec.down, (double)p->params * 1e-6, v->workers);
+    printf("link         %s%s\n", link_spec_print(&v->links[0], text),
+           strchr(v->link, ';') ? " (of the first worker)" : "");
+    print_memory(&p->memory);
+    printf("step         %.4g s%s\n\n", p->costs.step_s,
+           p->step_measured ? ", measured on this machine (--step-seconds S sets it)" : "");
+    printf("a round      %.4g s: compute %.4g, compress %.3g, send %.3g, wait %.3g, apply %.3g\n", r->round_s,
+           t->compute_s, t->compress_s, t->send_s, t->wait_s, t->apply_s);
+    printf("             each worker sends %.3g MB and receives %.3g MB; its GPU or CPU works %.0f %% of the time\n",
+           (double)r->bytes_up / each * 1e-6, (double)r->bytes_down / each * 1e-6, 100 * r->utilization);
+    printf("the run      %" PRIu64 " rounds in %.4g s without evaluations; %.4g MB up, %.4g MB down over all workers\n",
+           r->rounds, r->seconds, (double)r->bytes_up * 1e-6, (double)r->bytes_down * 1e-6);
+}
+
+static void print_choice(const struct verb *v)
+{
+    printf("\n%-44s %9s %12s %10s %9s %9s\n", "instead", "round s", "utilization", "run s", "MB up", "MB down");
+    for (uint32_t i = 0; i < v->choice.n; i++) {
+        const struct plan_neighbour *n = &v->choice.neighbours[i];
+        const struct virtual_result *r = &n->plan.run;
+        printf("%-44s %9.4g %10.0f %% %10.4g %9.4g %9.4g\n", n->what, r->round_s, 100 * r->utilization, r->seconds,
+               (double)r->bytes_up * 1e-6, (double)r->bytes_down * 1e-6);
+    }
+    printf("\nrecommended ");
+    for (uint32_t i = 0; i < v->choice.changes.n; i++) printf(" %s", v->choice.changes.words[i]);
+    printf("%s%s\n", v->choice.changes.n ? "\n             " : " ", v->choice.reason);
+}
+
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
+
+static enum status links_of(struct verb *v, const struct config *config, struct err *err)
+{
+    (void)config;
+    if (!v->link) v->link = "";
+    if (!*v->link || !strcmp(v->link, "none"))
+        return err_set(err, STATUS_INVALID,
+                       "--link is missing: give the workers' link, such as --link 100mbit,rtt=50ms (atoll probe JOIN "
+                       "measures one)");
+    return link_specs_parse(v->links, v->workers, v->link, err);
+}
+
+static enum status check(struct verb *v, const struct options *o, struct err *err)
+{
+    if (!(v->step_s >= 0 && v->step_s < 1e6))
+        return err_set(err, STATUS_INVALID, "--step-seconds is %g: give seconds of an inner step, above 0", v->step_s);
+    struct config config;
+    struct plan_request request = {.path = o->n_args ? o->args[0] : NULL, .options = o, .workers = 1};
+    TRY(plan_config(&config, &request, NULL, err));
+    if (!v->workers) v->workers = 2;
+    if (v->workers > VIRTUAL_WORKERS_MAX)
+        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, VIRTUAL_WORKERS_MAX);
+    return v->measure ? STATUS_OK : links_of(v, &config, err);
+}
+
+static enum status run(struct options *o, void *ctx, struct err *err)
+{
+    struct verb *v = ctx;
+    static const struct plan_changes none;
+    TRY(check(v, o, err));
+    struct plan_request request = {.path = o->n_args ? o->args[0] : NULL,
+                                   .options = o,
+                                   .workers = (uint32_t)v->workers,
+                                   .links = v->links,
+                                   .params = v->params,
+                                   .step_s = v->step_s};
+    bool measured = !(v->step_s > 0);
+    if (measured) TRY(plan_step(&request.step_s, &request, err));
+    if (v->measure) {
+        if (v->json)
+            print_json(json_pack("{s:f}", "step_seconds", request.step_s));
+        else
+            printf("%.6g s\n", request.step_s);
+        return STATUS_OK;
+    }
+    TRY(plan_make(&v->plan, &request, &none, err));
+    v->plan.step_measured = measured;
+    if (!v->json) print_plan(v);
+    if (!v->only) TRY(plan_choose(&v->choice, &v->plan, &request, err));
+    if (!v->json && !v->only) print_choice(v);
+    if (!v->json) return STATUS_OK;
+    json_t *root = json_object(), *plan = run_json(&v->plan, (uint32_t)v->workers);
+    json_object_set_new(plan, "round_ends_s", ends_json(&v->plan.run));
+    json_object_set_new(root, "plan", plan);
+    print_json(v->only ? root : choice_json(v, root));
+    return STATUS_OK;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    struct verb *v = mem_alloc(1, sizeof *v);
+    if (!v) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
+    const struct option_spec specs[] = {
+        {"workers", OPTION_COUNT, &v->workers, "N", "number of workers (default 2)"},
+        {"link", OPTION_TEXT, &v->link, "SPEC",
+         "link of every worker, or of each, separated by ';': as of atoll launch --link (default: launch.link)"},
+        {"step-seconds", OPTION_REAL, &v->step_s, "S", "time of an inner step (default: measured here in 2 s)"},
+        {"params", OPTION_COUNT, &v->params, "N", "trained parameters of a model.family external"},
+        {"json", OPTION_FLAG, &v->json, NULL, "print JSON, with the end of every round"},
+        {"only", OPTION_FLAG, &v->only, NULL, "plan this configuration alone, not its neighbours"},
+        {"measure", OPTION_FLAG, &v->measure, NULL, "measure an inner step on this machine, print it and end"},
+    };
+    struct options o = {
+        .program = "atoll plan",
+        .usage = "[CONFIG] --workers N --link SPEC [options]",
+        .about = "Plan a run before it starts: memory, bytes, seconds of a round by part, utilization, time and bytes\n"
+                 "of the whole run, also with other methods, H, codecs and overlap, and which of them to choose.\n"
+                 "The run happens in virtual time, with the protocol of a real one. Faults are left out.",
+        .specs = specs,
+        .n_specs = sizeof specs / sizeof *specs,
+        .args_max = 1,
+        .settings_allowed = true,
+    };
+    int code = options_main(&o, argc, argv, run, v);
+    plan_finish(&v->plan);
+    plan_choice_finish(&v->choice);
+    mem_free(v);
+    return code;
+}

@@ -1,0 +1,194 @@
+#include "cli/plan/plan_choice.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/config/config.h"
+
+/* A run whose workers compute for this share of the time is not slowed by its link. */
+static const double busy_enough = 0.9;
+/* A further change must shorten the run by this share to be worth its effect on the loss. */
+static const double worth = 0.05;
+
+enum { STEPS_OF_CHANGES = 3 };
+
+/* Codecs by bits per parameter, the most first: later ones cost more loss (docs/results.md). */
+static const struct {
+    const char *up, *down;
+} codecs[] = {
+    {"fp32", "fp32"},
+    {"int8:256", "int8:256"},
+    {"int4:256+huff", "int4:256+huff"},
+    {"2bit:256+huff", "2bit:256+huff"},
+    {"1bit:256", "2bit:256+huff"},
+    {"topk:64/4096+sign", "auto"},
+};
+enum { N_CODECS = sizeof codecs / sizeof *codecs };
+
+static struct plan_neighbour *add(struct plan_choice *choice, const char *what)
+{
+    if (choice->n == PLAN_NEIGHBOURS_MAX) return NULL;
+    struct plan_neighbour *n = &choice->neighbours[choice->n++];
+    memset(n, 0, sizeof *n);
+    snprintf(n->what, sizeof n->what, "%s", what);
+    return n;
+}
+
+static void add_number(struct plan_choice *choice, const char *name, const char *key, uint32_t value)
+{
+    char what[PLAN_CHANGE_MAX], text[16];
+    snprintf(what, sizeof what, "%s %u", name, value);
+    snprintf(text, sizeof text, "%u", value);
+    struct plan_neighbour *n = add(choice, what);
+    if (n) plan_change(&n->changes, key, text);
+}
+
+/* In the order in which they are recommended: those that cost the least loss first. */
+static void list_neighbours(struct plan_choice *choice, const struct config *c)
+{
+    uint32_t h = c->train.sync_every;
+    bool ddp = c->train.method == METHOD_DDP;
+    char what[PLAN_CHANGE_MAX];
+    for (int i = 0; i < N_CODECS && !ddp; i++) {
+        if (!strcmp(codecs[i].up, c->codec.up)) continue;
+        snprintf(what, sizeof what, "codec %s, down %s", codecs[i].up, codecs[i].down);
+        struct plan_neighbour *n = add(choice, what);
+        if (!n) return;
+        plan_change(&n->changes, "codec.up", codecs[i].up);
+        plan_change(&n->changes, "codec.down", codecs[i].down);
+        /* SparseLoCo (2508.15706) has no outer momentum. */
+        bool momentum = c->train.method == METHOD_DILOCO && !strncmp(codecs[i].up, "topk", 4);
+        plan_change(&n->changes, "train.method", momentum ? "local-sgd" : "");
+    }
+    if (!ddp && h >= 8 && c->train.overlap != h / 4) add_number(choice, "overlap", "train.overlap", h / 4);
+    if (!ddp && c->train.overlap) add_number(choice, "overlap", "train.overlap", 0);
+    for (uint32_t by = 2; by <= 8 && !ddp && h <= UINT32_MAX / 8; by *= 2)
+        if ((uint64_t)h * by <= c->train.max_steps / 4) add_number(choice, "H", "train.sync_every", h * by);
+    for (uint32_t by = 2; by <= 4 && !ddp; by *= 2)
+        if (h / by) add_number(choice, "H", "train.sync_every", h / by);
+    for (int m = METHOD_DDP; m <= METHOD_ASYNC; m++) {
+        if ((enum train_method)m == c->train.method) continue;
+        snprintf(what, sizeof what, "method %s", config_method_name((enum train_method)m));
+        struct plan_neighbour *n = add(choice, what);
+        if (n) plan_change(&n->changes, "train.method", config_method_name((enum train_method)m));
+    }
+}
+
+/* Plans the neighbours of a configuration that itself consists of `changes`. */
+static enum status plan_all(struct plan_choice *choice, const struct config *of, const struct plan_changes *changes,
+                            const struct plan_request *request, struct err *err)
+{
+    struct err ignored;
+    list_neighbours(choice, of);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < choice->n; i++) {
+        struct plan_neighbour *n = &choice->neighbours[i];
+        struct plan_changes own = n->changes;
+        n->changes = *changes;
+        for (uint32_t k = 0; k < own.n && n->changes.n < PLAN_CHANGES_MAX; k++)
+            memcpy(n->changes.words[n->changes.n++], own.words[k], PLAN_CHANGE_MAX);
+        enum status status = plan_make(&n->plan, request, &n->changes, &ignored);
+        if (status == STATUS_NOMEM) return err_set(err, status, "%s", ignored.msg);
+        if (status != STATUS_OK) {
+            plan_finish(&n->plan);
+            continue;
+        }
+        if (kept != i) choice->neighbours[kept] = *n;
+        kept++;
+    }
+    choice->n = kept;
+    return STATUS_OK;
+}
+
+/* The value that a neighbour increases: a run with fewer bits or rounds, never with more. */
+static bool saves(const struct plan_neighbour *n, const struct plan *than)
+{
+    uint64_t bytes = n->plan.run.bytes_up + n->plan.run.bytes_down, before = than->run.bytes_up + than->run.bytes_down;
+    bool overlaps = n->plan.config.train.overlap > than->config.train.overlap;
+    return n->plan.run.seconds < than->run.seconds && (bytes < before || overlaps);
+}
+
+/* The first neighbour in the list that makes the workers busy enough; if there is none, the fastest one. */
+static const struct plan_neighbour *pick(const struct plan_choice *choice, const struct plan *than)
+{
+    const struct plan_neighbour *best = NULL;
+    for (uint32_t i = 0; i < choice->n; i++) {
+        const struct plan_neighbour *n = &choice->neighbours[i];
+        if (!saves(n, than) || n->plan.config.train.method == METHOD_ASYNC) continue;
+        if (n->plan.run.utilization >= busy_enough) return n;
+        if (!best || n->plan.run.seconds < best->plan.run.seconds) best = n;
+    }
+    return best && best->plan.run.seconds <= (1 - worth) * than->run.seconds ? best : NULL;
+}
+
+static void free_neighbours(struct plan_choice *choice)
+{
+    for (uint32_t i = 0; choice->neighbours && i < choice->n; i++) plan_finish(&choice->neighbours[i].plan);
+    mem_free(choice->neighbours);
+    choice->neighbours = NULL;
+    choice->n = 0;
+}
+
+static void explain(struct plan_choice *choice, const struct plan *base)
+{
+    const struct virtual_parts *p = &base->run.parts;
+    double transfers = 100 * (p->send_s + p->wait_s) / base->run.round_s;
+    const struct virtual_result *run = &choice->recommended.run;
+    if (base->run.utilization >= busy_enough)
+        snprintf(choice->reason, sizeof choice->reason,
+                 "keep this configuration: workers compute for %.0f %% of the time, so the link hardly slows the run",
+                 100 * base->run.utilization);
+    else if (!choice->changes.n)
+        snprintf(choice->reason, sizeof choice->reason,
+                 "keep this configuration: transfers and waiting take %.0f %% of a round, and no change of codec, H, "
+                 "overlap or method shortens the run by 5 %%",
+                 transfers);
+    else
+        snprintf(choice->reason, sizeof choice->reason,
+                 "transfers and waiting take %.0f %% of a round; these settings shorten the run from %.0f s to %.0f s "
+                 "and raise utilization from %.0f %% to %.0f %%. Fewer bits and rarer rounds can cost loss: "
+                 "`atoll compare` measures how much",
+                 transfers, base->run.seconds, run->seconds, 100 * base->run.utilization, 100 * run->utilization);
+}
+
+/* Changes one thing after the other until the workers are busy enough. */
+static enum status recommend(struct plan_choice *choice, const struct plan *base, const struct plan_request *request,
+                             struct err *err)
+{
+    const struct plan_neighbour *next = base->run.utilization >= busy_enough ? NULL : pick(choice, base);
+    struct plan_choice more = {0};
+    enum status status = STATUS_OK;
+    for (int step = 1; next && status == STATUS_OK; step++) {
+        choice->changes = next->changes;
+        if (next->plan.run.utilization >= busy_enough || step == STEPS_OF_CHANGES) break;
+        struct plan_choice round = {.neighbours = mem_alloc(PLAN_NEIGHBOURS_MAX, sizeof *round.neighbours)};
+        status = round.neighbours ? plan_all(&round, &next->plan.config, &next->changes, request, err)
+                                  : err_set(err, STATUS_NOMEM, "out of memory");
+        const struct plan_neighbour *then = status == STATUS_OK ? pick(&round, &next->plan) : NULL;
+        free_neighbours(&more);
+        more = round;
+        next = then;
+    }
+    if (status == STATUS_OK && choice->changes.n)
+        status = plan_make(&choice->recommended, request, &choice->changes, err);
+    free_neighbours(&more);
+    explain(choice, base);
+    return status;
+}
+
+enum status plan_choose(struct plan_choice *choice, const struct plan *base, const struct plan_request *request,
+                        struct err *err)
+{
+    static const struct plan_changes none;
+    *choice = (struct plan_choice){.neighbours = mem_alloc(PLAN_NEIGHBOURS_MAX, sizeof *choice->neighbours)};
+    if (!choice->neighbours) return err_set(err, STATUS_NOMEM, "out of memory");
+    TRY(plan_all(choice, &base->config, &none, request, err));
+    return recommend(choice, base, request, err);
+}
+
+void plan_choice_finish(struct plan_choice *choice)
+{
+    free_neighbours(choice);
+    plan_finish(&choice->recommended);
+}
