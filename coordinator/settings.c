@@ -159,7 +159,7 @@ static bool takes_feedback(const struct config *c)
 
 static bool evaluates_often(const struct config *c)
 {
-    return c->train.eval_every > 0;
+    return c->train.eval_every || c->train.eval_every_steps;
 }
 
 static bool takes_momentum(const struct config *c)
@@ -208,7 +208,7 @@ static const struct effect {
     EFFECT(train.stagger, has_local_steps, "another train.method than ddp"),
     EFFECT(train.apply, takes_apply, "train.overlap or train.stagger"),
     EFFECT(train.start_step, takes_start_step, "train.sync_every above 1, or another outer step than the plain mean"),
-    EFFECT(train.eval_tokens, evaluates_often, "train.eval_every above 0"),
+    EFFECT(train.eval_tokens, evaluates_often, "train.eval_every or train.eval_every_steps above 0"),
     EFFECT(merge.rule, takes_rule, "a sparse codec.up"),
     EFFECT(codec.error_feedback, takes_feedback, "a lossy codec"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),

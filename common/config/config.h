@@ -69,6 +69,7 @@ struct config {
         uint32_t ranks;           /* data-parallel ranks inside a worker: GPUs, or groups of threads on CPU; local */
         char devices[CONFIG_NAME_MAX];  /* auto | cpu | cuda | cuda:0,1; local */
         uint32_t eval_every;            /* rounds; 0 = only at the end */
+        uint32_t eval_every_steps;      /* inner steps of a worker; replaces eval_every; 0 = off */
         uint64_t eval_tokens;           /* validation tokens of a periodic evaluation; the final one uses all */
         uint32_t fragments;             /* 0 = by size */
         enum choice_auto dynamic_steps; /* H of a worker follows its speed; auto = on with async */

@@ -110,6 +110,8 @@ const struct config_key config_keys[] = {
         train, devices, "auto",
         "auto, cpu, cuda (the first train.ranks GPUs), or a list: cuda:0,1; atoll launch assigns them to workers"),
     U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
+    U32(train, eval_every_steps, "0", 0, U32_MAX, "steps",
+        "inner steps of a worker between evaluations, after the round that reaches them; replaces eval_every; 0: off"),
     U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens",
         "validation tokens of a periodic evaluation; the final one uses all"),
     U32(train, fragments, "0", 0, 256, "fragments", "fragments of theta, each synchronized separately; 0: by size"),

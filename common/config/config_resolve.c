@@ -369,6 +369,19 @@ static enum status check_start_step(const struct config_resolve *r)
     return STATUS_OK;
 }
 
+/* train.eval_every and train.eval_every_steps: the one with the stronger source counts. */
+static enum status resolve_eval_every(const struct config_resolve *r)
+{
+    const int rounds = AT(train.eval_every), steps = AT(train.eval_every_steps);
+    uint8_t of_rounds = r->sources->of[rounds], of_steps = r->sources->of[steps];
+    if (!r->config->train.eval_every || !r->config->train.eval_every_steps) return STATUS_OK;
+    if (!config_unset(r, rounds) && of_rounds == of_steps)
+        return config_refuse(r, KEYS(steps, rounds), "does not go with train.eval_every: set one of the two");
+    int weaker = of_rounds > of_steps ? steps : rounds;
+    r->sources->of[weaker] = CONFIG_DEFAULT;
+    return config_derive_u32(r, weaker, 0);
+}
+
 static enum status check_train(const struct config_resolve *r)
 {
     const struct config *c = r->config;
@@ -390,7 +403,7 @@ static enum status check_train(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
                              "%u gives %u per rank (train.ranks = %u), more than %d; nearest: %u", c->train.threads,
                              threads, c->train.ranks, POOL_THREADS_MAX, POOL_THREADS_MAX * c->train.ranks);
-    if (c->train.eval_every && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
+    if ((c->train.eval_every || c->train.eval_every_steps) && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
         return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
                              "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
                              c->model.block_size);
@@ -466,6 +479,7 @@ enum status config_resolve(struct config *config, struct config_sources *sources
     TRY(check_outer_schedule(&r));
     TRY(check_rda(&r));
     TRY(resolve_ranks(&r));
+    TRY(resolve_eval_every(&r));
     TRY(check_train(&r));
     TRY(check_start_step(&r));
     TRY(resolve_scaling(&r));

@@ -54,15 +54,23 @@ bool engine_eval_complete(const struct engine *e)
     return !has_data(e) || (e->ledger.evaluated && e->ledger.eval_final);
 }
 
+uint64_t engine_eval_points(const struct engine *e, uint64_t rounds)
+{
+    uint32_t every = e->config.train.eval_every, steps = e->config.train.eval_every_steps;
+    if (steps) return round_span(&e->ledger.round, rounds).first / steps;
+    return every ? rounds / every : 0;
+}
+
 static bool due(const struct engine *e, bool *final_p)
 {
     const struct ledger *l = &e->ledger;
-    uint64_t every = e->config.train.eval_every, done = round_done(&l->round), last = l->evaluated ? l->eval_round : 0;
+    uint64_t done = round_done(&l->round), last = l->evaluated ? l->eval_round : 0;
     *final_p = round_over(&l->round);
     if (!has_data(e) || l->done || engine_eval_complete(e)) return false;
     if (*final_p) return !round_busy(&l->round);
-    if (!every || !done || none_evaluates(e) || (barrier(e) && round_busy(&l->round))) return false;
-    return barrier(e) ? done % every == 0 && last != done : done / every > last / every;
+    if (!done || none_evaluates(e) || (barrier(e) && round_busy(&l->round))) return false;
+    uint64_t before = !barrier(e) ? last : last == done ? done : done - 1;
+    return engine_eval_points(e, done) > engine_eval_points(e, before);
 }
 
 /* The worker can take a share: it is connected, has the parameters and is idle. */

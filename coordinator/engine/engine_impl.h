@@ -276,6 +276,8 @@ void engine_eval_remind(struct engine *e, const struct session *s);
 /* async: makes the worker whose delta was merged last the evaluator. */
 void engine_eval_prefer(struct engine *e, uint64_t session);
 bool engine_eval_complete(const struct engine *e);
+/* Periodic evaluations that are due in the first `rounds` rounds: train.eval_every or train.eval_every_steps. */
+uint64_t engine_eval_points(const struct engine *e, uint64_t rounds);
 
 /* --- engine_eval_judge.c --- */
 /* Takes a valid message of the share's holder: advances the share, or refuses the result. */

@@ -157,11 +157,12 @@ enum status engine_write(struct engine *e, enum record_type type, const uint8_t 
 static double evaluations_left(const struct engine *e, uint64_t done, uint64_t total)
 {
     const struct ledger *l = &e->ledger;
-    uint64_t every = e->config.train.eval_every, windows = l->model.val_samples;
+    uint64_t windows = l->model.val_samples;
     uint64_t part = e->config.train.eval_tokens / l->model.sample_tokens;
     if (!windows) return 0;
     double n = part && part < windows ? (double)windows / (double)part : 1;
-    if (every && total && e->config.train.method != METHOD_ASYNC) n += (double)((total - 1) / every - done / every);
+    if (total && e->config.train.method != METHOD_ASYNC)
+        n += (double)(engine_eval_points(e, total - 1) - engine_eval_points(e, done));
     return n;
 }
 
