@@ -33,6 +33,7 @@ static const struct {
     const char *name, *help;
 } package_verbs[] = {
     {"board", "follow a run in TensorBoard, W&B or trackio"},
+    {"compare", "train the arms of a grid and compare them"},
 };
 
 enum {

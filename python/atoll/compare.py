@@ -1,0 +1,195 @@
+"""atoll-compare: trains the arms of a grid and compares them by loss against tokens, seconds and bytes.
+
+- OUT/cells holds one file for each finished run. A second call skips them, and a changed setting runs its cells again.
+- OUT/comparison.json is the result, OUT/report.html shows it. Both are written at every end, also of an interrupted call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from . import _lib
+from .command import DONE, FAILED, RESUMABLE, Options, Problem, Stopped, catch_signals, run, whole, wrong
+from .compare_grid import Arm, Grid, ask_config, read_grid
+from .compare_run import Cell, link_cell, run_cell, trial_cell, untrained_cell, verify_cell
+from .compare_run import run as run_one
+
+
+class Store:
+    """The finished cells in OUT/cells, by name."""
+
+    def __init__(self, out: str) -> None:
+        self.folder = os.path.join(out, "cells")
+        self.records: dict[str, dict[str, Any]] = {}
+        os.makedirs(self.folder, exist_ok=True)
+        for name in sorted(os.listdir(self.folder)):
+            if name.endswith(".json"):
+                with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                    record = json.load(file)
+                self.records[record["name"]] = record
+
+    def get(self, cell: Cell) -> dict[str, Any] | None:
+        """The record of a cell; None if it has not run, or ran with other settings."""
+        record = self.records.get(cell.name)
+        return record if record and record["identity"] == cell.identity else None
+
+    def state(self, cell: Cell) -> str:
+        record = self.get(cell)
+        if record is None:
+            return "changed" if cell.name in self.records else "-"
+        return "done" if record["attempts"][-1]["why_invalid"] is None else "invalid"
+
+    def put(self, record: dict[str, Any]) -> None:
+        self.records[record["name"]] = record
+        write_json(os.path.join(self.folder, record["name"] + ".json"), record)
+
+
+def write_json(path: str, value: object) -> None:
+    """Replaces a file, or leaves it as it is."""
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+
+
+def _trial_loss(record: dict[str, Any] | None) -> float | None:
+    """A trial's final loss; infinite if it diverged; None if it has not run."""
+    if record is None:
+        return None
+    last = record["attempts"][-1]
+    return last["final_loss"] if last["why_invalid"] is None else math.inf
+
+
+def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
+    """The arm with its best trial's value (None: trials are missing), and the entry `tuned` of comparison.json."""
+    if arm.tune is None:
+        return arm, None
+    losses = {value: _trial_loss(store.get(trial_cell(arm, value))) for value in arm.tune.values}
+    trials = [{"value": value, "seed": arm.tune.seed, "loss": loss if loss is not None and math.isfinite(loss) else None}
+              for value, loss in losses.items() if loss is not None]
+    if len(trials) < len(losses):
+        return None, {"key": arm.tune.key, "best": None, "edge": False, "trials": trials}
+    best = min(losses, key=lambda value: losses[value] or math.inf)
+    if not math.isfinite(losses[best] or math.inf):
+        raise Problem(f"arm {arm.name}: no value of {arm.tune.key} gives a finite loss: give smaller ones")
+    order = sorted(losses, key=float)
+    edge = len(order) > 1 and best in (order[0], order[-1])
+    return arm.tuned(best), {"key": arm.tune.key, "best": best, "edge": edge, "trials": trials}
+
+
+def cells_of(grid: Grid, store: Store) -> Iterator[Cell]:
+    """The cells in their order, as far as their settings are known: an arm's runs follow its trials."""
+    baseline = grid.arm(grid.baseline)
+    for seed in grid.seeds:
+        yield untrained_cell(baseline, seed)
+    for arm in grid.arms:
+        for value in arm.tune.values if arm.tune else ():
+            yield trial_cell(arm, value)
+    settled = {arm.name: settle(arm, store)[0] for arm in grid.arms}
+    for seed in grid.seeds:
+        for arm in filter(None, settled.values()):
+            if not arm.needs_link:
+                yield run_cell(arm, seed)
+    for check in grid.checks:
+        arm_of_check = settled[check.arm]
+        if arm_of_check:
+            yield verify_cell(arm_of_check, check.seed, check.link)
+    for seed in grid.seeds:
+        for arm in filter(None, settled.values()):
+            for link in grid.links if arm.needs_link else ():
+                yield link_cell(arm, seed, link)
+
+
+def _matches(cell: Cell, patterns: str) -> bool:
+    return any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns.split(","))
+
+
+def train(grid: Grid, store: Store, program: str, out: str, only: str, minutes: int) -> bool:
+    """Runs the missing cells. Returns true if none is left."""
+    until = time.monotonic() + 60 * minutes if minutes else math.inf
+    done: set[str] = set()
+    while True:
+        wanted = [cell for cell in cells_of(grid, store) if _matches(cell, only)]
+        cell = next((c for c in wanted if store.get(c) is None and c.name not in done), None)
+        if cell is None:
+            return True
+        if time.monotonic() >= until:
+            return False
+        done.add(cell.name)
+        record = run_one(program, cell, out)
+        store.put(record)
+        last = record["attempts"][-1]
+        result = last["why_invalid"] or f"loss {last['final_loss']:.4f}"
+        n_done = sum(store.get(c) is not None for c in wanted)
+        print(f"{cell.name:<40} {result}  {last['took_s']:.0f} s  ({n_done} of {len(wanted)})", flush=True)
+
+
+@contextmanager
+def locked(out: str) -> Iterator[None]:
+    os.makedirs(out, exist_ok=True)
+    path = os.path.join(out, "lock")
+    with open(path, "a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Problem(f"another atoll compare uses {out}: wait for it, or give another folder") from None
+        yield
+
+
+def show(grid: Grid, store: Store, only: str) -> None:
+    for cell in cells_of(grid, store):
+        if _matches(cell, only):
+            print(f"{cell.name:<40} {store.state(cell)}")
+    for arm in grid.arms:
+        if settle(arm, store)[0] is None:
+            print(f"{arm.name + '.s*':<40} waits for the trials of the arm")
+
+
+def body(words: Sequence[str]) -> int:
+    o = Options(
+        "atoll compare",
+        "GRID.yaml --dir OUT [options]",
+        "Train the arms of a grid and compare them by loss against tokens, seconds and bytes.\n"
+        "The same command continues an interrupted comparison.",
+    )
+    o.add_argument("grid", metavar="GRID.yaml", help="the arms, seeds and links: docs/compare.md")
+    o.add_argument("--dir", metavar="OUT", help="folder of the results")
+    o.add_argument("--only", metavar="PATTERN", default="*", help="only cells with these names, as 'ddp.*,*.s1'")
+    o.add_argument("--minutes", metavar="N", type=whole(1, 1000000), default=0, help="start no run after N minutes")
+    o.add_argument("--list", action="store_true", help="show the cells and their states; run nothing")
+    options = o.parse(words)
+    if not options.dir:
+        raise wrong(f"--dir is missing: usage is {o.usage}")
+    try:
+        program = _lib.program("atoll")
+    except _lib.Error as error:
+        raise Problem(str(error)) from None
+    grid = read_grid(options.grid, ask_config(program))
+    catch_signals()
+    with locked(options.dir):
+        store = Store(options.dir)
+        if options.list:
+            show(grid, store, options.only)
+            return DONE
+        complete = train(grid, store, program, options.dir, options.only, options.minutes)
+    return DONE if complete else RESUMABLE
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The program. Returns the exit code."""
+    return run(body, words, "stopped by a signal: the same command continues")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
