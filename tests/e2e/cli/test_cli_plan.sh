@@ -1,0 +1,61 @@
+# atoll plan: text, JSON, the recommendation, and errors. The numbers are tested in tests/sim/test_sim_plan.c and in
+# tests/bench/plan.
+# shellcheck shell=bash source=tests/e2e/cli/cli.sh
+source tests/e2e/cli/cli.sh || exit 1
+atoll=$ATOLL_BIN/atoll
+
+cat >"$tmp/run.yaml" <<'END'
+model: {family: gpt2, n_layer: 2, n_head: 2, n_embd: 64, block_size: 32, vocab_size: 256}
+train: {method: diloco, max_steps: 600, sync_every: 20, batch_size: 2}
+END
+plan() { "$atoll" plan "$tmp/run.yaml" --workers 3 "$@"; }
+# number KEY: the first number of this key in $out.
+number() { sed -n "/\"$1\": /{s/.*\"$1\": \([0-9.e+-]*\).*/\1/p;q}" <<<"$out"; }
+# holds CONDITION: an arithmetic comparison of real numbers.
+holds() { awk "BEGIN { exit !($1) }" || fail "$1 does not hold"; checks=$((checks + 1)); }
+
+# --- a plan -----------------------------------------------------------------------------------------------------------
+expect_success plan --link rtt=40ms --step-seconds 0.1 --only --json
+expect_equal rounds "$(number rounds)" 30
+holds "$(number round_s) > 2.07 && $(number round_s) < 2.12" # 20 steps, and two round trips
+holds "$(number utilization) > 0.9 && $(number utilization) < 1"
+slow=$(number seconds)
+expect_success plan --link 1mbit,rtt=40ms --step-seconds 0.1 --only --json
+fast=$slow slow=$(number seconds)
+holds "$slow > 1.5 * $fast"
+bytes=$(number bytes_up)
+expect_success plan --link 1mbit,rtt=40ms --step-seconds 0.1 --only --json --codec.up=fp32
+holds "$(number bytes_up) > 3.5 * $bytes"
+expect_success plan --link 'up=1mbit,rtt=40ms;1gbit;1gbit' --step-seconds 0.1 --only --json # one way is slow
+holds "$(number seconds) > 1.1 * $fast && $(number seconds) < 0.9 * $slow"
+
+# --- neighbours and a recommendation ----------------------------------------------------------------------------------
+expect_success plan --link 1mbit,rtt=40ms --step-seconds 0.02 --json
+for change in 'method ddp' 'method local-sgd' 'method streaming' 'method async' 'H 40' 'H 10' 'overlap 5' \
+    'codec int4:256+huff, down int4:256+huff'; do
+    [[ $out == *"\"change\": \"$change\""* ]] || fail "no neighbour '$change'"
+done
+[[ $out == *'"reason": "transfers and waiting take '* ]] || fail "no reason for a slow link"
+expect_success plan --link 1gbit --step-seconds 1
+[[ $out == *'recommended  keep this configuration: workers compute for '*' of the time'* ]] || fail "$out"
+[[ -z $errors ]] || fail "a plan logs: $errors"
+
+# --- the step, and what does not fit ----------------------------------------------------------------------------------
+expect_success plan --measure --json
+holds "$(number step_seconds) > 0"
+ATOLL_HOST_MEMORY=1000000 expect_success plan --link 1gbit --step-seconds 1 --only
+[[ $out == *'does not fit'*'ZeRO-2, ZeRO-3 or FSDP'* ]] || fail "$out"
+ATOLL_HOST_MEMORY=1000000 expect_failure 1 'atoll: *needs *free*' plan --link 1gbit
+expect_success plan --link 1gbit --step-seconds 1 --params 5000000 --model.family=external
+[[ $out == *'5.00 M parameters'* ]] || fail "$out"
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+expect_failure 2 'atoll: --link is missing*' plan --step-seconds 1
+expect_failure 2 'atoll: *10mbits*' plan --link 10mbits --step-seconds 1
+expect_failure 2 'atoll: *' plan --link '1mbit;2mbit' --step-seconds 1
+expect_failure 2 'atoll: --step-seconds is -1*' plan --link 1mbit --step-seconds -1
+expect_failure 2 'atoll: --workers is 1000*' "$atoll" plan "$tmp/run.yaml" --link 1mbit --workers 1000
+expect_failure 2 'atoll: model.family external*--params*' plan --link 1mbit --step-seconds 1 --model.family=external
+expect_failure 2 'atoll: *no-such.yaml*' "$atoll" plan "$tmp/no-such.yaml" --link 1mbit
+
+done_testing
