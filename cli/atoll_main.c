@@ -18,6 +18,7 @@ static const struct verb {
     {"launch", cmd_launch, "start a coordinator and workers on this machine", true},
     {"plan", cmd_plan, "plan a run: memory, bytes, time, and better settings", false},
     {"status", cmd_status, "show the state of a run", false},
+    {"relay", cmd_relay, "emulate a slow link on one machine", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
     {"repair", cmd_repair, "keep the undamaged rounds of a run", false},

@@ -15,6 +15,7 @@ enum rng_stream {
     RNG_SAMPLE = 3,  /* text generation */
     RNG_MOMENTS = 5, /* rounding of the inner optimizer's moments; counter = worker */
     RNG_TIMING = 6,  /* operands of timed matrix products */
+    RNG_LINK = 7,    /* jitter of an emulated link */
     RNG_TEST = 100,
 };
 

@@ -40,10 +40,10 @@ ends 'host does not exist' 2 'not found' worker "tcp://host..name:29600/$key/$ke
 ends 'connection refused' 1 'refused the connection' worker "tcp://127.0.0.1:1/$key/$key" --name w2
 ends 'wrong secret' 2 'refused the secret' worker "$endpoint/$server/$key" --name w3
 ends 'key of another coordinator' 2 'does not accept the server key' worker "$endpoint/$key/$secret" --name w4
-start relay.log "$BIN/wanlink" --to "127.0.0.1:${endpoint##*:}" --control "$WORK/line"
+start relay.log "$BIN/atoll" relay none --to "127.0.0.1:${endpoint##*:}" --control "$WORK/line"
 until_true 20 "the relay's address" grep -q '^127' relay.log
 echo stall >"$WORK/line"
-ends 'nothing answers' 1 'says nothing' worker "tcp://$(sed -n 1p relay.log)/$keys" --name w5
+ends 'nothing answers' 1 'says nothing' worker "tcp://$(grep -m 1 '^127' relay.log)/$keys" --name w5
 make_text 5000 >other.txt
 "$BIN/atoll" prepare other other.txt >/dev/null 2>&1
 ends 'status, wrong secret' 2 'refused the secret' status "$endpoint/$server/$key"

@@ -16,10 +16,10 @@ coordinator=$pid
 until_true 20 "the coordinator's address" test -s run/address
 keys=$(sed -nE '1s|tcp://[^/]*/||p' run/address)
 port=$(sed -nE 's|.*tcp://127\.0\.0\.1:([0-9]+).*|\1|p' run/address)
-start wanlink.log "$BIN/wanlink" --to "127.0.0.1:$port" --rate-mbit 1 --delay-ms 50 --control "$WORK/line"
+start relay.log "$BIN/atoll" relay 1mbit,rtt=100ms --to "127.0.0.1:$port" --control "$WORK/line"
 line=$pid
-until_true 20 "the relay's address" grep -q '^127' wanlink.log
-relay=$(sed -n 1p wanlink.log)
+until_true 20 "the relay's address" grep -q '^127' relay.log
+relay=$(grep -m 1 '^127' relay.log)
 
 began=$(now_ms)
 workers=()
@@ -38,13 +38,13 @@ for i in 0 1; do finish "${workers[i]}" 60 0 "worker-$i"; done
 finish "$coordinator" 20 0 coordinator
 took=$(($(now_ms) - began))
 kill -TERM "$line"
-finish "$line" 5 0 wanlink
+finish "$line" 5 0 relay
 
 ! grep -qE 'silent|evict' coordinator.log || fail "heartbeats did not pass: $(grep -E 'silent|evict' coordinator.log)"
 (($(json get run/summary.json rounds) == 2 && $(json get run/summary.json workers) == 2)) ||
     fail "summary.json does not count 2 rounds and 2 workers"
-up=$(sed -nE 's/.*bytes up ([0-9]+),.*/\1/p' wanlink.log)
-down=$(sed -nE 's/.*bytes down ([0-9]+).*/\1/p' wanlink.log)
+up=$(sed -nE 's/.*bytes up ([0-9]+),.*/\1/p' relay.log)
+down=$(sed -nE 's/.*bytes down ([0-9]+).*/\1/p' relay.log)
 params=$(json get run/summary.json params)
 deltas=$((2 * 2 * 4 * params))
 chunk=$((256 << 10)) # at most one chunk per worker was in flight

@@ -31,8 +31,9 @@ def start(folder: Path, name: str, words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def link(folder: Path, i: int, port: str, mbit: float, delay_ms: float) -> tuple[subprocess.Popen[bytes], str]:
-    """A relay to the coordinator: `mbit` each way, `delay_ms` each way. Its queue holds one delay's bytes and 100 ms."""
-    words = [str(BIN / "wanlink"), "--to", f"127.0.0.1:{port}", "--rate-mbit", str(mbit), "--delay-ms", str(delay_ms)]
+    """A relay to the coordinator: `mbit` each way, `delay_ms` each way."""
+    spec = f"{mbit:f}mbit,rtt={2 * delay_ms:f}ms"
+    words = [str(BIN / "atoll"), "relay", spec, "--to", f"127.0.0.1:{port}"]
     process = start(folder, f"link-{i}", words)
     log = folder / f"link-{i}.log"
     while not log.read_text().startswith("127"):

@@ -19,11 +19,11 @@
 
 #include <cmocka.h>
 
+#include "cli/link/link_relay.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
-#include "tests/lib/rigs/wanlink.h"
 #include "wire/transport.h"
 
 enum {
@@ -123,7 +123,7 @@ static void test_worker_that_reads_nothing_survives_reset(void **state)
 
 static void *run_relay(void *arg)
 {
-    return wanlink_run(arg, NULL) == STATUS_OK ? NULL : arg;
+    return relay_run(arg, NULL) == STATUS_OK ? NULL : arg;
 }
 
 /* Sends on both lanes in both directions, and reads what arrives. Returns the number of messages that arrived. */
@@ -151,28 +151,29 @@ static void test_flipped_bits_break_connections_only(void **state)
     (void)state;
     struct transport_address address;
     struct transport *listener = listen_with_keys(&address), *diallers[DIALLERS];
-    struct wanlink *relay;
-    uint16_t port;
+    struct relay *relay;
+    char relayed[RELAY_ADDRESS_MAX];
     int commands[2], messages = 0;
     pthread_t thread;
     assert_non_null(listener);
     assert_int_equal(pipe(commands), 0);
-    struct wanlink_options o = {.listen = "127.0.0.1:0",
-                                .to = address.endpoint + strlen("tcp://"),
-                                .rate_mbit = 16,
-                                .queue_ms = 20,
-                                .flip_bytes = FLIP_BYTES,
-                                .control_fd = commands[0]};
-    assert_int_equal(wanlink_create(&relay, &o, &port, NULL), STATUS_OK);
+    struct relay_options o = {.listen = "127.0.0.1:0",
+                              .to = address.endpoint + strlen("tcp://"),
+                              .spec = {.up_mbit = 16, .down_mbit = 16},
+                              .control_fd = commands[0]};
+    assert_int_equal(relay_create(&relay, &o, relayed, NULL), STATUS_OK);
+    char flip[32];
+    int n = snprintf(flip, sizeof flip, "flip %d\n", FLIP_BYTES);
+    assert_int_equal(write(commands[1], flip, (size_t)n), n);
     assert_int_equal(pthread_create(&thread, NULL, run_relay, relay), 0);
-    snprintf(address.endpoint, sizeof address.endpoint, "tcp://127.0.0.1:%u", port);
+    snprintf(address.endpoint, sizeof address.endpoint, "tcp://%s", relayed);
     for (int i = 0; i < DIALLERS; i++) diallers[i] = dial(&address, i);
     unsigned heard[DIALLERS] = {0};
     uint64_t end = clock_monotonic_us() + 3 * (uint64_t)PATIENCE;
-    while (wanlink_totals(relay).flips < FLIPS && clock_monotonic_us() < end)
+    while (relay_totals(relay).flips < FLIPS && clock_monotonic_us() < end)
         messages += exchange(listener, diallers, heard);
-    assert_true(wanlink_totals(relay).flips >= FLIPS);
-    assert_true(wanlink_totals(relay).connections > FLIPS / 3);
+    assert_true(relay_totals(relay).flips >= FLIPS);
+    assert_true(relay_totals(relay).connections > FLIPS / 3);
     assert_true(messages > 1000);
     assert_int_equal(write(commands[1], "flip 0\n", 7), 7);
     end = clock_monotonic_us() + PATIENCE;
@@ -183,15 +184,15 @@ static void test_flipped_bits_break_connections_only(void **state)
             exchange(listener, diallers, heard);
         }
     }
-    printf("%llu flipped bits, %llu connections, %d messages\n", (unsigned long long)wanlink_totals(relay).flips,
-           (unsigned long long)wanlink_totals(relay).connections, messages);
+    printf("%llu flipped bits, %llu connections, %d messages\n", (unsigned long long)relay_totals(relay).flips,
+           (unsigned long long)relay_totals(relay).connections, messages);
     assert_int_equal(write(commands[1], "quit\n", 5), 5);
     void *failed;
     assert_int_equal(pthread_join(thread, &failed), 0);
     assert_null(failed);
     for (int i = 0; i < DIALLERS; i++) diallers[i]->ops->close(diallers[i]);
     listener->ops->close(listener);
-    wanlink_destroy(relay);
+    relay_destroy(relay);
     close(commands[0]);
     close(commands[1]);
     assert_int_equal(mem_live_bytes(), 0);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -14,16 +15,16 @@
 
 #include <cmocka.h>
 
+#include "cli/link/link_relay.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "tests/lib/rigs/wanlink.h"
 
 enum { MEGA = 1000 * 1000 };
 
 struct setup {
-    struct wanlink *link;
+    struct relay *link;
     int server, commands[2];
     uint16_t port;
     pthread_t thread;
@@ -52,13 +53,14 @@ static int connect_to(uint16_t port)
 static void *run_link(void *arg)
 {
     struct setup *s = arg;
-    return wanlink_run(s->link, NULL) == STATUS_OK ? NULL : s;
+    return relay_run(s->link, NULL) == STATUS_OK ? NULL : s;
 }
 
-static struct setup *start(double rate_mbit, double delay_ms, double jitter_ms)
+static struct setup *start(const char *spec)
 {
     static struct setup s;
-    char to[32];
+    struct err err;
+    char to[32], address[RELAY_ADDRESS_MAX];
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof a;
     s.server = socket_with_patience();
@@ -67,14 +69,10 @@ static struct setup *start(double rate_mbit, double delay_ms, double jitter_ms)
     assert_int_equal(getsockname(s.server, (struct sockaddr *)&a, &size), 0);
     assert_int_equal(pipe(s.commands), 0);
     snprintf(to, sizeof to, "127.0.0.1:%u", ntohs(a.sin_port));
-    struct wanlink_options o = {.listen = "127.0.0.1:0",
-                                .to = to,
-                                .rate_mbit = rate_mbit,
-                                .delay_ms = delay_ms,
-                                .jitter_ms = jitter_ms,
-                                .queue_ms = 50,
-                                .control_fd = s.commands[0]};
-    assert_int_equal(wanlink_create(&s.link, &o, &s.port, NULL), STATUS_OK);
+    struct relay_options o = {.listen = "127.0.0.1:0", .to = to, .control_fd = s.commands[0]};
+    assert_int_equal(link_spec_parse(&o.spec, spec, &err), STATUS_OK);
+    assert_int_equal(relay_create(&s.link, &o, address, NULL), STATUS_OK);
+    s.port = (uint16_t)strtoul(strrchr(address, ':') + 1, NULL, 10);
     assert_int_equal(pthread_create(&s.thread, NULL, run_link, &s), 0);
     for (size_t i = 0; i < sizeof data; i += 8) {
         uint64_t v = rng_u64(1, RNG_TEST, i);
@@ -88,14 +86,14 @@ static void command(struct setup *s, const char *line)
     assert_int_equal(write(s->commands[1], line, strlen(line)), strlen(line));
 }
 
-static struct wanlink_totals stop(struct setup *s)
+static struct relay_totals stop(struct setup *s)
 {
     void *failed;
     command(s, "quit\n");
     pthread_join(s->thread, &failed);
     assert_null(failed);
-    struct wanlink_totals totals = wanlink_totals(s->link);
-    wanlink_destroy(s->link);
+    struct relay_totals totals = relay_totals(s->link);
+    relay_destroy(s->link);
     close(s->server);
     close(s->commands[0]);
     close(s->commands[1]);
@@ -161,7 +159,7 @@ static void close_pair(int fds[2])
 static void test_link_carries_all_bytes_both_ways(void **state)
 {
     (void)state;
-    struct setup *s = start(0, 0, 2);
+    struct setup *s = start("jitter=2ms");
     int a[2], b[2];
     pair(s, a);
     pair(s, b);
@@ -171,7 +169,7 @@ static void test_link_carries_all_bytes_both_ways(void **state)
     transfer(b[0], b[1], 0);
     close_pair(a);
     close_pair(b);
-    struct wanlink_totals totals = stop(s);
+    struct relay_totals totals = stop(s);
     assert_int_equal(totals.connections, 2);
     assert_int_equal(totals.up, sizeof data);
     assert_int_equal(totals.down, sizeof data + 1000);
@@ -208,7 +206,7 @@ static void measure_megabyte(struct setup *s, double least, double most)
 static void test_rate_and_delay_are_kept(void **state)
 {
     (void)state;
-    struct setup *s = start(40, 30, 0);
+    struct setup *s = start("40mbit,rtt=60ms");
     int a[2];
     measure_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, plus 30 ms delay */
     pair(s, a);
@@ -216,7 +214,7 @@ static void test_rate_and_delay_are_kept(void **state)
     for (int i = 1; i < TRIALS && t > 0.5; i++) t = round_trip(a);
     if (t < 0.060 || t > 0.5) fail_msg("a round trip took %.3f s", t);
     close_pair(a);
-    command(s, "delay 0\nrate 400\n");
+    command(s, "link 400mbit\n");
     measure_megabyte(s, 0.015, 0.19);
     stop(s);
 }
@@ -246,7 +244,7 @@ static double beside_large_transfer(struct setup *s)
 static void test_connections_share_link(void **state)
 {
     (void)state;
-    struct setup *s = start(20, 0, 0);
+    struct setup *s = start("20mbit");
     double t = beside_large_transfer(s);
     for (int i = 1; i < TRIALS && t > 0.2; i++) t = beside_large_transfer(s);
     if (t > 0.2) fail_msg("a small message waited %.3f s behind a large transfer", t);
@@ -271,7 +269,7 @@ static bool stalls(struct setup *s, const int fds[2], int trial)
 static void test_stall_delays_all_bytes(void **state)
 {
     (void)state;
-    struct setup *s = start(0, 0, 0);
+    struct setup *s = start("none");
     int a[2];
     double t = 0;
     for (int i = 0; i < TRIALS && (t < 0.2 || t > 3); i++) {
@@ -290,11 +288,37 @@ static void test_stall_delays_all_bytes(void **state)
     stop(s);
 }
 
+/* Outages count from the start of the relay. The link carries bytes before and after them. */
+static void test_outage_stops_all_bytes(void **state)
+{
+    (void)state;
+    bool stopped = false;
+    for (int i = 0; i < TRIALS && !stopped; i++) {
+        struct setup *s = start("rtt=2ms,outage=300ms+400ms");
+        int a[2];
+        uint64_t begin_us = clock_monotonic_us();
+        pair(s, a);
+        double before = round_trip(a);
+        uint64_t early_us = clock_monotonic_us() - begin_us;
+        if (early_us < 250 * 1000) { /* otherwise this machine is too busy to tell */
+            assert_true(before < 0.2);
+            usleep((useconds_t)(350 * 1000 - early_us));
+            double during = round_trip(a);
+            stopped = during > 0.25 && during < 2;
+            assert_true(clock_monotonic_us() - begin_us >= 690 * 1000);
+            assert_true(round_trip(a) < 2);
+        }
+        close_pair(a);
+        stop(s);
+    }
+    assert_true(stopped);
+}
+
 /* Closing a socket with unread bytes resets the connection; the sent bytes arrive before the reset. */
 static void test_bytes_arrive_before_reset(void **state)
 {
     (void)state;
-    struct setup *s = start(0, 50, 0);
+    struct setup *s = start("rtt=100ms");
     int a[2];
     pair(s, a);
     assert_int_equal(send(a[1], "unread", 6, 0), 6);
@@ -311,7 +335,7 @@ static void test_bytes_arrive_before_reset(void **state)
 static void test_cut_resets_and_down_refuses(void **state)
 {
     (void)state;
-    struct setup *s = start(0, 0, 0);
+    struct setup *s = start("none");
     int a[2], b[2];
     pair(s, a);
     assert_int_equal(send(a[0], "x", 1, 0), 1);
@@ -349,7 +373,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link_carries_all_bytes_both_ways), cmocka_unit_test(test_rate_and_delay_are_kept),
         cmocka_unit_test(test_connections_share_link),           cmocka_unit_test(test_stall_delays_all_bytes),
-        cmocka_unit_test(test_bytes_arrive_before_reset),        cmocka_unit_test(test_cut_resets_and_down_refuses),
+        cmocka_unit_test(test_outage_stops_all_bytes),           cmocka_unit_test(test_bytes_arrive_before_reset),
+        cmocka_unit_test(test_cut_resets_and_down_refuses),
     };
-    return cmocka_run_group_tests_name("wanlink", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("relay", tests, NULL, NULL);
 }
