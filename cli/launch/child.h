@@ -27,6 +27,8 @@ struct child {
     char prefix[32]; /* prefix of its lines on the terminal: "[w3] " */
     bool shown;      /* print its lines on the terminal */
 
+    const char *ready_path; /* file that it writes when it is ready; NULL: none; borrowed */
+
     const char *env_name; /* environment variable set for this child; NULL: none */
     uint32_t env_value;
     char *argv[CHILD_ARGS_MAX + 1]; /* owned; argv[0] is the program's path */

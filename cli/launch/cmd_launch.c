@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/launch/launch_folder.h"
+#include "cli/launch/launch_link.h"
 #include "cli/launch/launch_memory.h"
 #include "cli/launch/supervisor.h"
 #include "cli/run_folder.h"
@@ -36,12 +37,15 @@ struct launch {
     uint64_t n_workers, max_restarts;
     double stop_timeout_s;
     bool quiet;
+    const char *link; /* --link; NULL: not given */
 
+    struct launch_link links;
     struct config config;
     struct config_sources sources;
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX],
         lock[FILEIO_PATH_MAX];
-    char init_setting[FILEIO_PATH_MAX + 32]; /* --model.init_from=CHECKPOINT of --resume CHECKPOINT */
+    char init_setting[FILEIO_PATH_MAX + 32];  /* --model.init_from=CHECKPOINT of --resume CHECKPOINT */
+    char link_setting[CONFIG_VALUE_MAX + 32]; /* --launch.link=SPEC of --link SPEC */
     struct supervisor supervisor;
 };
 
@@ -99,8 +103,9 @@ static enum status worker_build(struct launch *l, size_t i)
     char value[CONFIG_VALUE_MAX];
     struct child *child = &l->supervisor.workers[i];
     TRY(child_arg(child, "%s/atoll-worker", l->bin_dir));
-    /* Pass the folder instead of the address, which may contain the key of the run: command lines are public. */
-    TRY(child_arg(child, "--join=%s", l->folder.dir));
+    /* Pass a path instead of the address, which may contain the key of the run: command lines are public. */
+    const char *join_file = launch_link_join_file(&l->links, &l->supervisor, i);
+    TRY(child_arg(child, "--join=%s", join_file ? join_file : l->folder.dir));
     TRY(child_arg(child, "--dir=%s/workers/%s", l->folder.dir, child->name));
     TRY(child_arg(child, "--name"));
     TRY(child_arg(child, "%s", child->name));
@@ -241,6 +246,17 @@ static enum status init_find(struct launch *l, struct options *o, struct err *er
     return STATUS_OK;
 }
 
+/* Makes --link SPEC the setting launch.link, so that RUN/config.yaml holds it. */
+static enum status link_find(struct launch *l, struct options *o, struct err *err)
+{
+    if (!l->link) return STATUS_OK;
+    int n = snprintf(l->link_setting, sizeof l->link_setting, "--launch.link=%s", l->link);
+    if (n >= (int)sizeof l->link_setting || o->n_settings == OPTIONS_SETTINGS_MAX)
+        return err_set(err, STATUS_INVALID, "--link is too long: at most %zu bytes", sizeof l->config.launch.link - 1);
+    o->settings[o->n_settings++] = l->link_setting;
+    return STATUS_OK;
+}
+
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
     TRY(launch_folder_take(&l->folder, err));
@@ -264,6 +280,9 @@ static enum status children_build(struct launch *l, const struct options *o, str
         s->workers[s->n_workers].env_name = WORKER_INDEX_ENV;
         s->workers[s->n_workers].env_value = (uint32_t)s->n_workers;
     }
+    char atoll[PATH_MAX + 8];
+    snprintf(atoll, sizeof atoll, "%s/atoll", l->bin_dir);
+    TRY(launch_link_build(&l->links, s, atoll, l->folder.dir, l->logs, err));
     enum status status = coordinator_build(l, o);
     for (size_t i = 0; i < s->n_workers && status == STATUS_OK; i++) status = worker_build(l, i);
     if (status != STATUS_OK)
@@ -279,7 +298,9 @@ static enum status launch(struct launch *l, struct options *o, struct err *err)
     log_set_level(LOG_ERROR); /* the coordinator prints the warnings about this configuration */
     export_worker_count(l);
     TRY(init_find(l, o, err));
+    TRY(link_find(l, o, err));
     TRY(settings_read(&l->config, &l->sources, l->config_path, l->folder.dir, o, err));
+    TRY(launch_link_parse(&l->links, l->config.launch.link, l->n_workers, err));
     TRY(launch_folder_check_init(&l->folder, l->config.model.init_from, err));
     TRY(check_start(l, err));
     TRY(find_programs(l, err));
@@ -314,6 +335,7 @@ static bool failed_for_good(const struct launch *l, int code)
 
 static void launch_finish(struct launch *l, int code)
 {
+    launch_link_finish(&l->links, &l->supervisor);
     if (failed_for_good(l, code)) launch_folder_undo(&l->folder, l->supervisor.n_workers);
     supervisor_finish(&l->supervisor);
     child_finish(&l->supervisor.coordinator);
@@ -361,6 +383,10 @@ int cmd_launch(int argc, char **argv)
          "                           a checkpoint or run folder: start a new run from its parameters"},
         {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "restarts in total before launch gives up (default 10)"},
         {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to SIGKILL (default 60)"},
+        {"link", OPTION_TEXT, &l->link, "SPEC",
+         "put a slow link between each worker and the coordinator (launch.link); one SPEC for\n"
+         "                           all, or one each, joined by ;. Like 100mbit,rtt=50ms: see atoll relay --help.\n"
+         "                           Not modelled: packet loss, and TCP's slow start over the long path"},
         {"quiet", OPTION_FLAG, &l->quiet, NULL, "do not print the workers' lines; their logs keep them"},
     };
     struct options o = {

@@ -28,7 +28,8 @@ enum {
     HOPELESS_FAILURES = 3,
     FOLLOW_MS = 30000, /* time for workers to exit after the coordinator */
     ADDRESS_POLL_MS = 20,
-    LOOK_MS = 1000, /* between two checks that the run folder is still there */
+    LOOK_MS = 1000,     /* between two checks that the run folder is still there */
+    RELAY_END_MS = 2000 /* time for relays to exit after SIGTERM */
 };
 
 static void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -65,16 +66,29 @@ void supervisor_finish(struct supervisor *s)
     s->signal_fd = -1;
 }
 
-/* Returns child i: 0 is the coordinator, then the workers. */
+/* Returns child i: 0 is the coordinator, then the workers, then the relays. */
 static struct child *child_at(struct supervisor *s, size_t i)
 {
-    assert(i <= s->n_workers);
-    return i == 0 ? &s->coordinator : &s->workers[i - 1];
+    assert(i <= s->n_workers + s->n_relays);
+    return i == 0 ? &s->coordinator : i <= s->n_workers ? &s->workers[i - 1] : &s->relays[i - 1 - s->n_workers];
 }
 
+static size_t n_children(const struct supervisor *s)
+{
+    return 1 + s->n_workers + s->n_relays;
+}
+
+static bool is_relay(const struct supervisor *s, const struct child *child)
+{
+    for (size_t i = 0; i < s->n_relays; i++)
+        if (child == &s->relays[i]) return true;
+    return false;
+}
+
+/* The children that stop need their relays, so only SIGKILL is for relays, too. */
 static void signal_all(struct supervisor *s, int sig)
 {
-    for (size_t i = 0; i <= s->n_workers; i++) child_signal(child_at(s, i), sig);
+    for (size_t i = 0; i < (sig == SIGKILL ? n_children(s) : 1 + s->n_workers); i++) child_signal(child_at(s, i), sig);
 }
 
 /* Stops restarts and sends SIGTERM once, because a second one could kill a child while it saves. SIGKILL follows after
@@ -84,7 +98,7 @@ static void stop_all(struct supervisor *s, uint64_t now_us)
     if (s->stopping) return;
     s->kill_at_us = now_us + (uint64_t)(s->stop_timeout_s * 1e6);
     s->stopping = true;
-    for (size_t i = 0; i <= s->n_workers; i++)
+    for (size_t i = 0; i < n_children(s); i++)
         if (child_at(s, i)->state == CHILD_BACKOFF || child_at(s, i)->state == CHILD_IDLE)
             child_at(s, i)->state = CHILD_ENDED;
     signal_all(s, SIGTERM);
@@ -168,7 +182,7 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     uint64_t pause_ms = (uint64_t)BACKOFF_FIRST_MS << shift;
     if (pause_ms > BACKOFF_MAX_MS) pause_ms = BACKOFF_MAX_MS;
     s->restarts++;
-    if (child != &s->coordinator) count_worker(s);
+    if (child != &s->coordinator && !is_relay(s, child)) count_worker(s);
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_ms * 1000;
     print_line("%s %s: restarting in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
@@ -202,7 +216,9 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     bool coordinator = child == &s->coordinator;
     /* SIGTERM before the child installed its handler loses nothing and counts as stopped. */
     bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
-    if (child->code == EXIT_DONE || stopped) {
+    if (child->code == EXIT_DONE && is_relay(s, child) && !s->stopping && !s->finished) {
+        on_failure(s, child, now_us); /* somebody stopped it */
+    } else if (child->code == EXIT_DONE || stopped) {
         if (stopped && !s->finished) exit_code_max(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;
     } else if (child->code == EXIT_USAGE || (child->code == EXIT_PERMANENT && !(s->finished && !coordinator))) {
@@ -239,26 +255,44 @@ static void print_join_line(const struct supervisor *s)
     mem_free(text);
 }
 
-static enum status workers_start(struct supervisor *s, uint64_t now_us, struct err *err)
+static enum status start_idle(struct child *children, size_t n, uint64_t now_us, struct err *err)
 {
-    for (size_t i = 0; i < s->n_workers; i++) {
-        assert(s->workers[i].state == CHILD_IDLE);
-        TRY(child_start(&s->workers[i], now_us, err));
+    for (size_t i = 0; i < n; i++) {
+        assert(children[i].state == CHILD_IDLE);
+        TRY(child_start(&children[i], now_us, err));
     }
     return STATUS_OK;
+}
+
+/* Starts the relays, then the workers, when what they need is there. */
+static enum status followers_start(struct supervisor *s, uint64_t now_us, struct err *err)
+{
+    if (s->workers_started || s->stopping) return STATUS_OK;
+    if (!s->address[0]) {
+        if (s->coordinator.state != CHILD_RUNNING ||
+            run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
+            return STATUS_OK; /* not yet */
+        print_join_line(s);
+        TRY(start_idle(s->relays, s->n_relays, now_us, err));
+    }
+    for (size_t i = 0; i < s->n_relays; i++)
+        if (!file_exists(s->relays[i].ready_path)) return STATUS_OK;
+    s->workers_started = true;
+    return start_idle(s->workers, s->n_workers, now_us, err);
 }
 
 /* Returns milliseconds until the next timer; -1: no timer. */
 static int next_due_ms(struct supervisor *s, uint64_t now_us)
 {
     uint64_t due = UINT64_MAX;
-    for (size_t i = 0; i <= s->n_workers; i++)
+    for (size_t i = 0; i < n_children(s); i++)
         if (child_at(s, i)->state == CHILD_BACKOFF && child_at(s, i)->restart_at_us < due)
             due = child_at(s, i)->restart_at_us;
     if (s->stopping && s->kill_at_us < due) due = s->kill_at_us;
     if (!s->stopping && s->look_at_us < due) due = s->look_at_us;
     if (s->term_at_us && s->term_at_us < due) due = s->term_at_us;
-    if (!s->address[0] && !s->stopping && now_us + ADDRESS_POLL_MS * 1000 < due) due = now_us + ADDRESS_POLL_MS * 1000;
+    if (!s->workers_started && !s->stopping && now_us + ADDRESS_POLL_MS * 1000 < due)
+        due = now_us + ADDRESS_POLL_MS * 1000;
     if (due == UINT64_MAX) return -1;
     return due <= now_us ? 0 : (int)((due - now_us) / 1000 + 1);
 }
@@ -279,15 +313,11 @@ static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err
         print_line("stopping workers: still running %d s after the coordinator exited", FOLLOW_MS / 1000);
         stop_all(s, now_us);
     }
-    for (size_t i = 0; i <= s->n_workers; i++) {
+    for (size_t i = 0; i < n_children(s); i++) {
         struct child *child = child_at(s, i);
         if (child->state == CHILD_BACKOFF && now_us >= child->restart_at_us) TRY(child_start(child, now_us, err));
     }
-    if (s->address[0] || s->stopping || s->coordinator.state != CHILD_RUNNING) return STATUS_OK;
-    if (run_folder_read_line(s->address_path, s->address, sizeof s->address, NULL) != STATUS_OK)
-        return STATUS_OK; /* not yet */
-    print_join_line(s);
-    return workers_start(s, now_us, err);
+    return followers_start(s, now_us, err);
 }
 
 static bool any_child_left(struct supervisor *s)
@@ -303,13 +333,13 @@ static void wait_for_events(struct supervisor *s, struct pollfd *fds)
 {
     size_t n = 0;
     fds[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
-    for (size_t i = 0; i <= s->n_workers; i++)
+    for (size_t i = 0; i < n_children(s); i++)
         fds[n++] = (struct pollfd){.fd = child_at(s, i)->pipe_fd, .events = POLLIN}; /* poll skips -1 */
     if (poll(fds, n, next_due_ms(s, clock_monotonic_us())) <= 0) return;
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         on_signal(s, (int)info.ssi_signo, clock_monotonic_us());
-    for (size_t i = 0; i <= s->n_workers; i++) {
+    for (size_t i = 0; i < n_children(s); i++) {
         struct child *child = child_at(s, i);
         if (!fds[i + 1].revents || child->pipe_fd < 0) continue;
         if (!child_read(child)) { /* it closed both outputs; SIGCHLD reports its exit */
@@ -321,7 +351,7 @@ static void wait_for_events(struct supervisor *s, struct pollfd *fds)
 
 static void reap(struct supervisor *s)
 {
-    for (size_t i = 0; i <= s->n_workers; i++)
+    for (size_t i = 0; i < n_children(s); i++)
         if (child_reap(child_at(s, i))) on_end(s, child_at(s, i), clock_monotonic_us());
     /* If all workers were stopped, the coordinator would wait for new ones without limit. */
     bool resumable = s->n_workers > 0;
@@ -330,11 +360,28 @@ static void reap(struct supervisor *s)
     if (resumable && !s->stopping && !s->finished) stop_all(s, clock_monotonic_us());
 }
 
+/* The relays end last. */
+static void relays_stop(struct supervisor *s, struct pollfd *fds)
+{
+    uint64_t end_us = clock_monotonic_us() + RELAY_END_MS * (uint64_t)1000;
+    s->stopping = true;
+    s->kill_at_us = end_us;
+    for (size_t i = 0; i < s->n_relays; i++) child_signal(&s->relays[i], SIGTERM);
+    for (size_t i = 0; i < s->n_relays; i++) {
+        while (s->relays[i].state == CHILD_RUNNING) {
+            if (clock_monotonic_us() >= end_us) signal_all(s, SIGKILL);
+            wait_for_events(s, fds);
+            reap(s);
+        }
+    }
+}
+
 enum status supervisor_run(struct supervisor *s, struct err *err)
 {
-    struct pollfd *fds = mem_alloc(s->n_workers + 2, sizeof *fds);
+    struct pollfd *fds = mem_alloc(n_children(s) + 1, sizeof *fds);
     if (!fds) return err_set(err, STATUS_NOMEM, "out of memory");
     unlink(s->address_path); /* left by an earlier start */
+    for (size_t i = 0; i < s->n_relays; i++) unlink(s->relays[i].ready_path);
     enum status status = child_start(&s->coordinator, clock_monotonic_us(), err);
     if (status != STATUS_OK) s->coordinator.state = CHILD_ENDED;
     while (any_child_left(s)) {
@@ -346,6 +393,7 @@ enum status supervisor_run(struct supervisor *s, struct err *err)
             stop_all(s, clock_monotonic_us());
         }
     }
+    relays_stop(s, fds);
     terminal_bar_clear();
     mem_free(fds);
     if (s->finished && s->exit_code == EXIT_RESUMABLE)

@@ -1,4 +1,6 @@
-/* The supervisor of `atoll launch`: one coordinator, N workers, restarts, signals, one exit code.
+/* The supervisor of `atoll launch`: one coordinator, N workers, their relays, restarts, signals, one exit code.
+ *
+ * Start: the relays follow when the coordinator has written its address, the workers when all relays are ready.
  *
  * Exit codes of a child:
  *   - 0: done.
@@ -13,6 +15,7 @@
  * or at the end for the child that stopped everything.
  *
  * Shutdown:
+ *   - Relays serve until all other children have ended, then get SIGTERM. A relay that ends earlier has failed.
  *   - If the run folder is removed, SIGKILL ends all children: a restart would begin another run.
  *   - The coordinator's exit ends the run. Workers get 30 s to follow, then SIGTERM, then SIGKILL. If it exits with 0,
  *     the run is complete, even if a signal arrived just before.
@@ -35,6 +38,8 @@ struct supervisor {
     struct child coordinator;
     struct child *workers; /* [n_workers], allocated by the caller */
     size_t n_workers;
+    struct child *relays; /* [n_relays], allocated by the caller */
+    size_t n_relays;
     const char *address_path; /* file with the join address, written by the coordinator */
     bool show_join_line;      /* print the last line of that file once, if stdout is a terminal */
     const char *lock_path;    /* file that launch locked in the run folder */
@@ -54,6 +59,7 @@ struct supervisor {
     /* Private. */
     int signal_fd;
     char address[SUPERVISOR_ADDRESS_MAX];
+    bool workers_started;
     bool stopping;              /* no more restarts */
     bool stop_requested;        /* a signal asked launch to stop */
     uint64_t stop_requested_us; /* time of the first signal */
@@ -66,8 +72,8 @@ struct supervisor {
 /* Blocks the signals that the supervisor reads. Call before anything starts. IO. */
 enum status supervisor_init(struct supervisor *supervisor, struct err *err) MUST_CHECK;
 void supervisor_finish(struct supervisor *supervisor);
-/* Starts all processes and returns when all have ended. Workers start after the coordinator has written its address.
- * `err` holds a failure to start; exit_code tells how the run ended. */
+/* Starts all processes and returns when all have ended. `err` holds a failure to start; exit_code tells how the run
+ * ended. */
 enum status supervisor_run(struct supervisor *supervisor, struct err *err) MUST_CHECK;
 
 #endif

@@ -130,6 +130,9 @@ struct config {
         char level[16];       /* error | warn | info | debug | trace; local */
         uint32_t every_steps; /* steps between step lines; local */
     } log;
+    struct {
+        char link[CONFIG_PATH_MAX]; /* emulated links of the workers, common/config/link_spec.h; "": none; local */
+    } launch;
 };
 
 enum config_source { CONFIG_DEFAULT, CONFIG_PRESET, CONFIG_FILE, CONFIG_COORDINATOR, CONFIG_ENV, CONFIG_FLAG };

@@ -202,6 +202,10 @@ const struct config_key config_keys[] = {
 
     LOCAL_WORD(log, level, "info", choices_level, "least severe level that is logged"),
     LOCAL_U32(log, every_steps, "10", 1, U32_MAX, "steps", "steps between step lines"),
+
+    LOCAL_TEXT(
+        launch, link, "",
+        "atoll launch: a slow link for each worker, like 100mbit,rtt=50ms; one for all, or one each, joined by ;"),
 };
 
 const int config_keys_count = sizeof config_keys / sizeof *config_keys;
@@ -216,7 +220,8 @@ static bool same(const char *name, const char *text, size_t len)
 bool config_key_of_worker(int index)
 {
     assert(index >= 0 && index < config_keys_count);
-    return config_keys[index].local && strcmp(config_keys[index].section, "coordinator") != 0;
+    const struct config_key *k = &config_keys[index];
+    return k->local && strcmp(k->section, "coordinator") != 0 && strcmp(k->section, "launch") != 0;
 }
 
 int config_key_find(const char *section, size_t section_len, const char *key, size_t key_len)

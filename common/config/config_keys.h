@@ -48,7 +48,7 @@ int config_key_find(const char *section, size_t section_len, const char *key, si
 const char *config_env_name(int index, char out[128]);
 /* Index of the key stored at `offset` of struct config (offsetof). The key must exist. */
 int config_key_at(size_t offset);
-/* True for a local key that a worker reads: every local key outside the section coordinator. */
+/* True for a local key that a worker reads: every local key outside the sections coordinator and launch. */
 bool config_key_of_worker(int index);
 /* Index of the key nearest to section.key by edit distance; the section weighs a quarter of the key. section may be "".
  */
