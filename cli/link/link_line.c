@@ -7,6 +7,8 @@
 static const double QUEUE_LEAST_US = 50e3, QUEUE_CHECK_US = 500;
 static const double TRANSIT_LEAST = 64 << 20; /* bytes; also the bound without a rate */
 
+enum { PIECE_MIN = 1448, PIECE_US = 2000 };
+
 static double queue_us(const struct line *line)
 {
     return fmax(QUEUE_LEAST_US, 2000 * line->delay_ms);
@@ -17,6 +19,12 @@ static double transit_most(const struct line *line)
 {
     double way_us = queue_us(line) + 1000 * (line->delay_ms + line->jitter_ms);
     return fmax(TRANSIT_LEAST, 2 * way_us * line->rate_mbit / 8);
+}
+
+size_t line_piece(const struct line *line)
+{
+    double bytes = line->rate_mbit > 0 ? line->rate_mbit / 8 * PIECE_US : LINE_PIECE_MAX;
+    return bytes > LINE_PIECE_MAX ? LINE_PIECE_MAX : bytes < PIECE_MIN ? PIECE_MIN : (size_t)bytes;
 }
 
 double line_wait_us(const struct line *line, uint64_t now_us)

@@ -18,6 +18,10 @@ struct line {
     uint64_t drawn;             /* number of jitter values used */
 };
 
+/* Bytes that a connection may hand over before it is the turn of the next one: 2 ms of the line, at least a TCP
+ * segment, at most LINE_PIECE_MAX. */
+enum { LINE_PIECE_MAX = 65536 };
+size_t line_piece(const struct line *line);
 /* Returns the time until the queue has room; 0: now. The queue holds the bytes of a round trip, and at least those of
  * 50 ms, so that it never makes the line slower than its rate. */
 double line_wait_us(const struct line *line, uint64_t now_us);

@@ -24,9 +24,6 @@
 #include "common/base/rng.h"
 
 enum {
-    PIECE_MAX = 65536,         /* bytes per read; less on a slow line, so that connections take turns */
-    PIECE_MIN = 1448,          /* a TCP segment */
-    PIECE_US = 2000,           /* time of one piece on the line */
     PIECES_A_TURN = 64,        /* reads before each delivery */
     IDLE_US = 200 * 1000,      /* interval to check `stop`: a signal may arrive just before the wait */
     LATE_MAX_US = 1000 * 1000, /* a piece that waited longer in the socket counts as arrived so long ago */
@@ -268,13 +265,12 @@ static bool read_piece(struct relay *r, struct connection *c, int direction)
     struct flow *f = &c->flows[direction];
     struct line *line = &r->lines[direction];
     if (c->dead || f->ended || !from->readable) return false;
-    double fair = line->rate_mbit > 0 ? line->rate_mbit / 8 * PIECE_US : PIECE_MAX;
-    uint8_t data[PIECE_MAX];
+    uint8_t data[LINE_PIECE_MAX];
     union {
         char bytes[256];
         struct cmsghdr align;
     } extra;
-    struct iovec part = {data, fair > PIECE_MAX ? PIECE_MAX : fair < PIECE_MIN ? PIECE_MIN : (size_t)fair};
+    struct iovec part = {data, line_piece(line)};
     struct msghdr message = {
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = extra.bytes, .msg_controllen = sizeof extra.bytes};
     ssize_t n = recvmsg(from->fd, &message, 0);

@@ -5,9 +5,6 @@
 
 #include "common/base/mem.h"
 
-/* As in cli/link/relay.c. */
-enum { LINK_QUEUE_US = 100 * 1000, PIECE_MAX = 65536, PIECE_MIN = 1448, PIECE_US = 5000 };
-
 void virtual_queue_put(struct virtual_queue *q, struct virtual_message *m)
 {
     m->next = NULL;
@@ -53,7 +50,12 @@ struct virtual_message *virtual_message(struct msg *m)
 
 void virtual_line_init(struct virtual_line *line, struct event_queue *clock, const struct link_spec *spec, bool down)
 {
-    *line = (struct virtual_line){.clock = clock, .spec = spec, .down = down};
+    *line = (struct virtual_line){.clock = clock,
+                                  .spec = spec,
+                                  .line = {.rate_mbit = down ? spec->down_mbit : spec->up_mbit,
+                                           .delay_ms = spec->delay_ms,
+                                           .jitter_ms = spec->jitter_ms,
+                                           .seed = down}};
 }
 
 void virtual_line_finish(struct virtual_line *line)
@@ -74,12 +76,6 @@ static uint64_t outage_end_us(const struct link_spec *spec, uint64_t now_us)
     return now_us;
 }
 
-/* Bytes per microsecond; 0: unlimited. */
-static double rate_of(const struct virtual_line *line)
-{
-    return (line->down ? line->spec->down_mbit : line->spec->up_mbit) / 8;
-}
-
 static void line_deliver(void *ctx, uint64_t arg)
 {
     struct virtual_line *line = ctx;
@@ -96,21 +92,21 @@ static void line_deliver(void *ctx, uint64_t arg)
 /* Moves one piece of the next lane to the line; false: nothing waits. */
 static bool take_piece(struct virtual_line *line)
 {
-    double rate = rate_of(line), now = (double)line->clock->now_us;
     if (!line->lanes[line->turn].first) line->turn = !line->turn;
     struct virtual_queue *lane = &line->lanes[line->turn];
     struct virtual_message *m = lane->first;
     if (!m) return false;
-    double fair = rate > 0 ? rate * PIECE_US : PIECE_MAX;
-    size_t piece = fair > PIECE_MAX ? PIECE_MAX : fair < PIECE_MIN ? PIECE_MIN : (size_t)fair;
+    size_t piece = line_piece(&line->line);
     if (piece > m->left) piece = m->left;
     m->left -= piece;
     line->bytes += piece;
-    line->free_us = (line->free_us > now ? line->free_us : now) + (rate > 0 ? (double)piece / rate : 0);
     line->turn = !line->turn;
+    double arrives = line_accept(&line->line, line->clock->now_us, piece);
+    line->line.in_transit = 0; /* the receiver is never too slow */
     if (m->left) return true;
     (void)virtual_queue_take(lane);
-    m->at_us = (uint64_t)(line->free_us + 1000 * (line->spec->delay_ms + line->spec->jitter_ms / 2));
+    m->at_us = (uint64_t)arrives;
+    if (line->flight.last && line->flight.last->at_us > m->at_us) m->at_us = line->flight.last->at_us; /* jitter */
     virtual_queue_put(&line->flight, m);
     event_queue_at(line->clock, m->at_us, line_deliver, line, 0);
     return true;
@@ -123,8 +119,8 @@ static void line_run(void *ctx, uint64_t at_us)
     line->wake_us = 0;
     for (;;) {
         uint64_t now = line->clock->now_us, again = outage_end_us(line->spec, now);
-        double room = line->free_us - LINK_QUEUE_US; /* from then on the queue takes a piece */
-        if (room > (double)again) again = (uint64_t)room + 1;
+        double wait = line_wait_us(&line->line, now);
+        if ((double)now + wait > (double)again) again = now + (uint64_t)wait + 1;
         if (again > now) {
             line->wake_us = again;
             event_queue_at(line->clock, again, line_run, line, again);

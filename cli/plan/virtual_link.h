@@ -1,14 +1,13 @@
-/* A worker's link in virtual time: the relay of `atoll launch --link` (cli/link/relay.h) with sizes in place of bytes.
- *
- * Each direction is a line. The worker's two connections take turns, one piece each, in front of a queue that holds at
- * most LINK_QUEUE_US of the line's time. A message arrives when its last piece has left the line, and the delay has
- * passed. */
+/* A worker's link in virtual time: the relay of `atoll launch --link` (cli/link/link_relay.h) with sizes in place of
+ * bytes. Each direction is the same line as in the relay (cli/link/link_line.h). The worker's two connections take
+ * turns in front of it, one piece each. A message arrives with its last piece. */
 #ifndef CLI_VIRTUAL_LINK_H
 #define CLI_VIRTUAL_LINK_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/link/link_line.h"
 #include "cli/plan/event_queue.h"
 #include "common/config/link_spec.h"
 #include "wire/msg.h"
@@ -50,8 +49,8 @@ struct virtual_message *virtual_message(struct msg *m);
 /* One direction. */
 struct virtual_line {
     struct event_queue *clock;
-    const struct link_spec *spec;
-    bool down;
+    const struct link_spec *spec; /* for its outages */
+    struct line line;
     void (*arrive)(void *ctx, struct virtual_message *m); /* takes the message */
     void *ctx;
 
@@ -59,7 +58,6 @@ struct virtual_line {
     struct virtual_queue lanes[2]; /* in front of the line, by enum wire_lane */
     struct virtual_queue flight;   /* on the line, in order of arrival */
     int turn;                      /* the lane whose piece is next */
-    double free_us;                /* time at which the last piece leaves the line */
     uint64_t wake_us;              /* of the event that looks again; 0: none */
     uint64_t bytes;
 };
