@@ -25,6 +25,17 @@ struct verb {
     struct plan_choice choice;
 };
 
+/* Seconds of a round in which the coordinator checks and merges the deltas of all workers. */
+static double coordinator_s(const struct plan *p, uint32_t workers)
+{
+    double sum = 0;
+    for (uint32_t f = 0; f < p->costs.n_fragments; f++) {
+        const struct plan_fragment *c = &p->costs.fragments[f];
+        sum += workers * (c->deliver_s + c->merge_s) + c->outer_s;
+    }
+    return sum;
+}
+
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
 static json_t *parts_json(const struct virtual_parts *p)
@@ -57,6 +68,7 @@ static json_t *run_json(const struct plan *p, uint32_t workers)
         "step_seconds", p->costs.step_s, "journal_sync_s", p->costs.sync_s, "save_s", p->costs.save_s, "parts",
         parts_json(&r->parts), "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down,
         "round_bytes_up", (double)r->bytes_up / each, "round_bytes_down", (double)r->bytes_down / each);
+    json_object_set_new(o, "coordinator_s", json_real(coordinator_s(p, workers)));
     json_object_set_new(o, "memory", memory_json(&p->memory));
     return o;
 }
@@ -143,6 +155,8 @@ static void print_plan(const struct verb *v)
            t->compute_s, t->compress_s, t->send_s, t->wait_s, t->apply_s);
     printf("             each worker sends %.3g MB and receives %.3g MB; its GPU or CPU works %.0f %% of the time\n",
            (double)r->bytes_up / each * 1e-6, (double)r->bytes_down / each * 1e-6, 100 * r->utilization);
+    printf("             of send and wait, the coordinator computes %.3g s on a machine like this one\n",
+           coordinator_s(p, (uint32_t)v->workers));
     printf("the run      %" PRIu64 " rounds in %.4g s without evaluations; %.4g MB up, %.4g MB down over all workers\n",
            r->rounds, r->seconds, (double)r->bytes_up * 1e-6, (double)r->bytes_down * 1e-6);
 }

@@ -162,6 +162,27 @@ static enum status measure(struct bench *b, struct plan_fragment *cost)
     return STATUS_OK;
 }
 
+/* codec.up_allowed: deltas are merged in fp32, but arrive in codec.up. */
+static enum status measure_arriving(struct bench *b, const struct layout *layout, struct plan_fragment *cost,
+                                    struct err *err)
+{
+    struct codec *codec;
+    size_t size;
+    if (!config_up_mixed(b->config)) return STATUS_OK;
+    TRY(codec_create_for_fragment(&codec, b->config->codec.up, layout, b->fragment, err));
+    uint8_t *payload = mem_alloc(1, codec_bound(codec));
+    double t = seconds_now();
+    enum status status =
+        payload ? codec_encode_pool(codec, b->pool, b->values, payload, codec_bound(codec), &size, NULL) : STATUS_NOMEM;
+    if (status == STATUS_OK) {
+        cost->up_bytes = size;
+        cost->compress_s = seconds_now() - t;
+    }
+    mem_free(payload);
+    codec_destroy(codec);
+    return status;
+}
+
 static void bench_finish(struct bench *b)
 {
     for (uint32_t i = 0; i < DELTAS_MAX; i++) {
@@ -210,6 +231,7 @@ static enum status measure_fragment(struct outer_state *outer, struct pool *pool
     enum status status = bench_init(b, layout, err);
     if (status == STATUS_OK) status = outer_state_reserve(outer, PAYLOAD_AT + outer->payload_cap);
     if (status == STATUS_OK) status = measure(b, cost);
+    if (status == STATUS_OK) status = measure_arriving(b, layout, cost, err);
     bench_finish(b);
     return status;
 }
