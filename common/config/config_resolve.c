@@ -403,7 +403,8 @@ static enum status check_train(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(train.threads), AT(train.ranks)),
                              "%u gives %u per rank (train.ranks = %u), more than %d; nearest: %u", c->train.threads,
                              threads, c->train.ranks, POOL_THREADS_MAX, POOL_THREADS_MAX * c->train.ranks);
-    if ((c->train.eval_every || c->train.eval_every_steps) && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
+    bool evaluates = c->train.eval_every || c->train.eval_every_steps;
+    if (evaluates && !config_is_external(c) && c->train.eval_tokens < c->model.block_size)
         return config_refuse(r, KEYS(AT(train.eval_tokens), AT(model.block_size)),
                              "%llu is less than one block; nearest: %u", (unsigned long long)c->train.eval_tokens,
                              c->model.block_size);

@@ -1,7 +1,7 @@
 """atoll-compare: trains the arms of a grid and compares them by loss against tokens, seconds and bytes.
 
 - OUT/cells holds one file for each finished run. A second call skips them, and a changed setting runs its cells again.
-- OUT/comparison.json is the result, OUT/report.html shows it. Both are written at every end, also of an interrupted call.
+- OUT/comparison.json is the result, and OUT/report.html shows it. Both are written whenever the program ends.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
     if arm.tune is None:
         return arm, None
     losses = {value: _trial_loss(store.get(trial_cell(arm, value))) for value in arm.tune.values}
-    trials = [{"value": value, "seed": arm.tune.seed, "loss": loss if loss is not None and math.isfinite(loss) else None}
+    trials = [{"value": value, "seed": arm.tune.seed, "loss": loss if math.isfinite(loss) else None}
               for value, loss in losses.items() if loss is not None]
     if len(trials) < len(losses):
         return None, {"key": arm.tune.key, "best": None, "edge": False, "trials": trials}

@@ -320,7 +320,8 @@ def ask_config(program: str) -> Resolve:
     def resolve(arm: Arm) -> dict[str, str]:
         values = {arm.tune.key: arm.tune.values[0]} if arm.tune else {}
         flags = [f"--{key}={value}" for key, value in {**arm.settings, **values}.items()]
-        got = subprocess.run([program, "config", "print", arm.base, *flags], capture_output=True, text=True, check=False)
+        words = [program, "config", "print", arm.base, *flags]
+        got = subprocess.run(words, capture_output=True, text=True, check=False)
         if got.returncode:
             line = (got.stderr.strip().splitlines() or ["atoll config failed"])[-1]
             raise wrong(f"arm {arm.name}: {re.sub('^atoll: (command line: )?', '', line)}")
@@ -422,8 +423,7 @@ def _grid_of(value: object, path: str, text: str, resolve: Resolve) -> Grid:
     arms = [replace(arm, resolved=resolve(arm)) for arm in arms]
     for arm in arms:
         if arm.resolved["model.family"] == "external":
-            raise wrong(f"arm {arm.name}: model.family external has no workers that atoll launch can start: use gpt2 "
-                        "or llama")
+            raise wrong(f"arm {arm.name}: atoll launch has no workers for model.family external: use gpt2 or llama")
         _check_data(arm)
     grid = Grid(path, text, str(top.get("title", os.path.basename(path))), seeds, links, baseline,
                 _target(top.get("target"), names, baseline), _price(top.get("price")),

@@ -26,9 +26,11 @@ from typing import Any
 from .command import Problem, Stopped
 from .compare_grid import Arm
 
-RULES = """A run is invalid if a worker was evicted, reported a fault or was restarted, if a delta was refused, if a loss is not
-finite, if a round closed without a delta of each worker (coordinator.quorum all), or if the run ended with an error.
-An invalid run is repeated once and stays in the report."""
+RULES = (
+    "A run is invalid if a worker was evicted, reported a fault or was restarted, if a delta was refused, if a loss is "
+    "not finite, if a round closed without a delta of each worker (coordinator.quorum all), or if the run ended with "
+    "an error. An invalid run is repeated once and stays in the report."
+)
 ATTEMPTS = 2
 # Settings of logging and recovery; they do not change the loss. Each run begins anew, so it needs no saved states.
 _KEPT = {"coordinator.listen": "tcp://127.0.0.1:*", "checkpoint.worker_every": "0", "journal.sync": "snapshot"}
@@ -42,6 +44,7 @@ _EVALUATION = {
     "inner.scaling": "none", "outer.optimizer": "sgd", "outer.learning_rate": "1", "outer.momentum": "0",
     "outer.schedule": "constant", "merge.rule": "mean", "codec.up": "fp32", "codec.down": "fp32",
 }
+_SUMMARY = ("params", "tokens", "rounds", "bytes_up", "bytes_down", "theta_hash", "wall_s")
 _EVALUATED = ("model.", "data.", "train.precision", "train.threads", "train.devices")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -232,7 +235,7 @@ def measure(folder: str, cell: Cell) -> dict[str, Any]:
     return {
         "why_invalid": judge(events, summary, cell),
         "final_loss": summary.get("final_val_loss"),
-        **{key: summary[key] for key in ("params", "tokens", "rounds", "bytes_up", "bytes_down", "theta_hash", "wall_s")},
+        **{key: summary[key] for key in _SUMMARY},
         "eval_s": sum(event["eval_s"] for event in events.evaluations.values()),
         "step_seconds": _step_seconds(events, cell.step_tokens),
         "seconds": ends[-1][1] if ends else None,
