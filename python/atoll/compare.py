@@ -8,84 +8,21 @@ from __future__ import annotations
 
 import fcntl
 import fnmatch
-import json
 import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
 
 from . import _lib
-from .command import DONE, FAILED, RESUMABLE, Options, Problem, Stopped, catch_signals, run, whole, wrong
-from .compare_grid import Arm, Grid, ask_config, read_grid
+from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, whole, wrong
+from .compare_grid import Grid, ask_config, read_grid
+from .compare_result import result
 from .compare_run import Cell, link_cell, run_cell, trial_cell, untrained_cell, verify_cell
 from .compare_run import run as run_one
-
-
-class Store:
-    """The finished cells in OUT/cells, by name."""
-
-    def __init__(self, out: str) -> None:
-        self.folder = os.path.join(out, "cells")
-        self.records: dict[str, dict[str, Any]] = {}
-        os.makedirs(self.folder, exist_ok=True)
-        for name in sorted(os.listdir(self.folder)):
-            if name.endswith(".json"):
-                with open(os.path.join(self.folder, name), encoding="utf-8") as file:
-                    record = json.load(file)
-                self.records[record["name"]] = record
-
-    def get(self, cell: Cell) -> dict[str, Any] | None:
-        """The record of a cell; None if it has not run, or ran with other settings."""
-        record = self.records.get(cell.name)
-        return record if record and record["identity"] == cell.identity else None
-
-    def state(self, cell: Cell) -> str:
-        record = self.get(cell)
-        if record is None:
-            return "changed" if cell.name in self.records else "-"
-        return "done" if record["attempts"][-1]["why_invalid"] is None else "invalid"
-
-    def put(self, record: dict[str, Any]) -> None:
-        self.records[record["name"]] = record
-        write_json(os.path.join(self.folder, record["name"] + ".json"), record)
-
-
-def write_json(path: str, value: object) -> None:
-    """Replaces a file, or leaves it as it is."""
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".part", path)
-
-
-def _trial_loss(record: dict[str, Any] | None) -> float | None:
-    """A trial's final loss; infinite if it diverged; None if it has not run."""
-    if record is None:
-        return None
-    last = record["attempts"][-1]
-    return last["final_loss"] if last["why_invalid"] is None else math.inf
-
-
-def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
-    """The arm with its best trial's value (None: trials are missing), and the entry `tuned` of comparison.json."""
-    if arm.tune is None:
-        return arm, None
-    losses = {value: _trial_loss(store.get(trial_cell(arm, value))) for value in arm.tune.values}
-    trials = [{"value": value, "seed": arm.tune.seed, "loss": loss if math.isfinite(loss) else None}
-              for value, loss in losses.items() if loss is not None]
-    if len(trials) < len(losses):
-        return None, {"key": arm.tune.key, "best": None, "edge": False, "trials": trials}
-    best = min(losses, key=lambda value: losses[value] or math.inf)
-    if not math.isfinite(losses[best] or math.inf):
-        raise Problem(f"arm {arm.name}: no value of {arm.tune.key} gives a finite loss: give smaller ones")
-    order = sorted(losses, key=float)
-    edge = len(order) > 1 and best in (order[0], order[-1])
-    return arm.tuned(best), {"key": arm.tune.key, "best": best, "edge": edge, "trials": trials}
+from .compare_store import Store, settle, write_json
+from .compare_time import Clock
 
 
 def cells_of(grid: Grid, store: Store) -> Iterator[Cell]:
@@ -156,6 +93,20 @@ def show(grid: Grid, store: Store, only: str) -> None:
             print(f"{arm.name + '.s*':<40} waits for the trials of the arm")
 
 
+def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
+    """Writes comparison.json and the report of the finished cells."""
+    clock = Clock(program, grid, out, write_json)
+    path = os.path.join(out, "comparison.json")
+    with hold_signals():
+        write_json(path, result(grid, store, clock, program))
+        print(f"wrote {path}", flush=True)
+        try:
+            from . import report
+        except ImportError:
+            raise Problem("there is no atoll report: install the package again") from None
+        print(f"wrote {report.write(out)}", flush=True)
+
+
 def body(words: Sequence[str]) -> int:
     o = Options(
         "atoll compare",
@@ -182,7 +133,13 @@ def body(words: Sequence[str]) -> int:
         if options.list:
             show(grid, store, options.only)
             return DONE
-        complete = train(grid, store, program, options.dir, options.only, options.minutes)
+        try:
+            complete = train(grid, store, program, options.dir, options.only, options.minutes)
+        except (Problem, Stopped):
+            with suppress(Problem):  # the first reason is the one to read
+                conclude(grid, store, program, options.dir)
+            raise
+        conclude(grid, store, program, options.dir)
     return DONE if complete else RESUMABLE
 
 

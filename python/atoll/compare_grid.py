@@ -93,7 +93,8 @@ class Arm:
     def tuned(self, value: str) -> Arm:
         """The arm with a value of its tuned setting."""
         assert self.tune
-        return replace(self, settings={**self.settings, self.tune.key: value})
+        return replace(self, settings={**self.settings, self.tune.key: value},
+                       resolved={**self.resolved, self.tune.key: value})
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,8 @@ def _tuning(value: object, where: str, grid: Tuning | None) -> Tuning | None:
     key = str(pairs.get("key", grid.key if grid else "inner.learning_rate"))
     if "values" in pairs:
         values = tuple(text_of(v, f"{where}.values") for v in _list(pairs["values"], f"{where}.values"))
+        for number in values:
+            _real(number, f"{where}.values")
     elif grid:
         values = grid.values
     else:
@@ -344,12 +347,17 @@ def _check_data(arm: Arm) -> None:
 
 
 def _check_fair(grid: Grid) -> None:
-    """Equal tokens, and equal numbers of trials."""
+    """Equal tokens, equal numbers of trials, and links for all workers."""
     baseline = grid.arm(grid.baseline)
     for arm in grid.arms:
         if not arm.own_tokens and abs(arm.tokens - baseline.tokens) > TOKENS_APART * baseline.tokens:
             raise wrong(f"arm {arm.name} trains on {arm.tokens} tokens, {baseline.name} on {baseline.tokens}: set its "
                         "train.max_steps so that they agree, or write tokens: own")
+    for link in grid.links:
+        wrong_arms = [arm for arm in grid.arms if not arm.is_local and link.count(";") + 1 not in (1, arm.workers)]
+        if wrong_arms:
+            raise wrong(f"links: '{link}' has {link.count(';') + 1} links, arm {wrong_arms[0].name} has "
+                        f"{wrong_arms[0].workers} workers: give one link, or one for each worker")
     counts = {len(arm.tune.values): arm.name for arm in grid.arms if arm.tune}
     if len(counts) > 1:
         (less, first), (more, second) = sorted(counts.items())[:2]

@@ -130,6 +130,11 @@ def verify_cell(arm: Arm, seed: int, link: str) -> Cell:
                  {**_NO_EVALUATIONS, "checkpoint.keep": "1"})
 
 
+def plan_settings(arm: Arm) -> dict[str, str]:
+    """The settings of a plan: those of verify_cell, without the seed."""
+    return {**arm.settings, **_KEPT, **_NO_EVALUATIONS}
+
+
 def untrained_cell(arm: Arm, seed: int) -> Cell:
     """The initial model of a seed."""
     settings = {key: value for key, value in arm.settings.items() if key.startswith(_EVALUATED)}
@@ -190,18 +195,18 @@ def judge(events: Events, summary: Mapping[str, Any], cell: Cell) -> str | None:
         return events.troubles[0]
     if summary.get("restarts"):
         return f"restart: {summary['restarts']} in all"
-    if not _is_finite(summary.get("final_val_loss")):
+    if _finite(summary.get("final_val_loss")) is None:
         return "the final loss is not finite"
     for number, event in events.rounds.items():
-        if not _is_finite(event.get("loss")):
+        if _finite(event.get("loss")) is None:
             return f"the loss of round {number} is not finite"
         if cell.barrier and event["delivered"] < cell.workers:
             return f"round {number} closed with {event['delivered']} of {cell.workers} deltas"
     return None
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _finite(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _curve(events: Events) -> list[dict[str, Any]]:
@@ -209,7 +214,7 @@ def _curve(events: Events) -> list[dict[str, Any]]:
     points = []
     for number, event in sorted(events.evaluations.items()):
         traffic = events.rounds.get(number, {})
-        points.append({"round": number, "tokens": event["tokens"], "loss": event["val_loss"],
+        points.append({"round": number, "tokens": event["tokens"], "loss": _finite(event.get("val_loss")),
                        "bytes_up": traffic.get("bytes_up"), "bytes_down": traffic.get("bytes_down")})
     return points
 
@@ -234,7 +239,7 @@ def measure(folder: str, cell: Cell) -> dict[str, Any]:
                    if event.get("compute_s") is not None)
     return {
         "why_invalid": judge(events, summary, cell),
-        "final_loss": summary.get("final_val_loss"),
+        "final_loss": _finite(summary.get("final_val_loss")),
         **{key: summary[key] for key in _SUMMARY},
         "eval_s": sum(event["eval_s"] for event in events.evaluations.values()),
         "step_seconds": _step_seconds(events, cell.step_tokens),

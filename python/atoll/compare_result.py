@@ -1,0 +1,117 @@
+"""comparison.json: the result of atoll compare, which atoll report shows.
+
+It has the grid, every run with its curve and its times on each link, the trials, and the checks of the planned times.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from .compare_grid import Arm, Grid
+from .compare_run import RULES, Cell, link_cell, machine, made_by, now, run_cell, untrained_cell, verify_cell
+from .compare_store import Store, settle
+from .compare_time import Clock
+
+_RUN_KEYS = ("final_loss", "params", "tokens", "bytes_up", "bytes_down", "theta_hash", "wall_s", "eval_s",
+             "step_seconds")
+
+
+def _untrained(grid: Grid, store: Store) -> dict[int, float]:
+    """The loss of the initial model, by seed."""
+    baseline, found = grid.arm(grid.baseline), {}
+    for seed in grid.seeds:
+        record = store.get(untrained_cell(baseline, seed))
+        loss = record["attempts"][-1]["final_loss"] if record else None
+        if loss is not None and math.isfinite(loss):
+            found[seed] = loss
+    return found
+
+
+def _relay_times(attempt: Mapping[str, Any], link: str, curve: list[dict[str, Any]]) -> dict[str, Any]:
+    ends = dict(attempt["round_ends_s"])
+    rounds = max(ends, default=0)
+    return {"link": link, "source": "relay", "seconds": attempt["seconds"], "utilization": attempt["utilization"],
+            "round_s": attempt["seconds"] / rounds if rounds else None,
+            "at": [_end_of(ends, point["round"]) for point in curve]}
+
+
+def _end_of(ends: Mapping[int, float], number: int) -> float:
+    """async: one update may end several rounds."""
+    return 0.0 if not number else min((at for r, at in ends.items() if r >= number), default=max(ends.values()))
+
+
+def _run_entries(grid: Grid, store: Store, clock: Clock, arm: Arm, cell: Cell, start: float | None) -> list[Any]:
+    """The runs of a cell: the invalid attempts, too. `start`: loss of the initial model, if the arm has it."""
+    record, entries = store.get(cell), []
+    for attempt in record["attempts"] if record else ():
+        first = [{"round": 0, "tokens": 0, "loss": start, "bytes_up": 0, "bytes_down": 0}] if start else []
+        curve = first + [point for point in attempt["curve"] if point["loss"] is not None]
+        times: list[Any] = []
+        if attempt["why_invalid"] is None and cell.link:
+            times = [_relay_times(attempt, cell.link, curve)]
+        elif attempt["why_invalid"] is None:
+            times = [clock.times(arm, link, curve) for link in grid.links]
+        entries.append({
+            "arm": arm.name, "seed": cell.seed, "link": cell.link, "valid": attempt["why_invalid"] is None,
+            "why_invalid": attempt["why_invalid"], **{key: attempt.get(key) for key in _RUN_KEYS},
+            "command": record["command"] if record else "",
+            "curve": [{key: value for key, value in point.items() if key != "round"} for point in curve],
+            "times": times})
+        if not cell.link and attempt["why_invalid"] is None:
+            entries[-1]["step_seconds"] = clock.step_seconds(arm)
+    return entries
+
+
+def _checks(grid: Grid, store: Store, clock: Clock, settled: Mapping[str, Arm | None]) -> list[dict[str, Any]]:
+    found = []
+    for check in grid.checks:
+        arm = settled[check.arm]
+        measured = store.valid(verify_cell(arm, check.seed, check.link)) if arm else None
+        free = store.valid(run_cell(arm, check.seed)) if arm else None
+        if arm is None or measured is None:
+            continue
+        plan = clock.plan(arm, check.link)
+        found.append({"arm": arm.name, "seed": check.seed, "link": check.link, "planned_s": plan["seconds"],
+                      "measured_s": measured["seconds"], "planned_utilization": plan["utilization"],
+                      "measured_utilization": measured["utilization"],
+                      "same_hash": bool(free) and free["theta_hash"] == measured["theta_hash"]})
+    return found
+
+
+def _target(grid: Grid, runs: list[Any]) -> dict[str, Any]:
+    if "loss" in grid.target:
+        return {"loss": grid.target["loss"], "how": "given by the grid"}
+    name, factor = grid.target["arm"], grid.target["factor"]
+    losses = [run["final_loss"] for run in runs if run["arm"] == name and run["valid"]]
+    how = f"final loss of {name}, mean over {len(losses)} seeds, times {factor:g}"
+    return {"loss": factor * statistics.mean(losses) if losses else None, "how": how}
+
+
+def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, Any]:
+    """The content of comparison.json, of the cells that are done."""
+    untrained, settled, arms = _untrained(grid, store), {}, []
+    for arm in grid.arms:
+        settled[arm.name], tuned = settle(arm, store)
+        final = settled[arm.name] or arm
+        arms.append({"name": arm.name, "title": arm.title, "method": arm.method, "workers": arm.workers,
+                     "settings": final.settings, "note": arm.note, "tuned": tuned})
+    runs: list[Any] = []
+    for final in filter(None, settled.values()):
+        same_model = final.model == grid.arm(grid.baseline).model
+        for seed in grid.seeds:
+            start = untrained.get(seed) if same_model else None
+            cells = [link_cell(final, seed, link) for link in grid.links] if final.needs_link else \
+                [run_cell(final, seed)]
+            for cell in cells:
+                runs += _run_entries(grid, store, clock, final, cell, start)
+        valid = [run for run in filter(None, (store.valid(run_cell(final, seed)) for seed in grid.seeds))]
+        if grid.step_seconds is None:
+            clock.compare_steps(final, [run["step_seconds"] for run in valid if run["step_seconds"]])
+    return {"version": 1, "title": grid.title, "grid": grid.text, **made_by(program), "created": now(),
+            "machine": machine(), "rules": RULES, "baseline": grid.baseline,
+            "untrained_loss": statistics.mean(untrained.values()) if untrained else None,
+            "target": _target(grid, runs), "price": grid.price, "links": list(grid.links), "arms": arms, "runs": runs,
+            "checks": _checks(grid, store, clock, settled)}

@@ -1,0 +1,82 @@
+"""The finished cells of atoll compare, and the best trial of each arm."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+from .command import Problem
+from .compare_grid import Arm
+from .compare_run import Cell, trial_cell
+
+
+class Store:
+    """The finished cells in OUT/cells, by name."""
+
+    def __init__(self, out: str) -> None:
+        self.folder = os.path.join(out, "cells")
+        self.records: dict[str, dict[str, Any]] = {}
+        os.makedirs(self.folder, exist_ok=True)
+        for name in sorted(os.listdir(self.folder)):
+            if name.endswith(".json"):
+                with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                    record = json.load(file)
+                self.records[record["name"]] = record
+
+    def get(self, cell: Cell) -> dict[str, Any] | None:
+        """The record of a cell; None if it has not run, or ran with other settings."""
+        record = self.records.get(cell.name)
+        return record if record and record["identity"] == cell.identity else None
+
+    def state(self, cell: Cell) -> str:
+        record = self.get(cell)
+        if record is None:
+            return "changed" if cell.name in self.records else "-"
+        return "done" if record["attempts"][-1]["why_invalid"] is None else "invalid"
+
+    def valid(self, cell: Cell) -> dict[str, Any] | None:
+        """The valid attempt of a cell, if it has one."""
+        record = self.get(cell)
+        last = record["attempts"][-1] if record else None
+        return last if last and last["why_invalid"] is None else None
+
+    def put(self, record: dict[str, Any]) -> None:
+        self.records[record["name"]] = record
+        write_json(os.path.join(self.folder, record["name"] + ".json"), record)
+
+
+def write_json(path: str, value: object) -> None:
+    """Replaces a file, or leaves it as it is."""
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+
+
+def _trial_loss(record: dict[str, Any] | None) -> float | None:
+    """A trial's final loss; infinite if it diverged; None if it has not run."""
+    if record is None:
+        return None
+    last = record["attempts"][-1]
+    return last["final_loss"] if last["why_invalid"] is None else math.inf
+
+
+def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
+    """The arm with its best trial's value (None: trials are missing), and the entry `tuned` of comparison.json."""
+    if arm.tune is None:
+        return arm, None
+    losses = {value: _trial_loss(store.get(trial_cell(arm, value))) for value in arm.tune.values}
+    trials = [{"value": value, "seed": arm.tune.seed, "loss": loss if math.isfinite(loss) else None}
+              for value, loss in losses.items() if loss is not None]
+    if len(trials) < len(losses):
+        return None, {"key": arm.tune.key, "best": None, "edge": False, "trials": trials}
+    best = min(losses, key=lambda value: losses[value] or math.inf)
+    if not math.isfinite(losses[best] or math.inf):
+        raise Problem(f"arm {arm.name}: no value of {arm.tune.key} gives a finite loss: give smaller ones")
+    order = sorted(losses, key=float)
+    edge = len(order) > 1 and best in (order[0], order[-1])
+    return arm.tuned(best), {"key": arm.tune.key, "best": best, "edge": edge, "trials": trials}
