@@ -136,6 +136,8 @@ static void derived_text(const struct config *config, int index, char out[96])
         snprintf(out, 96, "follows from the other sizes");
     else if (at == offsetof(struct config, train.ranks))
         snprintf(out, 96, "follows train.devices");
+    else if (at == offsetof(struct config, train.eval_every) || at == offsetof(struct config, train.eval_every_steps))
+        snprintf(out, 96, "replaced by %s", config->train.eval_every ? "eval_every" : "eval_every_steps");
     else if (at == offsetof(struct config, train.sync_every) && !ddp)
         snprintf(out, 96, "no more than train.max_steps");
     else if (at == offsetof(struct config, inner.scaling_workers))

@@ -105,6 +105,8 @@ static void test_keys_without_effect_are_reported(void **state)
         {"--train.method=diloco", "--train.apply=correct",
          "train.apply: correct has no effect: it needs train.overlap"},
         {"--train.eval_every=0", "--train.eval_tokens=500", "train.eval_tokens: 500 has no effect"},
+        {"--train.eval_every=0", "--train.eval_tokens=400",
+         "it needs train.eval_every or train.eval_every_steps above 0"},
         {"--codec.up=int8:64", "--merge.rule=contributors",
          "merge.rule: contributors has no effect: it needs a sparse"},
         {"--train.method=ddp", "--codec.error_feedback=on", "codec.error_feedback: on has no effect: it needs a lossy"},

@@ -66,6 +66,43 @@ static void test_line_waits_for_validation(void **state)
     rig_close(&rig);
 }
 
+/* Plays a run of one worker, whose evaluations are answered, and returns the evaluated rounds as bits. */
+static unsigned evaluated_rounds(const char *const *settings, int n_rounds)
+{
+    unsigned rounds = 0;
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    for (int round = 1; round <= n_rounds; round++) {
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 1);
+        struct msg eval, m;
+        rig_beat(&rig, 0, WORKER_READY);
+        while (rig_take(&rig, 0, MSG_EVAL, &eval)) {
+            rounds |= 1u << round;
+            rig_eval_result(&rig, 0, &eval, 1.5, &m);
+            rig_say(&rig, rig.workers[0].control, &m);
+        }
+    }
+    rig_close(&rig);
+    return rounds;
+}
+
+/* train.eval_every_steps: after the first round that reaches a multiple, with any number of steps per round. */
+static void test_evaluations_follow_steps(void **state)
+{
+    (void)state;
+    static const char *const local[] = {"train.max_steps=12", "train.eval_every_steps=3", NULL},
+                             *const ddp[] = {"train.method=ddp", "train.max_steps=7", "train.eval_every_steps=3", NULL},
+                             *const async[] = {"train.method=async", "train.max_steps=12", "train.eval_every_steps=5",
+                                               NULL},
+                             *const once[] = {"train.max_steps=6", "train.eval_every_steps=90", NULL};
+    /* Rounds of two steps reach 3, 6, 9 and 12 after 4, 6, 10 and 12 steps. */
+    assert_int_equal(evaluated_rounds(local, 6), 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6);
+    assert_int_equal(evaluated_rounds(ddp, 7), 1 << 3 | 1 << 6 | 1 << 7); /* 7: the end of the run */
+    assert_int_equal(evaluated_rounds(async, 6), 1 << 3 | 1 << 5 | 1 << 6);
+    assert_int_equal(evaluated_rounds(once, 3), 1 << 3);
+}
+
 /* A process that ends between a round and its evaluation leaves the line to the next process, also with a due
  * checkpoint. No line is written twice. */
 static void test_next_process_writes_missing_line(void **state)
@@ -471,6 +508,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_diverged_round_affects_only_its_line),
         cmocka_unit_test(test_line_waits_for_validation),
+        cmocka_unit_test(test_evaluations_follow_steps),
         cmocka_unit_test(test_next_process_writes_missing_line),
         cmocka_unit_test(test_async_loss_keeps_tokens_of_its_version),
         cmocka_unit_test(test_run_without_workers_restarts),
