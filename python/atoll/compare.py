@@ -127,12 +127,12 @@ def body(words: Sequence[str]) -> int:
     except _lib.Error as error:
         raise Problem(str(error)) from None
     grid = read_grid(options.grid, ask_config(program))
+    if options.list:
+        show(grid, Store(options.dir), options.only)
+        return DONE
     catch_signals()
     with locked(options.dir):
         store = Store(options.dir)
-        if options.list:
-            show(grid, store, options.only)
-            return DONE
         try:
             complete = train(grid, store, program, options.dir, options.only, options.minutes)
         except (Problem, Stopped):

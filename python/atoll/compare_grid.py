@@ -57,6 +57,7 @@ class Arm:
     title: str
     note: str
     base: str  # a configuration file
+    config: Any  # its content
     settings: dict[str, str]
     workers: int
     is_local: bool  # one machine: no link takes part
@@ -220,9 +221,9 @@ def _load(path: str) -> tuple[Any, str]:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             names = [key.value for key, _ in node.value]
-            for name in names:
-                if names.count(name) > 1:
-                    raise wrong(f"{path}:{node.start_mark.line + 1}: the key {name} appears twice: remove one")
+            for i, (key, _) in enumerate(node.value):
+                if key.value in names[:i]:
+                    raise wrong(f"{path}:{key.start_mark.line + 1}: the key {key.value} appears twice: remove one")
             return super().construct_mapping(node, deep)
 
     with open(path, encoding="utf-8") as file:
@@ -233,6 +234,17 @@ def _load(path: str) -> tuple[Any, str]:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise wrong(f"{path}{line}: no YAML: {getattr(error, 'problem', None) or 'cannot read it'}") from None
+
+
+def load_config(path: str) -> Any:
+    """The content of a configuration file, without comments. All values stay texts."""
+    import yaml
+
+    with open(path, encoding="utf-8") as file:
+        try:
+            return yaml.load(file, yaml.BaseLoader)
+        except yaml.YAMLError:
+            raise wrong(f"{path}: no YAML: atoll config print {path} says where") from None
 
 
 # --- arms -------------------------------------------------------------------------------------------------------------
@@ -263,11 +275,11 @@ def slug(value: str) -> str:
 
 
 def _codecs(value: str) -> dict[str, str]:
-    """"UP DOWN", or one codec for both directions; a sparse one needs the way down that the coordinator chooses."""
+    """"UP DOWN", or one codec for both directions."""
     up, *down = value.split()
     if len(down) > 1:
         raise wrong(f"codec: '{value}' has more than two codecs: write \"UP DOWN\"")
-    return {"codec.up": up, "codec.down": down[0] if down else "auto" if up.startswith("topk") else up}
+    return {"codec.up": up, "codec.down": down[0] if down else up}
 
 
 def _axis(arm: Mapping[Any, Any], name: str, where: str) -> list[tuple[str, str]]:
@@ -309,6 +321,7 @@ def _expand(name: str, value: object, where: str, top: Mapping[Any, Any], tune: 
                         title=", ".join([str(pairs.get("title", name)), *filter(None, more)]),
                         note=str(pairs.get("note", "")),
                         base=base,
+                        config=load_config(base),
                         settings=own,
                         workers=_whole(n, f"{where}.workers", 1),
                         is_local="links" in pairs,
@@ -358,10 +371,11 @@ def _check_fair(grid: Grid) -> None:
         if wrong_arms:
             raise wrong(f"links: '{link}' has {link.count(';') + 1} links, arm {wrong_arms[0].name} has "
                         f"{wrong_arms[0].workers} workers: give one link, or one for each worker")
-    counts = {len(arm.tune.values): arm.name for arm in grid.arms if arm.tune}
-    if len(counts) > 1:
-        (less, first), (more, second) = sorted(counts.items())[:2]
-        raise wrong(f"arm {first} is tuned with {less} values, {second} with {more}: give both as many, or tune: false")
+    tuned = [(arm.name, len(arm.tune.values)) for arm in grid.arms if arm.tune]
+    for name, n in tuned:
+        if n != tuned[0][1]:
+            raise wrong(f"arm {name} is tuned with {n} values, {tuned[0][0]} with {tuned[0][1]}: give both as many, or "
+                        "tune: false")
 
 
 def _checks(value: object, grid: Grid) -> tuple[Check, ...]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .command import Problem, Stopped
-from .compare_grid import Arm
+from .compare_grid import Arm, load_config
 
 RULES = (
     "A run is invalid if a worker was evicted, reported a fault or was restarted, if a delta was refused, if a loss is "
@@ -58,6 +58,7 @@ class Cell:
     arm: str
     seed: int
     base: str
+    config: Any  # the content of the base file
     workers: int
     link: str | None
     settings: dict[str, str]  # all flags but the folder's
@@ -70,10 +71,7 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """What the result depends on: a stored cell with another identity is run again."""
-        import yaml
-
-        config = yaml.load(_read(self.base), yaml.BaseLoader)  # without its comments
-        return {"config": config, "workers": self.workers, "link": self.link, "settings": self.settings,
+        return {"config": self.config, "workers": self.workers, "link": self.link, "settings": self.settings,
                 "data": self.data}
 
     def words(self, folder: str) -> list[str]:
@@ -98,8 +96,8 @@ def _data(arm: Arm) -> dict[str, int]:
 def _cell(arm: Arm, name: str, kind: str, seed: int, link: str | None, more: Mapping[str, str], **rest: Any) -> Cell:
     settings = {**arm.settings, "run.seed": str(seed), **_KEPT, **more}
     quorum = arm.resolved["coordinator.quorum"] == "all" and arm.method != "async"
-    return Cell(name, kind, arm.name, seed, arm.base, arm.workers, link, settings, _data(arm), barrier=quorum,
-                step_tokens=arm.step_tokens, **rest)
+    return Cell(name, kind, arm.name, seed, arm.base, arm.config, arm.workers, link, settings, _data(arm),
+                barrier=quorum, step_tokens=arm.step_tokens, **rest)
 
 
 def link_name(link: str) -> str:
@@ -138,13 +136,13 @@ def plan_settings(arm: Arm) -> dict[str, str]:
 def untrained_cell(arm: Arm, seed: int) -> Cell:
     """The initial model of a seed."""
     settings = {key: value for key, value in arm.settings.items() if key.startswith(_EVALUATED)}
-    return Cell(f"untrained.s{seed}", "untrained", arm.name, seed, arm.base, 1, None,
+    return Cell(f"untrained.s{seed}", "untrained", arm.name, seed, arm.base, arm.config, 1, None,
                 {**settings, "run.seed": str(seed), **_KEPT, **_EVALUATION}, _data(arm))
 
 
 def _checkpoint_cell(cell: Cell, folder: str) -> Cell:
     settings = {key: value for key, value in cell.settings.items() if key.startswith(_EVALUATED)}
-    return Cell("evaluation", "evaluation", cell.arm, cell.seed, cell.base, 1, None,
+    return Cell("evaluation", "evaluation", cell.arm, cell.seed, cell.base, cell.config, 1, None,
                 {**settings, "run.seed": str(cell.seed), **_KEPT, **_EVALUATION, "model.init_from": folder}, cell.data)
 
 
@@ -305,6 +303,8 @@ def _last_line(log_path: str) -> str:
 def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
     """Runs the cell once in `folder`."""
     log_path = folder + ".log"
+    if load_config(cell.base) != cell.config:
+        raise Problem(f"{cell.base} has changed since the start: repeat the command")
     _clear(folder)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     begun = time.monotonic()

@@ -18,8 +18,7 @@ class Store:
     def __init__(self, out: str) -> None:
         self.folder = os.path.join(out, "cells")
         self.records: dict[str, dict[str, Any]] = {}
-        os.makedirs(self.folder, exist_ok=True)
-        for name in sorted(os.listdir(self.folder)):
+        for name in sorted(os.listdir(self.folder)) if os.path.isdir(self.folder) else ():
             if name.endswith(".json"):
                 with open(os.path.join(self.folder, name), encoding="utf-8") as file:
                     record = json.load(file)
@@ -44,6 +43,7 @@ class Store:
 
     def put(self, record: dict[str, Any]) -> None:
         self.records[record["name"]] = record
+        os.makedirs(self.folder, exist_ok=True)
         write_json(os.path.join(self.folder, record["name"] + ".json"), record)
 
 
