@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from . import _lib
-from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, whole, wrong
+from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, warn, whole, wrong
 from .compare_grid import Grid, ask_config, read_grid
 from .compare_result import result
 from .compare_run import Cell, link_cell, run_cell, trial_cell, untrained_cell, verify_cell
@@ -102,9 +102,10 @@ def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
         print(f"wrote {path}", flush=True)
         try:
             from . import report
-        except ImportError:
-            raise Problem("there is no atoll report: install the package again") from None
-        print(f"wrote {report.write(out)}", flush=True)
+
+            print(f"wrote {report.write(out)}", flush=True)
+        except (ImportError, Problem) as problem:  # a library is missing: the results are there, and atoll report draws them later
+            warn(f"there is no report: {problem}")
 
 
 def body(words: Sequence[str]) -> int:
