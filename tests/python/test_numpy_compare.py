@@ -138,9 +138,8 @@ class GridTest(unittest.TestCase):
         for path in sorted(Path("configs").glob("compare*.yaml")):
             grid = compare_grid.read_grid(str(path), compare_grid.ask_config(self.program))
             self.assertEqual({arm.tokens for arm in grid.arms}, {grid.arms[0].tokens}, path)
-            for arm in grid.arms:
-                ratio = arm.number("train.max_steps") / arm.number("train.eval_every_steps")
-                self.assertEqual(ratio, int(ratio), f"{path}: {arm.name}")
+            evaluations = [arm.number("train.max_steps") // arm.number("train.eval_every_steps") for arm in grid.arms]
+            self.assertLessEqual(max(evaluations) - min(evaluations), 3, path)
 
     # --- trials, times, result ----------------------------------------------------------------------------------------
 
