@@ -300,7 +300,7 @@ static enum status launch(struct launch *l, struct options *o, struct err *err)
     TRY(init_find(l, o, err));
     TRY(link_find(l, o, err));
     TRY(settings_read(&l->config, &l->sources, l->config_path, l->folder.dir, o, err));
-    TRY(launch_link_parse(&l->links, l->config.launch.link, l->n_workers, err));
+    TRY(launch_link_parse(&l->links, l->config.launch.link, l->n_workers, l->link ? "--link" : "launch.link", err));
     TRY(launch_folder_check_init(&l->folder, l->config.model.init_from, err));
     TRY(check_start(l, err));
     TRY(find_programs(l, err));

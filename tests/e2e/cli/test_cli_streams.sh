@@ -102,7 +102,7 @@ echo "full: an incomplete result is a failure"
 "$BIN/atoll-worker" --help >help.txt
 while read -r key; do
     grep -qF "$key" help.txt || fail "atoll-worker --help lacks the local key $key"
-done < <("$BIN/atoll" config help | sed -nE 's/^  ([a-z_.]+) .* \(local\) .*/\1/p' | grep -v '^coordinator\.')
+done < <("$BIN/atoll" config help | sed -nE 's/^  ([a-z_.]+) .* \(local\) .*/\1/p' | grep -vE '^(coordinator|launch)\.')
 echo "atoll-worker --help lists all local keys"
 
 # If the name service is missing or does not know the host, status fails at once, not after --timeout.

@@ -243,7 +243,8 @@ static void test_shared_text_sets_no_local_key(void **state)
                                         "coordinator.evict_after_s",
                                         "coordinator.readmit_s",
                                         "log.level",
-                                        "log.every_steps"};
+                                        "log.every_steps",
+                                        "launch.link"};
     int n = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char name[64];
