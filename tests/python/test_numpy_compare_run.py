@@ -75,7 +75,7 @@ class CompareTest(rig.RunTest):
         self.finish(first, code=75)
         begun = self.cells()
         self.assertIn("stopped by a signal: the same command continues", self.log("compare"))
-        self.assertEqual(self.result()["runs"], [])
+        self.assertEqual(self.result()["runs"], [], self.log("compare"))
 
         self.compare()
         done = self.cells()
