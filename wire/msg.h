@@ -29,6 +29,7 @@ enum {
     WIRE_METRICS_MAX = 256,    /* step records of one METRICS */
     WIRE_NAMED_MAX = 4096,     /* deltas that one update acknowledges */
     WIRE_PARTS_MAX = 64,       /* parts of one evaluation */
+    WIRE_PROBE_MAX = 1 << 18,  /* bytes of one PROBE or its reply */
     WIRE_EVAL_WINDOWS = 64,    /* a worker evaluates that many windows, in batches, between polls for messages */
     WIRE_UUID = 16,
     WIRE_KEY = 32, /* a CURVE public key */
@@ -61,7 +62,9 @@ enum wire_lane { WIRE_CONTROL, WIRE_BULK };
     X(STATUS_REPLY, 21, CONTROL, C)                                                                                    \
     X(ENROL, 22, CONTROL, W)                                                                                           \
     X(ENROLLED, 23, CONTROL, C)                                                                                        \
-    X(UPLOAD, 24, CONTROL, C)
+    X(UPLOAD, 24, CONTROL, C)                                                                                          \
+    X(PROBE, 25, BULK, W)                                                                                              \
+    X(PROBE_REPLY, 26, BULK, C)
 
 enum msg_type {
 #define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
@@ -157,7 +160,7 @@ struct msg_welcome {
     uint32_t worker_id; /* merge order; UINT32_MAX until the first round opens: ASSIGN gives it then */
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
-    bool resume; /* the versions in JOIN are on this run's log: continue from them */
+    bool resume;       /* the versions in JOIN are on this run's log: continue from them */
     uint64_t assigned; /* barrier: round of this worker's open assignment, + 1; 0: none. ASSIGN repeats it */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
     struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot, to load otherwise; the worker may compute
@@ -323,6 +326,21 @@ struct msg_upload {
     char text[WIRE_TEXT_MAX]; /* what the worker waits for if upload is 0 */
 };
 
+/* A measurement of the link, without a session. */
+struct msg_probe {
+    uint64_t id;
+    uint32_t want;       /* bytes of the reply */
+    const uint8_t *data; /* bytes that only fill the link; borrowed */
+    size_t size;         /* 0 .. WIRE_PROBE_MAX */
+};
+
+struct msg_probe_reply {
+    uint64_t id;     /* of PROBE */
+    uint32_t wait_s; /* no measurement now, but in so many seconds; 0: measured */
+    const uint8_t *data;
+    size_t size; /* 0 .. WIRE_PROBE_MAX */
+};
+
 struct msg {
     enum msg_type type;
     union {
@@ -349,6 +367,8 @@ struct msg {
         struct msg_enrol enrol;
         struct msg_enrolled enrolled;
         struct msg_upload upload;
+        struct msg_probe probe;
+        struct msg_probe_reply probe_reply;
     };
 };
 

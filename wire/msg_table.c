@@ -226,6 +226,19 @@ static const struct field upload[] = {
     U64(msg_upload, upload), U64(msg_upload, have), U64(msg_upload, upto), REMARK(msg_upload, text), END,
 };
 
+static const struct field probe[] = {
+    U64(msg_probe, id),
+    U32_IN(msg_probe, want, 0, WIRE_PROBE_MAX),
+    BLOB(msg_probe, data, size, 0, WIRE_PROBE_MAX),
+    END,
+};
+static const struct field probe_reply[] = {
+    U64(msg_probe_reply, id),
+    U32(msg_probe_reply, wait_s),
+    BLOB(msg_probe_reply, data, size, 0, WIRE_PROBE_MAX),
+    END,
+};
+
 /* A range whose end does not fit in 64 bits would wrap in every later sum. */
 static bool range_wraps(uint64_t start, uint64_t count)
 {
@@ -293,6 +306,8 @@ const struct msg_spec *msg_spec_of(unsigned type)
         [MSG_ENROL] = {enrol, NULL},
         [MSG_ENROLLED] = {enrolled, NULL},
         [MSG_UPLOAD] = {upload, NULL},
+        [MSG_PROBE] = {probe, NULL},
+        [MSG_PROBE_REPLY] = {probe_reply, NULL},
     };
     bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
     return known ? &specs[type] : NULL;

@@ -96,6 +96,7 @@ static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m
     case MSG_JOIN: return engine_on_join(e, peer, &m->join, err);
     case MSG_BIND: engine_on_bind(e, peer, &m->bind); return STATUS_OK;
     case MSG_STATUS: on_status(e, peer); return STATUS_OK;
+    case MSG_PROBE: engine_on_probe(e, peer, &m->probe); return STATUS_OK;
     case MSG_CHUNK: return engine_on_chunk(e, peer, &m->chunk, err);
     case MSG_HEARTBEAT:
         s = claimed_session(e, peer, m->heartbeat.session);

@@ -25,7 +25,7 @@ struct engine;
 /* What the key of a connection may do. */
 enum engine_right {
     ENGINE_RIGHT_NONE,  /* the key is revoked, or was removed from the list of workers */
-    ENGINE_RIGHT_ENROL, /* the secret of the join line: ENROL and STATUS */
+    ENGINE_RIGHT_ENROL, /* the secret of the join line: ENROL, STATUS and PROBE */
     ENGINE_RIGHT_WORKER,
 };
 

@@ -39,10 +39,12 @@ bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m)
     const uint8_t *uuid = uuid_named(e, m);
     if (p.right == ENGINE_RIGHT_NONE)
         engine_refuse(e, peer, name, REFUSE_KEY, ENGINE_REVOKED_TEXT);
-    else if (p.right == ENGINE_RIGHT_ENROL && m->type != MSG_ENROL && m->type != MSG_STATUS)
-        engine_refuse(e, peer, name, REFUSE_KEY,
-                      "the secret of the join line only enrols workers and asks for the status, and %s came with it",
-                      msg_name(m->type));
+    else if (p.right == ENGINE_RIGHT_ENROL && m->type != MSG_ENROL && m->type != MSG_STATUS && m->type != MSG_PROBE)
+        engine_refuse(
+            e, peer, name, REFUSE_KEY,
+            "the secret of the join line only enrols workers, asks for the status and probes the link, and %s "
+            "came with it",
+            msg_name(m->type));
     else if (p.right == ENGINE_RIGHT_WORKER && uuid && memcmp(uuid, p.key, WIRE_UUID) != 0)
         engine_refuse(e, peer, name, REFUSE_KEY, "%s speaks for another worker than the key of its connection",
                       msg_name(m->type));

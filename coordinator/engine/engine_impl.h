@@ -180,10 +180,10 @@ struct engine {
     uint64_t round_begun_us;  /* record_clock time of its opening; async: of the end of the previous round */
     char slowest[WIRE_NAME_MAX];
     struct pace pace;
-    double train_loss;   /* of the last round; NaN: none */
+    double train_loss;               /* of the last round; NaN: none */
     uint64_t stale[ROUND_STALENESS]; /* async: merged deltas of this process by staleness; the last: or more */
-    char link_text[384]; /* the last LINK event, while transfers take most of a round */
-    double cosine;       /* lowest of the round, as in engine_event_round */
+    char link_text[384];             /* the last LINK event, while transfers take most of a round */
+    double cosine;                   /* lowest of the round, as in engine_event_round */
     char cosine_worker[WIRE_NAME_MAX];
     struct outer_report outer_report;           /* of the running round */
     bool overshoots;                            /* the last outer step was too long; logged once */
@@ -200,6 +200,7 @@ struct engine {
     struct repeat repeat;         /* lines about workers */
     char *status_json;            /* the last answer to STATUS, or NULL */
     uint64_t status_us;           /* its time */
+    uint64_t probing_until_us;    /* PROBE is answered until then; 0: no PROBE has come */
 };
 
 /* --- engine_effects.c --- */
@@ -366,6 +367,9 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
 /* The key of this connection may send this message. Otherwise the message is refused and the connection closed. */
 bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m);
 void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m);
+
+/* --- engine_probe.c --- */
+void engine_on_probe(struct engine *e, uint64_t peer, const struct msg_probe *m);
 
 /* --- engine_join.c --- */
 /* Refuses a name that belongs to another worker. True: it was refused. */

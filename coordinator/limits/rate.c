@@ -15,6 +15,7 @@
  *   EVAL       1 for each share and each sample, repeated with the heartbeats: with small models 5 in a second, and 3
  *              answers each when its EVAL came again meanwhile
  *   STATUS     2 a second (atoll status)
+ *   PROBE      a measurement of up to 10 s: 256 KiB each at 1 Gbit/s, and smaller ones before
  *   INVALID    none; 1 a second tells the other side what is wrong */
 void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs *needs)
 {
@@ -27,6 +28,7 @@ void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs
     limits[RATE_METRICS] = (struct rate_limit){4, 4 + needs->steps / 64.0, 64};
     limits[RATE_EVAL] = (struct rate_limit){16, 8, 64};
     limits[RATE_STATUS] = (struct rate_limit){5, 0, 10};
+    limits[RATE_PROBE] = (struct rate_limit){400, 0, 4000};
     limits[RATE_INVALID] = (struct rate_limit){1, 0, 10};
 }
 
@@ -36,6 +38,7 @@ enum rate_class rate_class_of(uint8_t type, int lane)
     switch (type) {
     case MSG_BIND: return bulk ? RATE_OBJECT : RATE_INVALID;
     case MSG_CHUNK: return bulk ? RATE_CHUNK : RATE_INVALID;
+    case MSG_PROBE: return bulk ? RATE_PROBE : RATE_INVALID;
     default: break;
     }
     if (bulk) return RATE_INVALID;
@@ -63,6 +66,7 @@ const char *rate_class_name(enum rate_class class)
                                         "METRICS",
                                         "EVAL_RESULT",
                                         "STATUS",
+                                        "PROBE",
                                         "invalid"};
     assert(class < RATE_CLASSES);
     return names[class];

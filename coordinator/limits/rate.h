@@ -22,6 +22,7 @@ enum rate_class {
     RATE_METRICS,   /* METRICS */
     RATE_EVAL,      /* EVAL_RESULT */
     RATE_STATUS,    /* STATUS */
+    RATE_PROBE,     /* PROBE */
     RATE_INVALID,   /* malformed messages, other types, messages on the wrong lane */
     RATE_CLASSES,
 };

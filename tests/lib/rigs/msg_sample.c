@@ -158,6 +158,13 @@ static void fill_chunk(struct source *s, struct msg_chunk *m)
     m->total = m->offset + m->size + (any(s) >> 2);
 }
 
+static const uint8_t *filling(struct source *s, size_t *size)
+{
+    *size = count(s, 0, WIRE_PROBE_MAX);
+    raw(s, long_data, *size);
+    return long_data;
+}
+
 static void fill_metrics(struct source *s, struct msg_metrics *m)
 {
     m->session = any(s);
@@ -291,6 +298,16 @@ static void fill_other(struct source *s, struct msg *m)
         text(s, long_text, WIRE_STATUS_MAX, true);
         m->status_reply.json = long_text;
         break;
+    case MSG_PROBE:
+        m->probe.id = any(s);
+        m->probe.want = (uint32_t)up_to(s, WIRE_PROBE_MAX);
+        m->probe.data = filling(s, &m->probe.size);
+        break;
+    case MSG_PROBE_REPLY:
+        m->probe_reply.id = any(s);
+        m->probe_reply.wait_s = (uint32_t)any(s);
+        m->probe_reply.data = filling(s, &m->probe_reply.size);
+        break;
     default: break;
     }
 }
@@ -328,6 +345,9 @@ bool msg_sample_equal(const struct msg *a, const struct msg *b)
     if (a->type == MSG_CONFIG) same = same_text(&x.config.text, &y.config.text);
     if (a->type == MSG_STATUS_REPLY) same = same_text(&x.status_reply.json, &y.status_reply.json);
     if (a->type == MSG_CHUNK) same = same_data(&x.chunk.data, &y.chunk.data, x.chunk.size, y.chunk.size);
+    if (a->type == MSG_PROBE) same = same_data(&x.probe.data, &y.probe.data, x.probe.size, y.probe.size);
+    if (a->type == MSG_PROBE_REPLY)
+        same = same_data(&x.probe_reply.data, &y.probe_reply.data, x.probe_reply.size, y.probe_reply.size);
     if (a->type == MSG_JOIN)
         same = same_data(&x.join.layout, &y.join.layout, x.join.layout_size, y.join.layout_size) &&
                same_text(&x.join.model_config, &y.join.model_config);

@@ -279,9 +279,9 @@ static void test_other_version_is_refused_except_refuse(void **state)
     frame_seal(buffer, 200, MSG_REFUSE, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_OK);
     assert_int_equal(got.refuse.code, 777);
-    frame_seal(buffer, WIRE_VERSION, 25, 0);
+    frame_seal(buffer, WIRE_VERSION, 27, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "type 25"));
+    assert_non_null(strstr(err.msg, "type 27"));
     frame_seal(buffer, WIRE_VERSION, 0, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
 }
@@ -292,14 +292,15 @@ static void test_every_type_has_name_and_lane(void **state)
     int n = 0;
     for (const enum msg_type *type = msg_sample_types; *type; type++, n++) {
         assert_non_null(msg_spec_of(*type));
-        assert_int_equal(msg_lane(*type), *type == MSG_BIND || *type == MSG_CHUNK ? WIRE_BULK : WIRE_CONTROL);
+        bool bulk = *type == MSG_BIND || *type == MSG_CHUNK || *type == MSG_PROBE || *type == MSG_PROBE_REPLY;
+        assert_int_equal(msg_lane(*type), bulk ? WIRE_BULK : WIRE_CONTROL);
     }
-    assert_int_equal(n, 24);
+    assert_int_equal(n, 26);
     assert_null(msg_spec_of(0));
-    assert_null(msg_spec_of(25));
+    assert_null(msg_spec_of(27));
     assert_null(msg_spec_of(255));
     assert_string_equal(msg_name(MSG_HEARTBEAT_ACK), "HEARTBEAT_ACK");
-    assert_string_equal(msg_name((enum msg_type)25), "?");
+    assert_string_equal(msg_name((enum msg_type)27), "?");
 }
 
 static void test_messages_match_golden_files(void **state)

@@ -194,7 +194,8 @@ static void test_secret_only_enrols(void **state)
     rig_say(&rig, GUEST, &m);
     answer_to(GUEST, MSG_STATUS_REPLY);
     hello_as(GUEST, guest.key, "guest");
-    expect_refusal(GUEST, REFUSE_KEY, "only enrols workers and asks for the status, and HELLO came with it");
+    expect_refusal(GUEST, REFUSE_KEY,
+                   "only enrols workers, asks for the status and probes the link, and HELLO came with it");
     assert_int_equal(dropped[0], GUEST);
     rig_join_message(&rig, 0, false, &m);
     rig_say(&rig, GUEST, &m);
@@ -213,6 +214,34 @@ static void test_secret_only_enrols(void **state)
     expect_refusal(GUEST, REFUSE_FULL, "is full");
     enrol_as(THIEF, key, "friend");
     expect_refusal(THIEF, REFUSE_KEY, "a worker may not enrol another one");
+    close_with_keys();
+}
+
+static const struct msg_probe_reply *probe(uint64_t id, uint32_t want)
+{
+    rig_say(&rig, GUEST, &(struct msg){.type = MSG_PROBE, .probe = {.id = id, .want = want}});
+    const struct msg_probe_reply *reply = &answer_to(GUEST, MSG_PROBE_REPLY)->probe_reply;
+    assert_int_equal(reply->id, id);
+    return reply;
+}
+
+/* The secret may also measure the link: 10 s, then the coordinator rests for 20 s. */
+static void test_probes_end_after_a_while(void **state)
+{
+    (void)state;
+    open_with_keys(NULL);
+    rig_join(&rig, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(probe(1, 0)->size, 0);
+        assert_int_equal(probe(2, WIRE_PROBE_MAX)->size, WIRE_PROBE_MAX);
+        rig_wait(&rig, 9000000);
+        assert_int_equal(probe(3, 1000)->wait_s, 0);
+        rig_wait(&rig, 2000000);
+        assert_int_equal(probe(4, 1000)->size, 0);
+        assert_in_range(probe(5, 1000)->wait_s, 18, 20);
+        rig_wait(&rig, 20000000);
+    }
+    assert_int_equal(n_dropped, 0);
     close_with_keys();
 }
 
@@ -275,11 +304,9 @@ static void test_revoked_worker_loses_its_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_thief_is_refused),
-        cmocka_unit_test(test_session_belongs_to_its_key),
-        cmocka_unit_test(test_secret_only_enrols),
-        cmocka_unit_test(test_name_belongs_to_its_key),
-        cmocka_unit_test(test_revoked_worker_loses_its_place),
+        cmocka_unit_test(test_thief_is_refused),        cmocka_unit_test(test_session_belongs_to_its_key),
+        cmocka_unit_test(test_secret_only_enrols),      cmocka_unit_test(test_probes_end_after_a_while),
+        cmocka_unit_test(test_name_belongs_to_its_key), cmocka_unit_test(test_revoked_worker_loses_its_place),
     };
     return cmocka_run_group_tests_name("engine_access", tests, NULL, NULL);
 }

@@ -136,6 +136,7 @@ static void test_every_message_has_a_class(void **state)
     for (int type = 0; type < 256; type++) {
         assert_int_equal(rate_class_of((uint8_t)type, WIRE_BULK), type == MSG_BIND    ? RATE_OBJECT
                                                                   : type == MSG_CHUNK ? RATE_CHUNK
+                                                                  : type == MSG_PROBE ? RATE_PROBE
                                                                                       : RATE_INVALID);
         bool known = type == MSG_HELLO || type == MSG_JOIN || type == MSG_LEAVE || type == MSG_HEARTBEAT ||
                      type == MSG_OFFER || type == MSG_GET || type == MSG_METRICS || type == MSG_EVAL_RESULT ||
