@@ -104,7 +104,7 @@ def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
             from . import report
 
             print(f"wrote {report.write(out)}", flush=True)
-        except (ImportError, Problem) as problem:  # a library is missing: the results are there, and atoll report draws them later
+        except (ImportError, Problem) as problem:  # a library is missing: atoll report can draw the results later
             warn(f"there is no report: {problem}")
 
 

@@ -156,19 +156,24 @@ class Events:
     rounds: dict[int, dict[str, Any]] = field(default_factory=dict)
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     updates: list[tuple[int, float]] = field(default_factory=list)  # rounds done, time
+    joins: list[float] = field(default_factory=list)  # times
     troubles: list[str] = field(default_factory=list)
 
     def ends(self, barrier: bool) -> list[tuple[int, float]]:
-        """(round, seconds since the first round began) of each round's last update."""
+        """(round, seconds since the training began) of each round's end.
+
+        With a barrier the last update of a round ends it, and the first round knows its length. Without one the first
+        update ends a round, and the training begins when all workers have joined.
+        """
         last: dict[int, float] = {}
         for number, at in self.updates:
             if barrier or number not in last:
                 last[number] = at
         first = self.rounds.get(1, {}).get("round_s")
-        if 1 not in last or first is None:
+        if not last or (barrier and (1 not in last or first is None)):
             return []
-        begin = last[1] - first
-        return [(number, at - begin) for number, at in sorted(last.items())]
+        begin = last[1] - first if barrier else max(at for at in self.joins if at <= self.updates[0][1])
+        return [(number, at - begin) for number, at in sorted(last.items()) if number]
 
 
 def read_events(lines: Iterable[str]) -> Events:
@@ -182,6 +187,8 @@ def read_events(lines: Iterable[str]) -> Events:
             events.evaluations[event["round"]] = event
         elif kind == "update":
             events.updates.append((event["round"], event["time"]))
+        elif kind == "join":
+            events.joins.append(event["time"])
         elif kind in ("evict", "fault", "restart"):
             events.troubles.append(" ".join(filter(None, (kind, event.get("worker"), event.get("text")))))
     return events

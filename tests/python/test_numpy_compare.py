@@ -313,10 +313,11 @@ class InvalidTest(unittest.TestCase):
     def test_ends_of_rounds(self) -> None:
         lines: list[dict[str, Any]] = [{"event": "update", "round": number, "time": at} for number, at in
                                        ((1, 12.0), (1, 12.5), (2, 14.0), (2, 15.0))]
+        lines += [{"event": "join", "time": 11.0}, {"event": "join", "time": 11.5}, {"event": "join", "time": 12.5}]
         lines.append({"event": "round", "round": 1, "time": 99.0, "round_s": 2.5})  # its line follows an evaluation
         events = compare_run.read_events(map(json.dumps, lines))
         self.assertEqual(events.ends(True), [(1, 2.5), (2, 5.0)])  # with a barrier its last fragment ends a round
-        self.assertEqual(events.ends(False), [(1, 2.5), (2, 4.5)])
+        self.assertEqual(events.ends(False), [(1, 0.5), (2, 2.5)])
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ class CompareTest(rig.RunTest):
                          [("diloco", None, True), ("async", "10mbit,rtt=20ms", True), ("async", "none", True)])
         check = got["checks"][0]
         self.assertEqual((check["arm"], check["same_hash"]), ("diloco", True))
-        self.assertTrue(0.08 < check["measured_s"] < 20 and 0 < check["measured_utilization"] < 1, check)  # 4 round trips
+        self.assertGreater(check["measured_s"], 4 * 0.02, check)  # at least a round trip in each round
+        self.assertTrue(0 < check["measured_utilization"] < 1, check)
         for run in got["runs"][1:]:
             self.assertEqual(len(run["times"]), 1)
             self.assertEqual((run["times"][0]["link"], run["times"][0]["source"]), (run["link"], "relay"))
