@@ -19,6 +19,7 @@ static const struct verb {
     {"plan", cmd_plan, "plan a run: memory, bytes, time, and better settings", false},
     {"status", cmd_status, "show the state of a run", false},
     {"relay", cmd_relay, "emulate a slow link on one machine", false},
+    {"probe", cmd_probe, "measure the link to a running coordinator", false},
     {"generate", cmd_generate, "generate text from a checkpoint", false},
     {"export", cmd_export, "export a checkpoint as a Hugging Face folder", false},
     {"repair", cmd_repair, "keep the undamaged rounds of a run", false},

@@ -7,6 +7,7 @@ int cmd_prepare(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_relay(int argc, char **argv);
+int cmd_probe(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_export(int argc, char **argv);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/link/link_relay.h"
+#include "cli/link/link_target.h"
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
@@ -45,11 +46,6 @@ static enum status open_control(const char *path, int *fd_p, struct err *err)
     return *fd_p >= 0 ? STATUS_OK : err_set(err, STATUS_IO, "cannot open the FIFO %s: %s", path, strerror(errno));
 }
 
-static const char *behind_scheme(const struct transport_address *address)
-{
-    return address->endpoint + strlen("tcp://");
-}
-
 /* A restarted relay keeps its port, because the worker has read the join file once. */
 static void find_kept(struct relay_command *c)
 {
@@ -58,24 +54,16 @@ static void find_kept(struct relay_command *c)
     if (c->listen || run_folder_read_line(c->join_file, line, sizeof line, NULL) != STATUS_OK ||
         transport_address_parse(&earlier, line, NULL) != STATUS_OK)
         return;
-    snprintf(c->kept, sizeof c->kept, "%.*s", (int)sizeof c->kept - 1, behind_scheme(&earlier));
+    snprintf(c->kept, sizeof c->kept, "%.*s", (int)sizeof c->kept - 1, link_target_host(&earlier));
     c->listen = c->kept;
 }
 
 static enum status find_coordinator(struct relay_command *c, struct err *err)
 {
-    static struct join_target target;
-    char path[FILEIO_PATH_MAX];
     if (!c->join_file)
         return err_set(err, STATUS_INVALID, "--join needs --join-file FILE: where to write the join line of the relay");
-    enum status status = join_target_read(&target, (char *)(uintptr_t)c->join, err); /* a word of argv */
-    if (status != STATUS_OK) return err_prefix(err, "--join");
-    if (target.run_dir[0]) {
-        TRY(run_folder_path(path, sizeof path, target.run_dir, "address", err));
-        TRY(run_folder_read_line(path, target.line, sizeof target.line, err));
-    }
-    TRY(transport_address_parse(&c->coordinator, target.line, err));
-    c->to = behind_scheme(&c->coordinator);
+    if (link_target_find(&c->coordinator, c->join, err) != STATUS_OK) return err_prefix(err, "--join");
+    c->to = link_target_host(&c->coordinator);
     find_kept(c);
     return STATUS_OK;
 }

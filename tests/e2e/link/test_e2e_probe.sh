@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# atoll probe finds the settings of a relay, also while workers train, and changes nothing of the run.
+# ctest: timeout=240 waits=1
+# shellcheck source=tests/e2e/lib.sh
+source tests/e2e/lib.sh || exit 1
+# shellcheck source=tests/e2e/cluster.sh
+source "$HERE/cluster.sh"
+
+make_data
+write_config run.yaml train.max_steps=1000 coordinator.min_workers=2
+
+run() { # FOLDER: starts a coordinator there
+    start "$1.log" "$BIN/atoll-coordinator" run.yaml --dir "$1" "${overrides[@]}"
+    coordinator=$pid
+    until_true 20 "the coordinator's address" test -s "$1/address"
+}
+workers() { # FOLDER JOIN: starts two workers
+    pids=()
+    for i in 0 1; do
+        start "$1-$i.log" "$BIN/atoll-worker" --join "$2" --dir "$1-worker-$i" --name "worker-$i" \
+            --data.train="$WORK/data/train_*.bin" --data.val="$WORK/data/val_*.bin"
+        pids+=("$pid")
+    done
+}
+ends() { # FOLDER
+    for i in 0 1; do finish "${pids[i]}" 90 0 "worker-$i of $1"; done
+    finish "$coordinator" 20 0 "the coordinator of $1"
+}
+
+run quiet
+workers quiet quiet
+ends quiet
+
+# The relay's settings, before any worker joins. Another program may take the processor for a while: three trials.
+run measured
+start relay.log "$BIN/atoll" relay up=8mbit,down=20mbit,rtt=40ms --join measured --join-file far.join
+relay=$pid
+until_true 20 "the join file" test -s far.join
+near() { # VALUE SETTING: within 10 %
+    awk -v v="$1" -v s="$2" 'BEGIN { exit !(v > 0.9 * s && v < 1.1 * s) }'
+}
+fits() {
+    "$BIN/atoll" probe far.join >probe.txt 2>probe.log || fail "probe: $(<probe.log)"
+    link=$(sed -nE 's/^link +//p' probe.txt)
+    [[ $link =~ ^up=([0-9.]+)mbit,down=([0-9.]+)mbit,rtt=([0-9.]+)ms$ ]] || fail "unexpected output: $(<probe.txt)"
+    near "${BASH_REMATCH[1]}" 8 && near "${BASH_REMATCH[2]}" 20 && near "${BASH_REMATCH[3]}" 40
+}
+fits || fits || fits || fail "up=8mbit,down=20mbit,rtt=40ms is measured as $link"
+
+# While two workers train; the coordinator may still rest after the probes before.
+workers measured far.join
+until_true 60 "the first round" rounds_reach 1 measured
+"$BIN/atoll" probe measured >busy.txt 2>busy.log || fail "probe of a busy run: $(<busy.log)"
+ends measured
+kill -TERM "$relay"
+finish "$relay" 5 0 "the relay"
+[[ $(json get quiet/summary.json theta_hash) == "$(json get measured/summary.json theta_hash)" ]] || fail "a probe changes theta"
+(($(json get measured/summary.json workers) == 2)) || fail "a probe counts as a worker"
+
+refused() { # CODE TEXT ARGUMENT
+    local code=0
+    "$BIN/atoll" probe "$3" >none.log 2>&1 || code=$?
+    [[ $code == "$1" && $(wc -l <none.log) == 1 && $(<none.log) == *"$2"* ]] || fail "probe $3: code $code, $(<none.log)"
+}
+key=$(printf '%064d' 1)
+refused 1 'no coordinator runs in that folder' measured
+(umask 077 && echo "tcp://127.0.0.1:1/$key/$key" >dead.join)
+refused 1 'refused the connection' dead.join
+echo "measured $link; busy: $(sed -nE 's/^link +//p' busy.txt)"
