@@ -150,14 +150,14 @@ def _on_signal(number: int, frame: Any) -> None:
 
 @contextmanager
 def hold_signals() -> Iterator[None]:
-    """Delays a signal to the end of the block, so that the block is not left half-way."""
+    """Delays a signal to the end of the block, so that the block is not left half-way. Blocks may nest."""
     global _held
-    _held = True
+    before, _held = _held, True
     try:
         yield
     finally:
-        _held = False
-    if _caught:
+        _held = before
+    if _caught and not before:
         raise Stopped
 
 

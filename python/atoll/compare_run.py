@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .command import Problem, Stopped
+from .command import Problem, Stopped, hold_signals
 from .compare_grid import Arm, load_config
 
 RULES = (
@@ -289,14 +289,17 @@ def _clear(folder: str) -> None:
 
 def start(words: list[str], log_path: str) -> int:
     """Runs a program to its end; returns its exit code. A signal first stops the program."""
-    with open(log_path, "wb") as log:
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                 preexec_fn=_end_with_parent)
+    child = None
     try:
+        # Python drops an exception that a signal handler raises inside the callbacks of fork.
+        with hold_signals(), open(log_path, "wb") as log:
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                                     preexec_fn=_end_with_parent)
         return child.wait()
     except (Stopped, KeyboardInterrupt):
-        child.send_signal(signal.SIGTERM)
-        child.wait()
+        if child:
+            child.send_signal(signal.SIGTERM)
+            child.wait()
         raise
 
 
@@ -376,7 +379,8 @@ def now() -> str:
 
 def _output(*words: str) -> str:
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+        with hold_signals():
+            return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
         return ""
 

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import math
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -281,6 +283,17 @@ class GridTest(unittest.TestCase):
                                           "planned_utilization": 0.5, "measured_utilization": 0.4,
                                           "same_hash": False}])
         self.assertEqual([arm["name"] for arm in got["arms"]], [arm.name for arm in grid.arms])
+
+
+class SignalTest(unittest.TestCase):
+    def test_held_blocks_nest(self) -> None:
+        """A signal waits for the outer block: the first, inner, block does not end it."""
+        script = ("import os, signal\nfrom atoll.command import Stopped, catch_signals, hold_signals\ncatch_signals()\n"
+                  "try:\n    with hold_signals():\n        with hold_signals():\n"
+                  "            os.kill(os.getpid(), signal.SIGTERM)\n        print('inside')\n    print('too far')\n"
+                  "except Stopped:\n    print('stopped')\n")
+        got = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+        self.assertEqual((got.stdout, got.stderr), ("inside\nstopped\n", ""))
 
 
 class InvalidTest(unittest.TestCase):
