@@ -1,0 +1,331 @@
+"""The charts of a report: drawn once by matplotlib, as SVG for the page and as PNG for papers.
+
+The SVG names its colours as variables of CSS, so that one drawing fits a light and a dark page. Its text is text, in
+the font of the page.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .command import need
+from .report_data import Curve, known
+
+# Colours that remain apart for colour-blind readers, for a light and for a dark page.
+LIGHT = ("#0067b1", "#d1480a", "#00805f", "#b8488f", "#a66f00", "#2a93cf", "#5f5f5f", "#8a1f4f")
+DARK = ("#5aaeff", "#ff8f52", "#35c79b", "#f08cc4", "#e8b33a", "#9adcff", "#bdbdbd", "#e0789f")
+_INK = {"ink": "#1b1d21", "soft": "#63676e", "grid": "#e3e5e8", "page": "#ffffff"}
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
+DASHES = ("", "6 2.5", "1.5 1.8", "7 2 1.5 2")  # the colours repeat with other dashes
+_STEPS = (1e-3, 1e-2, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200, 864000, 2592000)
+_START_UP = 0.12  # part of the tokens whose losses may lie above the chart
+_PNG_DPI = 200
+
+
+def load() -> Any:
+    """matplotlib, set up for charts without mathematical text."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise need("matplotlib", "atoll[report]", "atoll report") from None
+    matplotlib.use("agg")
+    matplotlib.rcParams.update({
+        "svg.fonttype": "none", "svg.hashsalt": "atoll", "text.parse_math": False, "font.size": 10,
+        "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8,
+        "xtick.major.width": 0.8, "ytick.major.width": 0, "lines.solid_capstyle": "round", "axes.unicode_minus": False,
+    })  # fmt: skip
+    return matplotlib
+
+
+# --- numbers as people read them --------------------------------------------------------------------------------------
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def time_text(seconds: float) -> str:
+    if math.isinf(seconds):
+        return "∞"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= size * (2 if unit == "d" else 0.9995):
+            return f"{_trim(_short(seconds / size))} {unit}"
+    return f"{_trim(_short(seconds * 1e3))} ms" if seconds else "0 s"
+
+
+def _scaled(value: float, units: Sequence[str]) -> str:
+    if math.isinf(value):
+        return "∞"
+    n = min(len(units) - 1, int(math.log10(value) / 3 + 1e-3)) if value >= 1 else 0
+    return f"{_trim(_short(value / 1000**n))} {units[n]}".strip()
+
+
+def bytes_text(value: float) -> str:
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def count_text(value: float) -> str:
+    return _scaled(value, ("", "k", "M", "G", "T"))
+
+
+# --- themes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a drawing. Those of the SVG are marks that `_page_colours` replaces by variables."""
+
+    arms: tuple[str, ...]
+    ink: str
+    soft: str
+    grid: str
+    page: str
+
+    def arm(self, index: int) -> dict[str, Any]:
+        dash = DASHES[index // len(self.arms) % len(DASHES)]
+        style = (0, tuple(float(part) for part in dash.split())) if dash else "-"
+        return {"color": self.arms[index % len(self.arms)], "linestyle": style}
+
+
+_PAPER = Theme(LIGHT, **_INK)
+_VARIABLES = {f"#fe{i:02x}01": f"--c{i}" for i in range(len(LIGHT))} | {
+    "#fd0001": "--ink", "#fd0101": "--soft", "#fd0201": "--grid", "#fd0301": "--page"}  # fmt: skip
+_SCREEN = Theme(*(lambda marks: (tuple(marks[: len(LIGHT)]), *marks[len(LIGHT) :]))(list(_VARIABLES)))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A finished chart: `svg` for the page, `png` for papers."""
+
+    name: str
+    svg: str
+    png: bytes
+
+
+def draw(name: str, size: tuple[float, float], paint: Callable[[Any, Theme], None]) -> Chart:
+    """Draws a chart twice. `paint` fills a figure; `size` is in inches, of 72 pixels on the page."""
+    from matplotlib.figure import Figure
+
+    text, image = io.StringIO(), io.BytesIO()
+    for theme, file, form in ((_SCREEN, text, "svg"), (_PAPER, image, "png")):
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure, theme)
+        figure.savefig(file, format=form, transparent=form == "svg", dpi=72 if form == "svg" else _PNG_DPI,
+                       metadata={"Date": None} if form == "svg" else None)  # fmt: skip
+    return Chart(name, _page_svg(name, text.getvalue()), image.getvalue())
+
+
+def _page_svg(name: str, svg: str) -> str:
+    """The SVG as a part of an HTML page: no header, ids of its own, classes for arms, colours and font of the page."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{name}">', svg)
+    svg = re.sub(r'id="(arm\d+)"', r'class="\1"', svg)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
+    svg = re.sub(r"font: ([^;\"]*?)([\d.]+px) [^;\"]*", r"font: \1\2 system-ui, sans-serif", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", svg)
+    for mark, variable in _VARIABLES.items():
+        svg = svg.replace(mark, f"var({variable})")
+    return re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+
+
+def _ticks(axis: Any, low: float, high: float, values: Sequence[float], text: Callable[[float], str]) -> None:
+    """Few ticks with round numbers on a logarithmic axis."""
+    inside = [value for value in values if low <= value <= high]
+    while len(inside) > 7:
+        inside = inside[::2]
+    axis.set_ticks(inside, [text(value) for value in inside])
+    axis.set_ticks([], minor=True)
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = (1, 2, 5) if last - first <= 2 else (1, 3) if last - first <= 4 else (1,)
+    return [step * 10.0**e for e in range(first, last + 1) for step in steps]
+
+
+_TEXTS: dict[str, Callable[[float], str]] = {"tokens": count_text, "seconds": time_text, "bytes": bytes_text}
+
+
+def scale_x(axes: Any, axis: str, low: float, high: float, force_log: bool = False) -> None:
+    """Limits and ticks of an x axis in tokens, seconds or bytes; logarithmic if the range exceeds a factor of ten."""
+    text = _TEXTS[axis]
+    if axis != "tokens" and low > 0 and (high > 10 * low or force_log):
+        axes.set_xscale("log")
+        low, high = low / 1.15, high * 1.15
+        values = [step for step in _STEPS if low <= step <= high] if axis == "seconds" else []
+        _ticks(axes.xaxis, low, high, values if len(values) > 2 else _decades(low, high), text)
+    else:
+        from matplotlib.ticker import FuncFormatter
+
+        low, high = 0.0, high * 1.02
+        if axis == "seconds" and high > 120:
+            unit = next(size for size in (86400, 3600, 60) if high >= 2 * size)
+            each = next(n * unit for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if high <= 8 * n * unit)
+            axes.set_xticks([i * each for i in range(int(high / each) + 1)])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value) if value > 0 else "0"))
+    axes.set_xlim(low, high)
+
+
+def quiet(axes: Any, theme: Theme) -> None:
+    """Colours of axes, grid and labels."""
+    axes.patch.set_alpha(0)
+    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_color(theme.soft)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(colors=theme.soft, labelcolor=theme.soft)
+    axes.xaxis.label.set_color(theme.ink)
+    axes.yaxis.label.set_color(theme.ink)
+
+
+def loss_limits(curves: Sequence[Curve], target: float | None) -> tuple[float, float]:
+    """Limits of the loss: the end of training fills the chart, and the losses of the start-up are cut off."""
+    ends = sorted(curve.mean[-1] for curve in curves)
+    values = [value for curve in curves for value in curve.low]
+    bottom = min([*values, *([target] if target else [])])
+    late = [curve.mean[max(1, round(_START_UP * (len(curve.mean) - 1)))] for curve in curves if len(curve.mean) > 1]
+    middle = ends[len(ends) // 2]
+    far = middle + 5 * max(middle - bottom, 0.02)  # a diverged arm does not flatten the others
+    top = max([min(ends[-1], far), middle, *(min(late[:1] + [v for v in late if v <= far]) for _ in late[:1])])
+    top = max(top, target or 0, bottom + 1e-6)
+    pad = 0.06 * (top - bottom)
+    return bottom - pad, top + pad
+
+
+def outside(curves: Sequence[Curve], target: float | None) -> list[str]:
+    """Titles of rows whose end lies above the chart."""
+    top = loss_limits(curves, target)[1] if curves else 0
+    return [f"{curve.row.label} (final loss {curve.mean[-1]:.3f})" for curve in curves if curve.mean[-1] > top]
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | None, never: Sequence[int]) -> Chart:
+    """Loss against tokens, seconds or bytes. `never`: arms that miss the target, marked at the right edge."""
+    xs = {"tokens": "tokens of all workers", "seconds": "time, without evaluations",
+          "bytes": "bytes sent by all workers and the coordinator"}  # fmt: skip
+
+    def paint(figure: Any, theme: Theme) -> None:
+        axes = figure.add_subplot()
+        quiet(axes, theme)
+        low, high = loss_limits(curves, target)
+        axes.set_ylim(low, high)
+        positive = [x for curve in curves for x in curve.x if x > 0]
+        ends = [curve.x[-1] for curve in curves]
+        scale_x(axes, axis, min(positive, default=1), max(ends, default=1))
+        axes.set_ylabel("validation loss")
+        axes.set_xlabel(xs[axis])
+        for curve in curves:
+            _line(axes, theme, curve)
+        if target:
+            axes.axhline(target, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate("target", (0, target), xycoords=("axes fraction", "data"), xytext=(3, 3),
+                          textcoords="offset points", color=theme.ink, fontsize=9)  # fmt: skip
+        _mark_never(axes, theme, [curve for curve in curves if curve.row.index in never], high)
+        _label_ends(figure, axes, theme, curves)
+
+    return draw(name, (11, 5), paint)
+
+
+def _line(axes: Any, theme: Theme, curve: Curve) -> None:
+    style, gid = theme.arm(curve.row.index), f"arm{curve.row.index}"
+    axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.13, linewidth=0, gid=gid)
+    axes.plot(curve.x, curve.mean, linewidth=1.8, gid=gid, **style)
+    axes.plot(curve.x[-1:], curve.mean[-1:], color=style["color"], gid=gid, linestyle="none", markersize=5.5,
+              marker=_MARKERS[curve.row.index % len(_MARKERS)])  # fmt: skip
+
+
+def _mark_never(axes: Any, theme: Theme, curves: Sequence[Curve], top: float) -> None:
+    """An open marker at the right edge, at the final loss of each arm that never reaches the target."""
+    for curve in curves:
+        axes.plot([1], [min(curve.mean[-1], top)], transform=axes.get_yaxis_transform(), clip_on=False, marker=">",
+                  markersize=8, markerfacecolor=theme.page, markeredgewidth=1.5, linestyle="none",
+                  markeredgecolor=theme.arm(curve.row.index)["color"], gid=f"arm{curve.row.index}")  # fmt: skip
+    if curves:
+        axes.annotate("▷ never reaches the target", (1, 1), xycoords="axes fraction", xytext=(4, 2), ha="right",
+                      textcoords="offset points", color=theme.soft, fontsize=9)  # fmt: skip
+
+
+def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -> None:
+    """Writes the name beside the end of each line, where it overlaps no other name and no line's end."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    renderer = canvas.get_renderer()
+    ends = [axes.transData.transform((curve.x[-1], curve.mean[-1])) for curve in curves]
+    taken: list[Any] = []
+    for curve in sorted(curves, key=lambda each: each.mean[-1]):
+        if not axes.get_ylim()[0] <= curve.mean[-1] <= axes.get_ylim()[1]:
+            continue
+        text = axes.annotate(curve.row.title, (curve.x[-1], curve.mean[-1]), xytext=(9, 0), va="center", fontsize=9,
+                             textcoords="offset points", color=theme.arm(curve.row.index)["color"],
+                             annotation_clip=False, gid=f"arm{curve.row.index}")  # fmt: skip
+        box = text.get_window_extent(renderer).padded(1)
+        if any(box.overlaps(other) for other in taken) or any(box.contains(*end) for end in ends):
+            text.remove()
+        else:
+            taken.append(box)
+
+
+def panels(name: str, titles: Sequence[str], labels: Sequence[str], values: Sequence[Sequence[float | None]],
+           arms: Sequence[int], axis: str) -> Chart:  # fmt: skip
+    """A row for each label and a panel for each title. `axis`: "seconds" draws dots, "utilization" bars.
+
+    `values`: [title][label]; infinite is a mark at the right edge, None is left out.
+    """
+    finite = [value for column in values for value in column if known(value)]
+
+    def paint(figure: Any, theme: Theme) -> None:
+        grid = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
+        for axes, title, column in zip(grid, titles, values, strict=True):
+            quiet(axes, theme)
+            axes.grid(axis="x", color=theme.grid, linewidth=0.8)
+            axes.set_title(title, fontsize=10, loc="left", color=theme.ink)
+            if axis == "seconds":
+                scale_x(axes, axis, min(finite, default=1), 3 * max(finite, default=1), force_log=True)
+            else:
+                axes.set_xlim(0, 1.25)
+                axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+            for y, (value, arm) in enumerate(zip(column, arms, strict=True)):
+                _row(axes, theme, axis, y, value, arm)
+        grid[0].set_yticks(range(len(labels)), labels, color=theme.ink)
+        grid[0].set_ylim(len(labels) - 0.4, -0.6)
+
+    return draw(name, (11, 0.9 + 0.27 * len(labels)), paint)
+
+
+def _row(axes: Any, theme: Theme, axis: str, y: int, value: float | None, arm: int) -> None:
+    color, gid = theme.arm(arm)["color"], f"arm{arm}"
+    note: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8.5, "gid": gid}
+    if value is None:
+        axes.annotate("–", (0.02, y), xycoords=("axes fraction", "data"), color=theme.soft, va="center", gid=gid)
+    elif math.isinf(value):
+        axes.plot([1], [y], marker=">", color=color, markersize=6, markerfacecolor=theme.page, clip_on=False,
+                  transform=axes.get_yaxis_transform(), linestyle="none", gid=gid)  # fmt: skip
+        axes.annotate("never", (1, y), xycoords=("axes fraction", "data"), xytext=(-7, 0), ha="right",
+                      color=theme.soft, **note)  # fmt: skip
+    elif axis == "seconds":
+        axes.plot([axes.get_xlim()[0], value], [y, y], color=color, linewidth=1.2, alpha=0.35, gid=gid)
+        axes.plot([value], [y], marker=_MARKERS[arm % len(_MARKERS)], color=color, markersize=6, gid=gid)
+        axes.annotate(time_text(value), (value, y), xytext=(7, 0), color=theme.ink, **note)
+    else:
+        axes.barh([y], [value], height=0.6, color=color, alpha=0.8, gid=gid)
+        axes.annotate(f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.1f} %", (value, y), xytext=(4, 0),
+                      color=theme.ink, **note)  # fmt: skip
