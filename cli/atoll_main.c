@@ -36,6 +36,7 @@ static const struct {
 } package_verbs[] = {
     {"board", "follow a run in TensorBoard, W&B or trackio"},
     {"compare", "train the arms of a grid and compare them"},
+    {"report", "write a page about a comparison or a run"},
 };
 
 enum {

@@ -9,4 +9,4 @@ _atoll() {
     mapfile -t COMPREPLY < <(compgen -W "$("${ask[@]}" --help=words 2>/dev/null | cut -f 1)" -- "$word")
     [[ ${COMPREPLY[0]-} != *= ]] || compopt -o nospace
 }
-complete -o default -F _atoll atoll atoll-coordinator atoll-worker atoll-prepare atoll-generate atoll-board
+complete -o default -F _atoll atoll atoll-coordinator atoll-worker atoll-prepare atoll-generate atoll-board atoll-compare atoll-report

@@ -1,4 +1,4 @@
-#compdef atoll atoll-coordinator atoll-worker atoll-prepare atoll-generate atoll-board
+#compdef atoll atoll-coordinator atoll-worker atoll-prepare atoll-generate atoll-board atoll-compare atoll-report
 # Completion for zsh: the programs list their verbs, options and settings themselves.
 local -a ask found settings
 local line item

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -329,3 +329,29 @@ def _row(axes: Any, theme: Theme, axis: str, y: int, value: float | None, arm: i
         axes.barh([y], [value], height=0.6, color=color, alpha=0.8, gid=gid)
         axes.annotate(f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.1f} %", (value, y), xytext=(4, 0),
                       color=theme.ink, **note)  # fmt: skip
+
+
+def parts_chart(name: str, parts: Sequence[str], shares: Mapping[str, Sequence[float]]) -> Chart:
+    """A bar for each worker, divided into parts of its time. `shares`: seconds by worker."""
+
+    def paint(figure: Any, theme: Theme) -> None:
+        axes = figure.add_subplot()
+        quiet(axes, theme)
+        axes.grid(axis="y", visible=False)
+        for y, seconds in enumerate(shares.values()):
+            total, left = sum(seconds) or 1.0, 0.0
+            for i, value in enumerate(seconds):
+                part = value / total
+                axes.barh([y], [part], left=[left], height=0.62, color=theme.arms[i], alpha=0.85,
+                          label=parts[i] if not y else None)  # fmt: skip
+                if part > 0.06:
+                    axes.annotate(f"{100 * part:.0f} %", (left + part / 2, y), ha="center", va="center", fontsize=9,
+                                  color=theme.page)  # fmt: skip
+                left += part
+        axes.set_yticks(range(len(shares)), list(shares), color=theme.ink)
+        axes.set_ylim(len(shares) - 0.4, -0.6)
+        axes.set_xlim(0, 1)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts), frameon=False, labelcolor=theme.ink)
+
+    return draw(name, (11, 1.3 + 0.34 * len(shares)), paint)

@@ -1,0 +1,150 @@
+"""The page of one run, from its folder: config.yaml, metrics.jsonl and summary.json."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import report_html as html
+from .command import Problem, version
+from .report_data import Curve, Row, known
+from .report_plot import Chart, bytes_text, count_text, loss_chart, parts_chart, time_text
+
+PARTS = ("compute", "compress", "send", "wait", "apply")
+
+
+@dataclass
+class OneRun:
+    """Lines of metrics.jsonl, without those that were sent twice."""
+
+    name: str
+    config: str
+    summary: dict[str, Any]
+    begin: float = 0.0
+    rounds: dict[int, dict[str, Any]] = field(default_factory=dict)
+    evals: dict[int, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)  # last steps of rounds
+
+    def seconds(self) -> dict[int, float]:
+        """Seconds of training at the end of each round, without evaluations."""
+        found, total = {}, 0.0
+        for number in sorted(self.rounds):
+            total += self.rounds[number].get("round_s") or 0.0
+            found[number] = total
+        return found
+
+    def points(self) -> list[dict[str, Any]]:
+        """Evaluations: tokens, seconds, bytes in both directions, loss."""
+        seconds, found = self.seconds(), []
+        for number, event in sorted(self.evals.items()):
+            traffic = self.rounds.get(number, {})
+            up, down = traffic.get("bytes_up"), traffic.get("bytes_down")
+            if known(event.get("val_loss")):
+                found.append({"round": number, "tokens": event["tokens"], "seconds": seconds.get(number),
+                              "bytes_up": up, "bytes_down": down, "loss": event["val_loss"]})  # fmt: skip
+        return found
+
+    def parts(self) -> dict[str, dict[str, float]]:
+        """Seconds by worker and part."""
+        found: dict[str, dict[str, float]] = {}
+        for (worker, _, _), event in sorted(self.steps.items()):
+            sums = found.setdefault(worker, dict.fromkeys(PARTS, 0.0))
+            for part in PARTS:
+                sums[part] += event.get(f"{part}_s") or 0.0
+        return found
+
+
+def _take(run: OneRun, event: dict[str, Any]) -> None:
+    kind = event["event"]
+    if kind == "round":
+        run.rounds[event["round"]] = event
+    elif kind == "eval":
+        run.evals[event["round"]] = event
+    elif kind == "step" and "compute_s" in event:
+        run.steps[event["worker"], event["round"], event["step"]] = event
+
+
+def read(folder: Path) -> OneRun:
+    def text(name: str) -> str:
+        path = folder / name
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    try:
+        summary = json.loads(text("summary.json") or "{}")
+    except ValueError:
+        raise Problem(f"{folder}/summary.json is damaged: run atoll status {folder}") from None
+    run = OneRun(summary.get("run") or folder.resolve().name, text("config.yaml"), summary)
+    lines = text("metrics.jsonl").split("\n")[:-1]  # a running coordinator may be writing the last line
+    for number, line in enumerate(lines, 1):
+        try:
+            _take(run, json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            raise Problem(f"{folder}/metrics.jsonl, line {number}, is damaged: remove the line") from None
+    if not run.rounds:
+        raise Problem(f"{folder} has no finished round yet: start the report later")
+    return run
+
+
+def csv_rows(run: OneRun) -> list[list[Any]]:
+    keys = ("round", "tokens", "seconds", "bytes_up", "bytes_down", "loss")
+    return [list(keys), *(["" if p[key] is None else p[key] for key in keys] for p in run.points())]
+
+
+def _curves(run: OneRun, axis: str) -> list[Curve]:
+    """The validation loss; the mean training loss of each round if nothing was evaluated."""
+    points = run.points()
+    if not points:
+        seconds = run.seconds()
+        points = [{**event, "seconds": seconds[n]} for n, event in sorted(run.rounds.items()) if known(event["loss"])]
+    sent = [point if axis != "bytes" else {**point, "bytes": _both(point)} for point in points]
+    xy = [(point[axis], point["loss"]) for point in sent if known(point.get(axis))]
+    title = "validation" if run.points() else "training"
+    row = Row({"title": title, "name": title}, 0, None, [])
+    loss = [y for _, y in xy]
+    return [Curve(row, [x for x, _ in xy], loss, loss, loss)] if xy else []
+
+
+def _both(point: dict[str, Any]) -> float | None:
+    return None if point.get("bytes_up") is None else point["bytes_up"] + point["bytes_down"]
+
+
+def _totals(run: OneRun) -> str:
+    s, last = run.summary, run.rounds[max(run.rounds)]
+    rows = [
+        ("method", s.get("method")), ("workers", s.get("workers", last.get("workers"))),
+        ("parameters", count_text(s["params"]) if "params" in s else None),
+        ("tokens", count_text(last["tokens"])), ("rounds", last["round"]), ("inner steps", s.get("steps")),
+        ("final validation loss", f"{s['final_val_loss']:.4f}" if known(s.get("final_val_loss")) else None),
+        ("training time, without evaluations", time_text(run.seconds()[max(run.rounds)])),
+        ("evaluations", time_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
+        ("sent up", bytes_text(last["bytes_up"])), ("sent down", bytes_text(last["bytes_down"])),
+        ("DDP would have sent", bytes_text(s["ddp_bytes"]) if s.get("ddp_bytes") else None),
+        ("utilization", f"{100 * s['utilization']:.1f} %" if known(s.get("utilization")) else None),
+        ("restarts", s.get("restarts")), ("theta_hash", s.get("theta_hash")),
+    ]  # fmt: skip
+    return html.table(["", "value"], [html.cell(name) + html.cell(html.text(v)) for name, v in rows if v is not None])
+
+
+def build(run: OneRun) -> tuple[str, list[Chart]]:
+    """The page and its charts."""
+    names = (("tokens", "Loss against tokens"), ("seconds", "Loss against time"), ("bytes", "Loss against bytes"))
+    drawn = [(title, loss_chart(axis, curves, axis, None, ())) for axis, title in names if (curves := _curves(run, axis))]
+    parts = run.parts()
+    if parts:
+        shares = {worker: [sums[part] for part in PARTS] for worker, sums in parts.items()}
+        drawn.append(("Where the time of each worker goes", parts_chart("utilization", PARTS, shares)))
+    last = run.rounds[max(run.rounds)]
+    loss = run.summary.get("final_val_loss") or (run.points() or [last])[-1]["loss"]
+    state = "" if run.summary else " The run is not complete."
+    seconds = run.seconds()[max(run.rounds)]
+    told = (f"{count_text(last['tokens'])} tokens in {time_text(seconds)} of training give a loss of {loss:.4f}. Workers "
+            f"and coordinator sent {bytes_text(_both(last) or 0)}.{state}")  # fmt: skip
+    content = f'<div class="answer"><p>{html.text(told)}</p></div>'
+    content += "".join(f"<h2>{title}</h2>{html.figure(chart)}" for title, chart in drawn)
+    content += f"<h2>Totals</h2>{_totals(run)}" + html.details("Configuration", html.code(run.config))
+    ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(last["time"]))
+    about = html.text(f"a run until {ended} · report by atoll {version()}")
+    return html.page(f"Run {run.name}", about, content), [chart for _, chart in drawn]
