@@ -97,7 +97,7 @@ def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, An
         settled[arm.name], tuned = settle(arm, store)
         final = settled[arm.name] or arm
         arms.append({"name": arm.name, "title": arm.title, "method": arm.method, "workers": arm.workers,
-                     "settings": final.settings, "note": arm.note, "tuned": tuned})
+                     "local": arm.is_local, "settings": final.settings, "note": arm.note, "tuned": tuned})
     runs: list[Any] = []
     for final in filter(None, settled.values()):
         same_model = final.model == grid.arm(grid.baseline).model

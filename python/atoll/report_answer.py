@@ -33,10 +33,17 @@ def _loss(data: Comparison, rows: list[Row]) -> str:
     told = f"{best.label} ends with the lowest mean loss, {_mean(best):.3f}"
     told += "." if best is data.baseline else f"; {data.baseline.title} ends with {_mean(data.baseline):.3f}."
     for verdict, words in (("lower", "lower than"), ("tie", "a tie with"), ("higher", "higher than")):
-        found = [row.label for row in rows if (d := data.difference(row)) and d.verdict == verdict]
+        found = _names(data, [row for row in rows if (d := data.difference(row)) and d.verdict == verdict])
         if found:
             told += f" {words[0].upper()}{words[1:]} {data.baseline.title}: {listed(found)}."
     return told
+
+
+def _names(data: Comparison, rows: list[Row]) -> list[str]:
+    """Titles; an arm whose rows on all links are among them is named once."""
+    whole = {index for index in {row.index for row in rows}
+             if sum(row.index == index for row in rows) == sum(row.index == index for row in data.rows)}  # fmt: skip
+    return list(dict.fromkeys(row.title if row.index in whole else row.label for row in rows))
 
 
 def _span(values: list[float], text: Callable[[float], str]) -> str:

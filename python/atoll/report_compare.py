@@ -44,7 +44,7 @@ def _slug(link: str) -> str:
 
 
 def _loss_chart(data: Comparison, name: str, axis: str, rows: list[Row], link: str | None = None) -> tuple[Chart, str]:
-    curves = [found for row in rows if (found := curve(row, axis, link))]
+    curves = [found for row in rows if (found := curve(row, axis, link)) and found.x[-1] > 0]
     never = [row.index for row in rows if row.runs and median(map(data.tokens_to_target, row.runs)) == math.inf]
     above = outside(curves, data.target)
     caption = f"Above the chart: {', '.join(above)}." if above else ""

@@ -88,7 +88,8 @@ class Comparison:
         self.content = content
         self.links: list[str] = list(content["links"])
         self.arms: list[dict[str, Any]] = list(content["arms"])
-        self.runs: list[dict[str, Any]] = list(content["runs"])
+        local = {arm["name"] for arm in self.arms if arm.get("local")}
+        self.runs: list[dict[str, Any]] = [_unsent(run) if run["arm"] in local else run for run in content["runs"]]
         self.target: float | None = content["target"]["loss"]
         self.price = content["price"]
         self.rows = [row for index, arm in enumerate(self.arms) for row in self._rows(index, arm)]
@@ -156,6 +157,12 @@ class Comparison:
             return None
         workers = next(arm["workers"] for arm in self.arms if arm["name"] == run["arm"])
         return seconds / 3600 * workers * self.price["machine_hour"] + sent / 1e9 * self.price["gb"]
+
+
+def _unsent(run: dict[str, Any]) -> dict[str, Any]:
+    """A run on one machine: its coordinator is on the same machine, so its bytes cross no link."""
+    none = {"bytes_up": 0, "bytes_down": 0}
+    return {**run, **none, "curve": [{**point, **none} for point in run["curve"]]}
 
 
 def paired(differences: list[float]) -> Difference:

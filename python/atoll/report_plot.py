@@ -111,13 +111,13 @@ class Chart:
     png: bytes
 
 
-def draw(name: str, size: tuple[float, float], paint: Callable[[Any, Theme], None]) -> Chart:
+def draw(name: str, size: tuple[float, float], paint: Callable[[Any, Theme], None], layout: str | None) -> Chart:
     """Draws a chart twice. `paint` fills a figure; `size` is in inches, of 72 pixels on the page."""
     from matplotlib.figure import Figure
 
     text, image = io.StringIO(), io.BytesIO()
     for theme, file, form in ((_SCREEN, text, "svg"), (_PAPER, image, "png")):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size, layout=layout)
         paint(figure, theme)
         figure.savefig(file, format=form, transparent=form == "svg", dpi=72 if form == "svg" else _PNG_DPI,
                        metadata={"Date": None} if form == "svg" else None)  # fmt: skip
@@ -222,7 +222,7 @@ def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | No
           "bytes": "bytes sent by all workers and the coordinator"}  # fmt: skip
 
     def paint(figure: Any, theme: Theme) -> None:
-        axes = figure.add_subplot()
+        axes = figure.add_axes((0.065, 0.11, 0.775, 0.83))
         quiet(axes, theme)
         low, high = loss_limits(curves, target)
         axes.set_ylim(low, high)
@@ -240,7 +240,7 @@ def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | No
         _mark_never(axes, theme, [curve for curve in curves if curve.row.index in never], high)
         _label_ends(figure, axes, theme, curves)
 
-    return draw(name, (11, 5), paint)
+    return draw(name, (11, 5.2), paint, None)  # the right margin holds names
 
 
 def _line(axes: Any, theme: Theme, curve: Curve) -> None:
@@ -254,7 +254,7 @@ def _line(axes: Any, theme: Theme, curve: Curve) -> None:
 def _mark_never(axes: Any, theme: Theme, curves: Sequence[Curve], top: float) -> None:
     """An open marker at the right edge, at the final loss of each arm that never reaches the target."""
     for curve in curves:
-        axes.plot([1], [min(curve.mean[-1], top)], transform=axes.get_yaxis_transform(), clip_on=False, marker=">",
+        axes.plot([1.012], [min(curve.mean[-1], top)], transform=axes.get_yaxis_transform(), clip_on=False, marker=">",
                   markersize=8, markerfacecolor=theme.page, markeredgewidth=1.5, linestyle="none",
                   markeredgecolor=theme.arm(curve.row.index)["color"], gid=f"arm{curve.row.index}")  # fmt: skip
     if curves:
@@ -263,25 +263,52 @@ def _mark_never(axes: Any, theme: Theme, curves: Sequence[Curve], top: float) ->
 
 
 def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -> None:
-    """Writes the name beside the end of each line, where it overlaps no other name and no line's end."""
+    """Names the lines: in the right margin if they end there, else beside the end if the name fits there.
+
+    A name beside an end overlaps no other name and no other end; the legend has the others.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
     figure.draw_without_rendering()
     renderer = canvas.get_renderer()
-    ends = [axes.transData.transform((curve.x[-1], curve.mean[-1])) for curve in curves]
+    low, high = axes.get_ylim()
+    seen = sorted((curve for curve in curves if low <= curve.mean[-1] <= high), key=lambda curve: curve.mean[-1])
+    ends = {curve.row.index: axes.transAxes.inverted().transform(axes.transData.transform((curve.x[-1], curve.mean[-1])))
+            for curve in seen}  # fmt: skip
+    late = [curve for curve in seen if ends[curve.row.index][0] > 0.96]
+    heights = _apart([ends[curve.row.index][1] for curve in late], 0.036)
+    for curve, height in zip(late, heights, strict=True):
+        x, y = ends[curve.row.index]
+        look: dict[str, Any] = {"color": theme.arm(curve.row.index)["color"], "gid": f"arm{curve.row.index}"}
+        axes.plot([max(x, 1.0) + 0.02, 1.04], [y, height], transform=axes.transAxes, clip_on=False, linewidth=0.7, **look)
+        axes.annotate(curve.row.title, (1.045, height), xycoords="axes fraction", va="center", fontsize=9, **look)
     taken: list[Any] = []
-    for curve in sorted(curves, key=lambda each: each.mean[-1]):
-        if not axes.get_ylim()[0] <= curve.mean[-1] <= axes.get_ylim()[1]:
+    for curve in seen:
+        if curve in late:
             continue
-        text = axes.annotate(curve.row.title, (curve.x[-1], curve.mean[-1]), xytext=(9, 0), va="center", fontsize=9,
+        text = axes.annotate(curve.row.title, (curve.x[-1], curve.mean[-1]), xytext=(8, 0), va="center", fontsize=9,
                              textcoords="offset points", color=theme.arm(curve.row.index)["color"],
-                             annotation_clip=False, gid=f"arm{curve.row.index}")  # fmt: skip
-        box = text.get_window_extent(renderer).padded(1)
-        if any(box.overlaps(other) for other in taken) or any(box.contains(*end) for end in ends):
+                             gid=f"arm{curve.row.index}")  # fmt: skip
+        box = text.get_window_extent(renderer)
+        others = [axes.transAxes.transform(end) for index, end in ends.items() if index != curve.row.index]
+        if any(box.overlaps(other) for other in taken) or any(box.contains(*end) for end in others):
             text.remove()
         else:
             taken.append(box)
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Moves rising heights apart by at least `gap`, around their places."""
+    groups: list[list[float]] = []  # each: centre, members
+    for height in heights:
+        groups.append([height, 1])
+        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
+            (b, m), (a, n) = groups.pop(), groups.pop()
+            groups.append([(a * n + b * m) / (n + m), n + m])
+        centre, members = groups[-1]
+        groups[-1][0] = max(centre, gap * (members - 1) / 2)
+    return [centre + gap * (i - (n - 1) / 2) for centre, n in groups for i in range(int(n))]
 
 
 def panels(name: str, titles: Sequence[str], labels: Sequence[str], values: Sequence[Sequence[float | None]],
@@ -308,7 +335,7 @@ def panels(name: str, titles: Sequence[str], labels: Sequence[str], values: Sequ
         grid[0].set_yticks(range(len(labels)), labels, color=theme.ink)
         grid[0].set_ylim(len(labels) - 0.4, -0.6)
 
-    return draw(name, (11, 0.9 + 0.27 * len(labels)), paint)
+    return draw(name, (11, 0.9 + 0.27 * len(labels)), paint, "constrained")
 
 
 def _row(axes: Any, theme: Theme, axis: str, y: int, value: float | None, arm: int) -> None:
@@ -354,4 +381,4 @@ def parts_chart(name: str, parts: Sequence[str], shares: Mapping[str, Sequence[f
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts), frameon=False, labelcolor=theme.ink)
 
-    return draw(name, (11, 1.3 + 0.34 * len(shares)), paint)
+    return draw(name, (11, 1.3 + 0.34 * len(shares)), paint, "constrained")

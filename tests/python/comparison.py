@@ -80,7 +80,7 @@ def comparison() -> dict[str, Any]:
     broken = {**_run(_ARMS[8], 2, None), "valid": False, "why_invalid": "evict worker-2 silent for 30 s", "times": []}
     ddp = [run["final_loss"] for run in runs if run["arm"] == "ddp"]
     arms = [{"name": a[0], "title": a[1], "method": a[2], "workers": a[3], "settings": {"train.max_steps": "1440"},
-             "note": "", "tuned": _tuned(a[4], a[0] == "sparse")} for a in _ARMS]  # fmt: skip
+             "note": "", "local": a[3] == 1, "tuned": _tuned(a[4], a[0] == "sparse")} for a in _ARMS]  # fmt: skip
     checks = [{"arm": name, "seed": 1, "link": LINKS[link], "planned_s": 100.0 * link + 50, "measured_s": 100.0 * link + 52,
                "planned_utilization": 0.5, "measured_utilization": 0.49, "same_hash": True}
               for name, link in (("ddp", 1), ("diloco-h30", 1), ("diloco-h30", 3))]  # fmt: skip
