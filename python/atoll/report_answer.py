@@ -51,6 +51,10 @@ def _span(values: list[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-0.000", "+0.000")
+
+
 def _local(data: Comparison, rows: list[Row]) -> str:
     """What local training costs: loss and tokens, against the baseline, if that is DDP."""
     base = data.baseline
@@ -60,7 +64,7 @@ def _local(data: Comparison, rows: list[Row]) -> str:
     differences = [d.mean for row in local if (d := data.difference(row))]
     if not differences:
         return ""
-    told = f"Local training ends {_span(differences, '{:+.3f}'.format)} in loss from {base.title} at equal tokens"
+    told = f"Local training ends {_span(differences, _signed)} in loss from {base.title} at equal tokens"
     need = median(map(data.tokens_to_target, base.runs))
     found = [median(map(data.tokens_to_target, row.runs)) for row in local]
     ratios = [value / need for value in found if known(value)] if known(need) and need else []

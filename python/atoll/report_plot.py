@@ -23,7 +23,7 @@ _INK = {"ink": "#1b1d21", "soft": "#63676e", "grid": "#e3e5e8", "page": "#ffffff
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
 DASHES = ("", "6 2.5", "1.5 1.8", "7 2 1.5 2")  # the colours repeat with other dashes
 _STEPS = (1e-3, 1e-2, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200, 864000, 2592000)
-_START_UP = 0.12  # part of the tokens whose losses may lie above the chart
+_START_UP = 0.15  # part of the tokens whose losses may lie above the chart
 _PNG_DPI = 200
 
 
@@ -142,10 +142,10 @@ def _page_svg(name: str, svg: str) -> str:
 # --- axes -------------------------------------------------------------------------------------------------------------
 
 
-def _ticks(axis: Any, low: float, high: float, values: Sequence[float], text: Callable[[float], str]) -> None:
+def _ticks(axis: Any, low: float, high: float, values: Sequence[float], text: Callable[[float], str], most: int) -> None:
     """Few ticks with round numbers on a logarithmic axis."""
     inside = [value for value in values if low <= value <= high]
-    while len(inside) > 7:
+    while len(inside) > most:
         inside = inside[::2]
     axis.set_ticks(inside, [text(value) for value in inside])
     axis.set_ticks([], minor=True)
@@ -160,14 +160,14 @@ def _decades(low: float, high: float) -> list[float]:
 _TEXTS: dict[str, Callable[[float], str]] = {"tokens": count_text, "seconds": time_text, "bytes": bytes_text}
 
 
-def scale_x(axes: Any, axis: str, low: float, high: float, force_log: bool = False) -> None:
+def scale_x(axes: Any, axis: str, low: float, high: float, most: int = 7, force_log: bool = False) -> None:
     """Limits and ticks of an x axis in tokens, seconds or bytes; logarithmic if the range exceeds a factor of ten."""
     text = _TEXTS[axis]
     if axis != "tokens" and low > 0 and (high > 10 * low or force_log):
         axes.set_xscale("log")
         low, high = low / 1.15, high * 1.15
         values = [step for step in _STEPS if low <= step <= high] if axis == "seconds" else []
-        _ticks(axes.xaxis, low, high, values if len(values) > 2 else _decades(low, high), text)
+        _ticks(axes.xaxis, low, high, values if len(values) > 2 else _decades(low, high), text, most)
     else:
         from matplotlib.ticker import FuncFormatter
 
@@ -195,14 +195,15 @@ def quiet(axes: Any, theme: Theme) -> None:
 
 def loss_limits(curves: Sequence[Curve], target: float | None) -> tuple[float, float]:
     """Limits of the loss: the end of training fills the chart, and the losses of the start-up are cut off."""
+    if not curves:
+        return 0.0, 1.0
     ends = sorted(curve.mean[-1] for curve in curves)
     values = [value for curve in curves for value in curve.low]
     bottom = min([*values, *([target] if target else [])])
-    late = [curve.mean[max(1, round(_START_UP * (len(curve.mean) - 1)))] for curve in curves if len(curve.mean) > 1]
+    early = [curve.mean[max(1, round(_START_UP * (len(curve.mean) - 1)))] for curve in curves if len(curve.mean) > 1]
     middle = ends[len(ends) // 2]
     far = middle + 5 * max(middle - bottom, 0.02)  # a diverged arm does not flatten the others
-    top = max([min(ends[-1], far), middle, *(min(late[:1] + [v for v in late if v <= far]) for _ in late[:1])])
-    top = max(top, target or 0, bottom + 1e-6)
+    top = max(min(ends[-1], far), min(early, default=0), target or 0, bottom + 1e-6)
     pad = 0.06 * (top - bottom)
     return bottom - pad, top + pad
 
@@ -326,7 +327,7 @@ def panels(name: str, titles: Sequence[str], labels: Sequence[str], values: Sequ
             axes.grid(axis="x", color=theme.grid, linewidth=0.8)
             axes.set_title(title, fontsize=10, loc="left", color=theme.ink)
             if axis == "seconds":
-                scale_x(axes, axis, min(finite, default=1), 3 * max(finite, default=1), force_log=True)
+                scale_x(axes, axis, min(finite, default=1), 3 * max(finite, default=1), max(2, 12 // len(titles)), True)
             else:
                 axes.set_xlim(0, 1.25)
                 axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])

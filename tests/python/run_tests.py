@@ -11,7 +11,12 @@ import unittest
 from pathlib import Path
 
 # What a file may import, by the start of its name. A single test may need more and skip itself.
-NEEDS = {"test_numpy_": ["numpy"], "test_torch_": ["numpy", "torch"], "test_venv_": ["numpy", "torch", "transformers"]}
+NEEDS = {
+    "test_numpy_": ["numpy"],
+    "test_plot_": ["matplotlib"],
+    "test_torch_": ["numpy", "torch"],
+    "test_venv_": ["numpy", "torch", "transformers"],
+}
 
 
 def main() -> int:
