@@ -20,7 +20,7 @@ def answer(data: Comparison) -> list[str]:
     if not rows or data.baseline is None or not data.baseline.losses:
         return ["No arm can be compared yet: the baseline has no valid run."]
     return [part for part in (_loss(data, rows), _local(data, rows), *(_fastest(data, link) for link in data.links))
-            if part]  # fmt: skip
+            if part]
 
 
 def _mean(row: Row) -> float:
@@ -42,7 +42,7 @@ def _loss(data: Comparison, rows: list[Row]) -> str:
 def _names(data: Comparison, rows: list[Row]) -> list[str]:
     """Titles; an arm whose rows on all links are among them is named once."""
     whole = {index for index in {row.index for row in rows}
-             if sum(row.index == index for row in rows) == sum(row.index == index for row in data.rows)}  # fmt: skip
+             if sum(row.index == index for row in rows) == sum(row.index == index for row in data.rows)}
     return list(dict.fromkeys(row.title if row.index in whole else row.label for row in rows))
 
 
@@ -78,7 +78,7 @@ def _local(data: Comparison, rows: list[Row]) -> str:
 
 def _fastest(data: Comparison, link: str) -> str:
     times: Mapping[int, list[Any]] = {
-        i: [data.seconds_to_target(run, link) for run in row.runs] for i, row in enumerate(data.rows_on(link))}  # fmt: skip
+        i: [data.seconds_to_target(run, link) for run in row.runs] for i, row in enumerate(data.rows_on(link))}
     rows = data.rows_on(link)
     medians = {i: value for i, each in times.items() if (value := median(each)) is not None}
     place = f"At {link_name(link)}" if link != "none" else "Without a link"
@@ -89,7 +89,7 @@ def _fastest(data: Comparison, link: str) -> str:
         return f"{place}, no arm reaches the target."
     slowest = max(value for value in times[best] if value is not None)
     equal = [rows[i].title for i in medians if i != best and min(v for v in times[i] if v is not None) <= slowest
-             and not math.isinf(medians[i])]  # fmt: skip
+             and not math.isinf(medians[i])]
     told = f"{place}, {rows[best].title} reaches the target first, in {time_text(medians[best])}"
     if equal:
         told += f", a tie with {listed(equal)} (times of single seeds overlap)"

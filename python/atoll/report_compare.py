@@ -16,7 +16,7 @@ COLUMNS = (
     "arm", "title", "method", "workers", "seed", "link", "valid", "why_invalid", "final_loss", "tokens", "bytes_up",
     "bytes_down", "source", "seconds", "utilization", "round_s", "tokens_to_target", "bytes_to_target",
     "seconds_to_target", "cost", "cost_to_target", "theta_hash",
-)  # fmt: skip
+)
 
 
 def csv_rows(data: Comparison) -> list[list[Any]]:
@@ -30,7 +30,7 @@ def csv_rows(data: Comparison) -> list[list[Any]]:
             if run["valid"]:
                 values |= {"tokens_to_target": data.tokens_to_target(run), "bytes_to_target": data.bytes_to_target(run)}
                 for key, of in (("seconds_to_target", data.seconds_to_target), ("cost", data.cost),
-                                ("cost_to_target", data.cost_to_target)):  # fmt: skip
+                                ("cost_to_target", data.cost_to_target)):
                     values[key] = of(run, time["link"])
             rows.append(["" if (value := values.get(key)) is None else value for key in COLUMNS])
     return rows
@@ -54,7 +54,7 @@ def _loss_chart(data: Comparison, name: str, axis: str, rows: list[Row], link: s
 def _panels(data: Comparison, name: str, axis: str, value: Callable[[Any, str], float | None]) -> Chart:
     """A panel for each link, a row for each arm."""
     found = [[median(value(run, link) for row in data.rows_on(link) if row.index == i for run in row.runs)
-              for i in range(len(data.arms))] for link in data.links]  # fmt: skip
+              for i in range(len(data.arms))] for link in data.links]
     titles = [str(arm["title"] or arm["name"]) for arm in data.arms]
     return panels(name, [link_name(link) for link in data.links], titles, found, range(len(titles)), axis)
 
@@ -86,8 +86,10 @@ def _difference(data: Comparison, row: Row) -> str:
     found = data.difference(row)
     if found is None:
         return html.cell("–", "miss") * 3
-    interval = "one seed" if found.half is None else f"{found.mean - found.half:+.4f} … {found.mean + found.half:+.4f}"
-    tag = html.cell("–", "miss") if found.half is None else html.cell(f'<span class="tag">{found.verdict}</span>')
+    if found.half is None:
+        return html.cell(f"{found.mean:+.4f}") + html.cell("one seed", "miss") + html.cell("–", "miss")
+    interval = f"{found.mean - found.half:+.4f} … {found.mean + found.half:+.4f}"
+    tag = html.cell(f'<span class="tag">{found.verdict}</span>')
     return html.cell(f"{found.mean:+.4f}") + html.cell(interval) + tag
 
 
@@ -101,11 +103,11 @@ def _deviation(row: Row) -> str:
 
 def loss_table(data: Comparison) -> str:
     heads = ["arm", "seeds", "final loss", "difference", "95 % interval", "is", "tokens to target", "bytes to target",
-             "sent up", "sent down"]  # fmt: skip
+             "sent up", "sent down"]
     rows = []
     if data.content["untrained_loss"] is not None:
         rows.append(html.cell("untrained model") + html.cell("") + html.cell(f"{data.content['untrained_loss']:.4f}")
-                    + html.cell("") * 7)  # fmt: skip
+                    + html.cell("") * 7)
     for row in data.rows:
         loss = row.mean("final_loss")
         shown = "no valid run" if loss is None else f"{loss:.4f}{_deviation(row)}"
@@ -115,7 +117,7 @@ def loss_table(data: Comparison) -> str:
             + _show(median(map(data.tokens_to_target, row.runs)), count_text)
             + _show(median(map(data.bytes_to_target, row.runs)), bytes_text)
             + _show(row.mean("bytes_up"), bytes_text) + _show(row.mean("bytes_down"), bytes_text)
-        )  # fmt: skip
+        )
     return html.table(heads, rows)
 
 
@@ -133,11 +135,12 @@ def time_table(data: Comparison) -> str:
     ]
     if data.price:
         kinds += [("money to target", data.cost_to_target, money(data)), ("money in all", data.cost, money(data))]
-    group = "".join(f'<th class="first" colspan="{len(kinds)}">{html.text(link_name(link))}</th>' for link in data.links)
+    group = "".join(f'<th class="first" colspan="{len(kinds)}">{html.text(link_name(link))}</th>'
+                    for link in data.links)
     heads = ["arm"] + [f'<th class="first">{name}</th>' if name == "to target" else name
-                       for _ in data.links for name, _, _ in kinds]  # fmt: skip
+                       for _ in data.links for name, _, _ in kinds]
     values = {(i, link, name): median(of(run, link) for row in data.rows_on(link) if row.index == i for run in row.runs)
-              for i in range(len(data.arms)) for link in data.links for name, of, _ in kinds}  # fmt: skip
+              for i in range(len(data.arms)) for link in data.links for name, of, _ in kinds}
     rows = []
     for i, arm in enumerate(data.arms):
         cells = html.cell(html.swatch(i) + html.text(arm["title"] or arm["name"]))
@@ -158,13 +161,13 @@ def tuning_table(data: Comparison) -> str:
         if not tuned:
             continue
         trials = ", ".join(f"{trial['value']:g}: {trial['loss']:.4f}" if known(trial["loss"]) else
-                           f"{trial['value']:g}: diverged" for trial in tuned["trials"])  # fmt: skip
+                           f"{trial['value']:g}: diverged" for trial in tuned["trials"])
         edge = "at the edge of the list: a value beyond it may be better" if tuned["edge"] else "inside the list"
         rows.append(html.cell(html.text(arm["title"] or arm["name"])) + html.cell(html.text(tuned["key"]), "text")
                     + html.cell(html.text(trials), "text") + html.cell(f"{tuned['best']:g}", "best")
-                    + html.cell(edge, "text"))  # fmt: skip
+                    + html.cell(edge, "text"))
     heads = ["arm", '<th class="text">key</th>', '<th class="text">value: final loss</th>', "best",
-             '<th class="text">the best value lies</th>']  # fmt: skip
+             '<th class="text">the best value lies</th>']
     return html.table(heads, rows) if rows else ""
 
 
@@ -181,17 +184,18 @@ def check_table(data: Comparison) -> str:
             + _show(check["planned_utilization"], lambda v: f"{100 * v:.1f} %")
             + _show(check["measured_utilization"], lambda v: f"{100 * v:.1f} %")
             + html.cell("yes" if check["same_hash"] else "no", "" if check["same_hash"] else "best")
-        )  # fmt: skip
+        )
     heads = ["arm", "seed", '<th class="text">link</th>', "planned", "measured", "error", "planned utilization",
-             "measured utilization", "same bits"]  # fmt: skip
+             "measured utilization", "same bits"]
     return html.table(heads, rows) if rows else ""
 
 
 def invalid_table(data: Comparison) -> str:
     rows = [html.cell(html.text(run["arm"])) + html.cell(html.text(run["seed"]))
             + html.cell(html.text(link_name(run["link"]) if run["link"] else "–"), "text")
-            + html.cell(html.text(run["why_invalid"]), "text wrap") for run in data.runs if not run["valid"]]  # fmt: skip
-    return html.table(["arm", "seed", '<th class="text">link</th>', '<th class="text">reason</th>'], rows) if rows else ""
+            + html.cell(html.text(run["why_invalid"]), "text wrap") for run in data.runs if not run["valid"]]
+    heads = ["arm", "seed", '<th class="text">link</th>', '<th class="text">reason</th>']
+    return html.table(heads, rows) if rows else ""
 
 
 def _seed_table(data: Comparison) -> str:
@@ -204,34 +208,35 @@ def _seed_table(data: Comparison) -> str:
                 + _show(data.bytes_to_target(run), bytes_text)
                 + "".join(_show(data.seconds_to_target(run, link), time_text) for link in data.links)
                 + _show(traffic(run), bytes_text) + html.cell(html.text(run["theta_hash"] or "–"), "text")
-            )  # fmt: skip
+            )
     heads = ["arm", "seed", "final loss", "tokens to target", "bytes to target",
              *(f"to target, {html.text(link_name(link))}" for link in data.links), "sent, both ways",
-             '<th class="text">theta_hash</th>']  # fmt: skip
+             '<th class="text">theta_hash</th>']
     return html.table(heads, rows)
 
 
 def _arm_table(data: Comparison) -> str:
-    rows = [html.cell(html.swatch(i) + html.text(arm["title"] or arm["name"])) + html.cell(html.text(arm["method"]), "text")
+    rows = [html.cell(html.swatch(i) + html.text(arm["title"] or arm["name"]))
+            + html.cell(html.text(arm["method"]), "text")
             + html.cell(html.text(arm["workers"])) + html.cell(html.text(arm["note"] or ""), "text wrap")
             + html.cell(html.text(", ".join(f"{k}={v}" for k, v in arm["settings"].items())), "text wrap")
-            for i, arm in enumerate(data.arms)]  # fmt: skip
+            for i, arm in enumerate(data.arms)]
     return html.table(["arm", '<th class="text">method</th>', "workers", '<th class="text">note</th>',
-                       '<th class="text">settings</th>'], rows)  # fmt: skip
+                       '<th class="text">settings</th>'], rows)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
-_READ = """<p>Final loss: mean ± standard deviation over seeds, of the merged model on the validation set. Difference: final
-loss of the arm minus that of the baseline with the same seed, with the 95 % interval of a paired t test. A tie: the
-interval contains 0. To target: the first evaluation at or below the target, the median over seeds; a miss is infinite
-(∞). Bytes: both directions, all workers. Times are those of training, without evaluations.</p>"""
+_READ = """<p class="note">Final loss: mean ± standard deviation over seeds, of the merged model on the validation set.
+Difference: final loss of the arm minus that of the baseline with the same seed, with the 95 % interval of a paired
+t test. A tie: the interval contains 0. To target: the first evaluation at or below the target, the median over seeds; a
+miss is infinite (∞). Bytes: those of all workers. Times are those of training, without evaluations.</p>"""
 
 
 def _about(data: Comparison) -> str:
     c, machine = data.content, data.content["machine"]
     parts = [c["created"], f"atoll {c['atoll']}", f"commit {c['commit']}" if c["commit"] else "",
-             f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"]  # fmt: skip
+             f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"]
     return html.text(" · ".join(filter(None, map(str, parts))))
 
 
@@ -240,38 +245,39 @@ def charts(data: Comparison) -> list[tuple[Chart, str]]:
     first = data.first_rows
     found = [_loss_chart(data, "tokens", "tokens", first), _loss_chart(data, "bytes", "bytes", first),
              (_panels(data, "target", "seconds", data.seconds_to_target), ""),
-             (_panels(data, "utilization", "utilization", _utilization), "")]  # fmt: skip
+             (_panels(data, "utilization", "utilization", _utilization), "")]
     return found + [_loss_chart(data, f"seconds-{i + 1}-{_slug(link)}", "seconds", data.rows_on(link), link)
-                    for i, link in enumerate(data.links)]  # fmt: skip
+                    for i, link in enumerate(data.links)]
 
 
 def _sections(data: Comparison, drawn: list[tuple[Chart, str]]) -> str:
     tokens, sent, to_target, utilization, *seconds = (html.figure(chart, html.text(note)) for chart, note in drawn)
     linked = [row.label for row in data.first_rows if row.link]
     note = f'<p class="note">Its loss depends on the link, so this chart shows: {html.text(", ".join(linked))}.</p>' \
-        if linked else ""  # fmt: skip
+        if linked else ""
     band = '<p class="note">Lines are means over seeds, bands reach from the lowest to the highest seed.</p>'
     names = [link_name(link) for link in data.links]
     price = ""
     if data.price:
-        price = (f"<p class=\"note\">Prices: {data.price['machine_hour']:g} for a worker's hour and {data.price['gb']:g} for "
-                 f"a gigabyte, in {html.text(data.price['currency'])}.</p>")  # fmt: skip
+        hour, gigabyte = data.price["machine_hour"], data.price["gb"]
+        price = (f'<p class="note">Prices: {hour:g} for an hour of a worker and {gigabyte:g} for '
+                 f"a gigabyte, in {html.text(data.price['currency'])}.</p>")
     return "".join([
         f"<h2>Time to the target on each link</h2>{to_target}",
         f"<h2>Loss against tokens</h2>{band}{tokens}{note}",
         f"<h2>Loss against time</h2>{html.tabs('seconds', names, seconds)}",
         f"<h2>Loss against bytes</h2>{sent}{note}",
         f"<h2>Utilization: share of the time in which workers compute</h2>{utilization}",
-        f"<h2>Loss and bytes of each arm</h2>{loss_table(data)}{_READ.replace('<p>', '<p class=note>')}",
+        f"<h2>Loss and bytes of each arm</h2>{loss_table(data)}{_READ}",
         f"<h2>Time on each link</h2>{time_table(data)}{price}",
-    ])  # fmt: skip
+    ])
 
 
 def _evidence(data: Comparison) -> str:
     parts = []
     for title, found in (("Tuning: each arm had the same trials", tuning_table(data)),
                          ("Planned times against times measured on the link", check_table(data)),
-                         ("Invalid runs, which count nowhere", invalid_table(data))):  # fmt: skip
+                         ("Invalid runs, which count nowhere", invalid_table(data))):
         if found:
             parts.append(f"<h2>{title}</h2>{found}")
     rules = data.content.get("rules")
@@ -280,7 +286,7 @@ def _evidence(data: Comparison) -> str:
     commands = "\n".join(dict.fromkeys(str(run["command"]) for run in data.runs))
     return "".join(parts) + "<h2>Everything behind the numbers</h2>" + "".join([
         html.details("Each seed", _seed_table(data)), html.details("Arms and settings", _arm_table(data)),
-        html.details("Grid", html.code(data.content["grid"])), html.details("Commands", html.code(commands))])  # fmt: skip
+        html.details("Grid", html.code(data.content["grid"])), html.details("Commands", html.code(commands))])
 
 
 def build(data: Comparison) -> tuple[str, list[Chart]]:

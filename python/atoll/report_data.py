@@ -21,7 +21,7 @@ VERSION = 1
 _T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+)
 _UNITS = {"k": "kbit/s", "m": "Mbit/s", "g": "Gbit/s"}
 
 
@@ -228,7 +228,7 @@ def curve(row: Row, axis: str, link: str | None = None) -> Curve | None:
     at = [tokens for tokens, _, _ in seeds[0]]
     losses = [[_between(points, tokens, 2) for points in seeds] for tokens in at]
     xs = [statistics.mean(_between(points, tokens, 1) for points in seeds) for tokens in at]
-    return Curve(row, xs, [statistics.mean(each) for each in losses], [min(e) for e in losses], [max(e) for e in losses])
+    return Curve(row, xs, [statistics.mean(each) for each in losses], list(map(min, losses)), list(map(max, losses)))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -44,10 +44,10 @@ def tabs(name: str, titles: Sequence[str], panels: Sequence[str]) -> str:
     if len(panels) == 1:
         return panels[0]
     inputs = "".join(f'<input type="radio" name="{name}" id="{name}-{i}"{"" if i else " checked"}>'
-                     for i in range(len(titles)))  # fmt: skip
+                     for i in range(len(titles)))
     labels = "".join(f'<label for="{name}-{i}">{text(title)}</label>' for i, title in enumerate(titles))
     return (f'<div class="tabs">{inputs}<div class="names">{labels}</div>'
-            f'<div class="panels">{"".join(f"<div>{panel}</div>" for panel in panels)}</div></div>')  # fmt: skip
+            f'<div class="panels">{"".join(f"<div>{panel}</div>" for panel in panels)}</div></div>')
 
 
 def legend(titles: Sequence[str]) -> str:
@@ -58,7 +58,7 @@ def legend(titles: Sequence[str]) -> str:
         line = f'<line x1="1" x2="27" y1="6" y2="6" stroke="var(--c{i % len(LIGHT)})" stroke-width="2.5"'
         line += f' stroke-dasharray="{dash}"/>' if dash else "/>"
         buttons.append(f'<button type="button" aria-pressed="true" data-arm="arm{i}" title="hide or show">'
-                       f'<svg viewBox="0 0 28 12" aria-hidden="true">{line}</svg>{text(title)}</button>')  # fmt: skip
+                       f'<svg viewBox="0 0 28 12" aria-hidden="true">{line}</svg>{text(title)}</button>')
     return f'<div class="legend">{"".join(buttons)}</div>'
 
 
@@ -75,5 +75,6 @@ def page(title: str, about: str, content: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{text(title)}</title><style>{style()}</style></head>\n"
-        f'<body><h1>{text(title)}</h1><p class="about">{about}</p>\n{content}\n<script>{SCRIPT}</script></body></html>\n'
+        f'<body><h1>{text(title)}</h1><p class="about">{about}</p>\n{content}\n'
+        f"<script>{SCRIPT}</script></body></html>\n"
     )

@@ -38,7 +38,7 @@ def load() -> Any:
         "svg.fonttype": "none", "svg.hashsalt": "atoll", "text.parse_math": False, "font.size": 10,
         "font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8,
         "xtick.major.width": 0.8, "ytick.major.width": 0, "lines.solid_capstyle": "round", "axes.unicode_minus": False,
-    })  # fmt: skip
+    })
     return matplotlib
 
 
@@ -98,7 +98,7 @@ class Theme:
 
 _PAPER = Theme(LIGHT, **_INK)
 _VARIABLES = {f"#fe{i:02x}01": f"--c{i}" for i in range(len(LIGHT))} | {
-    "#fd0001": "--ink", "#fd0101": "--soft", "#fd0201": "--grid", "#fd0301": "--page"}  # fmt: skip
+    "#fd0001": "--ink", "#fd0101": "--soft", "#fd0201": "--grid", "#fd0301": "--page"}
 _SCREEN = Theme(*(lambda marks: (tuple(marks[: len(LIGHT)]), *marks[len(LIGHT) :]))(list(_VARIABLES)))
 
 
@@ -120,7 +120,7 @@ def draw(name: str, size: tuple[float, float], paint: Callable[[Any, Theme], Non
         figure = Figure(figsize=size, layout=layout)
         paint(figure, theme)
         figure.savefig(file, format=form, transparent=form == "svg", dpi=72 if form == "svg" else _PNG_DPI,
-                       metadata={"Date": None} if form == "svg" else None)  # fmt: skip
+                       metadata={"Date": None} if form == "svg" else None)
     return Chart(name, _page_svg(name, text.getvalue()), image.getvalue())
 
 
@@ -142,7 +142,8 @@ def _page_svg(name: str, svg: str) -> str:
 # --- axes -------------------------------------------------------------------------------------------------------------
 
 
-def _ticks(axis: Any, low: float, high: float, values: Sequence[float], text: Callable[[float], str], most: int) -> None:
+def _ticks(axis: Any, low: float, high: float, values: Sequence[float], text: Callable[[float], str],
+           most: int) -> None:
     """Few ticks with round numbers on a logarithmic axis."""
     inside = [value for value in values if low <= value <= high]
     while len(inside) > most:
@@ -220,7 +221,7 @@ def outside(curves: Sequence[Curve], target: float | None) -> list[str]:
 def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | None, never: Sequence[int]) -> Chart:
     """Loss against tokens, seconds or bytes. `never`: arms that miss the target, marked at the right edge."""
     xs = {"tokens": "tokens of all workers", "seconds": "time, without evaluations",
-          "bytes": "bytes sent by all workers and the coordinator"}  # fmt: skip
+          "bytes": "bytes sent by all workers and the coordinator"}
 
     def paint(figure: Any, theme: Theme) -> None:
         axes = figure.add_axes((0.065, 0.11, 0.775, 0.83))
@@ -237,7 +238,7 @@ def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | No
         if target:
             axes.axhline(target, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate("target", (0, target), xycoords=("axes fraction", "data"), xytext=(3, 3),
-                          textcoords="offset points", color=theme.ink, fontsize=9)  # fmt: skip
+                          textcoords="offset points", color=theme.ink, fontsize=9)
         _mark_never(axes, theme, [curve for curve in curves if curve.row.index in never], high)
         _label_ends(figure, axes, theme, curves)
 
@@ -249,7 +250,7 @@ def _line(axes: Any, theme: Theme, curve: Curve) -> None:
     axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.13, linewidth=0, gid=gid)
     axes.plot(curve.x, curve.mean, linewidth=1.8, gid=gid, **style)
     axes.plot(curve.x[-1:], curve.mean[-1:], color=style["color"], gid=gid, linestyle="none", markersize=5.5,
-              marker=_MARKERS[curve.row.index % len(_MARKERS)])  # fmt: skip
+              marker=_MARKERS[curve.row.index % len(_MARKERS)])
 
 
 def _mark_never(axes: Any, theme: Theme, curves: Sequence[Curve], top: float) -> None:
@@ -257,10 +258,10 @@ def _mark_never(axes: Any, theme: Theme, curves: Sequence[Curve], top: float) ->
     for curve in curves:
         axes.plot([1.012], [min(curve.mean[-1], top)], transform=axes.get_yaxis_transform(), clip_on=False, marker=">",
                   markersize=8, markerfacecolor=theme.page, markeredgewidth=1.5, linestyle="none",
-                  markeredgecolor=theme.arm(curve.row.index)["color"], gid=f"arm{curve.row.index}")  # fmt: skip
+                  markeredgecolor=theme.arm(curve.row.index)["color"], gid=f"arm{curve.row.index}")
     if curves:
         axes.annotate("▷ never reaches the target", (1, 1), xycoords="axes fraction", xytext=(4, 2), ha="right",
-                      textcoords="offset points", color=theme.soft, fontsize=9)  # fmt: skip
+                      textcoords="offset points", color=theme.soft, fontsize=9)
 
 
 def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -> None:
@@ -275,14 +276,15 @@ def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -
     renderer = canvas.get_renderer()
     low, high = axes.get_ylim()
     seen = sorted((curve for curve in curves if low <= curve.mean[-1] <= high), key=lambda curve: curve.mean[-1])
-    ends = {curve.row.index: axes.transAxes.inverted().transform(axes.transData.transform((curve.x[-1], curve.mean[-1])))
-            for curve in seen}  # fmt: skip
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = {curve.row.index: to_axes.transform((curve.x[-1], curve.mean[-1])) for curve in seen}
     late = [curve for curve in seen if ends[curve.row.index][0] > 0.96]
     heights = _apart([ends[curve.row.index][1] for curve in late], 0.036)
     for curve, height in zip(late, heights, strict=True):
         x, y = ends[curve.row.index]
         look: dict[str, Any] = {"color": theme.arm(curve.row.index)["color"], "gid": f"arm{curve.row.index}"}
-        axes.plot([max(x, 1.0) + 0.02, 1.04], [y, height], transform=axes.transAxes, clip_on=False, linewidth=0.7, **look)
+        axes.plot([max(x, 1.0) + 0.02, 1.04], [y, height], transform=axes.transAxes, clip_on=False, linewidth=0.7,
+                  **look)
         axes.annotate(curve.row.title, (1.045, height), xycoords="axes fraction", va="center", fontsize=9, **look)
     taken: list[Any] = []
     for curve in seen:
@@ -290,7 +292,7 @@ def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -
             continue
         text = axes.annotate(curve.row.title, (curve.x[-1], curve.mean[-1]), xytext=(8, 0), va="center", fontsize=9,
                              textcoords="offset points", color=theme.arm(curve.row.index)["color"],
-                             gid=f"arm{curve.row.index}")  # fmt: skip
+                             gid=f"arm{curve.row.index}")
         box = text.get_window_extent(renderer)
         others = [axes.transAxes.transform(end) for index, end in ends.items() if index != curve.row.index]
         if any(box.overlaps(other) for other in taken) or any(box.contains(*end) for end in others):
@@ -313,7 +315,7 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def panels(name: str, titles: Sequence[str], labels: Sequence[str], values: Sequence[Sequence[float | None]],
-           arms: Sequence[int], axis: str) -> Chart:  # fmt: skip
+           arms: Sequence[int], axis: str) -> Chart:
     """A row for each label and a panel for each title. `axis`: "seconds" draws dots, "utilization" bars.
 
     `values`: [title][label]; infinite is a mark at the right edge, None is left out.
@@ -346,9 +348,9 @@ def _row(axes: Any, theme: Theme, axis: str, y: int, value: float | None, arm: i
         axes.annotate("–", (0.02, y), xycoords=("axes fraction", "data"), color=theme.soft, va="center", gid=gid)
     elif math.isinf(value):
         axes.plot([1], [y], marker=">", color=color, markersize=6, markerfacecolor=theme.page, clip_on=False,
-                  transform=axes.get_yaxis_transform(), linestyle="none", gid=gid)  # fmt: skip
+                  transform=axes.get_yaxis_transform(), linestyle="none", gid=gid)
         axes.annotate("never", (1, y), xycoords=("axes fraction", "data"), xytext=(-7, 0), ha="right",
-                      color=theme.soft, **note)  # fmt: skip
+                      color=theme.soft, **note)
     elif axis == "seconds":
         axes.plot([axes.get_xlim()[0], value], [y, y], color=color, linewidth=1.2, alpha=0.35, gid=gid)
         axes.plot([value], [y], marker=_MARKERS[arm % len(_MARKERS)], color=color, markersize=6, gid=gid)
@@ -356,7 +358,7 @@ def _row(axes: Any, theme: Theme, axis: str, y: int, value: float | None, arm: i
     else:
         axes.barh([y], [value], height=0.6, color=color, alpha=0.8, gid=gid)
         axes.annotate(f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.1f} %", (value, y), xytext=(4, 0),
-                      color=theme.ink, **note)  # fmt: skip
+                      color=theme.ink, **note)
 
 
 def parts_chart(name: str, parts: Sequence[str], shares: Mapping[str, Sequence[float]]) -> Chart:
@@ -371,10 +373,10 @@ def parts_chart(name: str, parts: Sequence[str], shares: Mapping[str, Sequence[f
             for i, value in enumerate(seconds):
                 part = value / total
                 axes.barh([y], [part], left=[left], height=0.62, color=theme.arms[i], alpha=0.85,
-                          label=parts[i] if not y else None)  # fmt: skip
+                          label=parts[i] if not y else None)
                 if part > 0.06:
                     axes.annotate(f"{100 * part:.0f} %", (left + part / 2, y), ha="center", va="center", fontsize=9,
-                                  color=theme.page)  # fmt: skip
+                                  color=theme.page)
                 left += part
         axes.set_yticks(range(len(shares)), list(shares), color=theme.ink)
         axes.set_ylim(len(shares) - 0.4, -0.6)

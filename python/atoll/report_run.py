@@ -44,7 +44,7 @@ class OneRun:
             up, down = traffic.get("bytes_up"), traffic.get("bytes_down")
             if known(event.get("val_loss")):
                 found.append({"round": number, "tokens": event["tokens"], "seconds": seconds.get(number),
-                              "bytes_up": up, "bytes_down": down, "loss": event["val_loss"]})  # fmt: skip
+                              "bytes_up": up, "bytes_down": down, "loss": event["val_loss"]})
         return found
 
     def parts(self) -> dict[str, dict[str, float]]:
@@ -124,14 +124,15 @@ def _totals(run: OneRun) -> str:
         ("DDP would have sent", bytes_text(s["ddp_bytes"]) if s.get("ddp_bytes") else None),
         ("utilization", f"{100 * s['utilization']:.1f} %" if known(s.get("utilization")) else None),
         ("restarts", s.get("restarts")), ("theta_hash", s.get("theta_hash")),
-    ]  # fmt: skip
+    ]
     return html.table(["", "value"], [html.cell(name) + html.cell(html.text(v)) for name, v in rows if v is not None])
 
 
 def build(run: OneRun) -> tuple[str, list[Chart]]:
     """The page and its charts."""
     names = (("tokens", "Loss against tokens"), ("seconds", "Loss against time"), ("bytes", "Loss against bytes"))
-    drawn = [(title, loss_chart(axis, curves, axis, None, ())) for axis, title in names if (curves := _curves(run, axis))]
+    drawn = [(title, loss_chart(axis, curves, axis, None, ())) for axis, title in names
+             if (curves := _curves(run, axis))]
     parts = run.parts()
     if parts:
         shares = {worker: [sums[part] for part in PARTS] for worker, sums in parts.items()}
@@ -140,8 +141,8 @@ def build(run: OneRun) -> tuple[str, list[Chart]]:
     loss = run.summary.get("final_val_loss") or (run.points() or [last])[-1]["loss"]
     state = "" if run.summary else " The run is not complete."
     seconds = run.seconds()[max(run.rounds)]
-    told = (f"{count_text(last['tokens'])} tokens in {time_text(seconds)} of training give a loss of {loss:.4f}. Workers "
-            f"and coordinator sent {bytes_text(_both(last) or 0)}.{state}")  # fmt: skip
+    told = (f"{count_text(last['tokens'])} tokens in {time_text(seconds)} of training give a loss of {loss:.4f}. "
+            f"Workers and coordinator sent {bytes_text(_both(last) or 0)}.{state}")
     content = f'<div class="answer"><p>{html.text(told)}</p></div>'
     content += "".join(f"<h2>{title}</h2>{html.figure(chart)}" for title, chart in drawn)
     content += f"<h2>Totals</h2>{_totals(run)}" + html.details("Configuration", html.code(run.config))

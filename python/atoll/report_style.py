@@ -21,7 +21,8 @@ def style() -> str:
         f"@media(prefers-color-scheme:dark){{:root{{"
         f"{_colours(DARK, '#e8e9eb', '#a4a8af', '#33373d', '#15171a', '#1e2125')}}}}}"
         + _RULES
-        + f"{tabs}{{display:block}}{labels}{{color:var(--ink);border-color:var(--ink)}}{focus}{{outline:2px solid var(--c0)}}"
+        + f"{tabs}{{display:block}}{labels}{{color:var(--ink);border-color:var(--ink)}}"
+        + f"{focus}{{outline:2px solid var(--c0)}}"
     )
 
 

@@ -39,7 +39,7 @@ def _curve(rng: random.Random, end: float, start: float, sent: float) -> list[di
         fall = start * math.exp(-4.5 * part) if i else 5.545 - end
         noise = rng.gauss(0, 0.004) * (1 - part) if 0 < i < _POINTS else 0
         points.append({"tokens": round(_TOKENS * part), "loss": end + fall * (1 - part**3) + noise,
-                       "bytes_up": round(sent * part), "bytes_down": round(1.02 * sent * part)})  # fmt: skip
+                       "bytes_up": round(sent * part), "bytes_down": round(1.02 * sent * part)})
     return points
 
 
@@ -49,7 +49,7 @@ def _time(link: int, workers: int, rounds: int, sent: float, relay: bool) -> dic
     seconds = compute + transfer
     return {"link": LINKS[link], "source": "relay" if relay else "plan", "seconds": seconds,
             "utilization": compute / seconds, "round_s": seconds / rounds,
-            "at": [seconds * i / _POINTS for i in range(_POINTS + 1)]}  # fmt: skip
+            "at": [seconds * i / _POINTS for i in range(_POINTS + 1)]}
 
 
 def _run(arm: tuple[Any, ...], seed: int, link: int | None) -> dict[str, Any]:
@@ -64,26 +64,27 @@ def _run(arm: tuple[Any, ...], seed: int, link: int | None) -> dict[str, Any]:
             "bytes_up": curve[-1]["bytes_up"], "bytes_down": curve[-1]["bytes_down"],
             "theta_hash": f"{rng.getrandbits(64):016x}", "wall_s": 31.5, "eval_s": 2.25, "step_seconds": 0.0067,
             "command": f"atoll launch configs/{name}.yaml --workers {workers} --run.seed={seed}", "curve": curve,
-            "times": times}  # fmt: skip
+            "times": times}
 
 
 def _tuned(end: float, edge: bool) -> dict[str, Any]:
     losses = (0.09, 0.02, 0.0) if edge else (0.03, 0.0, 0.05)
     trials = [{"value": value, "seed": 100, "loss": end + more}
-              for value, more in zip((1.5e-3, 3e-3, 6e-3), losses, strict=True)]  # fmt: skip
+              for value, more in zip((1.5e-3, 3e-3, 6e-3), losses, strict=True)]
     return {"key": "inner.learning_rate", "best": 6e-3 if edge else 3e-3, "edge": edge, "trials": trials}
 
 
 def comparison() -> dict[str, Any]:
     runs = [_run(arm, seed, link) for arm in _ARMS for seed in (1, 2, 3)
-            for link in (range(len(LINKS)) if arm[0] == "async" else (None,))]  # fmt: skip
+            for link in (range(len(LINKS)) if arm[0] == "async" else (None,))]
     broken = {**_run(_ARMS[8], 2, None), "valid": False, "why_invalid": "evict worker-2 silent for 30 s", "times": []}
     ddp = [run["final_loss"] for run in runs if run["arm"] == "ddp"]
     arms = [{"name": a[0], "title": a[1], "method": a[2], "workers": a[3], "settings": {"train.max_steps": "1440"},
-             "note": "", "local": a[3] == 1, "tuned": _tuned(a[4], a[0] == "sparse")} for a in _ARMS]  # fmt: skip
-    checks = [{"arm": name, "seed": 1, "link": LINKS[link], "planned_s": 100.0 * link + 50, "measured_s": 100.0 * link + 52,
+             "note": "", "local": a[3] == 1, "tuned": _tuned(a[4], a[0] == "sparse")} for a in _ARMS]
+    checks = [{"arm": name, "seed": 1, "link": LINKS[link], "planned_s": 100.0 * link + 50,
+               "measured_s": 100.0 * link + 52,
                "planned_utilization": 0.5, "measured_utilization": 0.49, "same_hash": True}
-              for name, link in (("ddp", 1), ("diloco-h30", 1), ("diloco-h30", 3))]  # fmt: skip
+              for name, link in (("ddp", 1), ("diloco-h30", 1), ("diloco-h30", 3))]
     return {
         "version": 1, "title": "Sync against local SGD, 4 workers, 0.28M parameters", "grid": "title: <made up>\n",
         "commit": "0123456789ab", "atoll": "0.1.0", "created": "2026-11-26T08:16:20Z",
@@ -91,7 +92,7 @@ def comparison() -> dict[str, Any]:
         "untrained_loss": 5.545, "links": LINKS, "arms": arms, "runs": [*runs, broken], "checks": checks,
         "target": {"loss": 1.01 * sum(ddp) / 3, "how": "final loss of ddp, mean over 3 seeds, times 1.01"},
         "price": {"machine_hour": 1.2, "gb": 0.09, "currency": "USD"},
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class BrowserTest(unittest.TestCase):
              f"--user-data-dir={self.dir / 'profile'}", "--enable-logging=stderr", "--window-size=1280,3000", *words,
              self.page.as_uri()],
             capture_output=True, text=True, timeout=240, check=True,
-        )  # fmt: skip
+        )
         return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
     def shot(self, scheme: int) -> list[list[float]]:

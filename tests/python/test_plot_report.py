@@ -24,17 +24,17 @@ def tiny(losses: dict[str, list[float]], target: float | None = 2.0, **more: Any
     for arm, finals in losses.items():
         for seed, loss in enumerate(finals, 1):
             curve = [{"tokens": 100 * i, "loss": value, "bytes_up": 10 * i, "bytes_down": 30 * i}
-                     for i, value in enumerate((5.0, loss + 1, loss))]  # fmt: skip
+                     for i, value in enumerate((5.0, loss + 1, loss))]
             time = {"link": "none", "source": "plan", "seconds": 20.0 * seed, "utilization": 0.5, "round_s": 1.0,
-                    "at": [0.0, 10.0 * seed, 20.0 * seed]}  # fmt: skip
+                    "at": [0.0, 10.0 * seed, 20.0 * seed]}
             runs.append({"arm": arm, "seed": seed, "link": None, "valid": True, "why_invalid": None, "final_loss": loss,
                          "tokens": 200, "bytes_up": 20, "bytes_down": 60, "theta_hash": "0", "command": "atoll",
-                         "curve": curve, "times": [time]})  # fmt: skip
+                         "curve": curve, "times": [time]})
     arms = [{"name": name, "title": name, "method": "ddp" if name == "base" else "diloco", "workers": 2, "settings": {},
-             "note": "", "tuned": None} for name in losses]  # fmt: skip
+             "note": "", "tuned": None} for name in losses]
     return report_data.Comparison({
         **comparison(), "links": ["none"], "arms": arms, "runs": runs, "baseline": "base", "checks": [], "price": None,
-        "target": {"loss": target, "how": "given"}, **more})  # fmt: skip
+        "target": {"loss": target, "how": "given"}, **more})
 
 
 class NumbersTest(unittest.TestCase):
@@ -83,20 +83,22 @@ class NumbersTest(unittest.TestCase):
         """Mean, lowest and highest over seeds; another grid of tokens is interpolated."""
         data = tiny({"base": [1.0, 3.0]})
         data.rows[0].runs[1]["curve"] = [{"tokens": 0, "loss": 5.0, "bytes_up": 0, "bytes_down": 0},
-                                         {"tokens": 200, "loss": 3.0, "bytes_up": 20, "bytes_down": 60}]  # fmt: skip
+                                         {"tokens": 200, "loss": 3.0, "bytes_up": 20, "bytes_down": 60}]
         found = report_data.curve(data.rows[0], "bytes")
         assert found
         self.assertEqual((found.x, found.mean), ([0, 40, 80], [5.0, 3.0, 2.0]))
         self.assertEqual((found.low, found.high), ([5.0, 2.0, 1.0], [5.0, 4.0, 3.0]))
 
     def test_answer(self) -> None:
-        told = " ".join(report_answer.answer(tiny({"base": [2.0, 2.1, 2.2], "a": [2.01, 2.08, 2.21], "b": [3.0, 3.1, 3.2]})))
+        losses = {"base": [2.0, 2.1, 2.2], "a": [2.01, 2.08, 2.21], "b": [3.0, 3.1, 3.2]}
+        told = " ".join(report_answer.answer(tiny(losses)))
         self.assertIn("A tie with base: a. Higher than base: b.", told)
         self.assertIn("Local training ends +0.000 to +1.000 in loss from base", told)
         told = " ".join(report_answer.answer(tiny({"base": [3.0, 3.1], "a": [2.0, 2.0]})))
         self.assertIn("Without a link, a reaches the target first, in 30 s; base never does.", told)
         self.assertIn("no arm reaches the target", " ".join(report_answer.answer(tiny({"base": [3.0]}))))
-        self.assertIn("times of single seeds overlap", " ".join(report_answer.answer(tiny({"base": [2.0], "a": [2.0]}))))
+        told = " ".join(report_answer.answer(tiny({"base": [2.0], "a": [2.0]})))
+        self.assertIn("times of single seeds overlap", told)
 
     def test_row_for_each_link(self) -> None:
         """Training that depends on the link is a row for each link, and meets the baseline's seeds."""
@@ -110,7 +112,7 @@ class NumbersTest(unittest.TestCase):
 
     def test_link_names(self) -> None:
         names = {"1gbit,rtt=50ms": "1 Gbit/s, rtt 50 ms", "none": "no link",
-                 "up=20mbit,down=1.5gbit,outage=60s+10s": "up 20 Mbit/s, down 1.5 Gbit/s, outage 60 s+10 s"}  # fmt: skip
+                 "up=20mbit,down=1.5gbit,outage=60s+10s": "up 20 Mbit/s, down 1.5 Gbit/s, outage 60 s+10 s"}
         for spec, name in names.items():
             self.assertEqual(report_data.link_name(spec), name)
 
@@ -168,7 +170,7 @@ class FilesTest(unittest.TestCase):
         self.assertEqual(len(found), 11 * 3 * 4 + 3 * 4 + 1)
         self.assertEqual({row["seconds_to_target"] for row in found if row["arm"] == "muon"}, {"inf"})
         self.assertEqual([row["why_invalid"] for row in found if row["valid"] == "False"],
-                         ["evict worker-2 silent for 30 s"])  # fmt: skip
+                         ["evict worker-2 silent for 30 s"])
         self.assertEqual({row["bytes_up"] for row in found if row["arm"] == "alone"}, {"0"})
 
     def test_unfinished(self) -> None:
@@ -184,13 +186,13 @@ class FilesTest(unittest.TestCase):
             events += [{"event": "step", "worker": "w<1>", "round": n, "step": n, **parts}] * 2
             events += [{"event": "round", "round": n, "tokens": 100 * n, "loss": 3.0, "round_s": 10.0, "workers": 1,
                         "bytes_up": 7 * n, "bytes_down": 5 * n, "time": 1e9},
-                       {"event": "eval", "round": n, "tokens": 100 * n, "val_loss": 4.0 - n, "eval_s": 2.0}]  # fmt: skip
+                       {"event": "eval", "round": n, "tokens": 100 * n, "val_loss": 4.0 - n, "eval_s": 2.0}]
         (self.dir / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events) + '{"event":"rou')
         (self.dir / "config.yaml").write_text("run: {name: x}\n")
         page = report.write(self.dir).read_text(encoding="utf-8")
         rows = list(csv.reader((self.dir / "results.csv").read_text().splitlines()))
         self.assertEqual(rows[1:], [["1", "100", "10.0", "7", "5", "3.0"], ["2", "200", "20.0", "14", "10", "2.0"],
-                                    ["3", "300", "30.0", "21", "15", "1.0"]])  # fmt: skip
+                                    ["3", "300", "30.0", "21", "15", "1.0"]])
         self.assertIn("300 tokens in 30 s of training give a loss of 1.0000", page)
         self.assertIn("The run is not complete.", page)
         self.assertIn("60 %", page)
