@@ -201,7 +201,9 @@ def loss_limits(curves: Sequence[Curve], target: float | None) -> tuple[float, f
     ends = sorted(curve.mean[-1] for curve in curves)
     values = [value for curve in curves for value in curve.low]
     bottom = min([*values, *([target] if target else [])])
-    early = [curve.mean[max(1, round(_START_UP * (len(curve.mean) - 1)))] for curve in curves if len(curve.mean) > 1]
+    # The first point may be the untrained model.
+    early = [curve.mean[max(int(curve.x[0] == 0), int(_START_UP * (len(curve.mean) - 1)))]
+             for curve in curves if len(curve.mean) > 1]
     middle = ends[len(ends) // 2]
     far = middle + 5 * max(middle - bottom, 0.02)  # a diverged arm does not flatten the others
     top = max(min(ends[-1], far), min(early, default=0), target or 0, bottom + 1e-6)

@@ -40,6 +40,7 @@ figure{margin:.5rem 0 0}
 .wide{overflow-x:auto}
 figure svg{display:block;width:100%;min-width:44rem;height:auto}
 figure svg text{paint-order:stroke;stroke:var(--page);stroke-width:2.5px;stroke-linejoin:round}
+figure svg text[style*="fill: var(--page)"]{stroke:none}
 .legend{position:sticky;top:0;z-index:1;display:flex;flex-wrap:wrap;gap:.1rem .3rem;margin:1.5rem 0 0;
  padding:.35rem 0;background:var(--page);border-bottom:1px solid var(--grid)}
 .legend button{display:flex;align-items:center;gap:.4rem;padding:.1rem .45rem;border:0;border-radius:.3rem;
