@@ -168,6 +168,8 @@ def scale_x(axes: Any, axis: str, low: float, high: float, most: int = 7, force_
         axes.set_xscale("log")
         low, high = low / 1.15, high * 1.15
         values = [step for step in _STEPS if low <= step <= high] if axis == "seconds" else []
+        if axis == "seconds" and len(values) <= 2 and low >= 1:
+            values = [n * unit for unit in (1, 60, 3600, 86400) for n in (1, 2, 4, 8, 15, 30) if n * unit <= high]
         _ticks(axes.xaxis, low, high, values if len(values) > 2 else _decades(low, high), text, most)
     else:
         from matplotlib.ticker import FuncFormatter
@@ -249,9 +251,11 @@ def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | No
 
 def _line(axes: Any, theme: Theme, curve: Curve) -> None:
     style, gid = theme.arm(curve.row.index), f"arm{curve.row.index}"
-    axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.13, linewidth=0, gid=gid)
-    axes.plot(curve.x, curve.mean, linewidth=1.8, gid=gid, **style)
-    axes.plot(curve.x[-1:], curve.mean[-1:], color=style["color"], gid=gid, linestyle="none", markersize=5.5,
+    first = sum(x <= 0 for x in curve.x) if axes.get_xscale() == "log" else 0  # the untrained model has no place there
+    x, mean = curve.x[first:], curve.mean[first:]
+    axes.fill_between(x, curve.low[first:], curve.high[first:], color=style["color"], alpha=0.13, linewidth=0, gid=gid)
+    axes.plot(x, mean, linewidth=1.8, gid=gid, **style)
+    axes.plot(x[-1:], mean[-1:], color=style["color"], gid=gid, linestyle="none", markersize=5.5,
               marker=_MARKERS[curve.row.index % len(_MARKERS)])
 
 

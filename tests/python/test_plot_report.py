@@ -173,6 +173,14 @@ class FilesTest(unittest.TestCase):
                          ["evict worker-2 silent for 30 s"])
         self.assertEqual({row["bytes_up"] for row in found if row["arm"] == "alone"}, {"0"})
 
+    def test_untrained_model_on_a_log_axis(self) -> None:
+        """A logarithmic axis has no place for 0: the line begins at the first evaluation, not at the left edge."""
+        chart = next(c for c in report_compare.build(report_data.Comparison(comparison()))[1] if c.name == "bytes")
+        starts = [float(x) for x in re.findall(r'class="arm\d+">\s*<path d="M (-?[\d.]+)', chart.svg)]
+        self.assertGreater(len(starts), 10)
+        left = 0.065 * 792  # the axes begin here
+        self.assertGreater(min(starts), left)
+
     def test_unfinished(self) -> None:
         """A comparison without a valid run has a page, too."""
         content = comparison() | {"runs": [], "checks": [], "untrained_loss": None, "target": {"loss": None, "how": ""}}
