@@ -44,7 +44,8 @@ took=$(json get ddp-far/summary.json wall_s)
 awk -v bytes="$bytes" -v s="$took" 'BEGIN { exit !(bytes > 100000 && s > bytes * 8 / 20e6) }' ||
     fail "$bytes bytes in $took s over 20 Mbit/s"
 
-# The key launch.link of the configuration: one link for all. A relay is killed: its worker goes on over the next one.
+# The key launch.link of the configuration: one link for all. Relays and the coordinator are killed: the workers go on over
+# the next relays.
 cp run.yaml link.yaml
 echo 'launch: {link: "1mbit,rtt=10ms"}' >>link.yaml
 start killed.log "$BIN/atoll" launch link.yaml --workers 2 --dir killed --quiet
@@ -54,23 +55,26 @@ until_true 30 "the second round" rounds_reach 2 killed
     fail "other users can read the join files: $(ls -l killed/links)"
 secret=$(sed -nE '1s|tcp://[^/]*/[^/]*/||p' killed/address)
 ((${#secret} == 64)) || fail "no secret in killed/address"
-relays=()
+relays=() coordinator=''
 for id in $(descendants "$launched"); do
     command_of "$id" || continue
     [[ $command != *"$secret"* ]] || fail "the secret is in the list of processes: $command"
     [[ $command != *"relay 1mbit,rtt=10ms "* ]] || relays+=("$id")
+    [[ $command != *"/atoll-coordinator "* ]] || coordinator=$id
 done
 ((${#relays[@]} == 2)) || fail "${#relays[@]} relays for 2 workers"
 port=$(sed -nE 's|tcp://([^/]*)/.*|\1|p' killed/links/worker-0.join)
 kill -KILL "${relays[0]}"
 kill -TERM "${relays[1]}"
-finish "$launched" 60 0 "launch with killed relays"
+sleep 1
+kill -KILL "$coordinator"
+finish "$launched" 60 0 "launch with killed processes"
 launch plain
-[[ $(hash_of killed) == "$(hash_of plain)" ]] || fail "killed relays change theta"
+[[ $(hash_of killed) == "$(hash_of plain)" ]] || fail "killed processes change theta"
 grep -q 'launch: relay-0 was killed by signal 9 (Killed): restarting in' killed.log || fail "$(grep relay killed.log)"
 grep -q 'launch: relay-1 exited with code 0: restarting in' killed.log || fail "$(grep relay killed.log)"
 (($(grep -c "started: $port " killed/logs/relay-0.log) == 2)) || fail "the relay has another port: $(<killed/logs/relay-0.log)"
-((! $(json get killed/summary.json restarts))) || fail "a restart of a relay counts as one of a worker"
+(($(json get killed/summary.json restarts) == 1)) || fail "restarts of relays count as restarts of the run"
 
 # Stop and continue.
 start stopped.log "$BIN/atoll" launch link.yaml --workers 2 --dir stopped --quiet
