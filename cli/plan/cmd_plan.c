@@ -180,7 +180,7 @@ static void print_choice(const struct verb *v)
 static enum status links_of(struct verb *v, const struct config *config, struct err *err)
 {
     if (!v->link) v->link = config->launch.link;
-    if (!*v->link || !strcmp(v->link, "none"))
+    if (!*v->link)
         return err_set(err, STATUS_INVALID,
                        "--link is missing: give the workers' link, such as --link 100mbit,rtt=50ms (atoll probe JOIN "
                        "measures one)");

@@ -200,7 +200,7 @@ static void bench_finish(struct bench *b)
 static enum status bench_init(struct bench *b, const struct layout *layout, struct err *err)
 {
     struct codec *in_journal = b->outer->fragments[b->fragment].up;
-    const char *spec = b->config->train.method == METHOD_DDP ? "fp32" : config_merge_spec(b->config);
+    const char *spec = config_merge_spec(b->config);
     TRY(codec_create_for_fragment(&b->up, spec, layout, b->fragment, err));
     b->count = codec_count(b->up);
     b->cap = codec_bound(b->up);

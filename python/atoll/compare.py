@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from . import _lib
+from . import _lib, report
 from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, warn, whole, wrong
 from .compare_grid import Grid, ask_config, read_grid
 from .compare_result import result
@@ -101,10 +101,8 @@ def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
         write_json(path, result(grid, store, clock, program))
         print(f"wrote {path}", flush=True)
         try:
-            from . import report
-
             print(f"wrote {report.write(out)}", flush=True)
-        except (ImportError, Problem) as problem:  # a library is missing: atoll report can draw the results later
+        except Problem as problem:  # a library is missing: atoll report can draw the results later
             warn(f"there is no report: {problem}")
 
 

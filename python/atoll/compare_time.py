@@ -69,8 +69,7 @@ class Clock:
             steps, every = arm.number("train.max_steps"), arm.number("train.sync_every")
             ends = [step * min(at, steps) for at in range(every, steps + every, every)]
             return {"seconds": step * steps, "utilization": 1.0, "round_s": step * every, "round_ends_s": ends}
-        spec = "rtt=0ms" if link == "none" else link  # a plan needs a link
-        words = [self.program, "plan", arm.base, "--workers", str(arm.workers), "--link", spec,
+        words = [self.program, "plan", arm.base, "--workers", str(arm.workers), "--link", link,
                  f"--step-seconds={step!r}", "--only", "--json", *_flags(arm)]
         key = json.dumps(words[2:])
         if key not in self.kept["plans"]:
