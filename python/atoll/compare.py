@@ -19,7 +19,7 @@ from . import _lib, report
 from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, warn, whole, wrong
 from .compare_grid import Grid, ask_config, read_grid
 from .compare_result import result
-from .compare_run import Cell, link_cell, run_cell, trial_cell, untrained_cell, verify_cell
+from .compare_run import Cell, link_cell, run_cell, trial_cells, untrained_cell, verify_cell
 from .compare_run import run as run_one
 from .compare_store import Store, settle, write_json
 from .compare_time import Clock
@@ -31,8 +31,7 @@ def cells_of(grid: Grid, store: Store) -> Iterator[Cell]:
     for seed in grid.seeds:
         yield untrained_cell(baseline, seed)
     for arm in grid.arms:
-        for value in arm.tune.values if arm.tune else ():
-            yield trial_cell(arm, value)
+        yield from trial_cells(arm)
     settled = {arm.name: settle(arm, store)[0] for arm in grid.arms}
     for seed in grid.seeds:
         for arm in filter(None, settled.values()):

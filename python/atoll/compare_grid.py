@@ -42,11 +42,11 @@ Resolve = Callable[["Arm"], dict[str, str]]
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trials of one setting: each value trains once with `seed`, and the lowest final loss wins."""
+    """The trials of one setting: each value trains once with each seed, and the lowest mean final loss wins."""
 
     key: str
     values: tuple[str, ...]
-    seed: int
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def load_config(path: str) -> Any:
 def _tuning(value: object, where: str, grid: Tuning | None) -> Tuning | None:
     if value is False:
         return None
-    pairs = _keys(value, where, ("key", "values", "seed"))
+    pairs = _keys(value, where, ("key", "values", "seeds"))
     key = str(pairs.get("key", grid.key if grid else "inner.learning_rate"))
     if "values" in pairs:
         values = tuple(text_of(v, f"{where}.values") for v in _list(pairs["values"], f"{where}.values"))
@@ -266,7 +266,10 @@ def _tuning(value: object, where: str, grid: Tuning | None) -> Tuning | None:
     _distinct(values, f"{where}.values")
     if key in OWN_SETTINGS:
         raise wrong(f"{where}.key: {key} cannot be tuned: {OWN_SETTINGS[key]}")
-    return Tuning(key, values, _whole(pairs.get("seed", grid.seed if grid else 101), f"{where}.seed", 0))
+    seeds = pairs.get("seeds", list(grid.seeds) if grid else [101])
+    seeds = tuple(_whole(seed, f"{where}.seeds", 0) for seed in _list(seeds, f"{where}.seeds"))
+    _distinct(seeds, f"{where}.seeds")
+    return Tuning(key, values, seeds)
 
 
 def slug(value: str) -> str:
@@ -371,10 +374,10 @@ def _check_fair(grid: Grid) -> None:
         if wrong_arms:
             raise wrong(f"links: '{link}' has {link.count(';') + 1} links, arm {wrong_arms[0].name} has "
                         f"{wrong_arms[0].workers} workers: give one link, or one for each worker")
-    tuned = [(arm.name, len(arm.tune.values)) for arm in grid.arms if arm.tune]
+    tuned = [(arm.name, len(arm.tune.values) * len(arm.tune.seeds)) for arm in grid.arms if arm.tune]
     for name, n in tuned:
         if n != tuned[0][1]:
-            raise wrong(f"arm {name} is tuned with {n} values, {tuned[0][0]} with {tuned[0][1]}: give both as many, or "
+            raise wrong(f"arm {name} is tuned with {n} trials, {tuned[0][0]} with {tuned[0][1]}: give both as many, or "
                         "tune: false")
 
 

@@ -104,11 +104,15 @@ def link_name(link: str) -> str:
     return re.sub("[^A-Za-z0-9]+", "-", link).strip("-")
 
 
-def trial_cell(arm: Arm, value: str) -> Cell:
+def trial_cell(arm: Arm, value: str, seed: int) -> Cell:
     """One trial. Only its final loss counts, so nothing else is evaluated."""
-    assert arm.tune
-    return _cell(arm.tuned(value), f"{arm.name}.tune-{value}", "tune", arm.tune.seed, None,
+    return _cell(arm.tuned(value), f"{arm.name}.tune-{value}.s{seed}", "tune", seed, None,
                  {**_NO_EVALUATIONS, "checkpoint.keep": "1"}, tuned=value)
+
+
+def trial_cells(arm: Arm) -> list[Cell]:
+    """All trials of an arm, value by value."""
+    return [trial_cell(arm, value, seed) for value in arm.tune.values for seed in arm.tune.seeds] if arm.tune else []
 
 
 def run_cell(arm: Arm, seed: int) -> Cell:

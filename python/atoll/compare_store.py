@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 from typing import Any
 
 from .command import Problem
@@ -65,18 +66,29 @@ def _trial_loss(record: dict[str, Any] | None) -> float | None:
     return last["final_loss"] if last["why_invalid"] is None else math.inf
 
 
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
-    """The arm with its best trial's value (None: trials are missing), and the entry `tuned` of comparison.json."""
+    """The arm with the value of the lowest mean loss (None: trials are missing), and the entry `tuned` of
+    comparison.json."""
     if arm.tune is None:
         return arm, None
-    losses = {value: _trial_loss(store.get(trial_cell(arm, value))) for value in arm.tune.values}
-    trials = [{"value": value, "seed": arm.tune.seed, "loss": loss if math.isfinite(loss) else None}
-              for value, loss in losses.items() if loss is not None]
+    losses = {(value, seed): _trial_loss(store.get(trial_cell(arm, value, seed)))
+              for value in arm.tune.values for seed in arm.tune.seeds}
+    trials = [{"value": _number(value), "seed": seed, "loss": loss if math.isfinite(loss) else None}
+              for (value, seed), loss in losses.items() if loss is not None]
     if len(trials) < len(losses):
         return None, {"key": arm.tune.key, "best": None, "edge": False, "trials": trials}
-    best = min(losses, key=lambda value: losses[value] or math.inf)
-    if not math.isfinite(losses[best] or math.inf):
+    means = {value: statistics.mean(losses[value, seed] for seed in arm.tune.seeds)
+             for value in arm.tune.values}
+    best = min(means, key=means.__getitem__)
+    if not math.isfinite(means[best]):
         raise Problem(f"arm {arm.name}: no value of {arm.tune.key} gives a finite loss: give smaller ones")
-    order = sorted(losses, key=float)
-    edge = len(order) > 1 and best in (order[0], order[-1])
-    return arm.tuned(best), {"key": arm.tune.key, "best": best, "edge": edge, "trials": trials}
+    numbers = [number for number in map(_number, means) if isinstance(number, float)]
+    edge = len(numbers) == len(means) > 1 and _number(best) in (min(numbers), max(numbers))
+    return arm.tuned(best), {"key": arm.tune.key, "best": _number(best), "edge": edge, "trials": trials}

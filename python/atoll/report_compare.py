@@ -154,19 +154,27 @@ def time_table(data: Comparison) -> str:
     return html.table(heads, rows, f'<tr class="group"><th></th>{group}</tr>')
 
 
+def _value(value: Any) -> str:
+    """A tuned setting, which may be a text."""
+    return "–" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
 def tuning_table(data: Comparison) -> str:
     rows = []
     for arm in data.arms:
         tuned = arm["tuned"]
         if not tuned:
             continue
-        trials = ", ".join(f"{trial['value']:g}: {trial['loss']:.4f}" if known(trial["loss"]) else
-                           f"{trial['value']:g}: diverged" for trial in tuned["trials"])
+        losses: dict[Any, list[str]] = {}
+        for trial in tuned["trials"]:
+            loss = f"{trial['loss']:.4f}" if known(trial["loss"]) else "diverged"
+            losses.setdefault(trial["value"], []).append(loss)
+        trials = "; ".join(f"{_value(value)}: {', '.join(found)}" for value, found in losses.items())
         edge = "at the edge of the list: a value beyond it may be better" if tuned["edge"] else "inside the list"
         rows.append(html.cell(html.text(arm["title"] or arm["name"])) + html.cell(html.text(tuned["key"]), "text")
-                    + html.cell(html.text(trials), "text") + html.cell(f"{tuned['best']:g}", "best")
+                    + html.cell(html.text(trials), "text") + html.cell(html.text(_value(tuned["best"])), "best")
                     + html.cell(edge, "text"))
-    heads = ["arm", '<th class="text">key</th>', '<th class="text">value: final loss</th>', "best",
+    heads = ["arm", '<th class="text">key</th>', '<th class="text">value: final loss of each seed</th>', "best",
              '<th class="text">the best value lies</th>']
     return html.table(heads, rows) if rows else ""
 

@@ -113,10 +113,10 @@ class GridTest(unittest.TestCase):
             (GRID + "verify: [{arm: async, link: 1mbit}]", "verify[0]: async is no arm whose time is planned"),
             (GRID + "verify: [{arm: ddp, link: 2mbit}]", "verify[0]: its link and its seed must be among"),
             (GRID + "step_seconds: fast", "step_seconds: needs a number from 0, not fast"),
-            (GRID + "tune: {seed: 4}", "tune: values are missing: write for example values: [1.5e-3, 3.0e-3]"),
+            (GRID + "tune: {seeds: [4]}", "tune: values are missing: write for example values: [1.5e-3, 3.0e-3]"),
             (GRID + "tune: {values: [1, two]}", "tune.values: needs a number from 0, not two"),
             (changed("ddp: {", "ddp: {tune: {values: [1.0e-3]}, ") + "tune: {values: [1.0e-3, 2.0e-3]}",
-             "arm diloco-h4-int8-256 is tuned with 2 values, ddp with 1: give both as many, or tune: false"),
+             "arm diloco-h4-int8-256 is tuned with 2 trials, ddp with 1: give both as many, or tune: false"),
             ("arms: [", "g.yaml:1: no YAML: "),
             ("arms: {}", "arms: give at least one arm"),
             (changed("ddp: {", "ddp: {base: none.yaml, "), "arms.ddp: there is no base file none.yaml"),
@@ -152,26 +152,27 @@ class GridTest(unittest.TestCase):
         return {"name": cell.name, "identity": cell.identity, "command": "atoll launch", "attempts": [attempt]}
 
     def test_best_trial(self) -> None:
-        grid = self.read(GRID + "tune: {values: [4.0e-3, 1.0e-3, 2.0e-3], seed: 7}\n")
+        grid = self.read(GRID + "tune: {values: [4.0e-3, 1.0e-3, 2.0e-3], seeds: [7, 8]}\n")
         arm, store = grid.arms[0], compare_store.Store(".")
-        assert arm.tune
-        cells = {value: compare_run.trial_cell(arm, value) for value in arm.tune.values}
-        self.assertEqual(cells["0.001"].settings["inner.learning_rate"], "0.001")
-        self.assertEqual(cells["0.001"].settings["run.seed"], "7")
-        store.put(self.record(cells["0.001"], 3.0))
-        store.put(self.record(cells["0.002"], None, "the final loss is not finite"))
+        cells = {(cell.tuned, cell.seed): cell for cell in compare_run.trial_cells(arm)}
+        self.assertEqual([cell.name for cell in cells.values()][:2], ["ddp.tune-0.004.s7", "ddp.tune-0.004.s8"])
+        self.assertEqual(cells["0.001", 8].settings["inner.learning_rate"], "0.001")
+        self.assertEqual(cells["0.001", 8].settings["run.seed"], "8")
+        store.put(self.record(cells["0.001", 7], 3.0))
+        store.put(self.record(cells["0.002", 7], None, "the final loss is not finite"))
         settled, tuned = compare_store.settle(arm, store)
         self.assertIsNone(settled)
-        self.assertEqual(tuned["trials"], [{"value": "0.001", "seed": 7, "loss": 3.0},
-                                           {"value": "0.002", "seed": 7, "loss": None}])
+        self.assertEqual(tuned["trials"], [{"value": 0.001, "seed": 7, "loss": 3.0},
+                                           {"value": 0.002, "seed": 7, "loss": None}])
         self.assertNotIn("ddp.s1", [cell.name for cell in compare.cells_of(grid, store)])
-        store.put(self.record(cells["0.004"], 2.5))
-        settled, tuned = compare_store.settle(arm, store)
-        self.assertEqual((settled.settings["inner.learning_rate"], tuned["best"], tuned["edge"]),
-                         ("0.004", "0.004", True))
+        for (value, seed), loss in {("0.001", 8): 3.0, ("0.002", 8): 1.0, ("0.004", 7): 2.0, ("0.004", 8): 3.5}.items():
+            store.put(self.record(cells[value, seed], loss))
+        settled, tuned = compare_store.settle(arm, store)  # means 3.0, infinite and 2.75
+        self.assertEqual((settled.settings["inner.learning_rate"], tuned["best"]), ("0.004", 0.004))
+        self.assertTrue(tuned["edge"])
         self.assertIn("ddp.s1", [cell.name for cell in compare.cells_of(grid, store)])
-        store.put(self.record(cells["0.002"], 2.0))
-        self.assertEqual(compare_store.settle(arm, store)[1]["best"], "0.002")
+        store.put(self.record(cells["0.002", 7], 2.0))
+        self.assertEqual(compare_store.settle(arm, store)[1]["best"], 0.002)
         self.assertFalse(compare_store.settle(arm, store)[1]["edge"])
         for cell in cells.values():
             store.put(self.record(cell, None, "the final loss is not finite"))

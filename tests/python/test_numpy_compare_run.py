@@ -28,7 +28,7 @@ workers: 2
 seeds: [1, 2]
 links: ["10mbit,rtt=20ms", "none"]
 step_seconds: 0.01
-tune: {values: [1.0e-3, 1.0e-2], seed: 9}
+tune: {values: [1.0e-3, 1.0e-2], seeds: [9]}
 arms:
   ddp: {settings: {train.method: ddp}}
   diloco: {H: 10}
@@ -90,7 +90,7 @@ class CompareTest(rig.RunTest):
         self.assertEqual(self.compare("--list").stdout.count("changed"), 2)  # its trials; the runs wait for them
         self.compare()
         again = {name for name, at in self.cells().items() if at != done.get(name)}
-        self.assertEqual(again, {"diloco.tune-0.001", "diloco.tune-0.01", "diloco.s1", "diloco.s2"})
+        self.assertEqual(again, {"diloco.tune-0.001.s9", "diloco.tune-0.01.s9", "diloco.s1", "diloco.s2"})
 
     def check_result(self, got: dict[str, Any]) -> None:
         self.assertEqual([(run["arm"], run["seed"], run["valid"]) for run in got["runs"]],
@@ -106,11 +106,11 @@ class CompareTest(rig.RunTest):
             self.assertTrue(slow["seconds"] > fast["seconds"] if run["arm"] != "alone" else
                             slow["seconds"] == fast["seconds"] == 0.8, run["times"])
         for arm in got["arms"]:
-            self.assertEqual([trial["value"] for trial in arm["tuned"]["trials"]], ["0.001", "0.01"])
+            self.assertEqual([trial["value"] for trial in arm["tuned"]["trials"]], [0.001, 0.01])
             losses = {trial["value"]: trial["loss"] for trial in arm["tuned"]["trials"]}
             self.assertEqual(arm["tuned"]["best"], min(losses, key=losses.__getitem__))
             self.assertTrue(arm["tuned"]["edge"])
-            self.assertEqual(arm["settings"]["inner.learning_rate"], arm["tuned"]["best"])
+            self.assertEqual(float(arm["settings"]["inner.learning_rate"]), arm["tuned"]["best"])
         # The shown command is the run: it gives the same bits.
         run = got["runs"][2]
         words = shlex.split(run["command"])
