@@ -296,14 +296,14 @@ static enum status copy_cost(uint64_t floats, double *seconds)
     return ok ? STATUS_OK : STATUS_NOMEM;
 }
 
-/* Seconds of an fsync of a small write, and of a byte of a large one, in the folder for temporary files. A folder that
- * cannot be written counts as a disk without cost. */
-static void disk_cost(double *sync_s, double *byte_s)
+/* Measures the disk in the folder for temporary files. A folder that cannot be written counts as a disk without cost.
+ */
+static void disk_cost(struct plan_costs *costs)
 {
     enum { BYTES = 1 << 20 };
     const char *folder = getenv("TMPDIR");
     char path[512];
-    double small[REPEATS] = {0}, large[REPEATS] = {0};
+    double small[REPEATS] = {0}, plain[REPEATS] = {0}, large[REPEATS] = {0};
     uint8_t *data = mem_alloc(1, BYTES);
     snprintf(path, sizeof path, "%.400s/atoll-plan-XXXXXX", folder && *folder ? folder : "/tmp");
     int fd = data ? mkostemp(path, O_CLOEXEC) : -1;
@@ -313,22 +313,25 @@ static void disk_cost(double *sync_s, double *byte_s)
         bool ok = write(fd, data, 4096) == 4096 && !fdatasync(fd);
         small[k] = seconds_now() - t;
         t = seconds_now();
-        ok = ok && write(fd, data, BYTES) == BYTES && !fdatasync(fd);
-        large[k] = seconds_now() - t;
-        if (!ok) small[k] = large[k] = 0;
+        ok = ok && write(fd, data, BYTES) == BYTES;
+        plain[k] = seconds_now() - t;
+        ok = ok && !fdatasync(fd);
+        large[k] = seconds_now() - t - plain[k];
+        if (!ok) small[k] = plain[k] = large[k] = 0;
     }
     if (fd >= 0) close(fd);
     mem_free(data);
-    *sync_s = median_of(small, REPEATS);
-    double more = median_of(large, REPEATS) - *sync_s;
-    *byte_s = more > 0 ? more / BYTES : 0;
+    double more = median_of(large, REPEATS) - median_of(small, REPEATS);
+    costs->sync_s = median_of(small, REPEATS);
+    costs->sync_byte_s = more > 0 ? more / BYTES : 0;
+    costs->byte_s = median_of(plain, REPEATS) / BYTES;
 }
 
 enum status plan_cost_measure(struct plan_costs *costs, const struct config *config, const struct layout *layout,
                               uint32_t workers, struct err *err)
 {
     struct layout sample = {0};
-    double byte_s, vectors = config->train.method == METHOD_DDP ? 1 : 3; /* a save: parameters and moments */
+    double vectors = config->train.method == METHOD_DDP ? 1 : 3; /* a save: parameters and moments */
     enum status status;
     if (layout->n_params <= PLAN_WHOLE_FLOATS) {
         status = measure_layout(costs, config, layout, workers, err);
@@ -344,7 +347,8 @@ enum status plan_cost_measure(struct plan_costs *costs, const struct config *con
     if (status == STATUS_OK) status = copy_cost(layout->n_params, &costs->place_s);
     if (status == STATUS_NOMEM) err_set(err, status, "out of memory");
     costs->place_s *= 2;
-    disk_cost(&costs->sync_s, &byte_s);
-    costs->save_s = costs->sync_s + byte_s * vectors * sizeof(float) * (double)layout->n_params;
+    disk_cost(costs);
+    double saved = vectors * sizeof(float) * (double)layout->n_params;
+    costs->save_s = costs->sync_s + (costs->sync_byte_s + costs->byte_s) * saved;
     return status;
 }

@@ -26,8 +26,10 @@ struct plan_fragment {
 struct plan_costs {
     double step_s;  /* an inner step */
     double place_s; /* copying parameters to the model before a round, and back after it */
-    double sync_s;  /* fsync of the coordinator's journal */
-    double save_s;  /* a worker saves its state */
+    /* The coordinator's disk: an fsync, for each byte written since the one before it, and to write or read a byte
+     * without an fsync. */
+    double sync_s, sync_byte_s, byte_s;
+    double save_s; /* a worker saves its state */
     uint32_t n_fragments;
     struct plan_fragment fragments[LAYOUT_FRAGMENTS_MAX];
 };

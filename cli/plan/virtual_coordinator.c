@@ -36,14 +36,16 @@ static void look_at(struct virtual_coordinator *c, uint64_t at_us)
     event_queue_at(c->clock, at_us, coordinator_look, c, at_us);
 }
 
-/* journal.sync (coordinator/engine/engine_effects.c) */
-static double sync_cost(const struct virtual_coordinator *c)
+/* Fsyncs the journal, if journal.sync says so (coordinator/engine/engine_effects.c). Returns the seconds. */
+static double sync_journal(struct virtual_coordinator *c)
 {
     const struct config *config = c->setup->config;
     bool each = config->journal.sync == JOURNAL_SYNC_UPDATE ||
                 (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.method != METHOD_DDP &&
                  config->train.sync_every > 1);
-    return each ? c->setup->costs->sync_s : 0;
+    double bytes = (double)c->unsynced;
+    c->unsynced = 0;
+    return each ? c->setup->costs->sync_s + bytes * c->setup->costs->sync_byte_s : 0;
 }
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
@@ -106,7 +108,9 @@ static void deliver(struct virtual_peer *p, struct upload *u, uint64_t *t)
     struct virtual_coordinator *c = p->coordinator;
     const struct msg_offer o = u->offer;
     upload_drop(u);
-    *t += us(c->setup->costs->fragments[o.fragment].deliver_s);
+    /* The payload was written to the spool; it is read, and written to the journal. */
+    *t += us(c->setup->costs->fragments[o.fragment].deliver_s + 3 * (double)o.bytes * c->setup->costs->byte_s);
+    c->unsynced += o.bytes;
     if (!judge(p, &o, *t)) return;
     struct part part = {.base_version = o.base_version,
                         .tokens = o.tokens,
@@ -212,9 +216,13 @@ static void close_one(struct virtual_coordinator *c, const struct round_close *c
     const struct plan_fragment *cost = &c->setup->costs->fragments[close->fragment];
     struct round_named named[VIRTUAL_WORKERS_MAX];
     uint64_t done = round_done(r), version = r->versions[close->fragment] + 1;
-    *t += us(close->n * cost->merge_s + cost->outer_s + sync_cost(c));
     append_object(c, close);
     if (c->failed) return;
+    uint64_t bytes = object_of(c, close->fragment, version)->bytes;
+    for (uint32_t i = 0; i < close->n; i++)
+        *t += us(cost->merge_s + (double)round_close_part(r, close, i)->bytes * c->setup->costs->byte_s);
+    c->unsynced += bytes;
+    *t += us(cost->outer_s + (double)bytes * c->setup->costs->byte_s + sync_journal(c));
     for (uint32_t i = 0; i < close->n; i++)
         named[i] = (struct round_named){close->ids[i], member_by_id(&r->members, close->ids[i])->work.round};
     if (round_fold_update(r, close->fragment, version, named, close->n) != STATUS_OK) c->failed = true;
@@ -259,7 +267,7 @@ static bool open_work(struct virtual_coordinator *c, uint64_t *t)
     struct round *r = &c->round;
     struct round_open open = {.grants = c->grants};
     if (round_over(r) || round_plan(r, *t, &open) != STATUS_OK || !open.n) return false;
-    *t += us(sync_cost(c));
+    *t += us(sync_journal(c));
     if (round_fold_open(r, &open) != STATUS_OK) c->failed = true;
     round_note_open(r, *t);
     for (uint32_t i = 0; i < open.n; i++) {

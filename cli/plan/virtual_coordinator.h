@@ -44,6 +44,7 @@ struct virtual_coordinator {
     struct round_grant *grants;
     struct virtual_log *logs; /* [fragments] */
     uint64_t busy_us, wake_us;
+    uint64_t unsynced; /* bytes of the journal that are not fsynced */
     uint64_t *ends_us; /* [n_ends] ends of rounds */
     size_t n_ends, cap_ends;
     bool failed;

@@ -88,7 +88,7 @@ static void only_steps(struct plan_costs *costs, const struct scenario *s)
 {
     costs->step_s = (double)s->step_us * 1e-6;
     costs->save_s = SAVE_US * 1e-6;
-    costs->place_s = costs->sync_s = 0;
+    costs->place_s = costs->sync_s = costs->sync_byte_s = costs->byte_s = 0;
     for (uint32_t f = 0; f < costs->n_fragments; f++) {
         struct plan_fragment *p = &costs->fragments[f];
         p->compress_s = p->deliver_s = p->merge_s = p->outer_s = p->apply_s = 0;
