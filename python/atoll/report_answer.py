@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .report_data import Comparison, Row, known, link_name, median
-from .report_plot import time_text
+from .report_plot import ratio_text, time_text
 
 
 def listed(names: Sequence[str]) -> str:
@@ -30,7 +30,7 @@ def _mean(row: Row) -> float:
 def _loss(data: Comparison, rows: list[Row]) -> str:
     assert data.baseline is not None
     best = min(rows, key=_mean)
-    told = f"{best.label} ends with the lowest mean loss, {_mean(best):.3f}"
+    told = f"{best.label[:1].upper()}{best.label[1:]} ends with the lowest mean loss, {_mean(best):.3f}"
     told += "." if best is data.baseline else f"; {data.baseline.title} ends with {_mean(data.baseline):.3f}."
     for verdict, words in (("lower", "lower than"), ("tie", "a tie with"), ("higher", "higher than")):
         found = _names(data, [row for row in rows if (d := data.difference(row)) and d.verdict == verdict])
@@ -55,6 +55,14 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-0.000", "+0.000")
 
 
+def _apart(differences: list[float]) -> str:
+    """Differences of the loss in words: "0.010 to 0.020 above"."""
+    for sign, word in ((1, "above"), (-1, "below")):
+        if all(sign * value > -5e-4 for value in differences):
+            return f"{_span([abs(value) for value in differences], '{:.3f}'.format)} {word}"
+    return f"{_span(differences, _signed)} from"
+
+
 def _local(data: Comparison, rows: list[Row]) -> str:
     """What local training costs: loss and tokens, against the baseline, if that is DDP."""
     base = data.baseline
@@ -64,12 +72,12 @@ def _local(data: Comparison, rows: list[Row]) -> str:
     differences = [d.mean for row in local if (d := data.difference(row))]
     if not differences:
         return ""
-    told = f"Local training ends {_span(differences, _signed)} in loss from {base.title} at equal tokens"
+    told = f"At equal tokens, local training ends {_apart(differences)} {base.title} in loss"
     need = median(map(data.tokens_to_target, base.runs))
     found = [median(map(data.tokens_to_target, row.runs)) for row in local]
     ratios = [value / need for value in found if known(value)] if known(need) and need else []
     if ratios:
-        told += f", and needs {_span(ratios, '{:.2g}'.format)} times its tokens to the target"
+        told += f", and needs {_span(ratios, ratio_text)} times its tokens to the target"
     misses = sum(value == math.inf for value in found)
     if misses:
         told += f"; {misses} of {len(local)} never {'reaches' if misses == 1 else 'reach'} the target"
@@ -97,7 +105,7 @@ def _fastest(data: Comparison, link: str) -> str:
     if base != best:
         late = medians[base]
         told += f"; {rows[base].title} never does" if math.isinf(late) else \
-            f"; {rows[base].title} needs {time_text(late)}, {late / medians[best]:.2g} times as long" \
+            f"; {rows[base].title} needs {time_text(late)}, {ratio_text(late / medians[best])} times as long" \
             if rows[base].title not in equal else ""
     return told + "."
 

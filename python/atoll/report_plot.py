@@ -69,6 +69,10 @@ def _scaled(value: float, units: Sequence[str]) -> str:
     return f"{_trim(_short(value / 1000**n))} {units[n]}".strip()
 
 
+def ratio_text(value: float) -> str:
+    return _trim(_short(value))
+
+
 def bytes_text(value: float) -> str:
     return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
 
@@ -228,7 +232,9 @@ def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | No
           "bytes": "bytes sent by all workers and the coordinator"}
 
     def paint(figure: Any, theme: Theme) -> None:
-        axes = figure.add_axes((0.065, 0.11, 0.775, 0.83))
+        longest = max((len(curve.row.title) for curve in curves), default=0)
+        margin = min(0.3, 0.0066 * longest + 0.05)  # of the figure's width: the names and the marks before them
+        axes = figure.add_axes((0.065, 0.11, 0.935 - margin, 0.83))
         quiet(axes, theme)
         low, high = loss_limits(curves, target)
         axes.set_ylim(low, high)

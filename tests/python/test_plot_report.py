@@ -93,7 +93,7 @@ class NumbersTest(unittest.TestCase):
         losses = {"base": [2.0, 2.1, 2.2], "a": [2.01, 2.08, 2.21], "b": [3.0, 3.1, 3.2]}
         told = " ".join(report_answer.answer(tiny(losses)))
         self.assertIn("A tie with base: a. Higher than base: b.", told)
-        self.assertIn("Local training ends +0.000 to +1.000 in loss from base", told)
+        self.assertIn("At equal tokens, local training ends 0.000 to 1.000 above base in loss", told)
         told = " ".join(report_answer.answer(tiny({"base": [3.0, 3.1], "a": [2.0, 2.0]})))
         self.assertIn("Without a link, a reaches the target first, in 30 s; base never does.", told)
         self.assertIn("no arm reaches the target", " ".join(report_answer.answer(tiny({"base": [3.0]}))))
