@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -17,7 +16,6 @@ import atoll
 from atoll import compare, compare_grid, compare_result, compare_run, compare_store, compare_time
 from atoll.command import Problem
 
-HAS_YAML = importlib.util.find_spec("yaml") is not None
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}"
 GRID = f"""
@@ -48,7 +46,6 @@ else:
 """
 
 
-@unittest.skipUnless(HAS_YAML, "there is no yaml")
 class GridTest(unittest.TestCase):
     def setUp(self) -> None:
         temporary = tempfile.TemporaryDirectory()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import os
 import shlex
@@ -37,7 +36,6 @@ arms:
 """
 
 
-@unittest.skipUnless(importlib.util.find_spec("yaml"), "there is no yaml")
 class CompareTest(rig.RunTest):
     def setUp(self) -> None:
         super().setUp()
