@@ -1,7 +1,7 @@
 """atoll-report: a page about a comparison or a run that opens without a network.
 
 PATH is the folder of an `atoll compare`, or that of a run. The page is report.html. Beside it are results.csv and the
-charts for papers, report-NAME.png. Each file is written as a whole.
+charts for papers, report-NAME.svg and report-NAME.png. Each file is written as a whole.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def write(folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
         raise wrong(f"{folder} has no comparison.json and no metrics.jsonl: give a folder of atoll compare or of a run")
     with hold_signals():
         for chart in charts:
-            _replace(page.with_name(f"{page.stem}-{chart.name}.png"), chart.png)
+            for ending, content in chart.files.items():
+                _replace(page.with_name(f"{page.stem}-{chart.name}.{ending}"), content)
         _replace(page.with_name("results.csv"), _csv(rows))
         _replace(page, text.encode())
     return page

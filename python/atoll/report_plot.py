@@ -108,24 +108,28 @@ _SCREEN = Theme(*(lambda marks: (tuple(marks[: len(LIGHT)]), *marks[len(LIGHT) :
 
 @dataclass(frozen=True)
 class Chart:
-    """A finished chart: `svg` for the page, `png` for papers."""
+    """A finished chart: `svg` for the page, and the files for papers, by their endings."""
 
     name: str
     svg: str
-    png: bytes
+    files: dict[str, bytes]
 
 
 def draw(name: str, size: tuple[float, float], paint: Callable[[Any, Theme], None], layout: str | None) -> Chart:
-    """Draws a chart twice. `paint` fills a figure; `size` is in inches, of 72 pixels on the page."""
+    """Draws a chart for the page and for papers. `paint` fills a figure; `size` is in inches, of 72 pixels."""
     from matplotlib.figure import Figure
 
-    text, image = io.StringIO(), io.BytesIO()
-    for theme, file, form in ((_SCREEN, text, "svg"), (_PAPER, image, "png")):
+    drawn = []
+    for theme in (_SCREEN, _PAPER):
         figure = Figure(figsize=size, layout=layout)
         paint(figure, theme)
-        figure.savefig(file, format=form, transparent=form == "svg", dpi=72 if form == "svg" else _PNG_DPI,
-                       metadata={"Date": None} if form == "svg" else None)
-    return Chart(name, _page_svg(name, text.getvalue()), image.getvalue())
+        for form in ("svg",) if theme is _SCREEN else ("svg", "png"):
+            file = io.BytesIO()
+            figure.savefig(file, format=form, transparent=theme is _SCREEN, dpi=_PNG_DPI if form == "png" else 72,
+                           metadata={"Date": None} if form == "svg" else None)
+            drawn.append(file.getvalue())
+    page, paper, image = drawn
+    return Chart(name, _page_svg(name, page.decode()), {"svg": paper, "png": image})
 
 
 def _page_svg(name: str, svg: str) -> str:
@@ -250,7 +254,9 @@ def loss_chart(name: str, curves: Sequence[Curve], axis: str, target: float | No
             axes.annotate("target", (0, target), xycoords=("axes fraction", "data"), xytext=(3, 3),
                           textcoords="offset points", color=theme.ink, fontsize=9)
         _mark_never(axes, theme, [curve for curve in curves if curve.row.index in never], high)
-        _label_ends(figure, axes, theme, curves)
+        named = _label_ends(figure, axes, theme, curves)
+        if theme is _PAPER:  # the page has a legend of its own
+            _legend(figure, theme, [curve for curve in curves if curve.row.index not in named])
 
     return draw(name, (11, 5.2), paint, None)  # the right margin holds names
 
@@ -276,10 +282,20 @@ def _mark_never(axes: Any, theme: Theme, curves: Sequence[Curve], top: float) ->
                       textcoords="offset points", color=theme.soft, fontsize=9)
 
 
-def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -> None:
+def _legend(figure: Any, theme: Theme, curves: Sequence[Curve]) -> None:
+    """The lines without a name, in the right margin."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], linewidth=1.8, marker=_MARKERS[curve.row.index % len(_MARKERS)], markersize=5,
+                    label=curve.row.title, **theme.arm(curve.row.index)) for curve in curves]
+    if lines:
+        figure.legend(handles=lines, loc="center right", fontsize=9, frameon=False, labelcolor=theme.ink)
+
+
+def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -> set[int]:
     """Names the lines: in the right margin if they end there, else beside the end if the name fits there.
 
-    A name beside an end overlaps no other name and no other end; the legend has the others.
+    A name beside an end overlaps no other name and no other end; a legend has the others. Returns the named arms.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -298,6 +314,7 @@ def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -
         axes.plot([max(x, 1.0) + 0.02, 1.04], [y, height], transform=axes.transAxes, clip_on=False, linewidth=0.7,
                   **look)
         axes.annotate(curve.row.title, (1.045, height), xycoords="axes fraction", va="center", fontsize=9, **look)
+    named = {curve.row.index for curve in late}
     taken: list[Any] = []
     for curve in seen:
         if curve in late:
@@ -311,6 +328,8 @@ def _label_ends(figure: Any, axes: Any, theme: Theme, curves: Sequence[Curve]) -
             text.remove()
         else:
             taken.append(box)
+            named.add(curve.row.index)
+    return named
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:

@@ -134,7 +134,8 @@ class FilesTest(unittest.TestCase):
         path = report.write(self.dir)
         page = path.read_text(encoding="utf-8")
         self.assertEqual(path, self.dir / "report.html")
-        self.assertEqual(len(list(self.dir.glob("report-*.png"))), 4 + len(LINKS))
+        for ending in ("svg", "png"):
+            self.assertEqual(len(list(self.dir.glob(f"report-*.{ending}"))), 4 + len(LINKS))
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.endswith(".tmp")], [])
         self.assertIn("evict worker-2 silent for 30 s", page)
         self.assertIn("untrained model", page)
