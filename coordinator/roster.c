@@ -130,7 +130,9 @@ bool roster_poll(struct roster *r)
     struct stat now = stat_of(r->run_dir);
     struct worker_list list;
     struct err err = {0};
-    if (same_file(&now, &r->seen)) return false;
+    static const struct stat missing;
+    /* A missing list revokes nobody: the run folder is being removed. */
+    if (same_file(&now, &r->seen) || same_file(&now, &missing)) return false;
     r->seen = now;
     if (worker_list_load(&list, r->run_dir, &err) != STATUS_OK) {
         log_error("keeping the previous list of workers: %s", err.msg);

@@ -27,7 +27,7 @@ enum engine_right roster_right(struct roster *r, const uint8_t key[WIRE_KEY], ch
 /* Adds a worker, durably. Errors as worker_list_add, and of the file. */
 enum status roster_enrol(struct roster *r, const uint8_t key[WIRE_KEY], const char *name, struct err *err) MUST_CHECK;
 /* Reads both files again if the list of workers has changed since the last call: `atoll revoke` changes the enrolment
- * key first. True: it has. A damaged list is logged, and the last good one stays. */
+ * key first. True: it has. A damaged list is logged, and the last good one stays; so it does if the file is missing. */
 bool roster_poll(struct roster *r);
 typedef enum status roster_each_fn(void *ctx, const struct listed_worker *w, struct err *err);
 /* Calls `each` for every worker in the list, until it fails. */

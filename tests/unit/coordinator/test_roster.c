@@ -100,6 +100,13 @@ static void test_changes_are_followed(void **state)
     assert_int_equal(roster_enrol(r, key_b, "b", &err), STATUS_OK);
     (void)roster_poll(r);
     assert_false(roster_poll(r));
+    char path[1024], away[1024];
+    snprintf(path, sizeof path, "%s/worker-keys", tmpdir);
+    snprintf(away, sizeof away, "%s/away", tmpdir);
+    assert_int_equal(rename(path, away), 0); /* the run folder is being removed: that revokes nobody */
+    assert_false(roster_poll(r));
+    assert_int_equal(right_of(r, key_a, "a"), ENGINE_RIGHT_WORKER);
+    assert_int_equal(rename(away, path), 0);
     assert_int_equal(revoke_word("nobody"), 0);
     assert_int_equal(run_dir_renew_enrolment(tmpdir, &err), STATUS_OK);
     assert_int_equal(revoke_word("a"), 1);
