@@ -36,16 +36,13 @@ static void look_at(struct virtual_coordinator *c, uint64_t at_us)
     event_queue_at(c->clock, at_us, coordinator_look, c, at_us);
 }
 
-/* Fsyncs the journal, if journal.sync says so (coordinator/engine/engine_effects.c). Returns the seconds. */
+/* Fsyncs the journal, if journal.sync says so. Returns the seconds. */
 static double sync_journal(struct virtual_coordinator *c)
 {
-    const struct config *config = c->setup->config;
-    bool each = config->journal.sync == JOURNAL_SYNC_UPDATE ||
-                (config->journal.sync == JOURNAL_SYNC_AUTO && config->train.method != METHOD_DDP &&
-                 config->train.sync_every > 1);
+    const struct plan_costs *costs = c->setup->costs;
     double bytes = (double)c->unsynced;
     c->unsynced = 0;
-    return each ? c->setup->costs->sync_s + bytes * c->setup->costs->sync_byte_s : 0;
+    return config_syncs_updates(c->setup->config) ? costs->sync_s + bytes * costs->sync_byte_s : 0;
 }
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */

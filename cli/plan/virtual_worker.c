@@ -4,8 +4,6 @@
 
 #include "common/base/mem.h"
 
-enum { DDP_SAVE_ROUNDS = 50 }; /* as in worker/outer/outer_save.c */
-
 static uint64_t us(double seconds)
 {
     return (uint64_t)(seconds * 1e6 + 0.5);
@@ -133,14 +131,6 @@ static void send_due(struct virtual_worker *w, uint64_t t)
 
 /* --- work --------------------------------------------------------------------------------------------------------- */
 
-static bool save_due(const struct virtual_worker *w)
-{
-    const struct config *c = w->setup->config;
-    uint64_t every = c->checkpoint.worker_every;
-    if (c->train.method == METHOD_DDP) every *= DDP_SAVE_ROUNDS;
-    return every && (w->sync.round + 1) % every == 0;
-}
-
 /* Makes and offers the deltas of the fragments whose sync point the round has reached. */
 static void make_deltas(struct virtual_worker *w, uint64_t *t)
 {
@@ -152,7 +142,8 @@ static void make_deltas(struct virtual_worker *w, uint64_t *t)
         bytes[f] = cost_of(w, f)->up_bytes;
         any = true;
     }
-    if (any && sync_is_last_sent(&w->sync) && !w->saved_us && save_due(w)) {
+    uint64_t every = config_save_every(w->setup->config);
+    if (any && sync_is_last_sent(&w->sync) && !w->saved_us && every && round % every == 0) {
         sync_unsaved(&w->sync, *t);
         w->saved_us = *t + us(w->setup->costs->save_s) + 1;
     }

@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/config/codec_choice.h"
 #include "common/config/config_keys.h"
 
 void config_defaults(struct config *config, struct config_sources *sources)
@@ -247,6 +248,22 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
 bool config_is_external(const struct config *config)
 {
     return !strcmp(config->model.family, "external");
+}
+
+bool config_syncs_updates(const struct config *config)
+{
+    if (config->journal.sync == JOURNAL_SYNC_AUTO)
+        return config->train.method != METHOD_DDP && config->train.sync_every > 1;
+    return config->journal.sync == JOURNAL_SYNC_UPDATE;
+}
+
+uint64_t config_save_every(const struct config *config)
+{
+    enum { DDP_SAVE_ROUNDS = 50 }; /* a round of ddp is one step */
+    uint64_t every = config->checkpoint.worker_every;
+    if (config->train.method != METHOD_DDP) return every;
+    /* Without a residual a step of ddp depends on the parameters only, which the log restores. */
+    return config_error_feedback(config, config->codec.up) ? every * DDP_SAVE_ROUNDS : 0;
 }
 
 const char *config_method_name(enum train_method method)

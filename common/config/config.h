@@ -184,6 +184,10 @@ int config_shared_diff(const struct config *here, const struct config *there, ch
 /* model.family external: the first worker's program defines the tensors, and each worker's program owns model, data and
  * inner optimizer. Of the section model only family and init_from have an effect; inner.* has none. */
 bool config_is_external(const struct config *config);
+/* journal.sync: the journal is fsynced before a worker sees an assignment or an update. */
+bool config_syncs_updates(const struct config *config);
+/* Rounds between saves of a worker's state; 0: it is never saved. */
+uint64_t config_save_every(const struct config *config);
 /* "ddp", "local-sgd", "diloco" or "async". */
 const char *config_method_name(enum train_method method);
 /* Advice when training diverges: "lower inner.learning_rate" and the other keys of this run that affect it. */

@@ -100,10 +100,3 @@ void engine_progress(struct engine *e)
     e->notice_us = e->now_us + notice_after(e);
     assert(e->notice_us > e->progress_us);
 }
-
-bool engine_syncs_updates(const struct engine *e)
-{
-    if (e->config.journal.sync == JOURNAL_SYNC_AUTO)
-        return e->config.train.method != METHOD_DDP && e->config.train.sync_every > 1;
-    return e->config.journal.sync == JOURNAL_SYNC_UPDATE;
-}

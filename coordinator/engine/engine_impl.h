@@ -220,8 +220,6 @@ void engine_emit(struct engine *e, const struct engine_event *event);
 void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text);
 /* Notes progress of the run: restarts the wait before the next "waiting for" line. */
 void engine_progress(struct engine *e);
-/* Updates are synced to the journal before workers see them (journal.sync). */
-bool engine_syncs_updates(const struct engine *e);
 
 /* --- engine_session.c --- */
 /* Notes that a message of the session's worker arrived, on any lane. */

@@ -70,7 +70,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     TRY(ledger_close(l, close, &clock, err));
     assert(l->round.versions[close->fragment] == version + 1);
     e->rate.updates++;
-    if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));
+    if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, NULL, 0);
     engine_wake_gets(e, close);
@@ -133,7 +133,7 @@ static enum status write_open(struct engine *e, const struct round_open *open, s
     enum status status = engine_write(e, RECORD_OPEN, body, size, NULL, err);
     mem_free(body);
     /* Sync before the worker sees its assignment: after a power cut the same ranges must not be handed out again. */
-    return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;
+    return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;
 }
 
 /* Gives places to all sessions when min_workers are ready for the first round. */

@@ -50,10 +50,10 @@ atoll_planted(fsync_skipped coordinator/ledger/journal.c
     "TRY(journal->store->ops->sync(journal->store, err));"
     "(void)err;")
 atoll_planted(update_visible_before_fsync coordinator/engine/engine_work.c
-    "if (engine_syncs_updates(e)) TRY(journal_sync(&l->journal, err));"
+    "if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));"
     "")
 atoll_planted(assignment_visible_before_fsync coordinator/engine/engine_work.c
-    "return status == STATUS_OK && engine_syncs_updates(e) ? journal_sync(&e->ledger.journal, err) : status;"
+    "return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;"
     "return status;")
 atoll_planted(refusal_visible_before_fsync coordinator/engine/engine_data.c
     "TRY(journal_sync(&e->ledger.journal, err));"

@@ -10,8 +10,7 @@
 #include "worker/outer/outer_loop_impl.h"
 
 enum {
-    DDP_SAVE_ROUNDS = 50, /* a round of ddp is one step: save every 50 worker_every */
-    SAVE_POLL_US = 2000,  /* interval of polls for the end of a save */
+    SAVE_POLL_US = 2000, /* interval of polls for the end of a save */
 };
 #define SAVE_SHARE 0.005 /* share of the time that the outer path may take */
 #define SAVE_SLOW_S 1.0  /* shorter delays are not logged */
@@ -20,13 +19,8 @@ enum {
 
 bool outer_save_due(const struct outer_loop *loop, uint64_t round)
 {
-    uint64_t every = loop->model.config->checkpoint.worker_every;
-    if (!every || !loop->setup.save_begin) return false;
-    if (loop->model.config->train.method == METHOD_DDP) {
-        if (!loop->feedback) return false; /* a step depends on the parameters only, which the log restores */
-        every *= DDP_SAVE_ROUNDS;
-    }
-    return round % every == 0;
+    uint64_t every = config_save_every(loop->model.config);
+    return every && loop->setup.save_begin && round % every == 0;
 }
 
 static void fill_state(struct outer_loop *loop, uint64_t round)
