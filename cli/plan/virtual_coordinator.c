@@ -10,20 +10,6 @@
 #include "wire/object.h"
 #include "worker/sync/sync.h"
 
-static uint64_t us(double seconds)
-{
-    return (uint64_t)(seconds * 1e6 + 0.5);
-}
-
-static void send_message(struct virtual_peer *p, struct msg *m, uint64_t t)
-{
-    struct virtual_message *v = virtual_message(m);
-    if (v)
-        virtual_line_send(p->down, v, t);
-    else
-        p->coordinator->failed = true;
-}
-
 static void coordinator_look(void *ctx, uint64_t at_us);
 
 static void look_at(struct virtual_coordinator *c, uint64_t at_us)
@@ -53,7 +39,7 @@ static void send_credit(struct virtual_peer *p, uint64_t round, uint32_t fragmen
     static struct msg m;
     m.type = MSG_CREDIT;
     m.credit = (struct msg_credit){.round = round, .fragment = fragment, .have = have, .upto = upto};
-    send_message(p, &m, t);
+    virtual_line_send(p->down, &m, t);
 }
 
 static void reject(struct virtual_peer *p, const struct msg_offer *o, uint16_t code, uint64_t t)
@@ -61,7 +47,7 @@ static void reject(struct virtual_peer *p, const struct msg_offer *o, uint16_t c
     static struct msg m;
     m.type = MSG_REJECT;
     m.reject = (struct msg_reject){.round = o->round, .fragment = o->fragment, .code = code};
-    send_message(p, &m, t);
+    virtual_line_send(p->down, &m, t);
 }
 
 /* Judges an offer; true: its payload is wanted. */
@@ -82,7 +68,7 @@ static bool judge(struct virtual_peer *p, const struct msg_offer *o, uint64_t t)
     case ROUND_ACCEPT: return true;
     case ROUND_HAVE: send_credit(p, o->round, o->fragment, o->bytes, o->bytes, t); return false;
     case ROUND_DROP:
-        if (round_fold_drop(&c->round, p->id, o->round, o->fragment, code) != STATUS_OK) c->failed = true;
+        if (round_fold_drop(&c->round, p->id, o->round, o->fragment, code) != STATUS_OK) *c->failed = true;
         break;
     case ROUND_REJECT: break;
     }
@@ -106,7 +92,7 @@ static void deliver(struct virtual_peer *p, struct upload *u, uint64_t *t)
     const struct msg_offer o = u->offer;
     upload_drop(u);
     /* The payload was written to the spool; it is read, and written to the journal. */
-    *t += us(c->setup->costs->fragments[o.fragment].deliver_s + 3 * (double)o.bytes * c->setup->costs->byte_s);
+    *t += virtual_us(c->setup->costs->fragments[o.fragment].deliver_s + 3 * (double)o.bytes * c->setup->costs->byte_s);
     c->unsynced += o.bytes;
     if (!judge(p, &o, *t)) return;
     struct part part = {.base_version = o.base_version,
@@ -115,7 +101,7 @@ static void deliver(struct virtual_peer *p, struct upload *u, uint64_t *t)
                         .steps = o.steps,
                         .compute_us = o.compute_us,
                         .norm = o.norm};
-    if (round_fold_delta(&c->round, p->id, o.round, o.fragment, &part) != STATUS_OK) c->failed = true;
+    if (round_fold_delta(&c->round, p->id, o.round, o.fragment, &part) != STATUS_OK) *c->failed = true;
     round_note_delivery(&c->round, member_by_id(&c->round.members, p->id), o.fragment, *t);
     send_credit(p, o.round, o.fragment, o.bytes, o.bytes, *t);
 }
@@ -164,7 +150,7 @@ static void append_object(struct virtual_coordinator *c, const struct round_clos
         struct virtual_object *grown =
             mem_resize(log->objects, log->cap * sizeof *log->objects, cap * sizeof *log->objects);
         if (!grown) {
-            c->failed = true;
+            *c->failed = true;
             return;
         }
         log->objects = grown;
@@ -174,7 +160,7 @@ static void append_object(struct virtual_coordinator *c, const struct round_clos
     *o = (struct virtual_object){.round = first->work.round};
     o->named = mem_alloc(c->setup->workers, sizeof *o->named);
     if (!o->named) {
-        c->failed = true;
+        *c->failed = true;
         return;
     }
     log->n++;
@@ -198,7 +184,7 @@ static void note_end(struct virtual_coordinator *c, uint64_t t)
         size_t cap = c->cap_ends ? 2 * c->cap_ends : 64;
         uint64_t *grown = mem_resize(c->ends_us, c->cap_ends * sizeof *grown, cap * sizeof *grown);
         if (!grown) {
-            c->failed = true;
+            *c->failed = true;
             return;
         }
         c->ends_us = grown;
@@ -214,15 +200,15 @@ static void close_one(struct virtual_coordinator *c, const struct round_close *c
     struct round_named named[VIRTUAL_WORKERS_MAX];
     uint64_t done = round_done(r), version = r->versions[close->fragment] + 1;
     append_object(c, close);
-    if (c->failed) return;
+    if (*c->failed) return;
     uint64_t bytes = object_of(c, close->fragment, version)->bytes;
     for (uint32_t i = 0; i < close->n; i++)
-        *t += us(cost->merge_s + (double)round_close_part(r, close, i)->bytes * c->setup->costs->byte_s);
+        *t += virtual_us(cost->merge_s + (double)round_close_part(r, close, i)->bytes * c->setup->costs->byte_s);
     c->unsynced += bytes;
-    *t += us(cost->outer_s + (double)bytes * c->setup->costs->byte_s + sync_journal(c));
+    *t += virtual_us(cost->outer_s + (double)bytes * c->setup->costs->byte_s + sync_journal(c));
     for (uint32_t i = 0; i < close->n; i++)
         named[i] = (struct round_named){close->ids[i], member_by_id(&r->members, close->ids[i])->work.round};
-    if (round_fold_update(r, close->fragment, version, named, close->n) != STATUS_OK) c->failed = true;
+    if (round_fold_update(r, close->fragment, version, named, close->n) != STATUS_OK) *c->failed = true;
     for (uint32_t i = 0; i < c->setup->workers; i++) {
         download_wake(&c->peers[i].download, close->fragment, version, object_of(c, close->fragment, version)->bytes);
         leave_out_own(&c->peers[i], close->fragment, version);
@@ -256,7 +242,7 @@ static void send_assign(struct virtual_peer *p, uint64_t t)
                                    .n_fragments = r->p.n_fragments};
     memcpy(m.assign.ranges, work->ranges, sizeof m.assign.ranges);
     memcpy(m.assign.versions, work->versions, r->p.n_fragments * sizeof *work->versions);
-    send_message(p, &m, t);
+    virtual_line_send(p->down, &m, t);
 }
 
 static bool open_work(struct virtual_coordinator *c, uint64_t *t)
@@ -264,8 +250,8 @@ static bool open_work(struct virtual_coordinator *c, uint64_t *t)
     struct round *r = &c->round;
     struct round_open open = {.grants = c->grants};
     if (round_over(r) || round_plan(r, *t, &open) != STATUS_OK || !open.n) return false;
-    *t += us(sync_journal(c));
-    if (round_fold_open(r, &open) != STATUS_OK) c->failed = true;
+    *t += virtual_us(sync_journal(c));
+    if (round_fold_open(r, &open) != STATUS_OK) *c->failed = true;
     round_note_open(r, *t);
     for (uint32_t i = 0; i < open.n; i++) {
         struct virtual_peer *p = &c->peers[open.grants[i].id];
@@ -289,16 +275,12 @@ static void serve(struct virtual_peer *p, uint64_t t)
                                      .offset = item.at,
                                      .total = item.total,
                                      .size = size};
-        struct virtual_message *v = virtual_message(&m);
-        if (!v) {
-            p->coordinator->failed = true;
-            return;
-        }
+        struct virtual_message *v = virtual_line_send(p->down, &m, t);
+        if (!v) return;
         v->round = object->round;
         v->named_round = object->named[p->id].round;
         v->own_from = object->named[p->id].from;
         v->own_to = object->named[p->id].to;
-        virtual_line_send(p->down, v, t);
         download_sent(&p->download, &item, size);
     }
 }
@@ -308,17 +290,17 @@ static void go_on(struct virtual_coordinator *c, uint64_t t)
 {
     struct round_close close;
     bool any = true;
-    while (any && !c->failed) {
+    while (any && !*c->failed) {
         any = false;
-        while (!c->failed && round_next_close(&c->round, t, &close)) {
+        while (!*c->failed && round_next_close(&c->round, t, &close)) {
             close_one(c, &close, &t);
             any = true;
         }
         refresh_ready(c);
         round_note_idle(&c->round, t);
-        any = (!c->failed && open_work(c, &t)) || any;
+        any = (!*c->failed && open_work(c, &t)) || any;
         refresh_ready(c);
-        for (uint32_t i = 0; i < c->setup->workers && !c->failed; i++) serve(&c->peers[i], t);
+        for (uint32_t i = 0; i < c->setup->workers && !*c->failed; i++) serve(&c->peers[i], t);
     }
     c->busy_us = t;
     look_at(c, round_deadline_us(&c->round));

@@ -39,6 +39,7 @@ struct virtual_coordinator {
     const struct virtual_setup *setup; /* set by the owner */
     struct event_queue *clock;
     struct virtual_peer *peers; /* [workers] */
+    bool *failed;               /* of the run */
 
     struct round round;
     struct round_grant *grants;
@@ -47,10 +48,9 @@ struct virtual_coordinator {
     uint64_t unsynced; /* bytes of the journal that are not fsynced */
     uint64_t *ends_us; /* [n_ends] ends of rounds */
     size_t n_ends, cap_ends;
-    bool failed;
 };
 
-/* Set setup, clock and peers[].down first. All workers have joined and are ready. */
+/* Set setup, clock, failed and peers[].down first. All workers have joined and are ready. */
 enum status virtual_coordinator_start(struct virtual_coordinator *c) MUST_CHECK;
 void virtual_coordinator_finish(struct virtual_coordinator *c);
 /* A message of the peer `ctx` arrived; takes it. */

@@ -26,7 +26,7 @@ void virtual_queue_clear(struct virtual_queue *q)
     for (struct virtual_message *m; (m = virtual_queue_take(q));) mem_free(m);
 }
 
-struct virtual_message *virtual_message(struct msg *m)
+static struct virtual_message *message_of(struct msg *m)
 {
     static const uint8_t none;
     if (m->type == MSG_CHUNK) m->chunk.data = &none; /* msg_encoded_size does not read it */
@@ -142,10 +142,16 @@ static void line_enter(void *ctx, uint64_t arg)
     line_run(line, line->wake_us);
 }
 
-void virtual_line_send(struct virtual_line *line, struct virtual_message *m, uint64_t at_us)
+struct virtual_message *virtual_line_send(struct virtual_line *line, struct msg *m, uint64_t at_us)
 {
+    struct virtual_message *v = message_of(m);
     assert(at_us >= line->clock->now_us && (!line->later.last || line->later.last->at_us <= at_us));
-    m->at_us = at_us;
-    virtual_queue_put(&line->later, m);
+    if (!v) {
+        *line->failed = true;
+        return NULL;
+    }
+    v->at_us = at_us;
+    virtual_queue_put(&line->later, v);
     event_queue_at(line->clock, at_us, line_enter, line, 0);
+    return v;
 }

@@ -43,8 +43,11 @@ void virtual_queue_put(struct virtual_queue *q, struct virtual_message *m);
 struct virtual_message *virtual_queue_take(struct virtual_queue *q);
 void virtual_queue_clear(struct virtual_queue *q);
 
-/* Makes a message of this content; its size is that of the encoded message. NULL: no memory. */
-struct virtual_message *virtual_message(struct msg *m);
+/* Seconds in microseconds of the virtual clock. */
+static inline uint64_t virtual_us(double seconds)
+{
+    return (uint64_t)(seconds * 1e6 + 0.5);
+}
 
 /* One direction. */
 struct virtual_line {
@@ -53,6 +56,7 @@ struct virtual_line {
     struct line line;
     void (*arrive)(void *ctx, struct virtual_message *m); /* takes the message */
     void *ctx;
+    bool *failed; /* of the run: set when memory runs out */
 
     struct virtual_queue later;    /* to be sent, in order of time */
     struct virtual_queue lanes[2]; /* in front of the line, by enum wire_lane */
@@ -64,7 +68,8 @@ struct virtual_line {
 
 void virtual_line_init(struct virtual_line *line, struct event_queue *clock, const struct link_spec *spec, bool down);
 void virtual_line_finish(struct virtual_line *line);
-/* Sends the message at `at_us`, not before the one sent last; takes it. */
-void virtual_line_send(struct virtual_line *line, struct virtual_message *m, uint64_t at_us);
+/* Sends a message of this content at `at_us`, not before the one sent last. Its size is that of the encoded message.
+ * The caller may add to what it returns. NULL, and *line->failed is set: no memory. */
+struct virtual_message *virtual_line_send(struct virtual_line *line, struct msg *m, uint64_t at_us);
 
 #endif

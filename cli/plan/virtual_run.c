@@ -9,7 +9,6 @@
 #include "common/base/median.h"
 #include "common/base/mem.h"
 #include "common/config/sync_points.h"
-#include "coordinator/round/round_form.h"
 
 /* Virtual time in which a round must end. */
 #define ROUND_MAX_US ((uint64_t)400 * 86400 * 1000000)
@@ -28,6 +27,7 @@ struct cluster {
     struct virtual_line *up, *down;
     struct virtual_peer *peers;
     struct virtual_coordinator coordinator;
+    bool failed;
     struct mark *marks; /* [rounds simulated + 1]; the first is the start */
 };
 
@@ -65,18 +65,19 @@ static enum status cluster_init(struct cluster *c, const struct virtual_setup *s
     c->config.coordinator.min_workers = n;
     c->setup = *setup;
     c->setup.config = &c->config;
-    c->setup.form = round_delta_form(&c->config);
     struct sync_rounds rounds = sync_rounds_of(&c->config);
     c->workers = mem_alloc(n, sizeof *c->workers);
     c->up = mem_alloc(n, sizeof *c->up);
     c->down = mem_alloc(n, sizeof *c->down);
     c->peers = mem_alloc(n, sizeof *c->peers);
     c->marks = mem_alloc(sync_rounds_count(&rounds) + 1, sizeof *c->marks);
-    c->coordinator = (struct virtual_coordinator){.setup = &c->setup, .clock = &c->clock, .peers = c->peers};
+    c->coordinator =
+        (struct virtual_coordinator){.setup = &c->setup, .clock = &c->clock, .peers = c->peers, .failed = &c->failed};
     if (!c->workers || !c->up || !c->down || !c->peers || !c->marks) return STATUS_NOMEM;
     for (uint32_t i = 0; i < n; i++) {
         virtual_line_init(&c->up[i], &c->clock, &setup->links[i], false);
         virtual_line_init(&c->down[i], &c->clock, &setup->links[i], true);
+        c->up[i].failed = c->down[i].failed = &c->failed;
         c->up[i].arrive = virtual_coordinator_receive;
         c->up[i].ctx = &c->peers[i];
         c->down[i].arrive = virtual_worker_receive;
@@ -85,7 +86,6 @@ static enum status cluster_init(struct cluster *c, const struct virtual_setup *s
         c->workers[i] = (struct virtual_worker){.setup = &c->setup, .clock = &c->clock, .up = &c->up[i], .id = i};
     }
     TRY(virtual_coordinator_start(&c->coordinator));
-    c->setup.sample_tokens = c->coordinator.round.p.sample_tokens;
     for (uint32_t i = 0; i < n; i++) virtual_worker_start(&c->workers[i]);
     return STATUS_OK;
 }
@@ -113,12 +113,10 @@ static enum status simulate(struct cluster *c, struct err *err)
     size_t seen = 0;
     c->marks[0] = mark_of(c, 0);
     while (!virtual_coordinator_done(coordinator)) {
-        bool failed = coordinator->failed;
         if (!event_queue_step(&c->clock, c->marks[seen].at_us + ROUND_MAX_US))
             return err_set(err, STATUS_STATE,
                            "round %zu does not end within 400 days: give a faster link or fewer bytes", seen + 1);
-        for (uint32_t i = 0; i < c->setup.workers; i++) failed = failed || c->workers[i].failed;
-        if (failed) return err_set(err, STATUS_NOMEM, "the virtual run failed: no memory");
+        if (c->failed) return STATUS_NOMEM;
         for (; seen < coordinator->n_ends; seen++) c->marks[seen + 1] = mark_of(c, coordinator->ends_us[seen]);
     }
     return STATUS_OK;

@@ -17,9 +17,7 @@ struct virtual_setup {
     const struct plan_costs *costs;
     const struct link_spec *links; /* [workers] */
     uint32_t workers;
-    uint8_t form;           /* enum delta_form; virtual_run sets it */
-    uint64_t sample_tokens; /* of the round machine; virtual_run sets it */
-    uint64_t rounds_max;    /* rounds that are simulated; later ones take as long as the median one */
+    uint64_t rounds_max; /* rounds that are simulated; later ones take as long as the median one */
 };
 
 /* Seconds of a worker in a round. */

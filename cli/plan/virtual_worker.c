@@ -3,11 +3,7 @@
 #include <assert.h>
 
 #include "common/base/mem.h"
-
-static uint64_t us(double seconds)
-{
-    return (uint64_t)(seconds * 1e6 + 0.5);
-}
+#include "coordinator/round/round_form.h"
 
 static const struct plan_fragment *cost_of(const struct virtual_worker *w, uint32_t fragment)
 {
@@ -18,16 +14,7 @@ static const struct plan_fragment *cost_of(const struct virtual_worker *w, uint3
 static void spend(double *part, double seconds, uint64_t *t)
 {
     *part += seconds;
-    *t += us(seconds);
-}
-
-static void send_message(struct virtual_worker *w, struct msg *m, uint64_t t)
-{
-    struct virtual_message *v = virtual_message(m);
-    if (v)
-        virtual_line_send(w->up, v, t);
-    else
-        w->failed = true;
+    *t += virtual_us(seconds);
 }
 
 static void worker_look(void *ctx, uint64_t at_us);
@@ -84,13 +71,13 @@ static void fill_offer(const struct virtual_worker *w, uint32_t fragment, struct
     uint64_t samples = (uint64_t)task->steps * c->train.batch_size * c->train.grad_accum;
     *offer = (struct msg_offer){.round = w->sync.round,
                                 .fragment = fragment,
-                                .form = w->setup->form,
+                                .form = round_delta_form(c),
                                 .base_version = w->base[fragment],
                                 .bytes = w->sync.f[fragment].bytes,
-                                .tokens = samples * w->setup->sample_tokens,
+                                .tokens = samples * c->model.block_size,
                                 .steps = task->steps,
                                 .norm = 1,
-                                .compute_us = us(task->steps * w->setup->costs->step_s)};
+                                .compute_us = virtual_us(task->steps * w->setup->costs->step_s)};
 }
 
 static void send_due(struct virtual_worker *w, uint64_t t)
@@ -118,15 +105,15 @@ static void send_due(struct virtual_worker *w, uint64_t t)
             m.get = (struct msg_get){
                 .kind = a.kind, .fragment = a.fragment, .version = a.version, .offset = a.offset, .length = a.length};
             break;
-        default: w->failed = true; return; /* it never joins again, evaluates or leaves */
+        default: assert(!"it never joins again, evaluates or leaves");
         }
-        send_message(w, &m, t);
+        virtual_line_send(w->up, &m, t);
     }
     if (w->told == w->sync.state) return;
     w->told = w->sync.state;
     m.type = MSG_HEARTBEAT;
     m.heartbeat = (struct msg_heartbeat){.state = w->sync.state, .n_fragments = w->sync.n_fragments};
-    send_message(w, &m, t);
+    virtual_line_send(w->up, &m, t);
 }
 
 /* --- work --------------------------------------------------------------------------------------------------------- */
@@ -145,7 +132,7 @@ static void make_deltas(struct virtual_worker *w, uint64_t *t)
     uint64_t every = config_save_every(w->setup->config);
     if (any && sync_is_last_sent(&w->sync) && !w->saved_us && every && round % every == 0) {
         sync_unsaved(&w->sync, *t);
-        w->saved_us = *t + us(w->setup->costs->save_s) + 1;
+        w->saved_us = *t + virtual_us(w->setup->costs->save_s) + 1;
     }
     sync_work_ready(&w->sync, round, bytes, *t);
 }
@@ -160,9 +147,9 @@ static void begin_segment(struct virtual_worker *w, uint64_t *t)
     for (uint32_t f = 0; f < s->n_fragments; f++)
         if (new_round || sync_is_applied(s, f)) w->base[f] = s->f[f].version;
     if (new_round && sync_is_sent(s, 0)) make_deltas(w, t); /* train.overlap is H: they are those of the last round */
-    *t += us(w->setup->costs->place_s);
+    *t += virtual_us(w->setup->costs->place_s);
     w->step = 0;
-    event_queue_at(w->clock, *t + us(w->setup->costs->step_s), worker_stepped, w, 0);
+    event_queue_at(w->clock, *t + virtual_us(w->setup->costs->step_s), worker_stepped, w, 0);
 }
 
 static void send_metrics(struct virtual_worker *w, uint64_t t)
@@ -171,7 +158,7 @@ static void send_metrics(struct virtual_worker *w, uint64_t t)
     uint32_t n = w->step < WIRE_METRICS_MAX ? w->step : WIRE_METRICS_MAX;
     m.type = MSG_METRICS;
     m.metrics.n_steps = n;
-    send_message(w, &m, t);
+    virtual_line_send(w->up, &m, t);
 }
 
 /* Applies what is complete, sends what is due, and begins the next segment. */
@@ -219,7 +206,7 @@ static void worker_stepped(void *ctx, uint64_t arg)
     }
     go_on(w, now);
     if (s->computing && w->step)
-        event_queue_at(w->clock, w->busy_us + us(w->setup->costs->step_s), worker_stepped, w, 0);
+        event_queue_at(w->clock, w->busy_us + virtual_us(w->setup->costs->step_s), worker_stepped, w, 0);
 }
 
 /* The worker computes nothing: the time since it was last busy was spent on sending or waiting. */
@@ -259,7 +246,7 @@ void virtual_worker_start(struct virtual_worker *w)
     sync_set_schedule(s, w->setup->config);
     (void)sync_on_welcome(s, &welcome, 0);
     s->bind_due = false;
-    s->rtt_us = us((double)2e-3 * w->up->spec->delay_ms);
+    s->rtt_us = virtual_us((double)2e-3 * w->up->spec->delay_ms);
     w->told = WORKER_READY;
     assert(s->state == WORKER_READY);
     look_at(w, 1);

@@ -30,7 +30,6 @@ struct virtual_worker {
     uint32_t step;                                       /* of the running segment: steps that are done */
     enum worker_state told;                              /* in its last heartbeat */
     struct virtual_parts parts;
-    bool failed;
 };
 
 /* The worker has joined a run at version 0. */
