@@ -150,7 +150,7 @@ static void print_plan(const struct verb *v)
            strchr(v->link, ';') ? " (of the first worker)" : "");
     print_memory(&p->memory);
     printf("step         %.4g s%s\n\n", p->costs.step_s,
-           p->step_measured ? ", measured on this machine (--step-seconds S sets it)" : "");
+           v->step_s > 0 ? "" : ", measured on this machine (--step-seconds S sets it)");
     printf("a round      %.4g s: compute %.4g, compress %.3g, send %.3g, wait %.3g, apply %.3g\n", r->round_s,
            t->compute_s, t->compress_s, t->send_s, t->wait_s, t->apply_s);
     printf("             each worker sends %.3g MB and receives %.3g MB; its GPU or CPU works %.0f %% of the time\n",
@@ -211,8 +211,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
                                    .links = v->links,
                                    .params = v->params,
                                    .step_s = v->step_s};
-    bool measured = !(v->step_s > 0);
-    if (measured) TRY(plan_step(&request.step_s, &request, err));
+    if (!(v->step_s > 0)) TRY(plan_step(&request.step_s, &request, err));
     if (v->measure) {
         if (v->json)
             print_json(json_pack("{s:f}", "step_seconds", request.step_s));
@@ -221,7 +220,6 @@ static enum status run(struct options *o, void *ctx, struct err *err)
         return STATUS_OK;
     }
     TRY(plan_make(&v->plan, &request, &none, err));
-    v->plan.step_measured = measured;
     if (!v->json) print_plan(v);
     if (!v->only) TRY(plan_choose(&v->choice, &v->plan, &request, err));
     if (!v->json && !v->only) print_choice(v);

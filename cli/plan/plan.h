@@ -34,7 +34,6 @@ struct plan {
     struct plan_costs costs;
     struct plan_memory memory;
     struct virtual_result run; /* ends_s is owned by the plan */
-    bool step_measured;
 };
 
 /* Adds a setting; an empty value adds nothing. */

@@ -101,7 +101,7 @@ static enum status plan_all(struct plan_choice *choice, const struct config *of,
     return STATUS_OK;
 }
 
-/* The value that a neighbour increases: a run with fewer bits or rounds, never with more. */
+/* The neighbour is faster because it sends less, or because workers train during transfers. */
 static bool saves(const struct plan_neighbour *n, const struct plan *than)
 {
     uint64_t bytes = n->plan.run.bytes_up + n->plan.run.bytes_down, before = than->run.bytes_up + than->run.bytes_down;
@@ -156,22 +156,21 @@ static void explain(struct plan_choice *choice, const struct plan *base)
 static enum status recommend(struct plan_choice *choice, const struct plan *base, const struct plan_request *request,
                              struct err *err)
 {
-    const struct plan_neighbour *next = base->run.utilization >= busy_enough ? NULL : pick(choice, base);
     struct plan_choice more = {0};
     enum status status = STATUS_OK;
-    for (int step = 1; next && status == STATUS_OK; step++) {
+    const struct plan_neighbour *next = base->run.utilization >= busy_enough ? NULL : pick(choice, base);
+    for (int step = 1; next; step++) {
         choice->changes = next->changes;
-        if (next->plan.run.utilization >= busy_enough || step == STEPS_OF_CHANGES) break;
-        struct plan_choice round = {.neighbours = mem_alloc(PLAN_NEIGHBOURS_MAX, sizeof *round.neighbours)};
-        status = round.neighbours ? plan_all(&round, &next->plan.config, &next->changes, request, err)
-                                  : err_set(err, STATUS_NOMEM, "out of memory");
-        const struct plan_neighbour *then = status == STATUS_OK ? pick(&round, &next->plan) : NULL;
+        choice->recommended = next->plan;
+        choice->recommended.run.ends_s = NULL; /* of the neighbour */
+        next = NULL;
         free_neighbours(&more);
-        more = round;
-        next = then;
+        if (choice->recommended.run.utilization >= busy_enough || step == STEPS_OF_CHANGES) break;
+        more.neighbours = mem_alloc(PLAN_NEIGHBOURS_MAX, sizeof *more.neighbours);
+        if (!more.neighbours) return err_set(err, STATUS_NOMEM, "out of memory");
+        status = plan_all(&more, &choice->recommended.config, &choice->changes, request, err);
+        if (status == STATUS_OK) next = pick(&more, &choice->recommended);
     }
-    if (status == STATUS_OK && choice->changes.n)
-        status = plan_make(&choice->recommended, request, &choice->changes, err);
     free_neighbours(&more);
     explain(choice, base);
     return status;
@@ -190,5 +189,4 @@ enum status plan_choose(struct plan_choice *choice, const struct plan *base, con
 void plan_choice_finish(struct plan_choice *choice)
 {
     free_neighbours(choice);
-    plan_finish(&choice->recommended);
 }

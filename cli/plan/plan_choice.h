@@ -16,7 +16,7 @@ struct plan_choice {
     struct plan_neighbour *neighbours; /* [n] */
     uint32_t n;
     struct plan_changes changes; /* the recommended settings; n 0: keep the configuration */
-    struct plan recommended;     /* their plan, if changes.n */
+    struct plan recommended;     /* their plan without the ends of rounds, if changes.n */
     char reason[PLAN_REASON_MAX];
 };
 
