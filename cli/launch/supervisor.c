@@ -217,7 +217,7 @@ static void on_end(struct supervisor *s, struct child *child, uint64_t now_us)
     /* SIGTERM before the child installed its handler loses nothing and counts as stopped. */
     bool stopped = child->code == EXIT_RESUMABLE || (s->stopping && child_killed_by(child, SIGTERM));
     if (child->code == EXIT_DONE && is_relay(s, child) && !s->stopping && !s->finished) {
-        on_failure(s, child, now_us); /* somebody stopped it */
+        on_failure(s, child, now_us); /* a relay serves until the other children have ended */
     } else if (child->code == EXIT_DONE || stopped) {
         if (stopped && !s->finished) exit_code_max(s, EXIT_RESUMABLE);
         if (coordinator && child->code == EXIT_DONE) s->finished = true;

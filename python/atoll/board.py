@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
-from .command import DONE, Options, Problem, catch_signals, need, run, warn
+from .command import DONE, Options, Problem, catch_signals, need, replace_file, run, warn
 
 POLL_S = 1.0
 # Tags of an event's fields.
@@ -230,9 +230,7 @@ class Logged:
         self.module.log({**{prefix + tag: value for tag, value in point.values.items()}, prefix + name: point.x})
 
     def flush(self) -> None:
-        with open(self.path + ".tmp", "w", encoding="utf-8") as file:
-            json.dump(self.done, file)
-        os.replace(self.path + ".tmp", self.path)
+        replace_file(self.path, json.dumps(self.done).encode())
 
     def close(self) -> None:
         self.module.finish()

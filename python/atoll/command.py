@@ -1,4 +1,4 @@
-"""What the command-line programs of the package share: one-line errors, exit codes, help, signals.
+"""What the command-line programs of the package share: one-line errors, exit codes, help, signals, whole files.
 
 Exit codes are those of the C programs: 0 done, 1 failed, 2 wrong arguments, 75 stopped and resumable.
 """
@@ -52,6 +52,16 @@ def warn(text: str) -> None:
 def clean(text: str) -> str:
     """Replaces control characters, which a terminal obeys, in a name from a file or the command line."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file as a whole, also if the machine stops meanwhile: then the old file stays."""
+    temporary = f"{os.fspath(path)}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
 
 
 def version() -> str:

@@ -107,7 +107,7 @@ def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, An
                 [run_cell(final, seed)]
             for cell in cells:
                 runs += _run_entries(grid, store, clock, final, cell, start)
-        valid = [run for run in filter(None, (store.valid(run_cell(final, seed)) for seed in grid.seeds))]
+        valid = list(filter(None, (store.valid(run_cell(final, seed)) for seed in grid.seeds)))
         if grid.step_seconds is None:
             clock.compare_steps(final, [run["step_seconds"] for run in valid if run["step_seconds"]])
     return {"version": 1, "title": grid.title, "grid": grid.text, **made_by(program), "created": now(),

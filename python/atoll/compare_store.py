@@ -8,7 +8,7 @@ import os
 import statistics
 from typing import Any
 
-from .command import Problem
+from .command import Problem, replace_file
 from .compare_grid import Arm
 from .compare_run import Cell, trial_cell
 
@@ -50,12 +50,7 @@ class Store:
 
 def write_json(path: str, value: object) -> None:
     """Replaces a file, or leaves it as it is."""
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".part", path)
+    replace_file(path, f"{json.dumps(value, indent=1, allow_nan=False)}\n".encode())
 
 
 def _trial_loss(record: dict[str, Any] | None) -> float | None:

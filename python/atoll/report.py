@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import report_compare, report_data, report_plot, report_run
-from .command import DONE, Options, catch_signals, hold_signals, run, wrong
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+from .command import DONE, Options, catch_signals, hold_signals, replace_file, run, wrong
 
 
 def _csv(rows: list[list[Any]]) -> bytes:
@@ -46,9 +40,9 @@ def write(folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     with hold_signals():
         for chart in charts:
             for ending, content in chart.files.items():
-                _replace(page.with_name(f"{page.stem}-{chart.name}.{ending}"), content)
-        _replace(page.with_name("results.csv"), _csv(rows))
-        _replace(page, text.encode())
+                replace_file(page.with_name(f"{page.stem}-{chart.name}.{ending}"), content)
+        replace_file(page.with_name("results.csv"), _csv(rows))
+        replace_file(page, text.encode())
     return page
 
 
@@ -56,7 +50,7 @@ def body(words: Sequence[str]) -> int:
     o = Options(
         "atoll report",
         "PATH [options]",
-        "Write a page about a comparison or a run: report.html, results.csv and PNGs.\n"
+        "Write a page about a comparison or a run: report.html, results.csv and the charts.\n"
         "The page is one file and needs no network.",
     )
     o.add_argument("path", metavar="PATH", help="folder of atoll compare, or of a run")

@@ -164,7 +164,7 @@ class FilesTest(unittest.TestCase):
         (self.dir / "comparison.json").write_text(json.dumps(comparison()))
         data = report_data.read(self.dir / "comparison.json")
         rows = report_compare.csv_rows(data)
-        report._replace(self.dir / "results.csv", report._csv(rows))
+        (self.dir / "results.csv").write_bytes(report._csv(rows))
         with open(self.dir / "results.csv", encoding="utf-8", newline="") as file:
             found = list(csv.DictReader(file))
         # 11 arms of 3 seeds on 4 links, async with a run for each link, an invalid run
