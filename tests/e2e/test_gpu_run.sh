@@ -27,7 +27,7 @@ sed 's/^/    /' "$WORK/run.log"
 python3 - "$WORK/results.json" <<'PY'
 import json, sys
 sections = json.load(open(sys.argv[1]))["sections"]
-assert list(sections) == ["info", "parity", "codecs", "runs", "launch", "ranks", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
+assert list(sections) == ["info", "parity", "codecs", "runs", "launch", "scripts", "ranks", "ceilings", "memory", "train", "outer", "precision", "peers"], list(sections)
 assert all(s["ok"] for s in sections.values())
 rows = {(r["what"], r["allowed"]) for r in sections["parity"]["table"]}
 assert len(rows) > 25, len(rows)
@@ -61,7 +61,7 @@ again() {
     python3 -c 'import json, sys; print(*json.load(open(sys.argv[1]))["sections"])' "$WORK/results.json"
 }
 sed -i 's/"planned_mb"/"first_call"/' "$WORK/results.json"
-[[ $(again) == "info parity codecs runs launch ranks ceilings memory train outer precision peers" ]] ||
+[[ $(again) == "info parity codecs runs launch scripts ranks ceilings memory train outer precision peers" ]] ||
     fail "the second call lost sections"
 grep -q '"planned_mb"' "$WORK/results.json" || fail "the second call did not repeat the section"
 grep -q '"first_call"' "$WORK/results.json" || fail "the second call changed another section"

@@ -15,6 +15,7 @@ BUILD = os.environ.get("ATOLL_BUILD", os.path.join(ROOT, "build"))
 PARITY = ("kernels_vectors", "kernels_rows", "kernels_layers", "muon", "recompute")
 CODECS = ("delta", "outer", "stage", "theta")
 PROGRAMS = ["atoll", "atoll-coordinator", "atoll-worker"]
+LIBRARY = "libatoll.so"
 GOLDEN = os.path.join("tests", "golden") # files that the programs read from their working directory
 GOLDEN_FILES = ("muon_steps.bin",)
 
@@ -22,6 +23,11 @@ GOLDEN_FILES = ("muon_steps.bin",)
 def targets(emulated):
     names = ["bench_gpu"] + [f"gpu_{name}" for name in PARITY + CODECS]
     return names + PROGRAMS + ["atoll_cuda_emulated" if emulated else "atoll_cuda"]
+
+
+def libatoll(folder):
+    """libatoll.so beside the folder of the programs, in a build and in a pack."""
+    return os.path.join(os.path.dirname(folder), "lib", LIBRARY)
 
 
 def build(args):
@@ -32,7 +38,8 @@ def build(args):
     log = os.path.join(BUILD, "gpu", "build.log")
     generator = "Ninja" if shutil.which("ninja") else "Unix Makefiles"
     steps = [["cmake", "-S", ROOT, "-B", BUILD, "-G", generator, "-DATOLL_CUDA=ON"],
-             ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count() or 1), "--target"] + targets(args.emulated)]
+             ["cmake", "--build", BUILD, "--parallel", str(os.cpu_count() or 1), "--target", "libatoll"]
+             + targets(args.emulated)]
     if glob.glob(os.path.join(BUILD, "build.ninja")) + glob.glob(os.path.join(BUILD, "Makefile")):
         steps[0] = ["cmake", BUILD]
     print(f"tests/gpu/run: building, log in {log}", flush=True)
@@ -58,6 +65,7 @@ def pack(with_cublas):
         os.makedirs(os.path.join(folder, name))
     for name in GOLDEN_FILES:
         shutil.copy2(os.path.join(ROOT, GOLDEN, name), os.path.join(folder, GOLDEN))
+    shutil.copy2(libatoll(os.path.join(BUILD, "bin")), os.path.join(folder, "lib"))
     for name in targets(False):
         path = os.path.join(BUILD, "bin", name + (".so" if name == "atoll_cuda" else ""))
         shutil.copy2(path, os.path.join(folder, "bin"))
@@ -69,4 +77,5 @@ def pack(with_cublas):
     size = sum(os.path.getsize(file) for file in glob.glob(os.path.join(folder, "*", "*"))) / 1e6
     print(f"{folder}: {size:.0f} MB, {'with' if cublas else 'without'} libcublasLt"
           f"{'' if cublas else ' (the other machine needs CUDA or PyTorch; if not: --with-cublas)'}")
-    print(f"copy this folder and tests/gpu to that machine, then: tests/gpu/run --bin {os.path.join(folder, 'bin')}")
+    print(f"copy this folder, python, tests/gpu and tests/python to that machine, then: tests/gpu/run --bin "
+          f"{os.path.join(folder, 'bin')}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from test_torch_run import TorchRun
 
-KILLS = 20  # of each process
+KILLS = int(os.environ.get("ATOLL_TEST_KILLS", "20"))  # of each process
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 

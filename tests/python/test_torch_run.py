@@ -15,7 +15,7 @@ import atoll
 from rig import GPT2 as SIZES
 from rig import RunTest
 from tiny_gpt2 import GPT2, loss_of
-from torch_program import flat
+from torch_program import DEVICE, flat
 
 PROGRAM = str(Path(__file__).with_name("torch_program.py"))
 torch.set_num_threads(1)
@@ -49,7 +49,7 @@ class Replica:
     """One worker of the reference: its own model and AdamW, with the schedule of torch_program.py."""
 
     def __init__(self, data: atoll.Tokens, samples: np.ndarray) -> None:
-        self.model = GPT2(**{k: v for k, v in SIZES.items() if k != "family"})
+        self.model = GPT2(**{k: v for k, v in SIZES.items() if k != "family"}).to(DEVICE)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1, (step + 1) / 10))
         self.data, self.samples = data, [int(i) for i in samples]
@@ -61,12 +61,12 @@ class Replica:
                 p.copy_(value)
         for _ in range(steps):
             batch, self.samples = self.samples[:4], self.samples[4:]
-            x, y = (torch.from_numpy(np.stack(rows)) for rows in zip(*[self.data[i] for i in batch]))
+            x, y = (torch.from_numpy(np.stack(rows)).to(DEVICE) for rows in zip(*[self.data[i] for i in batch]))
             self.optimizer.zero_grad()
             loss_of(self.model, x, y).backward()
             self.optimizer.step()
             self.schedule.step()
-        return [p.detach().clone() for p in self.model.parameters()]
+        return [p.detach().cpu().clone() for p in self.model.parameters()]
 
 
 class Equality(TorchRun):

@@ -32,7 +32,7 @@ class Attention(nn.Module):
         batch, time, width = x.shape
         q, k, v = (t.view(batch, time, self.n_head, -1).transpose(1, 2) for t in self.c_attn(x).split(width, 2))
         scores = q @ k.transpose(2, 3) / math.sqrt(width // self.n_head)
-        future = torch.ones(time, time, dtype=torch.bool).triu(1)
+        future = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
         out = scores.masked_fill(future, -torch.inf).softmax(3) @ v
         return self.c_proj(out.transpose(1, 2).reshape(batch, time, width))
 
@@ -73,7 +73,7 @@ class GPT2(nn.Module):
         self.lm_head.weight = self.wte.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.drop(self.wte(x) + self.wpe(torch.arange(x.shape[1])))
+        out = self.drop(self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device)))
         for block in self.h:
             out = block(out)
         return self.lm_head(self.ln_f(out))

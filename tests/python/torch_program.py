@@ -2,11 +2,13 @@
 
 OPTIONS is JSON, with the defaults below. It trains tiny_gpt2 on token shards. `record`: a folder for NAME.npz with the
 parameters at the start of each round (r0, r1, ... [n_params]), those at the end of the run, and the samples [n].
+ATOLL_TEST_DEVICE=cuda: the model is on the GPU, and equal inputs give equal results (CUBLAS_WORKSPACE_CONFIG=:4096:8).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ import atoll
 from rig import GPT2 as SIZES
 from tiny_gpt2 import GPT2, loss_of
 
+DEVICE = os.environ.get("ATOLL_TEST_DEVICE", "cpu")
 DEFAULTS = {
     "run": "",
     "folder": "",
@@ -38,15 +41,16 @@ DEFAULTS = {
 
 def flat(model: torch.nn.Module) -> np.ndarray:
     """[n_params] all parameters in the order of state_dict."""
-    return torch.cat([p.detach().float().reshape(-1) for p in model.parameters()]).numpy().copy()
+    return torch.cat([p.detach().float().reshape(-1).cpu() for p in model.parameters()]).numpy().copy()
 
 
 def main(name: str, given: dict) -> None:
     o = {**DEFAULTS, **given}
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(DEVICE != "cpu")
     torch.manual_seed(o["seed"])
     model = GPT2(**{k: v for k, v in SIZES.items() if k != "family"}, dropout=o["dropout"])
-    model.to(getattr(torch, o["dtype"]))
+    model.to(DEVICE, getattr(torch, o["dtype"]))
     trained = model
     if o["ddp"]:
         torch.distributed.init_process_group("gloo")
@@ -64,7 +68,7 @@ def main(name: str, given: dict) -> None:
         for x, y, i in atoll.batches(dataset, worker, batch_size=o["batch_size"], num_workers=o["num_workers"]):
             starts.setdefault(f"r{worker.round}", flat(model) if o["record"] else None)
             samples.extend(i.tolist())
-            loss = worker.loss(loss_of(trained, x, y))
+            loss = worker.loss(loss_of(trained, x.to(DEVICE), y.to(DEVICE)))
             (loss / o["accumulation"]).backward()
             n += 1
             if n % o["accumulation"] == 0:
