@@ -42,7 +42,8 @@ Resolve = Callable[["Arm"], dict[str, str]]
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trials of one setting: each value trains once with each seed, and the lowest mean final loss wins."""
+    """The trials of one setting: each value trains once with each seed, and the lowest mean final loss wins
+    (compare_store.settle)."""
 
     key: str
     values: tuple[str, ...]

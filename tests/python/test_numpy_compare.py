@@ -171,6 +171,10 @@ class GridTest(unittest.TestCase):
         store.put(self.record(cells["0.002", 7], 2.0))
         self.assertEqual(compare_store.settle(arm, store)[1]["best"], 0.002)
         self.assertFalse(compare_store.settle(arm, store)[1]["edge"])
+        for loss, best in ((1.52, 0.002), (1.507, 0.001), (1.2, 0.001)):  # 0.002 has 1.5; near ties: the smallest
+            for seed in (7, 8):
+                store.put(self.record(cells["0.001", seed], loss))
+            self.assertEqual(compare_store.settle(arm, store)[1]["best"], best)
         for cell in cells.values():
             store.put(self.record(cell, None, "the final loss is not finite"))
         with self.assertRaisesRegex(Problem, "arm ddp: no value of inner.learning_rate gives a finite loss"):
