@@ -222,7 +222,7 @@ grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.lo
     fail "without cmake: $(<"$WORK/cmake.log")"
 mkdir -p "$WORK/venv/lib/python3.12/site-packages/nvidia/cu13/lib" "$WORK/venv/bin"
 python3 - "$WORK/venv" "$BIN" <<'PY'
-import argparse, os, sys, time
+import argparse, os, signal, subprocess, sys, time
 sys.dont_write_bytecode = True
 sys.path.insert(0, "tests/gpu")
 import libraries, programs, runner
@@ -252,6 +252,7 @@ if os.path.exists(plugin):
     programs.BUILD = folder + "/packed"
     os.makedirs(programs.BUILD)
     os.symlink(built, programs.BUILD + "/bin")
+    os.symlink(os.path.dirname(built) + "/lib", programs.BUILD + "/lib")
     programs.pack(False)
     carried = folder + "/elsewhere"
     os.rename(programs.BUILD + "/gpu/pack", carried)
@@ -259,7 +260,24 @@ if os.path.exists(plugin):
     os.symlink(built + "/atoll_cuda_emulated.so", carried + "/bin/atoll_cuda_emulated.so")
     other = runner.Run(args)
     assert other.cwd == carried, other.cwd
+    assert os.path.isfile(programs.libatoll(other.bin)), os.listdir(carried + "/lib")
     other.call([carried + "/bin/gpu_muon", "test_golden"])
+
+# A signal while a program starts ends that program, too.
+quick = runner.Run(argparse.Namespace(emulated=True, bin=built, out=folder + "/quick.json", minutes=1, only=None))
+real, begun = subprocess.Popen, []
+def start(*args, **more):
+    begun.append(real(*args, **more))
+    os.kill(os.getpid(), signal.SIGTERM)
+    return begun[0]
+subprocess.Popen = start
+signal.signal(signal.SIGTERM, quick.stop)
+try:
+    quick.call(["sleep", "1000"])
+    raise AssertionError("SIGTERM was lost")
+except runner.Stopped:
+    assert begun[0].poll() == -signal.SIGKILL, begun[0].poll()
+subprocess.Popen = real
 
 # A hanging item gets three times its share of the time, not all of it.
 one = runner.Run.__new__(runner.Run)

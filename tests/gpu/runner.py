@@ -1,6 +1,7 @@
 """One call of tests/gpu/run: calls programs with time limits, runs all sections even if some fail, and keeps the file
 of results up to date."""
 
+import contextlib
 import json
 import os
 import signal
@@ -75,7 +76,8 @@ class Run:
         self.seconds = 0.02 if self.emulated else 0.5
         self.deadline = STARTED + args.minutes * 60
         self.item_until = self.deadline
-        self.stopped = False
+        self.stopped = 0 # the number of a signal
+        self.starting = False
         self.until = self.deadline
         self.results = {"emulated": self.emulated, "sections": self.earlier() if args.only else {}}
         self.ran = []
@@ -119,9 +121,26 @@ class Run:
     def stop(self, number, _frame):
         """Handler of signals: ends the run after writing its results. A second signal kills it at once."""
         signal.signal(number, signal.SIG_DFL)
-        self.stopped = True
+        self.stopped = number
         self.deadline = time.monotonic()
-        raise Stopped(f"stopped by signal {number}")
+        if not self.starting: # else child() raises it, when it knows the process that it must end
+            raise Stopped(f"stopped by signal {number}")
+
+    @contextlib.contextmanager
+    def child(self, command, **more):
+        """A program in a process group of its own, which ends with the block; then the GPU is free."""
+        process, self.starting = None, True
+        try:
+            process = subprocess.Popen(command, cwd=self.cwd, stdout=subprocess.PIPE, text=True, errors="replace",
+                                       start_new_session=True, **more)
+            self.starting = False
+            if self.stopped:
+                raise Stopped(f"stopped by signal {self.stopped}")
+            yield process
+        finally:
+            self.starting = False
+            if process:
+                end_group(process)
 
     def over(self):
         """Whether the time of the whole run is over: a timeout is no failure then."""
@@ -139,19 +158,15 @@ class Run:
         """Run a program and return its output. Raises Failed with its error line, OutOfTime, or Stopped."""
         env = {**self.env, **more.pop("env", {})}
         given = more.pop("input", None)
-        try: # a process group: killing it also ends the program's children, so that the GPU is free
-            process = subprocess.Popen(command, env=env, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       stdin=subprocess.PIPE if given is not None else subprocess.DEVNULL, text=True,
-                                       errors="replace", start_new_session=True, **more)
+        stdin = subprocess.PIPE if given is not None else subprocess.DEVNULL
+        try:
+            with self.child(command, env=env, stderr=subprocess.STDOUT, stdin=stdin, **more) as process:
+                output, _ = process.communicate(given, timeout=self.left())
         except OSError as error:
             raise Failed(f"{command[0]}: {error.strerror}") from None
-        try:
-            output, _ = process.communicate(given, timeout=self.left())
         except subprocess.TimeoutExpired as error:
             self.keep(command, "out of time", (error.output or b"").decode(errors="replace"))
             raise OutOfTime(f"{os.path.basename(command[0])}: out of time") from None
-        finally:
-            end_group(process)
         if process.returncode:
             self.keep(command, f"exit {process.returncode}", output)
             lines = [line for line in output.splitlines() if line.strip()]

@@ -9,7 +9,7 @@ import tempfile
 
 import libraries
 import programs
-from runner import Failed, OutOfTime, Stopped, Watchdog, end_group, with_hint
+from runner import Failed, OutOfTime, Stopped, Watchdog, with_hint
 
 STEP_TOKENS = 1 << 19 # llm.c and modded-nanogpt train GPT-2 124M with this batch
 # family, layers, heads, key/value heads, width, ffn, sequence, batch, vocabulary, parts.
@@ -79,31 +79,28 @@ def rate(process, count):
 def drive(run, command, env, tokens, few):
     """Run a trainer through its standard input. Returns its first line with the best of three rates, each over at least
     `few` steps."""
-    complaints = tempfile.TemporaryFile("w+", errors="replace") # a file, because a pipe that is not read could fill
-    process = subprocess.Popen(command, env=env, cwd=run.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=complaints, text=True, errors="replace", start_new_session=True)
-    timer = Watchdog(process, run.left())
-    try:
-        about = json.loads(answer(process))
-        if not run.emulated:
-            rate(process, few) # untimed: compiles, chooses kernels, allocates memory
-        warm = rate(process, few)["tokens_per_s"]
-        count = 2 if run.emulated else max(few, int(2 * warm / tokens))
-        rates = [rate(process, count) for _ in range(1 if run.emulated else 3)]
-        process.stdin.close()
-        process.wait(timeout=20)
-    except (OSError, json.JSONDecodeError, subprocess.TimeoutExpired) as error:
-        end_group(process)
-        complaints.seek(0)
-        output = complaints.read().strip().splitlines()
-        name = os.path.basename(command[0])
-        if timer.fired:
-            raise OutOfTime(f"{name}: out of time") from None
-        raise Failed(f"{name}: {with_hint(output[-1][:300], output[-1], env) if output else error}") from None
-    finally:
-        timer.stop()
-        end_group(process)
-        complaints.close()
+    name, timer = os.path.basename(command[0]), None
+    with tempfile.TemporaryFile("w+", errors="replace") as complaints: # a pipe that is not read could fill
+        try:
+            with run.child(command, env=env, stdin=subprocess.PIPE, stderr=complaints) as process:
+                timer = Watchdog(process, run.left())
+                about = json.loads(answer(process))
+                if not run.emulated:
+                    rate(process, few) # untimed: compiles, chooses kernels, allocates memory
+                warm = rate(process, few)["tokens_per_s"]
+                count = 2 if run.emulated else max(few, int(2 * warm / tokens))
+                rates = [rate(process, count) for _ in range(1 if run.emulated else 3)]
+                process.stdin.close()
+                process.wait(timeout=20)
+        except (OSError, json.JSONDecodeError, subprocess.TimeoutExpired) as error:
+            complaints.seek(0)
+            output = complaints.read().strip().splitlines()
+            if timer and timer.fired:
+                raise OutOfTime(f"{name}: out of time") from None
+            raise Failed(f"{name}: {with_hint(output[-1][:300], output[-1], env) if output else error}") from None
+        finally:
+            if timer:
+                timer.stop()
     best = max(rates, key=lambda r: r["tokens_per_s"])
     return {**about, **best, "loss_first": rates[0]["loss"]}
 
