@@ -150,10 +150,8 @@ SCRIPTS = ("test_torch_run.Equality", "test_torch_run.Programs.test_bf16", "test
 def scripts(run, entry):
     """PyTorch scripts as workers, with their models on the device: the tests of tests/python that compare a run with the
     rules of the papers, mix scripts with native workers, and kill processes."""
-    python = speeds.torch(run)
+    python = speeds.torch(run, entry)
     if not python:
-        entry["skipped"] = "no python has PyTorch with access to the GPU: set ATOLL_TORCH_PYTHON"
-        print(f"    {entry['skipped']}", flush=True)
         return
     sources = [os.path.join(programs.ROOT, name) for name in ("python", os.path.join("tests", "python"))]
     library = programs.libatoll(run.bin)

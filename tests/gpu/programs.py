@@ -15,7 +15,6 @@ BUILD = os.environ.get("ATOLL_BUILD", os.path.join(ROOT, "build"))
 PARITY = ("kernels_vectors", "kernels_rows", "kernels_layers", "muon", "recompute")
 CODECS = ("delta", "outer", "stage", "theta")
 PROGRAMS = ["atoll", "atoll-coordinator", "atoll-worker"]
-LIBRARY = "libatoll.so"
 GOLDEN = os.path.join("tests", "golden") # files that the programs read from their working directory
 GOLDEN_FILES = ("muon_steps.bin",)
 
@@ -27,7 +26,7 @@ def targets(emulated):
 
 def libatoll(folder):
     """libatoll.so beside the folder of the programs, in a build and in a pack."""
-    return os.path.join(os.path.dirname(folder), "lib", LIBRARY)
+    return os.path.join(os.path.dirname(folder), "lib", "libatoll.so")
 
 
 def build(args):

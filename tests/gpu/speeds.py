@@ -1,5 +1,6 @@
 """Measurements of tests/gpu/run: ceilings of the device, training beside PyTorch, wait of a round."""
 
+import functools
 import json
 import os
 import shutil
@@ -153,7 +154,8 @@ def ranks(run, entry, devices):
     run.each(entry, "speed", devices, one)
 
 
-def torch(run):
+@functools.cache # two sections ask
+def find_torch(run):
     named = os.environ.get("ATOLL_TORCH_PYTHON")
     found = [named] if named else [shutil.which("python3"), shutil.which("python"), sys.executable]
     if run.emulated and not named:
@@ -173,14 +175,20 @@ def torch(run):
     return None
 
 
-def peers(run, entry):
-    """PyTorch: first eager for all models, then compiled, which takes one to two minutes per large model."""
-    python = torch(run)
-    entry["torch"] = python
-    entry["models"] = {}
-    if not python:
+def torch(run, entry):
+    """A python with PyTorch for a section; None: there is none, and the section is skipped."""
+    entry["torch"] = find_torch(run)
+    if not entry["torch"]:
         entry["skipped"] = "no python has PyTorch with access to the GPU: set ATOLL_TORCH_PYTHON"
         print(f"    {entry['skipped']}", flush=True)
+    return entry["torch"]
+
+
+def peers(run, entry):
+    """PyTorch: first eager for all models, then compiled, which takes one to two minutes per large model."""
+    entry["models"] = {}
+    python = torch(run, entry)
+    if not python:
         return
     device = "cpu" if run.emulated else "cuda"
 
