@@ -46,7 +46,7 @@ class Kills(TorchRun):
         self.nodes[name] = self.start_coordinator() if name == "coordinator" else self.start_worker(name)
 
     def test_each_process(self) -> None:
-        rounds = 4 * KILLS
+        rounds = 4 * KILLS + 8  # with few kills, chance takes a larger part of the rounds
         self.begin("plain", rounds, ("a", "b"))
         expected = self.end()
         self.begin("killed", rounds, ("a", "b"), pause=0.04)
