@@ -82,7 +82,8 @@ rounds_reach() {
     last=$(grep -c '"event":"round"' "$2/metrics.jsonl" 2>/dev/null) && ((last >= $1))
 }
 begin hit 10
-newest=$(readlink hit/checkpoints/latest)
+whole=(hit/checkpoints/round_*/coordinator_state.bin) # the kill may have come before `latest` was moved to the newest
+newest=$(basename "$(dirname "${whole[-1]}")")
 flip "hit/checkpoints/$newest/model.safetensors" -9
 before=$(grep -c '"event":"round"' hit/metrics.jsonl)
 goes_on hit $((before + 4))
