@@ -225,7 +225,7 @@ python3 - "$WORK/venv" "$BIN" <<'PY'
 import argparse, os, signal, subprocess, sys, time
 sys.dont_write_bytecode = True
 sys.path.insert(0, "tests/gpu")
-import libraries, programs, runner
+import checks, libraries, programs, runner
 
 folder, built = sys.argv[1:]
 os.environ["VIRTUAL_ENV"] = folder
@@ -278,6 +278,26 @@ try:
 except runner.Stopped:
     assert begun[0].poll() == -signal.SIGKILL, begun[0].poll()
 subprocess.Popen = real
+
+# A fault of compute-sanitizer itself is listed apart, a race that it found before its fault is an error.
+class Sanitized:
+    env, bin = {"CUDA_HOME": folder}, built
+    until = deadline = time.monotonic() + 100
+    def call(self, command, env):
+        kind, test = command[2], command[-1]
+        said = "Internal Sanitizer Error" if kind == "racecheck" and test in ("test_head", "test_norm") else ""
+        said = "Error: Race reported between Write and Read\n" + said if test == "test_norm" and said else said
+        if said:
+            error = runner.Failed(said)
+            error.output = said
+            raise error
+tool, os.environ["PATH"] = folder + "/bin/compute-sanitizer", folder + "/bin:" + os.environ["PATH"]
+open(tool, "w").close()
+os.chmod(tool, 0o755)
+entry = {"errors": []}
+checks.sanitizer(Sanitized(), entry)
+assert len(entry["passed"]) == 10 and entry["tool_failed"] == ["racecheck test_head"], entry
+assert len(entry["errors"]) == 1 and entry["errors"][0].startswith("racecheck test_norm: Error: Race"), entry
 
 # A hanging item gets three times its share of the time, not all of it.
 one = runner.Run.__new__(runner.Run)
