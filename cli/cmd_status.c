@@ -166,6 +166,8 @@ static json_t *status_of_files(const struct question *q, const char *state)
     copy(o, "train_loss", round, "loss");
     copy(o, "bytes_up", round, "bytes_up");
     copy(o, "bytes_down", round, "bytes_down");
+    copy(o, "other_bytes_up", round, "other_bytes_up");
+    copy(o, "other_bytes_down", round, "other_bytes_down");
     json_decref(round);
     return o;
 }

@@ -1,5 +1,6 @@
 #include "coordinator/server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/config/config_keys.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/std_streams.h"
@@ -46,6 +48,7 @@ struct server {
     uint64_t drops[DROPS_MAX]; /* [n_drops] peers whose connections end with the next poll */
     size_t n_drops;
     uint64_t polled_us;
+    uint64_t run_up, run_down; /* bytes of the run, of those that the transport has counted */
     struct report report;
     uint8_t *buffer;    /* one encoded message */
     uint64_t logged_us; /* time of the last line about recovery; 0: none */
@@ -81,6 +84,30 @@ static enum status stopped(struct err *err)
 
 /* --- the engine's io ---------------------------------------------------------------------------------------------- */
 
+/* Messages of the training itself: of workers that have joined, and the initial model. Joining, STATUS, PROBE and
+ * refusals are not: anyone with the join line may cause them. */
+static bool is_of_run(uint8_t type)
+{
+    switch (type) {
+    case MSG_BIND:
+    case MSG_HEARTBEAT:
+    case MSG_HEARTBEAT_ACK:
+    case MSG_ASSIGN:
+    case MSG_EVAL:
+    case MSG_EVAL_RESULT:
+    case MSG_OFFER:
+    case MSG_CREDIT:
+    case MSG_REJECT:
+    case MSG_GET:
+    case MSG_CHUNK:
+    case MSG_METRICS:
+    case MSG_LEAVE:
+    case MSG_DONE:
+    case MSG_UPLOAD: return true;
+    default: return false;
+    }
+}
+
 static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const struct msg *m)
 {
     struct server *s = ctx;
@@ -90,13 +117,18 @@ static enum status io_send(void *ctx, uint64_t peer, enum wire_lane lane, const 
         log_error("cannot encode %s: %s", msg_name(m->type), status_text(status));
         return status;
     }
-    return s->transport->ops->send(s->transport, peer, lane, s->buffer, size);
+    TRY(s->transport->ops->send(s->transport, peer, lane, s->buffer, size));
+    if (is_of_run(m->type)) s->run_down += transport_wire_bytes(size);
+    return STATUS_OK;
 }
 
-static void io_bytes(void *ctx, uint64_t *up, uint64_t *down)
+static void io_bytes(void *ctx, struct engine_bytes *out)
 {
     struct server *s = ctx;
-    if (s->transport) s->transport->ops->bytes(s->transport, down, up);
+    uint64_t up = s->run_up, down = s->run_down;
+    if (s->transport) s->transport->ops->bytes(s->transport, &down, &up);
+    assert(up >= s->run_up && down >= s->run_down);
+    *out = (struct engine_bytes){s->run_up, s->run_down, up - s->run_up, down - s->run_down};
 }
 
 static bool io_peer(void *ctx, uint64_t peer, struct engine_peer *out)
@@ -126,9 +158,7 @@ static void io_drop(void *ctx, uint64_t peer)
 static void io_event(void *ctx, const struct engine_event *event)
 {
     struct server *s = ctx;
-    uint64_t up = 0, down = 0;
-    io_bytes(ctx, &up, &down);
-    report_bytes(&s->report, up, down);
+    report_bytes(&s->report, s->run_up, s->run_down);
     report_event(&s->report, event);
 }
 
@@ -160,7 +190,10 @@ static enum status start_engine(struct server *s, struct err *err)
                            .drop = io_drop,
                            .bytes = io_bytes,
                            .recovering = io_recovering};
-    struct engine_options options = {.config = config, .rounds_reported = s->report.metrics.rounds_in_file};
+    struct engine_options options = {.config = config,
+                                     .changes = s->options->changes,
+                                     .n_changes = s->options->n_changes,
+                                     .rounds_reported = s->report.metrics.rounds_in_file};
     if (strcmp(config->model.init_from, "scratch") != 0) options.init_dir = config->model.init_from;
     if (getrandom(&options.entropy, sizeof options.entropy, 0) != sizeof options.entropy)
         return err_set(err, STATUS_IO, "cannot draw random numbers: %s", strerror(errno));
@@ -212,6 +245,21 @@ static enum status tell_engine(void *ctx, const struct listed_worker *w, struct 
     return engine_on_worker_listed(s->engine, &worker, clock_monotonic_us(), err);
 }
 
+/* RUN/config.yaml holds the settings of the run now, of which --change may have changed some. */
+static enum status write_config(struct server *s, struct err *err)
+{
+    const struct server_options *o = s->options;
+    const struct config *now = engine_config(s->engine);
+    struct config_sources sources = *o->sources;
+    for (int i = 0; i < config_keys_count; i++) {
+        char given[CONFIG_VALUE_MAX], value[CONFIG_VALUE_MAX];
+        if (!config_key_of_run(i)) continue;
+        if (strcmp(config_value_text(o->config, i, given), config_value_text(now, i, value)) != 0)
+            sources.of[i] = CONFIG_RUN;
+    }
+    return run_dir_write_config(o->run_dir, now, &sources, err);
+}
+
 static enum status start(struct server *s, struct err *err)
 {
     const struct server_options *o = s->options;
@@ -226,7 +274,7 @@ static enum status start(struct server *s, struct err *err)
     TRY(roster_open(&s->roster, o->run_dir, s->keys.enrol_public, err));
     TRY(start_engine(s, err));
     if (!engine_done(s->engine)) run_dir_forget_summary(o->run_dir);
-    TRY(run_dir_write_config(o->run_dir, o->config, o->sources, err));
+    TRY(write_config(s, err));
     TRY(run_dir_write_id(o->run_dir, engine_run_id(s->engine), err));
     TRY(listen_on(s, err));
     TRY(roster_each(s->roster, tell_engine, s, err));
@@ -255,11 +303,12 @@ static void finish(struct server *s, enum status status)
 /* --- loop --------------------------------------------------------------------------------------------------------- */
 
 /* Whose limits a message counts against: a worker's, also after it has connected again, or those of the connection. */
-static uint64_t sender_of(struct server *s, uint64_t peer)
+static uint64_t sender_of(struct server *s, uint64_t peer, bool *worker_p)
 {
     struct engine_peer p;
     uint64_t who;
-    if (!io_peer(s, peer, &p) || p.right != ENGINE_RIGHT_WORKER) return peer + 1;
+    *worker_p = io_peer(s, peer, &p) && p.right == ENGINE_RIGHT_WORKER;
+    if (!*worker_p) return peer + 1;
     memcpy(&who, p.key, sizeof who);
     return who ? who : 1;
 }
@@ -275,7 +324,9 @@ static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, 
     static struct msg m; /* large; one thread */
     struct err why = {0};
     uint64_t now = clock_monotonic_us();
-    enum engine_verdict verdict = engine_admit(s->engine, sender_of(s, peer), peer, lane, data, size, now);
+    bool worker;
+    uint64_t sender = sender_of(s, peer, &worker);
+    enum engine_verdict verdict = engine_admit(s->engine, sender, peer, lane, data, size, now);
     if (verdict != ENGINE_ADMIT) {
         obey(s, peer, verdict);
         return STATUS_OK;
@@ -284,6 +335,7 @@ static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, 
         obey(s, peer, engine_on_malformed(s->engine, peer, lane, &why, now));
         return STATUS_OK;
     }
+    if (worker && is_of_run(m.type)) s->run_up += transport_wire_bytes(size);
     return engine_on_message(s->engine, peer, lane, &m, now, err);
 }
 

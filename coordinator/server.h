@@ -9,6 +9,8 @@ struct server_options {
     const struct config *config; /* resolved */
     const struct config_sources *sources;
     const char *run_dir;
+    const char *const *changes; /* [n_changes] of --change */
+    size_t n_changes;
 };
 
 /* Serves the run in run_dir. Returns when the run is done, when SIGINT or SIGTERM stops it (EXIT_RESUMABLE), or after a

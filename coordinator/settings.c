@@ -113,6 +113,21 @@ enum status settings_read(struct config *config, struct config_sources *sources,
                                                                                : (err->code = STATUS_INVALID);
 }
 
+enum status settings_find(const struct options *options, const char *run_dir, char *out, size_t cap, struct err *err)
+{
+    char journal[FILEIO_PATH_MAX];
+    if (options->n_args)
+        return (size_t)snprintf(out, cap, "%s", options->args[0]) < cap
+                   ? STATUS_OK
+                   : err_set(err, STATUS_INVALID, "the path %.200s... is too long", options->args[0]);
+    if ((size_t)snprintf(out, cap, "%s/config.yaml", run_dir) >= cap ||
+        (size_t)snprintf(journal, sizeof journal, "%s/journal", run_dir) >= sizeof journal)
+        return err_set(err, STATUS_INVALID, "the path %.200s... is too long", run_dir);
+    if (file_exists(journal) && file_exists(out)) return STATUS_OK;
+    return err_set(err, STATUS_INVALID, "CONFIG is missing, and %.300s holds no run to continue: usage is %s %s",
+                   run_dir, options->program, options->usage);
+}
+
 static bool is_async(const struct config *c)
 {
     return c->train.method == METHOD_ASYNC;

@@ -16,6 +16,11 @@
 enum status settings_read(struct config *config, struct config_sources *sources, const char *path, const char *run_dir,
                           const struct options *options, struct err *err) MUST_CHECK;
 
+/* The configuration file of a program that is called as `PROGRAM [CONFIG] --dir RUN`: CONFIG, or without it
+ * RUN/config.yaml, with which a run continues. Writes it to out[cap]. INVALID: there is neither. */
+enum status settings_find(const struct options *options, const char *run_dir, char *out, size_t cap,
+                          struct err *err) MUST_CHECK;
+
 /* Logs a scaled learning rate, settings that are allowed but probably unintended, and settings without effect. Only one
  * program of a run calls it, because workers get the coordinator's configuration. */
 void settings_warn(const struct config *config, const struct config_sources *sources);

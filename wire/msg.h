@@ -129,7 +129,7 @@ struct msg_hello {
 
 struct msg_config {
     uint8_t run_id[WIRE_UUID];
-    uint64_t config_hash; /* config_shared_hash */
+    uint64_t config_hash; /* config_run_hash */
     const char *text;     /* shared configuration, YAML; borrowed, terminated */
 };
 

@@ -1,6 +1,7 @@
 #include "wire/object.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
@@ -14,7 +15,7 @@
 
 enum {
     OBJECT_FORMAT = 1,
-    UPDATE_FIXED = 8 + 4 + 3 * 8 + 2 + 4 + 8 + 4, /* without codec name, named deltas and payload */
+    UPDATE_FIXED = 8 + 4 + 4 * 8 + 2 + 4 + 8 + 4, /* without codec name, named deltas and payload */
     UPDATE_NAMED = 20,
 };
 
@@ -27,7 +28,8 @@ static bool update_valid(const struct update *u)
 {
     size_t n = codec_length(u);
     return u->fragment < LAYOUT_FRAGMENTS_MAX && u->version && u->form <= UPDATE_PARAMETERS && n &&
-           n < sizeof u->codec && text_is_clean(u->codec, n, false) && u->n_named <= WIRE_NAMED_MAX && u->payload_size;
+           n < sizeof u->codec && isfinite(u->rate) && text_is_clean(u->codec, n, false) &&
+           u->n_named <= WIRE_NAMED_MAX && u->payload_size;
 }
 
 size_t update_encoded_size(const struct update *u)
@@ -49,6 +51,7 @@ enum status update_encode(const struct update *u, uint8_t *dst, size_t cap, size
     put_u64(&w, u->version);
     put_u64(&w, u->round);
     put_u64(&w, u->theta_hash);
+    put_f64(&w, u->rate);
     put_str(&w, u->codec);
     put_u32(&w, u->n_named);
     for (uint32_t i = 0; i < u->n_named; i++) {
@@ -83,6 +86,7 @@ static enum status decode_head(struct update *u, struct update_named *named, siz
     u->version = get_u64(r);
     u->round = get_u64(r);
     u->theta_hash = get_u64(r);
+    u->rate = get_f64(r);
     get_str(r, u->codec, sizeof u->codec);
     u->n_named = get_u32(r);
     if (r->bad) return STATUS_AGAIN;

@@ -23,6 +23,7 @@ struct update {
     uint64_t round;      /* barrier: the round it closes; async: the round of the delta it merges */
     uint8_t form;        /* enum update_form */
     uint64_t theta_hash; /* hash_floats of the fragment after this update */
+    double rate;         /* of the outer step, which workers repeat if the payload is the deltas (relay); finite */
     char codec[64];      /* spec of the payload */
     uint32_t n_named;
     const struct update_named *named; /* encode: borrowed; decode: the `named` buffer of the call */

@@ -54,6 +54,9 @@ struct transport {
     atomic_uint failure;
 };
 
+/* Bytes of an encoded message of `size` bytes on its connection, including ZMTP's framing and CURVE's box. */
+uint64_t transport_wire_bytes(size_t size);
+
 /* Address of the coordinator, parsed from the join line: "tcp://HOST:PORT/SERVERKEY/SECRET", or
  * "tcp://HOST:PORT/SERVERKEY" for a worker whose key is enrolled (hex, 64 digits each). */
 struct transport_address {

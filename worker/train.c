@@ -236,6 +236,7 @@ enum exit_code train_run(struct train_options *options, struct err *err)
     options->session.host_ctx = t;
     options->session.check_stop = train_check_stop;
     options->session.on_config = train_on_config;
+    options->session.on_settings = train_on_settings;
     train_setup_init(t, options);
     enum status status = run(t, err);
     train_setup_finish(t);

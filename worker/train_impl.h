@@ -64,6 +64,9 @@ void train_setup_finish(struct trainer *t);
 /* worker_session_options.on_config; ctx is the trainer. */
 enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
 
+/* worker_session_options.on_settings. */
+enum status train_on_settings(void *ctx, const struct msg_config *config, struct err *err) MUST_CHECK;
+
 /* Fills counters[n] with the sample counters from position `from` of the task's concatenated ranges. False: the ranges
  * are too short. */
 bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t *counters, uint32_t n);

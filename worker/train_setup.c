@@ -116,6 +116,16 @@ static enum status read_config(struct trainer *t, const struct msg_config *m, st
     return config_resolve(&t->config, &t->sources, err);
 }
 
+enum status train_on_settings(void *ctx, const struct msg_config *m, struct err *err)
+{
+    struct trainer *t = ctx;
+    char changed[512];
+    TRY(config_take_changes(&t->config, m->text, changed, sizeof changed, err));
+    t->schedule = lr_inner_schedule(&t->config);
+    if (changed[0]) log_info("the run has new settings: %s", changed);
+    return STATUS_OK;
+}
+
 static enum status open_data(struct trainer *t, struct err *err)
 {
     TRY(train_data_open(&t->train, &t->val, &t->config, err));

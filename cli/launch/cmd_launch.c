@@ -32,7 +32,8 @@
 #include "worker/train_data.h"
 
 struct launch {
-    const char *config_path;
+    char config_path[FILEIO_PATH_MAX];
+    struct option_texts changes;
     struct launch_folder folder;
     uint64_t n_workers, max_restarts;
     double stop_timeout_s;
@@ -88,6 +89,7 @@ static enum status coordinator_build(struct launch *l, const struct options *o)
     TRY(child_arg(child, "%s/atoll-coordinator", l->bin_dir));
     TRY(child_arg(child, "%s", l->config_path));
     TRY(child_arg(child, "--dir=%s", l->folder.dir)); /* `=` because the folder may begin with a dash */
+    for (size_t i = 0; i < l->changes.n; i++) TRY(child_arg(child, "--change=%s", l->changes.texts[i]));
     for (size_t i = 0; i < o->n_settings; i++) TRY(child_arg(child, "%s", o->settings[i]));
     if (source_of(l, offsetof(struct config, coordinator.min_workers)) == CONFIG_DEFAULT)
         TRY(child_arg(child, "--coordinator.min_workers=%" PRIu64, min_workers(l)));
@@ -259,7 +261,7 @@ static enum status link_find(struct launch *l, struct options *o, struct err *er
 
 static enum status folder_prepare(struct launch *l, struct err *err)
 {
-    TRY(launch_folder_take(&l->folder, err));
+    TRY(launch_folder_take(&l->folder, l->n_workers, err));
     TRY(run_folder_path(l->logs, sizeof l->logs, l->folder.dir, "logs", err));
     TRY(run_folder_path(l->lock, sizeof l->lock, l->folder.dir, "launch.lock", err));
     TRY(run_folder_path(l->address, sizeof l->address, l->folder.dir, "address", err));
@@ -346,7 +348,6 @@ static void launch_finish(struct launch *l, int code)
 
 static enum status check(const struct launch *l, struct err *err)
 {
-    if (!l->folder.dir) return err_set(err, STATUS_INVALID, "--dir is missing: give the run folder");
     if (l->n_workers < 1 || l->n_workers > SUPERVISOR_WORKERS_MAX)
         return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d",
                        l->n_workers ? "too large" : "missing or 0", SUPERVISOR_WORKERS_MAX);
@@ -360,7 +361,9 @@ static enum status check(const struct launch *l, struct err *err)
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct launch *l = ctx;
-    l->config_path = o->args[0];
+    if (!l->folder.dir) return err_set(err, STATUS_INVALID, "--dir is missing: give the run folder");
+    TRY(settings_find(o, l->folder.dir, l->config_path, sizeof l->config_path, err));
+    if (!l->n_workers && !o->n_args) l->n_workers = launch_folder_workers(&l->folder);
     TRY(check(l, err));
     TRY(launch(l, o, err));
     o->code = (enum exit_code)l->supervisor.exit_code;
@@ -376,11 +379,13 @@ int cmd_launch(int argc, char **argv)
     l->supervisor.signal_fd = -1;
     child_init(&l->supervisor.coordinator, "coordinator", "", true);
     const struct option_spec specs[] = {
-        {"workers", OPTION_COUNT, &l->n_workers, "N", "number of worker processes"},
+        {"workers", OPTION_COUNT, &l->n_workers, "N", "number of worker processes; without CONFIG as before"},
         {"dir", OPTION_TEXT, &l->folder.dir, "RUN", "run folder; created if missing"},
         {"resume", OPTION_TEXT, &l->folder.resume, "HOW",
          "auto: continue the run in RUN (default); never: RUN must be new;\n"
          "                           a checkpoint or run folder: start a new run from its parameters"},
+        {"change", OPTION_TEXTS, &l->changes, "KEY=VALUE",
+         "give the run another value from here on: see atoll-coordinator --help"},
         {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "restarts in total before launch gives up (default 10)"},
         {"stop-timeout", OPTION_REAL, &l->stop_timeout_s, "S", "seconds from Ctrl-C to SIGKILL (default 60)"},
         {"link", OPTION_TEXT, &l->link, "SPEC",
@@ -391,14 +396,15 @@ int cmd_launch(int argc, char **argv)
     };
     struct options o = {
         .program = "atoll launch",
-        .usage = "CONFIG --workers N --dir RUN [options]",
+        .usage = "[CONFIG --workers N] --dir RUN [options]",
         .about =
             "Start a coordinator and N workers on this machine, restart failed processes, stop all on Ctrl-C.\n"
+            "Without CONFIG continue the run in RUN with its settings and as many workers.\n"
             "Each worker gets its own GPUs if there are enough (train.devices auto, cuda or a list); else they share.\n"
             "Output also goes to RUN/logs/.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
-        .args_min = 1,
+        .args_min = 0,
         .args_max = 1,
         .settings_allowed = true,
         .resumable = true,

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,19 +14,21 @@
 #include "common/tensor/hf_folder.h"
 #include "coordinator/run_dir.h"
 
-/* The kernel releases the lock when this process ends. The process id in the file is only for the error message. */
-static enum status lock(struct launch_folder *l, struct err *err)
+/* The kernel releases the lock when this process ends. The file holds the process id, for the error message, and the
+ * number of workers, for the next launch. */
+static enum status lock(struct launch_folder *l, uint64_t n_workers, struct err *err)
 {
-    char path[FILEIO_PATH_MAX], pid[32] = "?";
+    char path[FILEIO_PATH_MAX], pid[64] = "?";
     TRY(run_folder_path(path, sizeof path, l->dir, "launch.lock", err));
     TRY(file_open_plain(path, O_RDWR | O_CREAT, FILE_PUBLIC, &l->lock_fd, err));
     if (!file_lock(l->lock_fd, false)) {
         ssize_t got = read(l->lock_fd, pid, sizeof pid - 1);
         if (got > 0) pid[got] = '\0'; /* otherwise the holder has not written it yet */
+        pid[strcspn(pid, " ")] = '\0';
         return err_set(err, STATUS_STATE, "the run folder %s is in use by process %s: stop it, or choose another --dir",
                        l->dir, pid);
     }
-    int n = snprintf(pid, sizeof pid, "%ld", (long)getpid());
+    int n = snprintf(pid, sizeof pid, "%ld %" PRIu64, (long)getpid(), n_workers);
     if (ftruncate(l->lock_fd, 0) || write(l->lock_fd, pid, (size_t)n) != n)
         return err_set(err, STATUS_IO, "cannot write %s: %s", path, strerror(errno));
     return STATUS_OK;
@@ -117,7 +121,15 @@ static bool has_file(const struct launch_folder *l, const char *name)
     return run_folder_path(path, sizeof path, l->dir, name, NULL) == STATUS_OK && file_exists(path);
 }
 
-enum status launch_folder_take(struct launch_folder *l, struct err *err)
+uint64_t launch_folder_workers(const struct launch_folder *l)
+{
+    char path[FILEIO_PATH_MAX], line[64], *space;
+    if (run_folder_path(path, sizeof path, l->dir, "launch.lock", NULL) != STATUS_OK) return 0;
+    if (run_folder_read_line(path, line, sizeof line, NULL) != STATUS_OK || !(space = strchr(line, ' '))) return 0;
+    return strtoull(space, NULL, 10);
+}
+
+enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, struct err *err)
 {
     TRY(run_dir_check_free(l->dir, err));
     l->existing = dir_existing_length(l->dir);
@@ -126,7 +138,7 @@ enum status launch_folder_take(struct launch_folder *l, struct err *err)
     l->had_logs = has_file(l, "logs");
     l->had_workers = has_file(l, "workers");
     TRY(dir_make(l->dir, err));
-    TRY(lock(l, err));
+    TRY(lock(l, n_workers, err));
     TRY(check_served(l, err));
     TRY(check_resume(l, err));
     l->taken = true;

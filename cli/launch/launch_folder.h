@@ -4,6 +4,7 @@
 #define CLI_LAUNCH_FOLDER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "common/base/status.h"
 #include "common/config/config.h"
@@ -27,11 +28,13 @@ enum status launch_folder_find_init(struct launch_folder *l, struct err *err) MU
 enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err) MUST_CHECK;
 /* Creates the folder and locks it until `release`. INVALID, STATE or EXISTS if it holds something else, is in use, or
  * holds a run that --resume does not allow. */
-enum status launch_folder_take(struct launch_folder *l, struct err *err) MUST_CHECK;
+enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, struct err *err) MUST_CHECK;
 /* Removes what launch and its n_workers workers made in a folder in which no run began. */
 void launch_folder_undo(const struct launch_folder *l, size_t n_workers);
 void launch_folder_release(struct launch_folder *l);
 
+/* The number of workers that the last launch in the folder had; 0: unknown. Call it before launch_folder_take. */
+uint64_t launch_folder_workers(const struct launch_folder *l);
 /* Reads the configuration of the run in the folder into *begun. Returns false without a run. */
 bool launch_folder_config(const struct launch_folder *l, struct config *begun);
 

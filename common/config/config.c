@@ -7,6 +7,7 @@
 #include "common/base/bytes.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/base/mem.h"
 #include "common/base/text.h"
 #include "common/config/codec_choice.h"
 #include "common/config/config_keys.h"
@@ -74,6 +75,7 @@ static const char *place_of(const struct config_sources *sources, int index, cha
     case CONFIG_COORDINATOR: snprintf(out, 256, "the coordinator's configuration"); break;
     case CONFIG_ENV: snprintf(out, 256, "environment, %s", config_env_name(index, name)); break;
     case CONFIG_FLAG: snprintf(out, 256, "command line"); break;
+    case CONFIG_RUN: snprintf(out, 256, "the run"); break;
     }
     return out;
 }
@@ -155,15 +157,13 @@ static void derived_text(const struct config *config, int index, char out[96])
 
 static void source_text(const struct config *config, int index, uint8_t source, char out[96])
 {
-    static const char *const names[] = {[CONFIG_DEFAULT] = "default",
-                                        [CONFIG_FILE] = "file",
-                                        [CONFIG_COORDINATOR] = "coordinator",
-                                        [CONFIG_ENV] = "environment",
-                                        [CONFIG_FLAG] = "flag"};
+    static const char *const names[] = {
+        [CONFIG_DEFAULT] = "default", [CONFIG_FILE] = "file", [CONFIG_COORDINATOR] = "coordinator",
+        [CONFIG_ENV] = "environment", [CONFIG_FLAG] = "flag", [CONFIG_RUN] = "changed in this run"};
     if (source == CONFIG_PRESET)
         derived_text(config, index, out);
     else
-        snprintf(out, 96, "%s", source <= CONFIG_FLAG ? names[source] : "?");
+        snprintf(out, 96, "%s", source <= CONFIG_RUN ? names[source] : "?");
 }
 
 void config_print(const struct config *config, const struct config_sources *sources, FILE *out)
@@ -216,29 +216,60 @@ size_t config_shared_text(const struct config *config, char *out, size_t cap)
     return w.bad ? 0 : n;
 }
 
-uint64_t config_shared_hash(const struct config *config)
+uint64_t config_run_hash(const struct config *config)
 {
     uint64_t acc = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char line[LINE_MAX_BYTES];
-        if (config_keys[i].local) continue;
+        if (!config_key_of_run(i)) continue;
         acc = hash_mix(acc, hash64(config_keys[i].section, strlen(config_keys[i].section)));
         acc = hash_mix(acc, hash64(line, key_line(config, i, line, sizeof line)));
     }
     return acc;
 }
 
-int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap)
+void config_take_run(struct config *config, const struct config *from)
+{
+    for (int i = 0; i < config_keys_count; i++) {
+        const struct config_key *k = &config_keys[i];
+        if (config_key_of_run(i)) memcpy((char *)config + k->offset, (const char *)from + k->offset, k->size);
+    }
+}
+
+enum status config_take_changes(struct config *config, const char *text, char *changed_p, size_t cap, struct err *err)
+{
+    struct config *now = mem_alloc(1, sizeof *now);
+    struct config_sources sources;
+    size_t n = 0;
+    changed_p[0] = '\0';
+    if (!now) return err_set(err, STATUS_NOMEM, "no memory for the run's settings");
+    config_defaults(now, &sources);
+    enum status status =
+        config_parse(now, &sources, text, strlen(text), "settings of the run", CONFIG_COORDINATOR, err);
+    for (int i = 0; i < config_keys_count && status == STATUS_OK; i++) {
+        const struct config_key *k = &config_keys[i];
+        char before[CONFIG_VALUE_MAX], after[CONFIG_VALUE_MAX];
+        if (k->local || k->change == CONFIG_FIXED) continue;
+        if (!strcmp(config_value_text(config, i, before), config_value_text(now, i, after))) continue;
+        memcpy((char *)config + k->offset, (const char *)now + k->offset, k->size);
+        if (n < cap)
+            n += (size_t)snprintf(changed_p + n, cap - n, "%s%s.%s = %s", n ? ", " : "", k->section, k->key, after);
+    }
+    mem_free(now);
+    return status;
+}
+
+int config_run_diff(const struct config *here, const struct config *run, bool fixed, char *out, size_t cap)
 {
     int differing = 0;
     size_t n = 0;
     if (cap) out[0] = 0;
     for (int i = 0; i < config_keys_count; i++) {
         char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX];
-        if (config_keys[i].local) continue;
-        if (!strcmp(config_value_text(here, i, a), config_value_text(there, i, b))) continue;
+        if (!config_key_of_run(i) || (fixed && config_keys[i].change != CONFIG_FIXED)) continue;
+        if (!strcmp(config_value_text(here, i, a), config_value_text(run, i, b))) continue;
         if (n < cap)
-            n += (size_t)snprintf(out + n, cap - n, "%s%s.%s (%s here, %s there)", differing ? ", " : "",
+            n += (size_t)snprintf(out + n, cap - n, "%s%s.%s (%s here, %s in the run)", differing ? ", " : "",
                                   config_keys[i].section, config_keys[i].key, a[0] ? a : "\"\"", b[0] ? b : "\"\"");
         differing++;
     }

@@ -135,7 +135,16 @@ struct config {
     } launch;
 };
 
-enum config_source { CONFIG_DEFAULT, CONFIG_PRESET, CONFIG_FILE, CONFIG_COORDINATOR, CONFIG_ENV, CONFIG_FLAG };
+/* CONFIG_RUN: a run that continues has another value than CONFIG or the command line gives (--change). */
+enum config_source {
+    CONFIG_DEFAULT,
+    CONFIG_PRESET,
+    CONFIG_FILE,
+    CONFIG_COORDINATOR,
+    CONFIG_ENV,
+    CONFIG_FLAG,
+    CONFIG_RUN
+};
 
 /* Source of each key's value, indexed like the table. */
 struct config_sources {
@@ -176,10 +185,17 @@ void config_help(FILE *out);
 /* Write the YAML text of the shared keys to out[cap]: the text that the coordinator sends to workers, equal bytes for
  * equal values. Returns the length, or 0 when it does not fit. */
 size_t config_shared_text(const struct config *config, char *out, size_t cap);
-/* Hash of the shared keys and their values. */
-uint64_t config_shared_hash(const struct config *config);
-/* Write the shared keys that differ, "train.sync_every (30 here, 20 there), ...", to out[cap]. Returns their number. */
-int config_shared_diff(const struct config *here, const struct config *there, char *out, size_t cap);
+/* Hash of the keys that belong to the run (config_key_of_run) and their values. */
+uint64_t config_run_hash(const struct config *config);
+/* Copy the values of these keys. */
+void config_take_run(struct config *config, const struct config *from);
+/* Take the values of the shared keys that may change in a run from its settings' text. *changed_p: "key = value, ...",
+ * changed_p[cap], of those that did; "": none. INVALID: another release wrote the text. NOMEM. */
+enum status config_take_changes(struct config *config, const char *text, char *changed_p, size_t cap,
+                                struct err *err) MUST_CHECK;
+/* Write the keys of the run that differ, "train.sync_every (30 here, 20 in the run), ...", to out[cap]; with `fixed`
+ * only those that no --change allows. Returns their number. */
+int config_run_diff(const struct config *here, const struct config *run, bool fixed, char *out, size_t cap);
 
 /* model.family external: the first worker's program defines the tensors, and each worker's program owns model, data and
  * inner optimizer. Of the section model only family and init_from have an effect; inner.* has none. */

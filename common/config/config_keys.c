@@ -53,6 +53,15 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 #define U32(s, k, d, from, to, u, h) {KEY(s, k, U32, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define U64(s, k, d, from, to, u, h) {KEY(s, k, U64, d), .lo = (from), .hi = (to), .unit = (u), .help = (h)}
 #define REAL(s, k, d, from, to, u, h) {KEY(s, k, REAL, d), .min = (from), .max = (to), .unit = (u), .help = (h)}
+#define START_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .change = CONFIG_AT_START, .help = (h)}
+#define START_U32(s, k, d, from, to, u, h) \
+    {KEY(s, k, U32, d), .change = CONFIG_AT_START, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define START_U64(s, k, d, from, to, u, h) \
+    {KEY(s, k, U64, d), .change = CONFIG_AT_START, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define RAISE_U32(s, k, d, from, to, u, h) \
+    {KEY(s, k, U32, d), .change = CONFIG_RAISE, .lo = (from), .hi = (to), .unit = (u), .help = (h)}
+#define RATE_REAL(s, k, d, from, to, u, h) \
+    {KEY(s, k, REAL, d), .change = CONFIG_RATE, .min = (from), .max = (to), .unit = (u), .help = (h)}
 #define LOCAL_TEXT(s, k, d, h) {KEY(s, k, TEXT, d), .local = true, .help = (h)}
 #define LOCAL_WORD(s, k, d, c, h) {KEY(s, k, WORD, d), .local = true, .choices = (c), .help = (h)}
 #define LOCAL_CHOICE(s, k, d, c, h) {KEY(s, k, CHOICE, d), .local = true, .choices = (c), .help = (h)}
@@ -63,7 +72,7 @@ static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0}, 
 /* clang-format on */
 
 const struct config_key config_keys[] = {
-    TEXT(run, name, "run", "name of the run: letters, digits, '.', '_' and '-'"),
+    START_TEXT(run, name, "run", "name of the run: letters, digits, '.', '_' and '-'"),
     U64(run, seed, "1", 0, UINT64_MAX, "", "seed of the initial parameters and the sample order"),
 
     LOCAL_TEXT(data, train, "", "training token shards: a path or glob"),
@@ -93,7 +102,7 @@ const struct config_key config_keys[] = {
 
     CHOICE(train, method, "diloco", choices_method,
            "synchronization method; its outer.* and codec.* defaults replace values from weaker sources"),
-    U32(train, max_steps, "720", 1, U32_MAX, "steps", "inner optimizer steps of one worker"),
+    RAISE_U32(train, max_steps, "720", 1, U32_MAX, "steps", "inner optimizer steps of one worker"),
     U32(train, sync_every, "30", 1, 1000000, "steps", "H: inner steps between synchronizations; ddp: always 1"),
     U32(train, batch_size, "16", 1, 1048576, "sequences",
         "sequences per micro-step and worker; a worker may split a step otherwise"),
@@ -109,11 +118,12 @@ const struct config_key config_keys[] = {
     LOCAL_TEXT(
         train, devices, "auto",
         "auto, cpu, cuda (the first train.ranks GPUs), or a list: cuda:0,1; atoll launch assigns them to workers"),
-    U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
-    U32(train, eval_every_steps, "0", 0, U32_MAX, "steps",
+    START_U32(train, eval_every, "5", 0, U32_MAX, "rounds", "rounds between evaluations; 0: only at the end"),
+    START_U32(
+        train, eval_every_steps, "0", 0, U32_MAX, "steps",
         "inner steps of a worker between evaluations, after the round that reaches them; replaces eval_every; 0: off"),
-    U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens",
-        "validation tokens of a periodic evaluation; the final one uses all"),
+    START_U64(train, eval_tokens, "65536", 1, UINT64_MAX, "tokens",
+              "validation tokens of a periodic evaluation; the final one uses all"),
     U32(train, fragments, "0", 0, 256, "fragments", "fragments of theta, each synchronized separately; 0: by size"),
     CHOICE(train, dynamic_steps, "auto", choices_auto,
            "adapt H of each worker to its speed, with a barrier around their mean; auto: on with async"),
@@ -132,7 +142,7 @@ const struct config_key config_keys[] = {
            "optimizer of each worker; muon: Muon for hidden matrices, AdamW for other tensors"),
     CHOICE(inner, moments, "fp32", choices_precision,
            "type of AdamW's and Muon's moments; bf16: half the memory, stochastic rounding"),
-    REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
+    RATE_REAL(inner, learning_rate, "1.5e-3", 0, 1000, "", "peak learning rate"),
     REAL(inner, beta1, "0.9", 0, 0.999999, "", "AdamW: decay of the first moment"),
     REAL(inner, beta2, "0.95", 0, 0.999999, "", "AdamW: decay of the second moment"),
     REAL(inner, eps, "1e-8", 1e-30, 1, "", "AdamW: added to the denominator"),
@@ -150,9 +160,9 @@ const struct config_key config_keys[] = {
         "workers that scaling counts; default with scaling: coordinator.min_workers at the first start of the run"),
 
     CHOICE(outer, optimizer, "nesterov", choices_outer, "outer optimizer; default by train.method; adamw: ddp only"),
-    REAL(outer, learning_rate, "0.7", 0, 1000, "",
-         "default by optimizer: sgd 1, nesterov 0.7; ddp: inner.learning_rate"),
-    REAL(outer, momentum, "0.9", 0, 0.999999, "", "default by optimizer: sgd 0, nesterov 0.9"),
+    RATE_REAL(outer, learning_rate, "0.7", 0, 1000, "",
+              "default by optimizer: sgd 1, nesterov 0.7; ddp: inner.learning_rate"),
+    RATE_REAL(outer, momentum, "0.9", 0, 0.999999, "", "default by optimizer: sgd 0, nesterov 0.9"),
     U32(outer, max_staleness, "4", 0, 1000000, "rounds",
         "async: maximum staleness (versions behind / active workers, rounded down)"),
     REAL(outer, staleness_power, "0.5", 0, 10, "", "async: weight of a delta is (1 + staleness)^-power"),
@@ -193,9 +203,10 @@ const struct config_key config_keys[] = {
     LOCAL_REAL(coordinator, readmit_s, "3600", 0, 1e9, "s",
                "time without work for a worker after three refused deltas in a row; 0: until the operator readmits it"),
 
-    U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
-    U32(checkpoint, keep, "2", 0, U32_MAX, "", "number of kept checkpoints; 0: all"),
-    U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds", "rounds between saves of a worker's state; 0: never"),
+    START_U32(checkpoint, every, "10", 0, U32_MAX, "rounds", "rounds between checkpoints; 0: only at the end"),
+    START_U32(checkpoint, keep, "2", 0, U32_MAX, "", "number of kept checkpoints; 0: all"),
+    START_U32(checkpoint, worker_every, "1", 0, U32_MAX, "rounds",
+              "rounds between saves of a worker's state; 0: never"),
 
     CHOICE(journal, sync, "auto", choices_journal,
            "when the journal is fsynced; auto: at each update if sync_every > 1, else at snapshots"),
@@ -215,6 +226,12 @@ _Static_assert(sizeof config_keys / sizeof *config_keys <= CONFIG_KEYS_MAX, "con
 static bool same(const char *name, const char *text, size_t len)
 {
     return strlen(name) == len && !memcmp(name, text, len);
+}
+
+bool config_key_of_run(int index)
+{
+    assert(index >= 0 && index < config_keys_count);
+    return !config_keys[index].local && config_keys[index].change != CONFIG_AT_START;
 }
 
 bool config_key_of_worker(int index)

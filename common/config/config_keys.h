@@ -20,6 +20,14 @@ enum config_type {
     CONFIG_TYPE_REAL, /* double, finite */
 };
 
+/* When a run takes another value of a shared key. Local keys belong to one machine and may differ at each start. */
+enum config_change {
+    CONFIG_FIXED,    /* never: the key belongs to the run */
+    CONFIG_AT_START, /* at any start of the coordinator; not part of the hash */
+    CONFIG_RATE,     /* at a start with --change: part of the run from then on */
+    CONFIG_RAISE     /* the same, to a larger value */
+};
+
 struct config_choice {
     const char *name; /* NULL ends the list */
     int value;        /* of the enum; unused by CONFIG_TYPE_WORD */
@@ -28,7 +36,8 @@ struct config_choice {
 struct config_key {
     const char *section, *key;
     enum config_type type;
-    bool local; /* belongs to one machine: never sent, not part of the hash */
+    bool local;                /* belongs to one machine: never sent, not part of the hash */
+    enum config_change change; /* of a shared key */
     size_t offset, size;
     const char *preset;                  /* default, as text */
     uint64_t lo, hi;                     /* CONFIG_TYPE_U32 and U64: inclusive range */
@@ -48,6 +57,8 @@ int config_key_find(const char *section, size_t section_len, const char *key, si
 const char *config_env_name(int index, char out[128]);
 /* Index of the key stored at `offset` of struct config (offsetof). The key must exist. */
 int config_key_at(size_t offset);
+/* The key is part of the run: shared, and not one that may change at any start. */
+bool config_key_of_run(int index);
 /* True for a local key that a worker reads: every local key outside the sections coordinator and launch. */
 bool config_key_of_worker(int index);
 /* Index of the key nearest to section.key by edit distance; the section weighs a quarter of the key. section may be "".

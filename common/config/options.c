@@ -86,6 +86,13 @@ static enum status store(struct options *o, const struct option_spec *spec, cons
 {
     uint64_t bit = (uint64_t)1 << (spec - o->specs);
     assert(spec->target && spec->kind != OPTION_FLAG && spec - o->specs < 64);
+    if (spec->kind == OPTION_TEXTS) {
+        struct option_texts *list = spec->target;
+        if (list->n == OPTION_TEXTS_MAX)
+            return err_set(err, STATUS_INVALID, "--%s is given more than %d times", spec->name, OPTION_TEXTS_MAX);
+        list->texts[list->n++] = value;
+        return STATUS_OK;
+    }
     if (o->given & bit)
         return err_set(err, STATUS_INVALID, "--%s is given twice, the second time as '%s': remove one", spec->name,
                        value);

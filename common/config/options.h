@@ -3,7 +3,8 @@
  * - `--name value` and `--name=value` are the same.
  * - `--section.key=value` is a setting of the run's configuration and is passed on unchanged; two words are joined by
  *   '='.
- * - An option with a value may be given once; of a setting that is given twice the last one counts.
+ * - An option with a value may be given once, unless it is a list; of a setting that is given twice the last one
+ * counts.
  * - Everything after `--` is an argument. */
 #ifndef COMMON_OPTIONS_H
 #define COMMON_OPTIONS_H
@@ -14,7 +15,7 @@
 
 #include "common/base/status.h"
 
-enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
+enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192, OPTION_TEXTS_MAX = 16 };
 
 /* Set by launch for its children: they may then exit with EXIT_PERMANENT, and they leave advice to launch. A service
  * manager may set it, too. With the value "container", EXIT_PERMANENT and EXIT_USAGE become 0. */
@@ -23,8 +24,14 @@ enum { OPTIONS_SETTINGS_MAX = 128, OPTIONS_JOINED_MAX = 8192 };
 enum option_kind {
     OPTION_FLAG,  /* target: bool, set to true */
     OPTION_TEXT,  /* target: const char *, borrowed from argv */
+    OPTION_TEXTS, /* target: struct option_texts; may be given several times */
     OPTION_COUNT, /* target: uint64_t */
     OPTION_REAL   /* target: double, finite */
+};
+
+struct option_texts {
+    const char *texts[OPTION_TEXTS_MAX]; /* [n], borrowed from argv */
+    size_t n;
 };
 
 struct option_spec {

@@ -6,7 +6,9 @@
 
 struct sync_rounds sync_rounds_of(const struct config *config)
 {
-    return (struct sync_rounds){config->train.sync_every, config->train.max_steps, config->train.start_step};
+    return (struct sync_rounds){.sync_every = config->train.sync_every,
+                                .max_steps = config->train.max_steps,
+                                .start_step = config->train.start_step};
 }
 
 struct sync_round sync_round_at(const struct sync_rounds *r, uint64_t round)
@@ -15,6 +17,9 @@ struct sync_round sync_round_at(const struct sync_rounds *r, uint64_t round)
     bool is_averaged = round < r->start_step;
     uint32_t usual = is_averaged ? 1 : r->sync_every;
     uint64_t first = is_averaged ? round : r->start_step + (round - r->start_step) * r->sync_every;
+    if (r->again && round + 1 == r->again)
+        return (struct sync_round){r->steps - r->before, r->before, usual, is_averaged};
+    if (r->again && round >= r->again) first = r->steps + (round - r->again) * r->sync_every;
     if (first > r->max_steps) first = r->max_steps;
     uint64_t left = r->max_steps - first;
     return (struct sync_round){first, left < usual ? (uint32_t)left : usual, usual, is_averaged};
@@ -22,7 +27,8 @@ struct sync_round sync_round_at(const struct sync_rounds *r, uint64_t round)
 
 uint64_t sync_rounds_count(const struct sync_rounds *r)
 {
-    assert(r->sync_every > 0);
+    assert(r->sync_every > 0 && r->steps <= r->max_steps);
+    if (r->again) return r->again + ((uint64_t)r->max_steps - r->steps + r->sync_every - 1) / r->sync_every;
     uint32_t start = r->start_step < r->max_steps ? r->start_step : r->max_steps;
     return start + ((uint64_t)r->max_steps - start + r->sync_every - 1) / r->sync_every;
 }

@@ -33,6 +33,10 @@ enum apply_rule {
 
 struct sync_rounds {
     uint32_t sync_every, max_steps, start_step; /* of train; sync_every >= 1 */
+    /* Where train.max_steps was raised: the round `again` begins after `steps` steps, whatever length the last round
+     * before it had. again 0: never. A round that was open then keeps its steps. */
+    uint64_t again;
+    uint32_t steps, before; /* before: steps of the round `again` - 1 */
 };
 
 struct sync_round {

@@ -42,6 +42,12 @@ struct engine_worker {
     uint64_t readmitted_us; /* so long ago the operator readmitted it; UINT64_MAX: never */
 };
 
+/* Bytes on the socket, from the workers and to them. */
+struct engine_bytes {
+    uint64_t up, down;             /* the run's: messages of workers that have joined, and the initial model */
+    uint64_t other_up, other_down; /* everything else: joining, STATUS, PROBE, refused and ignored messages */
+};
+
 struct engine_io {
     void *ctx;
     /* Sends one message to a peer. AGAIN: the lane is full; the engine retries chunks and drops control messages, which
@@ -55,8 +61,8 @@ struct engine_io {
     enum status (*enrol)(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err);
     /* Closes a connection soon, after what was sent to it; may be NULL. */
     void (*drop)(void *ctx, uint64_t peer);
-    /* Bytes on the socket since this process started; may be NULL. */
-    void (*bytes)(void *ctx, uint64_t *up, uint64_t *down);
+    /* Bytes since this process started; may be NULL. */
+    void (*bytes)(void *ctx, struct engine_bytes *out);
     /* Called in recovery before each checkpoint and each journal record, with rounds and records so far. An error ends
      * engine_create. May be NULL. */
     enum status (*recovering)(void *ctx, uint64_t round, uint64_t records, struct err *err);
@@ -66,10 +72,13 @@ struct engine_options {
     const struct config *config; /* resolved; copied */
     uint64_t entropy;            /* seed of run id and session ids: random in production */
     const char *init_dir;        /* Hugging Face folder with theta_0; NULL: layout_fill */
-    uint64_t rounds_reported;    /* rounds already reported by an event; recovery reports the later ones */
+    const char *const *changes; /* [n_changes] "train.max_steps=900": values that the run takes from now on; borrowed */
+    size_t n_changes;
+    uint64_t rounds_reported; /* rounds already reported by an event; recovery reports the later ones */
 };
 
-/* Starts a run, or continues the run in the store. INVALID: the shared configuration differs (the text names the keys).
+/* Starts a run, or continues the run in the store. INVALID: the run has other settings (the text names the keys), or a
+ * change is not possible.
  * CORRUPT: the journal or a snapshot is damaged. The store is borrowed. */
 enum status engine_create(struct engine **engine_p, const struct engine_options *options, struct store *store,
                           const struct engine_io *io, uint64_t now_us, struct err *err) MUST_CHECK;
@@ -120,5 +129,7 @@ const char *engine_waiting(const struct engine *engine, char *out, size_t cap);
 void engine_summary(const struct engine *engine, struct engine_summary *out);
 
 const uint8_t *engine_run_id(const struct engine *engine); /* [WIRE_UUID] */
+/* The settings of the run now. */
+const struct config *engine_config(const struct engine *engine);
 
 #endif

@@ -22,13 +22,15 @@ uint64_t engine_draw(struct engine *e)
 
 struct record_clock engine_clock(const struct engine *e)
 {
-    struct record_clock clock = {e->elapsed_base_us, e->bytes_up_base, e->bytes_down_base};
-    uint64_t up = 0, down = 0;
-    if (e->io.bytes) e->io.bytes(e->io.ctx, &up, &down);
+    struct record_clock clock = e->clock_base;
+    struct engine_bytes bytes = {0};
+    if (e->io.bytes) e->io.bytes(e->io.ctx, &bytes);
     assert(e->now_us >= e->start_us);
     clock.elapsed_us += e->now_us - e->start_us;
-    clock.bytes_up += up;
-    clock.bytes_down += down;
+    clock.bytes_up += bytes.up;
+    clock.bytes_down += bytes.down;
+    clock.other_up += bytes.other_up;
+    clock.other_down += bytes.other_down;
     return clock;
 }
 

@@ -15,6 +15,7 @@ enum engine_event_kind {
     ENGINE_EVENT_LINK,       /* line: transfers take most of a round, or no longer do */
     ENGINE_EVENT_WAITING,    /* line: the run waits longer than usual */
     ENGINE_EVENT_RESTART,    /* restart: this engine continues the run in the store */
+    ENGINE_EVENT_CHANGE,     /* change: a setting of the run changed (--change) */
     ENGINE_EVENT_STEP,       /* step: one inner step of one worker */
     ENGINE_EVENT_UPDATE,     /* update: one fragment took an outer step */
     ENGINE_EVENT_ROUND,      /* round: a round is over */
@@ -32,6 +33,11 @@ struct engine_event_restart {
     const char *text;
     bool modelled;          /* a worker has joined: `rounds` is known */
     uint64_t round, rounds; /* rounds done; rounds of the run */
+};
+
+struct engine_event_change {
+    const char *key, *from, *to;
+    uint64_t round; /* rounds done before it */
 };
 
 /* step and round count from 1. */
@@ -67,6 +73,7 @@ struct engine_event_round {
     double link_s;                 /* transfers of the slowest worker: its delta, and the update before */
     double eta_s;                  /* time left, from medians of recent rounds and evaluations */
     uint64_t bytes_up, bytes_down; /* of the run so far */
+    uint64_t other_up, other_down; /* other bytes on the socket so far (struct engine_bytes) */
     uint32_t workers, delivered;   /* workers assigned; deltas merged */
     const char *codec;             /* codec of the last update, or NULL */
     const char *slowest;           /* the worker that delivered last, or NULL */
@@ -98,6 +105,7 @@ struct engine_event {
     union {
         struct engine_event_line line;
         struct engine_event_restart restart;
+        struct engine_event_change change;
         struct engine_event_step step;
         struct engine_event_update update;
         struct engine_event_round round;
@@ -121,7 +129,7 @@ struct engine_summary {
     double final_val_loss; /* NaN: none */
     uint64_t val_tokens;
     double wall_s, compute_s; /* compute_s: sum over all merged deltas */
-    uint64_t bytes_up, bytes_down;
+    uint64_t bytes_up, bytes_down, other_up, other_down;
     uint64_t theta_hash; /* layout_theta_hash of the current theta; 0 before the first join */
 };
 

@@ -4,6 +4,7 @@
  *
  *     engine.c            dispatch, time, and the steps after every event (pump)
  *     engine_start.c      create, recover, destroy
+ *     engine_settings.c   settings of a run that continues
  *     engine_limits.c     which messages are read
  *     engine_access.c     keys, ENROL
  *     engine_presence.c   HEARTBEAT, LEAVE, eviction, revoked workers
@@ -138,7 +139,10 @@ struct engine_initial {
 };
 
 struct engine {
-    struct config config;
+    struct config config;       /* of the run: RUN records set the keys that belong to it */
+    struct config wanted;       /* as the caller gave it */
+    const char *const *changes; /* [n_changes] of --change; borrowed */
+    size_t n_changes;
     struct engine_io io;
     struct store *store; /* borrowed */
     const char *init_dir;
@@ -162,7 +166,7 @@ struct engine {
 
     uint64_t entropy, draws, eval_ids;
     uint64_t now_us, start_us;
-    uint64_t elapsed_base_us, bytes_up_base, bytes_down_base;
+    struct record_clock clock_base; /* totals of earlier processes */
     bool restarted, finished;
     uint64_t recovered; /* journal records that recovery has read */
     uint64_t done_us;
@@ -409,6 +413,16 @@ enum status engine_readmit(struct engine *e, struct member *m, struct err *err) 
 /* Compares the deltas that `close` will merge, refuses the outliers among them, and sets *refused_p if there are any.
  */
 enum status engine_gate(struct engine *e, const struct round_close *close, bool *refused_p, struct err *err) MUST_CHECK;
+
+/* --- engine_settings.c --- */
+/* Sets config_hash and config_text from the configuration. LIMIT: the text is too long. */
+enum status engine_settings_text(struct engine *e, struct err *err) MUST_CHECK;
+/* Writes a RUN record with the configuration, durably. */
+enum status engine_settings_write(struct engine *e, struct err *err) MUST_CHECK;
+/* INVALID: the caller gave other values of keys that no run changes. */
+enum status engine_settings_check(const struct engine *e, struct err *err) MUST_CHECK;
+/* After recovery: compares the caller's settings with those of the run, and applies --change. INVALID with one line. */
+enum status engine_settings_settle(struct engine *e, struct err *err) MUST_CHECK;
 
 /* --- engine_report.c --- */
 /* Emits RESTART; the text names the workers that the run waits for, and the limit. */

@@ -212,7 +212,9 @@ static void totals(const struct engine *e, struct engine_summary *out)
                                    .final_val_loss = NAN,
                                    .wall_s = (double)clock.elapsed_us * 1e-6,
                                    .bytes_up = clock.bytes_up,
-                                   .bytes_down = clock.bytes_down};
+                                   .bytes_down = clock.bytes_down,
+                                   .other_up = clock.other_up,
+                                   .other_down = clock.other_down};
     if (!l->modelled) return;
     out->params = l->layout.n_params;
     out->tokens = l->round.tokens;
@@ -373,6 +375,8 @@ static json_t *status_object(const struct engine *e)
     run_status_set(o, "params", json_integer((json_int_t)sum.params));
     run_status_set(o, "bytes_up", json_integer((json_int_t)sum.bytes_up));
     run_status_set(o, "bytes_down", json_integer((json_int_t)sum.bytes_down));
+    run_status_set(o, "other_bytes_up", json_integer((json_int_t)sum.other_up));
+    run_status_set(o, "other_bytes_down", json_integer((json_int_t)sum.other_down));
     run_status_set(o, "restarts", json_integer((json_int_t)sum.restarts));
     if (l->down[0]) run_status_set(o, "down", json_string(l->down));
     if (e->config.train.method == METHOD_ASYNC) run_status_set(o, "staleness", json_counts(e->stale, ROUND_STALENESS));
@@ -407,4 +411,9 @@ void engine_summary(const struct engine *e, struct engine_summary *out)
 const uint8_t *engine_run_id(const struct engine *e)
 {
     return e->ledger.run_id;
+}
+
+const struct config *engine_config(const struct engine *e)
+{
+    return &e->config;
 }

@@ -215,6 +215,8 @@ void engine_flush_round(struct engine *e, double val_loss, double eval_s)
     struct record_clock clock = engine_clock(e);
     event.round.bytes_up = clock.bytes_up;
     event.round.bytes_down = clock.bytes_down;
+    event.round.other_up = clock.other_up;
+    event.round.other_down = clock.other_down;
     event.round.val_loss = val_loss;
     event.round.eval_s = eval_s;
     event.round.eta_s = engine_eta_s(e);

@@ -50,7 +50,7 @@ void engine_refresh_ready(struct engine *e, struct session *s)
 
 static uint64_t aside_left_us(const struct engine *e, const struct member *m)
 {
-    uint64_t now = e->elapsed_base_us + (e->now_us - e->start_us);
+    uint64_t now = e->clock_base.elapsed_us + (e->now_us - e->start_us);
     uint64_t until = m->struck_us + (uint64_t)(e->config.coordinator.readmit_s * 1e6);
     return until > now ? until - now : 0;
 }

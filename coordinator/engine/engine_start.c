@@ -11,59 +11,11 @@
 
 static enum status begin_run(struct engine *e, struct err *err)
 {
-    struct record_run run = {
-        .config_hash = e->config_hash, .config_text = e->config_text, .config_size = strlen(e->config_text)};
     uint64_t id[2] = {engine_draw(e), engine_draw(e)};
     TRY(engine_check_sources(e, err));
-    memcpy(run.run_id, e->ledger.begun ? e->ledger.run_id : (const uint8_t *)id, sizeof run.run_id);
+    if (!e->ledger.begun) memcpy(e->ledger.run_id, id, sizeof e->ledger.run_id);
     if (!e->ledger.journal.open) TRY(journal_begin(&e->ledger.journal, e->store, 0, err));
-    size_t size = record_run_size(&run);
-    uint8_t *body = mem_alloc(1, size);
-    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the journal");
-    struct writer w = writer_of(body, size);
-    record_run_encode(&run, &w);
-    assert(!w.bad && w.pos == size);
-    enum status status = ledger_write(&e->ledger, RECORD_RUN, body, size, NULL, err);
-    mem_free(body);
-    return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
-}
-
-/* Lists the settings that differ from those of the run in the store. */
-static enum status name_differences(const struct engine *e, char *names, size_t cap, struct err *err)
-{
-    struct config *then = mem_alloc(1, sizeof *then);
-    struct config_sources sources;
-    names[0] = '\0';
-    if (!then) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
-    config_defaults(then, &sources);
-    enum status status = config_parse(then, &sources, e->ledger.config_text, strlen(e->ledger.config_text),
-                                      "the run's configuration", CONFIG_FILE, NULL);
-    if (status == STATUS_OK) config_shared_diff(&e->config, then, names, cap);
-    mem_free(then);
-    if (!names[0]) snprintf(names, cap, "this program cannot read its configuration");
-    return STATUS_OK;
-}
-
-static enum status check_config(const struct engine *e, struct err *err)
-{
-    char names[300];
-    if (e->ledger.config_hash == e->config_hash) return STATUS_OK;
-    TRY(name_differences(e, names, sizeof names, err));
-    return err_set(err, STATUS_INVALID,
-                   "the run folder belongs to a run with other settings: %s: restore those settings, or choose another "
-                   "--dir and start from this run's checkpoint (model.init_from)",
-                   names);
-}
-
-/* Replaces the settings of a run that no worker has joined yet, for example after a try with a model that was too
- * large. The run has no state to lose yet. */
-static enum status change_settings(struct engine *e, struct err *err)
-{
-    char names[300];
-    if (e->ledger.modelled || e->ledger.config_hash == e->config_hash) return STATUS_OK;
-    TRY(name_differences(e, names, sizeof names, err));
-    log_info("replaced the settings of the run in this folder, which no worker had joined (%s)", names);
-    return begin_run(e, err);
+    return engine_settings_write(e, err);
 }
 
 static enum status report_recovering(const struct engine *e, struct err *err)
@@ -75,9 +27,7 @@ static enum status report_recovering(const struct engine *e, struct err *err)
 /* Running totals continue from the last record. */
 static void continue_clock(struct engine *e)
 {
-    e->elapsed_base_us = e->ledger.clock.elapsed_us;
-    e->bytes_up_base = e->ledger.clock.bytes_up;
-    e->bytes_down_base = e->ledger.clock.bytes_down;
+    e->clock_base = e->ledger.clock;
 }
 
 static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
@@ -88,7 +38,7 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     TRY(report_recovering(e, err));
     e->recovered++;
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
-    if (type != RECORD_RUN && type != RECORD_START) TRY(check_config(e, err)); /* before replay recomputes steps */
+    if (type == RECORD_MODEL) TRY(engine_settings_check(e, err)); /* before replay recomputes steps */
     TRY(ledger_replay(&e->ledger, type, at, body, size, err));
     continue_clock(e);
     engine_round_follow(e, type, body, size);
@@ -116,9 +66,8 @@ static enum status load_newest(struct engine *e, const uint64_t *rounds, size_t 
         enum status status = checkpoint_load(&e->ledger, e->store, round, &e->kept[0], &why);
         if (status == STATUS_OK) {
             e->n_kept = 1;
-            return STATUS_OK;
+            return engine_settings_check(e, err);
         }
-        if (status == STATUS_MISMATCH) return check_config(e, err);
         if (status != STATUS_CORRUPT) return err_set(err, status, "%s", why.msg);
         TRY(note_damage(e, round, &why, err));
         ledger_finish(&e->ledger);
@@ -212,7 +161,7 @@ static enum status recover(struct engine *e, struct err *err)
     TRY(put_damaged_aside(e, err));
     if (!e->ledger.journal.open && newest) TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
-    TRY(change_settings(e, err));
+    TRY(engine_settings_settle(e, err));
     TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
     assert(e->ledger.journal.open && e->ledger.config_hash == e->config_hash);
     e->restarted = true;
@@ -244,7 +193,9 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
 {
     struct engine *e = mem_alloc(1, sizeof *e);
     if (!e) return err_set(err, STATUS_NOMEM, "no memory for the coordinator");
-    e->config = *options->config;
+    e->config = e->wanted = *options->config;
+    e->changes = options->changes;
+    e->n_changes = options->n_changes;
     e->train_loss = NAN;
     e->io = *io;
     e->store = store;
@@ -254,7 +205,6 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->now_us = e->start_us = now_us;
     e->retry_us = e->kept_round = UINT64_MAX;
     engine_limits_size(e);
-    e->config_hash = config_shared_hash(&e->config);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
     e->direction = mem_alloc(SKETCH_FLOATS, sizeof *e->direction);
     e->cosine = NAN;
@@ -262,9 +212,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
     enum status status =
         e->chunk && e->direction && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
-    if (status == STATUS_OK && !config_shared_text(&e->config, e->config_text, sizeof e->config_text))
-        status =
-            err_set(err, STATUS_LIMIT, "the configuration is too long to send to workers: shorten its paths and names");
+    if (status == STATUS_OK) status = engine_settings_text(e, err);
     if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
     if (status == STATUS_OK) status = recover(e, err);
     if (status == STATUS_OK) status = init_volatile(e, err);

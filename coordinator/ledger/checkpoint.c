@@ -37,7 +37,7 @@ static size_t list_arrays(const struct ledger *l, struct array out[ARRAYS_MAX])
 static size_t member_size(const struct member *m, uint32_t n_fragments)
 {
     size_t size = WIRE_UUID + 2 + strlen(m->name) + 1 + 1 + 8 + 3 * 8 + 16 * (size_t)n_fragments + 1;
-    if (m->work.open) size += 1 + 8 + 4 + 8 + 8 + 4 + 16 * (size_t)m->work.n_ranges + (8 + 3) * (size_t)n_fragments;
+    if (m->work.open) size += 1 + 8 + 4 + 8 + 8 + 8 + 4 + 16 * (size_t)m->work.n_ranges + (8 + 3) * (size_t)n_fragments;
     return size;
 }
 
@@ -48,6 +48,7 @@ static void work_encode(const struct assignment *work, uint32_t n_fragments, str
     put_u32(w, work->steps);
     put_f64(w, work->step0);
     put_f64(w, work->step_rate);
+    put_f64(w, work->peak);
     put_ranges(w, work->ranges, work->n_ranges);
     for (uint32_t f = 0; f < n_fragments; f++) {
         put_u64(w, work->versions[f]);
@@ -87,6 +88,7 @@ static void work_decode(struct assignment *work, uint32_t n_fragments, struct re
     work->steps = get_u32(r);
     work->step0 = get_f64(r);
     work->step_rate = get_f64(r);
+    work->peak = get_f64(r);
     work->n_ranges = get_ranges(r, work->ranges);
     for (uint32_t f = 0; f < n_fragments; f++) {
         work->versions[f] = get_u64(r);
@@ -181,6 +183,7 @@ static size_t head_size(const struct ledger *l)
     size += WIRE_UUID + 8 + 4 + strlen(l->config_text) + 4 + l->model_record_size;
     size += 8 + RECORD_CLOCK_BYTES + 8 + 3 + 8 + 8;
     size += 8 + 1 + F + 4 + 8 + 8 + 8 + 8 + 8 + 8;
+    size += 4 + 8 * (size_t)l->n_earlier + 8 + 4 + 4;
     size += 20 * (size_t)F + lease_encoded_size(&l->round.leases) + 4;
     for (uint32_t i = 0; i < l->round.members.n; i++) size += member_size(l->round.members.members[i], F);
     return size + gates_size(&l->round, F);
@@ -220,6 +223,9 @@ static void round_encode(const struct ledger *l, struct writer *w)
     put_u8(w, r->open);
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) put_u8(w, r->closed[f]);
     put_u32(w, r->n_assigned);
+    put_u64(w, r->again);
+    put_u32(w, r->again_steps);
+    put_u32(w, r->again_before);
     put_u64(w, r->steps_committed);
     put_u64(w, r->steps_outstanding);
     put_u64(w, r->tokens);
@@ -245,6 +251,10 @@ static enum status round_decode(struct ledger *l, const struct checkpoint_info *
     round->open = get_u8(r) == 1;
     for (uint32_t f = 0; f < info->n_fragments; f++) round->closed[f] = get_u8(r) == 1;
     round->n_assigned = get_u32(r);
+    round->again = get_u64(r);
+    round->again_steps = get_u32(r);
+    round->again_before = get_u32(r);
+    if (round->again_steps > round->p.max_steps || round->again_before > round->again_steps) reader_fail(r);
     round->steps_committed = get_u64(r);
     round->steps_outstanding = get_u64(r);
     round->tokens = get_u64(r);
@@ -274,6 +284,8 @@ static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment
         .config_hash = l->config_hash, .config_text = l->config_text, .config_size = strlen(l->config_text)};
     memcpy(run.run_id, l->run_id, WIRE_UUID);
     record_run_encode(&run, w);
+    put_u32(w, l->n_earlier);
+    for (uint32_t i = 0; i < l->n_earlier; i++) put_u64(w, l->earlier[i]);
     put_u32(w, (uint32_t)l->model_record_size);
     put_bytes(w, l->model_record, l->model_record_size);
     put_u64(w, l->starts);
@@ -292,6 +304,8 @@ struct head {
     uint32_t n; /* arrays */
     uint64_t hashes[ARRAYS_MAX];
     struct record_run run;
+    uint64_t earlier[LEDGER_EARLIER_MAX];
+    uint32_t n_earlier;
     const uint8_t *model;
     size_t model_size;
 };
@@ -308,6 +322,9 @@ static enum status head_begin(struct head *head, struct checkpoint_info *info, s
     head->run.config_hash = get_u64(r);
     head->run.config_size = get_u32(r);
     head->run.config_text = (const char *)get_bytes(r, head->run.config_size);
+    head->n_earlier = get_u32(r);
+    if (head->n_earlier > LEDGER_EARLIER_MAX) return STATUS_CORRUPT;
+    for (uint32_t i = 0; i < head->n_earlier; i++) head->earlier[i] = get_u64(r);
     head->model_size = get_u32(r);
     head->model = get_bytes(r, head->model_size);
     return r->bad ? STATUS_CORRUPT : STATUS_OK;
@@ -318,8 +335,9 @@ static enum status head_decode(struct ledger *l, struct checkpoint_info *info, s
 {
     struct array arrays[ARRAYS_MAX];
     TRY(head_begin(head, info, r));
-    TRY(ledger_set_run(l, &head->run));
-    if (head->run.config_hash != config_shared_hash(l->config)) return STATUS_MISMATCH;
+    TRY(ledger_set_run(l, &head->run, err));
+    memcpy(l->earlier, head->earlier, sizeof l->earlier);
+    l->n_earlier = head->n_earlier;
     TRY(ledger_set_model(l, head->model, head->model_size, err));
     l->starts = get_u64(r);
     record_clock_decode(&l->clock, r);

@@ -6,7 +6,7 @@
 #include "common/base/mem.h"
 #include "coordinator/ledger/update_compute.h"
 
-enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir, struct err *err)
+enum status ledger_init(struct ledger *l, struct config *config, const char *init_dir, struct err *err)
 {
     *l = (struct ledger){.config = config, .init_dir = init_dir};
     l->named = mem_alloc(WIRE_NAMED_MAX, sizeof *l->named);
@@ -36,15 +36,50 @@ static char *copy_text(const char *text, size_t size)
     return copy;
 }
 
-enum status ledger_set_run(struct ledger *l, const struct record_run *run)
+/* Takes the keys that belong to the run from its settings' text. */
+static enum status take_config(struct ledger *l, const char *text, size_t size, struct err *err)
 {
-    if (l->modelled) return STATUS_STATE;
+    struct config *then = mem_alloc(1, sizeof *then);
+    struct config_sources sources;
+    struct err why = {0};
+    if (!then) return err_set(err, STATUS_NOMEM, "no memory for the run's settings");
+    config_defaults(then, &sources);
+    enum status status = config_parse(then, &sources, text, size, "settings", CONFIG_FILE, &why);
+    if (status == STATUS_OK)
+        config_take_run(l->config, then);
+    else
+        status = err_set(
+            err, STATUS_UNSUPPORTED,
+            "this program cannot read the settings of the run (%s): continue with the release that began it", why.msg);
+    mem_free(then);
+    return status;
+}
+
+static void note_earlier(struct ledger *l)
+{
+    if (l->n_earlier == LEDGER_EARLIER_MAX) {
+        memmove(l->earlier + 1, l->earlier + 2, (LEDGER_EARLIER_MAX - 2) * sizeof *l->earlier);
+        l->n_earlier--;
+    }
+    l->earlier[l->n_earlier++] = l->config_hash;
+    assert(l->n_earlier <= LEDGER_EARLIER_MAX);
+}
+
+enum status ledger_set_run(struct ledger *l, const struct record_run *run, struct err *err)
+{
+    if (l->modelled && memcmp(l->run_id, run->run_id, WIRE_UUID) != 0) return STATUS_STATE;
     char *text = copy_text(run->config_text, run->config_size);
-    if (!text) return STATUS_NOMEM;
+    if (!text) return err_set(err, STATUS_NOMEM, "no memory for the run's settings");
+    enum status status = take_config(l, text, run->config_size, err);
+    if (status != STATUS_OK) {
+        mem_free(text);
+        return status;
+    }
     mem_free(l->config_text);
     l->config_text = text;
+    if (l->modelled) note_earlier(l);
     memcpy(l->run_id, run->run_id, WIRE_UUID);
-    l->config_hash = run->config_hash;
+    l->config_hash = config_run_hash(l->config);
     l->begun = true;
     return STATUS_OK;
 }
@@ -89,11 +124,17 @@ enum status ledger_room(struct ledger *l)
 
 /* --- folds of the small records ----------------------------------------------------------------------------------- */
 
-static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size)
+/* With a model: a change of settings (--change). The run may then be longer than before. */
+static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
 {
     struct record_run run;
     TRY(record_run_decode(&run, body, size));
-    return ledger_set_run(l, &run);
+    TRY(ledger_set_run(l, &run, err));
+    if (!l->modelled) return STATUS_OK;
+    round_fold_settings(&l->round, l->config);
+    if (round_over(&l->round)) return STATUS_OK;
+    l->done = l->eval_final = false;
+    return STATUS_OK;
 }
 
 static enum status fold_start(struct ledger *l, size_t size)
@@ -201,7 +242,7 @@ static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, 
     if (!early && !l->modelled) return STATUS_CORRUPT;
     if (l->modelled) l->round.clock_us = l->clock.elapsed_us;
     switch (type) {
-    case RECORD_RUN: return fold_run(l, body, size);
+    case RECORD_RUN: return fold_run(l, body, size, err);
     case RECORD_START: return fold_start(l, size);
     case RECORD_MODEL: return fold_model(l, body, size, err);
     case RECORD_MEMBER: return fold_member(l, body, size);

@@ -21,15 +21,19 @@
 #include "coordinator/round/round.h"
 #include "wire/object.h"
 
+enum { LEDGER_EARLIER_MAX = 32 };
+
 struct ledger {
-    const struct config *config; /* borrowed */
-    const char *init_dir;        /* borrowed, or NULL */
+    struct config *config; /* borrowed; RUN records set the keys that belong to the run */
+    const char *init_dir;  /* borrowed, or NULL */
     struct journal journal;
 
     bool begun; /* the RUN record exists */
     uint8_t run_id[WIRE_UUID];
-    uint64_t config_hash;
+    uint64_t config_hash; /* config_run_hash of the settings now */
     char *config_text;
+    uint64_t earlier[LEDGER_EARLIER_MAX]; /* [n_earlier] hashes before changes; the first one stays */
+    uint32_t n_earlier;
 
     bool modelled; /* the MODEL record exists: the members below are set */
     struct layout layout;
@@ -60,8 +64,7 @@ struct ledger {
     struct update_named *named; /* [WIRE_NAMED_MAX] */
 };
 
-enum status ledger_init(struct ledger *l, const struct config *config, const char *init_dir,
-                        struct err *err) MUST_CHECK;
+enum status ledger_init(struct ledger *l, struct config *config, const char *init_dir, struct err *err) MUST_CHECK;
 void ledger_finish(struct ledger *l);
 
 /* Appends a record and folds it in. payload: for RECORD_DELTA, after its head. RECORD_UPDATE: use ledger_close. */
@@ -79,7 +82,8 @@ enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at,
                          struct err *err) MUST_CHECK;
 /* Creates layout, round and outer state from a MODEL record's body; theta stays zero. */
 enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size, struct err *err) MUST_CHECK;
-enum status ledger_set_run(struct ledger *l, const struct record_run *run) MUST_CHECK;
+/* Takes identity and settings of the run, the first time or after a change. UNSUPPORTED: another release wrote them. */
+enum status ledger_set_run(struct ledger *l, const struct record_run *run, struct err *err) MUST_CHECK;
 /* Grows l->grants to the number of members. NOMEM. */
 enum status ledger_room(struct ledger *l) MUST_CHECK;
 

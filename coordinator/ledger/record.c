@@ -21,6 +21,8 @@ void record_clock_encode(const struct record_clock *c, struct writer *w)
     put_u64(w, c->elapsed_us);
     put_u64(w, c->bytes_up);
     put_u64(w, c->bytes_down);
+    put_u64(w, c->other_up);
+    put_u64(w, c->other_down);
     check_size(w, start, RECORD_CLOCK_BYTES);
 }
 
@@ -29,6 +31,8 @@ void record_clock_decode(struct record_clock *c, struct reader *r)
     c->elapsed_us = get_u64(r);
     c->bytes_up = get_u64(r);
     c->bytes_down = get_u64(r);
+    c->other_up = get_u64(r);
+    c->other_down = get_u64(r);
 }
 
 static void get_blob(struct reader *r, const uint8_t **data, size_t *size)

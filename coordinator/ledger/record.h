@@ -27,8 +27,9 @@ enum record_type {
 
 /* Running totals over all coordinator processes of the run. */
 struct record_clock {
-    uint64_t elapsed_us; /* time that coordinators have served this run */
-    uint64_t bytes_up, bytes_down;
+    uint64_t elapsed_us;           /* time that coordinators have served this run */
+    uint64_t bytes_up, bytes_down; /* of the run: messages of workers that have joined */
+    uint64_t other_up, other_down; /* other bytes on the socket: joining, status, probes, strangers */
 };
 
 struct record_run {
@@ -85,7 +86,7 @@ struct record_val {
     uint64_t hash, samples;
 };
 
-enum { RECORD_CLOCK_BYTES = 24, RECORD_SMALL_MAX = 256 };
+enum { RECORD_CLOCK_BYTES = 40, RECORD_SMALL_MAX = 256 };
 
 void record_clock_encode(const struct record_clock *c, struct writer *w);
 void record_clock_decode(struct record_clock *c, struct reader *r);

@@ -153,19 +153,11 @@ static void find_first(struct work *w)
 
 /* --- the log behind the base -------------------------------------------------------------------------------------- */
 
-static enum status take_config(struct work *w, const char *text, size_t size, struct err *err)
-{
-    struct config_sources sources;
-    config_defaults(w->config, &sources);
-    return config_parse(w->config, &sources, text, size, "the run's configuration", CONFIG_FILE, err);
-}
-
 static const char *init_dir(const struct work *w)
 {
     return strcmp(w->config->model.init_from, "scratch") ? w->config->model.init_from : NULL;
 }
 
-/* Loads the base into the ledger. A first try with other settings gives the settings of the run. */
 static enum status load_base(struct work *w, struct err *err)
 {
     struct checkpoint_info info;
@@ -173,21 +165,7 @@ static enum status load_base(struct work *w, struct err *err)
     w->replaying = true;
     w->ledger.journal.store = w->store; /* replay reads deltas back */
     if (!w->base) return STATUS_OK;
-    enum status status = checkpoint_load(&w->ledger, w->store, w->base->round, &info, err);
-    if (status == STATUS_MISMATCH && w->ledger.config_text) {
-        TRY(take_config(w, w->ledger.config_text, strlen(w->ledger.config_text), err));
-        ledger_finish(&w->ledger);
-        w->replaying = false;
-        TRY(ledger_init(&w->ledger, w->config, NULL, err));
-        w->replaying = true;
-        w->ledger.journal.store = w->store;
-        status = checkpoint_load(&w->ledger, w->store, w->base->round, &info, err);
-    }
-    if (status == STATUS_MISMATCH)
-        return err_set(err, status,
-                       "this program cannot read the run's configuration: repair it with the release that "
-                       "began the run");
-    TRY(status);
+    TRY(checkpoint_load(&w->ledger, w->store, w->base->round, &info, err));
     for (uint32_t f = 0; f < info.n_fragments; f++)
         TRY(update_log_start(&w->ledger.log, f, info.versions[f], info.hashes[f]));
     return STATUS_OK;
@@ -198,13 +176,9 @@ static enum status replay(void *ctx, uint16_t type, struct journal_ref at, const
                           struct err *err)
 {
     struct work *w = ctx;
-    struct record_run run;
     struct err why = {0};
-    if (type == RECORD_RUN && record_run_decode(&run, body, size) == STATUS_OK) {
-        TRY(take_config(w, run.config_text, run.config_size, err));
-        w->ledger.init_dir = init_dir(w);
-    }
     enum status status = ledger_replay(&w->ledger, type, at, body, size, &why);
+    if (type == RECORD_RUN) w->ledger.init_dir = init_dir(w);
     if (status == STATUS_CORRUPT || status == STATUS_STATE) {
         w->bad = at;
         return STATUS_END;

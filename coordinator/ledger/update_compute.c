@@ -124,6 +124,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     assert(head + u->payload_size <= l->outer.payload_cap);
     add_norms(l, close);
     u->payload = l->outer.payload + head;
+    u->rate = l->outer.lr;
     u->theta_hash = l->outer.fragments[close->fragment].hash;
     return STATUS_OK;
 }

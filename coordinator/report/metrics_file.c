@@ -102,7 +102,7 @@ static const char *const kind_names[] = {
     [ENGINE_EVENT_UPDATE] = "update",   [ENGINE_EVENT_ROUND] = "round",
     [ENGINE_EVENT_EVAL] = "eval",       [ENGINE_EVENT_CHECKPOINT] = "checkpoint",
     [ENGINE_EVENT_LINK] = "link",       [ENGINE_EVENT_WAITING] = "waiting",
-    [ENGINE_EVENT_DONE] = "done",
+    [ENGINE_EVENT_DONE] = "done",       [ENGINE_EVENT_CHANGE] = "change",
 };
 
 static void put_line(json_t *o, const struct engine_event_line *e)
@@ -116,6 +116,14 @@ static void put_restart(json_t *o, const struct engine_event_restart *e)
     json_put_text(o, "text", e->text);
     json_put_count(o, "round", e->round);
     if (e->modelled) json_put_count(o, "rounds", e->rounds);
+}
+
+static void put_change(json_t *o, const struct engine_event_change *e)
+{
+    json_put_count(o, "round", e->round);
+    json_put_text(o, "key", e->key);
+    json_put_text(o, "from", e->from);
+    json_put_text(o, "to", e->to);
 }
 
 static void put_step(json_t *o, const struct engine_event_step *e)
@@ -170,6 +178,8 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_real(o, "val_loss", e->val_loss);
     json_put_count(o, "bytes_up", e->bytes_up);
     json_put_count(o, "bytes_down", e->bytes_down);
+    json_put_count(o, "other_bytes_up", e->other_up);
+    json_put_count(o, "other_bytes_down", e->other_down);
     json_put_text(o, "codec", e->codec);
     json_put_real(o, "compute_s", e->compute_s);
     json_put_real(o, "wait_s", e->wait_s);
@@ -214,6 +224,7 @@ static json_t *object_of(const struct engine_event *e)
     case ENGINE_EVENT_LINK:
     case ENGINE_EVENT_WAITING: put_line(o, &e->line); break;
     case ENGINE_EVENT_RESTART: put_restart(o, &e->restart); break;
+    case ENGINE_EVENT_CHANGE: put_change(o, &e->change); break;
     case ENGINE_EVENT_STEP: put_step(o, &e->step); break;
     case ENGINE_EVENT_UPDATE: put_update(o, &e->update); break;
     case ENGINE_EVENT_ROUND: put_round(o, &e->round); break;

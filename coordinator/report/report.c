@@ -230,6 +230,10 @@ void report_event(struct report *r, const struct engine_event *e)
     case ENGINE_EVENT_FAULT: report_line(r, "%s%s%s", worker ? worker : "", worker ? ": " : "", text); break;
     case ENGINE_EVENT_LINK: report_line(r, "link of %s: %s", worker, text); break;
     case ENGINE_EVENT_RESTART: restart_line(r, &e->restart); break;
+    case ENGINE_EVENT_CHANGE:
+        report_line(r, "changed %s from %s to %s, from round %llu on", e->change.key, e->change.from, e->change.to,
+                    (unsigned long long)e->change.round + 1);
+        break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", text); break;
     case ENGINE_EVENT_EVAL: eval_line(r, &e->eval); break;
     case ENGINE_EVENT_DONE:
@@ -266,6 +270,8 @@ enum status report_summary(const struct report *r, const struct engine_summary *
     json_put_real(o, "wall_s", s->wall_s);
     json_put_count(o, "bytes_up", s->bytes_up);
     json_put_count(o, "bytes_down", s->bytes_down);
+    json_put_count(o, "other_bytes_up", s->other_up);
+    json_put_count(o, "other_bytes_down", s->other_down);
     json_put_count(o, "ddp_bytes", (uint64_t)ddp_bytes(s));
     json_put_real(o, "utilization", s->wall_s > 0 && s->workers ? s->compute_s / s->wall_s / s->workers : 0);
     json_put_real(o, "tokens_per_s", s->wall_s > 0 ? (double)s->tokens / s->wall_s : 0);

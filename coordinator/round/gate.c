@@ -109,7 +109,7 @@ struct gate_rule gate_rule_of(const struct config *c)
     return rule;
 }
 
-double gate_reach(const struct gate_rule *rule, double step0, double rate, uint32_t steps)
+double gate_reach(const struct gate_rule *rule, double peak, double step0, double rate, uint32_t steps)
 {
     double sum = 0;
     if (rule->gradient) return 1;
@@ -117,7 +117,7 @@ double gate_reach(const struct gate_rule *rule, double step0, double rate, uint3
         double step = step0 + rate * i + 1;
         sum += rule->warmup_steps > 0 && step < rule->warmup_steps ? step / rule->warmup_steps : 1;
     }
-    return sum * rule->learning_rate;
+    return sum * peak;
 }
 
 double gate_bound(const struct gate_rule *rule, double reach, uint64_t count, double theta_norm)

@@ -69,8 +69,9 @@ struct gate_limit gate_limit_of(const struct gate_rule *rule, struct gate_sample
 struct gate_sample gate_sample_of(double norm, double reach);
 
 struct gate_rule gate_rule_of(const struct config *config);
-/* step0, rate: position of the first step in the schedule, and the distance between two steps. */
-double gate_reach(const struct gate_rule *rule, double step0, double rate, uint32_t steps);
+/* peak: of the learning rate when the steps were assigned. step0, rate: position of the first step in the schedule, and
+ * the distance between two steps. */
+double gate_reach(const struct gate_rule *rule, double peak, double step0, double rate, uint32_t steps);
 /* The largest norm that the inner optimizer can make of `count` parameters:
  * - adamw, muon: each step moves a parameter by at most about learning rate * c, in the mean over time,
  *   c = (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)) (Cauchy-Schwarz on the two moments; Kingma and Ba, 1412.6980, 2.1).

@@ -44,6 +44,7 @@ struct assignment {
     uint64_t round;
     uint32_t steps;
     double step0, step_rate;
+    double peak; /* of the inner learning rate: the largest since it was assigned */
     uint32_t n_ranges;
     struct wire_range ranges[WIRE_RANGES_MAX];
     uint64_t *versions; /* [n_fragments] */

@@ -55,6 +55,28 @@ void round_init(struct round *r, const struct config *config, uint32_t n_fragmen
     lease_book_init(&r->leases);
 }
 
+/* The position from which the next round begins follows from the old length: its last round may have been shorter. */
+static void note_length(struct round *r, uint32_t max_steps)
+{
+    uint64_t next = r->open ? r->round + 1 : r->round;
+    if (!r->policy->barrier || max_steps <= r->p.max_steps || next <= r->p.start_step) return;
+    uint32_t steps = (uint32_t)round_span(r, next).first, before = round_span(r, next - 1).steps;
+    r->again = next;
+    r->again_steps = steps;
+    r->again_before = before;
+    assert(before <= steps);
+}
+
+void round_fold_settings(struct round *r, const struct config *config)
+{
+    note_length(r, config->train.max_steps);
+    params_from_config(&r->p, config, r->p.n_fragments);
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        struct assignment *work = &r->members.members[i]->work;
+        if (work->open && work->peak < r->p.gate.learning_rate) work->peak = r->p.gate.learning_rate;
+    }
+}
+
 void round_finish(struct round *r)
 {
     member_table_finish(&r->members);
@@ -163,6 +185,7 @@ static void assign(struct round *r, struct member *m, const struct round_grant *
     work->steps = grant->steps;
     work->step0 = grant->step0;
     work->step_rate = grant->step_rate;
+    work->peak = r->p.gate.learning_rate;
     work->n_ranges = grant->n_ranges;
     memcpy(work->ranges, grant->ranges, sizeof work->ranges);
     memcpy(work->versions, versions, r->p.n_fragments * sizeof *versions);
@@ -185,7 +208,8 @@ static bool grant_fits(const struct round *r, const struct round_grant *grant)
 
 enum status round_fold_open(struct round *r, const struct round_open *open)
 {
-    if (!open->n || r->policy->over(r)) return STATUS_STATE;
+    /* async: the budget follows coordinator.min_workers, which may be lower now than when this was journaled. */
+    if (!open->n || (r->policy->barrier && r->policy->over(r))) return STATUS_STATE;
     for (uint32_t i = 0; i < open->n; i++)
         if (!grant_fits(r, &open->grants[i]) || (i && open->grants[i].id <= open->grants[i - 1].id))
             return STATUS_STATE;
@@ -431,7 +455,7 @@ uint64_t round_deadline_us(const struct round *r)
 double round_reach(const struct round *r, const struct member *m)
 {
     assert(m->work.open);
-    double reach = gate_reach(&r->p.gate, m->work.step0, m->work.step_rate, m->work.steps);
+    double reach = gate_reach(&r->p.gate, m->work.peak, m->work.step0, m->work.step_rate, m->work.steps);
     return r->p.gate.carries ? reach * (1 + m->carried) : reach;
 }
 
@@ -478,7 +502,12 @@ uint64_t round_done(const struct round *r)
 
 static struct sync_rounds rounds_of(const struct round *r)
 {
-    return (struct sync_rounds){r->p.sync_every, r->p.max_steps, r->p.start_step};
+    return (struct sync_rounds){.sync_every = r->p.sync_every,
+                                .max_steps = r->p.max_steps,
+                                .start_step = r->p.start_step,
+                                .again = r->again,
+                                .steps = r->again_steps,
+                                .before = r->again_before};
 }
 
 uint64_t round_total(const struct round *r)

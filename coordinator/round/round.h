@@ -61,6 +61,9 @@ struct round {
     struct lease_book leases;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     struct gate gates[LAYOUT_FRAGMENTS_MAX]; /* norms of the latest merged deltas, by fragment */
+    /* Where train.max_steps was raised (struct sync_rounds). */
+    uint64_t again;
+    uint32_t again_steps, again_before;
     uint64_t clock_us; /* record_clock time of the last record that has one; the ledger sets it before a fold */
 
     /* barrier */
@@ -145,6 +148,8 @@ enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint3
 enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, uint16_t code) MUST_CHECK;
 /* Ends a member's row of refused outliers: it gets work again. */
 enum status round_fold_readmit(struct round *r, uint32_t id) MUST_CHECK;
+/* The settings of the run changed (--change), or were read again. */
+void round_fold_settings(struct round *r, const struct config *config);
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n) MUST_CHECK;
 

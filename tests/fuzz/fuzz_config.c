@@ -37,10 +37,10 @@ static void check_accepted(struct config *config, struct config_sources *sources
     FUZZ_CHECK(n);
     config_defaults(&other, &other_sources);
     FUZZ_CHECK(config_parse(&other, &other_sources, text, n, "x", CONFIG_COORDINATOR, &err) == STATUS_OK);
-    FUZZ_CHECK(config_shared_diff(config, &other, diff, sizeof diff) == 0);
+    FUZZ_CHECK(config_run_diff(config, &other, false, diff, sizeof diff) == 0);
     FUZZ_CHECK(config_resolve(&other, &other_sources, &err) == STATUS_OK);
     FUZZ_CHECK(config_shared_text(&other, again, sizeof again) == n && memcmp(text, again, n) == 0);
-    FUZZ_CHECK(config_shared_hash(config) == config_shared_hash(&other));
+    FUZZ_CHECK(config_run_hash(config) == config_run_hash(&other));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

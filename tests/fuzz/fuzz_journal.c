@@ -163,7 +163,7 @@ static bool prepare_snapshot(struct ledger *l, uint8_t *data, size_t size)
     get_u64(&r);
     if (r.bad) return true;
     struct writer w = writer_of(data + at, 8);
-    put_u64(&w, config_shared_hash(l->config));
+    put_u64(&w, config_run_hash(l->config));
     size_t text = get_u32(&r);
     get_bytes(&r, text);
     size_t model_size = get_u32(&r);

@@ -56,7 +56,7 @@ void *zmq_base_socket(struct zmq_base *base, int type, const struct zmq_option *
     return NULL;
 }
 
-uint64_t zmq_base_wire_bytes(size_t size)
+uint64_t transport_wire_bytes(size_t size)
 {
     size += CURVE_BOX;
     return size + (size > 255 ? 9 : 2); /* flags and length, RFC 23/ZMTP */

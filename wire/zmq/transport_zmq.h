@@ -32,8 +32,6 @@ enum status zmq_base_init(struct zmq_base *base, const struct transport_ops *ops
 void zmq_base_finish(struct zmq_base *base);
 /* A socket with the common options and those of `more` (ended by {0, 0}); the caller closes it. NULL: err is filled. */
 void *zmq_base_socket(struct zmq_base *base, int type, const struct zmq_option *more, struct err *err) MUST_CHECK;
-/* Bytes of a message of `size` bytes on the TCP connection, including ZMTP's framing and CURVE's box. */
-uint64_t zmq_base_wire_bytes(size_t size);
 /* Wait until a socket of sockets[n] is readable, a wake-up, a signal or the timeout. True when a socket is readable. n
  * <= ZMQ_BASE_SOCKETS. */
 bool zmq_base_wait(struct zmq_base *base, void *const *sockets, int n, uint64_t timeout_us);

@@ -280,7 +280,7 @@ static void maintain_enrolment(struct dialler *d)
     if (!control->connected) return;
     size_t size;
     const uint8_t *data = zmq_enrol_take(&d->enrol, clock_monotonic_us(), &size);
-    if (data && zmq_send(control->socket, data, size, ZMQ_DONTWAIT) >= 0) d->base.sent += zmq_base_wire_bytes(size);
+    if (data && zmq_send(control->socket, data, size, ZMQ_DONTWAIT) >= 0) d->base.sent += transport_wire_bytes(size);
 }
 
 static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_lane lane, const uint8_t *data,
@@ -294,7 +294,7 @@ static enum status dialler_send(struct transport *t, uint64_t peer, enum wire_la
     do n = zmq_send(d->lanes[lane].socket, data, size, ZMQ_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0) return errno == EAGAIN ? STATUS_AGAIN : STATUS_IO;
-    d->base.sent += zmq_base_wire_bytes(size);
+    d->base.sent += transport_wire_bytes(size);
     return STATUS_OK;
 }
 
@@ -302,7 +302,7 @@ static bool receive(struct dialler *d, enum wire_lane lane)
 {
     void *socket = d->lanes[lane].socket;
     if (!socket || zmq_part_recv(&d->held, socket) != STATUS_OK) return false;
-    d->base.received += zmq_base_wire_bytes(zmq_msg_size(&d->held));
+    d->base.received += transport_wire_bytes(zmq_msg_size(&d->held));
     bool single = !zmq_msg_more(&d->held); /* a coordinator sends messages of one part */
     zmq_parts_drop(&d->held, socket);
     if (!single || !d->enrol.active) return single;

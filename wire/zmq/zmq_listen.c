@@ -69,7 +69,7 @@ static enum status listener_send(struct transport *t, uint64_t number, enum wire
         zmq_msg_close(&msg);
         return status;
     }
-    l->base.sent += zmq_base_wire_bytes(size);
+    l->base.sent += transport_wire_bytes(size);
     return STATUS_OK;
 }
 
@@ -86,7 +86,7 @@ static enum status read_ahead(struct listener *l)
     memcpy(id, zmq_msg_data(&part), id_size < sizeof id ? id_size : sizeof id);
     TRY_GOTO(zmq_part_recv(&part, l->router), close_part);
     struct peer *peer = zmq_auth_key(&part, key) ? peers_hear(&l->peers, id, id_size, key) : NULL;
-    l->base.received += zmq_base_wire_bytes(zmq_msg_size(&part));
+    l->base.received += transport_wire_bytes(zmq_msg_size(&part));
     if (!peer || zmq_msg_more(&part)) {
         zmq_parts_drop(&part, l->router);
         goto close_part;

@@ -40,6 +40,7 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
     a->options.max_wait_by = "max_wait_s";
     a->options.host_ctx = a;
     a->options.on_config = api_on_config;
+    a->options.on_settings = api_on_settings;
     return STATUS_OK;
 }
 

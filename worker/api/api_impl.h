@@ -91,8 +91,9 @@ enum status api_take_tensors(struct atoll *a, const struct atoll_tensor *tensors
 /* Copies the model's files. INVALID: a file that no checkpoint contains; NOMEM. */
 enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint32_t n, struct err *err) MUST_CHECK;
 void api_take_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val);
-/* worker_session_options.on_config; ctx is the struct atoll. */
+/* worker_session_options.on_config and on_settings; ctx is the struct atoll. */
 enum status api_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
+enum status api_on_settings(void *ctx, const struct msg_config *config, struct err *err) MUST_CHECK;
 void api_model_finish(struct atoll *a);
 /* Copies the run's parameters held here to a->params. */
 void api_take_params(struct atoll *a);

@@ -315,6 +315,15 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
     return STATUS_OK;
 }
 
+enum status api_on_settings(void *ctx, const struct msg_config *config, struct err *err)
+{
+    struct atoll *a = ctx;
+    char changed[512];
+    TRY(config_take_changes(&a->config, config->text, changed, sizeof changed, err));
+    if (changed[0]) log_info("the run has new settings: %s", changed);
+    return STATUS_OK;
+}
+
 void api_model_finish(struct atoll *a)
 {
     pool_destroy(a->pool);

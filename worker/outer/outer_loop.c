@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
@@ -70,11 +71,25 @@ static void fail_other_run(struct outer_loop *loop)
     sync_fail(&loop->sync, "the coordinator's address now serves another run: start the worker again to join that run");
 }
 
-/* A run's configuration never changes: a different one means that the address now serves another run. */
+/* The operator may have changed settings while the coordinator was stopped. */
+static enum status take_settings(struct outer_loop *loop, const struct msg_config *m, struct err *err)
+{
+    uint64_t text_hash = hash64(m->text, strlen(m->text));
+    if (text_hash != loop->text_hash) TRY(loop->setup.on_settings(loop->setup.host_ctx, m, err));
+    loop->text_hash = text_hash;
+    loop->config_hash = m->config_hash;
+    return STATUS_OK;
+}
+
 static void repeated_config(struct outer_loop *loop, const struct msg_config *m, uint64_t now_us)
 {
-    if (m->config_hash != loop->config_hash || memcmp(m->run_id, loop->run_id, WIRE_UUID) != 0) {
+    struct err err = {0};
+    if (memcmp(m->run_id, loop->run_id, WIRE_UUID) != 0) {
         fail_other_run(loop);
+        return;
+    }
+    if (take_settings(loop, m, &err) != STATUS_OK) {
+        sync_fail(&loop->sync, err.msg);
         return;
     }
     sync_configured(&loop->sync, loop->async, loop->n_fragments, NULL, now_us);
@@ -90,6 +105,7 @@ static void on_config(struct outer_loop *loop, const struct msg_config *m, uint6
     }
     memcpy(loop->run_id, m->run_id, WIRE_UUID);
     loop->config_hash = m->config_hash;
+    loop->text_hash = hash64(m->text, strlen(m->text));
     enum status status = loop->setup.on_config(loop->setup.host_ctx, m, &loop->model, &err);
     if (status == STATUS_OK) status = outer_memory_init(loop, &err);
     if (status != STATUS_OK) {

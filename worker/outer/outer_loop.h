@@ -93,10 +93,13 @@ struct outer_setup {
     void *io_ctx;
     enum status (*send)(void *ctx, enum wire_lane lane, const struct msg *m);
 
-    /* CONFIG arrived: builds layout, model and data, and fills *model. Called once; at a rejoin only the hash of the
-     * configuration is compared. On failure err says why, and the loop fails. */
+    /* CONFIG arrived: builds layout, model and data, and fills *model. Called once. On failure err says why, and the
+     * loop fails. */
     void *host_ctx;
     enum status (*on_config)(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
+    /* A later CONFIG of the same run has other settings (atoll-coordinator --change): takes them (config_take_changes).
+     * Not during a step. */
+    enum status (*on_settings)(void *ctx, const struct msg_config *config, struct err *err);
 
     /* Storage of the worker's state; save_begin NULL: none. One save at a time.
      * save_begin starts to write a state: head (saved_state_head), then body[n]. It atomically replaces the newest

@@ -6,8 +6,6 @@
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
-#include "common/config/schedule.h"
-#include "common/config/sync_points.h"
 #include "compress/relay.h"
 #include "worker/outer/apply_update.h"
 #include "worker/outer/outer_loop_impl.h"
@@ -180,11 +178,8 @@ static const char *open_update(struct outer_loop *loop, uint32_t i, struct updat
 static void apply_to_theta(struct outer_loop *loop, uint32_t i, const struct update *u, const struct codec_view *view)
 {
     const struct outer_fragment *f = &loop->f[i];
-    struct sync_rounds rounds = sync_rounds_of(loop->model.config);
-    bool mean = layout_is_mean(loop->model.layout, i) || sync_round_at(&rounds, u->round).is_averaged;
-    const struct apply_update_sgd step = {.lr = mean ? 1 : outer_rate_of_version(loop->model.config, u->version),
-                                          .parameters = loop->lossless,
-                                          .increment = u->form == UPDATE_INCREMENT};
+    const struct apply_update_sgd step = {
+        .lr = u->rate, .parameters = loop->lossless, .increment = u->form == UPDATE_INCREMENT};
     if (is_relayed(loop, u))
         apply_update_step(loop->model.pool, &step, loop->scratch, loop->theta + f->offset, f->count);
     else

@@ -69,7 +69,7 @@ struct outer_loop {
     struct heartbeat heartbeat;
     struct sync sync;
     uint8_t run_id[WIRE_UUID];
-    uint64_t config_hash;
+    uint64_t config_hash, text_hash; /* of the last CONFIG */
     bool configured;
     struct outer_model model;
 

@@ -39,6 +39,14 @@ static enum status on_config(void *ctx, const struct msg_config *config, struct 
     return status;
 }
 
+static enum status on_settings(void *ctx, const struct msg_config *config, struct err *err)
+{
+    struct worker_session *s = ctx;
+    enum status status = s->options->on_settings(s->options->host_ctx, config, &s->host_err);
+    if (status != STATUS_OK && err) *err = s->host_err;
+    return status;
+}
+
 static uint64_t stopwatch(void)
 {
     return clock_monotonic_us();
@@ -54,8 +62,12 @@ enum status worker_session_open(struct worker_session **s_p, const struct worker
     s->options = options;
     s->reported_round = UINT64_MAX;
     snprintf(s->join, sizeof s->join, "%s", options->join);
-    struct outer_setup setup = {
-        .io_ctx = s, .send = send_message, .host_ctx = s, .on_config = on_config, .stopwatch_us = stopwatch};
+    struct outer_setup setup = {.io_ctx = s,
+                                .send = send_message,
+                                .host_ctx = s,
+                                .on_config = on_config,
+                                .on_settings = on_settings,
+                                .stopwatch_us = stopwatch};
     memcpy(setup.uuid, options->self.key.public_key, WIRE_UUID);
     memcpy(setup.run_id, options->run_id, WIRE_UUID);
     snprintf(setup.name, sizeof setup.name, "%s", options->self.name);

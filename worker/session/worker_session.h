@@ -44,6 +44,7 @@ struct worker_session_options {
     enum status (*check_stop)(struct err *err);
     /* As in struct outer_setup. On failure worker_session_failure returns the same error. */
     enum status (*on_config)(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);
+    enum status (*on_settings)(void *ctx, const struct msg_config *config, struct err *err);
 };
 
 /* --- the coordinator's address ------------------------------------------------------------------------------------ */

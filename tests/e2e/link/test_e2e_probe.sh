@@ -57,6 +57,17 @@ finish "$relay" 5 0 "the relay"
 [[ $(json get quiet/summary.json theta_hash) == "$(json get measured/summary.json theta_hash)" ]] || fail "a probe changes theta"
 (($(json get measured/summary.json workers) == 2)) || fail "a probe counts as a worker"
 
+# The bytes of the run are those of its workers: both runs sent the same deltas and updates. Probes count apart.
+for way in up down; do
+    quiet=$(json get quiet/summary.json "bytes_$way") measured=$(json get measured/summary.json "bytes_$way")
+    ((measured < quiet + quiet / 10 && quiet < measured + measured / 10)) || fail "bytes_$way: $quiet without probes, $measured with"
+    others=$(json get measured/summary.json "other_bytes_$way")
+    ((others > 1000000)) || fail "other_bytes_$way of the run with probes is $others"
+    (($(json get quiet/summary.json "other_bytes_$way") < 100000)) || fail "the run without probes has other bytes"
+    last=$(grep '"event":"round"' measured/metrics.jsonl | tail -n 1)
+    [[ $last == *"\"other_bytes_$way\":"* ]] || fail "the rounds of metrics.jsonl have no other_bytes_$way"
+done
+
 refused() { # CODE TEXT ARGUMENT
     local code=0
     "$BIN/atoll" probe "$3" >none.log 2>&1 || code=$?

@@ -32,7 +32,8 @@ static void play_turn(struct rig *r, int i, void (*each)(void))
         r->at_work[i] = true;
     }
     for (uint32_t f = 0; f < FRAGMENTS && r->at_work[i]; f++) {
-        rig_deliver(r, i, f, (float)(1 + i) + 0.25f * (float)r->workers[i].task.round);
+        uint8_t answer = rig_deliver(r, i, f, (float)(1 + i) + 0.25f * (float)r->workers[i].task.round).type;
+        if (answer == MSG_REJECT) r->at_work[i] = false; /* a power cut took the assignment */
         if (each) each();
     }
 }

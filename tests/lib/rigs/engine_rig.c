@@ -57,10 +57,10 @@ static void rig_event(void *ctx, const struct engine_event *event)
     r->events[r->n_events++] = *event;
 }
 
-static void rig_bytes(void *ctx, uint64_t *up, uint64_t *down)
+static void rig_bytes(void *ctx, struct engine_bytes *out)
 {
-    struct rig *r = ctx;
-    *up = *down = r->socket;
+    const struct rig *r = ctx;
+    *out = (struct engine_bytes){r->socket, r->socket, r->others, 2 * r->others};
 }
 
 void rig_forget(struct rig *r)
@@ -136,8 +136,11 @@ static enum status rig_recovering(void *ctx, uint64_t round, uint64_t records, s
 
 enum status rig_start(struct rig *r, struct err *err)
 {
-    struct engine_options options = {
-        .config = &r->config, .entropy = r->entropy++, .rounds_reported = r->rounds_reported};
+    struct engine_options options = {.config = &r->config,
+                                     .changes = r->changes,
+                                     .n_changes = r->n_changes,
+                                     .entropy = r->entropy++,
+                                     .rounds_reported = r->rounds_reported};
     struct engine_io io = {
         .ctx = r, .send = rig_send, .event = rig_event, .bytes = rig_bytes, .recovering = rig_recovering};
     if (rig_access) {
@@ -217,7 +220,7 @@ void rig_restart(struct rig *r, bool power, uint64_t draw)
     r->engine = NULL;
     store_mem_crash(r->store, power, draw);
     rig_forget(r);
-    r->socket = 0;
+    r->socket = r->others = 0;
     must_start(r);
 }
 
@@ -295,7 +298,7 @@ void rig_join_message(struct rig *r, int worker, bool holds, struct msg *m)
 {
     const struct rig_worker *w = &r->workers[worker];
     *m = (struct msg){.type = MSG_JOIN,
-                      .join = {.config_hash = config_shared_hash(&r->config),
+                      .join = {.config_hash = config_run_hash(engine_config(r->engine)),
                                .layout_hash = layout_hash(&r->layout),
                                .train_hash = 11,
                                .val_hash = w->blind ? 0 : 12,

@@ -65,8 +65,10 @@ struct rig {
     char event_text[RIG_OUTBOX][256];
     size_t n_events;
     uint64_t rounds_reported;
-    uint64_t socket; /* bytes up and down since the process started */
-    size_t live;     /* the mem_live_bytes that rig_close expects */
+    const char *const *changes; /* [n_changes] of the next start */
+    size_t n_changes;
+    uint64_t socket, others; /* bytes up and down since the process started: the run's, and others (down: twice) */
+    size_t live;             /* the mem_live_bytes that rig_close expects */
     /* Called if the engine fails or refuses a worker; must not return. NULL: the test fails. */
     void (*failed)(const struct err *err);
 };

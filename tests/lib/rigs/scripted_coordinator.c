@@ -237,8 +237,7 @@ void scripted_give_work(void)
 
 static void on_hello(void)
 {
-    struct msg m = {.type = MSG_CONFIG,
-                    .config = {.config_hash = config_shared_hash(&s->config), .text = s->config_text}};
+    struct msg m = {.type = MSG_CONFIG, .config = {.config_hash = config_run_hash(&s->config), .text = s->config_text}};
     memset(m.config.run_id, 9, WIRE_UUID);
     if (s->refuse_hello)
         scripted_refuse(s->refuse_hello);

@@ -53,10 +53,11 @@ static void coordinator_event(void *ctx, const struct engine_event *event)
     if (!c->dying) sim_check_event(c->check, sim_net_now(c->net), event);
 }
 
-static void coordinator_bytes(void *ctx, uint64_t *up, uint64_t *down)
+static void coordinator_bytes(void *ctx, struct engine_bytes *out)
 {
     struct sim_cluster *c = ctx;
-    c->transport->ops->bytes(c->transport, down, up);
+    *out = (struct engine_bytes){0};
+    c->transport->ops->bytes(c->transport, &out->down, &out->up);
 }
 
 static void coordinator_started_by(void *ctx, uint64_t starts)

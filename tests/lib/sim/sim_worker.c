@@ -50,6 +50,13 @@ static enum status worker_inner_load(void *ctx, const uint8_t *data, size_t size
     return STATUS_OK;
 }
 
+static enum status worker_on_settings(void *ctx, const struct msg_config *m, struct err *err)
+{
+    struct sim_worker *w = ctx;
+    char changed[256];
+    return config_take_changes(&w->config, m->text, changed, sizeof changed, err);
+}
+
 static enum status worker_on_config(void *ctx, const struct msg_config *m, struct outer_model *model, struct err *err)
 {
     struct sim_worker *w = ctx;
@@ -414,6 +421,7 @@ void sim_worker_start(struct sim_worker *w)
         .send = worker_send,
         .host_ctx = w,
         .on_config = worker_on_config,
+        .on_settings = worker_on_settings,
         .storage_ctx = &w->disk,
         .save_begin = sim_disk_save_begin,
         .save_poll = sim_disk_save_poll,

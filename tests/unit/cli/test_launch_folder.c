@@ -24,7 +24,7 @@ static void test_folder_in_use_is_refused(void **state)
         tmpdir_put("launch.lock", texts[i][0]);
         int other = open(tmpdir_path("launch.lock"), O_RDONLY | O_CLOEXEC);
         assert_true(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
-        assert_int_equal(launch_folder_take(&l, &err), STATUS_STATE);
+        assert_int_equal(launch_folder_take(&l, 2, &err), STATUS_STATE);
         if (!strstr(err.msg, texts[i][1])) fail_msg("%s", err.msg);
         launch_folder_release(&l);
         close(other);

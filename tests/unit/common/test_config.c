@@ -413,11 +413,11 @@ static void test_shared_text_restores_every_value(void **state)
         config_defaults(&other, &other_sources);
         if (config_parse(&other, &other_sources, a, n, "text", CONFIG_COORDINATOR, &err) != STATUS_OK)
             fail_msg("%s\n%s", err.msg, a);
-        assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), 0);
+        assert_int_equal(config_run_diff(&config, &other, false, diff, sizeof diff), 0);
         assert_string_equal(diff, "");
         assert_int_equal(config_shared_text(&other, b, sizeof b), n);
         assert_string_equal(a, b);
-        assert_true(config_shared_hash(&config) == config_shared_hash(&other));
+        assert_true(config_run_hash(&config) == config_run_hash(&other));
         assert_int_equal(config_shared_text(&config, b, n), 0); /* too small for the terminator */
 
         FILE *out = fmemopen(printed, sizeof printed, "w");
@@ -437,7 +437,7 @@ static void test_diff_names_changed_keys(void **state)
     char diff[256];
     uint64_t hash;
     config_defaults(&config, &sources);
-    hash = config_shared_hash(&config);
+    hash = config_run_hash(&config);
     for (int i = 0; i < config_keys_count; i++) {
         uint64_t counter = 1;
         char value[CONFIG_VALUE_MAX], before[CONFIG_VALUE_MAX], after[CONFIG_VALUE_MAX];
@@ -448,19 +448,48 @@ static void test_diff_names_changed_keys(void **state)
             random_value(i, &counter, value);
             assert_int_equal(config_value_set(&other, i, value, &err), STATUS_OK);
         } while (!strcmp(before, config_value_text(&other, i, after)));
-        int shared = !config_keys[i].local;
-        assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), shared);
-        assert_int_equal(config_shared_hash(&other) != hash, shared);
-        if (shared) assert_non_null(strstr(diff, config_keys[i].key));
+        int of_run = config_key_of_run(i), fixed = of_run && config_keys[i].change == CONFIG_FIXED;
+        assert_int_equal(config_run_diff(&config, &other, true, diff, sizeof diff), fixed);
+        assert_int_equal(config_run_diff(&config, &other, false, diff, sizeof diff), of_run);
+        assert_int_equal(config_run_hash(&other) != hash, of_run);
+        if (of_run) assert_non_null(strstr(diff, config_keys[i].key));
+        config_take_run(&other, &config);
+        assert_int_equal(config_run_diff(&config, &other, false, diff, sizeof diff), 0);
+        assert_int_equal(strcmp(config_value_text(&other, i, after), before) == 0, of_run); /* others stay */
     }
     config_defaults(&other, &other_sources);
     other.train.sync_every = 20;
     other.outer.momentum = 0.1;
-    assert_int_equal(config_shared_diff(&config, &other, diff, sizeof diff), 2);
-    assert_string_equal(diff, "train.sync_every (30 here, 20 there), outer.momentum (0.9 here, 0.1 there)");
+    assert_int_equal(config_run_diff(&config, &other, false, diff, sizeof diff), 2);
+    assert_string_equal(diff, "train.sync_every (30 here, 20 in the run), outer.momentum (0.9 here, 0.1 in the run)");
     char tiny[8];
-    assert_int_equal(config_shared_diff(&config, &other, tiny, sizeof tiny), 2); /* truncated, not overrun */
+    assert_int_equal(config_run_diff(&config, &other, false, tiny, sizeof tiny), 2); /* truncated, not overrun */
     assert_int_equal(strlen(tiny), 7);
+}
+
+/* A worker that joins again takes what may change, and keeps what belongs to the run or to its machine. */
+static void test_changes_are_taken(void **state)
+{
+    (void)state;
+    static char text[CONFIG_TEXT_MAX];
+    char changed[200];
+    config_defaults(&config, &sources);
+    config_defaults(&other, &other_sources);
+    other.train.max_steps = 1440;
+    other.checkpoint.every = 3;
+    other.train.sync_every = 7;
+    other.train.threads = 5;
+    assert_true(config_shared_text(&other, text, sizeof text) > 0);
+    assert_int_equal(config_take_changes(&config, text, changed, sizeof changed, &err), STATUS_OK);
+    assert_string_equal(changed, "train.max_steps = 1440, checkpoint.every = 3");
+    assert_int_equal(config.train.max_steps, 1440);
+    assert_int_equal(config.checkpoint.every, 3);
+    assert_int_equal(config.train.sync_every, 30);
+    assert_int_equal(config.train.threads, 1);
+    assert_int_equal(config_take_changes(&config, text, changed, sizeof changed, &err), STATUS_OK);
+    assert_string_equal(changed, "");
+    assert_int_equal(config_take_changes(&config, "train: {future_key: 1}\n", changed, sizeof changed, &err),
+                     STATUS_INVALID);
 }
 
 /* The shared text contains every shared key, also one at its default: the worker's own values must not survive. */
@@ -479,7 +508,7 @@ static void test_shared_text_contains_every_shared_key(void **state)
     assert_int_equal(config_set(&other, &other_sources, "inner.moments=bf16", CONFIG_FLAG, &err), STATUS_OK);
     assert_int_equal(config_parse(&other, &other_sources, text, n, "text", CONFIG_COORDINATOR, &err), STATUS_OK);
     assert_int_equal(other.inner.moments, PRECISION_FP32);
-    assert_true(config_shared_hash(&other) == config_shared_hash(&config));
+    assert_true(config_run_hash(&other) == config_run_hash(&config));
 }
 
 static void test_helpers_follow_configuration(void **state)
@@ -550,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_misspelt_variable_is_reported),
         cmocka_unit_test(test_shared_text_restores_every_value),
         cmocka_unit_test(test_diff_names_changed_keys),
+        cmocka_unit_test(test_changes_are_taken),
         cmocka_unit_test(test_helpers_follow_configuration),
         cmocka_unit_test(test_shared_text_contains_every_shared_key),
         cmocka_unit_test(test_unreadable_file_is_refused),

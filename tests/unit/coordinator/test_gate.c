@@ -101,12 +101,12 @@ static void test_reach_sums_warmup_but_no_decay(void **state)
     (void)state;
     const char *settings[] = {"inner.warmup_steps=10", "inner.learning_rate=0.5", "train.max_steps=100", NULL};
     struct gate_rule r = rule_of(settings);
-    assert_float_equal(gate_reach(&r, 0, 1, 10), 0.5 * 5.5, 1e-12);
-    assert_float_equal(gate_reach(&r, 0, 2, 2), 0.5 * 0.4, 1e-12);
-    assert_float_equal(gate_reach(&r, 90, 1, 10), 0.5 * 10, 1e-12);
+    assert_float_equal(gate_reach(&r, 0.5, 0, 1, 10), 0.5 * 5.5, 1e-12);
+    assert_float_equal(gate_reach(&r, 0.5, 0, 2, 2), 0.5 * 0.4, 1e-12);
+    assert_float_equal(gate_reach(&r, 0.5, 90, 1, 10), 0.5 * 10, 1e-12);
     const char *ddp[] = {"train.method=ddp", NULL};
     r = rule_of(ddp);
-    assert_true(gate_reach(&r, 0, 1, 1) == 1 && isinf(gate_bound(&r, 1, 100, 0)));
+    assert_true(gate_reach(&r, 0.5, 0, 1, 1) == 1 && isinf(gate_bound(&r, 1, 100, 0)));
 }
 
 static void test_bound_follows_inner_optimizer(void **state)

@@ -1,4 +1,5 @@
 /* Updates and snapshot heads: round trip, golden bytes, and refusal of every damage. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,6 +25,7 @@ static struct update sample(uint64_t seed, uint32_t n_named, size_t payload_size
         .round = rng_u64(seed, RNG_TEST, 2),
         .form = (uint8_t)(rng_u64(seed, RNG_TEST, 3) & 1),
         .theta_hash = rng_u64(seed, RNG_TEST, 4),
+        .rate = 0.7 / (double)(seed + 1),
         .codec = "int8:256+lz4",
         .n_named = n_named,
         .named = named,
@@ -53,6 +55,7 @@ static void same_update(const struct update *a, const struct update *b)
     assert_int_equal(a->round, b->round);
     assert_int_equal(a->form, b->form);
     assert_int_equal(a->theta_hash, b->theta_hash);
+    assert_true(a->rate == b->rate);
     assert_string_equal(a->codec, b->codec);
     assert_int_equal(a->n_named, b->n_named);
     for (uint32_t i = 0; i < a->n_named; i++) {
@@ -149,14 +152,14 @@ static void test_invalid_content_is_refused(void **state)
         {5, 2},                /* form */
         {6, 1},                /* reserved */
         {9, 1},                /* fragment 256 and up */
-        {36, 63},              /* codec name shorter than announced */
-        {38, 0},               /* NUL in the codec name */
-        {38, '\n'},            /* control character */
-        {50, 0xff},            /* named deltas */
-        {50, 3},               /* one more than the update has */
-        {54 + 2 * 20, 51},     /* payload one byte shorter than announced */
-        {54 + 2 * 20, 49},     /* one byte longer: a byte is left over */
-        {54 + 2 * 20 + 7, 64}, /* an enormous length */
+        {44, 63},              /* codec name shorter than announced */
+        {46, 0},               /* NUL in the codec name */
+        {46, '\n'},            /* control character */
+        {58, 0xff},            /* named deltas */
+        {58, 3},               /* one more than the update has */
+        {62 + 2 * 20, 51},     /* payload one byte shorter than announced */
+        {62 + 2 * 20, 49},     /* one byte longer: a byte is left over */
+        {62 + 2 * 20 + 7, 64}, /* an enormous length */
     };
     for (size_t i = 0; i < sizeof invalid / sizeof invalid[0]; i++) {
         struct update u = sample(1, 2, 50);
@@ -190,6 +193,9 @@ static void test_encode_refuses_values_over_limits(void **state)
     assert_int_equal(update_encode(&u, buffer, sizeof buffer, &size), STATUS_INVALID);
     u = good;
     u.payload_size = 0;
+    assert_int_equal(update_encode(&u, buffer, sizeof buffer, &size), STATUS_INVALID);
+    u = good;
+    u.rate = INFINITY;
     assert_int_equal(update_encode(&u, buffer, sizeof buffer, &size), STATUS_INVALID);
     assert_int_equal(size, 77);
 }

@@ -212,7 +212,7 @@ static void test_objects_carry_64_bit_sizes(void **state)
     assert_int_equal(snapshot_head_decode(&head_back, bytes, sizeof bytes), STATUS_OK);
     assert_int_equal(head_back.count, 8 * G + 1);
     struct update u = {.version = 1, .codec = "fp32", .payload_size = 32 * G + 4}, u_back;
-    assert_int_equal(update_encoded_size(&u), 32 * G + 4 + 54 + 4);
+    assert_int_equal(update_encoded_size(&u), 32 * G + 4 + 62 + 4);
     uint64_t sizes[2] = {5 * G, 6 * G + 1}, from, to;
     assert_int_equal(relay_range((const uint8_t *)sizes, sizeof sizes, 2, 1, &from, &to), STATUS_OK);
     assert_true(from == 16 + 5 * G && to == 16 + 11 * G + 1);

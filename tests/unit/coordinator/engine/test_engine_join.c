@@ -33,7 +33,7 @@ static void test_hello_of_other_run_is_refused(void **state)
     rig_open(&rig, NULL);
     rig_hello(&rig, 0);
     rig_expect(&rig, 0, MSG_CONFIG, &config);
-    assert_true(config.config.config_hash == config_shared_hash(&rig.config));
+    assert_true(config.config.config_hash == config_run_hash(&rig.config));
     assert_memory_equal(config.config.run_id, engine_run_id(rig.engine), WIRE_UUID);
     m = (struct msg){.type = MSG_HELLO, .hello.name = "worker-0"};
     memcpy(m.hello.run_id, config.config.run_id, WIRE_UUID);

@@ -114,12 +114,14 @@ static void test_next_process_writes_missing_line(void **state)
         rig_join(&rig, 0);
         rig_assigned(&rig, 0);
         rig.socket = 100;
+        rig.others = 10;
         for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
         rig_restart(&rig, false, 0);
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 0);
         rig_catch_up(&rig, 0);
         rig_join(&rig, 0);
         rig.socket = 50;
+        rig.others = 5;
         answer_eval(0, 1.5);
         assert_int_equal(rig_events(&rig, ENGINE_EVENT_ROUND), 1);
         const struct engine_event_round *event = &last_event(ENGINE_EVENT_ROUND)->round;
@@ -127,6 +129,8 @@ static void test_next_process_writes_missing_line(void **state)
         assert_int_equal(event->tokens, 16 * round);
         assert_int_equal(event->bytes_up, 150 * round); /* of all processes */
         assert_int_equal(event->bytes_down, 150 * round);
+        assert_int_equal(event->other_up, 15 * round);
+        assert_int_equal(event->other_down, 30 * round);
         assert_int_equal(event->workers, 1);
         assert_int_equal(event->delivered, 1);
         assert_true(event->loss == 10.0 / 16 && event->val_loss == 1.5);

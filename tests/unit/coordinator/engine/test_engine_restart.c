@@ -443,7 +443,7 @@ static void test_settings_may_change_before_first_join(void **state)
     engine_destroy(rig.engine);
     rig.engine = NULL;
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "train.sync_every (2 here, 5 there)"));
+    assert_non_null(strstr(err.msg, "train.sync_every (2 here, 5 in the run)"));
     rig.engine = NULL;
     rig.config.train.sync_every = 5;
     rig_restart(&rig, true, 0);
@@ -459,22 +459,22 @@ static void test_other_settings_are_refused(void **state)
     rig.engine = NULL;
     rig.config.train.sync_every = 5;
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "train.sync_every (5 here, 2 there)"));
+    assert_non_null(strstr(err.msg, "train.sync_every (5 here, 2 in the run)"));
     rig.engine = NULL;
     rig.config.train.sync_every = 2;
     err = (struct err){0};
     /* No residuals: other arrays in checkpoints. */
     snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "fp32");
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "codec.down (fp32 here, int8:16 there)"));
+    assert_non_null(strstr(err.msg, "codec.down (fp32 here, int8:16 in the run)"));
     rig.engine = NULL;
     snprintf(rig.config.codec.down, sizeof rig.config.codec.down, "int8:16");
     err = (struct err){0};
     rig.config.inner.moments = PRECISION_BF16; /* a key whose default is not written */
     assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
     assert_string_equal(err.msg, "the run folder belongs to a run with other settings: inner.moments (bf16 here, "
-                                 "fp32 there): restore those settings, or choose another --dir and start from this "
-                                 "run's checkpoint (model.init_from)");
+                                 "fp32 in the run): leave CONFIG and these settings out to continue it, or choose "
+                                 "another --dir and start from this run's checkpoint (model.init_from)");
     rig.engine = NULL;
     rig.config.inner.moments = PRECISION_FP32;
     snprintf(rig.config.coordinator.listen, sizeof rig.config.coordinator.listen, "tcp://127.0.0.1:5555"); /* local */

@@ -1,0 +1,306 @@
+/* Settings of a run that continues: what may change, what may not, and that a change survives every restart. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/rigs/engine_view.h"
+#include "tests/lib/store/store_mem.h"
+
+static struct rig rig;
+
+static void begin(const char *const *settings)
+{
+    rig_open(&rig, settings);
+    rig_join(&rig, 0);
+    rig_join(&rig, 1);
+}
+
+static void join_again(void)
+{
+    for (int i = 0; i < 2; i++) {
+        rig_join(&rig, i);
+        if (rig.at_work[i]) rig_beat(&rig, i, WORKER_SENDING);
+    }
+}
+
+/* Restarts with one change, or without (NULL). */
+static void restart(const char *const *change, bool power, uint64_t draw)
+{
+    rig.changes = change;
+    rig.n_changes = change ? 1 : 0;
+    rig_restart(&rig, power, draw);
+    rig.changes = NULL;
+    rig.n_changes = 0;
+}
+
+static struct engine_summary summary(void)
+{
+    struct engine_summary sum;
+    engine_summary(rig.engine, &sum);
+    return sum;
+}
+
+static uint64_t whole_run(const char *const *settings)
+{
+    begin(settings);
+    rig_play(&rig, NULL);
+    uint64_t theta = rig_theta_hash(&rig);
+    assert_true(summary().done);
+    rig_close(&rig);
+    return theta;
+}
+
+/* --- a longer run ------------------------------------------------------------------------------------------------- */
+
+/* H is 2. The last round of 5 steps has one step, and the next one begins after it. */
+static void test_a_longer_run_takes_all_its_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *at_first, *then;
+        uint32_t rounds, steps;
+    } cases[] = {{"train.max_steps=6", "train.max_steps=10", 5, 10},
+                 {"train.max_steps=5", "train.max_steps=9", 5, 9},
+                 {"train.max_steps=5", "train.max_steps=6", 4, 6},
+                 {"train.max_steps=3", "train.max_steps=4", 3, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const settings[] = {"coordinator.min_workers=2", "inner.schedule=constant", "train.eval_every=1",
+                                        cases[i].at_first, NULL};
+        begin(settings);
+        rig_play(&rig, NULL);
+        assert_true(summary().done);
+        restart(&cases[i].then, false, 0);
+        assert_false(engine_done(rig.engine));
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 1);
+        join_again();
+        rig_play(&rig, NULL);
+        assert_true(summary().done);
+        assert_int_equal(summary().rounds, cases[i].rounds);
+        assert_int_equal(summary().steps, cases[i].steps);
+        assert_int_equal(summary().worker_steps, 2 * cases[i].steps);
+        assert_true(summary().val_tokens > 0);
+        restart(NULL, false, 0);
+        assert_int_equal(summary().steps, cases[i].steps);
+        rig_close(&rig);
+    }
+}
+
+/* With rounds of whole length, the run is the one that was that long from the beginning. */
+static void test_a_longer_run_has_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const methods[] = {"train.method=diloco", "train.method=ddp", "train.method=local-sgd"};
+    static const char *const then = "train.max_steps=10";
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        const char *const brief[] = {methods[i], "coordinator.min_workers=2", "inner.schedule=constant",
+                                     "train.max_steps=6", NULL};
+        const char *const whole[] = {methods[i], "coordinator.min_workers=2", "inner.schedule=constant",
+                                     "train.max_steps=10", NULL};
+        uint64_t theta = whole_run(whole);
+        begin(brief);
+        rig_play(&rig, NULL);
+        restart(&then, false, 0);
+        join_again();
+        rig_play(&rig, NULL);
+        assert_true(rig_theta_hash(&rig) == theta);
+        rig_close(&rig);
+    }
+}
+
+/* --- restarts ----------------------------------------------------------------------------------------------------- */
+
+static bool power;
+static uint64_t draws;
+
+static void restart_between(void)
+{
+    restart(NULL, power, draws++);
+    join_again();
+}
+
+static const char *const rate[] = {"outer.learning_rate=0.3"};
+
+/* A change in the middle; then a restart after every message, with the log from the beginning or from checkpoints. */
+static void test_a_change_is_replayed(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        const char *const settings[] = {
+            "coordinator.min_workers=2", "codec.up=int8:16",
+            "codec.down=int8:16",        variant / 2 ? "checkpoint.every=2" : "checkpoint.every=100",
+            "train.max_steps=10",        NULL};
+        uint64_t thetas[2];
+        for (int calm = 0; calm < 2; calm++) {
+            begin(settings);
+            for (int round = 0; round < 2; round++) {
+                rig_assigned(&rig, 0);
+                rig_assigned(&rig, 1);
+                rig_deliver_all(&rig, 2, (float)(1 + round));
+            }
+            restart(rate, false, 0);
+            assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 1);
+            rig.at_work[0] = rig.at_work[1] = false;
+            join_again();
+            power = variant % 2;
+            rig_play(&rig, calm ? NULL : restart_between);
+            thetas[calm] = rig_theta_hash(&rig);
+            assert_true(engine_config(rig.engine)->outer.learning_rate == 0.3);
+            restart(NULL, false, 0);
+            assert_true(rig_theta_hash(&rig) == thetas[calm]);
+            rig_close(&rig);
+        }
+        assert_true(thetas[0] == thetas[1]);
+        assert_true(thetas[0] != whole_run(settings));
+    }
+}
+
+/* The settings of any time of the run still continue it: the first command, and a config.yaml that a crash left old. */
+static void test_earlier_settings_continue_the_run(void **state)
+{
+    (void)state;
+    static const char *const first[] = {"inner.learning_rate=0.001"}, *const second[] = {"inner.learning_rate=0.002"};
+    struct err err = {0};
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    begin(settings);
+    double original = rig.config.inner.learning_rate;
+    restart(first, false, 0);
+    restart(second, false, 0);
+    for (int i = 0; i < 3; i++) {
+        rig.config.inner.learning_rate = i == 0 ? original : i == 1 ? 0.001 : 0.002;
+        restart(NULL, true, 1);
+        assert_true(engine_config(rig.engine)->inner.learning_rate == 0.002);
+    }
+    rig.config.inner.learning_rate = 0.003;
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
+    assert_string_equal(err.msg, "the run has other values: inner.learning_rate (0.003 here, 0.002 in the run): write "
+                                 "--change KEY=VALUE to change one from here on, or leave CONFIG and these settings "
+                                 "out to continue as before");
+    rig.engine = NULL;
+    rig.config.inner.learning_rate = original;
+    restart(NULL, false, 0);
+    rig_close(&rig);
+}
+
+/* Keys that may differ at any start do, and are no change. */
+static void test_other_keys_follow_each_start(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    struct msg m;
+    begin(settings);
+    rig.config.checkpoint.every = 7;
+    rig.config.train.eval_every = 3;
+    snprintf(rig.config.run.name, sizeof rig.config.run.name, "other");
+    restart(NULL, false, 0);
+    assert_int_equal(engine_config(rig.engine)->checkpoint.every, 7);
+    rig_hello(&rig, 0);
+    rig_expect(&rig, 0, MSG_CONFIG, &m);
+    assert_non_null(strstr(m.config.text, "name: \"other\""));
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 0);
+    rig_close(&rig);
+}
+
+static void test_impossible_changes_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *change, *line;
+    } cases[] = {
+        {"train.sync_every=5", "--change: train.sync_every stays as it is for the whole run: start a new run from a "
+                               "checkpoint of this one (model.init_from)"},
+        {"checkpoint.every=5",
+         "--change: checkpoint.every may have another value at any start: write --checkpoint.every=5"},
+        {"coordinator.min_workers=5",
+         "--change: coordinator.min_workers may have another value at any start: write --coordinator.min_workers=5"},
+        {"train.max_steps=5", "--change: train.max_steps: 5 is below the run's 6: it can only rise"},
+        {"inner.learning_rate=-1",
+         "--change inner.learning_rate=-1: command line: inner.learning_rate: \"-1\" is out of range; allowed: 0 to "
+         "1000"},
+        {"inner.lr=1", "--change inner.lr=1: unknown option --inner.lr; the nearest is --inner.learning_rate"},
+        {"inner.learning_rate", "--change inner.learning_rate: --inner.learning_rate needs a value: write "
+                                "--inner.learning_rate=VALUE"},
+    };
+    const char *const settings[] = {"coordinator.min_workers=2", NULL};
+    begin(settings);
+    uint64_t theta = rig_theta_hash(&rig);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err err = {0};
+        engine_destroy(rig.engine);
+        rig.engine = NULL;
+        rig.changes = &cases[i].change;
+        rig.n_changes = 1;
+        assert_int_equal(rig_start(&rig, &err), STATUS_INVALID);
+        assert_string_equal(err.msg, cases[i].line);
+        rig.engine = NULL;
+        restart(NULL, false, 0);
+        assert_true(rig_theta_hash(&rig) == theta);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 0);
+    }
+    rig_close(&rig);
+}
+
+/* --- deltas from before ------------------------------------------------------------------------------------------- */
+
+/* A delta that was trained at the old rate arrives after the rate fell to a hundredth: it is honest. */
+static void test_a_delta_of_the_old_rate_is_taken(void **state)
+{
+    (void)state;
+    static const char *const lower[] = {"inner.learning_rate=0.001"};
+    const char *const settings[] = {"coordinator.min_workers=2", "inner.learning_rate=1", "train.max_steps=100",
+                                    "inner.optimizer=adamw",     "codec.up=int8:16",      NULL};
+    begin(settings);
+    rig_assigned(&rig, 0);
+    rig_assigned(&rig, 1);
+    uint64_t version = engine_version(rig.engine, 0);
+    restart(lower, false, 0);
+    for (int i = 0; i < 2; i++) {
+        rig_join(&rig, i);
+        for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, i, f, 10).type, MSG_CREDIT);
+    }
+    assert_int_equal(engine_version(rig.engine, 0), version + 1);
+    assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
+    rig_close(&rig);
+}
+
+/* async: the budget of steps follows coordinator.min_workers. A lower one at a restart must not contradict the log. */
+static void test_async_takes_fewer_workers_at_a_restart(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"train.method=async", "coordinator.min_workers=2", "train.max_steps=6",
+                                    "checkpoint.every=100", NULL};
+    begin(settings);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 2; i++) {
+            rig_assigned(&rig, i);
+            for (uint32_t f = 0; f < 2; f++) rig_deliver(&rig, i, f, 1);
+            rig_catch_up(&rig, i);
+        }
+    uint64_t theta = rig_theta_hash(&rig);
+    rig.config.coordinator.min_workers = 1;
+    restart(NULL, false, 0);
+    assert_true(rig_theta_hash(&rig) == theta);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_longer_run_takes_all_its_steps),
+        cmocka_unit_test(test_a_longer_run_has_the_same_bits),
+        cmocka_unit_test(test_a_change_is_replayed),
+        cmocka_unit_test(test_earlier_settings_continue_the_run),
+        cmocka_unit_test(test_other_keys_follow_each_start),
+        cmocka_unit_test(test_impossible_changes_are_refused),
+        cmocka_unit_test(test_a_delta_of_the_old_rate_is_taken),
+        cmocka_unit_test(test_async_takes_fewer_workers_at_a_restart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
