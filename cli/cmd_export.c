@@ -96,7 +96,7 @@ out:
 
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
-    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX];
+    char folder[FILEIO_PATH_MAX], out[FILEIO_PATH_MAX], age[2 * FILEIO_PATH_MAX];
     struct layout layout;
     (void)ctx;
     TRY(run_folder_name(out, sizeof out, o->args[1], err));
@@ -118,6 +118,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (status == STATUS_OK)
         printf("%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, layout.n_tensors,
                (unsigned long long)layout.n_params, folder, folder, checked);
+    if (status == STATUS_OK && *run_folder_age(folder, age, sizeof age)) printf("%s: %s\n", out, age);
     layout_finish(&layout);
     return status;
 }

@@ -50,7 +50,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct request *r = ctx;
     double temperature = r->options.temperature;
-    char folder[FILEIO_PATH_MAX], why[300] = "";
+    char folder[FILEIO_PATH_MAX], age[2 * FILEIO_PATH_MAX], why[300] = "";
     if (r->options.ids && r->options.prompt)
         return err_set(err, STATUS_INVALID, "--prompt and --ids exclude each other: give one");
     if (!r->n_tokens || r->n_tokens > 1000000)
@@ -63,6 +63,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     const char *checked;
     bool recorded;
     TRY(run_folder_check(folder, &recorded, &checked, err));
+    if (*run_folder_age(folder, age, sizeof age)) log_info("reading %s", age);
     if (needs_package(r, folder, why, sizeof why)) return package_take("generate", r->words, why, err);
     if (!recorded) log_info("%s: %s", folder, checked);
     r->options.n_tokens = (uint32_t)r->n_tokens;

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -103,6 +104,37 @@ enum status run_folder_check(const char *folder, bool *recorded_p, const char **
     *what_p = *recorded_p ? "checked all hashes that the coordinator recorded"
                           : "no coordinator_state.bin: checked names, shapes, sizes and finite values, not the content";
     return status;
+}
+
+/* The parts of RUN/checkpoints/round_000020. False: another path. */
+static bool split_checkpoint(const char *folder, char run[FILEIO_PATH_MAX], json_int_t *round_p)
+{
+    static const char middle[] = "checkpoints/round_";
+    const char *at = strstr(folder, middle), *next;
+    while (at && (next = strstr(at + 1, middle))) at = next;
+    if (!at || (at > folder && at[-1] != '/') || at - folder >= FILEIO_PATH_MAX) return false;
+    char *end;
+    *round_p = strtoll(at + sizeof middle - 1, &end, 10);
+    snprintf(run, FILEIO_PATH_MAX, "%.*s", at > folder + 1 ? (int)(at - folder) - 1 : 1, at > folder ? folder : ".");
+    return end > at + sizeof middle - 1 && !*end;
+}
+
+const char *run_folder_age(const char *folder, char *out, size_t cap)
+{
+    char run[FILEIO_PATH_MAX];
+    json_int_t round, at = 0, of = 0;
+    out[0] = '\0';
+    if (!split_checkpoint(folder, run, &round)) return out;
+    json_t *event = run_folder_last_event(run, "round");
+    bool known = !json_unpack(event, "{s:I, s:I}", "round", &at, "rounds", &of);
+    json_decref(event);
+    const char *state = round ? "" : " (untrained)";
+    if (!known || at <= round)
+        snprintf(out, cap, "round %lld of %s%s", (long long)round, run, state);
+    else
+        snprintf(out, cap, "round %lld of %s%s, which is at round %lld of %lld: newer rounds are not in it",
+                 (long long)round, run, state, (long long)at, (long long)of);
+    return out;
 }
 
 json_t *run_folder_last_event(const char *run, const char *kind)

@@ -20,6 +20,9 @@ enum status run_folder_checkpoint(const char *path, char *out, size_t cap, struc
  * damaged and what to do. Writes what was checked, for a line of output. A folder without coordinator_state.bin has no
  * record to check against: names, shapes, sizes and finite values are then checked by its reader. */
 enum status run_folder_check(const char *folder, bool *recorded_p, const char **what_p, struct err *err) MUST_CHECK;
+/* Writes which round a checkpoint holds and how far its run is: "round 20 of runs/first, which is at round 24 of 30". A
+ * folder that is no checkpoint of a run gives "". Returns out. */
+const char *run_folder_age(const char *folder, char *out, size_t cap);
 /* Reads the first line of a file without its line end. NOTFOUND if the file is missing or the line is empty, LIMIT if
  * it is too long. out[cap] is set on success only. */
 enum status run_folder_read_line(const char *path, char *out, size_t cap, struct err *err) MUST_CHECK;

@@ -397,7 +397,7 @@ static enum status serve(struct server *s, struct err *err)
     while (!engine_finished(s->engine)) {
         if (stop_signal && engine_done(s->engine)) break; /* a finished run needs no restart */
         if (stop_signal) {
-            TRY(engine_sync(s->engine, err));
+            TRY(engine_stop(s->engine, err));
             return stopped(err);
         }
         TRY(turn(s, err));

@@ -1,6 +1,7 @@
 #include "coordinator/engine/engine_impl.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -231,7 +232,12 @@ bool engine_finished(const struct engine *e)
     return e->finished;
 }
 
-enum status engine_sync(struct engine *e, struct err *err)
+enum status engine_stop(struct engine *e, struct err *err)
 {
+    bool newer = e->ledger.modelled && engine_newest(e)->round < round_done(&e->ledger.round);
+    if (newer) {
+        engine_flush_round(e, NAN, NAN); /* its evaluation follows after the next start */
+        TRY(engine_checkpoint(e, err));
+    }
     return journal_sync(&e->ledger.journal, err);
 }

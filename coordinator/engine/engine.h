@@ -117,8 +117,9 @@ bool engine_modelled(const struct engine *engine);
 bool engine_done(const struct engine *engine);
 /* The run is done, and all workers have left or the wait for them is over. */
 bool engine_finished(const struct engine *engine);
-/* On return all journal records survive a power cut. */
-enum status engine_sync(struct engine *engine, struct err *err) MUST_CHECK;
+/* The process stops in order: writes a checkpoint if a round has ended since the newest one. On return all journal
+ * records survive a power cut. The caller then destroys the engine. */
+enum status engine_stop(struct engine *engine, struct err *err) MUST_CHECK;
 
 /* Status for `atoll status`, as of the last message or tick: JSON into out[cap], terminated. Returns the length; 0: out
  * is too small. */

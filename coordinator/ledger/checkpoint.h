@@ -24,8 +24,8 @@ struct checkpoint_info {
  * WAITED: the caller has put a copy of its DELTA record into that segment. */
 enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_t round, uint64_t segment,
                             struct err *err) MUST_CHECK;
-/* Fills a fresh ledger from checkpoint `round`. CORRUPT: a check failed; the text names it. MISMATCH: the checkpoint
- * was written under other settings, so its arrays have unknown shapes; no text, but l->config_text is set. */
+/* Fills a fresh ledger from checkpoint `round`, and its settings with those of that time. CORRUPT: a check failed; the
+ * text names it. */
 enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t round, struct checkpoint_info *info,
                             struct err *err) MUST_CHECK;
 /* Checks a checkpoint as checkpoint_load does, but without the run's settings: sizes, the checksum of the head, and the

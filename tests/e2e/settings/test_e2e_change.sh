@@ -47,6 +47,23 @@ finish "$coordinator" 20 75 "a stopped coordinator"
 printed run
 [[ ${command[*]} == "atoll-coordinator --dir run" ]] || fail "status prints ${command[*]}"
 
+# --- the checkpoint of a stop, and what generate and export read --------------------------------------------------------
+
+reads() { # TEXT: generate and export say it
+    "$BIN/atoll" generate run --tokens 3 >generated.txt 2>generate.log || fail "generate: $(<generate.log)"
+    grep -q "reading $1$" generate.log || fail "generate says $(<generate.log), not $1"
+    rm -rf exported
+    "$BIN/atoll" export run exported >export.log 2>&1 || fail "export: $(<export.log)"
+    grep -q "^exported: $1$" export.log || fail "export says $(<export.log), not $1"
+}
+done=$(rounds_done)
+[[ $(readlink run/checkpoints/latest) == "$(printf 'round_%06d' "$done")" ]] || fail "a stop after round $done wrote no checkpoint"
+reads "round $done of run"
+cp run/metrics.jsonl whole.jsonl
+echo '{"event":"round","round":59,"rounds":60}' >>run/metrics.jsonl # as after a kill
+reads "round $done of run, which is at round 59 of 60: newer rounds are not in it"
+mv whole.jsonl run/metrics.jsonl
+
 # --- a change, for workers that wait ----------------------------------------------------------------------------------
 
 start coordinator2.log "${command[@]}" --change train.max_steps=100 --change=inner.learning_rate=1e-3

@@ -195,12 +195,24 @@ static int cluster_tap(void *ctx, enum sim_net_moment moment, int client, bool t
 
 /* ---- scheduled faults -------------------------------------------------------------------------------------------- */
 
+/* Every second time that the process ends without a power cut, the operator stops it in order. */
+static void stop_coordinator(struct sim_cluster *c, bool power)
+{
+    struct err err = {0};
+    if (!power && c->starts % 2) {
+        sim_check_note(c->check, sim_net_now(c->net), "the coordinator stops in order");
+        if (engine_stop(c->engine, &err) != STATUS_OK && !c->dying)
+            sim_check_fail(c->check, "the coordinator cannot stop: %s", err.msg);
+    }
+    sim_cluster_coordinator_kill(c, power);
+}
+
 static void fault_kill(void *ctx, uint64_t arg)
 {
     struct sim_cluster *c = ctx;
     int client = (int)(arg >> 1) - 1;
     if (client == SIM_NET_LISTENER) {
-        if (c->engine) sim_cluster_coordinator_kill(c, arg & 1);
+        if (c->engine) stop_coordinator(c, arg & 1);
     } else if (c->workers[client].up) {
         sim_worker_kill(&c->workers[client]);
     }

@@ -170,16 +170,30 @@ static void test_truncated_journal_is_recovered(void **state)
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) truncate_everywhere(methods[i]);
 }
 
-/* Restarts after every message: once with a clean exit, once with a power cut. */
-static bool power;
+/* Restarts after every message: with a kill, with a power cut, and in order. */
+enum end { END_KILL, END_POWER, END_STOP };
+static enum end end;
 static uint64_t draws;
+static int round_events;
+
+static void stop(void)
+{
+    struct err err = {0};
+    if (engine_stop(rig.engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    uint64_t list[64], done = look().done_rounds;
+    size_t n;
+    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
+    assert_int_equal(list[n - 1], done);
+}
 
 static void restart(void)
 {
     struct mark before = look();
-    rig_restart(&rig, power, draws++);
+    if (end == END_STOP) stop();
+    round_events += rig_events(&rig, ENGINE_EVENT_ROUND);
+    rig_restart(&rig, end == END_POWER, draws++);
     struct mark after = look();
-    if (!power) {
+    if (end != END_POWER) {
         assert_true(after.theta == before.theta);
         assert_int_equal(after.committed, before.committed);
     }
@@ -194,13 +208,16 @@ static void test_restart_after_any_message_ends_at_same_theta(void **state)
     (void)state;
     for (size_t i = 0; i < 2; i++) { /* not async: its assignments depend on arrival times */
         uint64_t theta = calm_theta(methods[i]);
-        for (int p = 0; p < 2; p++) {
-            power = p;
+        for (int p = END_KILL; p <= END_STOP; p++) {
+            end = (enum end)p;
+            round_events = 0;
             begin(methods[i]);
             rig_play(&rig, restart);
             assert_true(rig_theta_hash(&rig) == theta);
             struct engine_summary sum;
             engine_summary(rig.engine, &sum);
+            if (end == END_STOP)
+                assert_int_equal(round_events + rig_events(&rig, ENGINE_EVENT_ROUND), sum.rounds);
             assert_true(sum.restarts > 5);
             assert_int_equal(sum.workers, 2);
             assert_int_equal(engine_samples_committed(rig.engine), i ? 10 : 20);
@@ -213,11 +230,13 @@ static void test_restart_after_any_message_ends_at_same_theta(void **state)
 static void test_async_restart_keeps_samples(void **state)
 {
     (void)state;
-    power = false;
-    begin(async);
-    rig_play(&rig, restart);
-    assert_int_equal(engine_samples_committed(rig.engine), 24);
-    rig_close(&rig);
+    for (int i = 0; i < 2; i++) {
+        end = i ? END_STOP : END_KILL;
+        begin(async);
+        rig_play(&rig, restart);
+        assert_int_equal(engine_samples_committed(rig.engine), 24);
+        rig_close(&rig);
+    }
 }
 
 /* Every update that a worker may have seen is in the synced part of the journal. */
