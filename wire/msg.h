@@ -161,6 +161,7 @@ struct msg_welcome {
     uint32_t heartbeat_ms;
     uint32_t n_fragments;
     bool resume;       /* the versions in JOIN are on this run's log: continue from them */
+    bool shorter;      /* they are, but the snapshot has fewer bytes than the updates: load it, keep the residual */
     uint64_t assigned; /* barrier: round of this worker's open assignment, + 1; 0: none. ASSIGN repeats it */
     struct wire_version current[LAYOUT_FRAGMENTS_MAX];
     struct wire_version snapshot[LAYOUT_FRAGMENTS_MAX]; /* newest snapshot, to load otherwise; the worker may compute
@@ -188,6 +189,7 @@ struct msg_heartbeat {
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     uint64_t received, expected; /* bytes of the objects that it is downloading; expected 0: none, or not known yet */
+    uint64_t rate;               /* of its downloads, bytes per second, smoothed; 0: not measured */
 };
 
 struct msg_heartbeat_ack {

@@ -86,6 +86,7 @@ static const struct field welcome[] = {
     U32(msg_welcome, worker_id),
     U32_IN(msg_welcome, heartbeat_ms, 1, UINT32_MAX),
     BOOL(msg_welcome, resume),
+    BOOL(msg_welcome, shorter),
     U64(msg_welcome, assigned),
     COUNT(msg_welcome, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_welcome, current, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
@@ -110,6 +111,7 @@ static const struct field heartbeat[] = {
     LIST(msg_heartbeat, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
     U64(msg_heartbeat, received),
     U64(msg_heartbeat, expected),
+    U64(msg_heartbeat, rate),
     END,
 };
 static const struct field heartbeat_ack[] = {

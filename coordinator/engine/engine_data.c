@@ -372,6 +372,7 @@ void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m)
                       update ? "update" : "snapshot", (unsigned long long)m->version, m->fragment);
         return;
     }
+    if (update && !later && engine_snapshot_renews(e, s)) return;
     download_add(&s->download, m, size);
     if (update) leave_out_own(s, m->fragment, m->version);
 }

@@ -78,7 +78,7 @@ static bool can_evaluate(const struct engine *e, const struct session *s)
 {
     if (!s->id || !s->evaluates || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!m || m->work.open || m->false_evals || engine_is_aside(e, m)) return false;
+    if (!m || m->work.open || m->false_evals || engine_is_aside(e, m) || engine_is_late(e, s)) return false;
     if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
     /* A member in step delivered all its work, so an older heartbeat may still say "training". A member whose work was
      * dropped may really be training. */

@@ -24,6 +24,7 @@
  *     engine_checkpoint.c writing and removing checkpoints
  *     engine_round.c      writing records, and the round event that follows from them
  *     engine_session.c    heard, silent, ready
+ *     engine_late.c       workers that lack updates
  *     engine_effects.c    clock, sends, refusals, events */
 #ifndef COORDINATOR_ENGINE_IMPL_H
 #define COORDINATOR_ENGINE_IMPL_H
@@ -50,6 +51,7 @@ enum {
     ENGINE_PROBE_EVERY_US = 1000000,
     ENGINE_EVICT_MIN_US = 10000000,        /* the least eviction time; half of it for a closed connection */
     ENGINE_EVICT_UNMEASURED_US = 60000000, /* eviction time before rounds are measured: workers may be starting */
+    ENGINE_KNOCK_US = 20000000,            /* a worker that waits to join says HELLO again within this */
     ENGINE_LOSSES = 8,
     ENGINE_DATA_VOTES = 8,      /* different hashes of one data set that are counted */
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
@@ -173,6 +175,9 @@ struct engine {
     bool found_done;                 /* the run was over when this process started */
     uint32_t n_finished;             /* workers that left after the end of the run */
     uint64_t retry_us;               /* next try of a full bulk lane; UINT64_MAX: no lane is full */
+    uint64_t evict_us;               /* time of the last engine_evict */
+    uint64_t knocked_us;             /* time of the last HELLO; 0: none */
+    uint64_t updated_us;             /* time of the last update; 0: none by this process */
     uint64_t progress_us, notice_us; /* time of the last progress; time of the next "waiting for" line */
 
     struct data_vote data_votes[2][ENGINE_DATA_VOTES]; /* training, validation; in order of arrival */
@@ -229,6 +234,9 @@ void engine_progress(struct engine *e);
 /* Notes that a message of the session's worker arrived, on any lane. */
 void engine_hear(struct engine *e, struct session *s);
 bool engine_is_silent(const struct engine *e, const struct session *s);
+/* At least one worker is connected and sends messages, or tries to join. Otherwise no eviction time runs: no worker
+ * waits, and those of a run that was stopped overnight start one after the other. */
+bool engine_anyone_here(const struct engine *e);
 /* The session holds a share of the open evaluation. */
 bool engine_eval_holds(const struct engine *e, const struct session *s);
 /* An update exists that the worker has not applied yet, by its last heartbeat. */
@@ -244,6 +252,19 @@ const char *engine_aside_text(const struct engine *e, const struct member *m, ch
 uint64_t engine_evict_after_us(const struct engine *e, const struct session *s);
 /* The rule behind that limit, for log lines; it names coordinator.evict_after_s. */
 const char *engine_evict_rule(const struct engine *e, const struct session *s);
+
+/* --- engine_late.c --- */
+struct engine_lack {
+    uint64_t updates, bytes; /* updates of the fragment that lacks most; bytes of all fragments */
+};
+/* What is missing at versions[n] of the first n fragments. */
+struct engine_lack engine_lack_of(const struct engine *e, const uint64_t *versions, uint32_t n);
+/* The median time of a round; before it is known, the time that the running one takes already. */
+uint64_t engine_usual_round_us(const struct engine *e);
+/* The worker has no part in the rounds, and lacks more updates than it can load while one round runs. */
+bool engine_is_late(const struct engine *e, const struct session *s);
+/* Writes "80 updates behind, 552 s at 1 Mbit/s; a round takes 0.3 s: this link cannot keep up"; returns out. */
+const char *engine_late_text(const struct engine *e, const struct session *s, char *out, size_t cap);
 
 /* --- engine_round.c --- */
 /* ledger_write, then engine_round_follow. */
@@ -294,6 +315,10 @@ bool engine_eval_answered(const struct eval_share *share, uint32_t member);
 /* --- engine_snapshot.c --- */
 /* Writes a fresh snapshot for this worker if it saves bytes. Without disk space it keeps the older one. */
 void engine_snapshot_refresh(struct engine *e, const struct session *joiner);
+/* A worker that holds versions[n_fragments] loads fewer bytes with a snapshot than with the updates since them. */
+bool engine_snapshot_is_shorter(const struct engine *e, const struct session *s, const uint64_t *versions);
+/* An update was requested. True: it is not sent, because a late worker gets a newer snapshot, now or later. */
+bool engine_snapshot_renews(struct engine *e, struct session *s);
 /* The newest snapshot that this worker may start from: the fresh one or a checkpoint. */
 const struct checkpoint_info *engine_snapshot_newest(const struct engine *e, const struct session *joiner);
 /* The snapshot that has this version of a fragment; NULL: none. */

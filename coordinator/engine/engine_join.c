@@ -70,6 +70,7 @@ static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIR
 void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
 {
     static const uint8_t none[WIRE_UUID];
+    e->knocked_us = e->now_us;
     if (refuse_early(e, peer, m->uuid, m->name)) return;
     if (memcmp(m->run_id, none, WIRE_UUID) != 0 && memcmp(m->run_id, e->ledger.run_id, WIRE_UUID) != 0) {
         engine_refuse(e, peer, m->name, REFUSE_RUN,
@@ -150,6 +151,14 @@ static bool can_resume(const struct engine *e, const struct msg_join *m)
     return true;
 }
 
+/* The log has the updates after the worker's versions, but a snapshot has fewer bytes. */
+static bool is_far_behind(const struct engine *e, const struct session *s, const struct msg_join *m)
+{
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX];
+    for (uint32_t f = 0; f < m->n_held; f++) versions[f] = m->held[f].version;
+    return engine_snapshot_is_shorter(e, s, versions);
+}
+
 static void emit_joined(struct engine *e, const char *name, const struct msg_join *m, bool resume)
 {
     char text[240];
@@ -226,7 +235,8 @@ static uint64_t assigned_round(const struct engine *e, const struct session *s)
     return waited ? m->work.round + 1 : 0;
 }
 
-static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume)
+static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume,
+                         bool shorter)
 {
     const struct ledger *l = &e->ledger;
     const struct checkpoint_info *newest = engine_snapshot_newest(e, s);
@@ -237,6 +247,7 @@ static void send_welcome(struct engine *e, const struct session *s, const struct
                                 .heartbeat_ms = ENGINE_HEARTBEAT_MS,
                                 .n_fragments = l->layout.n_fragments,
                                 .resume = resume,
+                                .shorter = shorter,
                                 .assigned = assigned_round(e, s)}};
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
@@ -252,8 +263,9 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     struct session *old = session_by_uuid(&e->sessions, m->uuid), *s;
     struct upload *uploads = NULL;
     uint64_t before = 0, idle_us = e->now_us;
-    uint32_t times = 0;
+    uint32_t times = 0, aged = 0;
     if (old) {
+        aged = old->aged;
         before = old->id;
         idle_us = old->idle_us; /* joining again delivers nothing */
         times = e->now_us - old->joined_us < SHORT_LIFE_US ? old->times + 1 : 0;
@@ -278,6 +290,7 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     s->control = peer;
     s->before = before;
     s->times = times;
+    s->aged = aged;
     s->idle_us = idle_us;
     s->joined_us = s->heard_us = s->moved_us = e->now_us;
     return s;
@@ -307,9 +320,9 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     }
     TRY(define_val(e, m, err));
     TRY(seat(e, s, err));
-    bool resume = can_resume(e, m);
+    bool known = can_resume(e, m), resume = known && !is_far_behind(e, s, m);
     if (!resume) engine_snapshot_refresh(e, s);
-    send_welcome(e, s, m, resume);
+    send_welcome(e, s, m, resume, known && !resume);
     engine_progress(e);
     emit_joined(e, s->name, m, resume);
     return STATUS_OK;
@@ -319,7 +332,8 @@ void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
 {
     const struct session *next = session_after(&e->sessions, id);
     if (!next || next->times < COPY_TIMES) {
-        engine_refuse(e, peer, NULL, REFUSE_UNKNOWN_SESSION, "it was restarted, or has evicted this worker");
+        engine_refuse(e, peer, NULL, REFUSE_UNKNOWN_SESSION,
+                      "the coordinator was restarted, or has evicted this worker");
         return;
     }
     char text[WIRE_TEXT_MAX];

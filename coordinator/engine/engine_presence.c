@@ -50,7 +50,11 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     s->beating = true;
     note_download(e, s);
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
-    engine_waiting(e, reply.heartbeat_ack.waiting_for, sizeof reply.heartbeat_ack.waiting_for);
+    char *waiting_for = reply.heartbeat_ack.waiting_for, late[160];
+    if (engine_is_late(e, s))
+        snprintf(waiting_for, WIRE_TEXT_MAX, "nobody: this worker is %s", engine_late_text(e, s, late, sizeof late));
+    else
+        engine_waiting(e, waiting_for, WIRE_TEXT_MAX);
     engine_send_control(e, s, &reply);
     TRY(remind(e, s, err));
     engine_refresh_ready(e, s);
@@ -113,6 +117,9 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
 
 enum status engine_evict(struct engine *e, struct err *err)
 {
+    uint64_t gap = engine_anyone_here(e) ? 0 : e->now_us - e->evict_us;
+    e->evict_us = e->now_us;
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) e->ledger.round.members.members[i]->heard_us += gap;
     for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
         const struct member *m = e->ledger.round.members.members[i];
         struct session *s = session_by_member(&e->sessions, m->id);

@@ -36,7 +36,7 @@ static void add(struct line *line, const char *fmt, ...)
 /* Adds the time until an absent member is evicted. The line ends with the rule of the last one. */
 static void add_eviction(const struct engine *e, struct line *line, const struct session *s, const struct member *m)
 {
-    if (m && m->active) {
+    if (m && m->active && engine_anyone_here(e)) {
         uint64_t at = m->heard_us + engine_evict_after_us(e, s);
         add(line, ", evicted in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
         line->rule = engine_evict_rule(e, s);
@@ -64,10 +64,12 @@ static bool is_moving(const struct engine *e, const struct session *s)
 /* "training, step 12/30", "receiving update, 43 % at 9.8 Mbit/s": its state, and what its link does meanwhile. */
 static const char *activity_of(const struct engine *e, const struct session *s, char *out, size_t cap)
 {
-    char progress[48];
+    char progress[48], late[160];
     uint8_t state = s->last.state;
     if (!s->beating)
         snprintf(out, cap, "joining");
+    else if (state == WORKER_READY && engine_is_late(e, s))
+        snprintf(out, cap, "catching up, %s", engine_late_text(e, s, late, sizeof late));
     else if (state == WORKER_TRAINING)
         snprintf(out, cap, "training, step %u/%u", s->last.step, s->last.steps);
     else if (state == WORKER_SENDING)
@@ -84,7 +86,7 @@ static const char *activity_of(const struct engine *e, const struct session *s, 
 static void add_worker(const struct engine *e, struct line *line, const char *name, const struct session *s,
                        const struct member *m)
 {
-    char activity[96];
+    char activity[192];
     add(line, "%s%s (", line->n++ ? ", " : "", name);
     if (!s) {
         add(line, "not connected");
@@ -161,6 +163,20 @@ static void waiting_ready(const struct engine *e, struct line *line)
     }
 }
 
+/* The last delta of every member was refused: without this the line would only call its workers ready, or aside. */
+static void add_refused(const struct engine *e, struct line *line)
+{
+    const struct round *r = &e->ledger.round;
+    const char *why = NULL;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->active) continue;
+        if (!m->strikes) return;
+        if (!why || !why[0]) why = m->refused;
+    }
+    if (why) add(line, "; all deltas refused%s%s", why[0] ? ": " : "", why);
+}
+
 const char *engine_waiting(const struct engine *e, char *out, size_t cap)
 {
     struct line line = {.out = out, .cap = cap};
@@ -176,6 +192,7 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
         waiting_work(e, &line);
     else
         waiting_ready(e, &line);
+    add_refused(e, &line);
     if (line.rule) add(&line, "; eviction: %s", line.rule);
     text_make_clean(out); /* the text may end inside a UTF-8 character */
     return out;
@@ -191,11 +208,13 @@ void engine_emit_restart(struct engine *e)
         const struct member *m = r->members.members[i];
         if (!m->active || (!m->in_step && !m->work.open)) continue;
         if (!line.n)
-            add(&line, " at round %llu of %llu; waiting up to %.0f s (%s) for ", (unsigned long long)r->round + 1,
-                (unsigned long long)round_total(r), (double)engine_evict_after_us(e, NULL) * 1e-6,
-                engine_evict_rule(e, NULL));
+            add(&line, " at round %llu of %llu; waiting for ", (unsigned long long)r->round + 1,
+                (unsigned long long)round_total(r));
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
+    if (line.n > 1)
+        add(&line, "; after the first of them is here, the others have %.0f s (%s)",
+            (double)engine_evict_after_us(e, NULL) * 1e-6, engine_evict_rule(e, NULL));
     text_make_clean(text);
     struct engine_event event = {.kind = ENGINE_EVENT_RESTART, .restart.text = text};
     if (e->ledger.modelled) event.restart = (struct engine_event_restart){text, true, round_done(r), round_total(r)};
@@ -244,6 +263,8 @@ static const char *worker_state(const struct engine *e, const struct member *m, 
     if (s->closed) return "closed";
     if (engine_is_silent(e, s)) return "silent";
     if (m && engine_is_aside(e, m)) return "aside";
+    if (s->beating && s->last.state == WORKER_READY && engine_is_late(e, s))
+        return session_state_name(WORKER_CATCHING_UP);
     return s->beating ? session_state_name(s->last.state) : "joining";
 }
 
@@ -251,7 +272,7 @@ static const char *worker_state(const struct engine *e, const struct member *m, 
 static json_t *worker_json(const struct engine *e, const char *name, const struct member *m, const struct session *s,
                            enum detail detail)
 {
-    char activity[96];
+    char activity[192];
     bool beating = s && s->beating;
     json_t *o = json_object();
     char text[WIRE_TEXT_MAX];

@@ -29,6 +29,16 @@ bool engine_is_silent(const struct engine *e, const struct session *s)
     return e->now_us - s->heard_us >= ENGINE_SILENT_US;
 }
 
+bool engine_anyone_here(const struct engine *e)
+{
+    if (e->knocked_us && e->now_us - e->knocked_us < ENGINE_KNOCK_US) return true;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (s->id && !s->closed && !engine_is_silent(e, s)) return true;
+    }
+    return false;
+}
+
 bool engine_lacks_update(const struct engine *e, const struct session *s)
 {
     const struct round *r = &e->ledger.round;
@@ -41,7 +51,7 @@ void engine_refresh_ready(struct engine *e, struct session *s)
 {
     bool can = s->beating && s->last.state == WORKER_READY && !engine_eval_holds(e, s);
     struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (m && engine_is_aside(e, m)) can = false;
+    if (m && (engine_is_aside(e, m) || (can && engine_is_late(e, s)))) can = false;
     assert(s->id && s->ready_us <= e->now_us);
     s->ready_us = !can ? 0 : s->ready_us ? s->ready_us : e->now_us;
     if (!m) return;

@@ -4,6 +4,9 @@
  * - When these updates have more bytes than theta, a JOIN writes theta to the spool as a fresh snapshot. A checkpoint
  *   would have to wait for the end of the round, and for its fsync.
  * - Joins cannot force many writes: between two of them the run publishes more update bytes than a write has.
+ * - A worker that has loaded a snapshot and is late again gets a newer one when that is shorter than the updates: its
+ *   GET is refused, and it joins again. After the first time it waits four times as long as the load took, because its
+ *   link cannot keep up; it does not wait while the run stands still.
  * - The spool holds one fresh snapshot. It is not replaced while a worker loads it, and it ends with the process; GET
  *   is then refused, and the worker joins again. */
 #include <assert.h>
@@ -11,6 +14,8 @@
 
 #include "common/base/log.h"
 #include "coordinator/engine/engine_impl.h"
+
+enum { STILL_US = 2000000, PAUSE_LOADS = 4 };
 
 static uint64_t theta_bytes(const struct engine *e)
 {
@@ -61,15 +66,7 @@ enum status engine_snapshot_theta(struct engine *e, const struct checkpoint_info
 
 static uint64_t bytes_since(const struct engine *e, const struct checkpoint_info *info)
 {
-    const struct ledger *l = &e->ledger;
-    uint64_t bytes = 0;
-    for (uint32_t f = 0; f < info->n_fragments; f++)
-        for (uint64_t v = info->versions[f] + 1; v <= l->round.versions[f]; v++) {
-            const struct update_entry *entry = update_log_find(&l->log, f, v);
-            assert(entry);
-            bytes += entry->size;
-        }
-    return bytes;
+    return engine_lack_of(e, info->versions, info->n_fragments).bytes;
 }
 
 /* A worker that joined since the fresh snapshot was written may still load it. */
@@ -83,13 +80,58 @@ static bool is_loaded_by_another(const struct engine *e, const struct session *j
     return false;
 }
 
+static bool can_refresh(const struct engine *e, const struct session *joiner)
+{
+    return is_usable(e, joiner, e->ledger.round.versions) && !is_loaded_by_another(e, joiner);
+}
+
+/* A delta that was merged in a version after those held, or may be: the updates tell its worker, a snapshot does not.
+ */
+static bool has_unknown_merge(const struct engine *e, const struct session *s, const uint64_t *versions)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (m && m->work.open) return true;
+    for (uint32_t f = 0; m && f < e->ledger.layout.n_fragments; f++)
+        if (m->merged_in[f] > versions[f]) return true;
+    return false;
+}
+
+bool engine_snapshot_is_shorter(const struct engine *e, const struct session *s, const uint64_t *versions)
+{
+    uint64_t lack = engine_lack_of(e, versions, e->ledger.layout.n_fragments).bytes, since;
+    if (lack <= theta_bytes(e) || has_unknown_merge(e, s, versions) || !can_refresh(e, s)) return false;
+    since = bytes_since(e, engine_snapshot_newest(e, s));
+    return theta_bytes(e) + (since > theta_bytes(e) ? 0 : since) < lack;
+}
+
+static bool stands_still(const struct engine *e)
+{
+    uint64_t still = 2 * engine_usual_round_us(e);
+    return e->now_us - e->updated_us > (still > STILL_US ? still : STILL_US);
+}
+
+bool engine_snapshot_renews(struct engine *e, struct session *s)
+{
+    if (!engine_is_late(e, s)) {
+        s->aged = 0;
+        s->renew_us = 0;
+        return false;
+    }
+    if (!engine_snapshot_is_shorter(e, s, s->last.versions)) return false;
+    if (!s->renew_us) s->renew_us = e->now_us + (s->aged ? PAUSE_LOADS * (e->now_us - s->joined_us) : 0);
+    if (e->now_us < s->renew_us && !stands_still(e)) return true;
+    s->aged++;
+    engine_refuse(e, s->control, s->name, REFUSE_GONE, "a newer snapshot is shorter than the updates since this one");
+    return true;
+}
+
 void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
 {
     const struct ledger *l = &e->ledger;
     const struct checkpoint_info *newest = engine_snapshot_newest(e, joiner);
     uint64_t bytes = bytes_since(e, newest);
     struct err why = {0};
-    if (bytes <= theta_bytes(e) || !is_usable(e, joiner, l->round.versions) || is_loaded_by_another(e, joiner)) return;
+    if (bytes <= theta_bytes(e) || !can_refresh(e, joiner)) return;
     e->fresh_us = 0;
     if (e->store->ops->spool_write(e->store, spool_offset(e), l->outer.theta, theta_bytes(e), &why) != STATUS_OK) {
         log_warn("%s: %s starts from a checkpoint and %.1f MB of updates", why.msg, joiner->name, (double)bytes * 1e-6);

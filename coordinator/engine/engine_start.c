@@ -202,7 +202,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->init_dir = options->init_dir ? options->init_dir : engine_initial_found(e);
     e->entropy = options->entropy;
     e->rounds_reported = options->rounds_reported;
-    e->now_us = e->start_us = now_us;
+    e->now_us = e->start_us = e->evict_us = now_us;
     e->retry_us = e->kept_round = UINT64_MAX;
     engine_limits_size(e);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);

@@ -70,6 +70,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     TRY(ledger_close(l, close, &clock, err));
     assert(l->round.versions[close->fragment] == version + 1);
     e->rate.updates++;
+    e->updated_us = e->now_us;
     if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
     engine_round_follow(e, RECORD_UPDATE, NULL, 0);
@@ -178,7 +179,10 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
 bool engine_awaits_last(const struct engine *e, const struct session *s)
 {
     uint64_t since = s->moved_us > e->done_us ? s->moved_us : e->done_us;
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     assert(e->ledger.done);
+    if (m && !m->in_step && !e->found_done && engine_lack_of(e, s->last.versions, s->last.n_fragments).updates > 1)
+        return false; /* it had no part in the end of the run */
     if (s->closed || s->silent || s->last.state == WORKER_TRAINING || s->last.state == WORKER_EVALUATING) return false;
     return (!s->beating || engine_lacks_update(e, s)) && e->now_us - since < ENGINE_LAST_US;
 }

@@ -48,6 +48,16 @@ const struct update_entry *update_log_find(const struct update_log *log, uint32_
     return &log->f[fragment].entries[version - base];
 }
 
+uint64_t update_log_bytes(const struct update_log *log, uint32_t fragment, uint64_t held, uint64_t to)
+{
+    uint64_t bytes = 0;
+    if (held >= to) return 0;
+    if (!update_log_find(log, fragment, held) || !update_log_find(log, fragment, to))
+        return UINT64_MAX / 2 / LAYOUT_FRAGMENTS_MAX;
+    for (uint64_t v = held + 1; v <= to; v++) bytes += update_log_find(log, fragment, v)->size;
+    return bytes;
+}
+
 void update_log_trim(struct update_log *log, uint32_t fragment, uint64_t version)
 {
     uint64_t base = log->f[fragment].base;

@@ -32,6 +32,8 @@ enum status update_log_add(struct update_log *log, uint32_t fragment, uint64_t v
                            const struct update_entry *entry) MUST_CHECK;
 /* NULL: the version is outside the log. */
 const struct update_entry *update_log_find(const struct update_log *log, uint32_t fragment, uint64_t version);
+/* Bytes of the updates after version `held`, up to `to`. Half of UINT64_MAX / LAYOUT_FRAGMENTS_MAX if some are gone. */
+uint64_t update_log_bytes(const struct update_log *log, uint32_t fragment, uint64_t held, uint64_t to);
 /* Removes all entries before `version`; the entry of `version` stays. */
 void update_log_trim(struct update_log *log, uint32_t fragment, uint64_t version);
 

@@ -212,6 +212,7 @@ static bool outer_step(struct bench *b)
     if (outer_loop_train_done(b->loop, &result, t->ready) != STATUS_OK) die("cannot encode the delta");
     while (!all_at(b, version) && !over(b)) {
         if (clock_monotonic_us() - t->ready > GIVE_UP_US) die("timeout: no update from the coordinator");
+        if (outer_loop_want(b->loop) == OUTER_TRAIN) die("the coordinator refused the delta: its log says why");
         pump(b, WAIT_US);
     }
     t->applied = clock_monotonic_us();

@@ -61,8 +61,11 @@ atoll_planted(refusal_visible_before_fsync coordinator/engine/engine_data.c
 
 # --- versions and rounds
 atoll_planted(resume_without_check coordinator/engine/engine_join.c
-    "bool resume = can_resume(e, m);"
-    "bool resume = m->n_held > 0 && (can_resume(e, m) || true);")
+    "bool known = can_resume(e, m),"
+    "bool known = m->n_held > 0 && (can_resume(e, m) || true),")
+atoll_planted(snapshot_hides_merged_delta coordinator/engine/engine_snapshot.c
+    "|| has_unknown_merge(e, s, versions)"
+    "")
 atoll_planted(update_applied_during_task worker/sync/sync.c
     "if (s->has_task && !s->async && f->version >= s->task.versions[i]) continue;"
     "")
@@ -139,9 +142,9 @@ atoll_planted(round_after_start_begins_at_its_number common/config/sync_points.c
 atoll_planted(averaged_round_keeps_outer_step coordinator/outer/outer_step.c
     "layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round)"
     "layout_is_mean(s->layout, step->fragment)")
-atoll_planted(relayed_average_takes_outer_rate worker/outer/outer_loop_apply.c
-    "layout_is_mean(loop->model.layout, i) || sync_round_at(&rounds, u->round).is_averaged"
-    "layout_is_mean(loop->model.layout, i)")
+atoll_planted(relayed_average_takes_outer_rate coordinator/ledger/update_compute.c
+    "u->rate = l->outer.lr;"
+    "u->rate = l->config->outer.learning_rate;")
 atoll_planted(average_is_mixed worker/outer/outer_segment.c
     "loop->fresh || replace ?"
     "loop->fresh ?")

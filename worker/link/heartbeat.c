@@ -53,11 +53,12 @@ void heartbeat_set_state(struct heartbeat *p, enum worker_state state, uint64_t 
     pthread_mutex_unlock(&p->lock);
 }
 
-void heartbeat_set_received(struct heartbeat *p, uint64_t received, uint64_t expected)
+void heartbeat_set_received(struct heartbeat *p, uint64_t received, uint64_t expected, uint64_t rate)
 {
     pthread_mutex_lock(&p->lock);
     p->beat.received = received;
     p->beat.expected = expected;
+    p->beat.rate = rate;
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -45,8 +45,8 @@ void heartbeat_leave(struct heartbeat *p);
  * sent immediately. */
 void heartbeat_set_state(struct heartbeat *p, enum worker_state state, uint64_t round, uint32_t steps, uint64_t eval_id,
                          uint32_t n_fragments, const uint64_t *versions);
-/* Replaces the progress of downloads, which the next heartbeat reports. */
-void heartbeat_set_received(struct heartbeat *p, uint64_t received, uint64_t expected);
+/* Replaces the progress and the rate of downloads, which the next heartbeat reports. */
+void heartbeat_set_received(struct heartbeat *p, uint64_t received, uint64_t expected, uint64_t rate);
 /* `step` inner steps of this round are done; the last one took step_us. */
 void heartbeat_set_step(struct heartbeat *p, uint32_t step, uint64_t step_us);
 

@@ -60,7 +60,7 @@ static void update_heartbeat(struct outer_loop *loop)
     heartbeat_set_state(&loop->heartbeat, s->state, round, s->round != SYNC_NO_ROUND ? s->current.steps : s->task.steps,
                         eval_id, s->n_fragments, versions);
     sync_receiving(s, &received, &expected);
-    heartbeat_set_received(&loop->heartbeat, received, expected);
+    heartbeat_set_received(&loop->heartbeat, received, expected, sync_rate_measured(&s->down));
     if (s->phase != SYNC_JOINED) heartbeat_leave(&loop->heartbeat);
 }
 
@@ -132,9 +132,14 @@ static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uin
         log_warn("loading a snapshot: this worker is at version %" PRIu64 ", but the run's log ends at %" PRIu64
                  " (power cut at the coordinator, or an older copy of its folder)",
                  version, m->current[0].version);
+    else if (held && m->shorter)
+        log_info("loading a snapshot: it is shorter than the updates since this worker's version %" PRIu64, version);
     else if (held)
         log_warn("loading a snapshot: the run's log no longer has the updates after this worker's version");
-    outer_drop_deltas(loop);
+    if (m->shorter)
+        outer_return_deltas(loop);
+    else
+        outer_drop_deltas(loop);
     outer_make_version0(loop, m, now_us);
 }
 
@@ -161,7 +166,7 @@ static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint6
     if (m->code == REFUSE_RUN && loop->configured && loop->sync.phase == SYNC_STOPPED)
         fail_other_run(loop); /* m->text blames the saved state */
     else if (before == SYNC_JOINED && loop->sync.phase == SYNC_HELLO)
-        log_info("joining again: the coordinator does not know this session (%s)", m->text);
+        log_info("joining again: %s", m->text);
     else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
         log_warn("the coordinator refused a message: %s", m->text);
     else if (!logged && m->code == REFUSE_NAME && loop->sync.phase != SYNC_STOPPED)

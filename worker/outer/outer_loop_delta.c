@@ -69,15 +69,27 @@ void outer_rollback(struct outer_loop *loop, uint32_t fragment)
     assert(!f->fb.pending);
 }
 
+static void leave_round(struct outer_loop *loop)
+{
+    loop->running.round = SYNC_NO_ROUND;
+    loop->window = (struct outer_window){0};
+    loop->fresh = true;
+}
+
 void outer_drop_deltas(struct outer_loop *loop)
 {
     for (uint32_t i = 0; i < loop->n_fragments; i++) {
         loop->f[i].pending = false;
         outer_residual_reset(loop, i);
     }
-    loop->running.round = SYNC_NO_ROUND;
-    loop->window = (struct outer_window){0};
-    loop->fresh = true;
+    leave_round(loop);
+}
+
+void outer_return_deltas(struct outer_loop *loop)
+{
+    outer_save_join(loop);
+    for (uint32_t i = 0; i < loop->n_fragments; i++) outer_rollback(loop, i);
+    leave_round(loop);
 }
 
 static void mark_encoded(struct outer_fragment *f, double norm)

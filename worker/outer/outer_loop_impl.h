@@ -156,6 +156,8 @@ enum status outer_residual_read(struct outer_loop *loop, uint32_t fragment) MUST
 void outer_residual_reset(struct outer_loop *loop, uint32_t fragment);
 /* Drops all pending deltas and residuals. */
 void outer_drop_deltas(struct outer_loop *loop);
+/* Puts all pending deltas back into the residuals, which the worker keeps. */
+void outer_return_deltas(struct outer_loop *loop);
 
 /* With train.overlap = H the first thing of a round is to send the delta of the round before. */
 void outer_send_at_start(struct outer_loop *loop, uint64_t now_us);

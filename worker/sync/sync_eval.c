@@ -41,7 +41,9 @@ void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us)
     }
     e->task = *m;
     e->pending = true;
-    /* With a barrier, evaluations run between rounds: a task at older versions missed its round. */
+    /* With a barrier, evaluations run between rounds: a task at older versions missed its round, and so did the one
+     * that WELCOME announced. */
+    s->expects_task = false;
     for (uint32_t i = 0; i < s->n_fragments && s->has_task && !s->async; i++)
         s->has_task = s->task.versions[i] >= m->versions[i];
     bool versions_passed = s->state == WORKER_TRAINING && !s->overlaps; /* with overlap: after this segment */

@@ -26,12 +26,18 @@ void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us)
     uint64_t us = now_us - r->since_us;
     bool began = r->state == SYNC_RATE_BEGUN && !r->bytes, enough = r->bytes && (us >= SAMPLE_US || !more);
     if (us < MIN_US) us = MIN_US;
+    r->measured = r->measured || enough;
     if (enough) r->per_s = 0.75 * r->per_s + 0.25 * 1e6 * (double)r->bytes / (double)us;
     if (began || enough || !more) {
         r->since_us = now_us;
         r->bytes = 0;
     }
     if (r->state != SYNC_RATE_IDLE) r->state = more ? SYNC_RATE_MOVING : SYNC_RATE_IDLE;
+}
+
+uint64_t sync_rate_measured(const struct sync_rate *r)
+{
+    return r->measured ? (uint64_t)r->per_s + 1 : 0;
 }
 
 uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)

@@ -20,6 +20,7 @@ struct sync_rate {
     double per_s;      /* bytes per second, smoothed, pessimistic at first */
     uint64_t since_us; /* `bytes` arrived since this poll */
     uint64_t bytes;
+    bool measured; /* per_s holds at least one sample */
     enum { SYNC_RATE_IDLE, SYNC_RATE_BEGUN, SYNC_RATE_MOVING } state;
 };
 
@@ -29,6 +30,8 @@ void sync_rate_init(struct sync_rate *r, uint64_t now_us);
 void sync_rate_add(struct sync_rate *r, uint64_t bytes);
 /* Takes a sample at a poll. more: the transfer continues. */
 void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us);
+/* Bytes per second; 0: not measured. */
+uint64_t sync_rate_measured(const struct sync_rate *r);
 /* Timeout for `bytes` in flight: 4 rtt_us + 2 bytes / rate, between SYNC_RETRY_MIN_US and SYNC_RETRY_MAX_US. */
 uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes);
 /* The timeout after wait_us: twice as long, at most SYNC_RETRY_MAX_US. */

@@ -89,7 +89,7 @@ grep -q "the run keeps the values that --change gave it: train.max_steps (60 her
     fail "the first command does not say what differs: $(<first.log)"
 code=0
 "$BIN/atoll-coordinator" run.yaml --dir run --train.max_steps=80 >other.log 2>&1 || code=$?
-((code == 2)) && grep -q -- "write --change KEY=VALUE" other.log || fail "code $code: $(<other.log)"
+[[ $code == 2 && $(<other.log) == *"write --change KEY=VALUE"* ]] || fail "code $code: $(<other.log)"
 
 # --- kills ------------------------------------------------------------------------------------------------------------
 
@@ -106,6 +106,7 @@ for run in calm killed; do
         until_true 60 "four more rounds" rounds_reach 16 killed
         for part in --dir=killed killed/workers/worker-1; do
             for id in $(descendants "$launch"); do
+                # shellcheck disable=SC2128 # command_of sets it, and it is no array
                 if command_of "$id" && [[ $command == *"$part "* && $command != *" launch "* ]]; then
                     kill -KILL "$id" || true
                     break

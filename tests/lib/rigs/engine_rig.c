@@ -350,7 +350,8 @@ void rig_beat(struct rig *r, int worker, enum worker_state state)
                                   .state = (uint8_t)state,
                                   .round = w->task.round,
                                   .steps = w->task.steps,
-                                  .n_fragments = r->layout.n_fragments}};
+                                  .n_fragments = r->layout.n_fragments,
+                                  .rate = w->rate}};
     memcpy(m.heartbeat.versions, w->versions, sizeof m.heartbeat.versions);
     rig_say(r, w->control, &m);
 }

@@ -40,6 +40,7 @@ struct rig_worker {
     bool resume;
     bool blind;                              /* it has no validation data */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* reported by its heartbeats */
+    uint64_t rate;                           /* of its downloads, the same; 0: not measured */
     struct msg_assign task;                  /* the last ASSIGN received */
 };
 

@@ -113,6 +113,7 @@ static void fill_heartbeat(struct source *s, struct msg_heartbeat *m)
     numbers(s, m->versions, m->n_fragments);
     m->received = any(s);
     m->expected = any(s);
+    m->rate = any(s);
 }
 
 static void fill_assign(struct source *s, struct msg_assign *m)
@@ -261,6 +262,7 @@ static void fill_other(struct source *s, struct msg *m)
         m->welcome.worker_id = (uint32_t)any(s);
         m->welcome.heartbeat_ms = 1 + (uint32_t)up_to(s, UINT32_MAX - 1);
         m->welcome.resume = any(s) & 1;
+        m->welcome.shorter = any(s) & 1;
         m->welcome.assigned = any(s);
         m->welcome.n_fragments = count(s, 1, LAYOUT_FRAGMENTS_MAX);
         versions(s, m->welcome.current, m->welcome.n_fragments);

@@ -51,7 +51,8 @@ void sim_check_trace(struct sim_check *c, bool on);
 void sim_check_print(const struct sim_check *c, FILE *out);
 
 struct sim_check_counts {
-    uint64_t updates, merged, lost_versions, resumed, reloaded, rejected, evicted, left, faults, evals, checks;
+    uint64_t updates, merged, lost_versions, resumed, reloaded, returned, rejected, evicted, left, faults, evals,
+        checks;
     uint64_t relayed, encoded; /* updates */
     uint64_t own_bytes;        /* bytes of relayed deltas sent to the workers that made them */
 };

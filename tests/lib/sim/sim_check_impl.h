@@ -161,6 +161,8 @@ enum status check_worker_init(struct sim_check *c, struct check_worker *w);
 void check_worker_finish(struct check_worker *w);
 /* The worker's residual is gone: it starts from a snapshot. */
 void check_worker_reset(struct sim_check *c, int client);
+/* It loads a snapshot and keeps its residual, with the deltas that were not merged. */
+void check_worker_returns(struct sim_check *c, int client);
 struct check_delta *check_delta_find(struct sim_check *c, int client, uint64_t round, uint32_t fragment, uint32_t crc);
 void check_deltas_free(struct sim_check *c);
 

@@ -245,10 +245,9 @@ int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment 
     }
     if (moment == SIM_NET_ARRIVED && m->type == MSG_WELCOME && c->workers[client].welcomed != m->welcome.session) {
         c->workers[client].welcomed = m->welcome.session;
-        if (!m->welcome.resume) {
-            check_worker_reset(c, client);
-            c->counts.reloaded++;
-        }
+        if (m->welcome.shorter) check_worker_returns(c, client);
+        if (!m->welcome.resume && !m->welcome.shorter) check_worker_reset(c, client);
+        if (!m->welcome.resume) c->counts.reloaded++;
     }
     if (moment == SIM_NET_ARRIVED && m->type == MSG_REJECT && m->reject.fragment < CHECK_FRAGMENTS)
         came_reject(&c->workers[client], &m->reject);

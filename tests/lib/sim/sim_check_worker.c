@@ -67,6 +67,12 @@ static void settle(struct sim_check *c, int client, uint32_t f)
     }
 }
 
+void check_worker_returns(struct sim_check *c, int client)
+{
+    for (uint32_t f = 0; f < c->layout.n_fragments; f++) settle(c, client, f);
+    c->counts.returned++;
+}
+
 struct sim_check_mark *sim_check_worker_saved(struct sim_check *c, int client)
 {
     const struct check_worker *w = &c->workers[client];

@@ -276,7 +276,7 @@ static void note(void)
     struct err err = {0};
     bool safe = rig.config.train.method != METHOD_DDP;
     if (!safe && turn++ % 3 == 0) {
-        if (engine_sync(rig.engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        if (engine_stop(rig.engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
         safe = true;
     }
     s.changes = powercut_changes();

@@ -125,6 +125,25 @@ static void test_large_delta_is_refused_and_changes_nothing(void **state)
     }
 }
 
+/* No delta of anybody is possible: without the reason the line would call them ready, and the run would look idle. */
+static void test_waiting_line_says_that_all_deltas_are_refused(void **state)
+{
+    (void)state;
+    char text[WIRE_TEXT_MAX];
+    start("train.method=diloco", 2, "inner.optimizer=adamw");
+    assert_true(assigned(0) && assigned(1));
+    for (int i = 0; i < 2; i++) assert_int_equal(deliver(i, 1e6f), REJECT_OUTLIER);
+    for (int i = 0; i < 2; i++) rig_beat(&rig, i, WORKER_READY);
+    engine_waiting(rig.engine, text, sizeof text);
+    if (!strstr(text, "; all deltas refused: its norm ")) fail_msg("waiting for %s", text);
+    /* A delta is merged: the line says no more of it. */
+    for (int i = 0; i < 2; i++) assert_true(assigned(i) && !deliver(i, 1e-3f));
+    catch_up(2);
+    engine_waiting(rig.engine, text, sizeof text);
+    assert_null(strstr(text, "refused"));
+    rig_close(&rig);
+}
+
 /* Statistics such as those of BatchNorm may jump: the gate does not judge mean tensors, neither norm nor direction. */
 static void test_mean_tensors_are_not_judged(void **state)
 {
@@ -404,6 +423,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_large_delta_is_refused_and_changes_nothing),
+        cmocka_unit_test(test_waiting_line_says_that_all_deltas_are_refused),
         cmocka_unit_test(test_mean_tensors_are_not_judged),
         cmocka_unit_test(test_liar_in_first_round_is_refused_by_majority),
         cmocka_unit_test(test_liar_in_first_round_exceeds_bound),

@@ -196,8 +196,8 @@ static void round_without_late_worker(bool catches_up)
     rig_beat(&rig, 0, WORKER_READY); /* its assignment again */
 }
 
-/* No update is kept for a worker that is late in every round. For a worker that keeps training from its old version
- * some are kept; then they are deleted and it joins again. */
+/* No update is kept for a worker that is late in every round, nor for one that keeps training from its old version when
+ * a snapshot is shorter than they are: it joins again. */
 static void test_updates_are_not_kept_for_late_worker(void **state)
 {
     (void)state;
@@ -214,8 +214,10 @@ static void test_updates_are_not_kept_for_late_worker(void **state)
         round_without_late_worker(true);
         assert_true(listed(rig.store->ops->checkpoint_list) <= 3);
     }
-    for (int round = 0; round < 40; round++) round_without_late_worker(false);
-    assert_int_equal(listed(rig.store->ops->checkpoint_list), 1 + 32);
+    for (int round = 0; round < 40; round++) {
+        round_without_late_worker(false);
+        assert_true(listed(rig.store->ops->checkpoint_list) <= 5);
+    }
     assert_int_equal(rig_get(&rig, 1, OBJECT_UPDATE, 0, 8, object, sizeof object), 0);
     rig_expect(&rig, 1, MSG_REFUSE, &m);
     assert_int_equal(m.refuse.code, REFUSE_GONE);

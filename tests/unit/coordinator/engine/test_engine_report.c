@@ -233,8 +233,8 @@ static void test_restart_names_missing_workers(void **state)
     rig_restart(&rig, false, 0);
     assert_int_equal(last_event(ENGINE_EVENT_RESTART)->restart.round, 0);
     assert_string_equal(rig.event_text[rig.n_events - 1],
-                        "continuing the run in this folder at round 1 of 3; waiting up to 30 s "
-                        "(coordinator.evict_after_s) for worker-0, worker-1");
+                        "continuing the run in this folder at round 1 of 3; waiting for worker-0, worker-1; after the "
+                        "first of them is here, the others have 30 s (coordinator.evict_after_s)");
     rig_join(&rig, 0);
     rig_wait(&rig, 10000000);
     rig_beat(&rig, 0, WORKER_TRAINING);

@@ -1,0 +1,56 @@
+/* Late workers: they joined while the others went on, and lack updates. A late worker never stops the others.
+ *
+ * - It gets work when it is within reach of the newest versions: at its measured rate the updates that it lacks take no
+ *   longer than a usual round, or a second. Until then it follows the log.
+ * - A link that cannot keep up with the updates never gets there; then status says so.
+ * - A member whose last delta was merged is not late: the round waits for it, on a slow link, too. */
+#include <assert.h>
+#include <stdio.h>
+
+#include "coordinator/engine/engine_impl.h"
+
+enum { REACH_US = 1000000 };
+
+struct engine_lack engine_lack_of(const struct engine *e, const uint64_t *versions, uint32_t n)
+{
+    const struct ledger *l = &e->ledger;
+    struct engine_lack lack = {0};
+    for (uint32_t f = 0; f < n && f < l->layout.n_fragments; f++) {
+        uint64_t held = versions[f], now = l->round.versions[f];
+        if (held >= now) continue;
+        if (now - held > lack.updates) lack.updates = now - held;
+        lack.bytes += update_log_bytes(&l->log, f, held, now);
+    }
+    return lack;
+}
+
+uint64_t engine_usual_round_us(const struct engine *e)
+{
+    const struct round *r = &e->ledger.round;
+    uint64_t running = r->opened_us && e->now_us > r->opened_us ? e->now_us - r->opened_us : 0;
+    return deadline_of(&r->durations, 0, 0, UINT64_MAX / 8, running).limit_us;
+}
+
+bool engine_is_late(const struct engine *e, const struct session *s)
+{
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    if (!m || m->in_step || m->work.open || !s->beating || e->ledger.done) return false;
+    struct engine_lack lack = engine_lack_of(e, s->last.versions, s->last.n_fragments);
+    if (!s->last.rate) return lack.updates > 1; /* it has not loaded anything long enough for a measurement */
+    uint64_t reach = engine_usual_round_us(e);
+    if (reach < REACH_US) reach = REACH_US;
+    return 1e6 * (double)lack.bytes / (double)s->last.rate > (double)reach;
+}
+
+const char *engine_late_text(const struct engine *e, const struct session *s, char *out, size_t cap)
+{
+    struct engine_lack lack = engine_lack_of(e, s->last.versions, s->last.n_fragments);
+    double round_s = (double)engine_usual_round_us(e) * 1e-6, rate = (double)s->last.rate;
+    assert(lack.updates > 0);
+    int n = snprintf(out, cap, "%llu update%s behind", (unsigned long long)lack.updates, lack.updates == 1 ? "" : "s");
+    if (!s->last.rate || n < 0 || (size_t)n >= cap) return out;
+    bool keeps_up = (double)lack.bytes / (double)lack.updates < rate * round_s;
+    snprintf(out + n, cap - (size_t)n, ", %.3g s at %.3g Mbit/s; a round takes %.3g s%s", (double)lack.bytes / rate,
+             rate * 8e-6, round_s, keeps_up ? "" : ": this link cannot keep up");
+    return out;
+}
