@@ -54,6 +54,8 @@ void run_dir_look(struct run_dir_before *before, const char *dir)
     *before = (struct run_dir_before){.existing = dir_existing_length(dir), .begun = file_exists(path)};
     path_of(dir, "tokenizer", path);
     before->tokenizer = file_exists(path);
+    path_of(dir, "logs", path);
+    before->logs = file_exists(path);
     for (int i = 0; i < FILES; i++) {
         path_of(dir, files[i], path);
         before->files |= (unsigned)file_exists(path) << i;
@@ -69,6 +71,8 @@ void run_dir_undo(const struct run_dir_before *before, const char *dir)
     if (dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
     path_of(dir, "tokenizer", path);
     if (!before->tokenizer && dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
+    path_of(dir, "logs", path);
+    if (!before->logs && dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
     path_of(dir, "checkpoints", path);
     rmdir(path); /* fails if it is not empty */
     for (int i = 0; i < FILES; i++) {

@@ -23,6 +23,7 @@ struct run_dir_before {
     unsigned files;  /* bit i: file i of run_dir.c existed */
     bool begun;      /* it holds a journal */
     bool tokenizer;  /* it holds the folder tokenizer */
+    bool logs;       /* and logs */
 };
 
 void run_dir_look(struct run_dir_before *before, const char *dir);

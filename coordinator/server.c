@@ -16,6 +16,7 @@
 #include "common/config/config_keys.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "common/os/log_file.h"
 #include "common/os/std_streams.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
@@ -260,11 +261,19 @@ static enum status write_config(struct server *s, struct err *err)
     return run_dir_write_config(o->run_dir, now, &sources, err);
 }
 
+static void open_log(const char *run_dir)
+{
+    char logs[FILEIO_PATH_MAX];
+    snprintf(logs, sizeof logs, "%s/logs", run_dir);
+    log_file_open(logs, "coordinator.log");
+}
+
 static enum status start(struct server *s, struct err *err)
 {
     const struct server_options *o = s->options;
     run_dir_look(&s->before, o->run_dir);
     TRY(run_dir_lock(o->run_dir, &s->lock, err));
+    open_log(o->run_dir);
     TRY(endpoint_check_own(o->config->coordinator.listen, err)); /* before the journal counts this start */
     s->buffer = mem_alloc(1, WIRE_HEADER + WIRE_BODY_MAX);
     if (!s->buffer) return err_set(err, STATUS_NOMEM, "no memory for messages");

@@ -12,6 +12,7 @@
 #include "common/config/config_resolve.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "common/os/log_file.h"
 #include "common/os/std_streams.h"
 #include "worker/session/worker_dir.h"
 #include "worker/step_split.h"
@@ -164,6 +165,7 @@ static enum exit_code run_worker(struct arguments *a, struct err *err)
     session->self.key = dir.key;
     session->self.fresh = dir.key_is_new;
     log_set_name(session->self.name);
+    log_file_open(dir.path, "worker.log");
     enum exit_code code = train_run(&o, err);
     worker_dir_close(&dir);
     return code;

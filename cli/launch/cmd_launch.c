@@ -27,6 +27,7 @@
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
+#include "common/os/log_file.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
@@ -123,6 +124,12 @@ static enum status worker_build(struct launch *l, size_t i)
 static void export_terminal(void)
 {
     if (terminal_interactive()) setenv("ATOLL_PROGRESS_BAR", "1", 1);
+}
+
+/* The processes' output goes to RUN/logs, and needs no copies in their own folders. */
+static void export_logged(void)
+{
+    setenv(LOGGED_ENV, "1", 1);
 }
 
 /* Without this each worker would take all GPUs (common/config/gpu_share.h), and settings_read would check for that. */
@@ -319,6 +326,7 @@ static enum status launch(struct launch *l, struct options *o, struct err *err)
     bool never = !strcmp(l->folder.resume, "never");
     s->resume_command = never ? "the same command with --resume auto" : "the same command";
     export_terminal();
+    export_logged();
     launch_memory_announce(&l->config, (uint32_t)l->n_workers);
     TRY(supervisor_init(s, err));
     TRY(supervisor_run(s, err));

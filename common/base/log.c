@@ -15,6 +15,7 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static log_sink_fn log_sink;
 static void *log_sink_ctx;
 static char log_name[64];
+static int log_copy_fd = -1;
 static atomic_int log_level_now = LOG_INFO;
 
 static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
@@ -51,9 +52,26 @@ void log_set_name(const char *name)
     pthread_mutex_unlock(&log_lock);
 }
 
+void log_set_copy(int fd)
+{
+    pthread_mutex_lock(&log_lock);
+    log_copy_fd = fd;
+    pthread_mutex_unlock(&log_lock);
+}
+
+static void write_all(int fd, const char *p, int n)
+{
+    while (fd >= 0 && n > 0) {
+        ssize_t put = write(fd, p, (size_t)n);
+        if (put <= 0) break;
+        p += put;
+        n -= (int)put;
+    }
+}
+
 /* "2026-11-24 12:34:56.789 worker-0 warn: text". One write(2) a line keeps lines of several processes on one terminal
  * apart. */
-static void write_stderr(enum log_level level, const char *text)
+static void write_line(bool shown, enum log_level level, const char *text)
 {
     struct timespec now;
     struct tm tm;
@@ -68,12 +86,15 @@ static void write_stderr(enum log_level level, const char *text)
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';
     }
-    for (char *p = line; n > 0;) {
-        ssize_t put = write(STDERR_FILENO, p, (size_t)n);
-        if (put <= 0) break;
-        p += put;
-        n -= (int)put;
-    }
+    if (shown) write_all(STDERR_FILENO, line, n);
+    write_all(log_copy_fd, line, n);
+}
+
+void log_copy(const char *line)
+{
+    pthread_mutex_lock(&log_lock);
+    if (log_copy_fd >= 0) write_line(false, LOG_INFO, line);
+    pthread_mutex_unlock(&log_lock);
 }
 
 void log_write(enum log_level level, const char *fmt, ...)
@@ -90,6 +111,6 @@ void log_write(enum log_level level, const char *fmt, ...)
     if (log_sink)
         log_sink(log_sink_ctx, level, text);
     else
-        write_stderr(level, text);
+        write_line(true, level, text);
     pthread_mutex_unlock(&log_lock);
 }

@@ -19,6 +19,10 @@ void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 /* Replace the sink; NULL restores the default one (stderr). */
 void log_set_sink(log_sink_fn sink, void *ctx);
+/* Write the lines of the default sink to this file, too; -1: to none. The caller owns the descriptor. */
+void log_set_copy(int fd);
+/* Write a line to the copy only: it was shown already, in another form. */
+void log_copy(const char *line);
 /* Name at the start of every line of the default sink ("coordinator", "worker-0"); copied. */
 void log_set_name(const char *name);
 /* "info" -> LOG_INFO; returns -1 when the name is unknown. */

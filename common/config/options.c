@@ -223,6 +223,7 @@ static void print_error(const char *program, const char *message)
     snprintf(line, sizeof line, "%s", message);
     text_make_clean(line);
     fprintf(stderr, "%s: %s\n", program, line);
+    log_copy(line);
 }
 
 int options_fail(const char *program, const struct err *err)

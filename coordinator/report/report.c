@@ -62,18 +62,25 @@ enum status report_flush(struct report *r, struct err *err)
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
+/* The first `shown` bytes on the terminal, all of them in the log file. */
+static void print_line(struct report *r, const char *line, size_t shown)
+{
+    if (r->bar_shown) fputs("\r\033[K", r->out);
+    r->bar_shown = false;
+    fprintf(r->out, "%.*s\n", (int)shown, line);
+    fflush(r->out);
+    log_copy(line);
+}
+
 void report_line(struct report *r, const char *fmt, ...)
 {
     char line[LINE_BYTES];
     va_list args;
-    if (r->bar_shown) fputs("\r\033[K", r->out);
-    r->bar_shown = false;
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     text_make_clean(line); /* it may contain a name from the network */
-    fprintf(r->out, "%s\n", line);
-    fflush(r->out);
+    print_line(r, line, strlen(line));
 }
 
 static const char *bytes_text(double bytes, char *out, size_t cap)
@@ -202,7 +209,8 @@ static void round_line(struct report *r, const struct engine_event_round *e)
                      delivered_text(r, e, who, sizeof who), bytes_text((double)(r->up - r->line_up), up, sizeof up),
                      bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s);
     round_details(r, e, eta, line + n, sizeof line - (size_t)n);
-    report_line(r, "%.*s", (int)columns_fit(line, strlen(line), columns_of(fileno(r->out))), line);
+    text_make_clean(line);
+    print_line(r, line, columns_fit(line, strlen(line), columns_of(fileno(r->out))));
     r->line_up = r->up;
     r->line_down = r->down;
     r->held = 0;

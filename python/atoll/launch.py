@@ -148,7 +148,7 @@ def _start(run_dir: str, settings: dict[str, object]) -> None:
     log_path = os.path.join(run_dir, "logs", "coordinator.log")
     os.makedirs(os.path.dirname(log_path), exist_ok=True)
     before = _identity(address)
-    environment = {name: value for name, value in os.environ.items() if name != "ATOLL_JOIN"}
+    environment = {name: value for name, value in os.environ.items() if name != "ATOLL_JOIN"} | {"ATOLL_LOGGED": "1"}
     with open(log_path, "ab") as log:
         begin = log.tell()
         # Ctrl-C reaches both processes, so that the coordinator stops first and keeps the worker's place. A script that
