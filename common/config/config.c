@@ -177,18 +177,25 @@ void config_print(const struct config *config, const struct config_sources *sour
     }
 }
 
+static const char *mark_of(const struct config_key *k)
+{
+    if (k->local) return "(local) ";
+    return k->change == CONFIG_AT_START ? "(start) " : k->change == CONFIG_FIXED ? "" : "(change) ";
+}
+
 void config_help(FILE *out)
 {
     fprintf(out,
             "Set a key with --section.key=VALUE, ATOLL_SECTION_KEY=VALUE, or in the configuration file; the first\n"
-            "of these wins. (local) keys belong to one machine, the others come from the coordinator.\n");
+            "of these wins. (local) keys belong to one machine, the others come from the coordinator. A run that\n"
+            "continues takes new values of (start) and coordinator keys, and those of (change) keys with --change.\n");
     for (int i = 0; i < config_keys_count; i++) {
         const struct config_key *k = &config_keys[i];
         char range[160], name[64], preset[64];
         if (first_of_section(i)) fprintf(out, "\n%s\n", k->section);
         snprintf(name, sizeof name, "%s.%s", k->section, k->key);
         snprintf(preset, sizeof preset, k->type == CONFIG_TYPE_TEXT ? "\"%s\"" : "%s", k->preset);
-        fprintf(out, "  %-26s %-24s %s%s\n", name, preset, k->local ? "(local) " : "", k->help);
+        fprintf(out, "  %-26s %-24s %s%s\n", name, preset, mark_of(k), k->help);
         if (k->type != CONFIG_TYPE_TEXT)
             fprintf(out, "  %-26s %-24s %s%s%s\n", "", "", config_value_range(i, range, sizeof range),
                     k->unit && k->unit[0] ? " " : "", k->unit ? k->unit : "");

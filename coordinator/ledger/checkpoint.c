@@ -9,7 +9,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
-static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '1', '\n'}; /* the digit is the format */
+static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '2', '\n'}; /* the digit is the format */
 
 enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
 

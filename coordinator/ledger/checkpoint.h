@@ -1,6 +1,6 @@
 /* A checkpoint: theta as a model folder, and the rest of the ledger as one blob beside it.
  *
- *     state = "ATOLLS1\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *     state = "ATOLLS2\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
  *
  * The head contains everything except the float arrays, and hash_floats of each array. */
 #ifndef COORDINATOR_CHECKPOINT_H

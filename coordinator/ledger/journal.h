@@ -1,6 +1,6 @@
 /* The journal: records with length and checksums, appended to segments of a store.
  *
- *     segment = "ATOLLJ1\n", u64 segment number, u32 crc32c of both, u32 zero, records
+ *     segment = "ATOLLJ2\n", u64 segment number, u32 crc32c of both, u32 zero, records
  *     record  = u32 magic, u16 type, u16 zero, u64 body bytes, u64 durable, u32 crc32c of the body,
  *               u32 crc32c of the 28 bytes before, body
  *
@@ -22,7 +22,7 @@
 #include "coordinator/round/member.h"
 
 enum { JOURNAL_SEGMENT_HEADER = 24, JOURNAL_RECORD_HEADER = 32, JOURNAL_PARTS_MAX = 4 };
-enum { JOURNAL_FORMAT = '1' }; /* the digit in a segment's magic */
+enum { JOURNAL_FORMAT = '2' }; /* the digit in a segment's magic */
 enum { JOURNAL_MARK = 0 };
 
 struct journal {

@@ -293,7 +293,7 @@ static void test_journal_matches_golden_file(void **state)
     assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
     append(&j, 9, 0x22, 12);
     const uint8_t *bytes = store_mem_segment(store, 7, &size, NULL);
-    golden_check("journal_v1/segment", bytes, size);
+    golden_check("journal_v2/segment", bytes, size);
     store_mem_destroy(store);
 }
 
@@ -312,8 +312,8 @@ static void test_segment_of_other_format_is_refused(void **state)
     struct seen seen = {0};
     struct journal_source source = {.read = read_golden, .ctx = bytes, .segment = 7};
     (void)state;
-    source.size = golden_read("journal_v1/segment", bytes, sizeof bytes);
-    bytes[6] = '2';
+    source.size = golden_read("journal_v2/segment", bytes, sizeof bytes);
+    bytes[6] = '1';
     struct writer w = writer_of(bytes + 16, 4);
     put_u32(&w, crc32c(0, bytes, 16));
     for (int last = 0; last < 2; last++) {
@@ -321,7 +321,7 @@ static void test_segment_of_other_format_is_refused(void **state)
         source.last = last;
         assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
         assert_string_equal(err.msg,
-                            "journal/00000007.log has format 2, this program reads 1: continue with the release "
+                            "journal/00000007.log has format 1, this program reads 2: continue with the release "
                             "that began the run, or start a new run from a checkpoint (model.init_from)");
     }
     bytes[20] ^= 1;
