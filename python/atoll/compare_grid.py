@@ -215,7 +215,7 @@ def _load(path: str) -> tuple[Any, str]:
     try:
         import yaml
     except ImportError:
-        raise need("yaml", "atoll[compare]", "atoll compare") from None
+        raise need("yaml", "atoll compare") from None
 
     class Loader(yaml.SafeLoader):
         """Refuses a key that appears twice; PyYAML takes the last one."""

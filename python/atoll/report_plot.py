@@ -32,7 +32,7 @@ def load() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise need("matplotlib", "atoll[compare]", "atoll report") from None
+        raise need("matplotlib", "atoll report") from None
     matplotlib.use("agg")
     matplotlib.rcParams.update({
         "svg.fonttype": "none", "svg.hashsalt": "atoll", "text.parse_math": False, "font.size": 10,
