@@ -65,6 +65,7 @@ class Arm:
     own_tokens: bool  # `tokens: own`: it may train on another number of tokens
     tune: Tuning | None
     resolved: dict[str, str] = field(default_factory=dict)  # all settings, by their names
+    origin: dict[str, Any] = field(default_factory=dict)  # version and data of its runs (compare_data.identify)
 
     @property
     def method(self) -> str:
@@ -364,7 +365,7 @@ def _check_data(arm: Arm) -> None:
 
 
 def _check_fair(grid: Grid) -> None:
-    """Equal tokens, equal numbers of trials, and links for all workers."""
+    """Equal tokens, equal numbers of trials, seeds of trials that judge nothing, and links for all workers."""
     baseline = grid.arm(grid.baseline)
     for arm in grid.arms:
         if not arm.own_tokens and abs(arm.tokens - baseline.tokens) > TOKENS_APART * baseline.tokens:
@@ -375,6 +376,11 @@ def _check_fair(grid: Grid) -> None:
         if wrong_arms:
             raise wrong(f"links: '{link}' has {link.count(';') + 1} links, arm {wrong_arms[0].name} has "
                         f"{wrong_arms[0].workers} workers: give one link, or one for each worker")
+    for arm in grid.arms:
+        for seed in arm.tune.seeds if arm.tune else ():
+            if seed in grid.seeds:
+                raise wrong(f"arm {arm.name}: tune.seeds has {seed}, a seed of the grid: give seeds that are not in "
+                            f"{list(grid.seeds)}, so that no seed both chooses a value and judges it")
     tuned = [(arm.name, len(arm.tune.values) * len(arm.tune.seeds)) for arm in grid.arms if arm.tune]
     for name, n in tuned:
         if n != tuned[0][1]:

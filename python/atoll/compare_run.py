@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import glob
 import json
 import math
 import os
@@ -62,17 +61,18 @@ class Cell:
     workers: int
     link: str | None
     settings: dict[str, str]  # all flags but the folder's
-    data: dict[str, int]  # the token shards and their sizes
+    origin: dict[str, Any]  # the version of Atoll, and the content of the data
     tuned: str = ""  # the value of a trial
     every: int = 0  # rounds between checkpoints that are evaluated after the run
     barrier: bool = True  # each round has a delta of each worker
     step_tokens: int = 1
+    waits: bool = False  # for the trials of its arm: its settings are not complete
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the result depends on: a stored cell with another identity is run again."""
         return {"config": self.config, "workers": self.workers, "link": self.link, "settings": self.settings,
-                "data": self.data}
+                **self.origin}
 
     def words(self, folder: str) -> list[str]:
         link = ["--link", self.link] if self.link else []
@@ -88,15 +88,10 @@ def _read(path: str) -> str:
 # --- cells of an arm --------------------------------------------------------------------------------------------------
 
 
-def _data(arm: Arm) -> dict[str, int]:
-    paths = [path for key in ("data.train", "data.val") for path in sorted(glob.glob(arm.resolved[key]))]
-    return {os.path.basename(path): os.path.getsize(path) for path in paths}
-
-
 def _cell(arm: Arm, name: str, kind: str, seed: int, link: str | None, more: Mapping[str, str], **rest: Any) -> Cell:
     settings = {**arm.settings, "run.seed": str(seed), **_KEPT, **more}
     quorum = arm.resolved["coordinator.quorum"] == "all" and arm.method != "async"
-    return Cell(name, kind, arm.name, seed, arm.base, arm.config, arm.workers, link, settings, _data(arm),
+    return Cell(name, kind, arm.name, seed, arm.base, arm.config, arm.workers, link, settings, arm.origin,
                 barrier=quorum, step_tokens=arm.step_tokens, **rest)
 
 
@@ -141,13 +136,14 @@ def untrained_cell(arm: Arm, seed: int) -> Cell:
     """The initial model of a seed."""
     settings = {key: value for key, value in arm.settings.items() if key.startswith(_EVALUATED)}
     return Cell(f"untrained.s{seed}", "untrained", arm.name, seed, arm.base, arm.config, 1, None,
-                {**settings, "run.seed": str(seed), **_KEPT, **_EVALUATION}, _data(arm))
+                {**settings, "run.seed": str(seed), **_KEPT, **_EVALUATION}, arm.origin)
 
 
 def _checkpoint_cell(cell: Cell, folder: str) -> Cell:
     settings = {key: value for key, value in cell.settings.items() if key.startswith(_EVALUATED)}
     return Cell("evaluation", "evaluation", cell.arm, cell.seed, cell.base, cell.config, 1, None,
-                {**settings, "run.seed": str(cell.seed), **_KEPT, **_EVALUATION, "model.init_from": folder}, cell.data)
+                {**settings, "run.seed": str(cell.seed), **_KEPT, **_EVALUATION, "model.init_from": folder},
+                cell.origin)
 
 
 # --- reading a run folder ---------------------------------------------------------------------------------------------
@@ -389,13 +385,16 @@ def _output(*words: str) -> str:
         return ""
 
 
+def program_version(program: str) -> str:
+    return _output(program, "--version").removeprefix("atoll ")
+
+
 def made_by(program: str) -> dict[str, str]:
     """The version of the programs, and the commit of their checkout; empty outside of a checkout."""
     folder = os.path.dirname(os.path.realpath(program))
     commit = _output("git", "-C", folder, "rev-parse", "--short=12", "HEAD")
     changes = _output("git", "-C", folder, "status", "--porcelain", "--untracked-files=no") if commit else ""
-    return {"atoll": _output(program, "--version").removeprefix("atoll "),
-            "commit": commit + " with changes" if changes else commit}
+    return {"atoll": program_version(program), "commit": commit + " with changes" if changes else commit}
 
 
 def machine() -> dict[str, Any]:
