@@ -20,6 +20,7 @@ from . import _lib, report
 from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, warn, whole, wrong
 from .compare_data import identify
 from .compare_grid import Arm, Grid, ask_config, read_grid
+from .compare_progress import CellWatch, Estimate, rest_text
 from .compare_result import result
 from .compare_run import Cell, link_cell, run_cell, trial_cells, untrained_cell, verify_cell
 from .compare_run import run as run_one
@@ -70,12 +71,17 @@ def train(grid: Grid, store: Store, program: str, out: str, only: str, minutes: 
             return False
         done.add(cell.name)
         left.remove(cell)
-        record = run_one(program, cell, out)
+        n_done = len(wanted) - len(left)
+        watch = CellWatch(cell, n_done - 1, len(wanted), left, Estimate(store))
+        try:
+            record = run_one(program, cell, out, watch)
+        finally:
+            watch.end()
         store.put(record)
         last = record["attempts"][-1]
-        told = last["why_invalid"] or f"loss {last['final_loss']:.4f}"
-        print(f"{cell.name:<40} {told}  {duration_text(last['took_s'])}  ({len(wanted) - len(left)} of {len(wanted)})",
-              flush=True)
+        told = [last["why_invalid"] or f"loss {last['final_loss']:.4f}", duration_text(last["took_s"]),
+                f"({n_done} of {len(wanted)})", rest_text(Estimate(store).left(left, None)) if left else ""]
+        print(f"{cell.name:<40} {'  '.join(filter(None, told))}", flush=True)
 
 
 def warn_of_stale(cells: Sequence[Cell], store: Store) -> None:

@@ -18,9 +18,10 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .command import Problem, Stopped, hold_signals
 from .compare_grid import Arm, load_config
@@ -46,6 +47,15 @@ _EVALUATION = {
 _SUMMARY = ("params", "tokens", "rounds", "bytes_up", "bytes_down", "theta_hash", "wall_s")
 _EVALUATED = ("model.", "data.", "train.precision", "train.threads", "train.devices")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_TICK_S = 0.5
+
+
+class Watch(Protocol):
+    """Sees a cell run: what it does, in which folder, and calls now and then."""
+
+    def note(self, what: str) -> None: ...
+    def follow(self, folder: str) -> None: ...
+    def tick(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Cell:
     every: int = 0  # rounds between checkpoints that are evaluated after the run
     barrier: bool = True  # each round has a delta of each worker
     step_tokens: int = 1
+    tokens: int = 0  # of the whole run
     waits: bool = False  # for the trials of its arm: its settings are not complete
 
     @property
@@ -92,7 +103,7 @@ def _cell(arm: Arm, name: str, kind: str, seed: int, link: str | None, more: Map
     settings = {**arm.settings, "run.seed": str(seed), **_KEPT, **more}
     quorum = arm.resolved["coordinator.quorum"] == "all" and arm.method != "async"
     return Cell(name, kind, arm.name, seed, arm.base, arm.config, arm.workers, link, settings, arm.origin,
-                barrier=quorum, step_tokens=arm.step_tokens, **rest)
+                barrier=quorum, step_tokens=arm.step_tokens, tokens=arm.tokens, **rest)
 
 
 def link_name(link: str) -> str:
@@ -287,15 +298,18 @@ def _clear(folder: str) -> None:
         shutil.rmtree(folder)
 
 
-def start(words: list[str], log_path: str) -> int:
-    """Runs a program to its end; returns its exit code. A signal first stops the program."""
+def start(words: list[str], log_path: str, tick: Callable[[], None]) -> int:
+    """Runs a program to its end and calls `tick` meanwhile; returns the exit code. A signal first stops the program."""
     child = None
     try:
         # Python drops an exception that a signal handler raises inside the callbacks of fork.
         with hold_signals(), open(log_path, "wb") as log:
             child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                                      preexec_fn=_end_with_parent)
-        return child.wait()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(_TICK_S)
+            tick()
     except (Stopped, KeyboardInterrupt):
         if child:
             child.send_signal(signal.SIGTERM)
@@ -310,7 +324,7 @@ def _last_line(log_path: str) -> str:
     return re.sub("^atoll: ", "", (errors or lines or ["it wrote nothing"])[-1])
 
 
-def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
+def _train(program: str, cell: Cell, folder: str, watch: Watch) -> dict[str, Any]:
     """Runs the cell once in `folder`."""
     log_path = folder + ".log"
     if load_config(cell.base) != cell.config:
@@ -318,7 +332,8 @@ def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
     _clear(folder)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     begun = time.monotonic()
-    code = start([program, *cell.words(folder)], log_path)
+    watch.follow(folder)
+    code = start([program, *cell.words(folder)], log_path, watch.tick)
     if code == 0:
         record = measure(folder, cell)
     elif code in (2, 75) or not os.path.exists(os.path.join(folder, "metrics.jsonl")):
@@ -329,17 +344,19 @@ def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
     return {**record, "took_s": round(time.monotonic() - begun, 3)}
 
 
-def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[str, Any]) -> None:
+def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[str, Any], watch: Watch) -> None:
     """Adds the losses of the run's checkpoints to its curve. The last point is the run's own final evaluation."""
     with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
         events = read_events(file)
     points = []
-    for name in sorted(os.listdir(os.path.join(folder, "checkpoints"))):
+    names = sorted(os.listdir(os.path.join(folder, "checkpoints")))
+    for i, name in enumerate(names):
+        watch.note(f"evaluating checkpoint {i + 1} of {len(names)}")
         number = int(name[6:]) if re.fullmatch("round_[0-9]+", name) else 0
         if not 0 < number < record["rounds"]:
             continue
         where = folder + ".evaluation"
-        got = _train(program, _checkpoint_cell(cell, os.path.join(folder, "checkpoints", name)), where)
+        got = _train(program, _checkpoint_cell(cell, os.path.join(folder, "checkpoints", name)), where, watch)
         _clear(where)
         traffic = events.rounds[number]
         points.append({"round": number, "tokens": traffic["tokens"], "loss": got["final_loss"],
@@ -348,14 +365,16 @@ def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[st
     record["curve"] = points + record["curve"]
 
 
-def run(program: str, cell: Cell, out: str) -> dict[str, Any]:
+def run(program: str, cell: Cell, out: str, watch: Watch) -> dict[str, Any]:
     """Runs a cell, a second time if the first run is invalid, and returns its record. Leaves no run folder."""
     folder = os.path.join(out, "runs", cell.name)
     attempts = []
     while len(attempts) < ATTEMPTS:
-        record = _train(program, cell, folder)
+        watch.note("evaluating the initial model" if cell.kind == "untrained" else
+                   "training again" if attempts else "training")
+        record = _train(program, cell, folder, watch)
         if cell.every and record["why_invalid"] is None:
-            _evaluate_checkpoints(program, cell, folder, record)
+            _evaluate_checkpoints(program, cell, folder, record, watch)
         attempts.append(record)
         if record["why_invalid"] is None or cell.kind == "tune":
             break

@@ -78,7 +78,8 @@ class CompareTest(rig.RunTest):
         only = self.compare("--only", "ddp.s1", code=1)
         self.assertIn("ddp.s1 waits for the trials of ddp, which --only leaves out: run them first", only.stderr)
 
-        self.assertRegex(self.compare().stdout, r"diloco.s1 .* \(1[0-3] of 14\)\n")
+        lines = self.compare().stdout
+        self.assertRegex(lines, r"diloco.s1 .* \(1[0-3] of 14\)  about \d+ s left\n")
         done = self.cells()
         self.assertEqual(len(done), 2 + 3 * 2 + 3 * 2)
         self.assertEqual({name: done[name] for name in begun}, begun)
