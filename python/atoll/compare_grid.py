@@ -21,7 +21,8 @@ from typing import Any
 from .command import Problem, need, wrong
 
 TOKENS_APART = 0.005  # arms whose tokens differ by more are not comparable
-GRID_KEYS = ("title", "base", "settings", "workers", "seeds", "links", "tune", "baseline", "target", "price",
+MARGIN = 0.005  # of the baseline's loss: differences inside it are a tie
+GRID_KEYS = ("title", "base", "settings", "workers", "seeds", "links", "tune", "baseline", "target", "margin", "price",
              "step_seconds", "verify", "arms")
 ARM_KEYS = ("title", "note", "base", "settings", "workers", "links", "tune", "tokens", "H", "codec")
 # Settings that the tool sets itself.
@@ -118,6 +119,7 @@ class Grid:
     links: tuple[str, ...]
     baseline: str
     target: dict[str, Any]  # {"loss": x}, or {"arm": name, "factor": x}
+    margin: float  # part of the baseline's loss
     price: dict[str, Any] | None
     step_seconds: float | None  # of a step of the baseline; None: measured
     checks: tuple[Check, ...]
@@ -416,6 +418,13 @@ def _target(value: object, names: Sequence[str], baseline: str) -> dict[str, Any
     return {"arm": arm, "factor": _real(pairs.get("factor", 1.01), "target.factor")}
 
 
+def _margin(value: object) -> float:
+    margin = _real(value, "margin")
+    if margin >= 1:
+        raise wrong(f"margin: needs a fraction of the baseline's loss, as {MARGIN:g} for 0.5 %, not {value}")
+    return margin
+
+
 def _price(value: object) -> dict[str, Any] | None:
     if value is None:
         return None
@@ -458,7 +467,7 @@ def _grid_of(value: object, path: str, text: str, resolve: Resolve) -> Grid:
             raise wrong(f"arm {arm.name}: atoll launch has no workers for model.family external: use gpt2 or llama")
         _check_data(arm)
     grid = Grid(path, text, str(top.get("title", os.path.basename(path))), seeds, links, baseline,
-                _target(top.get("target"), names, baseline), _price(top.get("price")),
-                None if step == "auto" else _real(step, "step_seconds"), (), tuple(arms))
+                _target(top.get("target"), names, baseline), _margin(top.get("margin", MARGIN)),
+                _price(top.get("price")), None if step == "auto" else _real(step, "step_seconds"), (), tuple(arms))
     _check_fair(grid)
     return replace(grid, checks=_checks(top.get("verify"), grid))

@@ -32,6 +32,8 @@ RULES = (
     "an error. An invalid run is repeated once and stays in the report."
 )
 ATTEMPTS = 2
+_NOT_FINITE = "is not finite"
+_DIVERGES = "training diverges to NaN or infinity"  # a worker's last line
 # Settings of logging and recovery; they do not change the loss. Each run begins anew, so it needs no saved states.
 _KEPT = {"coordinator.listen": "tcp://127.0.0.1:*", "checkpoint.worker_every": "0", "journal.sync": "snapshot"}
 _NO_EVALUATIONS = {"train.eval_every": "0", "train.eval_every_steps": "0"}
@@ -212,13 +214,18 @@ def judge(events: Events, summary: Mapping[str, Any], cell: Cell) -> str | None:
     if summary.get("restarts"):
         return f"restart: {summary['restarts']} in all"
     if _finite(summary.get("final_val_loss")) is None:
-        return "the final loss is not finite"
+        return f"the final loss {_NOT_FINITE}"
     for number, event in events.rounds.items():
         if _finite(event.get("loss")) is None:
-            return f"the loss of round {number} is not finite"
+            return f"the loss of round {number} {_NOT_FINITE}"
         if cell.barrier and event["delivered"] < cell.workers:
             return f"round {number} closed with {event['delivered']} of {cell.workers} deltas"
     return None
+
+
+def diverged(why_invalid: str | None) -> bool:
+    """The training itself failed: no machine or link did."""
+    return why_invalid is not None and (why_invalid.endswith(_NOT_FINITE) or _DIVERGES in why_invalid)
 
 
 def _finite(value: Any) -> float | None:

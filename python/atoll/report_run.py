@@ -11,7 +11,9 @@ from typing import Any
 from . import report_html as html
 from .command import Problem, version
 from .report_data import Curve, Row, known
-from .report_plot import Chart, bytes_text, count_text, loss_chart, parts_chart, time_text
+from .report_charts import loss_chart, parts_chart
+from .report_plot import Chart
+from .units import bytes_text, count_text, duration_text, percent_text
 
 PARTS = ("compute", "compress", "send", "wait", "apply")
 
@@ -118,11 +120,11 @@ def _totals(run: OneRun) -> str:
         ("parameters", count_text(s["params"]) if "params" in s else None),
         ("tokens", count_text(last["tokens"])), ("rounds", last["round"]), ("inner steps", s.get("steps")),
         ("final validation loss", f"{s['final_val_loss']:.4f}" if known(s.get("final_val_loss")) else None),
-        ("training time, without evaluations", time_text(run.seconds()[max(run.rounds)])),
-        ("evaluations", time_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
+        ("training time, without evaluations", duration_text(run.seconds()[max(run.rounds)])),
+        ("evaluations", duration_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
         ("sent up", bytes_text(last["bytes_up"])), ("sent down", bytes_text(last["bytes_down"])),
         ("DDP would have sent", bytes_text(s["ddp_bytes"]) if s.get("ddp_bytes") else None),
-        ("utilization", f"{100 * s['utilization']:.1f} %" if known(s.get("utilization")) else None),
+        ("utilization", percent_text(s["utilization"]) if known(s.get("utilization")) else None),
         ("restarts", s.get("restarts")), ("theta_hash", s.get("theta_hash")),
     ]
     return html.table(["", "value"], [html.cell(name) + html.cell(html.text(v)) for name, v in rows if v is not None])
@@ -141,7 +143,7 @@ def build(run: OneRun) -> tuple[str, list[Chart]]:
     loss = run.summary.get("final_val_loss") or (run.points() or [last])[-1]["loss"]
     state = "" if run.summary else " The run is not complete."
     seconds = run.seconds()[max(run.rounds)]
-    told = (f"{count_text(last['tokens'])} tokens in {time_text(seconds)} of training give a loss of {loss:.4f}. "
+    told = (f"{count_text(last['tokens'])} tokens in {duration_text(seconds)} of training give a loss of {loss:.4f}. "
             f"Workers and coordinator sent {bytes_text(_both(last) or 0)}.{state}")
     content = f'<div class="answer"><p>{html.text(told)}</p></div>'
     content += "".join(f"<h2>{title}</h2>{html.figure(chart)}" for title, chart in drawn)

@@ -114,6 +114,8 @@ class GridTest(unittest.TestCase):
             (GRID + "baseline: dpp", "baseline: there is no arm dpp: the arms are ddp, diloco-h4"),
             (GRID + "verify: [{arm: async, link: 1mbit}]", "verify[0]: async is no arm whose time is planned"),
             (GRID + "verify: [{arm: ddp, link: 2mbit}]", "verify[0]: its link and its seed must be among"),
+            (GRID + "margin: 5", "margin: needs a fraction of the baseline's loss, as 0.005 for 0.5 %, not 5"),
+            (GRID + "margin: 0.5 %", "margin: needs a number from 0, not 0.5 %"),
             (GRID + "tune: {values: [1.0e-3], seeds: [7, 2]}", "arm ddp: tune.seeds has 2, a seed of the grid: give"),
             (GRID + "step_seconds: fast", "step_seconds: needs a number from 0, not fast"),
             (GRID + "tune: {seeds: [4]}", "tune: values are missing: write for example values: [1.5e-3, 3.0e-3]"),
@@ -299,8 +301,8 @@ class GridTest(unittest.TestCase):
         clock = self.fake_clock(grid)
         curve = [{"round": 0}, {"round": 8}, {"round": 24}]
         got = clock.times(grid.arms[0], grid.links[0], curve)
-        self.assertEqual(got, {"link": "100mbit,rtt=50ms", "source": "plan", "seconds": 36.0, "utilization": 0.5,
-                               "round_s": 1.5, "at": [0.0, 12.0, 36.0]})
+        self.assertEqual(got, {"link": "100mbit,rtt=50ms", "source": "plan", "step_seconds": 0.25, "seconds": 36.0,
+                               "utilization": 0.5, "round_s": 1.5, "at": [0.0, 12.0, 36.0]})
         calls = Path("calls").read_text().splitlines()
         self.assertEqual(len(calls), 2 * 5 + 1)  # two processes at a time, five times; one plan
         self.assertIn("--workers 2 --link 100mbit,rtt=50ms --step-seconds=0.25 --only --json", calls[-1])
@@ -320,6 +322,46 @@ class GridTest(unittest.TestCase):
             "train.max_steps: 48", "train.max_steps: 48, train.grad_accum: 3") + "step_seconds: 0.5\n")
         clock = self.fake_clock(grid)
         self.assertEqual((clock.step_seconds(grid.arms[0]), clock.step_seconds(grid.arm("alone"))), (0.5, 1.5))
+
+    def choose(self, clock: compare_time.Clock, arms: list[compare_grid.Arm], **of_runs: list[float]) -> Any:
+        with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
+            return clock.choose_steps(arms, of_runs), errors.getvalue()
+
+    def test_steps_of_the_runs_replace_a_wrong_measurement(self) -> None:
+        grid = self.read(GRID)
+        ddp, alone = grid.arms[0], grid.arm("alone")
+        clock = self.fake_clock(grid)  # it measures 0.25 s
+        (entry,), errors = self.choose(clock, [ddp, alone], ddp=[0.26, 0.22, 0.28], alone=[0.01])
+        self.assertEqual((entry["source"], entry["seconds"], entry["measured_s"], entry["runs_s"], entry["runs"],
+                          entry["processes"], entry["apart"], entry["arms"]),
+                         ("measured", 0.25, 0.25, 0.26, 3, 2, False, ["ddp", "alone"]))  # alone has fewer workers
+        self.assertRegex(entry["measured_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertEqual((errors, clock.step_seconds(ddp)), ("", 0.25))
+        (entry,), errors = self.choose(clock, [ddp, alone], ddp=[0.1001, 0.0999, 0.7], alone=[0.01])
+        self.assertEqual((entry["source"], entry["seconds"], entry["apart"]), ("runs", 0.1, True))
+        self.assertEqual([clock.step_seconds(arm) for arm in (ddp, alone)], [0.1, 0.1])
+        self.assertEqual(clock.times(ddp, grid.links[0], [{"round": 0}])["step_seconds"], 0.1)
+        self.assertIn("--step-seconds=0.1 ", Path("calls").read_text().splitlines()[-1])
+        self.assertRegex(errors, r"warn: ddp, alone: a step took 100 ms in 3 runs \(median\), 60 % less than the 250 "
+                                 r"ms measured on .* UTC with 2 processes at a time: the times use the steps of the "
+                                 r"runs\n")
+
+    def test_a_step_without_runs_follows_the_others(self) -> None:
+        """One machine has one clock: an arm that no run checks is scaled as the checked ones."""
+        grid = self.read(GRID.replace("alone: {", "alone: {tokens: own, ").replace(
+            "train.max_steps: 48", "train.max_steps: 48, train.grad_accum: 3"))
+        clock = self.fake_clock(grid)
+        steps, _ = self.choose(clock, [grid.arms[0], grid.arm("alone")], ddp=[0.5, 0.5])
+        self.assertEqual([(entry["source"], entry["seconds"], entry["apart"]) for entry in steps],
+                         [("runs", 0.5, True), ("scaled", 0.5, False)])
+        steps, _ = self.choose(self.fake_clock(grid), [grid.arm("alone")])  # nothing checks it
+        self.assertEqual([(entry["source"], entry["runs_s"]) for entry in steps], [("measured", None)])
+
+    def test_a_step_of_the_grid_stays(self) -> None:
+        grid = self.read(GRID + "step_seconds: 0.5\n")
+        (entry,), errors = self.choose(self.fake_clock(grid), [grid.arms[0]], ddp=[0.1])
+        self.assertEqual((entry["source"], entry["seconds"], entry["runs_s"], entry["measured_s"], errors),
+                         ("given", 0.5, 0.1, None, ""))
 
     def test_result(self) -> None:
         text = GRID.replace('links: ["100mbit,rtt=50ms", "1mbit"]', 'links: ["100mbit,rtt=50ms"]')
@@ -351,9 +393,16 @@ class GridTest(unittest.TestCase):
         first, invalid, _, relay = got["runs"]
         self.assertEqual([point["tokens"] for point in first["curve"]], [0, 6144])
         self.assertEqual([point["loss"] for point in first["curve"]], [6.0, 2.0])
-        self.assertEqual((first["times"][0]["at"], first["step_seconds"]), ([0.0, 36.0], 0.5))
+        self.assertEqual((first["times"][0]["at"], first["times"][0]["step_seconds"], first["step_seconds"]),
+                         ([0.0, 36.0], 0.5, 0.25))
         self.assertEqual((invalid["why_invalid"], invalid["times"]), ("evict worker-1", []))
-        self.assertEqual((relay["times"][0]["source"], relay["times"][0]["at"]), ("relay", [0.0, 5.0, 8.0]))
+        self.assertEqual((relay["times"][0]["source"], relay["times"][0]["at"]), ("measured", [0.0, 5.0, 8.0]))
+        self.assertEqual((got["version"], got["seeds"], got["margin"]), (2, [1, 2], 0.005))
+        self.assertEqual([(step["arms"], step["source"], step["seconds"]) for step in got["steps"]],
+                         [(["ddp"], "given", 0.5)])
+        resolved = {arm["name"]: arm["resolved"] for arm in got["arms"]}
+        self.assertEqual((resolved["alone"]["train.sync_every"], resolved["alone"]["train.method"]), ("6", "local-sgd"))
+        self.assertFalse(set(compare_grid.OWN_SETTINGS) & set(resolved["ddp"]))
         self.assertEqual(got["checks"], [{"arm": "ddp", "seed": 1, "link": link, "planned_s": 36.0, "measured_s": 30.0,
                                           "planned_utilization": 0.5, "measured_utilization": 0.4,
                                           "same_hash": False}])
@@ -393,6 +442,13 @@ class InvalidTest(unittest.TestCase):
         self.assertEqual(self.judge(loss=math.nan), "the final loss is not finite")
         self.assertEqual(self.judge(loss=None), "the final loss is not finite")
         self.assertEqual(compare_run.RULES.count("."), 3)
+
+    def test_training_that_diverged(self) -> None:
+        for why, diverged in ((None, False), ("the final loss is not finite", True),
+                              ("the loss of round 3 is not finite", True), ("evict worker-1 silent for 30 s", False),
+                              ("atoll launch ended with code 1: worker-0 exited with code 1: training diverges to NaN "
+                               "or infinity: lower inner.learning_rate or outer.learning_rate", True)):
+            self.assertEqual(compare_run.diverged(why), diverged, why)
 
     def test_loss_of_a_round(self) -> None:
         self.assertEqual(self.judge({"event": "round", "round": 3, "time": 13, "loss": None, "delivered": 2}),

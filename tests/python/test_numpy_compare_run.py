@@ -74,6 +74,7 @@ class CompareTest(rig.RunTest):
         begun = self.cells()
         self.assertIn("stopped by a signal: the same command continues", self.log("compare"))
         self.assertEqual(self.result()["runs"], [], self.log("compare"))
+        self.assertEqual(self.result()["steps"], [])
         self.assertRegex(self.log("compare"), r"untrained.s1 +loss 5\.\d+  \S+ m?s  \(1 of 14\)\n")  # runs count, too
         only = self.compare("--only", "ddp.s1", code=1)
         self.assertIn("ddp.s1 waits for the trials of ddp, which --only leaves out: run them first", only.stderr)
@@ -137,7 +138,7 @@ class CompareTest(rig.RunTest):
         self.assertTrue(0 < check["measured_utilization"] < 1, check)
         for run in got["runs"][1:]:
             self.assertEqual(len(run["times"]), 1)
-            self.assertEqual((run["times"][0]["link"], run["times"][0]["source"]), (run["link"], "relay"))
+            self.assertEqual((run["times"][0]["link"], run["times"][0]["source"]), (run["link"], "measured"))
             at, curve = run["times"][0]["at"], run["curve"]
             self.assertEqual((at[0], curve[0]["tokens"], curve[-1]["tokens"]), (0, 0, 10240))
             self.assertEqual(at, sorted(at))

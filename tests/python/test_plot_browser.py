@@ -63,6 +63,13 @@ class BrowserTest(unittest.TestCase):
         self.page.write_text(self.page.read_text().replace("<script>", "<script>nothing.here();"))
         self.assertIn("nothing is not defined", self.browse("--dump-dom")[1])
 
+    def test_wide_parts_say_that_they_scroll(self) -> None:
+        """Charts are wider than a phone; on a desk they fit."""
+        narrow, _ = self.browse("--dump-dom", "--window-size=500,900")
+        self.assertIn('<figure><div class="wide cut"><svg', narrow)
+        broad, _ = self.browse("--dump-dom", "--window-size=1400,900")
+        self.assertNotIn('<figure><div class="wide cut">', broad)
+
     def test_legend_hides_an_arm(self) -> None:
         click = 'document.querySelector("[data-arm=arm3]").click();</script>'
         self.page.write_text(self.page.read_text().replace("</script>", click))
