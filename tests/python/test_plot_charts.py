@@ -1,16 +1,19 @@
-"""Charts of a report: names that lie on no line, dots on a time axis."""
+"""Charts of a report: names that lie on no line, dots on a time axis, a young run."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from comparison import comparison, tiny
 
-from atoll import report_charts, report_compare, report_data, report_plot
+from atoll import report, report_charts, report_compare, report_data, report_plot
 
 
 def setUpModule() -> None:
@@ -130,6 +133,53 @@ class AxisTest(unittest.TestCase):
         self.assertEqual(set(chart.files), {"svg", "png", "pdf"})
         self.assertTrue(chart.files["pdf"].startswith(b"%PDF-"))
         self.assertNotIn(b"CreationDate", chart.files["pdf"])
+
+
+class YoungRunTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = Path(folder.name)
+
+    def page(self, rounds: int, evals: tuple[int, ...] = (), **last: Any) -> str:
+        lines = [{"event": "round", "round": n, "tokens": 100 * n, "loss": 5.0 - 0.1 * n, "round_s": 10.0, "workers": 1,
+                  "bytes_up": 7 * n, "bytes_down": 5 * n, "time": 1e9, **(last if n == rounds else {})}
+                 for n in range(1, rounds + 1)]
+        lines += [{"event": "eval", "round": n, "tokens": 100 * n, "val_loss": 4.6, "eval_s": 2.0} for n in evals]
+        (self.dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return report.write(self.dir).read_text(encoding="utf-8")
+
+    def names(self, page: str) -> list[str]:
+        first = page[page.index("<figure>") : page.index("</figure>")] if "<figure>" in page else ""
+        return [name for name in ("training", "validation") if f">{name}</text>" in first]
+
+    def test_training_loss_and_one_evaluation(self) -> None:
+        page = self.page(8, (8,))
+        self.assertEqual(page.count("<figure>"), 3)
+        self.assertEqual(self.names(page), ["training", "validation"])
+        self.assertIn("800 tokens in 1 min 20 s of training; the validation loss was 4.6000 at 800 tokens.", page)
+        self.assertNotRegex(page, r">1e-?\d|\+2\.")
+
+    def test_training_loss_alone(self) -> None:
+        page = self.page(8)
+        self.assertEqual(self.names(page), ["training"])
+        self.assertIn("800 tokens in 1 min 20 s of training give a training loss of 4.2000 in the last round.", page)
+
+    def test_one_round_has_no_chart(self) -> None:
+        page = self.page(1, (1,))
+        self.assertEqual(page.count("<figure>"), 0)
+        self.assertIn("One round is a dot: a chart of the loss needs two.", page)
+
+    def test_bytes_besides_the_run(self) -> None:
+        self.assertNotIn("besides the run", self.page(2))
+        self.assertNotIn("besides the run", self.page(2, other_bytes_up=0, other_bytes_down=0))
+        page = self.page(2, other_bytes_up=211_000_000, other_bytes_down=0)
+        self.assertIn("<td>besides the run, up: probes, status</td><td>211 MB</td>", page)
+        self.assertNotIn("besides the run, down", page)
+        (self.dir / "summary.json").write_text(json.dumps({"other_bytes_up": 5, "other_bytes_down": 6}))
+        page = self.page(2, other_bytes_up=1)
+        self.assertIn("up: probes, status</td><td>5 B</td>", page)
+        self.assertIn("down: probes, status</td><td>6 B</td>", page)
 
 
 if __name__ == "__main__":

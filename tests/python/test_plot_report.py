@@ -159,7 +159,8 @@ class FilesTest(unittest.TestCase):
         rows = list(csv.reader((self.dir / "results.csv").read_text().splitlines()))
         self.assertEqual(rows[1:], [["1", "100", "10.0", "7", "5", "3.0"], ["2", "200", "20.0", "14", "10", "2.0"],
                                     ["3", "300", "30.0", "21", "15", "1.0"]])
-        self.assertIn("300 tokens in 30 s of training give a loss of 1.0000", page)
+        self.assertIn("300 tokens in 30 s of training; the validation loss was 1.0000 at 300 tokens.", page)
+        self.assertNotIn("besides the run", page)
         self.assertIn("The run is not complete.", page)
         self.assertIn("60 %", page)
         self.assertIn("w&lt;1&gt;", page)
