@@ -417,7 +417,7 @@ class Worker:
             self._tell(notes, last)
         self._sync_due = last or self._dropped and self._ranks.size == 1
 
-    def _tell(self, notes: _Notes, last: bool) -> None:
+    def _tell(self, notes: StepNotes, last: bool) -> None:
         tokens, loss = notes.read()
         self._round_tokens += tokens
         self._round_loss += 0.0 if math.isnan(loss) else loss * tokens
