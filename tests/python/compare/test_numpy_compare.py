@@ -20,7 +20,7 @@ import atoll
 from atoll import compare, compare_data, compare_grid, compare_result, compare_run, compare_store, compare_time
 from atoll.command import Problem
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODEL = "model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}"
 GRID = f"""
 settings:
