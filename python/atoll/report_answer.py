@@ -168,7 +168,7 @@ def _fastest(data: Comparison, link: str) -> str:
     found = [(row, stat) for row in data.rows_on(link) if (stat := _seconds(data, row, link)).value is not None]
     if not found:
         return ""
-    place = f"At {link_name(link)}" if link != "none" else "Without a link"
+    place = _capital(place_of(link))
     ranked = [pair for pair in found if pair[1].n > 1]
     best, first = min(ranked or found, key=lambda pair: pair[1].value)
     if math.isinf(first.value):
@@ -189,6 +189,10 @@ def _fastest(data: Comparison, link: str) -> str:
     if first.reached < first.n:
         told += _complete(ranked)
     return told
+
+
+def place_of(link: str) -> str:
+    return f"at {link_name(link)}" if link != "none" else "without a link"
 
 
 def _seconds(data: Comparison, row: Row, link: str) -> Stat:

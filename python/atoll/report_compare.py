@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import report_html as html
-from .report_answer import answer, how_timed, listed, signed, step_text, target_text, timed_text, warnings
+from .report_answer import answer, how_timed, listed, place_of, signed, step_text, target_text, timed_text, warnings
 from .report_data import OPEN, Comparison, Row, Stat, counted, curve, known, link_name, time_on, traffic
 from .report_charts import loss_chart, panels
 from .report_plot import Chart, outside
@@ -60,7 +60,7 @@ def _loss_chart(data: Comparison, name: str, axis: str, rows: list[Row], link: s
     above = outside(curves, data.target)
     caption = [f"Above the chart: {', '.join(above)}." if above else "",
                f"Seeds that reach the target: {'; '.join(some)}." if some else ""]
-    label = f"time at {link_name(link)}, {how_timed(data)}, without evaluations" if link else None
+    label = f"time {place_of(link)}, {how_timed(data)}, without evaluations" if link else None
     return loss_chart(name, curves, axis, data.target, never, label), " ".join(filter(None, caption))
 
 
@@ -306,6 +306,11 @@ def _baseline_settings(data: Comparison) -> str:
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
+_RANKS = """<p class="note">Arms rank by the median over seeds, in which a miss is infinite: half of the seeds are there
+by then. The answer also names the first arm that reaches the target with every seed. An arm with one seed has
+no rank beside arms with more. Two arms are not separable if times of seeds that reach the target overlap.</p>"""
+
+
 def _read(data: Comparison) -> str:
     base = data.baseline
     margin = f"{percent_text(data.margin)} of the baseline's loss"
@@ -365,13 +370,13 @@ def _sections(data: Comparison, drawn: list[tuple[Chart, str]]) -> str:
         f'<h2>Utilization, {how}</h2><p class="note">The share of the time in which the workers compute.</p>',
         utilization,
         f"<h2>Loss and bytes of each arm</h2>{loss_table(data)}{_read(data)}",
-        f"<h2>Time on each link, {how}</h2>{time_table(data)}{price}",
+        f"<h2>Time on each link, {how}</h2>{time_table(data)}{_RANKS}{price}",
     ])
 
 
 def _evidence(data: Comparison) -> str:
     parts = []
-    for title, found in (("Tuning: each tuned arm had as many trials", tuning_table(data)),
+    for title, found in (("Tuning", tuning_table(data)),
                          ("Steps behind the computed times", step_table(data)),
                          ("Planned times against times measured on the link", check_table(data)),
                          ("Invalid runs: no loss, and a diverged seed misses the target", invalid_table(data))):

@@ -174,7 +174,7 @@ class TimeTest(unittest.TestCase):
         how = "computed by atoll plan from a step of 20 ms"
         for title in ("Time to the target on each link", "Loss against time", "Time on each link"):
             self.assertIn(f"<h2>{title}, {how}</h2>", page)
-        self.assertIn(f"time at no link, {how}, without evaluations", page)  # beside the axis
+        self.assertIn(f"time without a link, {how}, without evaluations", page)  # beside the axis
         self.assertNotIn("Warning", page)
         row = dict(zip(*report_compare.csv_rows(data)[:2], strict=True))
         self.assertEqual((row["source"], row["step_seconds"], row["step_source"], row["run_step_seconds"]),
@@ -241,6 +241,12 @@ class TableTest(unittest.TestCase):
         self.assertIn('40 s <span class="n">(3)</span>', row)
         self.assertIn("<th>verdict</th>", report_compare.loss_table(data))
         self.assertNotRegex(report_compare.build(data)[0], r"\b1 seeds|<th>is</th>")
+
+    def test_rules_are_on_the_page(self) -> None:
+        page = report_compare.build(tiny({"base": [2.0, 2.1]}))[0].replace("\n", " ")
+        self.assertIn("Arms rank by the median over seeds, in which a miss is infinite", page)
+        self.assertIn("Tie: the 90 % interval lies inside the margin of 0.5 % of the baseline's loss, ±0.0102 (two "
+                      "one-sided tests at 5 %: Schuirmann, 1987).", page)
 
     def test_links_of_a_chart(self) -> None:
         charts = {chart.name: chart for chart, _ in report_compare.charts(report_data.Comparison(comparison()))}
