@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from .command import DONE, Options, Problem, catch_signals, need, replace_file, run, warn
 
@@ -148,7 +148,7 @@ class TensorBoard:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            raise need("tensorboard", "atoll[board]", "atoll board") from None
+            raise need("tensorboard", "atoll board") from None
         self.folder = folder
         self.events, self.summaries = event_pb2, summary_pb2
         self.new_loader, self.new_writer = RawEventFileLoader, EventFileWriter
@@ -204,7 +204,7 @@ class Logged:
         try:
             self.module: Any = importlib.import_module(name)
         except ImportError:
-            raise need(name, name, f"--{name}") from None
+            raise need(name, f"--{name}") from None
         self.axis = axis
         self.path = os.path.join(folder, f"board-{name}.json")
         self.done: dict[str, int] = {}
@@ -304,6 +304,9 @@ def body(words: Sequence[str]) -> int:
     if options.tensorboard or not sinks:
         sinks.append(TensorBoard(options.tensorboard or os.path.join(options.run, "tensorboard")))
     catch_signals()
+    if not options.once:
+        folders = [f"; tensorboard --logdir {sink.folder}" for sink in sinks if isinstance(sink, TensorBoard)]
+        print(f"following {options.run}{''.join(folders)}", file=sys.stderr)
     try:
         n = follow(options.run, sinks, options.axis, options.once)
     finally:

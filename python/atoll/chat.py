@@ -53,7 +53,7 @@ class ChatTemplate:
 
             from_backend: Any = PreTrainedTokenizerFast
         except ImportError:
-            raise need("transformers", "transformers", "--chat") from None
+            raise need("transformers", "--chat") from None
         self.backend = tokenizer.backend
         try:
             self.writer: Any = AutoTokenizer.from_pretrained(tokenizer.folder, local_files_only=True)

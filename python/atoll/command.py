@@ -37,10 +37,23 @@ def wrong(text: str) -> Problem:
     return Problem(text, USAGE)
 
 
-def need(module: str, install: str, what: str) -> Problem:
-    """The error for a missing library. `install`: what pip installs, for example a part of this package."""
-    quoted = f"'{install}'" if "[" in install else install
-    return wrong(f"{what} needs the Python library {module}: pip install {quoted}")
+# Libraries that ./run python installs, and by another name than they are imported.
+_WITH_PACKAGE = ("matplotlib", "numpy", "yaml")
+_WITH_ALL = ("accelerate", "datasets", "peft", "pyarrow", "tensorboard", "tokenizers", "torch", "transformers",
+             "zstandard")
+_PIP_NAMES = {"yaml": "PyYAML"}
+
+
+def need_text(module: str, what: str) -> str:
+    """What to install if `what` lacks a library."""
+    verb = "./run python" if module in _WITH_PACKAGE else "./run python --all" if module in _WITH_ALL else ""
+    installs = f"{verb} installs it, or: " if verb else ""
+    return f"{what} needs the Python library {module}: {installs}pip install {_PIP_NAMES.get(module, module)}"
+
+
+def need(module: str, what: str) -> Problem:
+    """The error for a missing library."""
+    return wrong(need_text(module, what))
 
 
 def warn(text: str) -> None:

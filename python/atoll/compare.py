@@ -14,41 +14,45 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from . import _lib, report
 from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, warn, whole, wrong
-from .compare_grid import Grid, ask_config, read_grid
+from .compare_data import identify
+from .compare_grid import Arm, Grid, ask_config, read_grid
+from .compare_progress import CellWatch, Estimate, rest_text
 from .compare_result import result
 from .compare_run import Cell, link_cell, run_cell, trial_cells, untrained_cell, verify_cell
 from .compare_run import run as run_one
 from .compare_store import Store, settle, write_json
 from .compare_time import Clock
+from .units import duration_text
 
 
-def cells_of(grid: Grid, store: Store) -> Iterator[Cell]:
-    """The cells in their order, as far as their settings are known: an arm's runs follow its trials."""
+def cells_of(grid: Grid, store: Store) -> list[Cell]:
+    """The cells in their order: an arm's runs follow its trials, and wait for them."""
     baseline = grid.arm(grid.baseline)
-    for seed in grid.seeds:
-        yield untrained_cell(baseline, seed)
+    cells = [untrained_cell(baseline, seed) for seed in grid.seeds]
     for arm in grid.arms:
-        yield from trial_cells(arm)
-    settled = {arm.name: settle(arm, store)[0] for arm in grid.arms}
-    for seed in grid.seeds:
-        for arm in filter(None, settled.values()):
-            if not arm.needs_link:
-                yield run_cell(arm, seed)
+        cells += trial_cells(arm)
+    arms = [(settle(arm, store)[0], arm) for arm in grid.arms]
+    cells += [_ready(run_cell(final or arm, seed), final) for seed in grid.seeds
+              for final, arm in arms if not arm.needs_link]
     for check in grid.checks:
-        arm_of_check = settled[check.arm]
-        if arm_of_check:
-            yield verify_cell(arm_of_check, check.seed, check.link)
-    for seed in grid.seeds:
-        for arm in filter(None, settled.values()):
-            for link in grid.links if arm.needs_link else ():
-                yield link_cell(arm, seed, link)
+        final, arm = next(pair for pair in arms if pair[1].name == check.arm)
+        cells.append(_ready(verify_cell(final or arm, check.seed, check.link), final))
+    cells += [_ready(link_cell(final or arm, seed, link), final) for seed in grid.seeds
+              for final, arm in arms if arm.needs_link for link in grid.links]
+    return cells
 
 
-def _matches(cell: Cell, patterns: str) -> bool:
-    return any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns.split(","))
+def _ready(cell: Cell, final: Arm | None) -> Cell:
+    return cell if final else replace(cell, waits=True)
+
+
+def _wanted(grid: Grid, store: Store, patterns: str) -> list[Cell]:
+    return [cell for cell in cells_of(grid, store)
+            if any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns.split(","))]
 
 
 def train(grid: Grid, store: Store, program: str, out: str, only: str, minutes: int) -> bool:
@@ -56,19 +60,40 @@ def train(grid: Grid, store: Store, program: str, out: str, only: str, minutes: 
     until = time.monotonic() + 60 * minutes if minutes else math.inf
     done: set[str] = set()
     while True:
-        wanted = [cell for cell in cells_of(grid, store) if _matches(cell, only)]
-        cell = next((c for c in wanted if store.get(c) is None and c.name not in done), None)
+        wanted = _wanted(grid, store, only)
+        left = [c for c in wanted if store.get(c) is None and c.name not in done]
+        cell = next((c for c in left if not c.waits), None)
+        if cell is None and left:
+            raise Problem(f"{left[0].name} {store.state(left[0])}, which --only leaves out: run them first")
         if cell is None:
             return True
         if time.monotonic() >= until:
             return False
         done.add(cell.name)
-        record = run_one(program, cell, out)
+        left.remove(cell)
+        n_done = len(wanted) - len(left)
+        watch = CellWatch(cell, n_done - 1, len(wanted), left, Estimate(store))
+        try:
+            record = run_one(program, cell, out, watch)
+        finally:
+            watch.end()
         store.put(record)
         last = record["attempts"][-1]
-        result = last["why_invalid"] or f"loss {last['final_loss']:.4f}"
-        n_done = sum(store.get(c) is not None for c in wanted)
-        print(f"{cell.name:<40} {result}  {last['took_s']:.0f} s  ({n_done} of {len(wanted)})", flush=True)
+        told = [last["why_invalid"] or f"loss {last['final_loss']:.4f}", duration_text(last["took_s"]),
+                f"({n_done} of {len(wanted)})", rest_text(Estimate(store).left(left, None)) if left else ""]
+        print(f"{cell.name:<40} {'  '.join(filter(None, told))}", flush=True)
+
+
+def warn_of_stale(cells: Sequence[Cell], store: Store) -> None:
+    """Says before the first run that finished cells no longer count."""
+    why: dict[str, list[str]] = {}
+    for cell in cells:
+        if stale := store.why_stale(cell):
+            why.setdefault(stale, []).append(cell.name)
+    for stale, names in why.items():
+        n = len(names)
+        warn(f"{n} finished cell{'' if n == 1 else 's'} will run again ({names[0]}{', ...' if n > 1 else ''}), "
+             f"changed: {stale}")
 
 
 @contextmanager
@@ -83,13 +108,9 @@ def locked(out: str) -> Iterator[None]:
         yield
 
 
-def show(grid: Grid, store: Store, only: str) -> None:
-    for cell in cells_of(grid, store):
-        if _matches(cell, only):
-            print(f"{cell.name:<40} {store.state(cell)}")
-    for arm in grid.arms:
-        if settle(arm, store)[0] is None:
-            print(f"{arm.name + '.s*':<40} waits for the trials of the arm")
+def show(cells: Sequence[Cell], store: Store) -> None:
+    for cell in cells:
+        print(f"{cell.name:<40} {store.state(cell)}")
 
 
 def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
@@ -126,11 +147,13 @@ def body(words: Sequence[str]) -> int:
         raise Problem(str(error)) from None
     grid = read_grid(options.grid, ask_config(program))
     if options.list:
-        show(grid, Store(options.dir), options.only)
+        grid, store = identify(grid, program, options.dir), Store(options.dir)
+        show(_wanted(grid, store, options.only), store)
         return DONE
     catch_signals()
     with locked(options.dir):
-        store = Store(options.dir)
+        grid, store = identify(grid, program, options.dir), Store(options.dir)
+        warn_of_stale(_wanted(grid, store, options.only), store)
         try:
             complete = train(grid, store, program, options.dir, options.only, options.minutes)
         except (Problem, Stopped):

@@ -21,7 +21,8 @@ from typing import Any
 from .command import Problem, need, wrong
 
 TOKENS_APART = 0.005  # arms whose tokens differ by more are not comparable
-GRID_KEYS = ("title", "base", "settings", "workers", "seeds", "links", "tune", "baseline", "target", "price",
+MARGIN = 0.005  # of the baseline's loss: differences inside it are a tie
+GRID_KEYS = ("title", "base", "settings", "workers", "seeds", "links", "tune", "baseline", "target", "margin", "price",
              "step_seconds", "verify", "arms")
 ARM_KEYS = ("title", "note", "base", "settings", "workers", "links", "tune", "tokens", "H", "codec")
 # Settings that the tool sets itself.
@@ -65,6 +66,7 @@ class Arm:
     own_tokens: bool  # `tokens: own`: it may train on another number of tokens
     tune: Tuning | None
     resolved: dict[str, str] = field(default_factory=dict)  # all settings, by their names
+    origin: dict[str, Any] = field(default_factory=dict)  # version and data of its runs (compare_data.identify)
 
     @property
     def method(self) -> str:
@@ -117,6 +119,7 @@ class Grid:
     links: tuple[str, ...]
     baseline: str
     target: dict[str, Any]  # {"loss": x}, or {"arm": name, "factor": x}
+    margin: float  # part of the baseline's loss
     price: dict[str, Any] | None
     step_seconds: float | None  # of a step of the baseline; None: measured
     checks: tuple[Check, ...]
@@ -215,7 +218,7 @@ def _load(path: str) -> tuple[Any, str]:
     try:
         import yaml
     except ImportError:
-        raise need("yaml", "atoll[compare]", "atoll compare") from None
+        raise need("yaml", "atoll compare") from None
 
     class Loader(yaml.SafeLoader):
         """Refuses a key that appears twice; PyYAML takes the last one."""
@@ -364,7 +367,7 @@ def _check_data(arm: Arm) -> None:
 
 
 def _check_fair(grid: Grid) -> None:
-    """Equal tokens, equal numbers of trials, and links for all workers."""
+    """Equal tokens, equal numbers of trials, seeds of trials that judge nothing, and links for all workers."""
     baseline = grid.arm(grid.baseline)
     for arm in grid.arms:
         if not arm.own_tokens and abs(arm.tokens - baseline.tokens) > TOKENS_APART * baseline.tokens:
@@ -375,6 +378,11 @@ def _check_fair(grid: Grid) -> None:
         if wrong_arms:
             raise wrong(f"links: '{link}' has {link.count(';') + 1} links, arm {wrong_arms[0].name} has "
                         f"{wrong_arms[0].workers} workers: give one link, or one for each worker")
+    for arm in grid.arms:
+        for seed in arm.tune.seeds if arm.tune else ():
+            if seed in grid.seeds:
+                raise wrong(f"arm {arm.name}: tune.seeds has {seed}, a seed of the grid: give seeds that are not in "
+                            f"{list(grid.seeds)}, so that no seed both chooses a value and judges it")
     tuned = [(arm.name, len(arm.tune.values) * len(arm.tune.seeds)) for arm in grid.arms if arm.tune]
     for name, n in tuned:
         if n != tuned[0][1]:
@@ -408,6 +416,13 @@ def _target(value: object, names: Sequence[str], baseline: str) -> dict[str, Any
     if arm not in names:
         raise wrong(f"target.arm: there is no arm {arm}: the arms are {', '.join(names)}")
     return {"arm": arm, "factor": _real(pairs.get("factor", 1.01), "target.factor")}
+
+
+def _margin(value: object) -> float:
+    margin = _real(value, "margin")
+    if margin >= 1:
+        raise wrong(f"margin: needs a fraction of the baseline's loss, as {MARGIN:g} for 0.5 %, not {value}")
+    return margin
 
 
 def _price(value: object) -> dict[str, Any] | None:
@@ -452,7 +467,7 @@ def _grid_of(value: object, path: str, text: str, resolve: Resolve) -> Grid:
             raise wrong(f"arm {arm.name}: atoll launch has no workers for model.family external: use gpt2 or llama")
         _check_data(arm)
     grid = Grid(path, text, str(top.get("title", os.path.basename(path))), seeds, links, baseline,
-                _target(top.get("target"), names, baseline), _price(top.get("price")),
-                None if step == "auto" else _real(step, "step_seconds"), (), tuple(arms))
+                _target(top.get("target"), names, baseline), _margin(top.get("margin", MARGIN)),
+                _price(top.get("price")), None if step == "auto" else _real(step, "step_seconds"), (), tuple(arms))
     _check_fair(grid)
     return replace(grid, checks=_checks(top.get("verify"), grid))

@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from .compare_grid import Arm, Grid
-from .compare_run import RULES, Cell, link_cell, machine, made_by, now, run_cell, untrained_cell, verify_cell
+from .compare_grid import OWN_SETTINGS, Arm, Grid
+from .compare_run import RULES, Cell, diverged, link_cell, machine, made_by, now, run_cell, untrained_cell, verify_cell
 from .compare_store import Store, settle
 from .compare_time import Clock
+from .report_data import VERSION, counted
 
 _RUN_KEYS = ("final_loss", "params", "tokens", "bytes_up", "bytes_down", "theta_hash", "wall_s", "eval_s",
              "step_seconds")
@@ -33,8 +34,8 @@ def _untrained(grid: Grid, store: Store) -> dict[int, float]:
 def _relay_times(attempt: Mapping[str, Any], link: str, curve: list[dict[str, Any]]) -> dict[str, Any]:
     ends = dict(attempt["round_ends_s"])
     rounds = max(ends, default=0)
-    return {"link": link, "source": "relay", "seconds": attempt["seconds"], "utilization": attempt["utilization"],
-            "round_s": attempt["seconds"] / rounds if rounds else None,
+    return {"link": link, "source": "measured", "step_seconds": None, "seconds": attempt["seconds"],
+            "utilization": attempt["utilization"], "round_s": attempt["seconds"] / rounds if rounds else None,
             "at": [_end_of(ends, point["round"]) for point in curve]}
 
 
@@ -56,12 +57,11 @@ def _run_entries(grid: Grid, store: Store, clock: Clock, arm: Arm, cell: Cell, s
             times = [clock.times(arm, link, curve) for link in grid.links]
         entries.append({
             "arm": arm.name, "seed": cell.seed, "link": cell.link, "valid": attempt["why_invalid"] is None,
-            "why_invalid": attempt["why_invalid"], **{key: attempt.get(key) for key in _RUN_KEYS},
+            "why_invalid": attempt["why_invalid"], "diverged": diverged(attempt["why_invalid"]),
+            **{key: attempt.get(key) for key in _RUN_KEYS},
             "command": record["command"] if record else "",
             "curve": [{key: value for key, value in point.items() if key != "round"} for point in curve],
             "times": times})
-        if not cell.link and attempt["why_invalid"] is None:
-            entries[-1]["step_seconds"] = clock.step_seconds(arm)
     return entries
 
 
@@ -86,18 +86,27 @@ def _target(grid: Grid, runs: list[Any]) -> dict[str, Any]:
         return {"loss": grid.target["loss"], "how": "given by the grid"}
     name, factor = grid.target["arm"], grid.target["factor"]
     losses = [run["final_loss"] for run in runs if run["arm"] == name and run["valid"]]
-    how = f"final loss of {name}, mean over {len(losses)} seeds, times {factor:g}"
+    seeds = {run["seed"] for run in runs if run["arm"] == name and run["valid"]}
+    over = counted(len(seeds), "seed") + (f" and {len(grid.links)} links" if len(losses) > len(seeds) else "")
+    how = f"final loss of {name}, mean over {over}, times {factor:g}"
     return {"loss": factor * statistics.mean(losses) if losses else None, "how": how}
 
 
 def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, Any]:
     """The content of comparison.json, of the cells that are done."""
-    untrained, settled, arms = _untrained(grid, store), {}, []
+    untrained, settled, arms, of_runs = _untrained(grid, store), {}, [], {}
     for arm in grid.arms:
         settled[arm.name], tuned = settle(arm, store)
         final = settled[arm.name] or arm
+        hidden = {*OWN_SETTINGS, "run.name", *((arm.tune.key,) if arm.tune and not settled[arm.name] else ())}
+        resolved = {key: value for key, value in final.resolved.items() if key not in hidden}
         arms.append({"name": arm.name, "title": arm.title, "method": arm.method, "workers": arm.workers,
-                     "local": arm.is_local, "settings": final.settings, "note": arm.note, "tuned": tuned})
+                     "local": arm.is_local, "settings": final.settings, "resolved": resolved, "note": arm.note,
+                     "tuned": tuned})
+        valid = [store.valid(run_cell(final, seed)) for seed in grid.seeds] if not final.needs_link else []
+        of_runs[arm.name] = [run["step_seconds"] for run in valid if run]
+    steps = clock.choose_steps([arm for arm in filter(None, settled.values()) if of_runs[arm.name]],
+                               {name: [step for step in found if step] for name, found in of_runs.items()})
     runs: list[Any] = []
     for final in filter(None, settled.values()):
         same_model = final.model == grid.arm(grid.baseline).model
@@ -107,11 +116,9 @@ def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, An
                 [run_cell(final, seed)]
             for cell in cells:
                 runs += _run_entries(grid, store, clock, final, cell, start)
-        valid = list(filter(None, (store.valid(run_cell(final, seed)) for seed in grid.seeds)))
-        if grid.step_seconds is None:
-            clock.compare_steps(final, [run["step_seconds"] for run in valid if run["step_seconds"]])
-    return {"version": 1, "title": grid.title, "grid": grid.text, **made_by(program), "created": now(),
+    return {"version": VERSION, "title": grid.title, "grid": grid.text, **made_by(program), "created": now(),
             "machine": machine(), "rules": RULES, "baseline": grid.baseline,
+            "seeds": list(grid.seeds), "margin": grid.margin, "steps": steps,
             "untrained_loss": statistics.mean(untrained.values()) if untrained else None,
             "target": _target(grid, runs), "price": grid.price, "links": list(grid.links), "arms": arms, "runs": runs,
             "checks": _checks(grid, store, clock, settled)}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import glob
 import json
 import math
 import os
@@ -19,9 +18,10 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from .command import Problem, Stopped, hold_signals
 from .compare_grid import Arm, load_config
@@ -32,6 +32,8 @@ RULES = (
     "an error. An invalid run is repeated once and stays in the report."
 )
 ATTEMPTS = 2
+_NOT_FINITE = "is not finite"
+_DIVERGES = "training diverges to NaN or infinity"  # a worker's last line
 # Settings of logging and recovery; they do not change the loss. Each run begins anew, so it needs no saved states.
 _KEPT = {"coordinator.listen": "tcp://127.0.0.1:*", "checkpoint.worker_every": "0", "journal.sync": "snapshot"}
 _NO_EVALUATIONS = {"train.eval_every": "0", "train.eval_every_steps": "0"}
@@ -47,6 +49,15 @@ _EVALUATION = {
 _SUMMARY = ("params", "tokens", "rounds", "bytes_up", "bytes_down", "theta_hash", "wall_s")
 _EVALUATED = ("model.", "data.", "train.precision", "train.threads", "train.devices")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_TICK_S = 0.5
+
+
+class Watch(Protocol):
+    """Sees a cell run: what it does, in which folder, and calls now and then."""
+
+    def note(self, what: str) -> None: ...
+    def follow(self, folder: str) -> None: ...
+    def tick(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,17 +73,19 @@ class Cell:
     workers: int
     link: str | None
     settings: dict[str, str]  # all flags but the folder's
-    data: dict[str, int]  # the token shards and their sizes
+    origin: dict[str, Any]  # the version of Atoll, and the content of the data
     tuned: str = ""  # the value of a trial
     every: int = 0  # rounds between checkpoints that are evaluated after the run
     barrier: bool = True  # each round has a delta of each worker
     step_tokens: int = 1
+    tokens: int = 0  # of the whole run
+    waits: bool = False  # for the trials of its arm: its settings are not complete
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the result depends on: a stored cell with another identity is run again."""
         return {"config": self.config, "workers": self.workers, "link": self.link, "settings": self.settings,
-                "data": self.data}
+                **self.origin}
 
     def words(self, folder: str) -> list[str]:
         link = ["--link", self.link] if self.link else []
@@ -88,16 +101,11 @@ def _read(path: str) -> str:
 # --- cells of an arm --------------------------------------------------------------------------------------------------
 
 
-def _data(arm: Arm) -> dict[str, int]:
-    paths = [path for key in ("data.train", "data.val") for path in sorted(glob.glob(arm.resolved[key]))]
-    return {os.path.basename(path): os.path.getsize(path) for path in paths}
-
-
 def _cell(arm: Arm, name: str, kind: str, seed: int, link: str | None, more: Mapping[str, str], **rest: Any) -> Cell:
     settings = {**arm.settings, "run.seed": str(seed), **_KEPT, **more}
     quorum = arm.resolved["coordinator.quorum"] == "all" and arm.method != "async"
-    return Cell(name, kind, arm.name, seed, arm.base, arm.config, arm.workers, link, settings, _data(arm),
-                barrier=quorum, step_tokens=arm.step_tokens, **rest)
+    return Cell(name, kind, arm.name, seed, arm.base, arm.config, arm.workers, link, settings, arm.origin,
+                barrier=quorum, step_tokens=arm.step_tokens, tokens=arm.tokens, **rest)
 
 
 def link_name(link: str) -> str:
@@ -141,13 +149,14 @@ def untrained_cell(arm: Arm, seed: int) -> Cell:
     """The initial model of a seed."""
     settings = {key: value for key, value in arm.settings.items() if key.startswith(_EVALUATED)}
     return Cell(f"untrained.s{seed}", "untrained", arm.name, seed, arm.base, arm.config, 1, None,
-                {**settings, "run.seed": str(seed), **_KEPT, **_EVALUATION}, _data(arm))
+                {**settings, "run.seed": str(seed), **_KEPT, **_EVALUATION}, arm.origin)
 
 
 def _checkpoint_cell(cell: Cell, folder: str) -> Cell:
     settings = {key: value for key, value in cell.settings.items() if key.startswith(_EVALUATED)}
     return Cell("evaluation", "evaluation", cell.arm, cell.seed, cell.base, cell.config, 1, None,
-                {**settings, "run.seed": str(cell.seed), **_KEPT, **_EVALUATION, "model.init_from": folder}, cell.data)
+                {**settings, "run.seed": str(cell.seed), **_KEPT, **_EVALUATION, "model.init_from": folder},
+                cell.origin)
 
 
 # --- reading a run folder ---------------------------------------------------------------------------------------------
@@ -205,13 +214,18 @@ def judge(events: Events, summary: Mapping[str, Any], cell: Cell) -> str | None:
     if summary.get("restarts"):
         return f"restart: {summary['restarts']} in all"
     if _finite(summary.get("final_val_loss")) is None:
-        return "the final loss is not finite"
+        return f"the final loss {_NOT_FINITE}"
     for number, event in events.rounds.items():
         if _finite(event.get("loss")) is None:
-            return f"the loss of round {number} is not finite"
+            return f"the loss of round {number} {_NOT_FINITE}"
         if cell.barrier and event["delivered"] < cell.workers:
             return f"round {number} closed with {event['delivered']} of {cell.workers} deltas"
     return None
+
+
+def diverged(why_invalid: str | None) -> bool:
+    """The training itself failed: no machine or link did."""
+    return why_invalid is not None and (why_invalid.endswith(_NOT_FINITE) or _DIVERGES in why_invalid)
 
 
 def _finite(value: Any) -> float | None:
@@ -291,15 +305,18 @@ def _clear(folder: str) -> None:
         shutil.rmtree(folder)
 
 
-def start(words: list[str], log_path: str) -> int:
-    """Runs a program to its end; returns its exit code. A signal first stops the program."""
+def start(words: list[str], log_path: str, tick: Callable[[], None]) -> int:
+    """Runs a program to its end and calls `tick` meanwhile; returns the exit code. A signal first stops the program."""
     child = None
     try:
         # Python drops an exception that a signal handler raises inside the callbacks of fork.
         with hold_signals(), open(log_path, "wb") as log:
             child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                                      preexec_fn=_end_with_parent)
-        return child.wait()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(_TICK_S)
+            tick()
     except (Stopped, KeyboardInterrupt):
         if child:
             child.send_signal(signal.SIGTERM)
@@ -314,7 +331,7 @@ def _last_line(log_path: str) -> str:
     return re.sub("^atoll: ", "", (errors or lines or ["it wrote nothing"])[-1])
 
 
-def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
+def _train(program: str, cell: Cell, folder: str, watch: Watch) -> dict[str, Any]:
     """Runs the cell once in `folder`."""
     log_path = folder + ".log"
     if load_config(cell.base) != cell.config:
@@ -322,7 +339,8 @@ def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
     _clear(folder)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     begun = time.monotonic()
-    code = start([program, *cell.words(folder)], log_path)
+    watch.follow(folder)
+    code = start([program, *cell.words(folder)], log_path, watch.tick)
     if code == 0:
         record = measure(folder, cell)
     elif code in (2, 75) or not os.path.exists(os.path.join(folder, "metrics.jsonl")):
@@ -333,17 +351,19 @@ def _train(program: str, cell: Cell, folder: str) -> dict[str, Any]:
     return {**record, "took_s": round(time.monotonic() - begun, 3)}
 
 
-def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[str, Any]) -> None:
+def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[str, Any], watch: Watch) -> None:
     """Adds the losses of the run's checkpoints to its curve. The last point is the run's own final evaluation."""
     with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
         events = read_events(file)
     points = []
-    for name in sorted(os.listdir(os.path.join(folder, "checkpoints"))):
+    names = sorted(os.listdir(os.path.join(folder, "checkpoints")))
+    for i, name in enumerate(names):
+        watch.note(f"evaluating checkpoint {i + 1} of {len(names)}")
         number = int(name[6:]) if re.fullmatch("round_[0-9]+", name) else 0
         if not 0 < number < record["rounds"]:
             continue
         where = folder + ".evaluation"
-        got = _train(program, _checkpoint_cell(cell, os.path.join(folder, "checkpoints", name)), where)
+        got = _train(program, _checkpoint_cell(cell, os.path.join(folder, "checkpoints", name)), where, watch)
         _clear(where)
         traffic = events.rounds[number]
         points.append({"round": number, "tokens": traffic["tokens"], "loss": got["final_loss"],
@@ -352,14 +372,16 @@ def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[st
     record["curve"] = points + record["curve"]
 
 
-def run(program: str, cell: Cell, out: str) -> dict[str, Any]:
+def run(program: str, cell: Cell, out: str, watch: Watch) -> dict[str, Any]:
     """Runs a cell, a second time if the first run is invalid, and returns its record. Leaves no run folder."""
     folder = os.path.join(out, "runs", cell.name)
     attempts = []
     while len(attempts) < ATTEMPTS:
-        record = _train(program, cell, folder)
+        watch.note("evaluating the initial model" if cell.kind == "untrained" else
+                   "training again" if attempts else "training")
+        record = _train(program, cell, folder, watch)
         if cell.every and record["why_invalid"] is None:
-            _evaluate_checkpoints(program, cell, folder, record)
+            _evaluate_checkpoints(program, cell, folder, record, watch)
         attempts.append(record)
         if record["why_invalid"] is None or cell.kind == "tune":
             break
@@ -389,13 +411,16 @@ def _output(*words: str) -> str:
         return ""
 
 
+def program_version(program: str) -> str:
+    return _output(program, "--version").removeprefix("atoll ")
+
+
 def made_by(program: str) -> dict[str, str]:
     """The version of the programs, and the commit of their checkout; empty outside of a checkout."""
     folder = os.path.dirname(os.path.realpath(program))
     commit = _output("git", "-C", folder, "rev-parse", "--short=12", "HEAD")
     changes = _output("git", "-C", folder, "status", "--porcelain", "--untracked-files=no") if commit else ""
-    return {"atoll": _output(program, "--version").removeprefix("atoll "),
-            "commit": commit + " with changes" if changes else commit}
+    return {"atoll": program_version(program), "commit": commit + " with changes" if changes else commit}
 
 
 def machine() -> dict[str, Any]:

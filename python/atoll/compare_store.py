@@ -6,13 +6,15 @@ import json
 import math
 import os
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from .command import Problem, replace_file
 from .compare_grid import Arm
 from .compare_run import Cell, trial_cell
 
-NEAR_TIE = 1.005  # mean losses whose ratio is smaller count as equal
+NEAR_TIE = 0.005  # a mean loss that is higher by at most this part counts as equal
+_NAMED = 3  # changed settings that are named
 
 
 class Store:
@@ -33,10 +35,19 @@ class Store:
         return record if record and record["identity"] == cell.identity else None
 
     def state(self, cell: Cell) -> str:
+        """In words: what has become of a cell."""
+        if cell.waits:
+            return f"waits for the trials of {cell.arm}"
         record = self.get(cell)
-        if record is None:
-            return "changed" if cell.name in self.records else "-"
-        return "done" if record["attempts"][-1]["why_invalid"] is None else "invalid"
+        if record:
+            return "done" if record["attempts"][-1]["why_invalid"] is None else "invalid"
+        stale = self.why_stale(cell)
+        return f"to do again, changed: {stale}" if stale else "to do"
+
+    def why_stale(self, cell: Cell) -> str:
+        """What has changed since a cell ran; empty if it has not run, or nothing has."""
+        record = self.records.get(cell.name)
+        return _changes(record["identity"], cell.identity) if record and not cell.waits else ""
 
     def valid(self, cell: Cell) -> dict[str, Any] | None:
         """The valid attempt of a cell, if it has one."""
@@ -48,6 +59,21 @@ class Store:
         self.records[record["name"]] = record
         os.makedirs(self.folder, exist_ok=True)
         write_json(os.path.join(self.folder, record["name"] + ".json"), record)
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Differences between two identities, as "version 0.1.0, now 0.2.0; data"."""
+    parts = []
+    if old.get("atoll") != new.get("atoll"):
+        parts.append(f"version {old.get('atoll') or 'unknown'}, now {new.get('atoll')}")
+    before, after = old["settings"], new["settings"]
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    parts += [f"{key} {before.get(key, 'not set')}, now {after.get(key, 'not set')}" for key in keys[:_NAMED]]
+    if len(keys) > _NAMED:
+        parts.append(f"{len(keys) - _NAMED} more settings")
+    names = {"data": "data", "config": "base file", "workers": "workers", "link": "link"}
+    parts += [name for key, name in names.items() if old.get(key) != new.get(key)]
+    return "; ".join(parts)
 
 
 def write_json(path: str, value: object) -> None:
@@ -75,7 +101,7 @@ def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
 
     The best value has the lowest mean loss. Of numbers within 0.5 % of it the smallest is taken: it lies further
     from the edge of stability (the idea of the one-standard-error rule: Breiman et al., Classification and Regression
-    Trees, 1984).
+    Trees, 1984). `near_tie` says that this rule chose.
     """
     if arm.tune is None:
         return arm, None
@@ -83,16 +109,20 @@ def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
               for value in arm.tune.values for seed in arm.tune.seeds}
     trials = [{"value": _number(value), "seed": seed, "loss": loss if math.isfinite(loss) else None}
               for (value, seed), loss in losses.items() if loss is not None]
+    tuned = {"key": arm.tune.key, "best": None, "edge": False, "near_tie": None, "trials": trials}
     if len(trials) < len(losses):
-        return None, {"key": arm.tune.key, "best": None, "edge": False, "trials": trials}
+        return None, tuned
     means = {value: statistics.mean(losses[value, seed] for seed in arm.tune.seeds)
              for value in arm.tune.values}
-    best = min(means, key=means.__getitem__)
+    lowest = best = min(means, key=means.__getitem__)
     if not math.isfinite(means[best]):
         raise Problem(f"arm {arm.name}: no value of {arm.tune.key} gives a finite loss: give smaller ones")
     numbers = {value: number for value in means if isinstance(number := _number(value), float)}
-    edge = False
     if len(numbers) == len(means):
-        best = min((value for value in means if means[value] <= NEAR_TIE * means[best]), key=numbers.__getitem__)
-        edge = len(means) > 1 and numbers[best] in (min(numbers.values()), max(numbers.values()))
-    return arm.tuned(best), {"key": arm.tune.key, "best": _number(best), "edge": edge, "trials": trials}
+        near = [value for value in means if means[value] <= (1 + NEAR_TIE) * means[lowest]]
+        best = min(near, key=numbers.__getitem__)
+        tuned["edge"] = len(means) > 1 and numbers[best] in (min(numbers.values()), max(numbers.values()))
+    if best != lowest:
+        tuned["near_tie"] = {"best_loss": means[best], "lowest": _number(lowest), "lowest_loss": means[lowest],
+                             "within": NEAR_TIE}
+    return arm.tuned(best), {**tuned, "best": _number(best)}

@@ -3,6 +3,8 @@
 - OUT/steps.json keeps the measured time of an inner step, OUT/plans.json the plans. Delete a file to make it anew.
 - The measurement runs one process for each worker of the largest arm at the same time, so that workers which share the
   cores of this machine have the step time that their runs had. Each arm's worker is such a machine.
+- The runs check the measurement: an arm with as many workers as it had processes. Runs count by their median steps.
+  If the median of those is off by more than APART for any kind of step, all plans take the steps of the runs.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from typing import Any
 
 from .command import Problem, warn
 from .compare_grid import Arm, Grid
-from .compare_run import plan_settings
+from .compare_run import now, plan_settings
+from .report_data import step_check
 
 # What the time of an inner step depends on.
 _STEP_KEYS = ("train.batch_size", "train.grad_accum", "train.precision", "train.threads", "train.ranks",
               "train.devices", "train.recompute", "inner.optimizer", "inner.moments")
 
 _REPEATS = 5
-_APART = 1.2  # a warning: the steps of the runs took longer than this times the measured step
+APART = 0.15  # of the measured step
 
 
 class Clock:
@@ -33,34 +36,75 @@ class Clock:
         self.program, self.grid, self.keep = program, grid, keep
         self.paths = {name: os.path.join(out, f"{name}.json") for name in ("steps", "plans")}
         self.kept: dict[str, dict[str, Any]] = {name: _load(path) for name, path in self.paths.items()}
+        self.processes = max(each.workers for each in grid.arms)
+        self.chosen: dict[str, float] = {}  # the step of a kind, if it is not the measured one
 
     def _remember(self, name: str, key: str, value: Any) -> Any:
         self.kept[name][key] = value
         self.keep(self.paths[name], self.kept[name])
         return value
 
-    def step_seconds(self, arm: Arm) -> float:
-        """Of one inner step of one worker."""
-        if self.grid.step_seconds is not None:
-            return self.grid.step_seconds * arm.step_tokens / self.grid.arm(self.grid.baseline).step_tokens
-        n = max(each.workers for each in self.grid.arms)
+    # --- the step ---
+
+    def _kind(self, arm: Arm) -> str:
+        """Arms of one kind have the same step."""
         shape = {**arm.model, **{key: arm.resolved[key] for key in _STEP_KEYS}}
-        key = json.dumps({"processes": n, **shape}, sort_keys=True)
-        if key not in self.kept["steps"]:
+        return json.dumps({"atoll": arm.origin["atoll"], "processes": self.processes, **shape}, sort_keys=True)
+
+    def _measured(self, arm: Arm) -> dict[str, Any]:
+        """"seconds" of an inner step of one worker, and "at", when it was measured."""
+        kind, n = self._kind(arm), self.processes
+        if not isinstance(self.kept["steps"].get(kind), dict):
             print(f"measuring an inner step of {arm.name}: {n} processes at a time", flush=True)
             words = [self.program, "plan", arm.base, "--measure", "--json", *_flags(arm)]
             found = [statistics.median(answer["step_seconds"] for answer in _ask([words] * n, arm))
                      for _ in range(_REPEATS)]
-            self._remember("steps", key, min(found))  # other programs on this machine can only add time
-        return float(self.kept["steps"][key])
+            # Other programs on this machine can only add time.
+            self._remember("steps", kind, {"seconds": min(found), "at": now()})
+        return dict(self.kept["steps"][kind])
 
-    def compare_steps(self, arm: Arm, of_runs: Sequence[float]) -> None:
-        """Warns if the steps of the arm's runs had another length than the measured step."""
-        step = self.step_seconds(arm)
-        most = max(arm.workers for arm in self.grid.arms)
-        if of_runs and arm.workers == most and not step / _APART < min(of_runs) < step * _APART:
-            warn(f"{arm.name}: a step took {min(of_runs) * 1e3:.1f} ms in its runs, {step * 1e3:.1f} ms when it was "
-                 f"measured: delete {self.paths['steps']} and repeat the command while nothing else runs")
+    def step_seconds(self, arm: Arm) -> float:
+        """Of one inner step of one worker, as the plans take it."""
+        if self.grid.step_seconds is not None:
+            return self.grid.step_seconds * arm.step_tokens / self.grid.arm(self.grid.baseline).step_tokens
+        chosen = self.chosen.get(self._kind(arm))
+        return self._measured(arm)["seconds"] if chosen is None else chosen
+
+    def choose_steps(self, arms: Sequence[Arm], of_runs: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+        """Lets the runs check the measured steps; returns `steps` of comparison.json.
+
+        `of_runs`: for each arm the median step of each of its valid runs without a link.
+        """
+        kinds: dict[str, list[Arm]] = {}
+        for arm in arms:
+            kinds.setdefault(self._kind(arm), []).append(arm)
+        entries = [self._entry(kind, found, of_runs) for kind, found in kinds.items()]
+        checked = [entry for entry in entries if entry["runs_s"] and entry["measured_s"]]
+        wrong = [entry for entry in checked if abs(entry["runs_s"] / entry["measured_s"] - 1) > APART]
+        if wrong:
+            ratio = statistics.median(entry["runs_s"] / entry["measured_s"] for entry in checked)
+            for kind, entry in zip(kinds, entries, strict=True):
+                entry["source"] = "runs" if entry["runs_s"] else "scaled"
+                entry["seconds"] = entry["runs_s"] or _rounded(ratio * entry["measured_s"])
+                self.chosen[kind] = entry["seconds"]
+        for entry in wrong:
+            entry["apart"] = True
+            warn(f"{', '.join(entry['arms'])}: {step_check(entry)}: the times use the steps of the runs")
+        return entries
+
+    def _entry(self, kind: str, arms: Sequence[Arm], of_runs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        steps = [step for arm in arms if arm.workers == self.processes for step in of_runs.get(arm.name, ())]
+        entry: dict[str, Any] = {
+            "arms": [arm.name for arm in arms], "measured_s": None, "measured_at": None, "processes": None,
+            "runs_s": _rounded(statistics.median(steps)) if steps else None, "runs": len(steps),
+            "apart": False}
+        if self.grid.step_seconds is not None:
+            return {**entry, "source": "given", "seconds": self.step_seconds(arms[0])}
+        measured = self._measured(arms[0])
+        return {**entry, "source": "measured", "seconds": measured["seconds"], "measured_s": measured["seconds"],
+                "measured_at": measured["at"], "processes": self.processes}
+
+    # --- plans ---
 
     def plan(self, arm: Arm, link: str) -> dict[str, Any]:
         """"seconds", "utilization", "round_s" and "round_ends_s" of the whole run, without evaluations."""
@@ -71,7 +115,7 @@ class Clock:
             return {"seconds": step * steps, "utilization": 1.0, "round_s": step * every, "round_ends_s": ends}
         words = [self.program, "plan", arm.base, "--workers", str(arm.workers), "--link", link,
                  f"--step-seconds={step!r}", "--only", "--json", *_flags(arm)]
-        key = json.dumps(words[2:])
+        key = json.dumps([arm.origin["atoll"], *words[2:]])
         if key not in self.kept["plans"]:
             self._remember("plans", key, _ask([words], arm)[0]["plan"])
         return dict(self.kept["plans"][key])
@@ -84,8 +128,13 @@ class Clock:
             raise Problem(f"arm {arm.name}: the run has {curve[-1]['round']} rounds, its plan {len(ends)}: build the "
                           "programs anew")
         at = [ends[point["round"] - 1] if point["round"] else 0.0 for point in curve]
-        return {"link": link, "source": "plan", "seconds": plan["seconds"], "utilization": plan["utilization"],
-                "round_s": plan["round_s"], "at": at}
+        return {"link": link, "source": "plan", "step_seconds": self.step_seconds(arm), "seconds": plan["seconds"],
+                "utilization": plan["utilization"], "round_s": plan["round_s"], "at": at}
+
+
+def _rounded(seconds: float) -> float:
+    """Three digits, as people read it: runs that differ less need no new plan."""
+    return float(f"{seconds:.3g}")
 
 
 def _load(path: str) -> dict[str, Any]:

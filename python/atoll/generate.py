@@ -132,7 +132,7 @@ def _load_model(folder: str) -> Any:
 
             loader = peft.AutoPeftModelForCausalLM
     except ImportError as error:
-        raise need(str(error.name), "atoll[hf]", f"the model of {folder} (family {family})") from None
+        raise need(str(error.name), f"the model of {folder} (family {family})") from None
     quiet: Any = transformers.utils.logging
     quiet.disable_progress_bar()
     try:

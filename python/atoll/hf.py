@@ -18,7 +18,9 @@ try:
     import transformers
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
-    raise ImportError(f"atoll.hf needs the Python library {error.name}: pip install 'atoll[hf]'") from None
+    from .command import need_text
+
+    raise ImportError(need_text(str(error.name), "atoll.hf")) from None
 
 from ._lib import InvalidError, logger
 from .batches import Batches

@@ -35,8 +35,10 @@ from . import chat, prepare_encode, prepare_input, text_tokenizer
 from .command import DONE, Options, Problem, catch_signals, hold_signals, real, run, warn, whole, wrong
 from .prepare_encode import Encoded, Plan, Stats
 from .prepare_input import Block, Inputs, Reader
+from .progress import BytesProgress
 from .shards import SHARDS_MAX, TOKENS_MAX, ShardWriter, permute, remove_shards
 from .text_tokenizer import TextTokenizer
+from .units import bytes_text, percent_text
 
 HELD_OUT_MIN = 10
 _Result = TypeVar("_Result")
@@ -83,38 +85,6 @@ class Pool:
     def close(self) -> None:
         if self.executor:
             self.executor.shutdown(wait=False, cancel_futures=True)
-
-
-class Progress:
-    """A line on the terminal; nothing elsewhere."""
-
-    def __init__(self, total: int) -> None:
-        self.total = max(1, total)
-        self.shown = sys.stderr.isatty()
-        self.what = ""
-        self.done = 0
-        self.began = self.last = 0.0
-
-    def begin(self, what: str) -> None:
-        self.what, self.done, self.began, self.last = what, 0, time.monotonic(), 0.0
-
-    def add(self, n: int) -> None:
-        self.done += n
-        now = time.monotonic()
-        if not self.shown or now - self.last < 0.2:
-            return
-        self.last = now
-        share, spent = min(1.0, self.done / self.total), max(1e-3, now - self.began)
-        left = spent / share * (1 - share) if share > 0 else 0
-        bar = "#" * int(20 * share)
-        line = f"{self.what} [{bar:20}] {100 * share:3.0f} %  {self.done / spent / 1e6:.1f} MB/s  {left:.0f} s left"
-        sys.stderr.write(f"\r\x1b[K{line}")
-        sys.stderr.flush()
-
-    def end(self) -> None:
-        if self.shown and self.last:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -206,7 +176,7 @@ class Task:
     plan: Plan
     tokenizer: TextTokenizer | None
     inputs: Inputs
-    progress: Progress
+    progress: BytesProgress
     held_out: int = 0  # number of validation documents; 0: tails, or none
 
 
@@ -221,11 +191,10 @@ class Written:
 def count_input(task: Task, pool: Pool, reader: Reader) -> Stats:
     """The first pass. Problem: an input is invalid, or no document is left."""
     total = Stats()
-    task.progress.begin("reading ")
+    task.progress.begin("reading, pass 1 of 2:")
     for block, stats in pool.map(prepare_encode.count, reader.blocks()):
         total.add(stats)
         task.progress.add(block.consumed)
-    task.progress.end()
     if not total.documents:
         for (_, what), (n, place) in total.notes.items():
             if total.names and "without" in what:
@@ -285,18 +254,18 @@ def write_set(task: Task, folder: str) -> Written:
                 s.path: prepare_input.tail_cut(s, reader.sizes[s.path], tails, plan.tokenizer != "bytes") for s in texts
             }
         documents = 0
-        task.progress.begin("encoding")
+        task.progress.begin("encoding, pass 2 of 2:")
         for block, part in pool.map(prepare_encode.encode, reader.blocks(cuts), tails):
             deal(task, written, part, documents, total.documents)
             documents += int(np.count_nonzero(part.first))
             task.progress.add(block.consumed)
-        task.progress.end()
         if documents != total.documents:
             raise Problem(f"the input changed while it was read: {total.documents} documents, then {documents}")
         for writer in writers:
             writer.close()
         return written
     finally:
+        task.progress.clear()
         pool.close()
         for writer in writers:
             writer.abort()
@@ -352,14 +321,14 @@ def report(task: Task, written: Written, seconds: float) -> None:
         _row("skipped", task.inputs.n_skipped, "files and folders: see the warnings")
     for (label, what), (count, place) in sorted(stats.notes.items(), reverse=True):
         _row(label, count, f"{what}; the first: {place}")
-    speed = f"{stats.bytes / max(seconds, 1e-3) / 1e6:.1f} MB/s with {task.options.processes} processes"
+    speed = f"{bytes_text(stats.bytes / max(seconds, 1e-3))}/s with {task.options.processes} processes"
     _row("bytes", stats.bytes, speed if task.options.processes != 1 else speed[:-2])
     _row("tokens", tokens, f"{stats.bytes / max(1, tokens):.3f} bytes per token")
     if task.plan.chat:
-        _row("answers", written.targets, f"tokens with loss, {100 * written.targets / max(1, tokens):.1f} %")
+        _row("answers", written.targets, f"tokens with loss, {percent_text(written.targets / max(1, tokens))}")
     _row("train", train.n_tokens, _shards(train, out))
     what = "whole documents" if task.held_out or task.plan.chat else "the tail of each document"
-    _row("val", val.n_tokens, f"{100 * val.n_tokens / max(1, tokens):.1f} %, {what}: {out}/val_*.bin")
+    _row("val", val.n_tokens, f"{percent_text(val.n_tokens / max(1, tokens))}, {what}: {out}/val_*.bin")
     if task.tokenizer:
         report_tokenizer(task, task.tokenizer)
     if task.options.val_fraction > 0 and not val.n_tokens:
@@ -487,7 +456,7 @@ def body(words: Sequence[str]) -> int:
     folder = OutFolder(options.out, options.force)
     try:
         _replace_stdin(inputs, folder.set)
-        task = Task(options, plan, tokenizer, inputs, Progress(sum(source.size for source in inputs.sources)))
+        task = Task(options, plan, tokenizer, inputs, BytesProgress(sum(source.size for source in inputs.sources)))
         written = write_set(task, folder.set)
         files = tokenizer.files() if tokenizer else {}
         for name, data in files.items():

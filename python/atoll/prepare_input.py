@@ -251,7 +251,7 @@ def _decompressed(source: Source, counted: _Counted) -> Any:
         try:
             import zstandard
         except ImportError:
-            raise need("zstandard", "atoll[data]", f"reading {source.shown}") from None
+            raise need("zstandard", f"reading {source.shown}") from None
         return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
     return raw
 
@@ -412,7 +412,7 @@ class Reader:
         try:
             import pyarrow.parquet as parquet
         except ImportError:
-            raise need("pyarrow", "atoll[data]", f"reading {source.shown}") from None
+            raise need("pyarrow", f"reading {source.shown}") from None
         try:
             file = parquet.ParquetFile(source.path, memory_map=False)
         except Exception as error:
@@ -428,7 +428,7 @@ class Reader:
         try:
             import datasets
         except ImportError:
-            raise need("datasets", "atoll[data]", f"reading {source.shown}") from None
+            raise need("datasets", f"reading {source.shown}") from None
         try:
             data: Any = datasets.load_from_disk(source.path)
         except Exception as error:

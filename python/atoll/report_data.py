@@ -1,6 +1,7 @@
 """The numbers of a report: comparison.json, and the statistics over its seeds.
 
-A row is an arm, or an arm on one link if its training depends on the link. Invalid runs count nowhere.
+A row is an arm, or an arm on one link if its training depends on the link. Invalid runs count nowhere, with one
+exception: a seed whose training diverged misses the target.
 """
 
 from __future__ import annotations
@@ -9,37 +10,67 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from .command import Problem, clean
+from .units import duration_text, percent_text
 
-VERSION = 1
-# 97.5 % quantiles of Student's t, by degrees of freedom from 1 to 30.
-_T = (
+VERSION = 2
+# Quantiles of Student's t, by degrees of freedom from 1 to 30: 97.5 % for a 95 % interval, 95 % for a 90 % interval.
+_T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )
+_T90 = (
+    6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753,
+    1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697,
+)
 _UNITS = {"k": "kbit/s", "m": "Mbit/s", "g": "Gbit/s"}
+LOWER, HIGHER, TIE, OPEN, ONE_SEED = "lower", "higher", "tie", "not separable", "one seed"
+WITHIN = ", within the margin"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Final loss of a row minus that of the baseline, over the seeds that both have."""
+    """Final loss of a row minus that of the baseline, over the seeds that both have.
+
+    `half95` and `half90` are halves of the intervals of a paired t test; None: one seed has none. Differences inside
+    ±`margin` do not matter.
+    """
 
     seeds: int
     mean: float
-    half: float | None  # half of the 95 % interval; None: one seed has no interval
+    half95: float | None
+    half90: float | None
+    margin: float
 
     @property
     def verdict(self) -> str:
-        if self.half is None:
-            return "one seed"
-        if abs(self.mean) <= self.half:
-            return "tie"
-        return "lower" if self.mean < 0 else "higher"
+        """Two tests at 5 %: of a difference (the 95 % interval excludes 0), and of equivalence (the 90 % interval lies
+        inside the margin: two one-sided tests, Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987)."""
+        if self.half95 is None or self.half90 is None:
+            return ONE_SEED
+        is_inside = abs(self.mean) + self.half90 <= self.margin
+        if abs(self.mean) > self.half95:
+            return (LOWER if self.mean < 0 else HIGHER) + (WITHIN if is_inside else "")
+        return TIE if is_inside else OPEN
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A number over seeds. `reached`: seeds with a finite value, of `n`."""
+
+    value: float | None  # None: unknown
+    n: int
+    reached: int
+
+    @property
+    def count(self) -> str:
+        """"3", or "2 of 3"."""
+        return str(self.n) if self.reached == self.n else f"{self.reached} of {self.n}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +81,8 @@ class Row:
     index: int  # of the arm: its colour
     link: str | None
     runs: list[dict[str, Any]]
+    diverged: tuple[int, ...] = ()  # seeds without a valid run, because the training diverged
+    invalid: tuple[int, ...] = ()  # seeds without a valid run for another reason
 
     @property
     def title(self) -> str:
@@ -64,12 +97,22 @@ class Row:
         """Final loss by seed."""
         return {run["seed"]: run["final_loss"] for run in self.runs if known(run["final_loss"])}
 
-    def mean(self, key: str) -> float | None:
+    @property
+    def loss(self) -> Stat:
+        """The mean final loss; a seed without a valid run has none."""
+        losses, missing = self.losses.values(), len(self.diverged) + len(self.invalid)
+        return Stat(statistics.mean(losses) if losses else None, len(losses) + missing, len(losses))
+
+    def mean(self, key: str) -> Stat:
         values = [run[key] for run in self.runs if known(run.get(key))]
-        return statistics.mean(values) if values else None
+        return Stat(statistics.mean(values) if values else None, len(values), len(values))
+
+    def median(self, of: Callable[[Any], float | None]) -> Stat:
+        """The median over the valid runs."""
+        return stat(map(of, self.runs))
 
 
-def known(value: Any) -> bool:
+def known(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
@@ -93,15 +136,26 @@ class Comparison:
         self.target: float | None = content["target"]["loss"]
         self.price = content["price"]
         self.rows = [row for index, arm in enumerate(self.arms) for row in self._rows(index, arm)]
-        found = [row for row in self.rows if row.arm["name"] == content["baseline"]]
-        self.baseline: Row | None = found[0] if found else None
+        self.seeds: list[int] = list(content["seeds"])
+        self.margin: float = content["margin"]
+        self.steps: list[dict[str, Any]] = list(content["steps"])
+        self.baselines = [row for row in self.rows if row.arm["name"] == content["baseline"]]
+        self.baseline: Row | None = self.baselines[0] if self.baselines else None
 
     def _rows(self, index: int, arm: dict[str, Any]) -> list[Row]:
-        valid = [run for run in self.runs if run["arm"] == arm["name"] and run["valid"]]
-        used = [link for link in self.links if any(run["link"] == link for run in valid)]
-        if not used:
-            return [Row(arm, index, None, valid)]
-        return [Row(arm, index, link, [run for run in valid if run["link"] == link]) for link in used]
+        runs = [run for run in self.runs if run["arm"] == arm["name"]]
+        used = [link for link in self.links if any(run["link"] == link for run in runs)]
+        return [_row(arm, index, link, [run for run in runs if run["link"] == link]) for link in used or (None,)]
+
+    @property
+    def step(self) -> dict[str, Any] | None:
+        """The step behind the computed times, of the baseline if it has one."""
+        baseline = self.content["baseline"]
+        return next((entry for entry in self.steps if baseline in entry["arms"]), next(iter(self.steps), None))
+
+    def titles(self, entry: Mapping[str, Any]) -> list[str]:
+        """Titles of the arms of an entry of `steps`."""
+        return [row.title for row in self.first_rows if row.arm["name"] in entry["arms"]]
 
     def rows_on(self, link: str) -> list[Row]:
         return [row for row in self.rows if row.link in (None, link)]
@@ -111,14 +165,27 @@ class Comparison:
         """One row for each arm: for charts without a link."""
         return list({row.index: row for row in reversed(self.rows)}.values())[::-1]
 
+    def baseline_of(self, row: Row) -> Row | None:
+        """The baseline's row that another row is compared with: that of its link, if there is one."""
+        return next((base for base in self.baselines if base.link == row.link), self.baseline)
+
+    def margin_of(self, base: Row) -> float:
+        """The margin in units of the loss."""
+        return self.margin * (base.loss.value or 0.0)
+
     def difference(self, row: Row) -> Difference | None:
         """The paired difference to the baseline; None for the baseline itself and without common seeds."""
-        if self.baseline is None or row.arm is self.baseline.arm:
+        base = self.baseline_of(row)
+        if base is None or row.arm is base.arm:
             return None
-        pairs = [loss - self.baseline.losses[seed] for seed, loss in row.losses.items() if seed in self.baseline.losses]
-        return paired(pairs) if pairs else None
+        pairs = [loss - base.losses[seed] for seed, loss in row.losses.items() if seed in base.losses]
+        return paired(pairs, self.margin_of(base)) if pairs else None
 
     # --- to the target ---
+
+    def to_target(self, row: Row, of: Callable[[Any], float | None]) -> Stat:
+        """The median over seeds of tokens, bytes, seconds or money to the target; a miss is infinite."""
+        return stat([*map(of, row.runs), *([math.inf] * len(row.diverged) if self.target is not None else ())])
 
     def reached(self, run: Mapping[str, Any]) -> int | None:
         """Number of the first evaluation at or below the target; None: never."""
@@ -165,22 +232,56 @@ def _unsent(run: dict[str, Any]) -> dict[str, Any]:
     return {**run, **none, "curve": [{**point, **none} for point in run["curve"]]}
 
 
-def paired(differences: list[float]) -> Difference:
+def _row(arm: Mapping[str, Any], index: int, link: str | None, runs: Sequence[dict[str, Any]]) -> Row:
+    valid = [run for run in runs if run["valid"]]
+    failed = {run["seed"] for run in runs} - {run["seed"] for run in valid}
+    diverged = {run["seed"] for run in runs if run["diverged"]} & failed
+    return Row(arm, index, link, valid, tuple(sorted(diverged)), tuple(sorted(failed - diverged)))
+
+
+def paired(differences: list[float], margin: float) -> Difference:
     n = len(differences)
-    half = _T[min(n - 1, len(_T)) - 1] * statistics.stdev(differences) / math.sqrt(n) if n > 1 else None
-    return Difference(n, statistics.mean(differences), half)
+    if n < 2:
+        return Difference(n, statistics.mean(differences), None, None, margin)
+    spread = statistics.stdev(differences) / math.sqrt(n)
+    half95, half90 = (quantiles[min(n - 1, len(quantiles)) - 1] * spread for quantiles in (_T95, _T90))
+    return Difference(n, statistics.mean(differences), half95, half90, margin)
 
 
-def median(values: Iterable[float | None]) -> float | None:
+def stat(values: Iterable[float | None]) -> Stat:
     """The median of the known values: a miss is infinite."""
     found = [value for value in values if value is not None]
-    return statistics.median(found) if found else None
+    return Stat(statistics.median(found) if found else None, len(found), sum(map(math.isfinite, found)))
 
 
 def traffic(point: Mapping[str, Any]) -> float | None:
     """Bytes in both directions of a point or a run."""
     up, down = point.get("bytes_up"), point.get("bytes_down")
     return None if up is None or down is None else up + down
+
+
+def step_check(entry: Mapping[str, Any]) -> str:
+    """In words: how far the measured step of an entry of `steps` lies from the steps of the runs."""
+    change = entry["runs_s"] / entry["measured_s"] - 1
+    return (f"a step took {duration_text(entry['runs_s'])} in {counted(entry['runs'], 'run')} (median), "
+            f"{percent_text(abs(change))} {'more' if change > 0 else 'less'} than the "
+            f"{duration_text(entry['measured_s'])} {how_measured(entry)}")
+
+
+def how_measured(entry: Mapping[str, Any]) -> str:
+    """When and how the step of an entry of `steps` was measured."""
+    return (f"measured on {moment(entry['measured_at'])} with {counted(entry['processes'], 'process', 'processes')} "
+            "at a time")
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    """"1 seed", "3 seeds"."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def moment(iso: str) -> str:
+    """"2026-11-26T21:50:07Z" as "2026-11-26 21:50 UTC"."""
+    return f"{iso[:16].replace('T', ' ')} UTC"
 
 
 def time_on(run: Mapping[str, Any], link: str) -> dict[str, Any] | None:

@@ -31,6 +31,11 @@ def table(heads: Sequence[str], rows: Sequence[str], group: str = "") -> str:
     return f'<div class="wide"><table><thead>{group}<tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def count(seeds: str) -> str:
+    """The seeds behind a number, in brackets."""
+    return f'<span class="n">({text(seeds)})</span>'
+
+
 def swatch(index: int) -> str:
     return f'<span class="swatch" style="background:var(--c{index % len(LIGHT)})"></span>'
 

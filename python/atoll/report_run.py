@@ -11,7 +11,9 @@ from typing import Any
 from . import report_html as html
 from .command import Problem, version
 from .report_data import Curve, Row, known
-from .report_plot import Chart, bytes_text, count_text, loss_chart, parts_chart, time_text
+from .report_charts import loss_chart, parts_chart
+from .report_plot import Chart
+from .units import bytes_text, count_text, duration_text, percent_text
 
 PARTS = ("compute", "compress", "send", "wait", "apply")
 
@@ -94,17 +96,19 @@ def csv_rows(run: OneRun) -> list[list[Any]]:
 
 
 def _curves(run: OneRun, axis: str) -> list[Curve]:
-    """The validation loss; the mean training loss of each round if nothing was evaluated."""
-    points = run.points()
-    if not points:
-        seconds = run.seconds()
-        points = [{**event, "seconds": seconds[n]} for n, event in sorted(run.rounds.items()) if known(event["loss"])]
+    """The mean training loss of each round, and the validation losses. Empty: no line has two points."""
+    seconds = run.seconds()
+    training = [{**event, "seconds": seconds[n]} for n, event in sorted(run.rounds.items()) if known(event.get("loss"))]
+    found = [_curve(title, index, points, axis) for index, (title, points) in
+             enumerate((("training", training), ("validation", run.points())))]
+    return [curve for curve in found if curve.x] if any(len(curve.x) > 1 for curve in found) else []
+
+
+def _curve(title: str, index: int, points: list[dict[str, Any]], axis: str) -> Curve:
     sent = [point if axis != "bytes" else {**point, "bytes": _both(point)} for point in points]
     xy = [(point[axis], point["loss"]) for point in sent if known(point.get(axis))]
-    title = "validation" if run.points() else "training"
-    row = Row({"title": title, "name": title}, 0, None, [])
     loss = [y for _, y in xy]
-    return [Curve(row, [x for x, _ in xy], loss, loss, loss)] if xy else []
+    return Curve(Row({"title": title, "name": title}, index, None, []), [x for x, _ in xy], loss, loss, loss)
 
 
 def _both(point: dict[str, Any]) -> float | None:
@@ -118,34 +122,47 @@ def _totals(run: OneRun) -> str:
         ("parameters", count_text(s["params"]) if "params" in s else None),
         ("tokens", count_text(last["tokens"])), ("rounds", last["round"]), ("inner steps", s.get("steps")),
         ("final validation loss", f"{s['final_val_loss']:.4f}" if known(s.get("final_val_loss")) else None),
-        ("training time, without evaluations", time_text(run.seconds()[max(run.rounds)])),
-        ("evaluations", time_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
+        ("training time, without evaluations", duration_text(run.seconds()[max(run.rounds)])),
+        ("evaluations", duration_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
         ("sent up", bytes_text(last["bytes_up"])), ("sent down", bytes_text(last["bytes_down"])),
+        *((f"besides the run, {way}: probes, status", bytes_text(other)) for way in ("up", "down")
+          if (other := s.get(f"other_bytes_{way}", last.get(f"other_bytes_{way}")))),
         ("DDP would have sent", bytes_text(s["ddp_bytes"]) if s.get("ddp_bytes") else None),
-        ("utilization", f"{100 * s['utilization']:.1f} %" if known(s.get("utilization")) else None),
+        ("utilization", percent_text(s["utilization"]) if known(s.get("utilization")) else None),
         ("restarts", s.get("restarts")), ("theta_hash", s.get("theta_hash")),
     ]
     return html.table(["", "value"], [html.cell(name) + html.cell(html.text(v)) for name, v in rows if v is not None])
 
 
+def _told(run: OneRun) -> str:
+    """The run in words."""
+    last, points = run.rounds[max(run.rounds)], run.points()
+    final = run.summary.get("final_val_loss")
+    if known(final):
+        loss = f" give a validation loss of {final:.4f}"
+    elif points:
+        loss = f"; the validation loss was {points[-1]['loss']:.4f} at {count_text(points[-1]['tokens'])} tokens"
+    else:
+        loss = f" give a training loss of {last['loss']:.4f} in the last round" if known(last.get("loss")) else ""
+    seconds = run.seconds()[max(run.rounds)]
+    state = "" if run.summary else " The run is not complete."
+    return (f"{count_text(last['tokens'])} tokens in {duration_text(seconds)} of training{loss}. "
+            f"Workers and coordinator sent {bytes_text(_both(last) or 0)}.{state}")
+
+
 def build(run: OneRun) -> tuple[str, list[Chart]]:
     """The page and its charts."""
     names = (("tokens", "Loss against tokens"), ("seconds", "Loss against time"), ("bytes", "Loss against bytes"))
-    drawn = [(title, loss_chart(axis, curves, axis, None, ())) for axis, title in names
+    drawn = [(title, loss_chart(axis, curves, axis, None, (), y_label="loss")) for axis, title in names
              if (curves := _curves(run, axis))]
     parts = run.parts()
     if parts:
         shares = {worker: [sums[part] for part in PARTS] for worker, sums in parts.items()}
         drawn.append(("Where the time of each worker goes", parts_chart("utilization", PARTS, shares)))
-    last = run.rounds[max(run.rounds)]
-    loss = run.summary.get("final_val_loss") or (run.points() or [last])[-1]["loss"]
-    state = "" if run.summary else " The run is not complete."
-    seconds = run.seconds()[max(run.rounds)]
-    told = (f"{count_text(last['tokens'])} tokens in {time_text(seconds)} of training give a loss of {loss:.4f}. "
-            f"Workers and coordinator sent {bytes_text(_both(last) or 0)}.{state}")
-    content = f'<div class="answer"><p>{html.text(told)}</p></div>'
+    young = "" if _curves(run, "tokens") else '<p class="note">One round is a dot: a chart of the loss needs two.</p>'
+    content = f'<div class="answer"><p>{html.text(_told(run))}</p></div>{young}'
     content += "".join(f"<h2>{title}</h2>{html.figure(chart)}" for title, chart in drawn)
     content += f"<h2>Totals</h2>{_totals(run)}" + html.details("Configuration", html.code(run.config))
-    ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(last["time"]))
+    ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.rounds[max(run.rounds)]["time"]))
     about = html.text(f"a run until {ended} · report by atoll {version()}")
     return html.page(f"Run {run.name}", about, content), [chart for _, chart in drawn]

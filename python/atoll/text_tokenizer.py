@@ -58,7 +58,7 @@ def load(path: str) -> TextTokenizer:
     try:
         import tokenizers
     except ImportError:
-        raise need("tokenizers", "atoll[data]", f"the tokenizer {path}") from None
+        raise need("tokenizers", f"the tokenizer {path}") from None
     file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
     if not os.path.exists(path):
         raise wrong(f"the tokenizer {path} does not exist: give a tokenizer.json, or the folder of a model")
@@ -83,7 +83,7 @@ def _from_older_files(folder: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        raise need("transformers", "transformers", f"{folder} has no tokenizer.json: its tokenizer") from None
+        raise need("transformers", f"{folder} has no tokenizer.json: its tokenizer") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:

@@ -18,6 +18,7 @@ from .batches import count_tokens, describe
 from .notes import StepNotes, detached, on_gpu
 from .ranks import Ranks, ranks
 from .state import State, get_random, read, set_random, write
+from .units import bytes_text, duration_text
 
 logger = logging.getLogger("atoll")
 
@@ -416,7 +417,7 @@ class Worker:
             self._tell(notes, last)
         self._sync_due = last or self._dropped and self._ranks.size == 1
 
-    def _tell(self, notes: _Notes, last: bool) -> None:
+    def _tell(self, notes: StepNotes, last: bool) -> None:
         tokens, loss = notes.read()
         self._round_tokens += tokens
         self._round_loss += 0.0 if math.isnan(loss) else loss * tokens
@@ -459,8 +460,9 @@ class Worker:
         info = self._a.info(hashed=False)  # type: ignore[union-attr]
         (up, down), self._bytes = self._bytes, (info.bytes_up, info.bytes_down)
         known = f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
-        text = f"round {round + 1}: {known}{steps:.0f} steps in {trained:.1f} s, exchange {waited:.1f} s"
-        logger.info("%s, up %s, down %s", text, _megabytes(info.bytes_up - up), _megabytes(info.bytes_down - down))
+        spent = f"{steps:.0f} steps in {duration_text(trained)}, exchange {duration_text(waited)}"
+        logger.info("round %d: %s%s, up %s, down %s", round + 1, known, spent, bytes_text(info.bytes_up - up),
+                    bytes_text(info.bytes_down - down))
 
     def _push(self) -> bool:
         """Hands the parameters of the round to the library; True: the round was dropped."""
@@ -524,7 +526,7 @@ class Worker:
         if event == _lib.WAITING and self._a and waited > self._next_line:
             text = self._a.text()
             if text.startswith(("a coordinator:", "the name service:")):  # the library logs all other waits
-                logger.info("waiting for %.0f s for %s", waited, text)
+                logger.info("waiting for %s for %s", duration_text(waited), text)
             self._next_line = 2 * waited
         return event
 
@@ -594,7 +596,3 @@ class Worker:
         total = self._ranks.sums(np.append(sums, tokens))
         if self._a:
             self._a.evaluated(np.ascontiguousarray(total[:-1]), int(total[-1]))
-
-
-def _megabytes(n: int) -> str:
-    return f"{n / 1e6:.2f} MB"

@@ -26,7 +26,7 @@ def main() -> int:
     if missing:
         print(f"skipped: {sys.executable} lacks {', '.join(missing)}")
         return 77
-    sys.path.insert(0, str(path.parent))
+    sys.path[:0] = [str(path.parent), str(Path(__file__).parent)]  # a room and the helpers of all rooms
     tests = unittest.defaultTestLoader.loadTestsFromName(path.stem)
     result = unittest.TextTestRunner(verbosity=2).run(tests)
     if not result.wasSuccessful() or not result.testsRun:

@@ -6,14 +6,18 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 import types
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from atoll import board
+from atoll import board, command
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def line(event: str, round_: int, **more: Any) -> str:
@@ -95,6 +99,24 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(logged[3:], [{"eval/loss": 8.0, "round": 1}])  # nothing twice
         self.assertEqual(calls, ["init p allow", "finish"] * 2)
 
+    def test_says_once_what_it_follows(self) -> None:
+        class Sink(board.TensorBoard):
+            """One without the library."""
+
+            def __init__(self, folder: str) -> None:
+                self.folder = folder
+
+            def put(self, point: board.Point) -> None: ...
+            def flush(self) -> None: ...
+            def close(self) -> None: ...
+
+        self.metrics.write_text(line("round", 1, loss=9.0))
+        (self.dir / "summary.json").write_text("{}")
+        with mock.patch.object(board, "TensorBoard", Sink), mock.patch.object(board, "POLL_S", 0.01):
+            told = self.run_board()
+            self.assertEqual(told.count(f"following {self.dir}; tensorboard --logdir {self.dir}/tensorboard\n"), 1)
+            self.assertNotIn("following", self.run_board("--once"))
+
     def test_refusals(self) -> None:
         self.assertRegex(
             self.run_board("--once", code=1), "^atoll: .* has no metrics.jsonl: give the folder of a run\n$"
@@ -106,6 +128,31 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(errors, "atoll: --wandb needs the Python library wandb: pip install wandb\n")
         self.assertRegex(self.run_board("--onec", code=2), r"^atoll: unknown option --onec: did you mean --once\? ")
         self.assertEqual(sorted(os.listdir(self.dir)), ["metrics.jsonl"])
+
+
+class LibraryTest(unittest.TestCase):
+    def test_no_package_of_an_index_is_named_atoll(self) -> None:
+        """There is none: a reader who installs it would run the code of others."""
+        documents = [*(ROOT / "python").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "python" / "README.md"]
+        self.assertGreater(len(documents), 50)
+        for path in documents:
+            self.assertNotRegex(path.read_text(encoding="utf-8"), r"pip3? install ['\"]?atoll", path)
+
+    def test_missing_library_names_its_command(self) -> None:
+        for module, advice in (("matplotlib", "./run python installs it, or: pip install matplotlib"),
+                               ("yaml", "./run python installs it, or: pip install PyYAML"),
+                               ("torch", "./run python --all installs it, or: pip install torch"),
+                               ("wandb", "pip install wandb")):
+            self.assertEqual(str(command.need(module, "x")), f"x needs the Python library {module}: {advice}")
+
+    def test_commands_install_the_libraries(self) -> None:
+        """What the texts promise is what the parts of the package install."""
+        text = (ROOT / "python" / "pyproject.toml").read_text(encoding="utf-8")
+        parts = {name: {re.split("[^A-Za-z]", word)[0] for word in re.findall('"([^"]+)"', words)}
+                 for name, words in re.findall(r"^(\w+) = \[(.*)\]$", text, re.M)}
+        names = {command._PIP_NAMES.get(name, name) for name in command._WITH_PACKAGE}
+        self.assertEqual(names, parts["compare"] | parts["dependencies"])
+        self.assertEqual(set(command._WITH_ALL), parts["hf"] | parts["data"] | parts["board"])
 
 
 if __name__ == "__main__":

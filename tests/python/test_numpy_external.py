@@ -88,6 +88,7 @@ class External(RunTest):
         hashes = {self.log(name).split("hash ")[1] for name in "abc"}
         self.assertEqual(len(hashes), 1, hashes)
         self.assertIn("first 6", hashes.pop())
+        self.assertRegex(self.log("a"), r"round 1: 2 steps in [\d.]+ m?s, exchange \S+ m?s, up \S+ k?B, down \S+ k?B\n")
         files = {"config.json": '{"model_type": "mine", "by": "a"}', "tokenizer.json": '{"model": {}}'}
         for name, text in files.items():
             self.assertEqual((self.run_dir / "init" / name).read_text(), text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -16,6 +17,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
@@ -93,6 +95,14 @@ class PrepareTest(unittest.TestCase):
         for n in processes:
             self.run_program(f"python{n}", *words, "--force", "--processes", n)
             self.same("c", f"python{n}")
+
+    def test_long_input_shows_progress(self) -> None:
+        (self.dir / "a.txt").write_text("ab" * 50)
+        with mock.patch.object(prepare, "BytesProgress", functools.partial(prepare.BytesProgress, every=0)):
+            _, errors = self.run_program("out", "a.txt")
+        first, second = errors.splitlines()
+        self.assertRegex(first, r"^reading, pass 1 of 2: 100 B of 100 B, 100 %, \S+ [kM]?B/s, 0 s left$")
+        self.assertRegex(second, "^encoding, pass 2 of 2: 100 B of 100 B, ")
 
     def test_same_as_c(self) -> None:
         random_ = random.Random(5)

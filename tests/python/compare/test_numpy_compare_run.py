@@ -63,8 +63,8 @@ class CompareTest(rig.RunTest):
 
     def test_comparison_stopped_continued_and_changed(self) -> None:
         listed = self.compare("--list").stdout
-        self.assertEqual(listed.count(" -\n"), 2 + 3 * 2, listed)  # two seeds untrained, two trials of three arms
-        self.assertEqual(listed.count("waits for the trials of the arm"), 3)
+        self.assertEqual(listed.count(" to do\n"), 2 + 3 * 2, listed)  # two seeds untrained, two trials of three arms
+        self.assertEqual(listed.count(" waits for the trials of "), 3 * 2)
         self.assertFalse(self.out.exists())
 
         first = self.start(self.words(), "compare.log")
@@ -74,8 +74,13 @@ class CompareTest(rig.RunTest):
         begun = self.cells()
         self.assertIn("stopped by a signal: the same command continues", self.log("compare"))
         self.assertEqual(self.result()["runs"], [], self.log("compare"))
+        self.assertEqual(self.result()["steps"], [])
+        self.assertRegex(self.log("compare"), r"untrained.s1 +loss 5\.\d+  \S+ m?s  \(1 of 14\)\n")  # runs count, too
+        only = self.compare("--only", "ddp.s1", code=1)
+        self.assertIn("ddp.s1 waits for the trials of ddp, which --only leaves out: run them first", only.stderr)
 
-        self.compare()
+        lines = self.compare().stdout
+        self.assertRegex(lines, r"diloco.s1 .* \(1[0-3] of 14\)  about \d+ s left\n")
         done = self.cells()
         self.assertEqual(len(done), 2 + 3 * 2 + 3 * 2)
         self.assertEqual({name: done[name] for name in begun}, begun)
@@ -85,7 +90,8 @@ class CompareTest(rig.RunTest):
         self.compare()
         self.assertEqual(self.cells(), done)
         self.write(GRID.replace("diloco: {H: 10}", "diloco: {H: 5}"))
-        self.assertEqual(self.compare("--list").stdout.count("changed"), 2)  # its trials; the runs wait for them
+        listed = self.compare("--list").stdout  # its trials; the runs wait for them
+        self.assertEqual(listed.count(" to do again, changed: train.sync_every 10, now 5\n"), 2, listed)
         self.compare()
         again = {name for name, at in self.cells().items() if at != done.get(name)}
         self.assertEqual(again, {"diloco.tune-0.001.s9", "diloco.tune-0.01.s9", "diloco.s1", "diloco.s2"})
@@ -132,7 +138,7 @@ class CompareTest(rig.RunTest):
         self.assertTrue(0 < check["measured_utilization"] < 1, check)
         for run in got["runs"][1:]:
             self.assertEqual(len(run["times"]), 1)
-            self.assertEqual((run["times"][0]["link"], run["times"][0]["source"]), (run["link"], "relay"))
+            self.assertEqual((run["times"][0]["link"], run["times"][0]["source"]), (run["link"], "measured"))
             at, curve = run["times"][0]["at"], run["curve"]
             self.assertEqual((at[0], curve[0]["tokens"], curve[-1]["tokens"]), (0, 0, 10240))
             self.assertEqual(at, sorted(at))

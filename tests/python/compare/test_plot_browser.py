@@ -63,6 +63,11 @@ class BrowserTest(unittest.TestCase):
         self.page.write_text(self.page.read_text().replace("<script>", "<script>nothing.here();"))
         self.assertIn("nothing is not defined", self.browse("--dump-dom")[1])
 
+    def test_wide_parts_say_that_they_scroll(self) -> None:
+        """Charts are wider than a phone; on a desk they fit (test_legend_hides_an_arm)."""
+        narrow, _ = self.browse("--dump-dom", "--window-size=500,900")
+        self.assertIn('<figure><div class="wide cut"><svg', narrow)
+
     def test_legend_hides_an_arm(self) -> None:
         click = 'document.querySelector("[data-arm=arm3]").click();</script>'
         self.page.write_text(self.page.read_text().replace("</script>", click))
@@ -70,6 +75,7 @@ class BrowserTest(unittest.TestCase):
         self.assertEqual(console, "")
         self.assertIn('class="arm3 off"', dom)
         self.assertNotIn('class="arm2 off"', dom)
+        self.assertNotIn('<figure><div class="wide cut">', dom)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
 import math
 import os
@@ -11,12 +14,13 @@ import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import atoll
-from atoll import compare, compare_grid, compare_result, compare_run, compare_store, compare_time
+from atoll import compare, compare_data, compare_grid, compare_result, compare_run, compare_store, compare_time
 from atoll.command import Problem
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODEL = "model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}"
 GRID = f"""
 settings:
@@ -61,7 +65,8 @@ class GridTest(unittest.TestCase):
         data = '{train: "data/train_*.bin", val: "data/val_*.bin"}'
         text = text.replace("settings:\n", f"settings:\n  data: {data}\n", 1)
         Path("g.yaml").write_text(text)
-        return compare_grid.read_grid("g.yaml", compare_grid.ask_config(self.program))
+        grid = compare_grid.read_grid("g.yaml", compare_grid.ask_config(self.program))
+        return compare_data.identify(grid, self.program, "out")
 
     def test_axes_make_arms(self) -> None:
         grid = self.read(GRID)
@@ -109,6 +114,9 @@ class GridTest(unittest.TestCase):
             (GRID + "baseline: dpp", "baseline: there is no arm dpp: the arms are ddp, diloco-h4"),
             (GRID + "verify: [{arm: async, link: 1mbit}]", "verify[0]: async is no arm whose time is planned"),
             (GRID + "verify: [{arm: ddp, link: 2mbit}]", "verify[0]: its link and its seed must be among"),
+            (GRID + "margin: 5", "margin: needs a fraction of the baseline's loss, as 0.005 for 0.5 %, not 5"),
+            (GRID + "margin: 0.5 %", "margin: needs a number from 0, not 0.5 %"),
+            (GRID + "tune: {values: [1.0e-3], seeds: [7, 2]}", "arm ddp: tune.seeds has 2, a seed of the grid: give"),
             (GRID + "step_seconds: fast", "step_seconds: needs a number from 0, not fast"),
             (GRID + "tune: {seeds: [4]}", "tune: values are missing: write for example values: [1.5e-3, 3.0e-3]"),
             (GRID + "tune: {values: [1, two]}", "tune.values: needs a number from 0, not two"),
@@ -140,6 +148,22 @@ class GridTest(unittest.TestCase):
             evaluations = [arm.number("train.max_steps") // arm.number("train.eval_every_steps") for arm in grid.arms]
             self.assertLessEqual(max(evaluations) - min(evaluations), 3, path)
 
+    def test_recorded_cells_are_finished(self) -> None:
+        """`./run bench record --recorded` makes its reports without training."""
+        os.symlink(ROOT / "configs", "configs")
+        for size, name in (("small", "compare-record"), ("large", "compare-record-large")):
+            tool = ROOT / "tests" / "bench" / "lib" / "record_cells.py"
+            recorded = ROOT / "docs" / "history" / f"record-{size}.jsonl"
+            subprocess.run([sys.executable, str(tool), "unpack", f"{size}/cells", str(recorded)], check=True)
+            store = compare_store.Store(size)
+            identity = next(iter(store.records.values()))["identity"]
+            grid = compare_grid.read_grid(f"configs/{name}.yaml", compare_grid.ask_config(self.program))
+            origin = {key: identity[key] for key in ("atoll", "data")}  # of the recorded runs
+            grid = dataclasses.replace(grid, arms=tuple(dataclasses.replace(arm, origin=origin) for arm in grid.arms))
+            cells = compare.cells_of(grid, store)
+            self.assertGreater(len(cells), 12)
+            self.assertLessEqual({store.state(cell) for cell in cells}, {"done", "invalid"})
+
     # --- trials, times, result ----------------------------------------------------------------------------------------
 
     def record(self, cell: compare_run.Cell, loss: float | None, why: str | None = None, **more: Any) -> dict[str, Any]:
@@ -161,24 +185,36 @@ class GridTest(unittest.TestCase):
         self.assertIsNone(settled)
         self.assertEqual(tuned["trials"], [{"value": 0.001, "seed": 7, "loss": 3.0},
                                            {"value": 0.002, "seed": 7, "loss": None}])
-        self.assertNotIn("ddp.s1", [cell.name for cell in compare.cells_of(grid, store)])
+        names = [cell.name for cell in compare.cells_of(grid, store)]
+        self.assertEqual(len(names), 2 + 7 * 3 * 2 + 6 * 2 + 2 * 2)  # the runs that wait for trials count
+        waiting = {cell.name: store.state(cell) for cell in compare.cells_of(grid, store) if cell.waits}
+        self.assertEqual(waiting["ddp.s1"], "waits for the trials of ddp")
+        self.assertEqual(len(waiting), 6 * 2 + 2 * 2)
         for (value, seed), loss in {("0.001", 8): 3.0, ("0.002", 8): 1.0, ("0.004", 7): 2.0, ("0.004", 8): 3.5}.items():
             store.put(self.record(cells[value, seed], loss))
         settled, tuned = compare_store.settle(arm, store)  # means 3.0, infinite and 2.75
         self.assertEqual((settled.settings["inner.learning_rate"], tuned["best"]), ("0.004", 0.004))
         self.assertTrue(tuned["edge"])
-        self.assertIn("ddp.s1", [cell.name for cell in compare.cells_of(grid, store)])
+        ready = {cell.name: store.state(cell) for cell in compare.cells_of(grid, store) if not cell.waits}
+        self.assertEqual(ready["ddp.s1"], "to do")
+        self.assertEqual([cell.name for cell in compare.cells_of(grid, store)], names)
         store.put(self.record(cells["0.002", 7], 2.0))
         self.assertEqual(compare_store.settle(arm, store)[1]["best"], 0.002)
         self.assertFalse(compare_store.settle(arm, store)[1]["edge"])
         for loss, best in ((1.52, 0.002), (1.507, 0.001), (1.2, 0.001)):  # 0.002 has 1.5; near ties: the smallest
             for seed in (7, 8):
                 store.put(self.record(cells["0.001", seed], loss))
-            self.assertEqual(compare_store.settle(arm, store)[1]["best"], best)
+            tuned = compare_store.settle(arm, store)[1]
+            self.assertEqual(tuned["best"], best)
+            near = {"best_loss": 1.507, "lowest": 0.002, "lowest_loss": 1.5, "within": 0.005} if loss == 1.507 else None
+            self.assertEqual(tuned["near_tie"], near)
         for cell in cells.values():
             store.put(self.record(cell, None, "the final loss is not finite"))
         with self.assertRaisesRegex(Problem, "arm ddp: no value of inner.learning_rate gives a finite loss"):
             compare_store.settle(arm, store)
+
+    def state(self, store: compare_store.Store, grid: str = GRID, seed: int = 1) -> str:
+        return store.state(compare_run.run_cell(self.read(grid).arms[0], seed))
 
     def test_changed_settings_and_data_run_again(self) -> None:
         store = compare_store.Store(".")
@@ -186,20 +222,59 @@ class GridTest(unittest.TestCase):
         store.put(self.record(cell, 2.0))
         again = compare_store.Store(".")  # reads the file
         self.assertEqual(again.state(cell), "done")
-        self.assertEqual(again.state(compare_run.run_cell(self.read(GRID).arms[0], 2)), "-")
+        self.assertEqual(self.state(again, seed=2), "to do")
         other = compare_run.run_cell(self.read(GRID.replace("batch_size: 4", "batch_size: 5")).arms[0], 1)
-        self.assertEqual((again.state(other), again.get(other)), ("changed", None))
+        self.assertEqual((again.state(other), again.get(other)),
+                         ("to do again, changed: train.batch_size 4, now 5", None))
         Path("base.yaml").write_text("inner: {weight_decay: 0.2} # less\n")
         based = GRID.replace("ddp: {", "ddp: {base: base.yaml, ")
         cell = compare_run.run_cell(self.read(based).arms[0], 1)
         store.put(self.record(cell, 2.0))
         Path("base.yaml").write_text("inner:\n  weight_decay: 0.2\n")
-        self.assertEqual(store.state(compare_run.run_cell(self.read(based).arms[0], 1)), "done")
+        self.assertEqual(self.state(store, based), "done")
         Path("base.yaml").write_text("inner: {weight_decay: 0.3}\n")
-        self.assertEqual(store.state(compare_run.run_cell(self.read(based).arms[0], 1)), "changed")
-        Path("data/train_000000.bin").write_bytes(b"other tokens")
+        self.assertEqual(self.state(store, based), "to do again, changed: base file")
+
+    def test_other_tokens_of_the_same_size_run_again(self) -> None:
+        shard, store = Path("data/train_000000.bin"), compare_store.Store(".")
+        shard.write_bytes(b"some tokens")
+        cell = compare_run.run_cell(self.read(GRID).arms[0], 1)
+        store.put(self.record(cell, 2.0))
+        shard.touch()
+        self.assertEqual(self.state(store), "done")
+        shard.write_bytes(b"more tokens")
         self.assertEqual(store.state(cell), "done")
-        self.assertEqual(store.state(compare_run.run_cell(self.read(GRID).arms[0], 1)), "changed")
+        self.assertEqual(self.state(store), "to do again, changed: data")
+        shard.write_bytes(b"some tokens")
+        self.assertEqual(self.state(store), "done")
+        Path("data/val_000000.bin").write_bytes(b"x")
+        self.assertEqual(self.state(store), "to do again, changed: data")
+
+    def test_another_version_runs_again(self) -> None:
+        store = compare_store.Store(".")
+        store.put(self.record(compare_run.run_cell(self.read(GRID).arms[0], 1), 2.0))
+        with mock.patch.object(compare_data, "program_version", lambda program: "9.0.0"):
+            version = compare_run.program_version(self.program)
+            self.assertRegex(version, r"^\d+\.\d+\.\d+$")
+            self.assertEqual(self.state(store), f"to do again, changed: version {version}, now 9.0.0")
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                grid = self.read(GRID)
+                compare.warn_of_stale(compare.cells_of(grid, store), store)
+            self.assertIn(f"warn: 1 finished cell will run again (ddp.s1), changed: version {version}, now 9.0.0\n",
+                          errors.getvalue())
+        self.assertEqual(self.state(store), "done")
+
+    def test_shards_are_read_once(self) -> None:
+        os.mkdir("out")
+        Path("data/train_000000.bin").write_bytes(b"some tokens")
+        first = self.read(GRID).arms[0].origin
+        kept = Path("out/data_hashes.json")
+        self.assertIn(str(Path("data/train_000000.bin").absolute()), json.loads(kept.read_text()))
+        real, opened = open, []
+        with mock.patch("builtins.open", lambda path, *more, **words: (opened.append(str(path)),
+                                                                       real(path, *more, **words))[1]):
+            self.assertEqual(self.read(GRID).arms[0].origin, first)
+        self.assertEqual([path for path in opened if path.endswith(".bin")], [])
 
     def test_cells_of_links(self) -> None:
         grid = self.read(GRID + 'verify: [{arm: ddp, link: "1mbit", seed: 2}]\n')
@@ -226,8 +301,8 @@ class GridTest(unittest.TestCase):
         clock = self.fake_clock(grid)
         curve = [{"round": 0}, {"round": 8}, {"round": 24}]
         got = clock.times(grid.arms[0], grid.links[0], curve)
-        self.assertEqual(got, {"link": "100mbit,rtt=50ms", "source": "plan", "seconds": 36.0, "utilization": 0.5,
-                               "round_s": 1.5, "at": [0.0, 12.0, 36.0]})
+        self.assertEqual(got, {"link": "100mbit,rtt=50ms", "source": "plan", "step_seconds": 0.25, "seconds": 36.0,
+                               "utilization": 0.5, "round_s": 1.5, "at": [0.0, 12.0, 36.0]})
         calls = Path("calls").read_text().splitlines()
         self.assertEqual(len(calls), 2 * 5 + 1)  # two processes at a time, five times; one plan
         self.assertIn("--workers 2 --link 100mbit,rtt=50ms --step-seconds=0.25 --only --json", calls[-1])
@@ -247,6 +322,46 @@ class GridTest(unittest.TestCase):
             "train.max_steps: 48", "train.max_steps: 48, train.grad_accum: 3") + "step_seconds: 0.5\n")
         clock = self.fake_clock(grid)
         self.assertEqual((clock.step_seconds(grid.arms[0]), clock.step_seconds(grid.arm("alone"))), (0.5, 1.5))
+
+    def choose(self, clock: compare_time.Clock, arms: list[compare_grid.Arm], **of_runs: list[float]) -> Any:
+        with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.redirect_stdout(io.StringIO()):
+            return clock.choose_steps(arms, of_runs), errors.getvalue()
+
+    def test_steps_of_the_runs_replace_a_wrong_measurement(self) -> None:
+        grid = self.read(GRID)
+        ddp, alone = grid.arms[0], grid.arm("alone")
+        clock = self.fake_clock(grid)  # it measures 0.25 s
+        (entry,), errors = self.choose(clock, [ddp, alone], ddp=[0.26, 0.22, 0.28], alone=[0.01])
+        self.assertEqual((entry["source"], entry["seconds"], entry["measured_s"], entry["runs_s"], entry["runs"],
+                          entry["processes"], entry["apart"], entry["arms"]),
+                         ("measured", 0.25, 0.25, 0.26, 3, 2, False, ["ddp", "alone"]))  # alone has fewer workers
+        self.assertRegex(entry["measured_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertEqual((errors, clock.step_seconds(ddp)), ("", 0.25))
+        (entry,), errors = self.choose(clock, [ddp, alone], ddp=[0.1001, 0.0999, 0.7], alone=[0.01])
+        self.assertEqual((entry["source"], entry["seconds"], entry["apart"]), ("runs", 0.1, True))
+        self.assertEqual([clock.step_seconds(arm) for arm in (ddp, alone)], [0.1, 0.1])
+        self.assertEqual(clock.times(ddp, grid.links[0], [{"round": 0}])["step_seconds"], 0.1)
+        self.assertIn("--step-seconds=0.1 ", Path("calls").read_text().splitlines()[-1])
+        self.assertRegex(errors, r"warn: ddp, alone: a step took 100 ms in 3 runs \(median\), 60 % less than the 250 "
+                                 r"ms measured on .* UTC with 2 processes at a time: the times use the steps of the "
+                                 r"runs\n")
+
+    def test_a_step_without_runs_follows_the_others(self) -> None:
+        """One machine has one clock: an arm that no run checks is scaled as the checked ones."""
+        grid = self.read(GRID.replace("alone: {", "alone: {tokens: own, ").replace(
+            "train.max_steps: 48", "train.max_steps: 48, train.grad_accum: 3"))
+        clock = self.fake_clock(grid)
+        steps, _ = self.choose(clock, [grid.arms[0], grid.arm("alone")], ddp=[0.5, 0.5])
+        self.assertEqual([(entry["source"], entry["seconds"], entry["apart"]) for entry in steps],
+                         [("runs", 0.5, True), ("scaled", 0.5, False)])
+        steps, _ = self.choose(self.fake_clock(grid), [grid.arm("alone")])  # nothing checks it
+        self.assertEqual([(entry["source"], entry["runs_s"]) for entry in steps], [("measured", None)])
+
+    def test_a_step_of_the_grid_stays(self) -> None:
+        grid = self.read(GRID + "step_seconds: 0.5\n")
+        (entry,), errors = self.choose(self.fake_clock(grid), [grid.arms[0]], ddp=[0.1])
+        self.assertEqual((entry["source"], entry["seconds"], entry["runs_s"], entry["measured_s"], errors),
+                         ("given", 0.5, 0.1, None, ""))
 
     def test_result(self) -> None:
         text = GRID.replace('links: ["100mbit,rtt=50ms", "1mbit"]', 'links: ["100mbit,rtt=50ms"]')
@@ -278,9 +393,16 @@ class GridTest(unittest.TestCase):
         first, invalid, _, relay = got["runs"]
         self.assertEqual([point["tokens"] for point in first["curve"]], [0, 6144])
         self.assertEqual([point["loss"] for point in first["curve"]], [6.0, 2.0])
-        self.assertEqual((first["times"][0]["at"], first["step_seconds"]), ([0.0, 36.0], 0.5))
+        self.assertEqual((first["times"][0]["at"], first["times"][0]["step_seconds"], first["step_seconds"]),
+                         ([0.0, 36.0], 0.5, 0.25))
         self.assertEqual((invalid["why_invalid"], invalid["times"]), ("evict worker-1", []))
-        self.assertEqual((relay["times"][0]["source"], relay["times"][0]["at"]), ("relay", [0.0, 5.0, 8.0]))
+        self.assertEqual((relay["times"][0]["source"], relay["times"][0]["at"]), ("measured", [0.0, 5.0, 8.0]))
+        self.assertEqual((got["version"], got["seeds"], got["margin"]), (2, [1, 2], 0.005))
+        self.assertEqual([(step["arms"], step["source"], step["seconds"]) for step in got["steps"]],
+                         [(["ddp"], "given", 0.5)])
+        resolved = {arm["name"]: arm["resolved"] for arm in got["arms"]}
+        self.assertEqual((resolved["alone"]["train.sync_every"], resolved["alone"]["train.method"]), ("6", "local-sgd"))
+        self.assertFalse(set(compare_grid.OWN_SETTINGS) & set(resolved["ddp"]))
         self.assertEqual(got["checks"], [{"arm": "ddp", "seed": 1, "link": link, "planned_s": 36.0, "measured_s": 30.0,
                                           "planned_utilization": 0.5, "measured_utilization": 0.4,
                                           "same_hash": False}])
@@ -320,6 +442,13 @@ class InvalidTest(unittest.TestCase):
         self.assertEqual(self.judge(loss=math.nan), "the final loss is not finite")
         self.assertEqual(self.judge(loss=None), "the final loss is not finite")
         self.assertEqual(compare_run.RULES.count("."), 3)
+
+    def test_training_that_diverged(self) -> None:
+        for why, diverged in ((None, False), ("the final loss is not finite", True),
+                              ("the loss of round 3 is not finite", True), ("evict worker-1 silent for 30 s", False),
+                              ("atoll launch ended with code 1: worker-0 exited with code 1: training diverges to NaN "
+                               "or infinity: lower inner.learning_rate or outer.learning_rate", True)):
+            self.assertEqual(compare_run.diverged(why), diverged, why)
 
     def test_loss_of_a_round(self) -> None:
         self.assertEqual(self.judge({"event": "round", "round": 3, "time": 13, "loss": None, "delivered": 2}),
