@@ -7,8 +7,7 @@ static const char *const keys[] = {
     "state",        "run",         "run_id",     "method",     "round",      "rounds",         "percent",
     "eta_s",        "waiting_for", "bottleneck", "train_loss", "val_loss",   "final_val_loss", "tokens",
     "tokens_per_s", "steps",       "params",     "bytes_up",   "bytes_down", "ddp_bytes",      "utilization",
-    "wall_s",       "val_tokens",  "theta_hash", "restarts",   "down",       "staleness",
-    "deltas_refused",
+    "wall_s",       "val_tokens",  "theta_hash", "restarts",   "down",       "staleness",      "deltas_refused",
 };
 
 json_t *run_status_new(void)

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/base/median.h"
+#include "common/base/mem.h"
 #include "coordinator/engine/engine_impl.h"
 
 enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
