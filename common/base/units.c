@@ -1,6 +1,7 @@
 #include "common/base/units.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -11,7 +12,8 @@ static const double least = 1e-4;
 static struct units_text three_digits(double value, const char *unit)
 {
     struct units_text out;
-    snprintf(out.text, sizeof out.text, value < 999.5 ? "%.3g%s%s" : "%.0f%s%s", value, *unit ? " " : "", unit);
+    bool plain = value >= 999.5 && value < 1e9; /* %.3g would write an exponent */
+    snprintf(out.text, sizeof out.text, plain ? "%.0f%s%s" : "%.3g%s%s", value, *unit ? " " : "", unit);
     return out;
 }
 

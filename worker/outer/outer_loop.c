@@ -2,12 +2,14 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/base/units.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_setup *setup, uint64_t now_us)
@@ -133,7 +135,7 @@ static void on_upload(struct outer_loop *loop, const struct msg_upload *m, uint6
         return;
     }
     uint64_t total = mine ? outer_initial_total(loop->initial) : 0;
-    if (begins) log_info("uploading the initial model, %.1f MB: the run has none yet", (double)total / 1e6);
+    if (begins) log_info("uploading the initial model, %s: the run has none yet", units_bytes((double)total).text);
     sync_on_upload(&loop->sync, m, total, now_us);
 }
 
@@ -256,9 +258,9 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     sync_waits_for(&loop->sync, what, sizeof what);
     uint64_t heard = heartbeat_heard_us(&loop->heartbeat);
     if (heard && now_us > heard + HEARTBEAT_SILENT_US)
-        snprintf(loop->text, sizeof loop->text, "the coordinator (no answer for %.0f s)%s%s",
-                 (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? ", then for " : "",
-                 loop->sync.phase == SYNC_JOINED ? what : "");
+        snprintf(loop->text, sizeof loop->text, "the coordinator (no answer for %s)%s%s",
+                 units_duration(rint((double)(now_us - heard) / 1e6)).text,
+                 loop->sync.phase == SYNC_JOINED ? ", then for " : "", loop->sync.phase == SYNC_JOINED ? what : "");
     else
         snprintf(loop->text, sizeof loop->text, "%s", what);
     return loop->text;

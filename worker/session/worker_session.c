@@ -1,12 +1,14 @@
 #include "worker/session/worker_session.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "worker/link/join_line.h"
 #include "worker/session/session_impl.h"
 
@@ -123,8 +125,8 @@ static void log_wait(struct worker_session *s, uint64_t now)
     if (now - s->wait.since < next) return;
     s->wait.logged_after = next;
     heartbeat_waiting_for(outer_loop_heartbeat(s->loop), now, others);
-    log_info("waiting for %s, %.0f s so far%s%s", outer_loop_text(s->loop, now), (double)(now - s->wait.since) / 1e6,
-             others[0] ? "; the run waits for " : "", others);
+    log_info("waiting for %s, %s so far%s%s", outer_loop_text(s->loop, now),
+             units_duration((double)(now - s->wait.since) / 1e6).text, others[0] ? "; the run waits for " : "", others);
 }
 
 /* Time without an answer of the coordinator, within this wait. */
@@ -168,8 +170,8 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     TRY(session_check_join(s, err));
     uint64_t silent = silent_us(s, now);
     if (silent >= o->max_wait_us)
-        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %.0f s (%s)",
-                       (double)silent / 1e6, o->max_wait_by);
+        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s)",
+                       units_duration(rint((double)silent / 1e6)).text, o->max_wait_by);
     return o->address_file[0] && silent >= ADDRESS_US ? follow_address(s, err) : STATUS_OK;
 }
 
