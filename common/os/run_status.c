@@ -2,12 +2,39 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 static const char *const keys[] = {
-    "state",        "run",         "run_id",     "method",     "round",      "rounds",         "percent",
-    "eta_s",        "waiting_for", "bottleneck", "train_loss", "val_loss",   "final_val_loss", "tokens",
-    "tokens_per_s", "steps",       "params",     "bytes_up",   "bytes_down", "ddp_bytes",      "utilization",
-    "wall_s",       "val_tokens",  "theta_hash", "restarts",   "down",       "staleness",      "deltas_refused",
+    "state",
+    "run",
+    "run_id",
+    "method",
+    "round",
+    "rounds",
+    "percent",
+    "eta_s",
+    "waiting_for",
+    "bottleneck",
+    "train_loss",
+    "val_loss",
+    "final_val_loss",
+    "tokens",
+    "tokens_per_s",
+    "steps",
+    "params",
+    "bytes_up",
+    "bytes_down",
+    "other_bytes_up",
+    "other_bytes_down",
+    "ddp_bytes",
+    "utilization",
+    "wall_s",
+    "val_tokens",
+    "theta_hash",
+    "restarts",
+    "down",
+    "staleness",
+    "deltas_refused",
 };
 
 json_t *run_status_new(void)
@@ -40,4 +67,10 @@ void run_status_progress(json_t *status, json_int_t round, json_int_t rounds)
     if (rounds <= 0) return;
     run_status_set(status, "rounds", json_integer(rounds));
     run_status_set(status, "percent", json_real(100.0 * (double)round / (double)rounds));
+}
+
+bool run_status_is(const json_t *object, const char *state)
+{
+    const char *value = json_string_value(json_object_get(object, "state"));
+    return value && !strcmp(value, state);
 }

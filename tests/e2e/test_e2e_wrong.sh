@@ -159,7 +159,7 @@ cp taken/address kept && echo garbage >taken/address
 wrong 'garbage as address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
 cp kept taken/address
 kill -STOP "$holder"
-wrong 'status of a stopped process' 1 'the coordinator of taken did not answer within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
+wrong 'status of a stopped process' 1 'the coordinator of taken did not answer within 200 ms' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
 mkdir stale # the folder of a killed coordinator; another run uses its address now
 cp taken/address stale
