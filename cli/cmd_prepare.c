@@ -308,8 +308,8 @@ static int prepare_main(int argc, char **argv, char **words)
             "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json. A folder OUT with content\n"
             "needs --force: the new set then replaces the old one when it is complete. Running workers keep the\n"
             "old shards; a worker that starts later brings other data, and the run refuses it.\n"
-            "Options with * are done by atoll-prepare of the Python package (" PACKAGE_INSTALL "). It also reads .gz,\n"
-            ".zst and .parquet files, folders of the library datasets, and standard input (-).",
+            "Options with * are done by atoll-prepare of the Python package, which also reads .gz, .zst and .parquet\n"
+            "files, folders of the library datasets, and standard input (-). To install it:\n" PACKAGE_INSTALL ".",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 2,

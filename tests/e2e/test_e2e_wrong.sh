@@ -279,7 +279,7 @@ wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" e
 [[ ! -e new ]] || fail "a failed export left: $(find new)"
 cp -r "good/checkpoints/$latest" family
 printf '{"model_type": "mamba"}' >family/config.json
-wrong 'another model family' 2 'none of gpt2 and llama.*pip install atoll' "$BIN/atoll" generate family --tokens 5
+wrong 'another model family' 2 'none of gpt2 and llama.*needs the Python package: ./run python, or' "$BIN/atoll" generate family --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
 wrong 'start from another size' 2 "model.init_from: .*n_embd is 16, not 32" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 truncate -s -4 whole/coordinator_state.bin

@@ -29,8 +29,8 @@ mkfifo mixed/pipe
 expect_success "$atoll" prepare left mixed --val-fraction 0
 sed 's/^[^ ]* [^ ]* //' "$tmp/.err" >skipped.txt
 expect_equal "skipped files" "$(<skipped.txt)" "warn: skipped mixed/.hidden.txt: hidden
-warn: skipped mixed/a.jsonl.gz: needs the Python package: pip install atoll
-warn: skipped mixed/b.parquet: needs the Python package: pip install atoll
+warn: skipped mixed/a.jsonl.gz: needs the Python package: ./run python, or ./run wheel for other machines
+warn: skipped mixed/b.parquet: needs the Python package: ./run python, or ./run wheel for other machines
 warn: skipped mixed/c.TAR: compressed or packed: unpack it first
 warn: skipped mixed/pipe: neither a file nor a folder
 warn: skipped mixed/skip.bin: not a .txt, .md or .jsonl file: convert it first"
