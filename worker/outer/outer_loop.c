@@ -102,12 +102,21 @@ static void on_config(struct outer_loop *loop, const struct msg_config *m, uint6
     outer_restore(loop, now_us);
 }
 
+static void log_joined(const struct outer_loop *loop, const struct msg_welcome *m)
+{
+    const struct config *config = loop->model.config;
+    char number[48] = "; it gets its number in the first round";
+    if (m->worker_id != UINT32_MAX) snprintf(number, sizeof number, " as worker %" PRIu32, m->worker_id);
+    log_info("joined %s (%s)%s", config->run.name, config_method_name(config->train.method), number);
+}
+
 static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uint64_t now_us)
 {
     bool held = loop->sync.holds;
     uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
     heartbeat_join(&loop->heartbeat, m->session, m->heartbeat_ms);
+    log_joined(loop, m);
     outer_initial_close(loop->initial);
     loop->initial = NULL;
     if (loop->sync.holds) {
@@ -243,6 +252,11 @@ enum outer_want outer_loop_want(const struct outer_loop *loop)
     if (s->state == WORKER_EVALUATING || sync_wants_eval(s)) return OUTER_EVAL;
     if (s->state == WORKER_TRAINING || sync_wants_training(s)) return OUTER_TRAIN;
     return OUTER_WAIT;
+}
+
+bool outer_loop_configured(const struct outer_loop *loop)
+{
+    return loop->configured;
 }
 
 uint16_t outer_loop_refused(const struct outer_loop *loop)

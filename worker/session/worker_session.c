@@ -187,6 +187,11 @@ enum status worker_session_failure(struct worker_session *s, struct err *err)
         *err = s->host_err;
         return s->host_err.code;
     }
+    /* The coordinator does not know the folder. Once configured, the coordinator serves another run now. */
+    if (code == REFUSE_RUN && s->options->dir[0] && !outer_loop_configured(s->loop))
+        return err_set(err, STATUS_REFUSED,
+                       "%.300s holds the saved state of another run: use another --dir, or remove this folder",
+                       s->options->dir);
     /* A refused key is a matter of the join line or the operator. */
     return err_set(err,
                    code == REFUSE_KEY ? STATUS_INVALID
