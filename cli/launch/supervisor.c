@@ -203,8 +203,8 @@ static bool end_if_removed(struct supervisor *s)
 {
     if (s->removed || !file_is_gone(s->lock_path, s->lock_fd)) return s->removed;
     s->removed = true;
-    snprintf(s->failure, sizeof s->failure, "%.300s is gone: the run folder was removed, so the run ends",
-             s->lock_path);
+    snprintf(s->failure, sizeof s->failure,
+             "%.300s is gone: the run folder was removed or moved; move it back to continue the run", s->lock_path);
     exit_code_max(s, EXIT_FAILED);
     stop_all(s, 0);
     signal_all(s, SIGKILL);
