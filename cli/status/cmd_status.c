@@ -25,6 +25,7 @@
 #include "wire/dial_failure.h"
 #include "wire/join_target.h"
 #include "wire/transport.h"
+#include "worker/session/worker_dir.h"
 
 enum {
     SUMMARY_MAX = 1 << 20,
@@ -42,6 +43,8 @@ struct question {
     const char *run;                /* run folder; NULL: the argument is an address */
     char run_id[2 * WIRE_UUID + 1]; /* id of the run in the folder; "": unknown */
     double timeout_s;               /* NAN: not given */
+    const char *dir;                /* a worker's folder: ask with its key; NULL: with the secret of the join line */
+    struct transport_worker self;   /* if dir is set */
     bool raw, watch;
     bool soon; /* end early if there is no connection */
 };
@@ -111,8 +114,9 @@ static enum status status_of_address(const char *address, const struct question 
     struct transport *t;
     TRY(transport_address_parse(&parsed, address, err));
     parsed.quiet = true;
-    parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
-    TRY(transport_zmq_dial(&t, &parsed, NULL, err));
+    parsed.fail_fast = true;               /* otherwise close waits a minute or more for name resolution */
+    if (q->dir) parsed.has_secret = false; /* it would enrol an unknown key */
+    TRY(transport_zmq_dial(&t, &parsed, q->dir ? &q->self : NULL, err));
     enum status status = ask(t, parsed.endpoint, q, out, err);
     enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
     bool connected = atomic_load(&t->connected);
@@ -124,6 +128,8 @@ static enum status status_of_address(const char *address, const struct question 
             *err = why;
             status = reason;
         }
+        if (reason < 0 && seen == DIAL_REFUSED_KEY && !q->dir)
+            return err_set(err, reason, "%s; on a worker's machine: --dir with the worker's folder", why.msg);
     }
     return status;
 }
@@ -399,6 +405,7 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (result == STATUS_NOTFOUND)
         return err_set(err, STATUS_INVALID, "too few arguments: give a run folder, a join line, or " JOIN_ENV);
     TRY(result);
+    if (q->dir) TRY(worker_dir_read_key(&q->self.key, q->dir, err));
     if (q->watch) return watch(q, &target, err);
     json_t *status = NULL;
     result = query(q, &target, &status, err);
@@ -418,6 +425,8 @@ int cmd_status(int argc, char **argv)
         {"json", OPTION_FLAG, &q.raw, NULL, "print the answer as JSON (keys: docs/run-folder.md)"},
         {"watch", OPTION_FLAG, &q.watch, NULL,
          "repeat until the run ends: each second on a terminal, a line per round otherwise"},
+        {"dir", OPTION_TEXT, &q.dir, "DIR",
+         "folder of an enrolled worker: ask with its key, not with the secret of the join line"},
         {"timeout", OPTION_REAL, &q.timeout_s, "S",
          "seconds to wait for an answer (default 5; 1 if RUN has no coordinator on this machine)"},
     };
