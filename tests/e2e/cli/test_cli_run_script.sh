@@ -62,7 +62,7 @@ if [[ $1$2 == -mvenv ]]; then
     chmod +x "$folder/bin/atoll"
     touch "$folder/bin/pip"
 elif [[ $1$2 == -mpip ]]; then
-    echo "[7/90] Building"
+    echo "  [7/90] Building" # pip -v indents it
     sleep 3
 fi
 [[ $* != *'import torch'* && $* != *scikit_build_core* ]]
