@@ -121,7 +121,7 @@ static void print_state(const json_t *o, const struct page *page)
     if (round >= 0) add(&line, "%sround %.0f", comma(&line), round);
     if (round >= 0 && rounds > 0) add(&line, " of %.0f", rounds);
     if (round >= 0 && rounds > 0 && !done)
-        add(&line, ", %s", run_text_left((uint64_t)round, (uint64_t)rounds, number(o, "eta_s"), ", ").text);
+        add(&line, ", %s", run_text_left(round, rounds, number(o, "eta_s"), ", ").text);
     if (wall_s >= 1) add(&line, "%s%s%s", comma(&line), done ? "in " : "", units_duration(rint(wall_s)).text);
     if (wall_s >= 1 && !done) add(&line, " so far");
     add_number(&line, number(o, "restarts"), "restart");
@@ -336,8 +336,7 @@ void status_view_line(const json_t *o, char *out, size_t cap)
     add(&line, "%s", text(o, "state", value) ? value : "?");
     if (round >= 0) add(&line, "  round %.0f", round);
     if (round >= 0 && rounds > 0)
-        add(&line, "/%.0f  %s", rounds,
-            run_text_left((uint64_t)round, (uint64_t)rounds, number(o, "eta_s"), "  ").text);
+        add(&line, "/%.0f  %s", rounds, run_text_left(round, rounds, number(o, "eta_s"), "  ").text);
     if (!isnan(train)) add(&line, "  loss %s", run_text_loss(train).text);
     if (!isnan(val)) add(&line, "  val %s", run_text_loss(val).text);
     if (rate > 0) add(&line, "  %s tokens/s", units_count(rate).text);

@@ -4,11 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 
-struct run_text run_text_left(uint64_t round, uint64_t rounds, double eta_s, const char *separator)
+struct run_text run_text_left(double round, double rounds, double eta_s, const char *separator)
 {
     struct run_text out;
     assert(rounds > 0);
-    struct units_text percent = units_percent((double)round / (double)rounds);
+    struct units_text percent = units_percent(round / rounds);
     /* Whole seconds: the estimate has no more digits. */
     struct units_text left = units_duration(rint(eta_s));
     if (isfinite(eta_s) && round < rounds)

@@ -104,7 +104,8 @@ static void draw_bar(struct report *r, const struct engine_event_round *e)
     char bar[128];
     int filled = (int)(e->round * BAR_WIDTH / e->rounds);
     int size = snprintf(bar, sizeof bar, "[%.*s%.*s]  %s", filled, "##############################", BAR_WIDTH - filled,
-                        "..............................", run_text_left(e->round, e->rounds, e->eta_s, "  ").text);
+                        "..............................",
+                        run_text_left((double)e->round, (double)e->rounds, e->eta_s, "  ").text);
     int width = (int)columns_of(fileno(r->out));
     if (width && size >= width) size = width - 1; /* \r cannot erase a bar that wraps */
     fprintf(r->out, "%.*s\r", size, bar);

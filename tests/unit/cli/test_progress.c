@@ -1,5 +1,6 @@
 /* Progress of long calls: when a terminal and a log get a line, and what it says. */
 #include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,8 @@
 #include <cmocka.h>
 
 #include "cli/progress.h"
+
+enum { QUIET_MS = 200 }; /* no more output is to come */
 
 static int true_stderr, reader; /* reader: the other end of the pipe or terminal that stands for stderr */
 
@@ -33,13 +36,19 @@ static void redirect(bool terminal)
     assert_int_equal(fcntl(reader, F_SETFL, O_NONBLOCK), 0);
 }
 
-/* Returns the output so far. */
+/* Returns the output so far. A terminal passes it on with a delay. */
 static const char *written(void)
 {
     static char text[1024];
+    size_t n = 0;
+    struct pollfd in = {.fd = reader, .events = POLLIN};
     fflush(stderr);
-    ssize_t n = read(reader, text, sizeof text - 1);
-    text[n > 0 ? n : 0] = '\0';
+    while (poll(&in, 1, QUIET_MS) > 0) {
+        ssize_t got = read(reader, text + n, sizeof text - 1 - n);
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    text[n] = '\0';
     return text;
 }
 
