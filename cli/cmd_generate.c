@@ -97,7 +97,8 @@ static int generate_main(int argc, char **argv, char **words)
             "Generate text from the newest checkpoint of a run, or from a Hugging Face folder with GPT-2 or Llama.\n"
             "A checkpoint of a run is checked against the hashes in its coordinator_state.bin.\n"
             "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids), or install the\n"
-            "Python package (" PACKAGE_INSTALL "): atoll-generate then takes and writes text, also for other models.",
+            "Python package: atoll-generate then takes and writes text, also for other models. To install "
+            "it:\n" PACKAGE_INSTALL ".",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 1,

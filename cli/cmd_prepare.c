@@ -24,6 +24,7 @@
 
 #include "cli/package_verb.h"
 #include "cli/prepare_input.h"
+#include "cli/progress.h"
 #include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
@@ -37,6 +38,7 @@
 #include "common/tensor/tokens.h"
 
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
+enum { PATIENCE_US = 1000000 }; /* a shorter pass shows no progress */
 
 struct prepare {
     const char *out, *tokenizer;
@@ -53,6 +55,8 @@ struct prepare {
     uint64_t documents, bytes; /* counts of the first pass */
     uint64_t held_out;         /* number of validation documents; 0: tails are held out */
     uint64_t next;             /* index of the next document of the second pass */
+    uint64_t written;          /* bytes of the second pass */
+    struct progress progress;  /* of the present pass */
     struct token_writer train, val;
 };
 
@@ -65,7 +69,8 @@ static enum status count_document(void *ctx, const char *text, size_t size, stru
     return STATUS_OK;
 }
 
-static enum status put_bytes_as_tokens(struct token_writer *writer, const char *text, size_t size, struct err *err)
+static enum status put_bytes_as_tokens(struct prepare *p, struct token_writer *writer, const char *text, size_t size,
+                                       struct err *err)
 {
     uint32_t tokens[4096];
     while (size) {
@@ -74,6 +79,8 @@ static enum status put_bytes_as_tokens(struct token_writer *writer, const char *
         TRY(token_writer_put(writer, tokens, n, err));
         text += n;
         size -= n;
+        p->written += n;
+        progress_show_bytes(&p->progress, "wrote", p->written, p->bytes);
     }
     return STATUS_OK;
 }
@@ -97,8 +104,8 @@ static enum status write_document(void *ctx, const char *text, size_t size, stru
     size_t cut = p->held_out || p->val_fraction <= 0 ? size : tail_start(p, text, size);
     struct token_writer *writer = whole_val ? &p->val : &p->train;
     TRY(token_writer_put(writer, &separator, 1, err));
-    TRY(put_bytes_as_tokens(writer, text, cut, err));
-    return put_bytes_as_tokens(&p->val, text + cut, size - cut, err);
+    TRY(put_bytes_as_tokens(p, writer, text, cut, err));
+    return put_bytes_as_tokens(p, &p->val, text + cut, size - cut, err);
 }
 
 static enum status write_meta(const struct prepare *p, const char *folder, struct err *err)
@@ -135,7 +142,8 @@ static enum status write_set(struct prepare *p, const char *folder, const struct
     TRY(dir_make(folder, err));
     TRY(token_writer_open(&p->train, folder, "train", WIDTH, p->shard_tokens, err));
     TRY_GOTO(token_writer_open(&p->val, folder, "val", WIDTH, p->shard_tokens, err), err_train);
-    TRY_GOTO(input_each(list, write_document, p, err), err_val);
+    progress_begin(&p->progress, PATIENCE_US);
+    TRY_GOTO(input_each(list, write_document, p, NULL, err), err_val);
     TRY_GOTO(token_writer_close(&p->train, err), err_val);
     TRY_GOTO(token_writer_close(&p->val, err), err_val);
     TRY_GOTO(write_meta(p, folder, err), err_val);
@@ -152,7 +160,8 @@ err_train:
 /* The first pass: counts documents and bytes, and checks each line. */
 static enum status count_input(struct prepare *p, const struct input_list *list, struct err *err)
 {
-    TRY(input_each(list, count_document, p, err));
+    progress_begin(&p->progress, PATIENCE_US);
+    TRY(input_each(list, count_document, p, &p->progress, err));
     if (!p->documents) return err_set(err, STATUS_INVALID, "the input has no text: %s is empty", list->paths[0]);
     uint64_t tokens = p->documents + p->bytes, shards = tokens / p->shard_tokens;
     if (shards >= TOKENS_SHARDS_MAX)
@@ -194,6 +203,7 @@ static enum status write_locked(struct prepare *p, const struct input_list *list
         TRY(dir_lock(p->out, &lock, err)); /* a failed lock means another program writes there: leave its files */
     interrupt_catch();
     if (status == STATUS_OK) status = fill_out(p, list, err);
+    progress_end(&p->progress);
     if (status != STATUS_OK) dir_remove_made(p->out, existing);
     if (lock >= 0) close(lock);
     return status;
@@ -298,8 +308,8 @@ static int prepare_main(int argc, char **argv, char **words)
             "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json. A folder OUT with content\n"
             "needs --force: the new set then replaces the old one when it is complete. Running workers keep the\n"
             "old shards; a worker that starts later brings other data, and the run refuses it.\n"
-            "Options with * are done by atoll-prepare of the Python package (" PACKAGE_INSTALL "). It also reads .gz,\n"
-            ".zst and .parquet files, folders of the library datasets, and standard input (-).",
+            "Options with * are done by atoll-prepare of the Python package, which also reads .gz, .zst and .parquet\n"
+            "files, folders of the library datasets, and standard input (-). To install it:\n" PACKAGE_INSTALL ".",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 2,

@@ -6,7 +6,8 @@
 
 #include "common/base/status.h"
 
-#define PACKAGE_INSTALL "pip install atoll"
+/* No package index has it: the source tree makes it. */
+#define PACKAGE_INSTALL "./run python, or ./run wheel for other machines"
 
 /* Returns true if PATH has a program atoll-VERB that this user may execute. */
 bool package_has(const char *verb);
@@ -16,7 +17,7 @@ bool package_has(const char *verb);
  * - NOTFOUND: PATH has no such program. IO: it cannot be started. INVALID: no verb has such a name. */
 enum status package_run(const char *verb, char **words, struct err *err) MUST_CHECK;
 /* The same for a verb that is also built in. `why` names the input or option that needs the package: without the
- * package the error is INVALID, with "why: pip install atoll". */
+ * package the error is INVALID and says how to install it. */
 enum status package_take(const char *verb, char **words, const char *why, struct err *err) MUST_CHECK;
 /* Returns a copy of argv[argc] for package_take, because options_parse reorders argv. mem_free frees it. NULL: no
  * memory. */

@@ -15,13 +15,15 @@
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 
+enum { PIECE_BYTES = 16 << 20 }; /* a text is checked in pieces, to show the progress of a large one */
+
 static bool ends_with(const char *path, const char *ending)
 {
     size_t n = strlen(path), m = strlen(ending);
     return n >= m && !strcasecmp(path + n - m, ending); /* also matches A.JSONL */
 }
 
-static enum status list_add(struct input_list *list, const char *path)
+static enum status list_add(struct input_list *list, const char *path, uint64_t bytes)
 {
     if (list->n == list->cap) {
         size_t cap = list->cap ? 2 * list->cap : 64;
@@ -33,6 +35,7 @@ static enum status list_add(struct input_list *list, const char *path)
     list->paths[list->n] = mem_strdup(path);
     if (!list->paths[list->n]) return STATUS_NOMEM;
     list->n++;
+    list->bytes += bytes;
     return STATUS_OK;
 }
 
@@ -140,7 +143,7 @@ static enum status collect(struct walk *walk, const char *path, bool named, stru
         if (!named) return skip(walk, path, "neither a file nor a folder"), STATUS_OK;
         return err_set(err, STATUS_INVALID, "the input %s is neither a file nor a folder: give text files", path);
     } else if (named || is_text(path)) {
-        status = list_add(walk->list, path);
+        status = list_add(walk->list, path, (uint64_t)st.st_size);
     } else {
         walk->n_package += is_package_file(path);
         skip(walk, path, why_no_text(path));
@@ -206,19 +209,35 @@ void input_finish(struct input_list *list)
     memset(list, 0, sizeof *list);
 }
 
-/* A NUL byte marks a binary file. Token 0 is also the document separator of the byte tokenizer. */
-static enum status each_text(const char *path, const char *text, size_t size, input_document_fn fn, void *ctx,
-                             struct err *err)
+/* One call of input_each. */
+struct reading {
+    input_document_fn fn;
+    void *ctx;
+    struct progress *progress;
+    uint64_t done, total; /* bytes of files */
+};
+
+static void note_progress(const struct reading *r, size_t of_file)
 {
-    const char *nul = memchr(text, 0, size);
-    if (nul)
-        return err_set(err, STATUS_INVALID, "%s is not text: byte %zu is zero; remove or convert it", path,
-                       (size_t)(nul - text));
-    return size && fn ? fn(ctx, text, size, err) : STATUS_OK;
+    if (r->progress) progress_show_bytes(r->progress, "checked", r->done + of_file, r->total);
 }
 
-static enum status each_line(const char *path, size_t number, const char *line, size_t size, input_document_fn fn,
-                             void *ctx, struct err *err)
+/* A NUL byte marks a binary file. Token 0 is also the document separator of the byte tokenizer. */
+static enum status each_text(const struct reading *r, const char *path, const char *text, size_t size, struct err *err)
+{
+    for (size_t at = 0, n; at < size; at += n) {
+        n = size - at < PIECE_BYTES ? size - at : PIECE_BYTES;
+        const char *nul = memchr(text + at, 0, n);
+        if (nul)
+            return err_set(err, STATUS_INVALID, "%s is not text: byte %zu is zero; remove or convert it", path,
+                           (size_t)(nul - text));
+        note_progress(r, at + n);
+    }
+    return size && r->fn ? r->fn(r->ctx, text, size, err) : STATUS_OK;
+}
+
+static enum status each_line(const struct reading *r, const char *path, size_t number, const char *line, size_t size,
+                             struct err *err)
 {
     json_error_t error;
     json_t *object = json_loadb(line, size, 0, &error);
@@ -230,14 +249,13 @@ static enum status each_line(const char *path, size_t number, const char *line, 
     if (!json_is_string(text))
         status =
             err_set(err, STATUS_INVALID, "%s line %zu has no string \"text\": write {\"text\": \"...\"}", path, number);
-    else if (json_string_length(text) && fn)
-        status = fn(ctx, json_string_value(text), json_string_length(text), err);
+    else if (json_string_length(text) && r->fn)
+        status = r->fn(r->ctx, json_string_value(text), json_string_length(text), err);
     json_decref(object);
     return status;
 }
 
-static enum status each_jsonl(const char *path, const char *data, size_t size, input_document_fn fn, void *ctx,
-                              struct err *err)
+static enum status each_jsonl(const struct reading *r, const char *path, const char *data, size_t size, struct err *err)
 {
     const char *end = data + size;
     size_t number = 1;
@@ -247,21 +265,25 @@ static enum status each_jsonl(const char *path, const char *data, size_t size, i
         next = newline ? newline + 1 : end;
         bool blank = true;
         for (size_t i = 0; i < length && blank; i++) blank = strchr(" \t\r", line[i]) && line[i];
-        if (!blank) TRY(each_line(path, number, line, length, fn, ctx, err));
+        if (!blank) TRY(each_line(r, path, number, line, length, err));
+        note_progress(r, (size_t)(next - data));
     }
     return STATUS_OK;
 }
 
-enum status input_each(const struct input_list *list, input_document_fn fn, void *ctx, struct err *err)
+enum status input_each(const struct input_list *list, input_document_fn fn, void *ctx, struct progress *progress,
+                       struct err *err)
 {
+    struct reading r = {fn, ctx, progress, 0, list->bytes};
     for (size_t i = 0; i < list->n; i++) {
         struct file_map map;
         const char *path = list->paths[i];
         TRY(file_map_open(&map, path, err));
         size_t mark = map.size >= 3 && !memcmp(map.data, "\xef\xbb\xbf", 3) ? 3 : 0;
         const char *text = (const char *)map.data + mark;
-        enum status status = ends_with(path, ".jsonl") ? each_jsonl(path, text, map.size - mark, fn, ctx, err)
-                                                       : each_text(path, text, map.size - mark, fn, ctx, err);
+        enum status status = ends_with(path, ".jsonl") ? each_jsonl(&r, path, text, map.size - mark, err)
+                                                       : each_text(&r, path, text, map.size - mark, err);
+        r.done += map.size;
         file_map_close(&map);
         TRY(status);
     }

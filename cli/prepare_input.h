@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "cli/progress.h"
 #include "common/base/status.h"
 
 enum { INPUT_SKIPPED_SHOWN = 20 };
@@ -23,6 +24,7 @@ struct input_list {
     char **paths; /* [n] regular files in reading order; owned */
     size_t n, cap;
     size_t n_skipped; /* paths below folders that were left out */
+    uint64_t bytes;   /* of the files */
 };
 
 /* Lists the files of args[n_args]. IO for an unreadable path, INVALID for a missing path or if the arguments contain no
@@ -40,7 +42,8 @@ bool input_below_for_package(char *const *args, size_t n_args);
 typedef enum status (*input_document_fn)(void *ctx, const char *text, size_t size, struct err *err);
 
 /* Calls fn with every document of every file, in order, and stops at the first failure. INVALID names file and line of
- * an invalid document. fn NULL: only check. */
-enum status input_each(const struct input_list *list, input_document_fn fn, void *ctx, struct err *err) MUST_CHECK;
+ * an invalid document. fn NULL: only check. Shows its progress in list->bytes; progress NULL: silent. */
+enum status input_each(const struct input_list *list, input_document_fn fn, void *ctx, struct progress *progress,
+                       struct err *err) MUST_CHECK;
 
 #endif

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/base/mem.h"
 #include "common/base/median.h"
+#include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/tensor/layout.h"
 #include "compress/codec_simd.h"

@@ -371,7 +371,8 @@ static enum status check_folder(const struct server *s, struct err *err)
     char path[FILEIO_PATH_MAX];
     snprintf(path, sizeof path, "%s/lock", s->options->run_dir);
     if (!file_is_gone(path, s->lock)) return STATUS_OK;
-    return err_set(err, STATUS_CORRUPT, "the run folder %.300s was removed while the run used it: the run ends",
+    return err_set(err, STATUS_CORRUPT,
+                   "the run folder %.300s was removed or moved while the run used it: move it back to continue the run",
                    s->options->run_dir);
 }
 

@@ -61,33 +61,45 @@ static enum status explain_no_connection(const char *where, int code, struct err
                    where);
 }
 
-/* Reads the first bytes of the other side. Returns their number. *closed_p: it closed the connection. */
-static size_t read_signature(int fd, uint8_t bytes[SIGNATURE], uint64_t until_us, bool *closed_p)
+/* What the other side has said. */
+struct heard {
+    uint8_t bytes[SIGNATURE];
+    size_t n;
+    bool closed; /* it closed the connection */
+};
+
+static void listen_until(struct heard *h, int fd, uint64_t until_us)
 {
-    size_t got = 0;
-    *closed_p = false;
-    while (got < SIGNATURE && !*closed_p && wait_for(fd, POLLIN, until_us)) {
-        ssize_t n = recv(fd, bytes + got, SIGNATURE - got, 0);
-        *closed_p = !n || (n < 0 && errno != EAGAIN && errno != EINTR);
-        if (n > 0) got += (size_t)n;
+    while (h->n < SIGNATURE && !h->closed && wait_for(fd, POLLIN, until_us)) {
+        ssize_t n = recv(fd, h->bytes + h->n, SIGNATURE - h->n, 0);
+        h->closed = !n || (n < 0 && errno != EAGAIN && errno != EINTR);
+        if (n > 0) h->n += (size_t)n;
     }
-    return got;
+}
+
+/* A coordinator speaks first. Many other programs wait for a line, and answer this one. */
+static void listen_and_ask(struct heard *h, int fd, uint64_t until_us)
+{
+    static const char question[] = "GET / HTTP/1.0\r\n\r\n";
+    uint64_t now = clock_monotonic_us();
+    listen_until(h, fd, now < until_us ? now + (until_us - now) / 2 : until_us);
+    if (!h->n && !h->closed && send(fd, question, sizeof question - 1, MSG_NOSIGNAL) < 0) return;
+    listen_until(h, fd, until_us);
 }
 
 static enum status explain_greeting(int fd, const char *where, enum dial_failure seen, uint64_t until_us,
                                     struct err *err)
 {
-    uint8_t bytes[SIGNATURE] = {0};
-    bool closed;
-    size_t got = read_signature(fd, bytes, until_us, &closed);
-    if (!got && closed)
+    struct heard h = {0};
+    listen_and_ask(&h, fd, until_us);
+    if (!h.n && h.closed)
         return err_set(err, STATUS_CLOSED, "%s closes every connection at once: check that the coordinator runs",
                        where);
-    if (!got)
+    if (!h.n)
         return err_set(
             err, STATUS_CLOSED,
             "%s accepts connections, but says nothing: the coordinator hangs, or another program has the port", where);
-    if (got < SIGNATURE || bytes[0] != 0xff || bytes[SIGNATURE - 1] != 0x7f)
+    if (h.n < SIGNATURE || h.bytes[0] != 0xff || h.bytes[SIGNATURE - 1] != 0x7f)
         return err_set(err, STATUS_INVALID, "%s is not a coordinator: another program answers there; check the port",
                        where);
     if (seen == DIAL_CLOSED)

@@ -1,5 +1,6 @@
 /* atoll-worker: joins a run and trains. The coordinator sends the run's settings; the command line gives the
  * coordinator's address and the settings of this worker. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 enum {
     ADDRESS_POLL_US = 200000,
     ADDRESS_WAIT_S = 60,
+    ABOUT_MAX = 1024,
     MAX_WAIT_MIN_S = 5, /* the coordinator answers one heartbeat per second (worker/link/heartbeat.h) */
 };
 
@@ -32,12 +34,39 @@ struct arguments {
     struct config_sources sources;
 };
 
+/* Returns whether this worker may set the key: it is local, its own split of a step, or its own codec. */
+static bool is_own_key(int key)
+{
+    return config_key_of_worker(key) || step_split_has(key) || key == AT(codec.up);
+}
+
+/* Writes what --help says: the table of keys decides. */
+static const char *describe(char out[ABOUT_MAX])
+{
+    enum { WIDTH = 105 };
+    size_t n = (size_t)snprintf(out, ABOUT_MAX,
+                                "Joins a training run and trains until the run is done. The coordinator sends the "
+                                "settings of the run.\nA worker has these of its own:");
+    size_t line = strlen("A worker has these of its own:");
+    for (int i = 0; i < config_keys_count; i++) {
+        const struct config_key *key = &config_keys[i];
+        size_t width = strlen(key->section) + strlen(key->key) + 3;
+        if (!is_own_key(i)) continue;
+        if (line + width > WIDTH) line = 0;
+        assert(n + width < ABOUT_MAX);
+        n += (size_t)snprintf(out + n, ABOUT_MAX - n, "%s%s.%s,", line ? " " : "\n", key->section, key->key);
+        line += width;
+    }
+    snprintf(out + n - 1, ABOUT_MAX - n + 1, ".\ncodec.up must be one of the run's codec.up_allowed.");
+    return out;
+}
+
 static enum status set_local(struct arguments *a, const char *setting, struct err *err)
 {
     const char *word = setting + strspn(setting, "-"), *dot = strchr(word, '.'), *equals = strchr(word, '=');
     if (dot && equals && dot < equals) {
         int key = config_key_find(word, (size_t)(dot - word), dot + 1, (size_t)(equals - dot - 1));
-        if (key >= 0 && !config_key_of_worker(key) && !step_split_has(key) && key != AT(codec.up))
+        if (key >= 0 && !is_own_key(key))
             return err_set(err, STATUS_INVALID, "%.*s belongs to the run, not to one worker: set it at the coordinator",
                            (int)(equals - word), word);
     }
@@ -183,6 +212,7 @@ static enum status run(struct options *options, void *ctx, struct err *err)
 int main(int argc, char **argv)
 {
     static struct arguments a = {.max_wait_s = UINT64_MAX};
+    char about[ABOUT_MAX];
     const struct option_spec specs[] = {
         {"join", OPTION_TEXT, &a.join, "WHERE",
          "the coordinator: a file with its join line, - for standard input, its run\n"
@@ -201,10 +231,7 @@ int main(int argc, char **argv)
         .program = "atoll-worker",
         .usage = "--join WHERE [--dir DIR] [--name NAME] [--data.train GLOB] [--max-wait SECONDS] "
                  "[--section.key=value ...]",
-        .about =
-            "Joins a training run and trains until the run is done. It takes local keys only: data.train, data.val,\n"
-            "train.threads, train.ranks, train.devices, train.recompute, log.level, log.every_steps. The coordinator\n"
-            "sends all other keys.",
+        .about = describe(about),
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .settings_allowed = true,

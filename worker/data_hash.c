@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
+#include "common/base/units.h"
 #include "common/os/fileio.h"
 
 enum { BLOCK = 1 << 20, KNOWN_MAX = 64 << 20, LINE_MAX_BYTES = FILEIO_PATH_MAX + 96, LOWEST_PRIORITY = 19 };
@@ -116,8 +117,8 @@ static void *hash_main(void *arg)
     bool whole = next && !fclose(next);
     if (train && val) {
         heartbeat_set_data(h->heartbeat, train, val);
-        log_debug("hashed all tokens: read %.1f MB in %.2f s", (double)bytes * 1e-6,
-                  (double)(clock_monotonic_us() - started) * 1e-6);
+        log_debug("hashed all tokens: read %s in %s", units_bytes((double)bytes).text,
+                  units_duration((double)(clock_monotonic_us() - started) * 1e-6).text);
         if (whole && bytes && h->path[0]) keep(h, text, size);
     }
     free(text);

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/options.h"
 #include "common/os/interrupt.h"
 #include "common/os/std_streams.h"
@@ -178,7 +179,8 @@ static enum status evaluate(struct trainer *t, struct err *err)
         if (stop_signal || outer_loop_want(t->loop) != OUTER_EVAL) return STATUS_OK;
     }
     outer_loop_eval_done(t->loop, loss_sum, tokens, parts, clock_monotonic_us());
-    log_debug("evaluated %" PRIu64 " tokens in %.2f s", tokens, (double)(clock_monotonic_us() - started) / 1e6);
+    log_debug("evaluated %s tokens in %s", units_count((double)tokens).text,
+              units_duration((double)(clock_monotonic_us() - started) / 1e6).text);
     return STATUS_OK;
 }
 

@@ -75,7 +75,7 @@ bool train_fill_counters(const struct msg_assign *task, uint64_t from, uint64_t 
 void train_note_skip(struct skip_log *log, const struct config *config, double position, uint64_t now_us);
 /* Logs the remaining skipped steps; called when the worker ends. */
 void train_end_skips(struct skip_log *log);
-/* Writes "1234 tok/s  5.678 TFLOP/s", then "  MFU 45.6 %" if peak_flops is known (not 0). */
+/* Writes "1.23 k tokens/s  5.678 TFLOP/s", then "  MFU 45.6 %" if peak_flops is known (not 0). */
 void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per_token, double peak_flops);
 /* One step is done: queues its record for METRICS, logs every log.every_steps. */
 void train_note_step(struct trainer *t, const struct step_note *note, const struct step_result *result);

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "common/config/model_flops.h"
 #include "worker/train_impl.h"
 
@@ -44,8 +45,8 @@ void train_speed_text(char out[SPEED_MAX], double tokens_per_s, double flops_per
 {
     double flops = tokens_per_s * flops_per_token;
     bool small = flops < 1e12;
-    int n = snprintf(out, SPEED_MAX, "%8.0f tok/s  %.4g %cFLOP/s", tokens_per_s, flops * (small ? 1e-9 : 1e-12),
-                     small ? 'G' : 'T');
+    int n = snprintf(out, SPEED_MAX, "%6s tokens/s  %.4g %cFLOP/s", units_count(tokens_per_s).text,
+                     flops * (small ? 1e-9 : 1e-12), small ? 'G' : 'T');
     if (peak_flops > 0 && n < SPEED_MAX)
         snprintf(out + n, SPEED_MAX - (size_t)n, "  MFU %.1f %%", 100 * flops / peak_flops);
 }

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/base/units.h"
 #include "common/config/codec_choice.h"
 #include "common/config/config_resolve.h"
 #include "gpu/plugin.h"
@@ -190,11 +191,12 @@ static void log_memory(const struct memory_plan *plan, const struct memory_plan 
 static void log_setup(const struct trainer *t)
 {
     const struct config *c = &t->config;
-    log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s, down %s", c->run.name,
-             (double)t->layout.n_params / 1e6, t->layout.n_fragments, t->layout.n_fragments > 1 ? "s" : "",
+    log_info("%s: %s parameters in %u fragment%s, %s, H %u, up %s, down %s", c->run.name,
+             units_count((double)t->layout.n_params).text, t->layout.n_fragments, t->layout.n_fragments > 1 ? "s" : "",
              config_method_name(c->train.method), c->train.sync_every, c->codec.up, c->codec.down);
-    log_info("%s, %u thread%s; %.2f M training tokens, %.2f M validation tokens", t->devices, c->train.threads,
-             c->train.threads > 1 ? "s" : "", (double)t->train.n_tokens / 1e6, (double)t->val.n_tokens / 1e6);
+    log_info("%s, %u thread%s; %s training tokens, %s validation tokens", t->devices, c->train.threads,
+             c->train.threads > 1 ? "s" : "", units_count((double)t->train.n_tokens).text,
+             units_count((double)t->val.n_tokens).text);
     log_memory(replica_memory(t->replica), replica_host_memory(t->replica), c->train.recompute);
     if (*replica_note(t->replica)) log_warn("%s: %s", t->devices, replica_note(t->replica));
     if (!replica_device(t->replica)->host_memory && c->train.precision == PRECISION_FP32)

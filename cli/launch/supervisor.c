@@ -16,6 +16,7 @@
 #include "cli/terminal.h"
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
@@ -185,8 +186,9 @@ static void on_failure(struct supervisor *s, struct child *child, uint64_t now_u
     if (child != &s->coordinator && !is_relay(s, child)) count_worker(s);
     child->state = CHILD_BACKOFF;
     child->restart_at_us = now_us + pause_ms * 1000;
-    print_line("%s %s: restarting in %.2f s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
-               (double)pause_ms / 1000, s->restarts, s->max_restarts, last_error(child, text, sizeof text));
+    print_line("%s %s: restarting in %s (restart %" PRIu64 " of %" PRIu64 ")%s", child->name, how,
+               units_duration((double)pause_ms / 1000).text, s->restarts, s->max_restarts,
+               last_error(child, text, sizeof text));
 }
 
 /* A restart would fail in the same way. If several children fail, only the first one is printed. */
@@ -201,8 +203,8 @@ static bool end_if_removed(struct supervisor *s)
 {
     if (s->removed || !file_is_gone(s->lock_path, s->lock_fd)) return s->removed;
     s->removed = true;
-    snprintf(s->failure, sizeof s->failure, "%.300s is gone: the run folder was removed, so the run ends",
-             s->lock_path);
+    snprintf(s->failure, sizeof s->failure,
+             "%.300s is gone: the run folder was removed or moved; move it back to continue the run", s->lock_path);
     exit_code_max(s, EXIT_FAILED);
     stop_all(s, 0);
     signal_all(s, SIGKILL);
@@ -300,7 +302,7 @@ static int next_due_ms(struct supervisor *s, uint64_t now_us)
 static enum status timers(struct supervisor *s, uint64_t now_us, struct err *err)
 {
     if (s->stopping && now_us >= s->kill_at_us) {
-        print_line("killing all: still running after %.0f s", s->stop_timeout_s);
+        print_line("killing all: still running after %s", units_duration(s->stop_timeout_s).text);
         signal_all(s, SIGKILL);
         s->kill_at_us = UINT64_MAX;
     }

@@ -6,6 +6,7 @@
 #include "cli/link/link_probe.h"
 #include "cli/link/link_target.h"
 #include "cli/verbs.h"
+#include "common/base/units.h"
 #include "common/config/link_spec.h"
 #include "common/config/options.h"
 #include "wire/dial_failure.h"
@@ -25,7 +26,8 @@ static void print(const struct link_probe *p)
     struct link_spec link = {.up_mbit = three_digits(p->up_mbit),
                              .down_mbit = three_digits(p->down_mbit),
                              .delay_ms = three_digits(p->least_ms) / 2};
-    printf("round trip  %.3g ms (least of %d; median %.3g ms)\n", p->least_ms, PROBE_TRIPS, p->median_ms);
+    printf("round trip  %s (least of %d; median %s)\n", units_duration(p->least_ms * 1e-3).text, PROBE_TRIPS,
+           units_duration(p->median_ms * 1e-3).text);
     printf("up          %g Mbit/s, to the coordinator\n", link.up_mbit);
     printf("down        %g Mbit/s\n", link.down_mbit);
     printf("link        %s\n", link_spec_print(&link, spec));

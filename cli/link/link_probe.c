@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/median.h"
+#include "common/base/units.h"
 
 enum {
     WINDOW_MAX = 32,           /* PROBEs under way; with PROBE_SIZE_MAX less than the coordinator queues */
@@ -78,7 +79,7 @@ static enum status round_trip(struct prober *p, uint64_t patience_us, uint64_t a
         *ms_p = (double)(clock_monotonic_us() - p->sent_us[id % (2 * WINDOW_MAX)]) / 1e3;
         return STATUS_OK;
     }
-    return err_set(err, STATUS_CLOSED, "no answer within %.0f s", (double)patience_us / 1e6);
+    return err_set(err, STATUS_CLOSED, "no answer within %s", units_duration((double)patience_us / 1e6).text);
 }
 
 static enum status measure_round_trip(struct link_probe *result, struct prober *p, struct err *err)

@@ -22,6 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/base/units.h"
 
 enum {
     PIECES_A_TURN = 64,        /* reads before each delivery */
@@ -222,7 +223,7 @@ static bool update_stall(struct relay *r, uint64_t now_us)
         uint64_t end = r->until_us < now_us ? r->until_us : now_us; /* `go` ends a stall early */
         r->resumed_us = r->since_us - r->stalled_us;
         r->stalled_us += end - r->since_us;
-        log_info("moving again after %.3f s", (double)(end - r->since_us) / 1e6);
+        log_info("moving again after %s", units_duration((double)(end - r->since_us) / 1e6).text);
     }
     r->until_us = until;
     return !until;

@@ -10,6 +10,7 @@
 #include "cli/plan/plan_choice.h"
 #include "cli/verbs.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
 #include "common/os/host_memory.h"
@@ -20,6 +21,7 @@ struct verb {
     const char *link;
     double step_s;
     bool json, only, measure;
+    struct progress progress;
     struct link_spec links[VIRTUAL_WORKERS_MAX];
     struct plan plan;
     struct plan_choice choice;
@@ -142,33 +144,37 @@ static void print_plan(const struct verb *v)
     const struct virtual_parts *t = &r->parts;
     double each = (double)r->rounds * (double)v->workers;
     char text[LINK_SPEC_MAX];
-    printf("run          %s, H %" PRIu32 ", up %s, down %s; %.2f M parameters, %" PRIu64 " workers\n",
+    printf("run          %s, H %" PRIu32 ", up %s, down %s; %s parameters, %" PRIu64 " worker%s\n",
            config_method_name(p->config.train.method),
            p->config.train.method == METHOD_DDP ? 1 : p->config.train.sync_every, p->config.codec.up,
-           p->config.codec.down, (double)p->params * 1e-6, v->workers);
+           p->config.codec.down, units_count((double)p->params).text, v->workers, v->workers == 1 ? "" : "s");
     printf("link         %s%s\n", link_spec_print(&v->links[0], text),
            strchr(v->link, ';') ? " (of the first worker)" : "");
     print_memory(&p->memory);
-    printf("step         %.4g s%s\n\n", p->costs.step_s,
+    printf("step         %s%s\n\n", units_duration(p->costs.step_s).text,
            v->step_s > 0 ? "" : ", measured on this machine (--step-seconds S sets it)");
-    printf("a round      %.4g s: compute %.4g, compress %.3g, send %.3g, wait %.3g, apply %.3g\n", r->round_s,
-           t->compute_s, t->compress_s, t->send_s, t->wait_s, t->apply_s);
-    printf("             each worker sends %.3g MB and receives %.3g MB; its GPU or CPU works %.0f %% of the time\n",
-           (double)r->bytes_up / each * 1e-6, (double)r->bytes_down / each * 1e-6, 100 * r->utilization);
-    printf("             of send and wait, the coordinator computes %.3g s on a machine like this one\n",
-           coordinator_s(p, (uint32_t)v->workers));
-    printf("the run      %" PRIu64 " rounds in %.4g s without evaluations; %.4g MB up, %.4g MB down over all workers\n",
-           r->rounds, r->seconds, (double)r->bytes_up * 1e-6, (double)r->bytes_down * 1e-6);
+    printf("a round      %s: compute %s, compress %s, send %s, wait %s, apply %s\n", units_duration(r->round_s).text,
+           units_duration(t->compute_s).text, units_duration(t->compress_s).text, units_duration(t->send_s).text,
+           units_duration(t->wait_s).text, units_duration(t->apply_s).text);
+    printf("             each worker sends %s and receives %s; its GPU or CPU works %s of the time\n",
+           units_bytes((double)r->bytes_up / each).text, units_bytes((double)r->bytes_down / each).text,
+           units_percent(r->utilization).text);
+    printf("             of send and wait, the coordinator computes %s on a machine like this one\n",
+           units_duration(coordinator_s(p, (uint32_t)v->workers)).text);
+    printf("the run      %" PRIu64 " rounds in %s without evaluations; %s up, %s down over all workers\n", r->rounds,
+           units_duration(r->seconds).text, units_bytes((double)r->bytes_up).text,
+           units_bytes((double)r->bytes_down).text);
 }
 
 static void print_choice(const struct verb *v)
 {
-    printf("\n%-44s %9s %12s %10s %9s %9s\n", "instead", "round s", "utilization", "run s", "MB up", "MB down");
+    printf("\n%-44s %11s %11s %11s %8s %8s\n", "instead", "a round", "utilization", "the run", "up", "down");
     for (uint32_t i = 0; i < v->choice.n; i++) {
         const struct plan_neighbour *n = &v->choice.neighbours[i];
         const struct virtual_result *r = &n->plan.run;
-        printf("%-44s %9.4g %10.0f %% %10.4g %9.4g %9.4g\n", n->what, r->round_s, 100 * r->utilization, r->seconds,
-               (double)r->bytes_up * 1e-6, (double)r->bytes_down * 1e-6);
+        printf("%-44s %11s %11s %11s %8s %8s\n", n->what, units_duration(r->round_s).text,
+               units_percent(r->utilization).text, units_duration(r->seconds).text,
+               units_bytes((double)r->bytes_up).text, units_bytes((double)r->bytes_down).text);
     }
     printf("\nrecommended ");
     for (uint32_t i = 0; i < v->choice.changes.n; i++) printf(" %s", v->choice.changes.words[i]);
@@ -210,18 +216,29 @@ static enum status run(struct options *o, void *ctx, struct err *err)
                                    .workers = (uint32_t)v->workers,
                                    .links = v->links,
                                    .params = v->params,
-                                   .step_s = v->step_s};
-    if (!(v->step_s > 0)) TRY(plan_step(&request.step_s, &request, err));
+                                   .step_s = v->step_s,
+                                   .progress = &v->progress};
+    v->progress.quiet = v->json;
+    progress_begin(&v->progress, 0);
+    if (!(v->step_s > 0)) {
+        progress_show(&v->progress, "measuring an inner step");
+        TRY(plan_step(&request.step_s, &request, err));
+    }
     if (v->measure) {
+        progress_end(&v->progress);
         if (v->json)
             print_json(json_pack("{s:f}", "step_seconds", request.step_s));
         else
-            printf("%.6g s\n", request.step_s);
+            printf("%s\n", units_duration(request.step_s).text);
         return STATUS_OK;
     }
+    progress_show(&v->progress, "planning this configuration");
     TRY(plan_make(&v->plan, &request, &none, err));
+    progress_end(&v->progress);
     if (!v->json) print_plan(v);
+    fflush(stdout);
     if (!v->only) TRY(plan_choose(&v->choice, &v->plan, &request, err));
+    progress_end(&v->progress);
     if (!v->json && !v->only) print_choice(v);
     if (!v->json) return STATUS_OK;
     json_t *root = json_object(), *plan = run_json(&v->plan, (uint32_t)v->workers);
@@ -229,6 +246,15 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     json_object_set_new(root, "plan", plan);
     print_json(v->only ? root : choice_json(v, root));
     return STATUS_OK;
+}
+
+/* An error does not follow the progress in its line. */
+static enum status run_and_erase(struct options *o, void *ctx, struct err *err)
+{
+    struct verb *v = ctx;
+    enum status status = run(o, ctx, err);
+    progress_end(&v->progress);
+    return status;
 }
 
 int cmd_plan(int argc, char **argv)
@@ -239,7 +265,7 @@ int cmd_plan(int argc, char **argv)
         {"workers", OPTION_COUNT, &v->workers, "N", "number of workers (default 2)"},
         {"link", OPTION_TEXT, &v->link, "SPEC",
          "link of every worker, or of each, separated by ';': as of atoll launch --link (default: launch.link)"},
-        {"step-seconds", OPTION_REAL, &v->step_s, "S", "time of an inner step (default: measured here in 2 s)"},
+        {"step-seconds", OPTION_REAL, &v->step_s, "S", "time of an inner step (default: measured here, at least 2 s)"},
         {"params", OPTION_COUNT, &v->params, "N", "trained parameters of a model.family external"},
         {"json", OPTION_FLAG, &v->json, NULL, "print JSON, with the end of every round"},
         {"only", OPTION_FLAG, &v->only, NULL, "plan this configuration alone, not its neighbours"},
@@ -256,7 +282,7 @@ int cmd_plan(int argc, char **argv)
         .args_max = 1,
         .settings_allowed = true,
     };
-    int code = options_main(&o, argc, argv, run, v);
+    int code = options_main(&o, argc, argv, run_and_erase, v);
     plan_finish(&v->plan);
     plan_choice_finish(&v->choice);
     mem_free(v);

@@ -8,6 +8,7 @@
 #include "cli/plan/plan_cost.h"
 #include "cli/plan/plan_worker.h"
 #include "cli/plan/virtual_run.h"
+#include "cli/progress.h"
 #include "common/config/options.h"
 
 enum { PLAN_CHANGES_MAX = 12, PLAN_CHANGE_MAX = 96 };
@@ -26,6 +27,7 @@ struct plan_request {
     const struct link_spec *links; /* [workers] */
     uint64_t params;               /* of a model.family external; 0: none given */
     double step_s;                 /* 0: measure it */
+    struct progress *progress;     /* NULL: silent */
 };
 
 struct plan {

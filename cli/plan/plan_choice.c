@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/config.h"
 
 /* A run whose workers compute for this share of the time is not slowed by its link. */
@@ -85,6 +86,7 @@ static enum status plan_all(struct plan_choice *choice, const struct config *of,
     for (uint32_t i = 0; i < choice->n; i++) {
         struct plan_neighbour *n = &choice->neighbours[i];
         struct plan_changes own = n->changes;
+        progress_show(request->progress, "planning %u of %u other settings: %s", i + 1, choice->n, n->what);
         n->changes = *changes;
         for (uint32_t k = 0; k < own.n && n->changes.n < PLAN_CHANGES_MAX; k++)
             memcpy(n->changes.words[n->changes.n++], own.words[k], PLAN_CHANGE_MAX);
@@ -133,23 +135,25 @@ static void free_neighbours(struct plan_choice *choice)
 static void explain(struct plan_choice *choice, const struct plan *base)
 {
     const struct virtual_parts *p = &base->run.parts;
-    double transfers = 100 * (p->send_s + p->wait_s) / base->run.round_s;
+    struct units_text transfers = units_percent((p->send_s + p->wait_s) / base->run.round_s);
+    struct units_text busy = units_percent(base->run.utilization);
     const struct virtual_result *run = &choice->recommended.run;
     if (base->run.utilization >= busy_enough)
         snprintf(choice->reason, sizeof choice->reason,
-                 "keep this configuration: workers compute for %.0f %% of the time, so the link hardly slows the run",
-                 100 * base->run.utilization);
+                 "keep this configuration: workers compute for %s of the time, so the link hardly slows the run",
+                 busy.text);
     else if (!choice->changes.n)
         snprintf(choice->reason, sizeof choice->reason,
-                 "keep this configuration: transfers and waiting take %.0f %% of a round, and no change of codec, H, "
+                 "keep this configuration: transfers and waiting take %s of a round, and no change of codec, H, "
                  "overlap or method shortens the run by 5 %%",
-                 transfers);
+                 transfers.text);
     else
         snprintf(choice->reason, sizeof choice->reason,
-                 "transfers and waiting take %.0f %% of a round; these settings shorten the run from %.0f s to %.0f s "
-                 "and raise utilization from %.0f %% to %.0f %%. Fewer bits and rarer rounds can cost loss: "
-                 "`atoll compare` measures how much",
-                 transfers, base->run.seconds, run->seconds, 100 * base->run.utilization, 100 * run->utilization);
+                 "transfers and waiting take %s of a round; these settings shorten the run from %s to %s and raise "
+                 "utilization from %s to %s. Fewer bits and rarer rounds can cost loss: `atoll compare` measures how "
+                 "much",
+                 transfers.text, units_duration(base->run.seconds).text, units_duration(run->seconds).text, busy.text,
+                 units_percent(run->utilization).text);
 }
 
 /* Changes one thing after the other until the workers are busy enough. */

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/edit_distance.h"
 #include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/config/config_keys.h"
 #include "common/config/options.h"
 
@@ -58,7 +58,7 @@ static int misspelt(const char *rest)
         const char *section = config_keys[i].section, *key = rest + strlen(section) + 1;
         if (strncmp(rest, section, strlen(section)) != 0 || key[-1] != '_') continue;
         int nearest = config_key_nearest(section, key);
-        return 4 * edit_distance(key, config_keys[nearest].key) <= (int)strlen(key) + 3 ? nearest : -1;
+        return 4 * text_distance(key, config_keys[nearest].key) <= (int)strlen(key) + 3 ? nearest : -1;
     }
     return -1;
 }

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/base/edit_distance.h"
+#include "common/base/text.h"
 
 #define U32_MAX 4294967295u
 
@@ -279,7 +279,7 @@ static int unlikeness(const char *text, const char *name)
 {
     size_t a = strlen(text), b = strlen(name), longer = a > b ? a : b;
     if (strlen(text) > 1 && initials(text, name)) return 10;
-    return longer ? 100 * edit_distance(text, name) / (int)longer : 0;
+    return longer ? 100 * text_distance(text, name) / (int)longer : 0;
 }
 
 int config_key_nearest(const char *section, const char *key)

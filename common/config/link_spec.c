@@ -1,6 +1,7 @@
 #include "common/config/link_spec.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,11 +66,123 @@ static enum status refuse(struct span word, const char *what, struct err *err)
     return err_set(err, STATUS_INVALID, "\"%s\" of the link %s", text_shown(word.at, word.n, shown), what);
 }
 
+/* --- other spellings ---------------------------------------------------------------------------------------------- */
+
+enum { PROPOSAL_MAX = 160 };
+
+/* A quantity as people spell it elsewhere: "10 Mbit/s" gives "10" and "mbit/s". */
+struct spelled {
+    char digits[24], unit[16];
+    double number;
+};
+
+static bool spell(struct span s, struct spelled *out)
+{
+    char *end;
+    size_t n = 0, m = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.at[i] == ' ') continue;
+        if (!m && strchr("0123456789.", s.at[i]) && n + 1 < sizeof out->digits)
+            out->digits[n++] = s.at[i];
+        else if (n && m + 1 < sizeof out->unit)
+            out->unit[m++] = (char)tolower((unsigned char)s.at[i]);
+        else
+            return false;
+    }
+    out->digits[n] = out->unit[m] = '\0';
+    out->number = strtod(out->digits, &end);
+    return n && !*end;
+}
+
+static bool is_one_of(const char *text, const char *const *list)
+{
+    for (; *list; list++)
+        if (!strcmp(text, *list)) return true;
+    return false;
+}
+
+/* Writes the word NAME with the rate as this format spells it. A unit with a b may count bits or bytes. */
+static bool propose_rate(const char *name, const struct spelled *q, char out[PROPOSAL_MAX])
+{
+    static const char *const bits[] = {"", "bit", "bits", "bps", "bit/s", "bits/s", NULL}, *const bytes[] = {
+                                                                                               "b",      "b/s",
+                                                                                               "byte",   "bytes",
+                                                                                               "byte/s", "bytes/s",
+                                                                                               NULL};
+    char unit = q->unit[0] ? q->unit[0] : 'm';
+    const char *rest = q->unit[0] ? q->unit + 1 : "";
+    if (!strchr("kmg", unit)) return false;
+    if (is_one_of(rest, bits))
+        snprintf(out, PROPOSAL_MAX, "write %s%s%cbit", name, q->digits, unit);
+    else if (is_one_of(rest, bytes))
+        snprintf(out, PROPOSAL_MAX, "write %s%s%cbit if it counts bits, %s%g%cbit if it counts bytes", name, q->digits,
+                 unit, name, 8 * q->number, unit);
+    else
+        return false;
+    return true;
+}
+
+static bool propose_time(const char *name, const struct spelled *q, char out[PROPOSAL_MAX])
+{
+    static const char *const ms[] = {"", "ms", "msec", "millis", "milliseconds", NULL}, *const seconds[] = {
+                                                                                            "s",      "sec",     "secs",
+                                                                                            "second", "seconds", NULL};
+    if (!is_one_of(q->unit, ms) && !is_one_of(q->unit, seconds)) return false;
+    snprintf(out, PROPOSAL_MAX, "write %s%s%s", name, q->digits, is_one_of(q->unit, ms) ? "ms" : "s");
+    return true;
+}
+
+/* Refuses a value that is `what`, with the word as this format spells it, or with the usual units. */
+static enum status refuse_value(struct span word, struct span value, const char *what,
+                                bool (*propose)(const char *, const struct spelled *, char[PROPOSAL_MAX]),
+                                const char *usual, struct err *err)
+{
+    char name[16], proposal[PROPOSAL_MAX], text[PROPOSAL_MAX + 32];
+    struct spelled q;
+    snprintf(name, sizeof name, "%.*s", (int)(value.at - word.at), word.at);
+    bool known = spell(value, &q) && propose(name, &q, proposal);
+    snprintf(text, sizeof text, "is no %s: %s", what, known ? proposal : usual);
+    return refuse(word, text, err);
+}
+
+/* Refuses a word that no rule takes: a name of other programs, or a quantity without a name. */
+static enum status refuse_word(struct span word, struct err *err)
+{
+    static const struct {
+        const char *names[6], *ours;
+        bool (*propose)(const char *, const struct spelled *, char[PROPOSAL_MAX]);
+        const char *what;
+    } others[] = {{{"rtt", "delay", "latency", "ping", "lag"}, "rtt=", propose_time, ", the delay of a round trip"},
+                  {{"rate", "bw", "bandwidth", "speed", "link"}, "", propose_rate, ""},
+                  {{"up", "upload", "uplink", "ul", "tx"}, "up=", propose_rate, ""},
+                  {{"down", "download", "downlink", "dl", "rx"}, "down=", propose_rate, ""},
+                  {{"jitter"}, "jitter=", propose_time, ""}};
+    char name[16] = "", proposal[PROPOSAL_MAX], text[PROPOSAL_MAX + 64];
+    const char *equal = memchr(word.at, '=', word.n);
+    struct spelled q;
+    for (size_t i = 0; equal && i < (size_t)(equal - word.at) && i + 1 < sizeof name; i++)
+        name[i] = (char)tolower((unsigned char)word.at[i]);
+    struct span value = equal ? (struct span){equal + 1, word.n - (size_t)(equal + 1 - word.at)} : word;
+    for (size_t i = 0; spell(value, &q) && i < sizeof others / sizeof *others; i++) {
+        bool bare = !equal && !i; /* a time without a name is a delay; a rate has no name */
+        if (!bare && !is_one_of(name, others[i].names)) continue;
+        if (!others[i].propose(others[i].ours, &q, proposal)) break;
+        snprintf(text, sizeof text, "%s: %s%s", bare ? "is a time without a name" : "is unknown", proposal,
+                 others[i].what);
+        return refuse(word, text, err);
+    }
+    if (!strcmp(name, "loss")) return refuse(word, "is unknown: packet loss is not modelled", err);
+    return refuse(word, "is unknown: use 100mbit, up=, down=, rtt=, jitter=, outage= or none", err);
+}
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
 static enum status set_rate(double *rate, struct span word, struct span value, struct err *err)
 {
     if (*rate > 0) return refuse(word, "sets a rate that another word has set: give each direction one rate", err);
     if (!parse_quantity(value, rate_units, rate))
-        return refuse(word, "is no rate: write a number with kbit, mbit or gbit, like 100mbit", err);
+        return refuse_value(word, value, "rate", propose_rate, "write a number with kbit, mbit or gbit, like 100mbit",
+                            err);
     if (!(*rate >= RATE_LEAST_MBIT && *rate <= RATE_MOST_MBIT))
         return refuse(word, "is out of range: a rate is 1kbit to 1000gbit; without a rate there is no limit", err);
     return STATUS_OK;
@@ -78,8 +191,9 @@ static enum status set_rate(double *rate, struct span word, struct span value, s
 static enum status set_time(double *ms, struct span word, struct span value, struct err *err)
 {
     if (*ms > 0) return refuse(word, "comes twice: give it once", err);
-    if (!parse_quantity(value, time_units, ms) || *ms > TIME_MOST_MS)
-        return refuse(word, "is no time: write a number with ms or s, like 50ms", err);
+    if (!parse_quantity(value, time_units, ms))
+        return refuse_value(word, value, "time", propose_time, "write a number with ms or s, like 50ms", err);
+    if (*ms > TIME_MOST_MS) return refuse(word, "is no time: it is above 1000000s", err);
     return STATUS_OK;
 }
 
@@ -119,8 +233,10 @@ static enum status parse_word(struct link_spec *spec, struct span word, struct e
         spec->delay_ms = rtt_ms / 2;
         return STATUS_OK;
     }
-    if (!strchr("0123456789.", *word.at))
-        return refuse(word, "is unknown: use 100mbit, up=, down=, rtt=, jitter=, outage= or none", err);
+    struct spelled q;
+    char proposal[PROPOSAL_MAX];
+    bool is_time = spell(word, &q) && q.unit[0] && propose_time("", &q, proposal);
+    if (!strchr("0123456789.", *word.at) || is_time) return refuse_word(word, err);
     TRY(set_rate(&spec->up_mbit, word, value, err));
     return set_rate(&spec->down_mbit, word, value, err);
 }

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/edit_distance.h"
 #include "common/base/log.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
@@ -21,7 +20,7 @@ const char *options_nearest(const char *text, const char *const *names, size_t n
     const char *best = NULL;
     int best_distance = (int)(strlen(text) / 3) + 2;
     for (size_t i = 0; i < n; i++) {
-        int distance = edit_distance(text, names[i]);
+        int distance = text_distance(text, names[i]);
         if (distance < best_distance && distance < (int)strlen(names[i])) {
             best = names[i];
             best_distance = distance;

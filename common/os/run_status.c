@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 static const char *const keys[] = {
     "state",
@@ -66,4 +67,10 @@ void run_status_progress(json_t *status, json_int_t round, json_int_t rounds)
     if (rounds <= 0) return;
     run_status_set(status, "rounds", json_integer(rounds));
     run_status_set(status, "percent", json_real(100.0 * (double)round / (double)rounds));
+}
+
+bool run_status_is(const json_t *object, const char *state)
+{
+    const char *value = json_string_value(json_object_get(object, "state"));
+    return value && !strcmp(value, state);
 }

@@ -4,6 +4,7 @@
 #define COMMON_RUN_STATUS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 /* An object with all keys in their order: null, or an empty list or object. The caller owns it. NULL: no memory. */
 json_t *run_status_new(void);
@@ -13,5 +14,7 @@ void run_status_set(json_t *status, const char *key, json_t *value);
 void run_status_real(json_t *status, const char *key, double value);
 /* Sets round, rounds and percent. rounds 0: not known yet. */
 void run_status_progress(json_t *status, json_int_t round, json_int_t rounds);
+/* True if the key "state" of a status, or of one of its workers, is `state`. */
+bool run_status_is(const json_t *object, const char *state);
 
 #endif

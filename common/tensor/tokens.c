@@ -312,7 +312,7 @@ static enum status check_part(const struct token_shard *shard, uint64_t from, ui
         return err_set(err, STATUS_INVALID,
                        "%.300s: token %u at position %llu, but model.vocab_size is %u: wrong data set or wrong model",
                        shard->path ? shard->path : "the data set", token_at(piece + i * width, width),
-                       (unsigned long long)(from + i), vocab_size);
+                       (unsigned long long)from + i, vocab_size);
     }
     return STATUS_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 
 enum { STATUS_KEPT_US = 100000 };
 
@@ -24,7 +25,8 @@ static void advance(struct engine *e, uint64_t now_us)
     e->now_us = now_us;
     if (gap < ENGINE_PAUSE_US) return;
     if (gap >= ENGINE_NOTICE_US)
-        log_info("the coordinator paused for %.1f s: extending all time limits by the pause", (double)gap * 1e-6);
+        log_info("the coordinator paused for %s: extending all time limits by the pause",
+                 units_duration((double)gap * 1e-6).text);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         shift_time(&e->sessions.sessions[i].heard_us, gap);
         shift_time(&e->sessions.sessions[i].moved_us, gap);

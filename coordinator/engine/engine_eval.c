@@ -18,6 +18,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 /* A share goes to another worker after twice median + 4 MAD of the measured time, at least 15 s. If there is no other
@@ -251,8 +252,8 @@ static bool take_late(struct engine *e, struct eval_share *share, struct session
         if (!soon && e->now_us - share->asked_us >= alone) *over_p = "no worker has answered in time";
         return false;
     }
-    snprintf(text, sizeof text, "its evaluation after round %llu is late: no result within %.0f s; another worker %s",
-             (unsigned long long)e->eval.round, (double)limit * 1e-6,
+    snprintf(text, sizeof text, "its evaluation after round %llu is late: no result within %s; another worker %s",
+             (unsigned long long)e->eval.round, units_duration((double)limit * 1e-6).text,
              share->stage == EVAL_FIRST ? "gets its share" : "checks instead");
     engine_emit_text(e, ENGINE_EVENT_FAULT, holder->name, text);
     share->holder = 0;

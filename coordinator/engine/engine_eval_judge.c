@@ -165,7 +165,7 @@ static void dispute(struct engine *e, struct eval_share *share)
         "disputed evaluation after round %llu, windows %llu to %llu: %s gives %s, %s gives %s; one of them is wrong, "
         "and the larger value counts",
         (unsigned long long)e->eval.round, (unsigned long long)share->from + 1,
-        (unsigned long long)(share->from + share->n), name_of(e, share->first),
+        (unsigned long long)share->from + share->n, name_of(e, share->first),
         value_of(e, share, share->sample[0], share->n).text, name_of(e, share->second),
         value_of(e, share, share->sample[1], share->n).text);
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);

@@ -263,7 +263,7 @@ struct engine_lack engine_lack_of(const struct engine *e, const uint64_t *versio
 uint64_t engine_usual_round_us(const struct engine *e);
 /* The worker has no part in the rounds, and lacks more updates than it can load while one round runs. */
 bool engine_is_late(const struct engine *e, const struct session *s);
-/* Writes "80 updates behind, 552 s at 1 Mbit/s; a round takes 0.3 s: this link cannot keep up"; returns out. */
+/* Writes "80 updates behind, 9 min 12 s at 1 Mbit/s; a round takes 300 ms: this link cannot keep up"; returns out. */
 const char *engine_late_text(const struct engine *e, const struct session *s, char *out, size_t cap);
 
 /* --- engine_round.c --- */

@@ -8,11 +8,13 @@
  *   from it or are limited. The head comes first.
  * - The bytes are only accepted from the key of that JOIN, in order, below the granted offset. */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 #include "coordinator/ledger/init_folder.h"
 
@@ -75,10 +77,10 @@ const char *engine_initial_text(const struct engine *e, char *out, size_t cap)
 {
     const struct engine_initial *u = &e->initial;
     uint64_t silent_us = e->now_us - u->heard_us;
-    int n = snprintf(out, cap, "the initial model, which %s uploads (%.1f of %.1f MB", u->join->name,
-                     (double)u->have * 1e-6, (double)(u->total ? u->total : u->most) * 1e-6);
+    int n = snprintf(out, cap, "the initial model, which %s uploads (%s of %s", u->join->name,
+                     units_bytes((double)u->have).text, units_bytes((double)(u->total ? u->total : u->most)).text);
     if (n > 0 && (size_t)n < cap && silent_us >= ENGINE_SILENT_US)
-        n += snprintf(out + n, cap - (size_t)n, ", silent for %.0f s", (double)silent_us * 1e-6);
+        n += snprintf(out + n, cap - (size_t)n, ", silent for %s", units_duration(rint((double)silent_us * 1e-6)).text);
     if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
     return out;
 }
@@ -211,7 +213,7 @@ static enum status complete(struct engine *e, struct err *err)
     e->initial = (struct engine_initial){0};
     enum status status = init_folder_commit(folder, err);
     if (status == STATUS_OK) {
-        log_info("received the initial model of %s: %.1f MB", u.join->name, (double)u.total * 1e-6);
+        log_info("received the initial model of %s: %s", u.join->name, units_bytes((double)u.total).text);
         e->init_dir = e->ledger.init_dir = init_folder_path(folder);
         status = engine_on_join(e, u.control, u.join, err);
     }

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 enum { REACH_US = 1000000 };
@@ -50,7 +51,8 @@ const char *engine_late_text(const struct engine *e, const struct session *s, ch
     int n = snprintf(out, cap, "%llu update%s behind", (unsigned long long)lack.updates, lack.updates == 1 ? "" : "s");
     if (!s->last.rate || n < 0 || (size_t)n >= cap) return out;
     bool keeps_up = (double)lack.bytes / (double)lack.updates < rate * round_s;
-    snprintf(out + n, cap - (size_t)n, ", %.3g s at %.3g Mbit/s; a round takes %.3g s%s", (double)lack.bytes / rate,
-             rate * 8e-6, round_s, keeps_up ? "" : ": this link cannot keep up");
+    snprintf(out + n, cap - (size_t)n, ", %s at %.3g Mbit/s; a round takes %s%s",
+             units_duration((double)lack.bytes / rate).text, rate * 8e-6, units_duration(round_s).text,
+             keeps_up ? "" : ": this link cannot keep up");
     return out;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "compress/codec.h"
 #include "coordinator/engine/engine_impl.h"
 #include "coordinator/outer/arrival.h"
@@ -104,9 +105,9 @@ static void log_ignored(const struct engine *e, const struct rate_sender *sender
     for (int c = 0; c < RATE_CLASSES; c++) {
         const struct rate_limit *limit = &e->rate.limits[c];
         if (!sender->ignored[c]) continue;
-        log_warn("%s: ignored %u %s messages in %.0f s, above the limit of %g per second%s",
-                 s ? s->name : "a connection", sender->ignored[c], rate_class_name((enum rate_class)c),
-                 RATE_REPORT_US * 1e-6, limit->per_s, limit->per_update > 0 ? " (more in fast runs)" : "");
+        log_warn("%s: ignored %u %s messages in %s, above the limit of %g per second%s", s ? s->name : "a connection",
+                 sender->ignored[c], rate_class_name((enum rate_class)c), units_duration(RATE_REPORT_US * 1e-6).text,
+                 limit->per_s, limit->per_update > 0 ? " (more in fast runs)" : "");
     }
 }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 enum { PATIENCE_US = 600000000 }; /* before rounds are measured, the first one may take this long */
@@ -81,9 +82,8 @@ static enum status replace(struct engine *e, struct session *s, const char *by, 
     uint64_t idle = e->now_us - idle_since_us(e, s);
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     memcpy(name, s->name, sizeof name);
-    snprintf(text, sizeof text,
-             "delivered nothing for %.0f s (limit %.0f s), and all places are taken: %s gets the place",
-             (double)idle * 1e-6, (double)idle_limit_us(e) * 1e-6, by);
+    snprintf(text, sizeof text, "delivered nothing for %s (limit %s), and all places are taken: %s gets the place",
+             units_duration((double)idle * 1e-6).text, units_duration((double)idle_limit_us(e) * 1e-6).text, by);
     TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     session_remove(&e->sessions, s);
     engine_progress(e);
@@ -110,9 +110,9 @@ static void refuse_full(struct engine *e, uint64_t peer, const char *name)
     engine_refuse(
         e, peer, name, REFUSE_FULL,
         "the run is full: %s hold all %u places (coordinator.max_workers). '%s' gets a place when one of them "
-        "leaves or delivers nothing for %.0f s; for more places restart the coordinator with a larger "
+        "leaves or delivers nothing for %s; for more places restart the coordinator with a larger "
         "coordinator.max_workers",
-        names, e->config.coordinator.max_workers, name, (double)idle_limit_us(e) * 1e-6);
+        names, e->config.coordinator.max_workers, name, units_duration((double)idle_limit_us(e) * 1e-6).text);
 }
 
 enum status engine_make_room(struct engine *e, uint64_t peer, const struct msg_join *m, bool *room_p, struct err *err)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 /* --- while joined ------------------------------------------------------------------------------------------------- */
@@ -104,9 +105,10 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
     if (s && s->flooded)
         snprintf(text, sizeof text, "its connection was closed for too many messages; other workers get its samples");
     else
-        snprintf(text, sizeof text, "no message for %.1f s%s (limit %.1f s: %s); other workers get its samples",
-                 (double)(e->now_us - m->heard_us) * 1e-6, s && s->closed ? ", connection closed" : "",
-                 (double)limit * 1e-6, engine_evict_rule(e, s));
+        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s); other workers get its samples",
+                 units_duration((double)(e->now_us - m->heard_us) * 1e-6).text,
+                 s && s->closed ? ", connection closed" : "", units_duration((double)limit * 1e-6).text,
+                 engine_evict_rule(e, s));
     TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     assert(!m->active);
     engine_progress(e);
@@ -159,7 +161,8 @@ static void probe(struct engine *e, struct session *s)
     engine_waiting(e, m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for);
     if (engine_send(e, s->control, WIRE_CONTROL, &m) != STATUS_CLOSED) return;
     s->closed = true;
-    log_info("the connection of %s closed: no message for %.1f s", s->name, (double)(e->now_us - s->heard_us) * 1e-6);
+    log_info("the connection of %s closed: no message for %s", s->name,
+             units_duration((double)(e->now_us - s->heard_us) * 1e-6).text);
     if (waits_for(e, s)) e->notice_us = e->now_us;
 }
 
@@ -171,8 +174,8 @@ void engine_watch_sessions(struct engine *e)
         probe(e, s);
         if (s->silent || s->closed || !engine_is_silent(e, s)) continue;
         s->silent = true;
-        log_info("%s is silent: no message for %.1f s (%d heartbeats)", s->name,
-                 (double)(e->now_us - s->heard_us) * 1e-6, ENGINE_SILENT_BEATS);
+        log_info("%s is silent: no message for %s (%d heartbeats)", s->name,
+                 units_duration((double)(e->now_us - s->heard_us) * 1e-6).text, ENGINE_SILENT_BEATS);
         if (waits_for(e, s)) e->notice_us = e->now_us;
     }
 }

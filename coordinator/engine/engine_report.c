@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
+#include "common/base/units.h"
 #include "common/os/json_file.h"
 #include "common/os/run_status.h"
 #include "coordinator/engine/engine_impl.h"
@@ -33,12 +34,18 @@ static void add(struct line *line, const char *fmt, ...)
     if (line->used >= line->cap) line->used = line->cap - 1;
 }
 
+/* Whole seconds: the line is written again each second. */
+static struct units_text whole_seconds(uint64_t us)
+{
+    return units_duration(rint((double)us * 1e-6));
+}
+
 /* Adds the time until an absent member is evicted. The line ends with the rule of the last one. */
 static void add_eviction(const struct engine *e, struct line *line, const struct session *s, const struct member *m)
 {
     if (m && m->active && engine_anyone_here(e)) {
         uint64_t at = m->heard_us + engine_evict_after_us(e, s);
-        add(line, ", evicted in %.0f s", at > e->now_us ? (double)(at - e->now_us) * 1e-6 : 0.0);
+        add(line, ", evicted in %s", whole_seconds(at > e->now_us ? at - e->now_us : 0).text);
         line->rule = engine_evict_rule(e, s);
     }
     add(line, ")");
@@ -49,7 +56,7 @@ static void add_eviction(const struct engine *e, struct line *line, const struct
 static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
 {
     uint64_t still = e->now_us - s->moved_us;
-    if (still >= engine_evict_after_us(e, NULL)) add(line, ", no progress for %.0f s", (double)still * 1e-6);
+    if (still >= engine_evict_after_us(e, NULL)) add(line, ", no progress for %s", whole_seconds(still).text);
     add(line, ")");
 }
 
@@ -95,8 +102,8 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
         char text[WIRE_TEXT_MAX];
         add(line, "%s)", engine_aside_text(e, m, text, sizeof text));
     } else if (s->closed || engine_is_silent(e, s)) {
-        add(line, "%s for %.0f s", s->closed ? "connection closed, silent" : "silent",
-            (double)(e->now_us - s->heard_us) * 1e-6);
+        add(line, "%s for %s", s->closed ? "connection closed, silent" : "silent",
+            whole_seconds(e->now_us - s->heard_us).text);
         add_eviction(e, line, s, m);
     } else if (s->last.state == WORKER_TRAINING) {
         add(line, "%s", activity_of(e, s, activity, sizeof activity));
@@ -134,15 +141,17 @@ static void waiting_work(const struct engine *e, struct line *line)
 {
     const struct round *r = &e->ledger.round;
     bool async = e->config.train.method == METHOD_ASYNC;
-    uint32_t missing = 0, all = 0;
+    uint32_t missing = 0, all = 0; /* members whose delta the round waits for; members with a place in the round */
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
         missing += has_waited_part(r, m);
-        all += m->active && (async || m->next_round == r->round + 1);
+        all += m->active && m->next_round == r->round + 1;
     }
-    add(line, "%u of %u workers", missing, all);
-    if (!async) add(line, " in round %llu", (unsigned long long)r->round + 1);
-    add(line, ": ");
+    if (async)
+        add(line, "the next delta%s", missing ? ": " : "");
+    else
+        add(line, "round %llu: %u of %u deltas are in%s", (unsigned long long)r->round + 1,
+            all > missing ? all - missing : 0, all, missing ? ", missing: " : "");
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
         if (has_waited_part(r, m)) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
@@ -154,11 +163,11 @@ static void waiting_ready(const struct engine *e, struct line *line)
     uint32_t ready = 0, need = e->config.coordinator.min_workers;
     for (uint32_t i = 0; i < e->sessions.cap; i++)
         ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
-    add(line, "%u of %u workers", need > ready ? need - ready : 0, need);
+    add(line, "workers: %u of %u are ready", ready, need);
     for (uint32_t i = 0; i < e->sessions.cap; i++) {
         const struct session *s = &e->sessions.sessions[i];
         if (!s->id || s->ready_us) continue;
-        add(line, "%s", line->n ? "" : ": ");
+        add(line, "%s", line->n ? "" : "; ");
         add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
     }
 }
@@ -213,8 +222,8 @@ void engine_emit_restart(struct engine *e)
         add(&line, "%s%s", line.n++ ? ", " : "", m->name);
     }
     if (line.n > 1)
-        add(&line, "; after the first of them is here, the others have %.0f s (%s)",
-            (double)engine_evict_after_us(e, NULL) * 1e-6, engine_evict_rule(e, NULL));
+        add(&line, "; after the first of them is here, the others have %s (%s)",
+            whole_seconds(engine_evict_after_us(e, NULL)).text, engine_evict_rule(e, NULL));
     text_make_clean(text);
     struct engine_event event = {.kind = ENGINE_EVENT_RESTART, .restart.text = text};
     if (e->ledger.modelled) event.restart = (struct engine_event_restart){text, true, round_done(r), round_total(r)};

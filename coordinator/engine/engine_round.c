@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 static void begin(struct engine *e)
@@ -198,10 +199,10 @@ static void judge_link(struct engine *e, const struct engine_event_round *round)
         return;
     }
     snprintf(e->link_text, sizeof e->link_text,
-             "transfers take %.0f %% of a round (sending %.1f s, receiving %.1f s of %.1f s): %s, or use fewer bits in "
+             "transfers take %s of a round (sending %s, receiving %s of %s): %s, or use fewer bits in "
              "codec.up (%s) and codec.down (%s)",
-             100 * round->link_s / round->round_s, (double)info->up_us * 1e-6, (double)info->down_us * 1e-6,
-             round->round_s,
+             units_percent(round->link_s / round->round_s).text, units_duration((double)info->up_us * 1e-6).text,
+             units_duration((double)info->down_us * 1e-6).text, units_duration(round->round_s).text,
              e->config.train.method == METHOD_DDP ? "set train.method to diloco" : "raise train.sync_every",
              e->config.codec.up, e->config.codec.down);
     engine_emit_text(e, ENGINE_EVENT_LINK, e->info.slowest, e->link_text);

@@ -1,8 +1,10 @@
 /* The state of one session (heard, silent, ready for work), and the time limit of eviction. */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 bool engine_eval_holds(const struct engine *e, const struct session *s)
@@ -75,7 +77,7 @@ const char *engine_aside_text(const struct engine *e, const struct member *m, ch
 {
     char length[48] = "until the operator readmits it";
     if (e->config.coordinator.readmit_s > 0)
-        snprintf(length, sizeof length, "for %.0f s", (double)aside_left_us(e, m) * 1e-6);
+        snprintf(length, sizeof length, "for %s", units_duration(rint((double)aside_left_us(e, m) * 1e-6)).text);
     snprintf(out, cap, "put aside %s after %u refused deltas in a row%s%s", length, m->strikes,
              m->refused[0] ? ": " : "", m->refused);
     return out;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
 enum { STILL_US = 2000000, PAUSE_LOADS = 4 };
@@ -134,7 +135,8 @@ void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
     if (bytes <= theta_bytes(e) || !can_refresh(e, joiner)) return;
     e->fresh_us = 0;
     if (e->store->ops->spool_write(e->store, spool_offset(e), l->outer.theta, theta_bytes(e), &why) != STATUS_OK) {
-        log_warn("%s: %s starts from a checkpoint and %.1f MB of updates", why.msg, joiner->name, (double)bytes * 1e-6);
+        log_warn("%s: %s starts from a checkpoint and %s of updates", why.msg, joiner->name,
+                 units_bytes((double)bytes).text);
         e->store->ops->spool_forget(e->store, spool_offset(e), theta_bytes(e));
         return;
     }
@@ -144,6 +146,6 @@ void engine_snapshot_refresh(struct engine *e, const struct session *joiner)
         e->fresh.hashes[f] = l->outer.fragments[f].hash;
     }
     e->fresh_us = e->now_us;
-    log_info("wrote a snapshot for %s: %.1f MB instead of %.1f MB of updates since the last one", joiner->name,
-             (double)theta_bytes(e) * 1e-6, (double)bytes * 1e-6);
+    log_info("wrote a snapshot for %s: %s instead of %s of updates since the last one", joiner->name,
+             units_bytes((double)theta_bytes(e)).text, units_bytes((double)bytes).text);
 }

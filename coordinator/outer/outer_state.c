@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/base/units.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/config/schedule.h"
@@ -152,8 +153,8 @@ enum status outer_state_init(struct outer_state *s, const struct config *config,
     s->payload = mem_alloc(1, s->payload_cap);
     bool all = s->theta && s->acc && s->cells && s->payload && (s->m || !vectors) && (s->v || vectors < 2);
     return all ? STATUS_OK
-               : err_set(err, STATUS_NOMEM, "no memory for the state of %zu parameters (about %zu MiB)", n,
-                         n * 16 >> 20);
+               : err_set(err, STATUS_NOMEM, "no memory for the state of %s parameters (about %s)",
+                         units_count((double)n).text, units_bytes((double)n * 16).text);
 }
 
 /* All deltas of a round must be in memory together: the merge counts senders or adds directions, or the deltas are

@@ -11,11 +11,13 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "common/base/units.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "common/os/columns.h"
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
+#include "common/os/run_text.h"
 
 enum { BAR_WIDTH = 30, LINE_BYTES = 4096 };
 
@@ -83,39 +85,6 @@ void report_line(struct report *r, const char *fmt, ...)
     print_line(r, line, strlen(line));
 }
 
-static const char *bytes_text(double bytes, char *out, size_t cap)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    int u = 0;
-    while (bytes >= 999.5 && u < 4) {
-        bytes /= 1000;
-        u++;
-    }
-    snprintf(out, cap, bytes >= 99.5 || !u ? "%.0f %s" : "%.1f %s", bytes, units[u]);
-    return out;
-}
-
-static const char *time_text(double s, char *out, size_t cap)
-{
-    unsigned long total = s > 0 ? (unsigned long)(s + 0.5) : 0;
-    if (isnan(s))
-        snprintf(out, cap, "-");
-    else if (total >= 3600)
-        snprintf(out, cap, "%luh%02lum", total / 3600, total / 60 % 60);
-    else if (total >= 60)
-        snprintf(out, cap, "%lum%02lus", total / 60, total % 60);
-    else
-        snprintf(out, cap, "%lus", total);
-    return out;
-}
-
-/* Short text of a loss; a diverged run has losses with 40 digits. NaN: not known. */
-static const char *loss_text(double loss, char *out, size_t cap)
-{
-    snprintf(out, cap, isnan(loss) ? "-" : fabs(loss) < 1e5 ? "%.4f" : "%.3g", loss);
-    return out;
-}
-
 /* One token is one byte. data.tokenizer alone does not tell: its default is bytes, also for shards of a larger
  * vocabulary. */
 static bool tokens_are_bytes(const struct config *config)
@@ -126,25 +95,24 @@ static bool tokens_are_bytes(const struct config *config)
 static void val_text(const struct report *r, double val, char *out, size_t cap)
 {
     bool bytes = tokens_are_bytes(r->config);
-    char loss[32];
     if (isnan(val)) /* none */
         snprintf(out, cap, bytes ? "val      -           " : "val      -");
     else if (!(val < 1e5))
-        snprintf(out, cap, "val %s", loss_text(val, loss, sizeof loss));
+        snprintf(out, cap, "val %s", run_text_loss(val).text);
     else if (bytes)
         snprintf(out, cap, "val %.4f (%.2f bpb)", val, val / M_LN2);
     else
         snprintf(out, cap, "val %.4f", val);
 }
 
-static void draw_bar(struct report *r, const struct engine_event_round *e, const char *eta)
+static void draw_bar(struct report *r, const struct engine_event_round *e)
 {
     if (!r->bar || !e->rounds) return;
     char bar[128];
     int filled = (int)(e->round * BAR_WIDTH / e->rounds);
-    int size =
-        snprintf(bar, sizeof bar, "[%.*s%.*s] %3u %% eta %s", filled, "##############################",
-                 BAR_WIDTH - filled, "..............................", (unsigned)(e->round * 100 / e->rounds), eta);
+    int size = snprintf(bar, sizeof bar, "[%.*s%.*s]  %s", filled, "##############################", BAR_WIDTH - filled,
+                        "..............................",
+                        run_text_left((double)e->round, (double)e->rounds, e->eta_s, "  ").text);
     int width = (int)columns_of(fileno(r->out));
     if (width && size >= width) size = width - 1; /* \r cannot erase a bar that wraps */
     fprintf(r->out, "%.*s\r", size, bar);
@@ -163,12 +131,12 @@ static bool holds_back(struct report *r, const struct engine_event_round *e)
 }
 
 /* The end of a round line, which a narrow terminal cuts off. */
-static void round_details(const struct report *r, const struct engine_event_round *e, const char *eta, char *out,
-                          size_t cap)
+static void round_details(const struct report *r, const struct engine_event_round *e, char *out, size_t cap)
 {
     bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* codec: "relay", or the union's codec */
-    snprintf(out, cap, "  eta %-6s  computed %5.1f s  waited %5.1f s%s%s%s", eta,
-             isfinite(e->compute_s) ? e->compute_s : 0, isfinite(e->wait_s) ? e->wait_s : 0,
+    snprintf(out, cap, "  eta %-11s  computed %7s  waited %7s%s%s%s", units_duration(rint(e->eta_s)).text,
+             units_duration(isfinite(e->compute_s) ? e->compute_s : 0).text,
+             units_duration(isfinite(e->wait_s) ? e->wait_s : 0).text,
              !chosen                       ? ""
              : !strcmp(e->codec, "relay")  ? "  down by relay"
              : codec_spec_sparse(e->codec) ? "  down by union"
@@ -196,26 +164,25 @@ static const char *delivered_text(const struct report *r, const struct engine_ev
 
 static void round_line(struct report *r, const struct engine_event_round *e)
 {
-    char loss[32], val[64], who[48], up[24], down[24], eta[24], total[24], line[512];
+    char val[64], who[48], total[24], line[512];
     assert(e->round <= e->rounds);
     r->reported = e->round;
     if (holds_back(r, e)) return;
     int width = snprintf(total, sizeof total, "%llu", (unsigned long long)e->rounds);
     val_text(r, e->val_loss, val, sizeof val);
-    time_text(e->eta_s, eta, sizeof eta);
     /* The most important values come first: a terminal shows as much as it is wide. 100 columns reach to the time. */
-    int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  %s  up %7s  down %7s  in %5.1f s", width,
-                     (unsigned long long)e->round, total, loss_text(e->loss, loss, sizeof loss), val,
-                     delivered_text(r, e, who, sizeof who), bytes_text((double)(r->up - r->line_up), up, sizeof up),
-                     bytes_text((double)(r->down - r->line_down), down, sizeof down), r->held_s);
-    round_details(r, e, eta, line + n, sizeof line - (size_t)n);
+    int n = snprintf(line, sizeof line, "round %*llu/%s  loss %s  %s  %s  up %7s  down %7s  in %7s", width,
+                     (unsigned long long)e->round, total, run_text_loss(e->loss).text, val,
+                     delivered_text(r, e, who, sizeof who), units_bytes((double)(r->up - r->line_up)).text,
+                     units_bytes((double)(r->down - r->line_down)).text, units_duration(r->held_s).text);
+    round_details(r, e, line + n, sizeof line - (size_t)n);
     text_make_clean(line);
     print_line(r, line, columns_fit(line, strlen(line), columns_of(fileno(r->out))));
     r->line_up = r->up;
     r->line_down = r->down;
     r->held = 0;
     r->held_s = 0;
-    draw_bar(r, e, eta);
+    draw_bar(r, e);
 }
 
 static void restart_line(struct report *r, const struct engine_event_restart *e)

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/units.h"
+
 enum { SAMPLES_MIN = 3 };
 
 void deadline_add(struct deadline *d, uint64_t duration_us)
@@ -51,12 +53,12 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
 
 const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap)
 {
-    double s = 1e-6;
+    struct units_text length = units_duration((double)limit->limit_us * 1e-6);
     if (limit->n)
-        snprintf(out, cap, "%.1f s (median %.1f s + %g x MAD %.1f s of %u durations, bounded)",
-                 (double)limit->limit_us * s, (double)limit->median_us * s, limit->k, (double)limit->mad_us * s,
-                 limit->n);
+        snprintf(out, cap, "%s (median %s + %g x MAD %s of %u durations, bounded)", length.text,
+                 units_duration((double)limit->median_us * 1e-6).text, limit->k,
+                 units_duration((double)limit->mad_us * 1e-6).text, limit->n);
     else
-        snprintf(out, cap, "%.1f s (default, nothing measured yet)", (double)limit->limit_us * s);
+        snprintf(out, cap, "%s (default, nothing measured yet)", length.text);
     return out;
 }

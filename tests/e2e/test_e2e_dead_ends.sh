@@ -62,11 +62,26 @@ node_start coordinator
 until_true 20 "the address" test -s run/address
 grep -q ":$port\b" run/address || fail "the continued run has another port: $(<run/address), before: $port"
 
+# --- the run folder is moved, and moved back: the run continues
+before=$(<run/run_id)
+mv run elsewhere
+finish "${node_pid[coordinator]}" 5 1 "a coordinator whose run folder was moved"
+grep -q '^atoll: the run folder run was removed or moved while the run used it: move it back' coordinator.log ||
+    fail "unexpected line: $(tail -n 1 coordinator.log)"
+gone run/journal || fail "the coordinator made its folder again: $(find run)"
+rm -rf run
+mv elsewhere run
+rm run/address # of the process that ended
+node_start coordinator
+until_true 20 "the address" test -s run/address
+[[ $(<run/run_id) == "$before" ]] || fail "the folder that was moved back holds another run"
+: >coordinator.log
+
 # --- the run folder is removed: coordinator, launch
 rm -rf run || rm -rf run # the run may write while rm reads the folder
 finish "${node_pid[coordinator]}" 5 1 "a coordinator without its run folder"
 [[ $(grep -c '^atoll: ' coordinator.log) == 1 ]] || fail "expected one line: $(tail -n 3 coordinator.log)"
-grep -q '^atoll: the run folder run was removed' coordinator.log || fail "unexpected line: $(tail -n 1 coordinator.log)"
+grep -q '^atoll: the run folder run was removed or moved while the run used it: move it back' coordinator.log || fail "unexpected line: $(tail -n 1 coordinator.log)"
 gone run/journal || fail "the coordinator made its folder again: $(find run)"
 kill "${node_pid[worker]}"
 finish "${node_pid[worker]}" 20 75 "the worker"
@@ -77,7 +92,7 @@ finish "$pid" 5 1 "launch without its run folder"
 gone removed/journal || fail "launch made its folder again: $(find removed)"
 ! grep -q 'restarting in' removed.log || fail "launch restarts without its folder: $(grep launch: removed.log)"
 [[ $(grep -c '^atoll: ' removed.log) == 1 ]] || fail "expected one line: $(tail -n 3 removed.log)"
-grep -q '^atoll: .*the run folder was removed' removed.log || fail "unexpected line: $(tail -n 1 removed.log)"
+grep -q '^atoll: .*the run folder was removed or moved; move it back' removed.log || fail "unexpected line: $(tail -n 1 removed.log)"
 
 # --- a full disk
 unshare -rm mount -t tmpfs none /mnt 2>/dev/null || exit 0

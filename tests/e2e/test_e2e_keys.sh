@@ -83,6 +83,13 @@ grep -Eq '^worker-1 +revoked' workers.txt || fail "atoll workers: $(cat workers.
 [[ $(head -n 1 run/address) != "$line" ]] || fail "the join line did not change"
 until_true 30 "rounds without worker-1" rounds_reach $((at + 3))
 "$BIN/atoll" status "$line" --timeout 1 >old.txt 2>&1 && fail "the old join line still works"
+grep -q 'refused the secret of this join line.*; on a worker.s machine: --dir with the worker.s folder' old.txt ||
+    fail "the refusal does not say what an enrolled worker's machine does: $(<old.txt)"
+"$BIN/atoll" status "$line" --timeout 5 --dir worker-0 >own.txt 2>&1 || fail "status with the key of a worker: $(<own.txt)"
+grep -q '^worker-0 ' own.txt || fail "status with the key of a worker: $(<own.txt)"
+"$BIN/atoll" status "$line" --timeout 1 --dir worker-1 >own.txt 2>&1 && fail "a revoked key got the status"
+"$BIN/atoll" status "$line" --dir nowhere >own.txt 2>&1 && fail "a missing key got the status"
+[[ $(tail -n 1 own.txt) == 'atoll: cannot open nowhere/key: '* ]] || fail "a missing key: $(<own.txt)"
 "$BIN/atoll" status run >/dev/null || fail "atoll status RUN fails after a revoke"
 node_start worker-1
 finish "${node_pid[worker-1]}" 20 2 "the revoked worker, started again"

@@ -159,7 +159,7 @@ cp taken/address kept && echo garbage >taken/address
 wrong 'garbage as address, status' 1 'taken/address holds no address: restart the coordinator' "$BIN/atoll" status taken
 cp kept taken/address
 kill -STOP "$holder"
-wrong 'status of a stopped process' 1 'the coordinator of taken did not answer within 0.2 s' "$BIN/atoll" status taken --timeout 0.2
+wrong 'status of a stopped process' 1 'the coordinator of taken did not answer within 200 ms' "$BIN/atoll" status taken --timeout 0.2
 kill -CONT "$holder"
 mkdir stale # the folder of a killed coordinator; another run uses its address now
 cp taken/address stale
@@ -279,7 +279,7 @@ wrong 'export to a long name' 1 'new/sub/0*.* File name too long' "$BIN/atoll" e
 [[ ! -e new ]] || fail "a failed export left: $(find new)"
 cp -r "good/checkpoints/$latest" family
 printf '{"model_type": "mamba"}' >family/config.json
-wrong 'another model family' 2 'none of gpt2 and llama.*pip install atoll' "$BIN/atoll" generate family --tokens 5
+wrong 'another model family' 2 'none of gpt2 and llama.*needs the Python package: ./run python, or' "$BIN/atoll" generate family --tokens 5
 wrong 'folder without a model' 1 'data' "$BIN/atoll" generate data --tokens 5
 wrong 'start from another size' 2 "model.init_from: .*n_embd is 16, not 32" launch --model.init_from="$WORK/good/checkpoints/$latest" --model.n_embd=32
 truncate -s -4 whole/coordinator_state.bin

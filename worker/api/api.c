@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/config_keys.h"
 #include "wire/join_target.h"
 #include "worker/api/api_impl.h"
@@ -29,7 +30,8 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
     TRY(api_take_tensors(a, o->tensors, o->n_tensors, err));
     a->params = mem_alloc(a->own.n_params, sizeof *a->params);
     if (!a->params)
-        return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)a->own.n_params * 4e-6);
+        return err_set(err, STATUS_NOMEM, "no memory for the parameters (%s)",
+                       units_bytes((double)a->own.n_params * sizeof(float)).text);
     TRY(api_take_files(a, o->files, o->n_files, err));
     api_take_data(a, &o->train, &o->val);
     a->state = o->state;

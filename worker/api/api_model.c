@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/tensor/hf_files.h"
 #include "worker/api/api_impl.h"
 #include "worker/model/model.h"
@@ -184,8 +185,8 @@ static enum status make_layout(struct atoll *a, struct err *err)
     if (same) return STATUS_OK;
     a->ordered = mem_alloc(a->own.n_params, sizeof *a->ordered);
     return a->ordered ? STATUS_OK
-                      : err_set(err, STATUS_NOMEM, "no memory for the parameters in the run's order (%.1f MB)",
-                                (double)a->own.n_params * 4e-6);
+                      : err_set(err, STATUS_NOMEM, "no memory for the parameters in the run's order (%s)",
+                                units_bytes((double)a->own.n_params * sizeof(float)).text);
 }
 
 void api_take_params(struct atoll *a)
@@ -273,8 +274,8 @@ static enum status log_memory(const struct atoll *a, struct err *err)
     double params = (double)(a->own.n_params * sizeof(float)) * (a->ordered ? 2 : 1),
            anchor = (double)outer.host.anchor, residual = (double)outer.host.residual,
            messages = (double)outer.host.messages, mib = 1 << 20;
-    log_info("%s: %.2f M parameters in %u fragment%s, %s, H %u, up %s, down %s", a->config.run.name,
-             (double)a->layout.n_params / 1e6, a->layout.n_fragments, a->layout.n_fragments > 1 ? "s" : "",
+    log_info("%s: %s parameters in %u fragment%s, %s, H %u, up %s, down %s", a->config.run.name,
+             units_count((double)a->layout.n_params).text, a->layout.n_fragments, a->layout.n_fragments > 1 ? "s" : "",
              config_method_name(a->config.train.method), a->config.train.sync_every, a->config.codec.up,
              a->config.codec.down);
     log_info("memory of the outer loop in MiB: parameters %.0f, anchor %.0f, residual %.0f, messages %.0f, total %.0f",

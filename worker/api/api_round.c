@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
+#include "common/base/units.h"
 #include "worker/api/api_impl.h"
 #include "worker/model/model.h"
 
@@ -67,8 +68,9 @@ static void log_step(const struct atoll *a, const struct atoll_step *step, uint6
 {
     const struct api_round *r = &a->round;
     double rate = step_us ? (double)step->tokens * 1e6 / (double)step_us : 0;
-    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %8.0f tok/s",
-             r->position + r->rate * r->done + 1, r->number + 1, step->loss, step->lr, step->grad_norm, rate);
+    log_info("step %6.0f  round %4" PRIu64 "  loss %7.4f  lr %.3e  norm %7.3f  %6s tokens/s",
+             r->position + r->rate * r->done + 1, r->number + 1, step->loss, step->lr, step->grad_norm,
+             units_count(rate).text);
 }
 
 static float known(double value)

@@ -5,6 +5,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/base/units.h"
 #include "worker/inner/inner_shard.h"
 #include "worker/inner/inner_step.h"
 
@@ -195,8 +196,8 @@ static enum status create_failed(struct inner_opt *opt, enum status status, uint
     for (int r = 0; opt->slices && r < opt->n_slices; r++)
         if (opt->slices[r].dev) dev = opt->slices[r].dev;
     if (status == STATUS_NOMEM || !dev)
-        err_set(err, status, "no memory for the inner optimizer's state (%llu MiB%s)",
-                (unsigned long long)(bytes >> 20), owner);
+        err_set(err, status, "no memory for the inner optimizer's state (%s%s)", units_bytes((double)bytes).text,
+                owner);
     else
         err_set(err, status, "cannot plan the inner optimizer on %s: %s", dev->name,
                 status == STATUS_UNSUPPORTED && dev->note[0] ? dev->note : status_text(status));

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
+#include "common/base/units.h"
 #include "worker/link/ring.h"
 #include "worker/sync/sync.h"
 
@@ -101,7 +102,7 @@ static void drop_if_lost(struct link *link)
 {
     uint64_t silent_us = heartbeat_lost_us(link->heartbeat, clock_monotonic_us());
     if (!silent_us) return;
-    log_debug("no answer for %.0f s: closing the connection", (double)silent_us / 1e6);
+    log_debug("no answer for %s: closing the connection", units_duration((double)silent_us / 1e6).text);
     link->transport->ops->drop(link->transport, 0);
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "worker/model/activations.h"
 #include "worker/model/decoder_impl.h"
 
@@ -84,8 +85,8 @@ static enum status allocate_activations(struct model *m, struct err *err)
     assert(counted == memory_of(*m, act)); /* worker/replica/memory_plan.c plans with this number */
     m->memory = m->dev->ops->alloc(m->dev, carve.used);
     if (!m->memory)
-        return err_set(err, STATUS_NOMEM, "no memory for %zu MiB of activations on %s: lower train.batch_size",
-                       carve.used >> 20, m->dev->name);
+        return err_set(err, STATUS_NOMEM, "no memory for %s of activations on %s: lower train.batch_size",
+                       units_bytes((double)carve.used).text, m->dev->name);
     carve = (struct carve){.base = m->memory};
     carve_model(m, &carve, act);
     assert(carve.used == counted);

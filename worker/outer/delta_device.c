@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/base/units.h"
 
 /* Which copy of a residual is newest. */
 enum newest { NEWEST_BOTH, NEWEST_HOST, NEWEST_DEVICE };
@@ -93,8 +94,8 @@ static enum status fragment_init(struct delta_device *m, struct delta_device_fra
     f->host_values = device_host_alloc(m->dev, room);
     f->newest = NEWEST_HOST;
     if (f->values && f->host_values) return STATUS_OK;
-    return err_set(err, STATUS_NOMEM, "no memory for the quantized delta of a fragment (%.1f MB)",
-                   (double)f->bytes * 1e-6);
+    return err_set(err, STATUS_NOMEM, "no memory for the quantized delta of a fragment (%s)",
+                   units_bytes((double)f->bytes).text);
 }
 
 static enum status init_fragments(struct delta_device *m, const struct delta_source *sources, struct err *err)
@@ -112,8 +113,8 @@ static enum status init_fragments(struct delta_device *m, const struct delta_sou
     if (feedback) m->residual = ops->alloc(m->dev, bytes);
     if (feedback) m->next_residual = ops->alloc(m->dev, bytes);
     if (m->anchor && (!feedback || (m->residual && m->next_residual))) return STATUS_OK;
-    return err_set(err, STATUS_NOMEM, "no memory on %s for anchor and residual (%.1f MB)", m->dev->name,
-                   (double)bytes * (feedback ? 3e-6 : 1e-6));
+    return err_set(err, STATUS_NOMEM, "no memory on %s for anchor and residual (%s)", m->dev->name,
+                   units_bytes((double)bytes * (feedback ? 3 : 1)).text);
 }
 
 enum status delta_device_create(struct delta_device **out, struct device *dev, const float *theta,

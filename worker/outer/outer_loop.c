@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/base/units.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_setup *setup, uint64_t now_us)
@@ -116,12 +118,21 @@ static void on_config(struct outer_loop *loop, const struct msg_config *m, uint6
     outer_restore(loop, now_us);
 }
 
+static void log_joined(const struct outer_loop *loop, const struct msg_welcome *m)
+{
+    const struct config *config = loop->model.config;
+    char number[48] = "; it gets its number in the first round";
+    if (m->worker_id != UINT32_MAX) snprintf(number, sizeof number, " as worker %" PRIu32, m->worker_id);
+    log_info("joined %s (%s)%s", config->run.name, config_method_name(config->train.method), number);
+}
+
 static void on_welcome(struct outer_loop *loop, const struct msg_welcome *m, uint64_t now_us)
 {
     bool held = loop->sync.holds;
     uint64_t version = loop->sync.f[0].version;
     if (!sync_on_welcome(&loop->sync, m, now_us)) return;
     heartbeat_join(&loop->heartbeat, m->session, m->heartbeat_ms);
+    log_joined(loop, m);
     outer_initial_close(loop->initial);
     loop->initial = NULL;
     if (loop->sync.holds) {
@@ -154,7 +165,7 @@ static void on_upload(struct outer_loop *loop, const struct msg_upload *m, uint6
         return;
     }
     uint64_t total = mine ? outer_initial_total(loop->initial) : 0;
-    if (begins) log_info("uploading the initial model, %.1f MB: the run has none yet", (double)total / 1e6);
+    if (begins) log_info("uploading the initial model, %s: the run has none yet", units_bytes((double)total).text);
     sync_on_upload(&loop->sync, m, total, now_us);
 }
 
@@ -264,6 +275,11 @@ enum outer_want outer_loop_want(const struct outer_loop *loop)
     return OUTER_WAIT;
 }
 
+bool outer_loop_configured(const struct outer_loop *loop)
+{
+    return loop->configured;
+}
+
 uint16_t outer_loop_refused(const struct outer_loop *loop)
 {
     const struct sync *s = &loop->sync;
@@ -277,9 +293,9 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     sync_waits_for(&loop->sync, what, sizeof what);
     uint64_t heard = heartbeat_heard_us(&loop->heartbeat);
     if (heard && now_us > heard + HEARTBEAT_SILENT_US)
-        snprintf(loop->text, sizeof loop->text, "the coordinator (no answer for %.0f s)%s%s",
-                 (double)(now_us - heard) / 1e6, loop->sync.phase == SYNC_JOINED ? ", then for " : "",
-                 loop->sync.phase == SYNC_JOINED ? what : "");
+        snprintf(loop->text, sizeof loop->text, "the coordinator (no answer for %s)%s%s",
+                 units_duration(rint((double)(now_us - heard) / 1e6)).text,
+                 loop->sync.phase == SYNC_JOINED ? ", then for " : "", loop->sync.phase == SYNC_JOINED ? what : "");
     else
         snprintf(loop->text, sizeof loop->text, "%s", what);
     return loop->text;

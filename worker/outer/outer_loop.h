@@ -151,6 +151,8 @@ enum outer_want outer_loop_want(const struct outer_loop *loop);
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
 /* OUTER_FAILED because the coordinator permanently refused this worker: enum refuse_code; 0 otherwise. */
 uint16_t outer_loop_refused(const struct outer_loop *loop);
+/* Whether a coordinator has sent the run's configuration. */
+bool outer_loop_configured(const struct outer_loop *loop);
 struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop);
 
 /* The task or evaluation that is wanted or running; NULL: none. Between train_begin and train_done the task is the

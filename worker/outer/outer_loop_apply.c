@@ -6,6 +6,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
+#include "common/base/units.h"
 #include "compress/relay.h"
 #include "worker/outer/apply_update.h"
 #include "worker/outer/outer_loop_impl.h"
@@ -60,7 +61,8 @@ static void insert_own_delta(struct outer_loop *loop, uint32_t i)
 static void fail_no_memory(struct outer_loop *loop, uint64_t bytes)
 {
     snprintf(loop->text, sizeof loop->text,
-             "no memory for an update of %.1f MB: codec.down relays the deltas of all workers", (double)bytes / 1e6);
+             "no memory for an update of %s: codec.down relays the deltas of all workers",
+             units_bytes((double)bytes).text);
     sync_fail(&loop->sync, loop->text);
 }
 

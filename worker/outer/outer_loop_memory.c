@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
 #include "compress/relay.h"
@@ -25,8 +26,8 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     config_down_spec(config, down);
     if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
     if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%.1f MB)", i,
-                       (double)f->count * 4e-6);
+        return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%s)", i,
+                       units_bytes((double)f->count * sizeof(float)).text);
     f->head = config_up_mixed(config) ? 1 + strlen(codec_spec(f->up)) : 0;
     f->payload_cap = f->head + codec_bound(f->up);
     f->object_cap = f->object_max =
@@ -35,8 +36,8 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     f->payload = mem_alloc(1, f->payload_cap);
     f->object = mem_alloc(1, f->object_cap);
     if (!f->payload || !f->object)
-        return err_set(err, STATUS_NOMEM, "no memory for the buffers of fragment %u (%.1f MB)", i,
-                       (double)(f->payload_cap + f->object_cap) / 1e6);
+        return err_set(err, STATUS_NOMEM, "no memory for the buffers of fragment %u (%s)", i,
+                       units_bytes((double)(f->payload_cap + f->object_cap)).text);
     if (f->head) {
         f->payload[0] = (uint8_t)(f->head - 1);
         memcpy(f->payload + 1, codec_spec(f->up), f->head - 1);
@@ -131,7 +132,8 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     bool copy = (loop->async && !loop->delta_device) || (loop->live && loop->rule == APPLY_CORRECT);
     loop->base = copy ? mem_alloc(loop->n_params, sizeof *loop->base) : loop->theta;
     if (all && loop->base && (loop->live || !loop->sync.overlaps)) return STATUS_OK;
-    return err_set(err, STATUS_NOMEM, "no memory for the parameters (%.1f MB)", (double)loop->n_params * 4e-6);
+    return err_set(err, STATUS_NOMEM, "no memory for the parameters (%s)",
+                   units_bytes((double)loop->n_params * sizeof(float)).text);
 }
 
 void outer_memory_finish(struct outer_loop *loop)

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/base/units.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum {
@@ -70,10 +71,11 @@ static void log_slow_save(struct outer_loop *loop)
     double held_up_s = (double)loop->save.held_up_us * 1e-6;
     if (loop->save.slow || rounds_s == 0 || loop->model.config->train.method == METHOD_DDP) return;
     if (held_up_s < SAVE_SLOW_S || held_up_s < SAVE_SHARE * rounds_s) return;
-    log_info("waited %.1f s for the save of this worker's state (%.2f GB), %.1f %% of the time between two saves: "
-             "set checkpoint.worker_every to %.0f to bring it below %.1f %%",
-             held_up_s, (double)loop->save.bytes * 1e-9, 100 * held_up_s / (rounds_s + held_up_s),
-             ceil(held_up_s * (double)every / (SAVE_SHARE * rounds_s)), 100 * SAVE_SHARE);
+    log_info("waited %s for the save of this worker's state (%s), %s of the time between two saves: "
+             "set checkpoint.worker_every to %.0f to bring it below %s",
+             units_duration(held_up_s).text, units_bytes((double)loop->save.bytes).text,
+             units_percent(held_up_s / (rounds_s + held_up_s)).text,
+             ceil(held_up_s * (double)every / (SAVE_SHARE * rounds_s)), units_percent(SAVE_SHARE).text);
     loop->save.slow = true;
 }
 
@@ -134,7 +136,9 @@ void outer_save_begin(struct outer_loop *loop, uint64_t round, uint64_t now_us)
     save->bytes = save->look_us = 0;
     for (size_t i = 0; i < n; i++) save->bytes += loop->parts[i].size;
     if (!n || !copy_parts(loop, n)) {
-        if (n) log_error("cannot save this worker's state: no memory for a copy of %.1f MB", (double)save->bytes / 1e6);
+        if (n)
+            log_error("cannot save this worker's state: no memory for a copy of %s",
+                      units_bytes((double)save->bytes).text);
         save->failed = true;
         return;
     }

@@ -28,17 +28,15 @@ static enum status key_make(struct worker_dir *d, const char *path, struct err *
     return status;
 }
 
-static enum status key_open(struct worker_dir *d, struct err *err)
+enum status worker_dir_read_key(struct transport_key *key, const char *folder, struct err *err)
 {
     char path[CONFIG_PATH_MAX + 8];
     void *data;
     size_t size;
-    snprintf(path, sizeof path, "%s/key", d->path);
-    temporary_sweep(path);
-    d->key_is_new = false;
-    if (!file_exists(path)) return key_make(d, path, err);
+    if ((size_t)snprintf(path, sizeof path, "%s/key", folder) >= sizeof path)
+        return err_set(err, STATUS_INVALID, "--dir is longer than %d bytes", CONFIG_PATH_MAX - 1);
     TRY(file_read(path, 4096, &data, &size, err));
-    bool good = size == DIGITS + 1 && number_hex(data, d->key.secret, WIRE_KEY);
+    bool good = size == DIGITS + 1 && number_hex(data, key->secret, WIRE_KEY);
     explicit_bzero(data, size);
     mem_free(data);
     if (!good)
@@ -46,7 +44,16 @@ static enum status key_open(struct worker_dir *d, struct err *err)
                        "%s is not a worker's key: restore it, or remove the folder to start as a "
                        "new worker",
                        path);
-    return transport_key_complete(&d->key, err);
+    return transport_key_complete(key, err);
+}
+
+static enum status key_open(struct worker_dir *d, struct err *err)
+{
+    char path[CONFIG_PATH_MAX + 8];
+    snprintf(path, sizeof path, "%s/key", d->path);
+    temporary_sweep(path);
+    d->key_is_new = false;
+    return file_exists(path) ? worker_dir_read_key(&d->key, d->path, err) : key_make(d, path, err);
 }
 
 static enum status open_dir(struct worker_dir *d, const char *path, bool wait, struct err *err)

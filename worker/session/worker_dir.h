@@ -28,6 +28,9 @@ enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], st
  * worker_dir_open. */
 enum status worker_dir_open_named(struct worker_dir *d, const char *path, char name[WIRE_NAME_MAX],
                                   struct err *err) MUST_CHECK;
+/* Reads the key in a worker's folder, also while the worker runs. NOTFOUND, CORRUPT, IO; INVALID: the path is too long.
+ */
+enum status worker_dir_read_key(struct transport_key *key, const char *folder, struct err *err) MUST_CHECK;
 /* INVALID: `name` is not a worker's name, or cannot name the folder and the worker has no --dir. */
 enum status worker_name_check(const char *name, bool has_dir, struct err *err) MUST_CHECK;
 /* Releases the lock. */

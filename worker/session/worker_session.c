@@ -1,12 +1,14 @@
 #include "worker/session/worker_session.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "worker/link/join_line.h"
 #include "worker/session/session_impl.h"
 
@@ -135,8 +137,8 @@ static void log_wait(struct worker_session *s, uint64_t now)
     if (now - s->wait.since < next) return;
     s->wait.logged_after = next;
     heartbeat_waiting_for(outer_loop_heartbeat(s->loop), now, others);
-    log_info("waiting for %s, %.0f s so far%s%s", outer_loop_text(s->loop, now), (double)(now - s->wait.since) / 1e6,
-             others[0] ? "; the run waits for " : "", others);
+    log_info("waiting for %s, %s so far%s%s", outer_loop_text(s->loop, now),
+             units_duration((double)(now - s->wait.since) / 1e6).text, others[0] ? "; the run waits for " : "", others);
 }
 
 /* Time without an answer of the coordinator, within this wait. */
@@ -180,8 +182,8 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     TRY(session_check_join(s, err));
     uint64_t silent = silent_us(s, now);
     if (silent >= o->max_wait_us)
-        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %.0f s (%s)",
-                       (double)silent / 1e6, o->max_wait_by);
+        return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s)",
+                       units_duration(rint((double)silent / 1e6)).text, o->max_wait_by);
     return o->address_file[0] && silent >= ADDRESS_US ? follow_address(s, err) : STATUS_OK;
 }
 
@@ -197,6 +199,11 @@ enum status worker_session_failure(struct worker_session *s, struct err *err)
         *err = s->host_err;
         return s->host_err.code;
     }
+    /* The coordinator does not know the folder. Once configured, the coordinator serves another run now. */
+    if (code == REFUSE_RUN && s->options->dir[0] && !outer_loop_configured(s->loop))
+        return err_set(err, STATUS_REFUSED,
+                       "%.300s holds the saved state of another run: use another --dir, or remove this folder",
+                       s->options->dir);
     /* A refused key is a matter of the join line or the operator. */
     return err_set(err,
                    code == REFUSE_KEY ? STATUS_INVALID

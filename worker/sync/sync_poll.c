@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/units.h"
 #include "worker/sync/sync_flow.h"
 #include "worker/sync/sync_impl.h"
 
@@ -94,8 +95,8 @@ static void describe_upload(const struct sync *s, char *out, size_t cap)
     if (only_save)
         snprintf(out, cap, "the save of its state of round %llu", (unsigned long long)s->round + 1);
     else
-        snprintf(out, cap, "the upload of its delta of round %llu (%.1f of %.1f MB)%s",
-                 (unsigned long long)s->round + 1, (double)held / 1e6, (double)bytes / 1e6,
+        snprintf(out, cap, "the upload of its delta of round %llu (%s of %s)%s", (unsigned long long)s->round + 1,
+                 units_bytes((double)held).text, units_bytes((double)bytes).text,
                  save ? " and the save of its state" : "");
 }
 
@@ -112,8 +113,9 @@ static void describe_download(const struct sync *s, char *out, size_t cap)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
         if (f->loading) {
-            snprintf(out, cap, "the snapshot of fragment %u at version %llu (%.1f of %.1f MB)", i,
-                     (unsigned long long)f->get_version, (double)f->have / 1e6, (double)f->total / 1e6);
+            snprintf(out, cap, "the snapshot of fragment %u at version %llu (%s of %s)", i,
+                     (unsigned long long)f->get_version, units_bytes((double)f->have).text,
+                     units_bytes((double)f->total).text);
             return;
         }
         if (f->version < f->target) {
@@ -134,8 +136,8 @@ void sync_waits_for(const struct sync *s, char *out, size_t cap)
         if (s->phase == SYNC_JOINING && u->id && u->held == u->total)
             snprintf(out, cap, "the coordinator, which checks the initial model");
         else if (s->phase == SYNC_JOINING && u->id)
-            snprintf(out, cap, "the upload of the initial model (%.1f of %.1f MB)", (double)u->held / 1e6,
-                     (double)u->total / 1e6);
+            snprintf(out, cap, "the upload of the initial model (%s of %s)", units_bytes((double)u->held).text,
+                     units_bytes((double)u->total).text);
         else if (s->phase == SYNC_JOINING && s->text[0])
             snprintf(out, cap, "%s", s->text);
         else

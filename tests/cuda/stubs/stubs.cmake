@@ -48,6 +48,7 @@ foreach(name IN LISTS tests)
     target_link_libraries(test_${name} PRIVATE ${test_lib} cuda_real ${all_libraries} PkgConfig::CMOCKA)
     add_test(NAME test_${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(test_${name} PROPERTIES LABELS "parity;asan;threads" TIMEOUT 120)
+    atoll_test_needs(test_${name} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/stubs/test_${name}.c test_${name})
 endforeach()
 if(TARGET test_cuda_cudnn_rt)
     target_sources(test_cuda_cudnn_rt PRIVATE cuda/emulator/graph_run.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_attn_graph.c)
@@ -75,6 +76,7 @@ foreach(name IN ITEMS test_cuda_failures test_library_failures)
     target_link_libraries(${name} PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name} PROPERTIES LABELS parity TIMEOUT 240)
+    set_property(DIRECTORY PROPERTY needs_${name} ${name} atoll_cuda_stubbed nccl_stub cudnn_stub)
 endforeach()
 
 # The comparisons of the GPU tests in tests/CMakeLists.txt, on the stubbed plugin.
@@ -83,6 +85,7 @@ foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage th
     add_test(NAME test_stubbed_${name} COMMAND gpu_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(test_stubbed_${name} PROPERTIES LABELS parity TIMEOUT 120
                          ENVIRONMENT "${plugin};ATOLL_ATTENTION=own;ATOLL_STUB_GPUS=8") # a machine with 8 GPUs
+    set_property(DIRECTORY PROPERTY needs_test_stubbed_${name} gpu_${name} atoll_cuda_stubbed nccl_stub)
 endforeach()
 if(ATOLL_CUDNN_BUILT)
     set(cudnn ATOLL_CUDNN_LIBRARY=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libcudnn_stub.so)
@@ -91,4 +94,7 @@ if(ATOLL_CUDNN_BUILT)
     set_tests_properties(test_stubbed_cudnn PROPERTIES LABELS parity TIMEOUT 120 ENVIRONMENT "${plugin};${cudnn}")
     set_tests_properties(test_stubbed_cudnn_exact PROPERTIES LABELS parity TIMEOUT 120
                          ENVIRONMENT "${plugin};${cudnn};ATOLL_ATTENTION=exact")
+    foreach(name IN ITEMS test_stubbed_cudnn test_stubbed_cudnn_exact)
+        set_property(DIRECTORY PROPERTY needs_${name} gpu_kernels_layers atoll_cuda_stubbed nccl_stub cudnn_stub)
+    endforeach()
 endif()

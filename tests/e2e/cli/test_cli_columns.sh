@@ -28,7 +28,7 @@ losses() { grep -o '^round .* loss [^ ]*' "$1"; }
 cmp -s <(losses $log) <(losses run-200/logs/coordinator.log) ||
     fail "the losses in the logs of 40 and 200 columns differ"
 [[ $(grep -c ' slowest worker-' shown-200.txt) == 12 ]] || fail "200 columns: a round line lacks a value"
-figures='^round 12/12  loss .* val .* bpb\)  workers 2/2  up .* down .* in +[0-9.]+ s$'
+figures='^round 12/12  loss .* val .* bpb\)  workers 2/2  up .* down .* in +[0-9.]+ m?s$'
 grep -qE "$figures" shown-100.txt || fail "100 columns: unexpected values: $(tail -n 1 shown-100.txt)"
 # A field starts at the same column in every line.
 starts=$(sed -nE 's/^(round .*  )down .*/\1/p' shown-100.txt | awk '{ print length }' | sort -u | wc -l)

@@ -87,9 +87,9 @@ printf 'kill -9 $$\necho "atoll: the GPU fell off"; exit 1\ntouch $STUB_DIR/fini
 expect_success launch
 expect_equal "starts of workers" "$(calls worker)" 4
 expect_equal restarts "$(restarts)" 2
-[[ $out == *"worker-0 was killed by signal 9 (Killed): restarting in 0.25 s (restart 1 of 10)"$'\n'* ]] ||
+[[ $out == *"worker-0 was killed by signal 9 (Killed): restarting in 250 ms (restart 1 of 10)"$'\n'* ]] ||
     fail "unexpected output: $out"
-[[ $out == *"worker-0 exited with code 1: restarting in 0.50 s (restart 2 of 10); its error: the GPU fell off"* ]] ||
+[[ $out == *"worker-0 exited with code 1: restarting in 500 ms (restart 2 of 10); its error: the GPU fell off"* ]] ||
     fail "unexpected output: $out"
 mkdir "$rundir/journal" && touch "$rundir/journal/segment"
 expect_success launch

@@ -2,6 +2,7 @@
 # shellcheck shell=bash source=tests/e2e/cli/cli.sh
 source tests/e2e/cli/cli.sh || exit 1
 atoll=$ATOLL_BIN/atoll
+tree=$PWD
 cd "$tmp"
 
 # program NAME: writes a program, from standard input, into the folder bin of PATH.
@@ -9,13 +10,14 @@ program() { cat >"bin/$1" && chmod +x "bin/$1"; }
 mkdir bin
 export PATH=$tmp/bin:/usr/bin:/bin
 
-# Without the package.
-expect_failure 2 'atoll: atoll board is part of the Python package: pip install atoll' "$atoll" board run
-expect_failure 2 'atoll: atoll board is part of the Python package: pip install atoll' "$atoll" help board
+# Without the package. No package index has it, and a name that nobody holds there may be taken by a stranger.
+install='./run python, or ./run wheel for other machines'
+expect_failure 2 "atoll: atoll board is part of the Python package: $install" "$atoll" board run
+expect_failure 2 "atoll: atoll board is part of the Python package: $install" "$atoll" help board
 expect_failure 2 "atoll: unknown verb 'bord': did you mean board? (see atoll --help)" "$atoll" bord
 expect_failure 2 "atoll: unknown verb 'prepre': did you mean prepare? (see atoll --help)" "$atoll" prepre
 expect_success "$atoll" --help
-[[ $out == *$'\nof the Python package (pip install atoll):\n\n  board '* ]] || fail "atoll --help: $out"
+[[ $out == *$'\nof the Python package ('"$install"$'):\n\n  board '* ]] || fail "atoll --help: $out"
 expect_success "$atoll" --help=words
 [[ $out == *$'\nboard\t'* ]] || fail "atoll --help=words lacks board: $out"
 echo '{"text":"a"}' | gzip >a.jsonl.gz
@@ -24,7 +26,7 @@ echo a >a.txt
 : >c.zst
 mkdir set
 echo '{}' >set/state.json
-needs='needs the Python package: pip install atoll'
+needs="needs the Python package: $install"
 expect_failure 2 "atoll: --tokenizer gpt2 $needs" "$atoll" prepare no a.txt --tokenizer gpt2
 expect_failure 2 "atoll: --field $needs" "$atoll" prepare no a.txt --field=content
 expect_failure 2 "atoll: --chat $needs" "$atoll" prepare no a.txt --chat
@@ -100,4 +102,9 @@ rm bin/atoll-prepare
 expect_success "$atoll" prepare both folder --val-fraction 0
 [[ $errors == *"skipped folder/below/a.jsonl.gz: $needs"* ]] || fail "the skipped file is not named: $errors"
 
+# No message and no document tells people to install a name that the project does not hold.
+if [[ -e $tree/docs ]]; then
+    ! grep -rnE "pip [i]nstall '?atoll" "$tree"/{README.md,docs,cli,common,worker,coordinator,wire,examples,run,tests/e2e} ||
+        fail "these lines name a package that no index has"
+fi
 done_testing

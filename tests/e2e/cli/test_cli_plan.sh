@@ -38,7 +38,21 @@ done
 [[ $out == *'"reason": "transfers and waiting take '* ]] || fail "no reason for a slow link"
 expect_success plan --link 1gbit --step-seconds 1
 [[ $out == *'recommended  keep this configuration: workers compute for '*' of the time'* ]] || fail "$out"
-[[ -z $errors ]] || fail "a plan logs: $errors"
+! grep -qv '^planning ' "$tmp/.err" || fail "a plan logs: $errors" # a plan of more than 10 s tells its progress
+# People read numbers with units; programs read --json.
+for line in 'step         1 s' 'the run      30 rounds in 10 min* without evaluations; [0-9.]* [kM]B up, [0-9.]* [kM]B down over all workers' \
+    'a round      [0-9.]* s: compute 20 s, compress *[0-9] *s, send *s, wait *s, apply *s' \
+    'H 40  * 40 s  *[0-9] %  * 10 min*  *[0-9] [kM]B  *[0-9] [kM]B'; do
+    # shellcheck disable=SC2053 # the right side is a pattern
+    [[ $out == *$'\n'$line$'\n'* ]] || fail "the plan has no line '$line': $out"
+done
+! grep -qE '[0-9]e[+-]?[0-9]|[0-9]{6}' "$tmp/.out" || fail "a raw number in the plan: $out"
+script=$(command -v script) || script=''
+if [[ $script ]]; then # on a terminal each step is shown, and erased before the result
+    TERM=xterm "$script" -qec "'$atoll' plan '$tmp/run.yaml' --workers 2 --link 1gbit --step-seconds 1" /dev/null </dev/null >"$tmp/typed"
+    grep -q $'\rE*\033\[Kplanning this configuration\r' "$tmp/typed" || fail "no progress on a terminal: $(<"$tmp/typed")"
+    grep -q $'\033\[Krun  ' "$tmp/typed" || fail "the progress is not erased: $(<"$tmp/typed")"
+fi
 
 # --- the step, and what does not fit ----------------------------------------------------------------------------------
 expect_success plan --measure --json
@@ -47,7 +61,7 @@ ATOLL_HOST_MEMORY=1000000 expect_success plan --link 1gbit --step-seconds 1 --on
 [[ $out == *'does not fit'*'ZeRO-2, ZeRO-3 or FSDP'* ]] || fail "$out"
 ATOLL_HOST_MEMORY=1000000 expect_failure 1 'atoll: *needs *free*' plan --link 1gbit
 expect_success plan --link 1gbit --step-seconds 1 --params 5000000 --model.family=external
-[[ $out == *'5.00 M parameters'* ]] || fail "$out"
+[[ $out == *'; 5 M parameters, 3 workers'* ]] || fail "$out"
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 expect_failure 2 'atoll: --link is missing*' plan --step-seconds 1

@@ -29,8 +29,8 @@ mkfifo mixed/pipe
 expect_success "$atoll" prepare left mixed --val-fraction 0
 sed 's/^[^ ]* [^ ]* //' "$tmp/.err" >skipped.txt
 expect_equal "skipped files" "$(<skipped.txt)" "warn: skipped mixed/.hidden.txt: hidden
-warn: skipped mixed/a.jsonl.gz: needs the Python package: pip install atoll
-warn: skipped mixed/b.parquet: needs the Python package: pip install atoll
+warn: skipped mixed/a.jsonl.gz: needs the Python package: ./run python, or ./run wheel for other machines
+warn: skipped mixed/b.parquet: needs the Python package: ./run python, or ./run wheel for other machines
 warn: skipped mixed/c.TAR: compressed or packed: unpack it first
 warn: skipped mixed/pipe: neither a file nor a folder
 warn: skipped mixed/skip.bin: not a .txt, .md or .jsonl file: convert it first"
@@ -155,6 +155,16 @@ pid=$!
 wait_until 60 writing
 kill -KILL $pid
 wait $pid 2>/dev/null || true
+# A long input shows bytes, rate and time left on a terminal; a short one shows nothing.
+if command -v script >/dev/null; then
+    TERM=xterm script -qec "'$atoll' prepare deep/shown ${long[*]}" typed </dev/null >/dev/null 2>&1 &
+    shows() { tr '\r' '\n' <typed | grep -qE '(checked|wrote) [0-9.]+ [kMG]B of 4\.[0-9]+ GB, [0-9.]+ [MG]B/s, [0-9].* left'; }
+    wait_until 60 shows
+    kill $! # script ends prepare, too
+    wait $! || true
+    TERM=xterm script -qec "'$atoll' prepare short many.jsonl" typed </dev/null >/dev/null
+    ! grep -q left typed || fail "a short prepare shows its progress: $(<typed)"
+fi
 writing || fail "the killed prepare left no temporary files: the next check is void"
 expect_success "$atoll" prepare deep/alone many.jsonl
 expect_equal "files in the folder" "$(cd deep/alone && echo *)" "meta.json train_000000.bin val_000000.bin"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `atoll status --json` has the same keys for a running, a stopped and a finished run, those of docs/run-folder.md.
-# `--watch` follows a run to its end; log lines have a date.
+# Without --json it prints a page for people. `--watch` follows a run to its end; log lines have a date.
 # ctest: timeout=120
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
@@ -13,11 +13,14 @@ round_reaches() { [[ $(json lines run/metrics.jsonl round round 2>/dev/null | ta
 start run.log launch
 until_true 60 "round 3" round_reaches 3
 "$BIN/atoll" status run --json >running.json || fail "status of a running run"
+"$BIN/atoll" status run >running.txt || fail "status of a running run, for people"
+COLUMNS=60 "$BIN/atoll" status "$(<run/address)" >remote.txt 2>/dev/null || fail "status of an address, for people"
 kill -TERM "$pid"
 finish "$pid" 60 75 "atoll launch after SIGTERM"
 code=0
 "$BIN/atoll" status run --json >stopped.json 2>stopped.err || code=$?
 ((code == 1)) || fail "status of a stopped run: exit code $code, expected 1"
+"$BIN/atoll" status run >stopped.txt 2>/dev/null && fail "status of a stopped run, for people, exits with 0"
 
 # A run of some seconds, watched to its end from a pipe: one line for each change.
 write_config run.yaml train.max_steps=16000 train.sync_every=1000 train.eval_every=4 log.every_steps=1000
@@ -33,7 +36,25 @@ finish "$watch" 100 0 "status --watch"
 finish "$pid" 100 0 "status --watch --json"
 finish "$run" 60 0 "atoll launch" # the run is done before summary.json is there
 "$BIN/atoll" status run --json >finished.json || fail "status of a finished run"
-[[ -z $(uniq -d watch.txt) && $(tail -n 1 watch.txt) == 'done  round '*'  100.0 %  loss '*'  val '* ]] ||
+"$BIN/atoll" status run >finished.txt || fail "status of a finished run, for people"
+# A page has units; it has neither keys of the JSON, nor raw numbers, nor zeros, nor a line without a value.
+for page in running remote stopped finished; do
+    grep -qE '^run +e2e, diloco' $page.txt || fail "the page does not name the run: $(<$page.txt)"
+    grep -qE '^sent +[0-9.]+ [kM]B up, [0-9.]+ [kM]B down' $page.txt || fail "bytes of the page have no unit: $(<$page.txt)"
+    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state) ' $page.txt)" ||
+        fail "the page is a dump: $(<$page.txt)"
+done
+for page in running remote; do
+    grep -qE '^state +(training|waiting), round [0-9]+ of [0-9]+, [0-9.]+ %, [0-9].* left' $page.txt ||
+        fail "the page lacks the time left: $(<$page.txt)"
+    for row in 'worker +doing +tokens +step +heard +devices' 'worker-1 +.* now +cpu.*'; do
+        grep -qE "^$row\$" $page.txt || fail "the page lacks a worker: $(<$page.txt)"
+    done
+done
+grep -qE '^state +stopped, round [0-9]+ of [0-9]+, [0-9.]+ %$' stopped.txt || fail "page of a stopped run: $(<stopped.txt)"
+grep -qE '^state +done, round 16 of 16, in [0-9].*$' finished.txt || fail "page of a finished run: $(<finished.txt)"
+grep -qE '^loss +train [0-9.]+, final validation [0-9.]+ of [0-9.]+ k tokens$' finished.txt || fail "page of a finished run: $(<finished.txt)"
+[[ -z $(uniq -d watch.txt) && $(tail -n 1 watch.txt) == 'done  round '*'  100 %  loss '*'  val '*' tokens/s' ]] ||
     fail "status --watch printed: $(<watch.txt)"
 
 for state in running stopped finished; do json names $state.json >$state.names; done

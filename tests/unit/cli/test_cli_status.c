@@ -114,12 +114,25 @@ static int status_of(const char *subject, const char *option)
     return code;
 }
 
+static void expect_error(const char *words)
+{
+    if (strncmp(errors, "atoll: ", 7) || !strstr(errors, words) || strchr(errors, '\n') != errors + strlen(errors) - 1)
+        fail_msg("\"%s\", expected one line with \"%s\"", errors, words);
+}
+
 static void fails(const char *subject, const char *option, int code, const char *words)
 {
     assert_int_equal(status_of(subject, option), code);
     assert_string_equal(out, "");
-    if (strncmp(errors, "atoll: ", 7) || !strstr(errors, words) || strchr(errors, '\n') != errors + strlen(errors) - 1)
-        fail_msg("\"%s\", expected one line with \"%s\"", errors, words);
+    expect_error(words);
+}
+
+/* A stopped run: its status on stdout, and the error. */
+static void fails_with_status(const char *subject, const char *lines, const char *words)
+{
+    assert_int_equal(status_of(subject, "--timeout=0.2"), EXIT_FAILED);
+    if (!strstr(out, lines)) fail_msg("\"%s\", expected \"%s\"", out, lines);
+    expect_error(words);
 }
 
 /* Holds "lock" as a coordinator does, or "launch.lock" as atoll launch does. */
@@ -157,7 +170,7 @@ static void test_answer_is_printed(void **state)
     char json[] = "{\"round\": 7, \"method\": \"diloco\"}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 2);
     assert_int_equal(status_of(server.address, "--timeout=30"), EXIT_DONE); /* status retries until it gets an answer */
-    assert_non_null(strstr(out, "round              7\n"));
+    assert_string_equal(out, "run          diloco\nstate        round 7\n");
     assert_int_equal(status_of(server.address, "--json"), EXIT_DONE);
     assert_string_equal(out, "{\"round\":7,\"method\":\"diloco\"}\n");
     tmpdir_put("address", server.address);
@@ -226,7 +239,7 @@ static void test_summary_is_printed_if_run_ends(void **state)
     tmpdir_put("address", server.address);
     tmpdir_put("lock", "");
     assert_int_equal(status_of(tmpdir, "--timeout=0.5"), EXIT_DONE);
-    if (errors[0] || !strstr(out, "round") || !strchr(out, '8')) fail_msg("\"%s\" and \"%s\"", out, errors);
+    if (errors[0] || !strstr(out, "state        done, round 8\n")) fail_msg("\"%s\" and \"%s\"", out, errors);
     end();
     server.over[0] = 0;
     tmpdir_take("summary.json");
@@ -241,15 +254,16 @@ static void test_missing_answer_is_reported(void **state)
     fails(server.address, "--timeout=0.2", EXIT_FAILED, "that the firewall opens its port, and that this");
     tmpdir_put("address", server.address);
     tmpdir_put("lock", "");
-    fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
-          "is stopped, no round is done: continue it with atoll-coordinator --dir");
+    fails_with_status(tmpdir, "state        stopped\n",
+                      "is stopped, no round is done: continue it with atoll-coordinator --dir");
     tmpdir_put("launch.lock", "");
     tmpdir_put("metrics.jsonl",
                "{\"event\":\"eval\",\"round\":3,\"val_loss\":2.25}\n"
                "{\"event\":\"round\",\"round\":3,\"rounds\":9,\"loss\":2}\n"
                "{\"event\":\"round\",\"round\":4,\"rounds\":9,\"loss\":1.5}\n{\"event\":\"step\",\"ro");
-    fails(tmpdir, "--timeout=0.2", EXIT_FAILED,
-          "is stopped, 4 of 9 rounds are done, loss 1.5000: continue it with atoll launch --dir");
+    fails_with_status(tmpdir,
+                      "state        stopped, round 4 of 9, 44 %\nloss         train 1.5000, validation 2.2500\n",
+                      "is stopped, 4 of 9 rounds are done, loss 1.5000: continue it with atoll launch --dir");
     assert_int_equal(status_of(tmpdir, "--json"), EXIT_FAILED);
     assert_non_null(strstr(out, "{\"state\":\"stopped\",\"run\":"));
     assert_non_null(strstr(out, "\"round\":4,\"rounds\":9,\"percent\":44."));
@@ -259,11 +273,11 @@ static void test_missing_answer_is_reported(void **state)
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "atoll launch runs in ");
     fclose(launch);
     FILE *lock = hold_lock();
-    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "did not answer within 0.2 s");
+    fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "did not answer within 200 ms");
     end();
     tmpdir_put("address",
                test_access_line(&server.access, "tcp://127.0.0.1:1")); /* it died after status had read the folder */
-    fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "did not answer within 0.5 s");
+    fails(tmpdir, "--timeout=0.5", EXIT_FAILED, "did not answer within 500 ms");
     tmpdir_take("address");
     fails(tmpdir, "--timeout=0.2", EXIT_FAILED, "is starting: try again");
     release(lock);

@@ -82,7 +82,7 @@ static void test_mistakes_are_named(void **state)
     assert_refused("", "empty word");
     assert_refused("100mbit,", "empty word");
     assert_refused("100", "\"100\" of the link is no rate");
-    assert_refused("100mbps", "kbit, mbit or gbit");
+    assert_refused("100tbit", "kbit, mbit or gbit");
     assert_refused("0mbit", "out of range");
     assert_refused("2000000gbit", "out of range");
     assert_refused("1.2.3mbit", "is no rate");
@@ -100,6 +100,39 @@ static void test_mistakes_are_named(void **state)
     assert_refused("outage=60s+10s,outage=65s+1s", "overlaps");
     assert_refused("outage=65s+1s,outage=60s+10s", "overlaps");
     assert_refused("1mbit;2mbit", "\"1mbit;2mbit\"");
+}
+
+/* Spellings of other programs: the line says how to write them here. */
+static void test_other_spellings_are_translated(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"10mbit,50ms", "\"50ms\" of the link is a time without a name: write rtt=50ms, the delay of a round trip"},
+        {"0.2 sec", "\"0.2 sec\" of the link is a time without a name: write rtt=0.2s, the delay of a round trip"},
+        {"10mbps", "\"10mbps\" of the link is no rate: write 10mbit"},
+        {"10 mbit", "\"10 mbit\" of the link is no rate: write 10mbit"},
+        {"10Mbit/s", "\"10Mbit/s\" of the link is no rate: write 10mbit"},
+        {"up=1Gbps", "\"up=1Gbps\" of the link is no rate: write up=1gbit"},
+        {"100", "\"100\" of the link is no rate: write 100mbit"},
+        {"10mb", "\"10mb\" of the link is no rate: write 10mbit if it counts bits, 80mbit if it counts bytes"},
+        {"down=1.5MB/s", "\"down=1.5MB/s\" of the link is no rate: write down=1.5mbit if it counts bits, "
+                         "down=12mbit if it counts bytes"},
+        {"delay=50ms", "\"delay=50ms\" of the link is unknown: write rtt=50ms, the delay of a round trip"},
+        {"Latency=50 ms", "\"Latency=50 ms\" of the link is unknown: write rtt=50ms, the delay of a round trip"},
+        {"RTT=50ms", "\"RTT=50ms\" of the link is unknown: write rtt=50ms, the delay of a round trip"},
+        {"rtt=50", "\"rtt=50\" of the link is no time: write rtt=50ms"},
+        {"rtt=2seconds", "\"rtt=2seconds\" of the link is no time: write rtt=2s"},
+        {"bandwidth=10mbit", "\"bandwidth=10mbit\" of the link is unknown: write 10mbit"},
+        {"download=20mbit", "\"download=20mbit\" of the link is unknown: write down=20mbit"},
+        {"loss=1%", "\"loss=1%\" of the link is unknown: packet loss is not modelled"},
+        {"delay=soon",
+         "\"delay=soon\" of the link is unknown: use 100mbit, up=, down=, rtt=, jitter=, outage= or none"},
+        {"rtt=2000000s", "\"rtt=2000000s\" of the link is no time: it is above 1000000s"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(link_spec_parse(&spec, cases[i][0], &err), STATUS_INVALID);
+        assert_string_equal(err.msg, cases[i][1]);
+    }
 }
 
 static void test_lists(void **state)
@@ -123,6 +156,7 @@ int main(void)
         cmocka_unit_test(test_canonical_text),
         cmocka_unit_test(test_longest_text_fits),
         cmocka_unit_test(test_mistakes_are_named),
+        cmocka_unit_test(test_other_spellings_are_translated),
         cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,13 +58,13 @@ static void test_speed_text_names_flops_and_share(void **state)
     (void)state;
     char text[SPEED_MAX];
     train_speed_text(text, 468000, 803e6, 989.4e12); /* llm.c on an H100: 376 TFLOP/s, 38 % */
-    assert_string_equal(text, "  468000 tok/s  375.8 TFLOP/s  MFU 38.0 %");
+    assert_string_equal(text, " 468 k tokens/s  375.8 TFLOP/s  MFU 38.0 %");
     train_speed_text(text, 468000, 803e6, 0);
-    assert_string_equal(text, "  468000 tok/s  375.8 TFLOP/s");
+    assert_string_equal(text, " 468 k tokens/s  375.8 TFLOP/s");
     train_speed_text(text, 5000, 1.5e6, 0);
-    assert_string_equal(text, "    5000 tok/s  7.5 GFLOP/s");
+    assert_string_equal(text, "   5 k tokens/s  7.5 GFLOP/s");
     train_speed_text(text, 0, 1.5e6, 0);
-    assert_string_equal(text, "       0 tok/s  0 GFLOP/s");
+    assert_string_equal(text, "     0 tokens/s  0 GFLOP/s");
     train_speed_text(text, 1e300, 1e300, 1e-300); /* extreme values must not overflow the line */
     assert_true(strlen(text) < SPEED_MAX);
 }

@@ -74,10 +74,18 @@ static void test_shown_text_is_clean_and_truncated(void **state)
     assert_string_equal(out + TEXT_SHOWN - 5, "x...");
 }
 
+static void test_distance_counts_changed_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(text_distance("kitten", "sitting"), 3);
+    assert_int_equal(text_distance("", "abc"), 3);
+    assert_int_equal(text_distance("rtt", "rtt"), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_valid_utf8_is_clean),
-                                       cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
-                                       cmocka_unit_test(test_shown_text_is_clean_and_truncated)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_only_valid_utf8_is_clean), cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
+        cmocka_unit_test(test_shown_text_is_clean_and_truncated), cmocka_unit_test(test_distance_counts_changed_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

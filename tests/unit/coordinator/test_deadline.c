@@ -68,10 +68,10 @@ static void test_text_names_samples_of_limit(void **state)
     struct deadline d = {0};
     char text[160];
     struct deadline_limit limit = deadline_of(&d, 4, 0, 10000000, 2000000);
-    assert_string_equal(deadline_text(&limit, text, sizeof text), "2.0 s (default, nothing measured yet)");
+    assert_string_equal(deadline_text(&limit, text, sizeof text), "2 s (default, nothing measured yet)");
     for (int i = 0; i < 4; i++) deadline_add(&d, 1000000 + (uint64_t)i * 500000);
     limit = deadline_of(&d, 4, 0, 10000000, 0);
-    assert_non_null(strstr(deadline_text(&limit, text, sizeof text), "3.5 s (median 1.5 s + 4 x MAD 0.5 s of 4"));
+    assert_non_null(strstr(deadline_text(&limit, text, sizeof text), "3.5 s (median 1.5 s + 4 x MAD 500 ms of 4"));
 }
 
 int main(void)

@@ -2,11 +2,13 @@
  * coordinator is killed, for its readers and for the next process.
  * A limit on the file size stands in for the disk: a write stops there in the middle. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -297,6 +299,58 @@ static void test_round_line_counts_deltas(void **state)
     config.train.method = METHOD_DILOCO;
 }
 
+static const struct engine_event_round example = {.round = 2,
+                                                  .rounds = 24,
+                                                  .loss = 2.62571,
+                                                  .val_loss = NAN,
+                                                  .round_s = 5.25,
+                                                  .compute_s = 0.0733,
+                                                  .wait_s = 75.2,
+                                                  .eta_s = 466.036,
+                                                  .delivered = 2,
+                                                  .workers = 2,
+                                                  .slowest = "kitchen"};
+
+static void report_round(struct engine_event_round round)
+{
+    forget_log();
+    open_report();
+    report_bytes(&report, 202406124, 1536);
+    report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_ROUND, .round = round});
+    report_close(&report);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Three digits and a unit each, as in tests/golden/units.tsv. */
+static void test_round_line_has_units(void **state)
+{
+    (void)state;
+    config.model.vocab_size = 50257;
+    report_round(example);
+    assert_string_equal(logged(),
+                        "round  2/24  loss 2.6257  val      -  workers 2/2  up  202 MB  down 1.54 kB  in  5.25 s"
+                        "  eta 7 min 46 s   computed 73.3 ms  waited 1 min 15 s  slowest kitchen\n");
+}
+
+/* The final evaluation follows the last round: no time is left for rounds. */
+static void test_bar_has_no_time_at_its_end(void **state)
+{
+    (void)state;
+    struct engine_event_round last = example;
+    setenv("ATOLL_PROGRESS_BAR", "1", 1);
+    report_round(example);
+    assert_non_null(strstr(logged(), "\n[##............................]  8 %  7 min 46 s left\r"));
+    last.round = last.rounds;
+    last.eta_s = 7;
+    report_round(last);
+    assert_non_null(strstr(logged(), "\n[##############################]  100 %\r"));
+    last.round = 1;
+    last.eta_s = NAN;
+    report_round(last);
+    assert_non_null(strstr(logged(), "\n[#.............................]  4 %\r"));
+    unsetenv("ATOLL_PROGRESS_BAR");
+}
+
 /* open(2) would wait for a reader and ignore SIGTERM; the test would then run into its time limit. */
 static void test_pipe_as_metrics_file_is_refused(void **state)
 {
@@ -322,6 +376,8 @@ int main(void)
         cmocka_unit_test(test_step_has_its_own_time),
         cmocka_unit_test(test_late_loss_names_its_round),
         cmocka_unit_test(test_round_line_counts_deltas),
+        cmocka_unit_test(test_round_line_has_units),
+        cmocka_unit_test(test_bar_has_no_time_at_its_end),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -27,6 +27,7 @@ enum { SECOND = 1000 * 1000 };
 struct server {
     int fd, connection;
     const char *text;
+    bool asked; /* sends it after an empty line, as HTTP servers do */
     pthread_t thread;
     struct transport_address address;
 };
@@ -35,16 +36,23 @@ static void *serve(void *arg)
 {
     struct server *s = arg;
     s->connection = accept(s->fd, NULL, NULL);
+    char line[64] = "";
+    for (size_t n = 0; s->asked && !strstr(line, "\r\n\r\n") && n + 1 < sizeof line;) {
+        ssize_t got = recv(s->connection, line + n, sizeof line - 1 - n, 0);
+        if (got <= 0) return s;
+        n += (size_t)got;
+    }
     if (s->text && send(s->connection, s->text, strlen(s->text), MSG_NOSIGNAL) < 0) return s;
     if (!s->text) shutdown(s->connection, SHUT_RDWR);
     return NULL;
 }
 
-static void begin(struct server *s, const char *text)
+static void begin(struct server *s, const char *text, bool asked)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof a;
-    *s = (struct server){.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .connection = -1, .text = text};
+    *s = (struct server){
+        .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), .connection = -1, .text = text, .asked = asked};
     assert_int_equal(bind(s->fd, (struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(s->fd, 4), 0);
     assert_int_equal(getsockname(s->fd, (struct sockaddr *)&a, &size), 0);
@@ -72,14 +80,17 @@ static void test_each_reason_has_its_line(void **state)
 {
     (void)state;
     struct server s;
-    begin(&s, "SSH-2.0-OpenSSH_9.2p1\r\n");
+    begin(&s, "SSH-2.0-OpenSSH_9.2p1\r\n", false);
+    explains(&s.address, DIAL_NO_CONNECTION, STATUS_INVALID, "is not a coordinator");
+    end(&s);
+    begin(&s, "HTTP/1.0 200 OK\r\n", true);
     explains(&s.address, DIAL_NO_CONNECTION, STATUS_INVALID, "is not a coordinator");
     end(&s);
     explains(&s.address, DIAL_NO_CONNECTION, STATUS_CLOSED, "refused the connection"); /* it is gone */
-    begin(&s, "");
+    begin(&s, "", false);
     explains(&s.address, DIAL_NO_CONNECTION, STATUS_CLOSED, "says nothing");
     end(&s);
-    begin(&s, NULL);
+    begin(&s, NULL, false);
     explains(&s.address, DIAL_CLOSED, STATUS_CLOSED, "closes every connection at once");
     end(&s);
     struct transport_address wrong = {.endpoint = "tcp://host..name:29600"};

@@ -475,7 +475,7 @@ static void test_lines_go_to_the_function_or_nowhere(void **state)
     atoll_set_log(NULL, NULL);
     dup2(before, STDERR_FILENO);
     assert_int_equal(lseek(file, 0, SEEK_END), 0); /* nothing was printed */
-    assert_non_null(strstr(lines, "2 rig: 0.00 M parameters in 1 fragment, local-sgd, H 2, up fp32, down fp32\n"));
+    assert_non_null(strstr(lines, "2 rig: 348 parameters in 1 fragment, local-sgd, H 2, up fp32, down fp32\n"));
     assert_non_null(strstr(lines, "2 memory of the outer loop in MiB: "));
     close(before);
     close(file);

@@ -107,7 +107,7 @@ static void test_other_uploader_is_waited_for(void **state)
 {
     (void)state;
     char waits[200];
-    struct msg_upload m = {.text = "the initial model, which w0 uploads (1.0 of 2.0 MB)"};
+    struct msg_upload m = {.text = "the initial model, which w0 uploads (1 MB of 2 MB)"};
     start_joining();
     for (int i = 0; i < 3; i++) {
         sync_on_upload(&sync_rig.s, &m, 0, sync_rig.now);

@@ -211,7 +211,7 @@ static void test_opposing_worker_is_put_aside(void **state)
     assert_int_equal(refused, GATE_STRIKES);
     assert_int_equal(none, 30 - taken - refused);
     assert_true(logged("its direction opposed the other deltas"));
-    assert_true(logged("put aside for 3600 s after 3 refused deltas in a row"));
+    assert_true(logged("put aside for 1 h after 3 refused deltas in a row"));
     char status[8192];
     assert_true(engine_status_json(rig.engine, status, sizeof status) > 0);
     assert_non_null(strstr(status, "\"state\":\"aside\""));

@@ -228,7 +228,7 @@ static void test_other_worker_waits_and_takes_over(void **state)
         send_bytes(rig.workers[0].bulk, first.upload, 0, 500);
         rig_say_join(&rig, 1);
         u = uploads(1);
-        assert_true(!u.upload && strstr(u.text, "the initial model, which worker-0 uploads (0.0 of "));
+        assert_true(!u.upload && strstr(u.text, "the initial model, which worker-0 uploads (500 B of "));
         send_bytes(rig.workers[1].bulk, 0, 0, 1000); /* it may not upload */
         if (closed)
             rig.closed_peer = rig.workers[0].control;

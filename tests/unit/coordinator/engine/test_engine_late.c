@@ -69,7 +69,7 @@ static void test_late_worker_gets_no_work(void **state)
         rig_beat(&rig, 1, WORKER_READY);
         rig_expect_none(&rig, 1, MSG_ASSIGN);
     }
-    expect_told("nobody: this worker is 6 updates behind, ", " s: this link cannot keep up");
+    expect_told("nobody: this worker is 6 updates behind, ", ": this link cannot keep up");
     char text[WIRE_TEXT_MAX];
     engine_waiting(rig.engine, text, sizeof text);
     assert_null(strstr(text, "worker-1"));

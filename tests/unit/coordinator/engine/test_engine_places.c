@@ -137,7 +137,7 @@ static void test_idle_worker_is_replaced(void **state)
     rig_say_join(&rig, 2);
     expect_full(2,
                 "worker-0, worker-1 hold all 2 places (coordinator.max_workers). 'worker-2' gets a place when one of "
-                "them leaves or delivers nothing for 100 s");
+                "them leaves or delivers nothing for 1 min 40 s");
     rig_assigned(&rig, 0);
     for (uint32_t f = 0; f < 2; f++) rig_deliver(&rig, 0, f, 1);
     for (int s = 0; s < 99; s++) { /* worker-0 waits for its next round, worker-1 claims to train */

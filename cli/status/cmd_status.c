@@ -9,19 +9,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/json_table.h"
 #include "cli/run_folder.h"
+#include "cli/status/status_view.h"
 #include "cli/verbs.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "common/config/config.h"
 #include "common/config/options.h"
+#include "common/os/columns.h"
 #include "common/os/fileio.h"
 #include "common/os/run_status.h"
+#include "common/os/run_text.h"
 #include "wire/dial_failure.h"
 #include "wire/join_target.h"
 #include "wire/transport.h"
+#include "worker/session/worker_dir.h"
 
 enum {
     SUMMARY_MAX = 1 << 20,
@@ -39,6 +43,8 @@ struct question {
     const char *run;                /* run folder; NULL: the argument is an address */
     char run_id[2 * WIRE_UUID + 1]; /* id of the run in the folder; "": unknown */
     double timeout_s;               /* NAN: not given */
+    const char *dir;                /* a worker's folder: ask with its key; NULL: with the secret of the join line */
+    struct transport_worker self;   /* if dir is set */
     bool raw, watch;
     bool soon; /* end early if there is no connection */
 };
@@ -97,9 +103,9 @@ static enum status ask(struct transport *t, const char *address, const struct qu
             return err_set(err, STATUS_REFUSED, "the coordinator at %s refused: %s", address, answer.refuse.text);
     }
     return err_set(err, STATUS_CLOSED,
-                   "no answer from %s within %g s: check that the coordinator runs, that the firewall opens its port, "
+                   "no answer from %s within %s: check that the coordinator runs, that the firewall opens its port, "
                    "and that this is the whole join line",
-                   address, q->timeout_s);
+                   address, units_duration(q->timeout_s).text);
 }
 
 static enum status status_of_address(const char *address, const struct question *q, json_t **out, struct err *err)
@@ -108,8 +114,9 @@ static enum status status_of_address(const char *address, const struct question 
     struct transport *t;
     TRY(transport_address_parse(&parsed, address, err));
     parsed.quiet = true;
-    parsed.fail_fast = true; /* otherwise close waits a minute or more for name resolution */
-    TRY(transport_zmq_dial(&t, &parsed, NULL, err));
+    parsed.fail_fast = true;               /* otherwise close waits a minute or more for name resolution */
+    if (q->dir) parsed.has_secret = false; /* it would enrol an unknown key */
+    TRY(transport_zmq_dial(&t, &parsed, q->dir ? &q->self : NULL, err));
     enum status status = ask(t, parsed.endpoint, q, out, err);
     enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
     bool connected = atomic_load(&t->connected);
@@ -121,6 +128,8 @@ static enum status status_of_address(const char *address, const struct question 
             *err = why;
             status = reason;
         }
+        if (reason < 0 && seen == DIAL_REFUSED_KEY && !q->dir)
+            return err_set(err, reason, "%s; on a worker's machine: --dir with the worker's folder", why.msg);
     }
     return status;
 }
@@ -184,8 +193,8 @@ static enum status report_stopped(const struct question *q, const char *program,
     json_decref(eval);
     if (!json_unpack(*out, "{s:I, s:I}", "round", &at, "rounds", &of)) {
         json_unpack(*out, "{s:F}", "train_loss", &loss);
-        snprintf(progress, sizeof progress, "%lld of %lld rounds are done, loss %.4f", (long long)at, (long long)of,
-                 loss);
+        snprintf(progress, sizeof progress, "%lld of %lld rounds are done, loss %s", (long long)at, (long long)of,
+                 run_text_loss(loss).text);
     }
     return err_set(err, STATUS_CLOSED, "the run in %s is stopped, %s: continue it with %s --dir %s", q->run, progress,
                    program, q->run);
@@ -198,8 +207,8 @@ static enum status explain_no_answer(const struct question *q, bool coordinator_
     if (coordinator_here && asked)
         return err_set(
             err, STATUS_CLOSED,
-            "the coordinator of %s did not answer within %g s: it is busy, suspended or unreachable; try again", q->run,
-            q->timeout_s);
+            "the coordinator of %s did not answer within %s: it is busy, suspended or unreachable; try again", q->run,
+            units_duration(q->timeout_s).text);
     if (coordinator_here) return err_set(err, STATUS_CLOSED, "the coordinator of %s is starting: try again", q->run);
     if (is_locked(q->run, "launch.lock"))
         return err_set(err, STATUS_CLOSED, "atoll launch runs in %s, and its coordinator is restarting: try again",
@@ -304,84 +313,63 @@ static enum status query(struct question *q, const struct join_target *target, j
 
 /* --- output ------------------------------------------------------------------------------------------------------- */
 
-/* Keys without a value are for programs: people see only what is known. */
-static json_t *known_keys(json_t *o)
+static enum status print_json(const json_t *status, struct err *err)
 {
-    const char *key;
-    json_t *value, *known = json_object();
-    json_object_foreach(o, key, value)
-    {
-        if (!json_is_null(value) && !(json_is_object(value) && !json_object_size(value)))
-            json_object_set(known, key, value);
-    }
-    return known;
-}
-
-static enum status print_status(const struct question *q, json_t *all, struct err *err)
-{
-    json_t *o = q->raw ? json_incref(all) : known_keys(all);
-    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    enum status status = STATUS_OK;
-    json_decref(o);
+    char *text = json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (!text) return err_set(err, STATUS_NOMEM, "no memory for the status");
-    if (q->raw)
-        printf("%s\n", text);
-    else
-        status = json_table_print(text, "the status", stdout, err);
+    printf("%s\n", text);
     free(text);
-    fflush(stdout);
-    return status;
-}
-
-static void add_real(char *line, size_t cap, const json_t *o, const char *key, const char *fmt)
-{
-    size_t used = strlen(line);
-    const json_t *value = json_object_get(o, key);
-    if (json_is_number(value)) snprintf(line + used, cap - used, fmt, json_number_value(value));
-}
-
-/* One line of a status for --watch into a pipe. */
-static void status_line(const json_t *o, char *line, size_t cap)
-{
-    const char *state = json_string_value(json_object_get(o, "state"));
-    const char *waiting = json_string_value(json_object_get(o, "waiting_for"));
-    snprintf(line, cap, "%s", state ? state : "?");
-    add_real(line, cap, o, "round", "  round %.0f");
-    add_real(line, cap, o, "rounds", "/%.0f");
-    add_real(line, cap, o, "percent", "  %.1f %%");
-    add_real(line, cap, o, "train_loss", "  loss %.4f");
-    add_real(line, cap, o, "val_loss", "  val %.4f");
-    add_real(line, cap, o, "tokens_per_s", "  %.0f tok/s");
-    add_real(line, cap, o, "eta_s", "  eta %.0f s");
-    size_t used = strlen(line);
-    if (waiting) snprintf(line + used, cap - used, "  waiting for %s", waiting);
-}
-
-/* Draws a changed status. On a terminal every status is drawn, in place of the one before. */
-static enum status draw(const struct question *q, json_t *o, char *last, size_t cap, struct err *err)
-{
-    char key[256], line[2048];
-    const char *state = json_string_value(json_object_get(o, "state"));
-    if (!q->raw && isatty(STDOUT_FILENO)) {
-        printf("\033[H\033[J");
-        return print_status(q, o, err);
-    }
-    snprintf(key, sizeof key, "%s", state ? state : "?");
-    add_real(key, sizeof key, o, "round", " %.0f");
-    add_real(key, sizeof key, o, "val_loss", " %.17g");
-    if (!strcmp(key, last)) return STATUS_OK;
-    snprintf(last, cap, "%s", key);
-    if (q->raw) return print_status(q, o, err);
-    status_line(o, line, sizeof line);
-    printf("%s\n", line);
     fflush(stdout);
     return STATUS_OK;
 }
 
-static bool is_state(const json_t *o, const char *name)
+static enum status print_status(const struct question *q, const json_t *status, struct err *err)
 {
+    if (q->raw) return print_json(status, err);
+    status_view_print(status, columns_of(STDOUT_FILENO), stdout);
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+/* Draws the status over the one before: the terminal is not empty in between. */
+static enum status draw_screen(const json_t *status, struct err *err)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (out) status_view_print(status, columns_of(STDOUT_FILENO), out);
+    if (!out || fclose(out)) return err_set(err, STATUS_NOMEM, "no memory for the status");
+    fputs("\033[H", stdout);
+    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+        printf("%.*s\033[K\n", (int)(end - line), line);
+    fputs("\033[J", stdout);
+    fflush(stdout);
+    free(text);
+    return STATUS_OK;
+}
+
+/* What makes two statuses different for --watch into a pipe. */
+static void change_key(const json_t *o, char *key, size_t cap)
+{
+    const json_t *round = json_object_get(o, "round"), *val = json_object_get(o, "val_loss");
     const char *state = json_string_value(json_object_get(o, "state"));
-    return state && !strcmp(state, name);
+    snprintf(key, cap, "%s %lld %.17g", state ? state : "?", json_is_integer(round) ? json_integer_value(round) : -1LL,
+             json_is_number(val) ? json_number_value(val) : NAN);
+}
+
+/* Draws a changed status. On a terminal every status is drawn, in place of the one before. */
+static enum status draw(const struct question *q, const json_t *o, char *last, size_t cap, struct err *err)
+{
+    char key[256], line[2048];
+    if (!q->raw && isatty(STDOUT_FILENO)) return draw_screen(o, err);
+    change_key(o, key, sizeof key);
+    if (!strcmp(key, last)) return STATUS_OK;
+    snprintf(last, cap, "%s", key);
+    if (q->raw) return print_json(o, err);
+    status_view_line(o, line, sizeof line);
+    printf("%s\n", line);
+    fflush(stdout);
+    return STATUS_OK;
 }
 
 /* Draws the status once a second until the run is done or stopped. A coordinator that restarts or is busy may miss
@@ -394,7 +382,7 @@ static enum status watch(struct question *q, const struct join_target *target, s
         json_t *o = NULL;
         struct err why = {0};
         enum status status = query(q, target, &o, &why);
-        bool over = o && (status != STATUS_OK || is_state(o, "done"));
+        bool over = o && (status != STATUS_OK || run_status_is(o, "done"));
         enum status drawn = o ? draw(q, o, last, sizeof last, err) : STATUS_OK;
         json_decref(o);
         if (drawn != STATUS_OK) return drawn;
@@ -419,10 +407,11 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (result == STATUS_NOTFOUND)
         return err_set(err, STATUS_INVALID, "too few arguments: give a run folder, a join line, or " JOIN_ENV);
     TRY(result);
+    if (q->dir) TRY(worker_dir_read_key(&q->self.key, q->dir, err));
     if (q->watch) return watch(q, &target, err);
     json_t *status = NULL;
     result = query(q, &target, &status, err);
-    if (status && (q->raw || result == STATUS_OK)) {
+    if (status) {
         struct err why = *err;
         enum status printed = print_status(q, status, &why);
         if (printed != STATUS_OK) *err = why, result = printed;
@@ -438,6 +427,8 @@ int cmd_status(int argc, char **argv)
         {"json", OPTION_FLAG, &q.raw, NULL, "print the answer as JSON (keys: docs/run-folder.md)"},
         {"watch", OPTION_FLAG, &q.watch, NULL,
          "repeat until the run ends: each second on a terminal, a line per round otherwise"},
+        {"dir", OPTION_TEXT, &q.dir, "DIR",
+         "folder of an enrolled worker: ask with its key, not with the secret of the join line"},
         {"timeout", OPTION_REAL, &q.timeout_s, "S",
          "seconds to wait for an answer (default 5; 1 if RUN has no coordinator on this machine)"},
     };

@@ -1,0 +1,345 @@
+#include "cli/status/status_view.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/base/text.h"
+#include "common/base/units.h"
+#include "common/os/run_status.h"
+#include "common/os/run_text.h"
+
+enum { TEXT_MAX = 2048, CELL_MAX = 128, LABEL_WIDTH = 12 };
+
+/* --- values ------------------------------------------------------------------------------------------------------- */
+
+/* NaN: unknown. */
+static double number(const json_t *o, const char *key)
+{
+    const json_t *value = json_object_get(o, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+/* A text of a coordinator, which may be hostile: control characters are replaced. NULL: unknown or empty. */
+static const char *text(const json_t *o, const char *key, char out[TEXT_MAX])
+{
+    const char *value = json_string_value(json_object_get(o, key));
+    if (!value || !*value) return NULL;
+    snprintf(out, TEXT_MAX, "%s", value);
+    text_make_clean(out);
+    return out;
+}
+
+/* --- parts of a line ---------------------------------------------------------------------------------------------- */
+
+struct line {
+    char text[TEXT_MAX];
+    size_t used;
+};
+
+static void add(struct line *line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct line *line, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(line->text + line->used, sizeof line->text - line->used, fmt, args);
+    va_end(args);
+    if (n > 0) line->used += (size_t)n;
+    if (line->used >= sizeof line->text) line->used = sizeof line->text - 1;
+}
+
+/* Separates parts of a line; nothing before the first one. */
+static const char *comma(const struct line *line)
+{
+    return line->used ? ", " : "";
+}
+
+/* Where the lines go, and the width of the terminal; 0: no limit. */
+struct page {
+    FILE *out;
+    int width;
+};
+
+/* Columns on a terminal: UTF-8 without wide characters. */
+static int width_of(const char *s, size_t n)
+{
+    int columns = 0;
+    for (size_t i = 0; i < n; i++) columns += (s[i] & 0xc0) != 0x80;
+    return columns;
+}
+
+/* Prints label and text; a text that is wider than the page continues below itself. */
+static void print(const struct page *page, const char *label, const struct line *line)
+{
+    int at = LABEL_WIDTH;
+    if (!line->used) return;
+    fprintf(page->out, "%-*s", LABEL_WIDTH, label);
+    for (const char *word = line->text; *word;) {
+        size_t n = strcspn(word, " ");
+        int columns = width_of(word, n) + 1;
+        if (page->width && at + columns > page->width && at > LABEL_WIDTH) {
+            fprintf(page->out, "\n%*s", LABEL_WIDTH, "");
+            at = LABEL_WIDTH;
+        }
+        fprintf(page->out, " %.*s", (int)n, word);
+        at += columns;
+        word += n + strspn(word + n, " ");
+    }
+    fprintf(page->out, "\n");
+}
+
+/* "5 workers", "1 worker". */
+static void add_number(struct line *line, double n, const char *noun)
+{
+    if (n > 0) add(line, "%s%.0f %s%s", comma(line), n, noun, n > 1 ? "s" : ""); /* NaN is not above 0 */
+}
+
+/* --- lines of the run --------------------------------------------------------------------------------------------- */
+
+static void print_run(const json_t *o, const struct page *page)
+{
+    struct line line = {0};
+    char value[TEXT_MAX];
+    double params = number(o, "params");
+    if (text(o, "run", value)) add(&line, "%s", value);
+    if (text(o, "method", value)) add(&line, "%s%s", comma(&line), value);
+    if (params > 0) add(&line, "%s%s parameters", comma(&line), units_count(params).text);
+    if (!json_array_size(json_object_get(o, "workers"))) add_number(&line, number(o, "workers_gone"), "worker");
+    print(page, "run", &line);
+}
+
+static void print_state(const json_t *o, const struct page *page)
+{
+    struct line line = {0};
+    char value[TEXT_MAX];
+    double round = number(o, "round"), rounds = number(o, "rounds"), wall_s = number(o, "wall_s");
+    bool done = run_status_is(o, "done");
+    if (text(o, "state", value)) add(&line, "%s", value);
+    if (round >= 0) add(&line, "%sround %.0f", comma(&line), round);
+    if (round >= 0 && rounds > 0) add(&line, " of %.0f", rounds);
+    if (round >= 0 && rounds > 0 && !done)
+        add(&line, ", %s", run_text_left(round, rounds, number(o, "eta_s"), ", ").text);
+    if (wall_s >= 1) add(&line, "%s%s%s", comma(&line), done ? "in " : "", units_duration(rint(wall_s)).text);
+    if (wall_s >= 1 && !done) add(&line, " so far");
+    add_number(&line, number(o, "restarts"), "restart");
+    print(page, "state", &line);
+}
+
+static void print_losses(const json_t *o, const struct page *page)
+{
+    struct line line = {0};
+    double train = number(o, "train_loss"), val = number(o, "val_loss"), final = number(o, "final_val_loss"),
+           tokens = number(o, "val_tokens");
+    if (!isnan(train)) add(&line, "train %s", run_text_loss(train).text);
+    if (!isnan(final))
+        add(&line, "%sfinal validation %s", comma(&line), run_text_loss(final).text);
+    else if (!isnan(val))
+        add(&line, "%svalidation %s", comma(&line), run_text_loss(val).text);
+    if (!isnan(final) && tokens > 0) add(&line, " of %s tokens", units_count(tokens).text);
+    print(page, "loss", &line);
+}
+
+static void print_tokens(const json_t *o, const struct page *page)
+{
+    struct line line = {0};
+    double tokens = number(o, "tokens"), steps = number(o, "steps"), rate = number(o, "tokens_per_s");
+    if (tokens > 0) add(&line, "%s", units_count(tokens).text);
+    if (tokens > 0 && steps > 0) add(&line, " in %.0f step%s", steps, steps > 1 ? "s" : "");
+    if (rate > 0) add(&line, "%s%s/s", comma(&line), units_count(rate).text);
+    print(page, "tokens", &line);
+}
+
+/* Up and down of two keys, if one of them is above 0. */
+static void add_bytes(struct line *line, const json_t *o, const char *up_key, const char *down_key)
+{
+    double up = number(o, up_key), down = number(o, down_key);
+    if (up > 0 || down > 0) add(line, "%s up, %s down", units_bytes(fmax(up, 0)).text, units_bytes(fmax(down, 0)).text);
+}
+
+static void print_bytes(const json_t *o, const struct page *page)
+{
+    struct line sent = {0}, others = {0};
+    char value[TEXT_MAX];
+    double ddp = number(o, "ddp_bytes");
+    add_bytes(&sent, o, "bytes_up", "bytes_down");
+    if (sent.used && text(o, "down", value)) add(&sent, " (last update: %s)", value);
+    if (sent.used && ddp > 0) add(&sent, "; ddp would send %s", units_bytes(ddp).text);
+    print(page, "sent", &sent);
+    add_bytes(&others, o, "other_bytes_up", "other_bytes_down");
+    if (others.used) fprintf(page->out, "besides the run: %s (probes, status, strangers)\n", others.text);
+}
+
+/* async: merged deltas by the rounds that they were behind. */
+static void print_staleness(const json_t *o, const struct page *page)
+{
+    struct line line = {0};
+    size_t i;
+    json_t *count;
+    json_array_foreach(json_object_get(o, "staleness"), i, count)
+    {
+        if (json_number_value(count) > 0)
+            add(&line, "%s%.0f delta%s %zu round%s behind", comma(&line), json_number_value(count),
+                json_number_value(count) > 1 ? "s" : "", i, i == 1 ? "" : "s");
+    }
+    print(page, "staleness", &line);
+}
+
+static void print_refused(const json_t *o, const struct page *page)
+{
+    struct line line = {0};
+    char reason[TEXT_SHOWN];
+    const char *key;
+    json_t *value, *reasons = json_object_get(o, "refused_for");
+    add_number(&line, number(o, "deltas_refused"), "delta");
+    bool first = true;
+    if (line.used) json_object_foreach(reasons, key, value)
+        {
+            add(&line, "%s%.0f %s", first ? ": " : ", ", json_number_value(value),
+                text_shown(key, strlen(key), reason));
+            first = false;
+        }
+    print(page, "refused", &line);
+}
+
+static void print_text(const json_t *o, const char *key, const char *label, const struct page *page)
+{
+    struct line line = {0};
+    char value[TEXT_MAX];
+    if (text(o, key, value)) add(&line, "%s", value);
+    print(page, label, &line);
+}
+
+/* --- the table of workers ----------------------------------------------------------------------------------------- */
+
+enum column { NAME, DOING, TOKENS, STEP, HEARD, DEVICES, COLUMNS };
+static const char *const titles[COLUMNS] = {"worker", "doing", "tokens", "step", "heard", "devices"};
+
+struct row {
+    char cells[COLUMNS][CELL_MAX];
+};
+
+/* A worker that is here does something; the state of another one says more. */
+static const char *doing_of(const json_t *worker, char out[TEXT_MAX])
+{
+    static const char *const absent[] = {"silent", "closed", "lost", "gone"};
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
+        if (run_status_is(worker, absent[i])) return absent[i];
+    const char *doing = text(worker, "aside", out);
+    if (!doing) doing = text(worker, "doing", out);
+    return doing ? doing : text(worker, "state", out);
+}
+
+static struct row row_of(const json_t *worker)
+{
+    struct row row = {0};
+    char value[TEXT_MAX];
+    const char *doing = doing_of(worker, value);
+    double tokens = number(worker, "tokens"), step_s = number(worker, "step_s"), silent_s = number(worker, "silent_s");
+    if (doing) snprintf(row.cells[DOING], CELL_MAX, "%.*s", CELL_MAX - 1, doing);
+    if (text(worker, "name", value)) snprintf(row.cells[NAME], CELL_MAX, "%.*s", CELL_MAX - 1, value);
+    if (tokens > 0) snprintf(row.cells[TOKENS], CELL_MAX, "%s", units_count(tokens).text);
+    if (step_s > 0) snprintf(row.cells[STEP], CELL_MAX, "%s", units_duration(step_s).text);
+    if (silent_s >= 1)
+        snprintf(row.cells[HEARD], CELL_MAX, "%s ago", units_duration(rint(silent_s)).text);
+    else if (silent_s >= 0)
+        snprintf(row.cells[HEARD], CELL_MAX, "now");
+    if (text(worker, "devices", value)) snprintf(row.cells[DEVICES], CELL_MAX, "%.*s", CELL_MAX - 1, value);
+    for (int c = 0; c < COLUMNS; c++) text_make_clean(row.cells[c]); /* a cut character at the end */
+    return row;
+}
+
+static int cell_width(const char *cell)
+{
+    return width_of(cell, strlen(cell));
+}
+
+/* Cells that do not fit the page are left out. */
+static void print_cells(const struct row *row, const int widths[COLUMNS], const struct page *page)
+{
+    int pad = 0, at = 0; /* pad: blanks after the cell before, so that no line ends with blanks */
+    for (int c = 0; c < COLUMNS; c++) {
+        int width = cell_width(row->cells[c]);
+        if (!widths[c]) continue;
+        if (page->width && c > DOING && at + widths[c] > page->width) break;
+        if (width) fprintf(page->out, "%*s%s", pad, "", row->cells[c]);
+        pad = widths[c] + 2 - width + (width ? 0 : pad);
+        at += widths[c] + 2;
+    }
+    fprintf(page->out, "\n");
+}
+
+static void print_workers(const json_t *o, const struct page *page)
+{
+    const json_t *workers = json_object_get(o, "workers");
+    struct line others = {0};
+    struct row head, row;
+    int widths[COLUMNS] = {0}, known = 0;
+    size_t i;
+    json_t *worker;
+    json_array_foreach(workers, i, worker)
+    {
+        row = row_of(worker);
+        for (int c = 0; c < COLUMNS; c++)
+            if (cell_width(row.cells[c]) > widths[c]) widths[c] = cell_width(row.cells[c]);
+    }
+    for (int c = 0; c < COLUMNS; c++) {
+        int title = cell_width(titles[c]);
+        snprintf(head.cells[c], CELL_MAX, "%s", titles[c]);
+        known += widths[c];
+        if (widths[c] && widths[c] < title) widths[c] = title;
+    }
+    if (!known) return;
+    fprintf(page->out, "\n");
+    print_cells(&head, widths, page);
+    json_array_foreach(workers, i, worker)
+    {
+        row = row_of(worker);
+        print_cells(&row, widths, page);
+    }
+    if (number(o, "workers_gone") > 0) add(&others, "%.0f left", number(o, "workers_gone"));
+    if (number(o, "workers_not_listed") > 0)
+        add(&others, "%s%.0f more", comma(&others), number(o, "workers_not_listed"));
+    if (others.used) fprintf(page->out, "(%s)\n", others.text);
+}
+
+/* --- interface ---------------------------------------------------------------------------------------------------- */
+
+void status_view_print(const json_t *o, unsigned width, FILE *out)
+{
+    struct line line = {0};
+    const struct page page = {out, (int)width};
+    double utilization = number(o, "utilization");
+    print_run(o, &page);
+    print_state(o, &page);
+    print_losses(o, &page);
+    print_tokens(o, &page);
+    print_bytes(o, &page);
+    if (utilization > 0) add(&line, "%s", units_percent(utilization).text);
+    print(&page, "utilization", &line);
+    print_staleness(o, &page);
+    print_text(o, "waiting_for", "waiting for", &page);
+    print_text(o, "bottleneck", "bottleneck", &page);
+    print_refused(o, &page);
+    print_text(o, "theta_hash", "theta_hash", &page);
+    print_workers(o, &page);
+}
+
+void status_view_line(const json_t *o, char *out, size_t cap)
+{
+    struct line line = {0};
+    char value[TEXT_MAX];
+    double round = number(o, "round"), rounds = number(o, "rounds"), train = number(o, "train_loss"),
+           val = number(o, "val_loss"), rate = number(o, "tokens_per_s");
+    add(&line, "%s", text(o, "state", value) ? value : "?");
+    if (round >= 0) add(&line, "  round %.0f", round);
+    if (round >= 0 && rounds > 0)
+        add(&line, "/%.0f  %s", rounds, run_text_left(round, rounds, number(o, "eta_s"), "  ").text);
+    if (!isnan(train)) add(&line, "  loss %s", run_text_loss(train).text);
+    if (!isnan(val)) add(&line, "  val %s", run_text_loss(val).text);
+    if (rate > 0) add(&line, "  %s tokens/s", units_count(rate).text);
+    if (text(o, "waiting_for", value)) add(&line, "  waiting for %s", value);
+    snprintf(out, cap, "%s", line.text);
+}
