@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/mem.h"
 #include "common/config/options.h"
@@ -12,6 +11,7 @@
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
 #include "common/tensor/safetensors.h"
+#include "coordinator/run_folder.h"
 #include "worker/model/model.h"
 
 /* Builds the layout that config.json describes. */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "cli/package_verb.h"
-#include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -11,6 +10,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/hf_config.h"
 #include "common/tensor/hf_files.h"
+#include "coordinator/run_folder.h"
 #include "worker/model/generate_text.h"
 
 static bool emit(void *ctx, const char *text, size_t size)

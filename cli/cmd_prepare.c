@@ -25,7 +25,6 @@
 #include "cli/package_verb.h"
 #include "cli/prepare_input.h"
 #include "cli/progress.h"
-#include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -36,6 +35,7 @@
 #include "common/os/json_file.h"
 #include "common/os/temporary.h"
 #include "common/tensor/tokens.h"
+#include "coordinator/run_folder.h"
 
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
 enum { PATIENCE_US = 1000000 }; /* a shorter pass shows no progress */

@@ -3,13 +3,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "coordinator/ledger/repair.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/run_dir.h"
+#include "coordinator/run_folder.h"
 
 static void moved(void *ctx, const char *from, const char *to)
 {

@@ -5,13 +5,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "coordinator/run_dir.h"
+#include "coordinator/run_folder.h"
 #include "coordinator/worker_list.h"
 
 enum { READ_US = 600000 }; /* a running coordinator looks at the list four times a second */

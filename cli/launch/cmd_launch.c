@@ -15,7 +15,6 @@
 #include "cli/launch/launch_link.h"
 #include "cli/launch/launch_memory.h"
 #include "cli/launch/supervisor.h"
-#include "cli/run_folder.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
@@ -28,6 +27,7 @@
 #include "common/os/fileio.h"
 #include "common/os/json_file.h"
 #include "common/os/log_file.h"
+#include "coordinator/run_folder.h"
 #include "coordinator/settings.h"
 #include "wire/endpoint.h"
 #include "worker/train_data.h"
@@ -46,7 +46,6 @@ struct launch {
     struct config_sources sources;
     char bin_dir[PATH_MAX], logs[FILEIO_PATH_MAX], address[FILEIO_PATH_MAX], count[FILEIO_PATH_MAX],
         lock[FILEIO_PATH_MAX];
-    char init_setting[FILEIO_PATH_MAX + 32];  /* --model.init_from=CHECKPOINT of --resume CHECKPOINT */
     char link_setting[CONFIG_VALUE_MAX + 32]; /* --launch.link=SPEC of --link SPEC */
     struct supervisor supervisor;
 };
@@ -80,7 +79,7 @@ static enum config_source source_of(const struct launch *l, size_t offset)
 static uint64_t min_workers(const struct launch *l)
 {
     struct config begun;
-    bool keep = l->config.train.method == METHOD_ASYNC && launch_folder_config(&l->folder, &begun);
+    bool keep = l->config.train.method == METHOD_ASYNC && resume_config(l->folder.dir, &begun);
     return keep ? begun.coordinator.min_workers : l->n_workers;
 }
 
@@ -233,28 +232,6 @@ static enum status check_start(struct launch *l, struct err *err)
     return check_data(l, err);
 }
 
-/* Makes the checkpoint of --resume PATH the setting model.init_from. It overrides the configuration file and the
- * environment, but conflicts with the option --model.init_from. */
-static enum status init_find(struct launch *l, struct options *o, struct err *err)
-{
-    static const char name[] = "model.init_from=";
-    const char *path = l->folder.init_dir;
-    TRY(launch_folder_find_init(&l->folder, err));
-    if (!*path) return STATUS_OK;
-    for (size_t i = 0; i < o->n_settings; i++) {
-        const char *setting = o->settings[i] + strspn(o->settings[i], "-"), *from = setting + sizeof name - 1;
-        if (!strncmp(setting, name, sizeof name - 1) && strcmp(from, path) != 0)
-            return err_set(
-                err, STATUS_INVALID,
-                "--model.init_from=%.150s conflicts with --resume %.150s, which starts from %.150s: give one of them",
-                from, l->folder.resume, path);
-    }
-    if (o->n_settings == OPTIONS_SETTINGS_MAX) return err_set(err, STATUS_INVALID, "too many settings");
-    snprintf(l->init_setting, sizeof l->init_setting, "--%s%s", name, path);
-    o->settings[o->n_settings++] = l->init_setting;
-    return STATUS_OK;
-}
-
 /* Makes --link SPEC the setting launch.link, so that RUN/config.yaml holds it. */
 static enum status link_find(struct launch *l, struct options *o, struct err *err)
 {
@@ -306,7 +283,8 @@ static enum status launch(struct launch *l, struct options *o, struct err *err)
     struct supervisor *s = &l->supervisor;
     log_set_level(LOG_ERROR); /* the coordinator prints the warnings about this configuration */
     export_worker_count(l);
-    TRY(init_find(l, o, err));
+    l->folder.resume.dir = l->folder.dir;
+    TRY(resume_find(&l->folder.resume, o, err));
     TRY(link_find(l, o, err));
     TRY(settings_read(&l->config, &l->sources, l->config_path, l->folder.dir, o, err));
     TRY(launch_link_parse(&l->links, l->config.launch.link, l->n_workers, l->link ? "--link" : "launch.link", err));
@@ -323,7 +301,7 @@ static enum status launch(struct launch *l, struct options *o, struct err *err)
     s->worker_restarts = restarts_before(l);
     s->max_restarts = l->max_restarts;
     s->stop_timeout_s = l->stop_timeout_s;
-    bool never = !strcmp(l->folder.resume, "never");
+    bool never = !strcmp(l->folder.resume.how, "never");
     s->resume_command = never ? "the same command with --resume auto" : "the same command";
     export_terminal();
     export_logged();
@@ -359,8 +337,6 @@ static enum status check(const struct launch *l, struct err *err)
     if (l->n_workers < 1 || l->n_workers > SUPERVISOR_WORKERS_MAX)
         return err_set(err, STATUS_INVALID, "--workers is %s: give 1 to %d",
                        l->n_workers ? "too large" : "missing or 0", SUPERVISOR_WORKERS_MAX);
-    if (!*l->folder.resume)
-        return err_set(err, STATUS_INVALID, "--resume is empty: give auto, never or a checkpoint folder");
     if (!(l->stop_timeout_s >= 0 && l->stop_timeout_s < 1e6))
         return err_set(err, STATUS_INVALID, "--stop-timeout is %g: give seconds, 0 or more", l->stop_timeout_s);
     return STATUS_OK;
@@ -383,15 +359,13 @@ int cmd_launch(int argc, char **argv)
 {
     struct launch *l = mem_alloc(1, sizeof *l);
     if (!l) return fprintf(stderr, "atoll: out of memory\n"), EXIT_FAILED;
-    *l = (struct launch){.folder = {.resume = "auto", .lock_fd = -1}, .max_restarts = 10, .stop_timeout_s = 60};
+    *l = (struct launch){.folder = {.resume.how = "auto", .lock_fd = -1}, .max_restarts = 10, .stop_timeout_s = 60};
     l->supervisor.signal_fd = -1;
     child_init(&l->supervisor.coordinator, "coordinator", "", true);
     const struct option_spec specs[] = {
         {"workers", OPTION_COUNT, &l->n_workers, "N", "number of worker processes; without CONFIG as before"},
         {"dir", OPTION_TEXT, &l->folder.dir, "RUN", "run folder; created if missing"},
-        {"resume", OPTION_TEXT, &l->folder.resume, "HOW",
-         "auto: continue the run in RUN (default); never: RUN must be new;\n"
-         "                           a checkpoint or run folder: start a new run from its parameters"},
+        {"resume", OPTION_TEXT, &l->folder.resume.how, "HOW", RESUME_HELP},
         {"change", OPTION_TEXTS, &l->changes, "KEY=VALUE",
          "give the run another value from here on: see atoll-coordinator --help"},
         {"max-restarts", OPTION_COUNT, &l->max_restarts, "N", "restarts in total before launch gives up (default 10)"},

@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/run_folder.h"
 #include "common/base/log.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/run_dir.h"
+#include "coordinator/run_folder.h"
 
 /* The kernel releases the lock when this process ends. The file holds the process id, for the error message, and the
  * number of workers, for the next launch. */
@@ -43,73 +43,10 @@ static enum status check_served(const struct launch_folder *l, struct err *err)
     return STATUS_OK;
 }
 
-/* A run has begun once its model was read; before that the coordinator accepts other settings. A begun run has a
- * checkpoint, or its events if the checkpoints were removed. */
-static bool holds_run(const struct launch_folder *l)
-{
-    char path[FILEIO_PATH_MAX];
-    struct stat events;
-    if (run_folder_path(path, sizeof path, l->dir, "journal", NULL) != STATUS_OK || run_folder_empty(path))
-        return false;
-    if (run_folder_path(path, sizeof path, l->dir, "checkpoints", NULL) != STATUS_OK || !run_folder_empty(path))
-        return true;
-    if (run_folder_path(path, sizeof path, l->dir, "metrics.jsonl", NULL) != STATUS_OK) return true;
-    return stat(path, &events) == 0 && events.st_size > 0;
-}
-
-bool launch_folder_config(const struct launch_folder *l, struct config *begun)
-{
-    char path[FILEIO_PATH_MAX];
-    struct config_sources sources;
-    if (!holds_run(l)) return false;
-    if (run_folder_path(path, sizeof path, l->dir, "config.yaml", NULL) != STATUS_OK) return false;
-    int fd;
-    if (file_open_plain(path, O_RDONLY, 0, &fd, NULL) != STATUS_OK) return false; /* reading a pipe would wait */
-    close(fd);
-    config_defaults(begun, &sources);
-    return config_load(begun, &sources, path, NULL) == STATUS_OK;
-}
-
-/* --resume auto continues a run. never and PATH need a folder without a run; but if the run started from PATH,
- * repeating the command continues it. */
-static enum status check_resume(const struct launch_folder *l, struct err *err)
-{
-    if (!strcmp(l->resume, "auto") || l->begun || !holds_run(l)) return STATUS_OK;
-    return err_set(err, STATUS_STATE,
-                   "%s already holds a run and --resume is %s: use --resume auto to continue it, or another --dir",
-                   l->dir, l->resume);
-}
-
-/* Returns true if the run in the folder started from the checkpoint that --resume names, or from any checkpoint of the
- * run that it names, as RUN or RUN/checkpoints/latest: the newest may have changed since. */
-static bool init_find_begun(struct launch_folder *l)
-{
-    char named[FILEIO_PATH_MAX];
-    struct config begun;
-    const char *from = begun.model.init_from;
-    if (!launch_folder_config(l, &begun) || run_folder_name(named, sizeof named, l->resume, NULL) != STATUS_OK)
-        return false;
-    static const char latest[] = "/checkpoints/latest";
-    size_t n = strlen(named), tail = sizeof latest - 1;
-    if (n > tail && !strcmp(named + n - tail, latest)) n -= tail;
-    if (strncmp(from, named, n) != 0 || (from[n] && strncmp(from + n, "/checkpoints/", 13) != 0)) return false;
-    return (size_t)snprintf(l->init_dir, sizeof l->init_dir, "%s", from) < sizeof l->init_dir;
-}
-
-enum status launch_folder_find_init(struct launch_folder *l, struct err *err)
-{
-    if (!strcmp(l->resume, "auto") || !strcmp(l->resume, "never")) return STATUS_OK;
-    l->begun = init_find_begun(l);
-    if (l->begun) return STATUS_OK;
-    if (run_folder_checkpoint(l->resume, l->init_dir, sizeof l->init_dir, err) == STATUS_OK) return STATUS_OK;
-    err_prefix(err, "--resume");
-    return err->code = STATUS_INVALID;
-}
-
 enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err)
 {
-    if (l->init_dir[0]) return STATUS_OK;
-    if (!strcmp(from, "scratch") || holds_run(l)) return STATUS_OK;
+    if (l->resume.init_dir[0]) return STATUS_OK;
+    if (!strcmp(from, "scratch") || resume_holds_run(l->dir)) return STATUS_OK;
     enum status status = hf_folder_check(from, err);
     if (status != STATUS_OK) err_prefix(err, "model.init_from");
     return status;
@@ -140,7 +77,7 @@ enum status launch_folder_take(struct launch_folder *l, uint64_t n_workers, stru
     TRY(dir_make(l->dir, err));
     TRY(lock(l, n_workers, err));
     TRY(check_served(l, err));
-    TRY(check_resume(l, err));
+    TRY(resume_check(&l->resume, err));
     l->taken = true;
     return STATUS_OK;
 }

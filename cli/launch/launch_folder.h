@@ -1,5 +1,4 @@
-/* The run folder of atoll launch: checks that it is free or holds this run, and finds the initial parameters of a new
- * run. */
+/* The run folder of atoll launch: checks that it is free or holds this run, and the initial parameters of a new run. */
 #ifndef CLI_LAUNCH_FOLDER_H
 #define CLI_LAUNCH_FOLDER_H
 
@@ -7,22 +6,18 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/config/config.h"
-#include "common/os/fileio.h"
+#include "coordinator/resume.h"
 
 struct launch_folder {
-    const char *dir, *resume;       /* --dir and --resume; borrowed */
-    char init_dir[FILEIO_PATH_MAX]; /* checkpoint that --resume names; empty: auto or never */
-    size_t existing;                /* length of the part of `dir` that existed before launch; set by take */
-    bool taken;                     /* `take` succeeded */
+    const char *dir;      /* --dir; borrowed */
+    struct resume resume; /* --resume */
+    size_t existing;      /* length of the part of `dir` that existed before launch; set by take */
+    bool taken;           /* `take` succeeded */
     /* launch.lock, lock, logs/ and workers/ existed before; set by take */
     bool had_lock, had_served, had_logs, had_workers;
-    bool begun;  /* the run in `dir` started from init_dir, so it continues */
     int lock_fd; /* -1: not locked */
 };
 
-/* Finds the checkpoint that --resume names, init_dir. INVALID if there is none. */
-enum status launch_folder_find_init(struct launch_folder *l, struct err *err) MUST_CHECK;
 /* Checks the initial parameters of a new run; `from` is model.init_from. launch checks early because the coordinator
  * opens them only after the first worker has joined. INVALID if the folder or its model is missing. */
 enum status launch_folder_check_init(const struct launch_folder *l, const char *from, struct err *err) MUST_CHECK;
@@ -35,7 +30,5 @@ void launch_folder_release(struct launch_folder *l);
 
 /* The number of workers that the last launch in the folder had; 0: unknown. Call it before launch_folder_take. */
 uint64_t launch_folder_workers(const struct launch_folder *l);
-/* Reads the configuration of the run in the folder into *begun. Returns false without a run. */
-bool launch_folder_config(const struct launch_folder *l, struct config *begun);
 
 #endif

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/run_folder.h"
 #include "cli/terminal.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "coordinator/run_folder.h"
 
 enum status launch_link_parse(struct launch_link *l, const char *text, size_t n, const char *source, struct err *err)
 {

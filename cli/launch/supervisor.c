@@ -12,7 +12,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "cli/run_folder.h"
 #include "cli/terminal.h"
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -21,6 +20,7 @@
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/std_streams.h"
+#include "coordinator/run_folder.h"
 
 enum {
     BACKOFF_FIRST_MS = 250,

@@ -10,12 +10,12 @@
 
 #include "cli/link/link_relay.h"
 #include "cli/link/link_target.h"
-#include "cli/run_folder.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
+#include "coordinator/run_folder.h"
 #include "wire/join_target.h"
 #include "wire/transport.h"
 

@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cli/run_folder.h"
 #include "common/os/fileio.h"
+#include "coordinator/run_folder.h"
 #include "wire/join_target.h"
 
 enum status link_target_find(struct transport_address *address, const char *given, struct err *err)

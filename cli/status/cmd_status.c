@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/run_folder.h"
 #include "cli/status/status_view.h"
 #include "cli/verbs.h"
 #include "common/base/clock.h"
@@ -22,6 +21,7 @@
 #include "common/os/fileio.h"
 #include "common/os/run_status.h"
 #include "common/os/run_text.h"
+#include "coordinator/run_folder.h"
 #include "wire/dial_failure.h"
 #include "wire/join_target.h"
 #include "wire/transport.h"

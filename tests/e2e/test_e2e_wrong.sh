@@ -91,6 +91,8 @@ wrong 'start from a file' 2 '^atoll: model.init_from: run.yaml is a file: ' laun
 wrong 'start from another folder' 2 '^atoll: model.init_from: data holds no model' launch --model.init_from=data
 wrong 'resume and start disagree' 2 '^atoll: --model.init_from=scratch conflicts with --resume good, .* good/checkpoints/round_0' \
     launch --resume good --model.init_from=scratch
+wrong 'resume and start disagree, coordinator' 2 '^atoll: --model.init_from=scratch conflicts with --resume good, ' \
+    "$BIN/atoll-coordinator" run.yaml --dir never.from --resume good --model.init_from=scratch
 wrong 'resume from a missing run' 2 '^atoll: --resume: .*must' launch --resume must
 printf '{"tokens": {}}' >tokenizer.json
 wrong 'file is not a tokenizer' 2 'data.tokenizer: tokenizer.json is not a tokenizer.json: .*"model"' launch --data.tokenizer=tokenizer.json
@@ -223,6 +225,8 @@ wrong 'folder holds a data set' 2 '^atoll: data contains meta.json but no run: u
 [[ ! -e data/lock ]] || fail "a refused coordinator left a lock"
 wrong 'other configuration on resume' 2 'train.sync_every' "$BIN/atoll-coordinator" run.yaml --dir good --train.max_steps=20 --train.sync_every=7
 wrong 'folder holds a run' 1 'resume' "$BIN/atoll" launch run.yaml --workers 1 --dir good --resume never
+wrong 'folder holds a run, coordinator' 1 '^atoll: good already holds a run and --resume is never: ' \
+    "$BIN/atoll-coordinator" run.yaml --dir good --resume never
 half_a_run() { # FOLDER CHECKPOINT_EVERY
     start half.log "$BIN/atoll" launch run.yaml --workers 1 --dir "$1" --train.max_steps=100000 --checkpoint.every="$2"
     until_true 20 "some rounds" grep -q '"round":20,' "$1/metrics.jsonl"

@@ -46,11 +46,11 @@ coordinator/ledger: common/base common/config common/os common/tensor compress w
 coordinator/limits: common/base wire
 coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
 coordinator/report: common/base common/config common/os coordinator/engine
-coordinator:        common/base common/config common/os compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
+coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
 
 cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger
-cli/status:         common/base common/config common/os wire worker/session cli
-cli/link:           common/base common/config common/os wire cli
+cli/status:         common/base common/config common/os wire worker/session cli coordinator/run_folder.h
+cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli
 cli/plan:           common/base common/config common/os common/tensor compress wire wire/zmq gpu worker worker/outer worker/replica worker/sync coordinator coordinator/outer coordinator/round cli cli/link/link_line.h
 cli/launch:         common/base common/config common/os common/tensor wire wire/zmq worker worker/model worker/replica worker/session coordinator coordinator/outer cli
 '

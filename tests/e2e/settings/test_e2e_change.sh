@@ -91,6 +91,26 @@ code=0
 "$BIN/atoll-coordinator" run.yaml --dir run --train.max_steps=80 >other.log 2>&1 || code=$?
 [[ $code == 2 && $(<other.log) == *"write --change KEY=VALUE"* ]] || fail "code $code: $(<other.log)"
 
+# --- a new run from this one ------------------------------------------------------------------------------------------
+
+# --resume is the same for the coordinator and for atoll launch: the same command again continues the new run.
+for time in first second; do
+    start "branch-$time.log" "$BIN/atoll-coordinator" run.yaml --dir branch --resume run
+    branch=$pid
+    until_true 20 "the coordinator's address" test -s branch/address
+    if [[ $time == first ]]; then
+        kill -TERM "$branch"
+        finish "$branch" 20 75 "the coordinator of branch"
+    fi
+done
+"$BIN/atoll-worker" --join branch --dir branch-worker --data.train="$WORK/data/train_*.bin" >branch-worker.log 2>&1 ||
+    fail "branch: $(tail -n 3 branch-worker.log)"
+finish "$branch" 20 0 "the coordinator of branch"
+grep -Eq 'init_from: *"?run/checkpoints/round_0' branch/config.yaml || fail "branch does not start from run: $(<branch/config.yaml)"
+code=0
+"$BIN/atoll-coordinator" run.yaml --dir branch --resume never >never.log 2>&1 || code=$?
+[[ $code == 1 && $(<never.log) == *"branch already holds a run and --resume is never"* ]] || fail "code $code: $(<never.log)"
+
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 # prolong FOLDER: makes a finished run longer, with a lower rate.

@@ -19,7 +19,7 @@ static void test_folder_in_use_is_refused(void **state)
     (void)state;
     static const char *const texts[][2] = {{"", "in use by process ?:"}, {"123", "in use by process 123:"}};
     for (int i = 0; i < 2; i++) {
-        struct launch_folder l = {.dir = tmpdir, .resume = "auto", .lock_fd = -1};
+        struct launch_folder l = {.dir = tmpdir, .resume = {.how = "auto", .dir = tmpdir}, .lock_fd = -1};
         struct err err = {0};
         tmpdir_put("launch.lock", texts[i][0]);
         int other = open(tmpdir_path("launch.lock"), O_RDONLY | O_CLOEXEC);

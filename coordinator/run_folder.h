@@ -1,6 +1,6 @@
 /* Reads files of a run folder for the verbs. */
-#ifndef CLI_RUN_FOLDER_H
-#define CLI_RUN_FOLDER_H
+#ifndef COORDINATOR_RUN_FOLDER_H
+#define COORDINATOR_RUN_FOLDER_H
 
 #include <jansson.h>
 #include <stdbool.h>

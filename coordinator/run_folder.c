@@ -1,4 +1,4 @@
-#include "cli/run_folder.h"
+#include "coordinator/run_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
