@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 from ._lib import Error, InvalidError, logger, program
 
@@ -48,6 +49,7 @@ def launch(
     workers: int = 1,
     listen: str = LISTEN,
     advertise: str | None = None,
+    change: Mapping[str, object] | None = None,
     **settings: object,
 ) -> str:
     """Starts ``atoll-coordinator`` for a model of this script, and returns what ``Worker(join=...)`` takes.
@@ -59,7 +61,7 @@ def launch(
             ...
 
     - A script that ``python -m atoll.join`` started joins that run: the function starts nothing.
-    - The same call continues the run in ``run_dir``. A finished run stays finished.
+    - The same call continues the run in ``run_dir``. A finished run stays finished, until ``change`` makes it longer.
     - The coordinator ends with the run, and stops when this process ends in any way, also by ``kill -9``. The workers
       of other machines then wait for it.
     - If a coordinator already serves ``run_dir`` on this machine, the script joins that one.
@@ -75,6 +77,9 @@ def launch(
     :param workers: the first round begins when so many workers have joined.
     :param listen: address of the coordinator. ``tcp://127.0.0.1:*`` takes a free port that only this machine reaches.
     :param advertise: ``HOST`` or ``HOST:PORT`` for the join line, if NAT or a container hides this machine's address.
+    :param change: new values that the run has from here on, like ``--change`` of ``atoll-coordinator``:
+        ``{"train.max_steps": 6000}`` (only more), ``inner.learning_rate``, ``outer.learning_rate``, ``outer.momentum``.
+        Later calls need it no more.
     :param settings: other keys of the configuration, as ``codec_up="int4"`` or ``**{"codec.up": "int4"}``.
     :returns: the run folder, or the join target that ``python -m atoll.join`` was given.
     :raises InvalidError: (a ``ValueError``) the coordinator refused a setting, or ``run_dir`` holds another run.
@@ -105,7 +110,7 @@ def launch(
         "coordinator.listen": listen,
         "coordinator.advertise": advertise,
     }
-    _start(run_dir, {**named, **{_key(name): value for name, value in settings.items()}})
+    _start(run_dir, {**named, **{_key(name): value for name, value in settings.items()}}, change or {})
     print(_invitation(run_dir, sys.stderr.isatty()), file=sys.stderr, flush=True)
     return run_dir
 
@@ -139,10 +144,11 @@ def _is_served(run_dir: str) -> bool:
         os.close(fd)
 
 
-def _start(run_dir: str, settings: dict[str, object]) -> None:
+def _start(run_dir: str, settings: dict[str, object], change: Mapping[str, object]) -> None:
     """Starts the coordinator and returns when it has written its address."""
     words = [program("atoll-coordinator"), os.devnull, f"--dir={run_dir}"]
     words += [f"--{key}={_text(value)}" for key, value in settings.items() if value is not None]
+    words += [f"--change={_key(key)}={_text(value)}" for key, value in change.items()]
     new = not os.path.exists(run_dir)
     address = os.path.join(run_dir, "address")
     log_path = os.path.join(run_dir, "logs", "coordinator.log")

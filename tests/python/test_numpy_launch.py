@@ -22,7 +22,7 @@ import atoll
 
 name, run, pause, listen = sys.argv[1:5]
 target = atoll.launch(run, max_steps=20, every=5, batch_size=4, workers={workers}, listen=listen, codec_up="fp32",
-                      **{{"codec.down": "fp32"}})
+                      **{{"codec.down": "fp32"}}, change={change})
 print("target", target, flush=True)
 data = np.random.default_rng(3).normal(size=(64, 3)).astype(np.float32)
 w = np.zeros(3, np.float32)
@@ -37,9 +37,10 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 
 class LaunchTest(rig.RunTest):
-    def launch(self, name: str, *, workers: int = 1, pause: float = 0, listen: str = LOOPBACK) -> subprocess.Popen:
+    def launch(self, name: str, *, workers: int = 1, pause: float = 0, listen: str = LOOPBACK,
+               change: dict | None = None) -> subprocess.Popen:
         """Starts the script as the first machine would."""
-        script = SCRIPT.format(workers=workers)
+        script = SCRIPT.format(workers=workers, change=change)
         return self.start_script(script, name, str(self.run_dir), str(pause), listen)
 
     def join(self, word: str, name: str, stdin: str | None = None, script: str = "w0.py") -> subprocess.Popen:
@@ -144,6 +145,15 @@ class LaunchTest(rig.RunTest):
         self.kill(first)
         self.finish(self.launch("w0"))
         self.assertEqual(self.summary()["rounds"], 4)
+
+    def test_change_makes_a_finished_run_longer(self) -> None:
+        steps = []
+        for change in (None, {"train_max_steps": 40, "outer.momentum": 0.8}, None):
+            self.finish(self.launch("w0", change=change))
+            self.wait_for_end()
+            steps.append(self.summary()["steps"])
+        self.assertEqual(steps, [20, 40, 40])
+        self.assertIn("momentum: 0.8", (self.run_dir / "config.yaml").read_text())
 
     def test_second_script_of_a_run_folder_joins_the_first(self) -> None:
         first = self.launch("w0", workers=2)
