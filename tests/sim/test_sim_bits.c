@@ -44,7 +44,7 @@ static const struct variant variants[] = {
     {NULL, {"codec.up=topk:64/256+sign", "codec.down=auto", "outer.optimizer=sgd"}},
     {NULL, {"merge.rule=rda", "merge.weights=equal"}},
     {NULL, {"merge.clip=median"}},
-    {NULL, {"coordinator.min_workers=2", "coordinator.max_workers=3", "coordinator.threads=2"}},
+    {NULL, {"coordinator.min_workers=3", "coordinator.max_workers=4", "coordinator.threads=2"}},
     {NULL, {"coordinator.readmit_s=1"}},
     {NULL, {"checkpoint.every=1", "checkpoint.keep=1"}},
     {NULL, {"checkpoint.every=0"}},
