@@ -149,7 +149,8 @@ speed after
 echo '--- stop, and continue by the printed line'
 stop hq coordinator INT 75
 expected=1 lines=9 on hq "atoll status runs/joint"
-line=$(grep -oE 'atoll-coordinator --dir [^ ]+' <<<"$said" | head -n 1) || fail "status prints no line to continue: $said"
+line=$(grep -oE 'atoll-coordinator --dir [^ ]+' <<<"$said" | sed -n 1p)
+[[ $line ]] || fail "status prints no line to continue: $said"
 at=$(round)
 begin hq coordinator "$line"
 until_true 60 "rounds after the stop" reaches $((at + 5))
@@ -179,7 +180,7 @@ worker kitchen
 worker office
 until_true 60 "rounds after the move" reaches $((at + 5))
 ! grep -q 'evicted' office-coordinator.log || fail "a worker lost its place: $(grep evicted office-coordinator.log)"
-on office "atoll status runs/joint --json | grep -o '\"round\":[0-9]*' | head -n 1"
+on office "atoll status runs/joint --json | grep -o '\"round\":[0-9]*' | sed -n 1p"
 
 echo '--- prolong: before the end, and after it'
 stop office coordinator TERM 75
