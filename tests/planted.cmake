@@ -1,7 +1,7 @@
 # Planted bugs prove that tests detect errors. A list (sim/planted.cmake, unit/coordinator/planted_power.cmake) makes programs
 # with one changed line in one source, in the build folder: the tree has no hooks for this.
-# test_SUITE_planted (planted.sh) runs them and fails if a bug stays undetected. A missing line stops the configuration if
-# warnings are errors; otherwise it fails the test.
+# test_SUITE_planted (planted.sh) runs them and fails if a bug stays undetected. They belong to the long tests, because
+# they build some 70 programs. A missing line stops any configuration if warnings are errors; otherwise it fails the test.
 
 # Sets `copy` to `source` with `from` replaced by `to`; empty if the line is missing. test: the name of the test that should
 # fail, empty for all tests of the program.
@@ -36,6 +36,7 @@ endfunction()
 function(atoll_planted_program suite name main copy)
     add_executable(planted_${suite}_${name} $<TARGET_OBJECTS:${main}> ${copy})
     target_link_libraries(planted_${suite}_${name} PRIVATE ${test_lib} ${ARGN} ${all_libraries} PkgConfig::CMOCKA)
+    atoll_long_target(planted_${suite}_${name})
 endfunction()
 
 # A bug that any test of `main` may detect.
@@ -51,7 +52,7 @@ function(atoll_planted_test suite)
     add_test(NAME test_${suite}_planted
              COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/planted.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${suite} ${bugs}
              WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_${suite}_planted PROPERTIES LABELS planted TIMEOUT 240)
+    set_tests_properties(test_${suite}_planted PROPERTIES LABELS "planted;long" TIMEOUT 240)
     list(TRANSFORM bugs REPLACE "^([^:]*):.*" "planted_${suite}_\\1")
     set_property(DIRECTORY PROPERTY needs_test_${suite}_planted ${bugs})
 endfunction()

@@ -2,7 +2,7 @@
 # tests/gpu/run: without a GPU it prints one line and exits with 77. On the emulated device every section runs, so that
 # the script keeps working between runs on real GPUs. PRECISION_STEPS=N: runs the section precision alone, which
 # compares N steps in bf16 with fp32.
-# ctest: timeout=240
+# ctest: labels=long timeout=240
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 

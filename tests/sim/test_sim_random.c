@@ -18,7 +18,7 @@
 #include "tests/lib/sim/sim_random.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { RUNS = 400 };
+enum { RUNS = 200 };
 #else
 enum { RUNS = 1000 };
 #endif

@@ -13,7 +13,7 @@ source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-rounds=160
+rounds=70
 disk=$WORK/disk
 at_exit() { umount -l "$disk" 2>/dev/null || true; } # hook of cleanup
 
