@@ -79,6 +79,18 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
     return STATUS_OK;
 }
 
+/* m has lost its place already. */
+static void emit_eviction(struct engine *e, const struct member *m, const char *reason)
+{
+    char text[280];
+    bool others = false;
+    for (uint32_t i = 0; i < e->ledger.round.members.n; i++)
+        others = others || e->ledger.round.members.members[i]->active;
+    snprintf(text, sizeof text, "%s; %s", reason,
+             others ? "other workers get its samples" : "its samples wait for the next worker");
+    engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
+}
+
 enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struct err *err)
 {
     struct session *s = session_by_uuid(&e->sessions, uuid);
@@ -93,7 +105,7 @@ enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struc
     if (!m || !m->active || e->ledger.done) return STATUS_OK;
     TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     engine_progress(e);
-    engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, "its key was revoked; other workers get its samples");
+    emit_eviction(e, m, "its key was revoked");
     return STATUS_OK;
 }
 
@@ -103,16 +115,16 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
 {
     char text[200];
     if (s && s->flooded)
-        snprintf(text, sizeof text, "its connection was closed for too many messages; other workers get its samples");
+        snprintf(text, sizeof text, "its connection was closed for too many messages");
     else
-        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s); other workers get its samples",
+        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s)",
                  units_duration((double)(e->now_us - m->heard_us) * 1e-6).text,
                  s && s->closed ? ", connection closed" : "", units_duration((double)limit * 1e-6).text,
                  engine_evict_rule(e, s));
     TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     assert(!m->active);
     engine_progress(e);
-    engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
+    emit_eviction(e, m, text);
     if (s) session_remove(&e->sessions, s);
     return STATUS_OK;
 }

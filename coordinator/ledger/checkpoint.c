@@ -517,6 +517,7 @@ static enum status check_arrays(struct store *store, uint64_t round, const struc
                                 const uint64_t *hashes, uint32_t n, uint64_t at, uint64_t total, float *room,
                                 struct err *err)
 {
+    assert(layout->n_params > 0); /* head_decode_layout */
     const uint64_t whole = layout->n_params * sizeof(float), copies = (total - at) / whole, F = layout->n_fragments;
     uint64_t residuals = F > 1 && n > copies ? F : 0;
     if ((total - at) % whole || n != copies - (residuals ? 1 : 0) + residuals)

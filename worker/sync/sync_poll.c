@@ -113,9 +113,11 @@ static void describe_download(const struct sync *s, char *out, size_t cap)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct sync_fragment *f = &s->f[i];
         if (f->loading) {
-            snprintf(out, cap, "the snapshot of fragment %u at version %llu (%s of %s)", i,
-                     (unsigned long long)f->get_version, units_bytes((double)f->have).text,
-                     units_bytes((double)f->total).text);
+            int n = snprintf(out, cap, "the snapshot of fragment %u at version %llu", i,
+                             (unsigned long long)f->get_version);
+            if (f->total && n > 0 && (size_t)n < cap) /* known from its first chunk */
+                snprintf(out + n, cap - (size_t)n, " (%s of %s)", units_bytes((double)f->have).text,
+                         units_bytes((double)f->total).text);
             return;
         }
         if (f->version < f->target) {

@@ -302,6 +302,10 @@ static void test_stranger_makes_the_clock_run(void **state)
         rig_wait(&rig, 10000000);
     }
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 2);
+    const char *last = "";
+    for (size_t i = 0; i < rig.n_events; i++)
+        if (rig.events[i].kind == ENGINE_EVENT_EVICT) last = rig.event_text[i];
+    assert_non_null(strstr(last, "; its samples wait for the next worker")); /* there are no others */
     rig_hello(&rig, 2);
     rig_expect(&rig, 2, MSG_CONFIG, &m);
     rig_close(&rig);

@@ -216,8 +216,7 @@ static void test_restart_after_any_message_ends_at_same_theta(void **state)
             assert_true(rig_theta_hash(&rig) == theta);
             struct engine_summary sum;
             engine_summary(rig.engine, &sum);
-            if (end == END_STOP)
-                assert_int_equal(round_events + rig_events(&rig, ENGINE_EVENT_ROUND), sum.rounds);
+            if (end == END_STOP) assert_int_equal(round_events + rig_events(&rig, ENGINE_EVENT_ROUND), sum.rounds);
             assert_true(sum.restarts > 5);
             assert_int_equal(sum.workers, 2);
             assert_int_equal(engine_samples_committed(rig.engine), i ? 10 : 20);
