@@ -68,6 +68,7 @@ class Sandbox:
             **os.environ,
             "ATOLL_BIN": str(programs),
             "ATOLL_LIB": str(self.build / "lib/libatoll.so"),
+            "ATOLL_NO_INSTALL": "1",
             "DOCS_MACHINES": str(self.work / "machines"),
             "DOCS_ROOT": str(root),
             "DOCS_BUILD": str(self.build),
@@ -99,19 +100,23 @@ class Sandbox:
             kind, _, name = need.partition(":")
             if kind == "program" and not shutil.which(name):
                 return f"there is no {name}"
+            if need == "root" and os.geteuid():
+                return "needs root"
             if kind == "commit" and not self._has_commit(name):
                 return f"the history here lacks {name}"
             if need == "venv":
                 pythons = pythons[:1]
                 if not self.venv.exists():
                     return "needs build/python: ./run python --all"
-            elif not name:
+            elif not name and need != "root":
                 modules.append(need)
         if modules:
             able = [python for python in pythons if python and has_modules(python, tuple(modules))]
             if not able:
                 return f"no Python here has {', '.join(modules)}: ./run python --all"
             self.environment["DOCS_PYTHON"] = able[0]
+            if "torch" in modules:
+                self.environment["ATOLL_TORCH_PYTHON"] = able[0]  # of benchmarks
         return ""
 
     def _has_commit(self, name: str) -> bool:
