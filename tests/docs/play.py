@@ -1,7 +1,7 @@
 """Runs the commands of the documents as their sessions say, each document in a sandbox.
 
-play.py [DOCUMENT ...]: all documents, or these. Prints a line for each, the commands that did not run with the reason,
-and a summary, which ./run test repeats at its end (notes/ in the build folder).
+play.py [DOCUMENT ...]: all documents, or these. Prints a line for each document, the failed commands, and a summary, which
+./run test repeats at its end (notes/ in the build folder).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -18,70 +20,93 @@ ROOT = Path(__file__).resolve().parents[2]
 import documents  # noqa: E402
 import known  # noqa: E402
 import session  # noqa: E402
+from documents import Block  # noqa: E402
 from options import Programs  # noqa: E402
 from sandbox import Failed, Sandbox  # noqa: E402
+from session import Session  # noqa: E402
 
 
-class Count:
-    def __init__(self) -> None:
-        self.ran: set[str] = set()
-        self.failed: list[str] = []
-        self.skipped: dict[str, str] = {}  # command to reason
+@dataclass
+class Played:
+    """The commands of a document by their ends, and why some did not run. A failure ends the session."""
+
+    ran: set[str] = field(default_factory=set)
+    not_run: dict[str, str] = field(default_factory=dict)  # the session says so
+    skipped: dict[str, str] = field(default_factory=dict)  # the machine lacks what they need
+    failure: str = ""
 
 
-def play(document: str, steps: session.Session, blocks: list[documents.Block], box: Sandbox) -> Count:
+def play(steps: Session, blocks: list[Block], box: Sandbox) -> Played:
     """Runs the steps of a session until one fails."""
-    count = Count()
+    played = Played()
     for step in steps.steps:
-        reason = step.reason or box.missing(step.needs)
-        if reason:
+        missing = "" if step.reason else box.missing(step.needs)
+        if step.reason or missing:
             if step.documented:
-                count.skipped[step.text] = reason
+                (played.skipped if missing else played.not_run)[step.text] = missing or step.reason
             continue
-        like = [line.text for block in blocks if step.like and block.lines[0].text.startswith(step.like) for line in block.lines]
+        shown = [block for block in blocks if step.like and block.lines[0].text.startswith(step.like)]
         try:
-            box.run(step, like)
+            box.run(step, [line.text for block in shown for line in block.lines])
         except Failed as failed:
-            count.failed.append(f"{document}: {step.text}\n    {failed}{box.others()}")
+            played.failure = f"{steps.path}:{step.number}: {step.text}\n    {failed}{box.others()}"
             break
         if step.documented:
-            count.ran.add(step.text)
-    return count
+            played.ran.add(step.text)
+    return played
+
+
+class Totals:
+    """Counts of commands in blocks. A document may show a command twice."""
+
+    def __init__(self) -> None:
+        self.commands = self.ran = self.failed = 0
+        self.reasons: dict[str, Counter[str]] = {"not run": Counter(), "skipped": Counter()}
+
+    def add(self, commands: list[str], played: Played) -> None:
+        self.commands += len(commands)
+        self.ran += sum(text in played.ran for text in commands)
+        self.failed += bool(played.failure)
+        for text in commands:
+            for end, found in (("not run", played.not_run), ("skipped", played.skipped)):
+                if text in found:
+                    self.reasons[end][found[text]] += 1
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{sum(reasons.values())} {end}" for end, reasons in self.reasons.items())
+        failed = f", {self.failed} failed" if self.failed else ""
+        lines = [f"docs: {self.commands} commands in blocks: {self.ran} ran, {counts}{failed}"]
+        lines += [f"    {n} {end}: {reason}" for end, reasons in self.reasons.items() for reason, n in reasons.most_common()]
+        return "\n".join(lines)
 
 
 def main(names: list[str], once: Path) -> int:
+    """once: a folder for Sandbox."""
     programs = Path(os.environ.get("ATOLL_BIN", ROOT / "build/bin")).resolve()
     sessions = session.read(ROOT / known.SESSIONS)
-    summary, problems = known.check(ROOT, sessions, Programs(ROOT, programs))
-    n_ran = n_skipped = n_failed = 0
-    started = time.monotonic()
+    problems = [] if names else known.check(ROOT, sessions, Programs(ROOT, programs))[1]
+    totals = Totals()
     for document, steps in sessions.items():
         blocks, _ = documents.split(document, (ROOT / document).read_text(encoding="utf-8"))
-        lines = [line.text for line in known.commands_of(blocks, steps)]
-        if not lines or (names and document not in names):
+        commands = [line.text for line in known.commands_of(blocks, steps)]
+        if not commands or (names and document not in names):
             continue
         box, began = Sandbox(ROOT, programs, once), time.monotonic()
         try:
-            count = play(document, steps, blocks, box)
+            played = play(steps, blocks, box)
         finally:
             box.close()
-        # A document may show a command twice.
-        ran = sum(text in count.ran for text in lines)
-        n_ran, n_failed = n_ran + ran, n_failed + len(count.failed)
-        n_skipped += sum(text in count.skipped for text in lines)
-        print(f"{document}: {ran} of {len(lines)} commands ran, {time.monotonic() - began:.0f} s")
-        for text, reason in count.skipped.items():
-            print(f"    not: {text}  ({reason})")
-        print(*count.failed, sep="\n", end="\n" if count.failed else "", flush=True)
-    inline = summary.rpartition(", ")[2]
-    summary = f"docs: {n_ran} commands ran, {n_skipped} not (their reasons: {known.SESSIONS}), {inline}"
-    problems = [] if names else problems
-    print(*problems, f"{summary}, {n_failed} failed, {time.monotonic() - started:.0f} s", sep="\n")
+        totals.add(commands, played)
+        ran = sum(text in played.ran for text in commands)
+        print(f"{document}: {ran} of {len(commands)} commands ran, {time.monotonic() - began:.0f} s", flush=True)
+        if played.failure:
+            print(played.failure, flush=True)
+    print(*problems, totals, sep="\n")
     if not names:
         notes = programs.parent / "notes"
         notes.mkdir(exist_ok=True)
-        (notes / "test_docs_run").write_text(summary + "\n")
-    return 1 if n_failed or problems else 0
+        (notes / "test_docs_commands").write_text(f"{totals}\n")
+    return 1 if totals.failed or problems else 0
 
 
 if __name__ == "__main__":
