@@ -3,7 +3,8 @@
     python examples/lora.py MODEL TEXT --workers 2
 
 MODEL is a folder or a name on the Hub. TEXT has one text a line (.txt), or one object with "text" (.jsonl). The first
-machine prints the command for the others. The same command continues after any end. The adapter is in runs/lora/checkpoints.
+machine prints the command for the others. The same command continues after any end. runs/lora/checkpoints has the
+adapter.
 """
 
 import argparse

@@ -86,7 +86,7 @@ class Programs:
         listing = self.bin.parent / "test_targets.txt"
         return tuple(line.split()[0] for line in listing.read_text().splitlines()) if listing.exists() else ()
 
-    # ---- checks: each gives the problems of one command ---------------------------------------------------------------
+    # ---- checks: each gives the problems of one command -------------------------------------------------------------
 
     def _of_run(self, words: list[str]) -> list[str]:
         if len(words) < 2:
@@ -102,7 +102,8 @@ class Programs:
                     if word.startswith("--") and word not in self.run_verbs()[verb]]
         if verb == "test" and self.tests():
             filters = [each for name in names for each in self._alternatives(name)]
-            problems += [f"no test matches {each}" for each in filters if not any(re.search(each, t) for t in self.tests())]
+            problems += [f"no test matches {each}" for each in filters
+                         if not any(re.search(each, test) for test in self.tests())]
         return problems
 
     @staticmethod

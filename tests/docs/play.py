@@ -1,7 +1,7 @@
 """Runs the commands of the documents as their sessions say, each document in a sandbox.
 
-play.py [DOCUMENT ...]: all documents, or these. Prints a line for each document, the failed commands, and a summary, which
-./run test repeats at its end (notes/ in the build folder).
+play.py [DOCUMENT ...]: all documents, or these. Prints a line for each document, the failed commands, and a summary.
+./run test repeats the summary at its end (notes/ in the build folder).
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Totals:
         counts = ", ".join(f"{sum(reasons.values())} {end}" for end, reasons in self.reasons.items())
         failed = f", {self.failed} failed" if self.failed else ""
         lines = [f"docs: {self.commands} commands in blocks: {self.ran} ran, {counts}{failed}"]
-        lines += [f"    {n} {end}: {reason}" for end, reasons in self.reasons.items() for reason, n in reasons.most_common()]
+        for end, reasons in self.reasons.items():
+            lines += [f"    {n} {end}: {reason}" for reason, n in reasons.most_common()]
         return "\n".join(lines)
 
 

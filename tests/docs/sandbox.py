@@ -27,7 +27,10 @@ exec "$DOCS_PYTHON" -c 'import sys; from atoll.{verb} import main; sys.argv[0] =
 """
 DOCUMENTED_PORT = "29600"  # a free one takes its place
 # The environment of the next step is that of this shell at its end.
-SHELL = 'step=$DOCS_STEP; unset DOCS_STEP; set -o pipefail; eval "$step"; code=$?; env -0 >"$DOCS_STATE/env"; exit $code'
+SHELL = (
+    'step=$DOCS_STEP; unset DOCS_STEP; set -o pipefail; '
+    'eval "$step"; code=$?; env -0 >"$DOCS_STATE/env"; exit $code'
+)
 
 
 class Failed(Exception):
@@ -90,7 +93,7 @@ class Sandbox:
             if path.name not in but:
                 (target / path.name).symlink_to(path)
 
-    # ---- needs ----------------------------------------------------------------------------------------------------------
+    # ---- needs ------------------------------------------------------------------------------------------------------
 
     def missing(self, needs: list[str]) -> str:
         """What a step needs and this machine lacks, in words; empty if it can run. Chooses its Python."""
@@ -100,10 +103,10 @@ class Sandbox:
             kind, _, name = need.partition(":")
             if kind == "program" and not shutil.which(name):
                 return f"there is no {name}"
-            if need == "root" and os.geteuid():
-                return "needs root"
             if kind == "commit" and not self._has_commit(name):
                 return f"the history here lacks {name}"
+            if need == "root" and os.geteuid():
+                return "needs root"
             if need == "venv":
                 pythons = pythons[:1]
                 if not self.venv.exists():
@@ -120,10 +123,10 @@ class Sandbox:
         return ""
 
     def _has_commit(self, name: str) -> bool:
-        ran = subprocess.run(["git", "cat-file", "-e", f"{name}^{{commit}}"], cwd=self.root, capture_output=True, check=False)
-        return ran.returncode == 0
+        words = ["git", "cat-file", "-e", f"{name}^{{commit}}"]
+        return subprocess.run(words, cwd=self.root, capture_output=True, check=False).returncode == 0
 
-    # ---- steps ----------------------------------------------------------------------------------------------------------
+    # ---- steps ------------------------------------------------------------------------------------------------------
 
     def run(self, step: Step, like: list[str]) -> None:
         """Runs a step and checks its end. like: lines that the output must have, whatever their numbers.
@@ -237,4 +240,5 @@ def free_port() -> int:
 def shape(line: str) -> str:
     """A pattern for a line of output: other numbers, and other widths of columns, are the same line."""
     pieces = re.split(r"(\s+|\d[\d.,]*)", line.strip())
-    return "".join(r"\s+" if piece.isspace() else r"\d[\d.,]*" if piece[:1].isdigit() else re.escape(piece) for piece in pieces)
+    return "".join(r"\s+" if piece.isspace() else r"\d[\d.,]*" if piece[:1].isdigit() else re.escape(piece)
+                   for piece in pieces)

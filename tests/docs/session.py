@@ -17,7 +17,7 @@
 | `until REGEX` | of `starts`: the next step begins when the output has this |
 | `ends NAME N` | afterwards the background process NAME ends by itself with exit code N |
 | `within S` | seconds that the step may take; 60 otherwise |
-| `needs WORD ...` | runs only if all are there: Python modules, `program:X`, `commit:X`, `root`, `venv` (./run python) |
+| `needs WORD ...` | runs only with these: Python modules, `program:X`, `commit:X`, `root`, `venv` (./run python) |
 | `not REASON` | does not run |
 
 Steps run in order, in one folder and with one environment. Variables that a step exports hold in the next one.
@@ -80,6 +80,9 @@ def _set(step: Step, option: str, value: str) -> None:
         step.ends.append((name, int(code)))
     elif option == "needs":
         step.needs += value.split()
+        wrong = [need for need in step.needs if ":" in need and not need.startswith(("program:", "commit:"))]
+        if wrong:
+            raise ValueError(f"unknown need '{wrong[0]}'")
     elif option == "not":
         step.reason = value
     else:

@@ -1,5 +1,8 @@
-"""Called by sessions: a small tokenizer with a chat template, models/llama and models/llama-chat; tokenizer.json and the
-model folder MODEL with the same one; and inputs: corpus.jsonl.gz, dump.gz, talks.jsonl, TEXT.jsonl, data.jsonl."""
+"""Called by sessions: makes a small tokenizer with a chat template, and inputs.
+
+- The tokenizer: models/llama, models/llama-chat, tokenizer.json, and MODEL, a model folder if transformers is there.
+- Inputs: corpus.jsonl.gz, dump.gz, talks.jsonl, TEXT.jsonl, data.jsonl.
+"""
 
 import gzip
 import json
@@ -16,7 +19,8 @@ tokenizer = Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tokenizer.decoder = decoders.ByteLevel()
 alphabet = pre_tokenizers.ByteLevel.alphabet()
-tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=300, special_tokens=[END], initial_alphabet=alphabet))
+trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=[END], initial_alphabet=alphabet)
+tokenizer.train_from_iterator(lines, trainer)
 tokenizer.save("tokenizer.json")
 config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "chat_template": TEMPLATE}
 for folder in (Path("models/llama"), Path("models/llama-chat"), Path("MODEL")):
