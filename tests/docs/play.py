@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 import documents  # noqa: E402
 import known  # noqa: E402
 import session  # noqa: E402
-from documents import Block  # noqa: E402
 from options import Programs  # noqa: E402
 from sandbox import Failed, Sandbox  # noqa: E402
 from session import Session  # noqa: E402
@@ -36,7 +35,7 @@ class Played:
     failure: str = ""
 
 
-def play(steps: Session, blocks: list[Block], box: Sandbox) -> Played:
+def play(steps: Session, box: Sandbox) -> Played:
     """Runs the steps of a session until one fails."""
     played = Played()
     for step in steps.steps:
@@ -45,9 +44,8 @@ def play(steps: Session, blocks: list[Block], box: Sandbox) -> Played:
             if step.documented:
                 (played.skipped if missing else played.not_run)[step.text] = missing or step.reason
             continue
-        shown = [block for block in blocks if step.like and block.lines[0].text.startswith(step.like)]
         try:
-            box.run(step, [line.text for block in shown for line in block.lines])
+            box.run(step)
         except Failed as failed:
             played.failure = f"{steps.path}:{step.number}: {step.text}\n    {failed}{box.others()}"
             break
@@ -94,7 +92,7 @@ def main(names: list[str], once: Path) -> int:
             continue
         box, began = Sandbox(ROOT, programs, once), time.monotonic()
         try:
-            played = play(steps, blocks, box)
+            played = play(steps, box)
         finally:
             box.close()
         totals.add(commands, played)

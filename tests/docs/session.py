@@ -10,7 +10,6 @@
 |---|---|
 | `code N` | the exit code; 0 otherwise |
 | `prints REGEX` | the output has this; several are found in their order |
-| `like LINE` | the output has the lines of the document's block that begins with LINE; numbers may differ |
 | `reads A => B` | the shell gets B in place of A |
 | `on NAME` | runs in the folder of another machine, as `ssh NAME` does |
 | `starts NAME` | runs in the background; `$NAME` is its process id |
@@ -41,7 +40,6 @@ class Step:
     number: int  # line of the session
     code: int = 0
     prints: list[str] = field(default_factory=list)
-    like: str = ""
     reads: list[tuple[str, str]] = field(default_factory=list)
     on: str = ""
     starts: str = ""
@@ -63,7 +61,7 @@ class Session:
 
 
 def _set(step: Step, option: str, value: str) -> None:
-    if option in ("like", "on", "starts", "until"):
+    if option in ("on", "starts", "until"):
         setattr(step, option, value)
     elif option in ("code", "within"):
         setattr(step, option, int(value))
