@@ -100,7 +100,7 @@ kill -TERM "$pid"
 finish "$pid" 100 75 "atoll launch after SIGTERM"
 start fewer.log "$BIN/atoll" launch run.yaml --workers 1 --dir fewer "${overrides[@]}" --coordinator.min_workers=2 \
     --coordinator.evict_after_s=2
-until_true 60 "the name of the missing worker" grep -q 'waiting up to 2 s .* for .*worker-1' fewer.log
+until_true 60 "the name of the missing worker" grep -q 'waiting for .*worker-1; after the first .* the others have 2 s' fewer.log
 round=$(json lines fewer/metrics.jsonl round round | tail -n 1) || true # the last line may be incomplete
 until_true 100 "rounds without it" rounds_reach fewer $((round + 3))
 kill -TERM "$pid"

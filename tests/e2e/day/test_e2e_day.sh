@@ -3,7 +3,7 @@
 # docs/operate.md and those that the programs print. Prints each command with its time, and what it said.
 #   start, probe, kill -9, a late worker at 1 Mbit/s, stop, continue by the printed line, change, back up, move, prolong
 # Everything happens in namespaces of its own, which end with this process, also when it is killed. Needs root.
-# ctest: label=long timeout=600 waits=1
+# ctest: labels=long timeout=600 waits=1
 inside() { [[ ${DAY_INSIDE:-} ]]; }
 if ! inside; then
     if [[ $(id -u) != 0 ]] || ! command -v tc ip unshare >/dev/null || ! unshare --net --mount --pid --fork true; then
