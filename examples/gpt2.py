@@ -66,7 +66,7 @@ optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_at)
 
 dataset = atoll.Tokens(f"{options.data}/train_*.bin", BLOCK)
-run = atoll.launch("run", max_steps=options.steps, every=16, batch_size=BATCH)
+run = atoll.launch("runs/gpt2", max_steps=options.steps, every=16, batch_size=BATCH)
 with atoll.Worker(model, optimizer, join=run, state=[schedule]) as worker:
     train(atoll.batches(dataset, worker, BATCH))
 print(f"validation loss {evaluate(load(f'{options.data}/val_*.bin')):.4f} nats per token")

@@ -1,7 +1,7 @@
 /* Logistic regression on generated data, trained by several machines: a program in plain C that joins a run.
  *
  *     cc -O2 -o library examples/library.c $(pkg-config --cflags --libs atoll) -lm
- *     atoll-coordinator examples/library.yaml --dir RUN       then, on each machine: ./library RUN (or its join line)
+ *     atoll-coordinator examples/library.yaml --dir RUN       then, in two terminals: ./library RUN
  */
 #include <atoll.h>
 #include <math.h>

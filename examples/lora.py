@@ -3,7 +3,8 @@
     python examples/lora.py MODEL TEXT --workers 2
 
 MODEL is a folder or a name on the Hub. TEXT has one text a line (.txt), or one object with "text" (.jsonl). The first
-machine prints the command for the others. The same command continues after any end. The adapter is in run/checkpoints.
+machine prints the command for the others. The same command continues after any end. runs/lora/checkpoints has the
+adapter.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="LoRA fine-tune on several machines")
     parser.add_argument("model")
     parser.add_argument("text")
-    parser.add_argument("--run", default="run", help="folder of the run (first machine)")
+    parser.add_argument("--run", default="runs/lora", help="folder of the run (first machine)")
     parser.add_argument("--out", default="adapter", help="folder for the trained adapter")
     parser.add_argument("--name", help="name of this worker; default: the host's")
     parser.add_argument("--workers", type=int, default=1, help="machines that the first round waits for")

@@ -22,7 +22,7 @@ test_preset() {
     # A test occupies two of these slots, a test that mostly sleeps one (tests/CMakeLists.txt).
     local args=(--test-dir "$dir" --output-on-failure --output-junit results.xml --no-tests=ignore -j $((3 * jobs)) "$@")
     echo "== $preset: ctest ${*}"
-    rm -f "$dir/results.xml"
+    rm -rf "$dir/results.xml" "$dir/notes"
     local status=0
     "${wrap[@]}" ctest "${args[@]}" 2>&1 | { grep --line-buffered -vE '^(Internal ctest|Test project| +Start |Label Time|[a-z0-9]+ += +|Errors while running|The following tests)|^$' || true; } ||
         status=${PIPESTATUS[0]}
@@ -42,6 +42,7 @@ test_preset() {
     fi
     ((matched += n_tests, failed += n_failed, skipped += n_skipped, passed += n_tests - n_failed - n_skipped)) || true
     echo "== $preset: $((n_tests - n_failed - n_skipped)) of $n_tests passed in $((SECONDS - started)) s"
+    [[ ! -d $dir/notes ]] || cat "$dir/notes"/* # lines of tests that count something, also of those that passed
 }
 
 all=0 filter=''

@@ -83,10 +83,10 @@ static enum status write_join_file(const struct relay_command *c, const char *ad
 static enum status serve(struct relay_command *c, struct relay *relay, const char *address, struct err *err)
 {
     char spec[LINK_SPEC_MAX];
+    if (c->join) TRY(write_join_file(c, address, err));
     printf("%s\n", address);
     fflush(stdout);
     log_info("started: %s to %s, link %s", address, c->to, link_spec_print(&c->options.spec, spec));
-    if (c->join) TRY(write_join_file(c, address, err));
     TRY(relay_run(relay, err));
     struct relay_totals t = relay_totals(relay);
     printf("connections %llu, bytes up %llu, bytes down %llu\n", (unsigned long long)t.connections,

@@ -96,6 +96,8 @@ def launch(
     child = _children.get(os.path.realpath(run_dir))
     if child is not None and child.poll() is None:
         return run_dir
+    if os.path.exists(run_dir) and not os.path.isdir(run_dir):
+        raise InvalidError(f"{run_dir} is not a folder: give atoll.launch another run_dir")
     if _is_served(run_dir):
         logger.info("a coordinator already serves %s: this script joins it", run_dir)
         return run_dir

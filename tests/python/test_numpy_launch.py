@@ -210,6 +210,9 @@ class LaunchTest(rig.RunTest):
         (self.folder / "data" / "meta.json").write_text("{}")
         with self.assertRaisesRegex(atoll.InvalidError, "contains meta.json but no run"):
             atoll.launch(self.folder / "data", max_steps=30)
+        (self.folder / "run").write_text("a script, as in the root of Atoll's sources")
+        with self.assertRaisesRegex(atoll.InvalidError, "run is not a folder: give atoll.launch another run_dir"):
+            atoll.launch(self.folder / "run", max_steps=30)
         raised: list[BaseException] = []
 
         def in_thread() -> None:

@@ -248,7 +248,7 @@ class ProcessesTest(rig.RunTest):
 
         base_bytes = self.make_base()
         example = [str(ROOT / "examples" / "lora.py"), "base", "text.jsonl", "--workers", "2", "--steps", "20",
-                   "--every", "5", "--batch", "4", "--listen", "tcp://127.0.0.1:*"]  # fmt: skip
+                   "--every", "5", "--batch", "4", "--listen", "tcp://127.0.0.1:*", "--run", "run"]  # fmt: skip
         first = self.start([sys.executable, *example, "--name", "w0", "--out", "adapter0"], "w0.log")
         rig.wait_for(60, "the coordinator", (self.run_dir / "address").exists)
         join = [sys.executable, "-m", "atoll.join", "run", *example, "--name", "w1", "--out", "adapter1"]
