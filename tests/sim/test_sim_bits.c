@@ -16,7 +16,12 @@
 #include "common/config/config_keys.h"
 #include "tests/lib/sim/sim_rig.h"
 
-enum { WORKERS = 3, EQUAL_SEEDS = 10, OTHER_SEEDS = 40, ROWS = 16, SETTINGS = 6, KILLS = 6 };
+#if defined(__SANITIZE_ADDRESS__)
+enum { EQUAL_SEEDS = 3 };
+#else
+enum { EQUAL_SEEDS = 10 };
+#endif
+enum { WORKERS = 3, OTHER_SEEDS = 40, ROWS = 16, SETTINGS = 6, KILLS = 6 };
 
 struct variant {
     const char *row; /* the code in the first column of its row; NULL: the bits must agree */
