@@ -35,16 +35,18 @@ def row(settings, reports, gloo):
     placed = [(max(w["placed"] for w in r) - min(w["ready"] for w in r)) / 1e6 for r in rounds]
     out = {k: v for k, v in settings.items() if k != "warmup"}
     out.update(params=lines[0]["params"], fragments=lines[0]["fragments"], seconds=round(statistics.median(applied), 4),
-               bytes_up=round(mean(kept, "bytes_up")), bytes_down=round(mean(kept, "bytes_down")),
-               gloo_seconds=None, seconds_all=[round(s, 4) for s in applied],
-               next_round_seconds=round(statistics.median(placed), 4))
+               slowest_s=round(max(applied), 4), kb_up=round(mean(kept, "bytes_up") / 1e3, 1),
+               kb_down=round(mean(kept, "bytes_down") / 1e3, 1), gloo_s=None, ratio=None,
+               seconds_all=[round(s, 4) for s in applied], next_round_s=round(statistics.median(placed), 4))
     for key in ("compress_s", "send_s", "wait_s", "apply_s", "cpu_s"):
         out[key] = round(mean(kept, key), 4)
     if gloo:
         rounds = by_round(read(gloo))
         times = [max(r["end"] for r in ranks) - min(r["start"] for r in ranks) for ranks in rounds]
-        out.update(gloo_seconds=round(statistics.median(times), 3), gloo_seconds_all=[round(s, 3) for s in times],
-                   gloo_bytes_up=round(mean([line for ranks in rounds for line in ranks], "bytes_up")))
+        seconds = statistics.median(times)
+        out.update(gloo_s=round(seconds, 3), ratio=round(seconds / out["seconds"], 1),
+                   gloo_seconds_all=[round(s, 3) for s in times],
+                   gloo_kb_up=round(mean([line for ranks in rounds for line in ranks], "bytes_up") / 1e3, 1))
     print(json.dumps(out))
 
 
@@ -61,11 +63,10 @@ def table(rows_path, json_path):
     print(f"{'workers':>7} {'params':>11} {'Mbit/s':>6} {'codec up':<18} {'down':<14} {'frag':>4} {'seconds':>8} "
           f"{'worst':>7} {'up kB':>8} {'down kB':>8} {'Gloo s':>7} {'ratio':>6}")
     for r in rows:
-        gloo, ours = r["gloo_seconds"], r["seconds"]
-        print(f"{r['workers']:>7} {r['params']:>11} {r['link_mbit']:>6} {r['codec']:<18} {r['down']:<14} "
-              f"{r['fragments']:>4} {ours:>8.3f} {max(r['seconds_all']):>7.3f} {r['bytes_up'] / 1e3:>8.1f} "
-              f"{r['bytes_down'] / 1e3:>8.1f} "
-              + (f"{gloo:>7.2f} {gloo / ours:>6.1f}" if gloo else f"{'-':>7} {'-':>6}"))
+        gloo = f"{r['gloo_s']:>7.2f} {r['ratio']:>6.1f}" if r["gloo_s"] else f"{'-':>7} {'-':>6}"
+        print(f"{r['workers']:>7} {r['params']:>11} {r['link_mbit']:>6} {r['up']:<18} {r['down']:<14} "
+              f"{r['fragments']:>4} {r['seconds']:>8.3f} {r['slowest_s']:>7.3f} {r['kb_up']:>8.1f} "
+              f"{r['kb_down']:>8.1f} {gloo}")
     about = {**machine.describe(), "congestion": congestion()}
     with open(json_path, "w") as f:
         json.dump({"name": "outer-step", "machine": about, "rows": rows}, f, indent=1)

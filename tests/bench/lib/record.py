@@ -4,7 +4,7 @@
 Called by `./run bench NAME --record`.
 
 - A row of the history has date, commit and machine, then the fields of the benchmark's row.
-- "+" after the commit marks uncommitted changes.
+- "+" after the commit marks uncommitted changes, other than recorded rows.
 - A folder holds one row per file.
 - A new field becomes a new column, which is empty in older rows."""
 
@@ -37,7 +37,7 @@ def commit():
     run = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=False)
     if run.returncode:
         return "unknown"
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":/", ":!/docs/history"], check=False).returncode
     return run.stdout.strip() + ("+" if changed else "")
 
 
