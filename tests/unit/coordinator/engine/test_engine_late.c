@@ -286,7 +286,7 @@ static void test_sleep_of_all_workers_costs_no_round(void **state)
     rig_close(&rig);
 }
 
-/* All places are taken by workers that never come back. A new one that asks for a place is somebody who waits. */
+/* All places are taken by workers that never come back. A new worker asks for a place and waits. */
 static void test_stranger_makes_the_clock_run(void **state)
 {
     (void)state;
