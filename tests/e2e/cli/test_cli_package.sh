@@ -10,7 +10,7 @@ program() { cat >"bin/$1" && chmod +x "bin/$1"; }
 mkdir bin
 export PATH=$tmp/bin:/usr/bin:/bin
 
-# Without the package. No package index has it, and a name that nobody holds there may be taken by a stranger.
+# Without the package. No package index has it, so no text may name one: a stranger could register the name.
 install='./run python, or ./run wheel for other machines'
 expect_failure 2 "atoll: atoll board is part of the Python package: $install" "$atoll" board run
 expect_failure 2 "atoll: atoll board is part of the Python package: $install" "$atoll" help board
