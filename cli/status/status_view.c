@@ -122,7 +122,7 @@ static void print_state(const json_t *o, const struct page *page)
     if (round >= 0 && rounds > 0) add(&line, " of %.0f", rounds);
     if (round >= 0 && rounds > 0 && !done)
         add(&line, ", %s", run_text_left(round, rounds, number(o, "eta_s"), ", ").text);
-    if (wall_s >= 1) add(&line, "%s%s%s", comma(&line), done ? "in " : "", units_duration(rint(wall_s)).text);
+    if (wall_s >= 1) add(&line, "%s%s%s", comma(&line), done ? "in " : "", units_whole_seconds(wall_s).text);
     if (wall_s >= 1 && !done) add(&line, " so far");
     add_number(&line, number(o, "restarts"), "restart");
     print(page, "state", &line);
@@ -243,7 +243,7 @@ static struct row row_of(const json_t *worker)
     if (tokens > 0) snprintf(row.cells[TOKENS], CELL_MAX, "%s", units_count(tokens).text);
     if (step_s > 0) snprintf(row.cells[STEP], CELL_MAX, "%s", units_duration(step_s).text);
     if (silent_s >= 1)
-        snprintf(row.cells[HEARD], CELL_MAX, "%s ago", units_duration(rint(silent_s)).text);
+        snprintf(row.cells[HEARD], CELL_MAX, "%s ago", units_whole_seconds(silent_s).text);
     else if (silent_s >= 0)
         snprintf(row.cells[HEARD], CELL_MAX, "now");
     if (text(worker, "devices", value)) snprintf(row.cells[DEVICES], CELL_MAX, "%.*s", CELL_MAX - 1, value);

@@ -53,6 +53,11 @@ struct units_text units_duration(double seconds)
     return two_units(hours, 24, "d", "h");
 }
 
+struct units_text units_whole_seconds(double seconds)
+{
+    return units_duration(rint(seconds));
+}
+
 struct units_text units_bytes(double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};

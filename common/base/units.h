@@ -11,6 +11,8 @@ struct units_text {
 
 /* "73.3 ms", "5.25 s", "7 min 46 s", "6 h 16 min", "3 d 4 h". Infinity gives "∞". */
 struct units_text units_duration(double seconds);
+/* The same without fractions of a second, for texts that are written again and again: "0 s", "5 s". */
+struct units_text units_whole_seconds(double seconds);
 /* "999 B", "1.54 kB", "202 MB": decimal units. */
 struct units_text units_bytes(double bytes);
 /* Tokens, parameters: "280 k", "2.95 M". */

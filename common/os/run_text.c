@@ -10,7 +10,7 @@ struct run_text run_text_left(double round, double rounds, double eta_s, const c
     assert(rounds > 0);
     struct units_text percent = units_percent(round / rounds);
     /* Whole seconds: the estimate has no more digits. */
-    struct units_text left = units_duration(rint(eta_s));
+    struct units_text left = units_whole_seconds(eta_s);
     if (isfinite(eta_s) && round < rounds)
         snprintf(out.text, sizeof out.text, "%s%.8s%s left", percent.text, separator, left.text);
     else

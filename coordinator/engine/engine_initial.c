@@ -8,7 +8,6 @@
  *   from it or are limited. The head comes first.
  * - The bytes are only accepted from the key of that JOIN, in order, below the granted offset. */
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -80,7 +79,7 @@ const char *engine_initial_text(const struct engine *e, char *out, size_t cap)
     int n = snprintf(out, cap, "the initial model, which %s uploads (%s of %s", u->join->name,
                      units_bytes((double)u->have).text, units_bytes((double)(u->total ? u->total : u->most)).text);
     if (n > 0 && (size_t)n < cap && silent_us >= ENGINE_SILENT_US)
-        n += snprintf(out + n, cap - (size_t)n, ", silent for %s", units_duration(rint((double)silent_us * 1e-6)).text);
+        n += snprintf(out + n, cap - (size_t)n, ", silent for %s", units_whole_seconds((double)silent_us * 1e-6).text);
     if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
     return out;
 }

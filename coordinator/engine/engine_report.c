@@ -34,10 +34,9 @@ static void add(struct line *line, const char *fmt, ...)
     if (line->used >= line->cap) line->used = line->cap - 1;
 }
 
-/* Whole seconds: the line is written again each second. */
 static struct units_text whole_seconds(uint64_t us)
 {
-    return units_duration(rint((double)us * 1e-6));
+    return units_whole_seconds((double)us * 1e-6);
 }
 
 /* Adds the time until an absent member is evicted. The line ends with the rule of the last one. */

@@ -1,6 +1,5 @@
 /* The state of one session (heard, silent, ready for work), and the time limit of eviction. */
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 
 #include "common/base/log.h"
@@ -77,7 +76,7 @@ const char *engine_aside_text(const struct engine *e, const struct member *m, ch
 {
     char length[48] = "until the operator readmits it";
     if (e->config.coordinator.readmit_s > 0)
-        snprintf(length, sizeof length, "for %s", units_duration(rint((double)aside_left_us(e, m) * 1e-6)).text);
+        snprintf(length, sizeof length, "for %s", units_whole_seconds((double)aside_left_us(e, m) * 1e-6).text);
     snprintf(out, cap, "put aside %s after %u refused deltas in a row%s%s", length, m->strikes,
              m->refused[0] ? ": " : "", m->refused);
     return out;

@@ -134,7 +134,7 @@ static bool holds_back(struct report *r, const struct engine_event_round *e)
 static void round_details(const struct report *r, const struct engine_event_round *e, char *out, size_t cap)
 {
     bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* codec: "relay", or the union's codec */
-    snprintf(out, cap, "  eta %-11s  computed %7s  waited %7s%s%s%s", units_duration(rint(e->eta_s)).text,
+    snprintf(out, cap, "  eta %-11s  computed %7s  waited %7s%s%s%s", units_whole_seconds(e->eta_s).text,
              units_duration(isfinite(e->compute_s) ? e->compute_s : 0).text,
              units_duration(isfinite(e->wait_s) ? e->wait_s : 0).text,
              !chosen                       ? ""

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -294,7 +293,7 @@ const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us)
     uint64_t heard = heartbeat_heard_us(&loop->heartbeat);
     if (heard && now_us > heard + HEARTBEAT_SILENT_US)
         snprintf(loop->text, sizeof loop->text, "the coordinator (no answer for %s)%s%s",
-                 units_duration(rint((double)(now_us - heard) / 1e6)).text,
+                 units_whole_seconds((double)(now_us - heard) / 1e6).text,
                  loop->sync.phase == SYNC_JOINED ? ", then for " : "", loop->sync.phase == SYNC_JOINED ? what : "");
     else
         snprintf(loop->text, sizeof loop->text, "%s", what);

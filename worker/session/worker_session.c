@@ -1,7 +1,6 @@
 #include "worker/session/worker_session.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -183,7 +182,7 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     uint64_t silent = silent_us(s, now);
     if (silent >= o->max_wait_us)
         return err_set(err, STATUS_INTERRUPTED, "the coordinator has not answered for %s (%s)",
-                       units_duration(rint((double)silent / 1e6)).text, o->max_wait_by);
+                       units_whole_seconds((double)silent / 1e6).text, o->max_wait_by);
     return o->address_file[0] && silent >= ADDRESS_US ? follow_address(s, err) : STATUS_OK;
 }
 

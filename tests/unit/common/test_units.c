@@ -47,6 +47,15 @@ static void test_every_line_of_the_table(void **state)
     for (int i = 0; i < KINDS; i++) assert_true(cases[i] >= KIND_CASES_MIN);
 }
 
+static void test_whole_seconds(void **state)
+{
+    (void)state;
+    assert_string_equal(units_whole_seconds(0.4).text, "0 s");
+    assert_string_equal(units_whole_seconds(12.34).text, "12 s");
+    assert_string_equal(units_whole_seconds(466.6).text, "7 min 47 s");
+    assert_string_equal(units_whole_seconds(NAN).text, "-");
+}
+
 /* Every value fits the text, and the text has a unit that people know: no exponent, no minus. */
 static void test_extreme_values_are_plain(void **state)
 {
@@ -66,6 +75,7 @@ static void test_extreme_values_are_plain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_line_of_the_table),
+                                       cmocka_unit_test(test_whole_seconds),
                                        cmocka_unit_test(test_extreme_values_are_plain)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
