@@ -2,6 +2,8 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/median.h"
@@ -13,6 +15,8 @@
 enum { ADDENDS = 16 };
 
 static const double rda_least = 1e-4; /* a shorter mean of unit vectors has no direction */
+/* merge.clip auto, in medians. Gradients of small batches (ddp) scatter more than deltas. */
+static const double whole_delta = 1.5, tensor_delta = 4, whole_gradient = 16, tensor_gradient = 64;
 
 /* A job for the pool: adds these deltas to every part. */
 struct merge_job {
@@ -38,12 +42,34 @@ size_t merge_part_max(const struct codec *codec)
     return most;
 }
 
+struct merge_bounds merge_bounds_of(const struct config *c)
+{
+    bool gradient = c->train.method == METHOD_DDP, async = c->train.method == METHOD_ASYNC;
+    bool dynamic = c->train.dynamic_steps == CHOICE_ON || (async && c->train.dynamic_steps == CHOICE_AUTO);
+    /* The coordinator cannot count the tokens of external samples. */
+    struct merge_bounds bounds = {.by_tokens = dynamic && !config_is_external(c)};
+    switch (c->merge.clip) {
+    case MERGE_CLIP_OFF: bounds.least = UINT32_MAX; break;
+    case MERGE_CLIP_MEDIAN:
+        bounds.least = 2;
+        bounds.whole = INFINITY;
+        bounds.tensor = 1;
+        break;
+    case MERGE_CLIP_AUTO:
+        bounds.least = 3; /* two workers have no majority */
+        bounds.whole = gradient ? whole_gradient : whole_delta;
+        bounds.tensor = gradient ? tensor_gradient : tensor_delta;
+        break;
+    }
+    return bounds;
+}
+
 enum status merger_init(struct merger *m, const struct config *config, bool parameters, struct pool *pool,
                         size_t part_max)
 {
     *m = (struct merger){.rule = config->merge.rule,
                          .weights = config->merge.weights,
-                         .clip = config->merge.clip,
+                         .bounds = merge_bounds_of(config),
                          .parameters = parameters,
                          .pool = pool,
                          .threads = pool ? pool_threads(pool) : 1,
@@ -80,25 +106,24 @@ static uint32_t n_tensors(const struct merge *merge)
     return merge->layout->fragments[merge->fragment].n_tensors;
 }
 
-enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
-                        struct codec *codec, const float *theta, float *acc, const uint64_t *tokens, uint32_t n)
+static bool clips(const struct merge *merge)
 {
-    *merge = (struct merge){
-        .m = m, .layout = layout, .fragment = fragment, .codec = codec, .theta = theta, .acc = acc, .n = n};
-    assert(n && fragment < layout->n_fragments);
-    assert(codec_count(codec) == layout->fragments[fragment].count && merge_part_max(codec) <= m->part_max);
-    bool largest = counts_senders(m, codec);
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t t = m->weights == MERGE_WEIGHTS_EQUAL ? 1 : tokens[i];
-        if (!largest)
-            merge->total += t;
-        else if (t > merge->total)
-            merge->total = t;
-    }
-    merge->rda = m->rule == MERGE_RDA && n > 1 && !layout_is_mean(layout, fragment);
-    assert(!merge->rda || !codec_sparse(codec));
-    size_t need = merge_needs_norms(merge) ? (size_t)n * n_tensors(merge) + n : 0; /* n: room to sort */
-    if (merge->rda) need += n_tensors(merge) + codec_parts(codec) + n_tensors(merge);
+    return merge->n >= merge->m->bounds.least && merge->n > 1;
+}
+
+/* Behind the norms: the factors of the values of a delta, by tensor. Behind those of all deltas: room for 2 n numbers.
+ */
+static double *factors_of(const struct merge *merge, uint32_t delta)
+{
+    return merge->m->norms + (size_t)(merge->n + delta) * n_tensors(merge);
+}
+
+static enum status reserve(const struct merge *merge)
+{
+    struct merger *m = merge->m;
+    size_t need = 0;
+    if (merge_needs_norms(merge)) need = 2 * (size_t)merge->n * n_tensors(merge) + 2 * (size_t)merge->n;
+    if (merge->rda) need += n_tensors(merge) + codec_parts(merge->codec) + n_tensors(merge);
     if (need <= m->norms_cap) return STATUS_OK;
     mem_free(m->norms);
     m->norms = mem_alloc(need, sizeof *m->norms);
@@ -106,9 +131,48 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
     return m->norms ? STATUS_OK : STATUS_NOMEM;
 }
 
-static bool clips(const struct merge *merge)
+/* The tokens that a delta counts. */
+static uint64_t weighed(const struct merge *merge, uint64_t tokens)
 {
-    return merge->m->clip == MERGE_CLIP_MEDIAN && merge->n > 1;
+    if (merge->m->weights == MERGE_WEIGHTS_EQUAL) return 1;
+    return tokens < merge->most ? tokens : merge->most;
+}
+
+static void bound_tokens(struct merge *merge, const uint64_t *tokens)
+{
+    const struct merger *m = merge->m;
+    bool largest = counts_senders(m, merge->codec);
+    merge->most = UINT64_MAX;
+    if (clips(merge)) {
+        for (uint32_t i = 0; i < merge->n; i++) m->norms[i] = (double)tokens[i];
+        merge->median = median_of(m->norms, merge->n);
+        if (merge->n > 2) merge->most = (uint64_t)(MERGE_WEIGHT_MOST * merge->median);
+    }
+    for (uint32_t i = 0; i < merge->n; i++) {
+        uint64_t t = weighed(merge, tokens[i]);
+        merge->total = !largest ? merge->total + t : t > merge->total ? t : merge->total;
+    }
+    assert(merge->total > 0);
+}
+
+enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
+                        struct codec *codec, const float *theta, float *acc, const uint64_t *tokens, uint32_t n)
+{
+    *merge = (struct merge){.m = m,
+                            .layout = layout,
+                            .fragment = fragment,
+                            .codec = codec,
+                            .theta = theta,
+                            .acc = acc,
+                            .n = n,
+                            .tokens = tokens};
+    assert(n && fragment < layout->n_fragments);
+    assert(codec_count(codec) == layout->fragments[fragment].count && merge_part_max(codec) <= m->part_max);
+    merge->rda = m->rule == MERGE_RDA && n > 1 && !layout_is_mean(layout, fragment);
+    assert(!merge->rda || !codec_sparse(codec));
+    TRY(reserve(merge));
+    bound_tokens(merge, tokens);
+    return STATUS_OK;
 }
 
 bool merge_needs_norms(const struct merge *merge)
@@ -199,46 +263,80 @@ static void measure_job(void *ctx, int thread, int threads)
                       merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
 }
 
-/* Replaces the norms by the factors that scale them down to the median. */
-static void norms_to_factors(struct merge *merge)
+/* The factor that scales a norm down to the median. */
+static double clip_factor(const struct merge *merge, uint32_t i, double norm, double median, double tolerance)
 {
-    assert(merge->n > 1 && merge->m->norms_cap >= (size_t)merge->n * n_tensors(merge) + merge->n);
+    double more = (double)merge->tokens[i] / merge->median;
+    if (merge->m->bounds.by_tokens && more > 1) median *= more;
+    return median > 0 && norm > tolerance * median ? median / norm : 1;
+}
+
+/* Sets wholes[n] to the norms of the deltas, each tensor scaled by its factor, and returns their median. */
+static double measure_whole(const struct merge *merge, double *wholes, double *sorted)
+{
     uint32_t tensors = n_tensors(merge);
-    double *sorted = merge->m->norms + (size_t)merge->n * tensors;
-    for (uint32_t t = 0; t < tensors; t++) {
-        double *norm = merge->m->norms + t;
-        for (uint32_t i = 0; i < merge->n; i++) sorted[i] = norm[(size_t)i * tensors];
-        double median = median_of(sorted, merge->n);
-        for (uint32_t i = 0; i < merge->n; i++) {
-            double *at = &norm[(size_t)i * tensors];
-            *at = median > 0 && *at > median ? median / *at : 1;
+    for (uint32_t i = 0; i < merge->n; i++) {
+        double sum = 0;
+        for (size_t at = (size_t)i * tensors; at < (size_t)(i + 1) * tensors; at++) {
+            double norm = merge->m->norms[at] * factors_of(merge, 0)[at];
+            sum += norm * norm;
         }
+        sorted[i] = wholes[i] = sqrt(sum);
+    }
+    return median_of(sorted, merge->n);
+}
+
+/* Computes the factors of all tensors of all deltas. */
+static void clip_norms(struct merge *merge)
+{
+    const struct merge_bounds *bounds = &merge->m->bounds;
+    uint32_t tensors = n_tensors(merge);
+    double *norms = merge->m->norms, *factors = factors_of(merge, 0), *wholes = factors_of(merge, merge->n),
+           *sorted = wholes + merge->n;
+    for (double *at = factors; at < wholes; at++) *at = 1;
+    if (!clips(merge)) return;
+    double whole = measure_whole(merge, wholes, sorted);
+    for (uint32_t t = 0; t < tensors; t++) {
+        for (uint32_t i = 0; i < merge->n; i++) sorted[i] = norms[(size_t)i * tensors + t];
+        double median = median_of(sorted, merge->n);
+        if (!(median > 0)) median = whole;
+        for (uint32_t i = 0; i < merge->n; i++) {
+            size_t at = (size_t)i * tensors + t;
+            factors[at] = clip_factor(merge, i, norms[at], median, bounds->tensor);
+        }
+    }
+    if (isinf(bounds->whole)) return;
+    whole = measure_whole(merge, wholes, sorted);
+    for (uint32_t i = 0; i < merge->n; i++) {
+        double factor = clip_factor(merge, i, wholes[i], whole, bounds->whole);
+        for (uint32_t t = 0; t < tensors && factor < 1; t++) factors[(size_t)i * tensors + t] *= factor;
     }
 }
 
-/* rda, behind the norms of all deltas: by tensor the norm of the result, then its factor. 0: the plain mean. */
+/* rda: by tensor the norm of the result, then its factor. 0: the plain mean. */
 static double *lengths(const struct merge *merge)
 {
-    return merge->m->norms + (size_t)merge->n * n_tensors(merge);
+    return factors_of(merge, merge->n) + 2 * (size_t)merge->n;
 }
 
 static double share_of(const struct merge *merge, const struct merge_delta *delta)
 {
-    return merge->m->weights == MERGE_WEIGHTS_EQUAL ? 1.0 / merge->n : (double)delta->tokens / (double)merge->total;
+    return (double)weighed(merge, delta->tokens) / (double)merge->total;
 }
 
-/* rda: replaces the norms by the factors of the deltas: share of the worker times mean norm over own norm. */
+/* rda: replaces the factors of the deltas: share of the worker times mean norm over own norm. */
 static void norms_to_directions(struct merge *merge, const struct merge_delta *deltas)
 {
     uint32_t tensors = n_tensors(merge), first = merge->layout->fragments[merge->fragment].first_tensor;
     for (uint32_t t = 0; t < tensors; t++) {
-        double *norm = merge->m->norms + t, length = 0;
-        for (uint32_t i = 0; i < merge->n; i++) length += share_of(merge, &deltas[i]) * norm[(size_t)i * tensors];
+        double *norm = merge->m->norms + t, *factor = factors_of(merge, 0) + t, length = 0;
+        for (uint32_t i = 0; i < merge->n; i++)
+            length += share_of(merge, &deltas[i]) * (norm[(size_t)i * tensors] * factor[(size_t)i * tensors]);
         if (tensor_is_embedding(merge->layout->tensors[first + t].name)) length = 0;
         lengths(merge)[t] = length;
         for (uint32_t i = 0; i < merge->n; i++) {
             double *at = &norm[(size_t)i * tensors];
-            *at = length > 0 && *at > 0 ? share_of(merge, &deltas[i]) * (length / *at) : 0;
+            factor[(size_t)i * tensors] = length > 0 && *at > 0 ? share_of(merge, &deltas[i]) * (length / *at) : 0;
         }
     }
 }
@@ -250,17 +348,21 @@ void merge_compute_norms(struct merge *merge, const struct merge_delta *deltas, 
     pool_run_if(merge->m->pool, job.items > 1, measure_job, &job);
     merge->measured += count;
     assert(!merge->rda || count == merge->n);
-    if (merge->rda)
-        norms_to_directions(merge, deltas);
-    else if (merge->measured == merge->n)
-        norms_to_factors(merge);
+    if (merge->measured < merge->n) return;
+    clip_norms(merge);
+    if (merge->rda) norms_to_directions(merge, deltas);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
 static float weight_of(const struct merge *merge, const struct merge_delta *delta)
 {
-    return merge_weight(merge->m->weights == MERGE_WEIGHTS_EQUAL ? 1 : delta->tokens, merge->total);
+    return merge_weight(weighed(merge, delta->tokens), merge->total);
+}
+
+static double scale_of(const struct merge_delta *delta)
+{
+    return delta->excess > 0 ? 1 / delta->excess : 1;
 }
 
 static bool clipped(const struct merge *merge, const double *factors, struct codec_part part)
@@ -272,11 +374,11 @@ static bool clipped(const struct merge *merge, const double *factors, struct cod
 
 /* acc += a * (scaled x); x is the decoded part. A coordinate that the worker did not send decodes to -0 and changes
  * nothing. */
-static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, float w,
+static void add_clipped(const struct merge *merge, const double *factors, struct codec_part part, double scale, float w,
                         const float *x, float *acc, float *weight)
 {
     for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
-        double factor = factors[at.tensor];
+        double factor = factors ? factors[at.tensor] * scale : scale;
         float a = (float)((double)w * factor);
         for (size_t k = at.from; k < at.to; k++) {
             size_t i = k - part.from;
@@ -325,6 +427,8 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
     struct gathered g = {0};
     if (merge->n == 1) {
         codec_view_decode(&job->deltas[0].view, p, acc);
+        for (size_t i = 0; i < n && scale_of(job->deltas) < 1; i++)
+            acc[i] = (float)(scale_of(job->deltas) * (double)acc[i]);
         return;
     }
     if (counts_senders(merge->m, merge->codec)) {
@@ -338,15 +442,16 @@ static void add_part(const struct merge_job *job, size_t p, float *scratch)
         const struct codec_view *view = &job->deltas[d].view;
         float w = weight_of(merge, &job->deltas[d]);
         const double *factors = NULL;
-        if (clips(merge)) factors = merge->m->norms + (size_t)(merge->added + d) * n_tensors(merge);
-        bool clip = clipped(merge, factors, part);
+        if (clips(merge)) factors = factors_of(merge, merge->added + d);
+        double scale = scale_of(&job->deltas[d]);
+        bool clip = scale < 1 || clipped(merge, factors, part);
         if (clip || g.n == ADDENDS) add_gathered(&g, p, acc, weight);
         if (!clip) {
             g.from[g.n++] = (struct codec_addend){.view = view, .a = w};
             continue;
         }
         codec_view_decode(view, p, x);
-        add_clipped(merge, factors, part, w, x, acc, weight);
+        add_clipped(merge, factors, part, scale, w, x, acc, weight);
     }
     add_gathered(&g, p, acc, weight);
     if (weight) divide(acc, weight, n);
@@ -391,7 +496,7 @@ static void add_pieces(const struct merge_job *job, size_t p, bool again, float 
     for (struct piece at = {0}; next_tensor_range(merge, part, &at);)
         for (size_t k = at.from; (!again || lengths(merge)[at.tensor] < 0) && k < at.to; k++) merge->acc[k] = -0.0f;
     for (uint32_t d = 0; d < job->count; d++) {
-        const double *factors = merge->m->norms + (size_t)d * n_tensors(merge);
+        const double *factors = factors_of(merge, d);
         codec_view_decode(&job->deltas[d].view, p, x);
         for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
             double length = lengths(merge)[at.tensor];

@@ -14,9 +14,13 @@
  * - Equal weights: every worker counts one token.
  * - A single worker weighs exactly 1: the accumulator equals its payload, down to the sign of zeros.
  * - Sparse codec: a coordinate is -0 in the accumulator if and only if no worker sent it.
- * - clip median, for each tensor: a delta whose norm exceeds the median over the workers (the lower one of two) is
- *   scaled down to the median before it is weighed. A median of 0 clips nothing. (Per tensor, as in SparseLoCo's code:
- *   the norm of a whole fragment would hide one tensor that blew up.)
+ * - Clipping bounds the influence of one worker (struct merge_bounds). A delta beyond `whole` times the median norm of
+ *   the deltas (the lower one of two) is scaled down to the median before it is weighed, and so is each of its tensors
+ *   beyond `tensor` times the median of that tensor: the norm of a whole fragment would hide one tensor that blew up.
+ *   If that median is 0, the median of the whole deltas takes its place. A median keeps its meaning while fewer than
+ *   half of the workers lie (Yin et al., 1803.01498).
+ * - With clipping, a worker also weighs at most MERGE_WEIGHT_MOST times the median tokens of the merge.
+ * - rda averages clipped norms.
  * - Threads share the codec's parts of the fragment; each part takes all workers in order. There is one summation
  *   order: the same deltas give the same bits with any number of threads.
  * - The coordinator merges the published update with this code, and workers merge relayed deltas with it. */
@@ -46,21 +50,32 @@ struct merge_delta {
     const uint8_t *payload; /* [size] */
     size_t size;
     uint64_t tokens;
+    double excess;          /* async: divides its values; 0: nothing does. Not for parameters */
     uint8_t *room;          /* [codec_open_room], for this delta alone; unused if that is 0 */
     struct codec_view view; /* filled by merge_open */
+};
+
+enum { MERGE_WEIGHT_MOST = 2 };
+
+/* What merge.clip means in this run. */
+struct merge_bounds {
+    uint32_t least; /* deltas of a merge that is clipped; UINT32_MAX: none is */
+    double whole;   /* medians of the deltas' norms; INFINITY: no limit */
+    double tensor;  /* medians of a tensor's norm */
+    bool by_tokens; /* steps differ by worker (train.dynamic_steps): the limit grows with a worker's tokens */
 };
 
 /* State shared by all merges of a run: rules, threads, scratch memory. */
 struct merger {
     enum merge_rule rule;
     enum merge_weights weights;
-    enum merge_clip clip;
+    struct merge_bounds bounds;
     bool parameters;   /* payloads are parameters: delta = theta - payload */
     struct pool *pool; /* borrowed; NULL: the calling thread alone */
     int threads;
     size_t part_max; /* floats of the largest part */
     float *scratch;  /* [threads][2][part_max] */
-    double *norms;   /* clip, rda: [norms_cap], (delta, tensor): norms, later the factors of the delta's values */
+    double *norms;   /* clip, rda: [norms_cap], (delta, tensor): norms, then the factors of the values */
     size_t norms_cap;
 };
 
@@ -69,13 +84,16 @@ struct merge {
     struct merger *m;
     const struct layout *layout;
     uint32_t fragment;
-    struct codec *codec; /* of the workers' payloads */
-    float *acc;          /* [count of the fragment] */
-    const float *theta;  /* [count]: the deltas' anchor; only for `parameters` with clip or rda */
-    uint32_t n, added;   /* deltas in total, and added so far */
-    uint64_t total;      /* tokens: sum (mean) or maximum (contributors) */
-    uint32_t measured;   /* clip, rda: deltas whose norms are known */
-    bool rda;            /* the rule applies to this merge: several deltas of trained tensors */
+    struct codec *codec;    /* of the workers' payloads */
+    float *acc;             /* [count of the fragment] */
+    const float *theta;     /* [count]: the deltas' anchor; only for `parameters` with clip or rda */
+    uint32_t n, added;      /* deltas in total, and added so far */
+    uint64_t total;         /* weighed tokens: sum (mean) or maximum (contributors) */
+    uint64_t most;          /* tokens: the largest weight */
+    double median;          /* tokens of the median delta; 0: unknown */
+    const uint64_t *tokens; /* [n] of all deltas; borrowed */
+    uint32_t measured;      /* clip, rda: deltas whose norms are known */
+    bool rda;               /* the rule applies to this merge: several deltas of trained tensors */
 };
 
 /* part_max: floats of the largest part of any codec used with it. NOMEM. */
@@ -83,6 +101,8 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
                         size_t part_max) MUST_CHECK;
 /* Accepts a zeroed struct. */
 void merger_finish(struct merger *m);
+/* merge.clip auto: merges of three and more deltas, with tolerances that honest deltas stay below (docs/results.md). */
+struct merge_bounds merge_bounds_of(const struct config *config);
 /* Floats of the largest part. */
 size_t merge_part_max(const struct codec *codec);
 /* True if all deltas must be in memory at once: sparse codecs whose senders are counted, and rda. Otherwise the caller
@@ -92,8 +112,8 @@ bool merge_needs_all(const struct merger *m, const struct codec *codec);
 /* Checks a payload and opens it. CORRUPT or NONFINITE as codec_open. */
 enum status merge_open(struct codec *codec, struct merge_delta *delta) MUST_CHECK;
 
-/* Starts a merge. tokens: of each of the n deltas, in order of worker id; not all 0. NOMEM (clip and rda
- * only). */
+/* Starts a merge. tokens[n]: of each delta, in order of worker id, not all 0; borrowed until
+ * the last delta is added. NOMEM (clip and rda only). */
 enum status merge_start(struct merge *merge, struct merger *m, const struct layout *layout, uint32_t fragment,
                         struct codec *codec, const float *theta, float *acc, const uint64_t *tokens,
                         uint32_t n) MUST_CHECK;

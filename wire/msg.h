@@ -93,8 +93,7 @@ enum reject_code {
     REJECT_NONFINITE,  /* decodes to NaN, infinity or a number of 2^64 or more */
     REJECT_CORRUPT,    /* CRC or codec check failed */
     REJECT_UNASSIGNED, /* this worker holds no assignment for this round */
-    REJECT_OUTLIER,    /* its norm or direction is far from the other deltas */
-    REJECT_LAST = REJECT_OUTLIER
+    REJECT_LAST = REJECT_UNASSIGNED
 };
 
 /* Content of a delta. PARAMETERS: theta_now itself; requires a lossless codec and base = current version. The

@@ -39,8 +39,11 @@ static const struct config_choice choices_scaling[] = {
     {"none", SCALING_NONE}, {"sqrt", SCALING_SQRT}, {"linear", SCALING_LINEAR}, {NULL, 0}};
 static const struct config_choice choices_outer_schedule[] = {
     {"constant", OUTER_CONSTANT}, {"cosine", OUTER_COSINE}, {"transient", OUTER_TRANSIENT}, {NULL, 0}};
-static const struct config_choice choices_clip[] = {
-    {"off", MERGE_CLIP_OFF}, {"median", MERGE_CLIP_MEDIAN}, {"false", MERGE_CLIP_OFF}, {NULL, 0}};
+static const struct config_choice choices_clip[] = {{"auto", MERGE_CLIP_AUTO},
+                                                    {"off", MERGE_CLIP_OFF},
+                                                    {"median", MERGE_CLIP_MEDIAN},
+                                                    {"false", MERGE_CLIP_OFF},
+                                                    {NULL, 0}};
 static const struct config_choice choices_level[] = {{"error", 0}, {"warn", 0},  {"info", 0},
                                                      {"debug", 0}, {"trace", 0}, {NULL, 0}};
 
@@ -184,7 +187,9 @@ const struct config_key config_keys[] = {
         "average each value over all workers or over its senders, or rda: mean norm and mean direction of each tensor; "
         "default by codec.up: topk contributors"),
     CHOICE(merge, weights, "tokens", choices_weights, "weight of each worker in the mean: its tokens, or equal"),
-    CHOICE(merge, clip, "off", choices_clip, "median: clip each tensor's norm to the median over the workers"),
+    CHOICE(merge, clip, "auto", choices_clip,
+           "auto: with three workers and more, a tensor whose norm is far above the median over the workers is scaled "
+           "down to it; median: each one above the median; off"),
 
     /* All local: a continued run may have more workers or another quorum. */
     LOCAL_TEXT(coordinator, listen, "tcp://127.0.0.1:29600", "address to listen on; port *: any free port"),

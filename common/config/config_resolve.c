@@ -311,10 +311,7 @@ static enum status check_rda(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(merge.rule), AT(codec.down)),
                              "rda does not go with codec.down %.40s; allowed: mean, or a codec such as int8:256",
                              c->codec.down);
-    if (c->merge.clip == MERGE_CLIP_OFF) return STATUS_OK;
-    return config_refuse(r, KEYS(AT(merge.rule), AT(merge.clip)),
-                         "rda does not go with merge.clip median, which changes the norms that rda averages; "
-                         "allowed: mean, or merge.clip off");
+    return STATUS_OK;
 }
 
 static enum status check_outer_schedule(const struct config_resolve *r)

@@ -107,7 +107,6 @@ enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment,
     emit_refused(e, m->name, round, fragment, reason);
     if (m->strikes > strikes && engine_is_aside(e, m)) {
         char text[WIRE_TEXT_MAX];
-        m->cosines = (struct gate_cosines){0}; /* it starts anew when it comes back */
         engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, engine_aside_text(e, m, text, sizeof text));
     }
     if (s) engine_refresh_ready(e, s);
@@ -197,40 +196,10 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
     return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
 }
 
-/* Measures a delta into the session's sketch. Mean tensors go to e->direction, which is scratch until it is computed.
- */
-static struct delta_measure measure(struct engine *e, struct session *s, const struct msg_offer *offer,
-                                    const struct codec_view *view)
-{
-    if (s->sketch_round != offer->round + 1) {
-        memset(s->sketch, 0, SKETCH_FLOATS * sizeof *s->sketch);
-        s->sketch_round = offer->round + 1;
-        s->sketch_parts = 0;
-        s->sketch_compared = false;
-    }
-    s->sketch_parts++;
-    bool mean = layout_is_mean(&e->ledger.layout, offer->fragment); /* its direction says nothing about training */
-    return delta_measure(&e->ledger.outer, offer->fragment, view, mean ? e->direction : s->sketch);
-}
-
-/* The largest norm that the inner optimizer can make. The norm of theta takes a pass over it, so it counts only if the
- * delta's norm is above the bound without it. */
-static double largest_norm(struct engine *e, const struct session *s, uint32_t fragment, double norm)
-{
-    const struct round *round = &e->ledger.round;
-    const struct fragment *f = &e->ledger.layout.fragments[fragment];
-    const struct outer_state *outer = &e->ledger.outer;
-    double reach = round_reach(round, member_by_id(&round->members, s->member));
-    double bound = gate_bound(&round->p.gate, reach, f->count, 0);
-    if (!(norm > bound)) return bound;
-    return gate_bound(&round->p.gate, reach, f->count,
-                      sqrt(sum_squares(outer->pool, outer->theta + f->offset, f->count)));
-}
-
 /* Checks the payload of a complete delta. Returns 0 with its norm and its form in the journal, which lies in the outer
  * state's payload buffer, or the code and reason of a refusal. */
-static uint16_t check_payload(struct engine *e, struct session *s, const struct upload *u, const uint8_t *delta,
-                              double *norm_p, struct msg_offer *stored, char reason[WIRE_TEXT_MAX])
+static uint16_t check_payload(struct engine *e, const struct upload *u, const uint8_t *delta, double *norm_p,
+                              struct msg_offer *stored, char reason[WIRE_TEXT_MAX])
 {
     const struct msg_offer *offer = &u->offer;
     snprintf(reason, WIRE_TEXT_MAX, "its bytes differ from its checksum");
@@ -242,13 +211,9 @@ static uint16_t check_payload(struct engine *e, struct session *s, const struct 
              : status == STATUS_UNSUPPORTED ? "its codec is not codec.up or one of codec.up_allowed"
                                             : "it cannot be decoded");
     if (status != STATUS_OK) return status == STATUS_NONFINITE ? REJECT_NONFINITE : REJECT_CORRUPT;
-    struct delta_measure m = measure(e, s, offer, &view);
+    struct delta_measure m = delta_measure(&e->ledger.outer, offer->fragment, &view);
     snprintf(reason, WIRE_TEXT_MAX, "it contains values of 2^64 or more");
     if (!m.in_range) return REJECT_NONFINITE;
-    double bound = largest_norm(e, s, offer->fragment, m.norm);
-    snprintf(reason, WIRE_TEXT_MAX, "its norm %.3g exceeds %.3g, the most that inner.optimizer can make in %u steps",
-             m.norm, bound, offer->steps);
-    if (m.norm > bound) return REJECT_OUTLIER;
     *norm_p = m.norm;
     *stored = *offer;
     if (!e->ledger.outer.fragments[offer->fragment].n_arriving) return 0;
@@ -284,7 +249,7 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
     assert(u->have == offer.bytes && offer.bytes <= e->ledger.outer.payload_cap);
     TRY(e->store->ops->spool_read(e->store, spool_offset(e, u), delta, offer.bytes, err));
     struct msg_offer stored;
-    code = check_payload(e, s, u, delta, &norm, &stored, text);
+    code = check_payload(e, u, delta, &norm, &stored, text);
     if (code) return refuse_part(e, s, &offer, code, text, err);
     TRY(write_delta(e, m, &stored, norm, err));
     drop_upload(e, u);

@@ -77,8 +77,8 @@ struct engine_event_round {
     uint32_t workers, delivered;   /* workers assigned; deltas merged */
     const char *codec;             /* codec of the last update, or NULL */
     const char *slowest;           /* the worker that delivered last, or NULL */
-    double cosine;                 /* lowest cosine of a delta with the others of its round; NaN: fewer than three */
-    const char *cosine_worker;     /* its worker, or NULL */
+    double norm_ratio;             /* largest round_excess of the round; NaN: fewer than three workers */
+    const char *norm_worker;       /* its worker, or NULL */
     const uint64_t *stale;         /* async: deltas by staleness, 0 to n_stale - 1 or more; NULL: a barrier */
     uint32_t n_stale;
     double rho, gain, agreement, noise_tokens; /* of its outer steps: coordinator/outer/outer_report.h */

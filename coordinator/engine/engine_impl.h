@@ -11,7 +11,7 @@
  *     engine_dataset.c    hashes of the workers' data
  *     engine_report.c     status, waiting lines, summary
  *     engine_work.c       opening rounds, closing fragments, the end
- *     engine_gate.c       refusing outliers, putting members aside
+ *     engine_gate.c       naming workers whose deltas are clipped, readmitting members
  *     engine_join.c       HELLO, JOIN, BIND
  *     engine_places.c     whose place a new worker gets
  *     engine_initial.c    upload of the model that a run starts from
@@ -96,7 +96,7 @@ struct round_info {
     bool pending;
     struct engine_event_round event;
     uint64_t up_us, down_us; /* event.link_s; the slowest worker may be gone when the line is written */
-    char slowest[WIRE_NAME_MAX], cosine_worker[WIRE_NAME_MAX], down[64]; /* strings of the event */
+    char slowest[WIRE_NAME_MAX], norm_worker[WIRE_NAME_MAX], down[64]; /* strings of the event */
     uint64_t stale[ROUND_STALENESS];
 };
 
@@ -192,11 +192,10 @@ struct engine {
     double train_loss;               /* of the last round; NaN: none */
     uint64_t stale[ROUND_STALENESS]; /* async: merged deltas of this process by staleness; the last: or more */
     char link_text[384];             /* the last LINK event, while transfers take most of a round */
-    double cosine;                   /* lowest of the round, as in engine_event_round */
-    char cosine_worker[WIRE_NAME_MAX];
+    double norm_ratio;               /* largest of the round, as in engine_event_round; 0: unknown */
+    char norm_worker[WIRE_NAME_MAX];
     struct outer_report outer_report;           /* of the running round */
     bool overshoots;                            /* the last outer step was too long; logged once */
-    float *direction;                           /* [SKETCH_FLOATS] sum of the unit vectors of a round */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
@@ -435,9 +434,8 @@ void engine_send_done(struct engine *e, const struct session *s);
 /* --- engine_gate.c --- */
 /* Gives a member that was put aside work again. */
 enum status engine_readmit(struct engine *e, struct member *m, struct err *err) MUST_CHECK;
-/* Compares the deltas that `close` will merge, refuses the outliers among them, and sets *refused_p if there are any.
- */
-enum status engine_gate(struct engine *e, const struct round_close *close, bool *refused_p, struct err *err) MUST_CHECK;
+/* Compares the norms of the deltas that `close` merges, and names workers that are clipped round after round. */
+void engine_gate(struct engine *e, const struct round_close *close);
 
 /* --- engine_settings.c --- */
 /* Sets config_hash and config_text from the configuration. LIMIT: the text is too long. */

@@ -301,7 +301,7 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "doing", s ? json_string(activity_of(e, s, activity, sizeof activity)) : json_null());
     json_object_set_new(
         o, "aside", m && engine_is_aside(e, m) ? json_string(engine_aside_text(e, m, text, sizeof text)) : json_null());
-    json_object_set_new(o, "cosine", m && !isnan(m->cosine) ? json_real((double)m->cosine) : json_null());
+    json_object_set_new(o, "norm_ratio", m && m->norm_ratio > 0 ? json_real(m->norm_ratio) : json_null());
     return o;
 }
 
@@ -346,8 +346,7 @@ static void add_refusals(json_t *o, const struct engine *e)
 {
     static const char *const reasons[] = {
         [REJECT_LATE] = "late",           [REJECT_STALE] = "stale",     [REJECT_BASE] = "base",
-        [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt", [REJECT_UNASSIGNED] = "unassigned",
-        [REJECT_OUTLIER] = "outlier"};
+        [REJECT_NONFINITE] = "nonfinite", [REJECT_CORRUPT] = "corrupt", [REJECT_UNASSIGNED] = "unassigned"};
     json_t *by_reason = json_object();
     uint64_t all = 0;
     for (size_t i = REJECT_LATE; i < sizeof reasons / sizeof *reasons; i++) {

@@ -22,8 +22,8 @@ static void begin(struct engine *e)
     e->ledger.round.recent = (struct round_tally){0};
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->slowest[0] = 0;
-    e->cosine = NAN;
-    e->cosine_worker[0] = 0;
+    e->norm_ratio = 0;
+    e->norm_worker[0] = 0;
 }
 
 /* barrier: round `round` opened, or more members were assigned to it */
@@ -79,7 +79,7 @@ static void note(struct engine *e, uint64_t round)
                                          .compute_s = NAN,
                                          .wait_s = NAN,
                                          .link_s = NAN,
-                                         .cosine = e->cosine,
+                                         .norm_ratio = e->norm_ratio > 0 ? e->norm_ratio : NAN,
                                          .rho = signs.rho,
                                          .gain = signs.gain,
                                          .agreement = signs.agreement,
@@ -94,7 +94,7 @@ static void note(struct engine *e, uint64_t round)
     if (event->round_s > 0 && sum->merged)
         event->wait_s = event->round_s > event->compute_s ? event->round_s - event->compute_s : 0;
     memcpy(e->info.slowest, e->slowest, sizeof e->info.slowest);
-    memcpy(e->info.cosine_worker, e->cosine_worker, sizeof e->info.cosine_worker);
+    memcpy(e->info.norm_worker, e->norm_worker, sizeof e->info.norm_worker);
     memcpy(e->info.down, e->ledger.down, sizeof e->info.down);
     memcpy(e->info.stale, sum->stale, sizeof e->info.stale);
     for (uint32_t i = 0; i < ROUND_STALENESS; i++) e->stale[i] += sum->stale[i];
@@ -222,7 +222,7 @@ void engine_flush_round(struct engine *e, double val_loss, double eval_s)
     event.round.eval_s = eval_s;
     event.round.eta_s = engine_eta_s(e);
     event.round.slowest = e->info.slowest[0] ? e->info.slowest : NULL;
-    event.round.cosine_worker = e->info.cosine_worker[0] ? e->info.cosine_worker : NULL;
+    event.round.norm_worker = e->info.norm_worker[0] ? e->info.norm_worker : NULL;
     event.round.codec = e->info.down[0] ? e->info.down : NULL;
     event.round.stale = e->config.train.method == METHOD_ASYNC ? e->info.stale : NULL;
     event.round.n_stale = ROUND_STALENESS;

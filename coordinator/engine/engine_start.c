@@ -206,12 +206,9 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->retry_us = e->kept_round = UINT64_MAX;
     engine_limits_size(e);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
-    e->direction = mem_alloc(SKETCH_FLOATS, sizeof *e->direction);
-    e->cosine = NAN;
     e->eval.cap = e->config.coordinator.max_workers;
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);
-    enum status status =
-        e->chunk && e->direction && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
+    enum status status = e->chunk && e->eval.shares ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory");
     if (status == STATUS_OK) status = engine_settings_text(e, err);
     if (status == STATUS_OK) status = ledger_init(&e->ledger, &e->config, e->init_dir, err);
     if (status == STATUS_OK) status = recover(e, err);
@@ -236,6 +233,5 @@ void engine_destroy(struct engine *e)
     mem_free(e->kept);
     mem_free(e->status_json);
     mem_free(e->chunk);
-    mem_free(e->direction);
     mem_free(e);
 }

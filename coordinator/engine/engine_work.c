@@ -88,10 +88,7 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
     struct round_close close;
     while (round_next_close(r, e->now_us, &close)) {
         uint64_t done = round_done(r);
-        bool refused = false;
-        TRY(engine_gate(e, &close, &refused, err));
-        *any_p = *any_p || refused;
-        if (refused) continue; /* the rest of the round may not close yet */
+        engine_gate(e, &close);
         TRY(close_one(e, &close, err));
         *any_p = true;
         assert(round_done(r) >= done);

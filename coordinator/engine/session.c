@@ -37,11 +37,9 @@ struct session *session_add(struct session_table *t, uint64_t id)
         assert(!s->uploads && !s->own);
         struct upload *uploads = mem_alloc(t->n_fragments, sizeof *uploads);
         struct session_own *own = mem_alloc(t->n_fragments, sizeof *own);
-        float *sketch = mem_alloc(SKETCH_FLOATS, sizeof *sketch);
-        if (!uploads || !own || !sketch) {
+        if (!uploads || !own) {
             mem_free(uploads);
             mem_free(own);
-            mem_free(sketch);
             return NULL;
         }
         *s = (struct session){.id = id,
@@ -49,8 +47,7 @@ struct session *session_add(struct session_table *t, uint64_t id)
                               .control = SESSION_NO_PEER,
                               .bulk = SESSION_NO_PEER,
                               .uploads = uploads,
-                              .own = own,
-                              .sketch = sketch};
+                              .own = own};
         return s;
     }
     return NULL;
@@ -62,7 +59,6 @@ void session_remove(struct session_table *t, struct session *s)
     for (uint32_t f = 0; s->uploads && f < t->n_fragments; f++) upload_drop(&s->uploads[f]);
     mem_free(s->uploads);
     mem_free(s->own);
-    mem_free(s->sketch);
     memset(s, 0, sizeof *s);
 }
 

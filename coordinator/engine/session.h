@@ -52,16 +52,12 @@ struct session {
     struct transfer up, down;          /* its delta; the objects that it downloads */
     uint64_t up_from_us, down_from_us; /* the first OFFER of its round; the publication of an update that it lacks; 0 */
     uint64_t up_us, down_us;           /* the last transfers took this long; 0: not measured */
-    uint32_t aged;         /* snapshots in a row that were out of reach again when the worker had loaded them */
-    uint64_t renew_us;     /* when it gets a newer one; 0: it needs none */
-    uint64_t sketch_round; /* the sketch has the deltas of this round, + 1; 0: none */
-    uint32_t sketch_parts; /* fragments in it */
-    bool sketch_compared;
+    uint32_t aged;           /* snapshots in a row that were out of reach again when the worker had loaded them */
+    uint64_t renew_us;       /* when it gets a newer one; 0: it needs none */
     uint64_t data_hashes[2]; /* of all training and validation tokens; 0: not known yet */
     struct download download;
     struct upload *uploads;  /* [n_fragments], owned */
     struct session_own *own; /* [n_fragments], owned */
-    float *sketch; /* [SKETCH_FLOATS] direction of its last delta (coordinator/outer/delta_measure.h), owned */
 };
 
 struct session_table {

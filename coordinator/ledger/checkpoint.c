@@ -9,7 +9,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
-static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '2', '\n'}; /* the digit is the format */
+static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '3', '\n'}; /* the digit is the format */
 
 enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
 
@@ -120,56 +120,40 @@ static enum status member_decode(struct round *round, uint32_t n_fragments, stru
     return r->bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-/* --- the norms of merged deltas, and the strikes of members ------------------------------------------------------- */
+/* --- the last deltas and the strikes of members ------------------------------------------------------------------- */
 
 static size_t gates_size(const struct round *r, uint32_t n_fragments)
 {
-    size_t size = 16 * (size_t)r->members.n;
-    for (uint32_t f = 0; f < n_fragments; f++) size += 8 + 8 * (size_t)r->gates[f].n;
-    return size;
+    return (12 + 8 * (size_t)n_fragments) * r->members.n;
 }
 
 static void gates_encode(const struct round *r, uint32_t n_fragments, struct writer *w)
 {
     const size_t start = w->pos;
-    for (uint32_t f = 0; f < n_fragments; f++) {
-        const struct gate *g = &r->gates[f];
-        put_u32(w, g->n);
-        put_u32(w, g->next);
-        for (uint32_t i = 0; i < g->n; i++) {
-            put_f32(w, g->samples[i].log_norm);
-            put_f32(w, g->samples[i].log_reach);
-        }
-    }
     for (uint32_t i = 0; i < r->members.n; i++) {
-        put_u32(w, r->members.members[i]->strikes);
-        put_u32(w, r->members.members[i]->carried);
-        put_u64(w, r->members.members[i]->struck_us);
+        const struct member *m = r->members.members[i];
+        put_u32(w, m->strikes);
+        put_u64(w, m->struck_us);
+        for (uint32_t f = 0; f < n_fragments; f++) {
+            put_f32(w, m->last[f].norm);
+            put_f32(w, m->last[f].reach);
+        }
     }
     assert(w->bad || w->pos - start == gates_size(r, n_fragments));
 }
 
 static void gates_decode(struct round *r, uint32_t n_fragments, struct reader *in)
 {
-    for (uint32_t f = 0; f < n_fragments; f++) {
-        struct gate *g = &r->gates[f];
-        uint32_t n = get_u32(in), next = get_u32(in);
-        if (n > GATE_SAMPLES || next >= GATE_SAMPLES) {
-            reader_fail(in);
-            return;
-        }
-        g->n = n;
-        g->next = next;
-        for (uint32_t i = 0; i < n; i++) {
-            g->samples[i].log_norm = get_f32(in);
-            g->samples[i].log_reach = get_f32(in);
-            if (!isfinite(g->samples[i].log_norm) || !isfinite(g->samples[i].log_reach)) reader_fail(in);
-        }
-    }
     for (uint32_t i = 0; i < r->members.n; i++) {
-        r->members.members[i]->strikes = get_u32(in);
-        r->members.members[i]->carried = get_u32(in);
-        r->members.members[i]->struck_us = get_u64(in);
+        struct member *m = r->members.members[i];
+        m->strikes = get_u32(in);
+        m->struck_us = get_u64(in);
+        for (uint32_t f = 0; f < n_fragments; f++) {
+            struct gate_sample last = {.norm = get_f32(in)};
+            last.reach = get_f32(in);
+            if (!(last.norm >= 0 && last.reach >= 0 && isfinite(last.norm) && isfinite(last.reach))) reader_fail(in);
+            m->last[f] = last;
+        }
     }
 }
 

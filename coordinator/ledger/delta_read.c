@@ -24,6 +24,16 @@ static size_t room_for(const struct ledger *l, const struct round_close *close, 
     return aligned(bytes + sizeof(uint32_t)) + count * aligned(room);
 }
 
+/* async: a merge of fewer deltas than are clipped against each other scales a delta down to the norm that the members'
+ * last deltas predict. */
+static double excess_of(const struct ledger *l, const struct round_close *close, uint32_t i)
+{
+    const struct merge_bounds *bounds = &l->outer.merger.bounds;
+    if (l->config->train.method != METHOD_ASYNC || bounds->least == UINT32_MAX || close->n >= bounds->least) return 0;
+    double excess = round_excess(&l->round, close, i);
+    return excess > bounds->whole ? excess : 0;
+}
+
 static enum status read_one(struct ledger *l, const struct round_close *close, uint32_t i, uint8_t *dst,
                             struct merge_delta *delta, struct err *err)
 {
@@ -35,6 +45,7 @@ static enum status read_one(struct ledger *l, const struct round_close *close, u
     delta->payload = dst;
     delta->size = part->bytes;
     delta->tokens = part->tokens;
+    delta->excess = excess_of(l, close, i);
     if (status == STATUS_OK) status = merge_open(l->outer.fragments[close->fragment].up, delta);
     if (status == STATUS_OK) return status;
     return err_set(err, status, "cannot read the delta of worker '%s' from the journal",

@@ -12,9 +12,7 @@
 struct measure_job {
     const struct outer_state *s;
     const struct codec_view *view;
-    const float *theta; /* the fragment's, if deltas are parameters; otherwise NULL */
-    uint64_t offset;    /* of the fragment in theta */
-    float *sketch;
+    const float *theta;                 /* the fragment's, if deltas are parameters; otherwise NULL */
     uint32_t largest[POOL_THREADS_MAX]; /* by thread: bits of the largest magnitude */
 };
 
@@ -46,36 +44,12 @@ CODEC_SIMD_BODY square_body(const float *restrict x, size_t n, double *restrict 
 }
 CODEC_SIMD_VARIANTS(square, (const float *restrict x, size_t n, double *restrict lane), (x, n, lane))
 
-/* Adds x[n] to n sums with the signs of coordinates index, index + 1, ... (two rounds of a multiplicative hash). */
-CODEC_SIMD_BODY sketch_body(const float *restrict x, size_t n, uint32_t index, float *restrict sum)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t h = (index + (uint32_t)i) * 0x9e3779b1u;
-        h = (h ^ (h >> 15)) * 0x85ebca77u;
-        sum[i] += float_of_bits(float_bits(x[i]) ^ (h & 0x80000000u));
-    }
-}
-CODEC_SIMD_VARIANTS(sketch, (const float *restrict x, size_t n, uint32_t index, float *restrict sum),
-                    (x, n, index, sum))
-
-static void add_sketch(const float *x, size_t n, uint64_t index, float *sum)
-{
-    while (n) {
-        size_t at = index % SKETCH_FLOATS, count = SKETCH_FLOATS - at < n ? SKETCH_FLOATS - at : n;
-        sketch(x, count, (uint32_t)index, sum + at);
-        x += count;
-        index += count;
-        n -= count;
-    }
-}
-
-/* Threads share the parts; each adds to a sketch of its own. */
+/* Threads share the parts. */
 static void measure_parts(void *ctx, int thread, int threads)
 {
     struct measure_job *job = ctx;
     const struct codec *codec = job->view->codec;
     float *x = job->s->merger.scratch + (size_t)thread * 2 * job->s->merger.part_max;
-    float *sums = thread ? job->s->sketches + (size_t)(thread - 1) * SKETCH_FLOATS : job->sketch;
     size_t first, end;
     pool_share(codec_parts(codec), 1, thread, threads, &first, &end);
     for (size_t i = first; i < end; i++) {
@@ -88,46 +62,18 @@ static void measure_parts(void *ctx, int thread, int threads)
         if (job->theta) subtract(job->theta + part.from, x, n);
         square(x, n, lane);
         job->s->squares[i] = sum_lanes(lane);
-        add_sketch(x, n, job->offset + part.from, sums);
     }
 }
 
-struct delta_measure delta_measure(const struct outer_state *s, uint32_t fragment, const struct codec_view *view,
-                                   float *sketch)
+struct delta_measure delta_measure(const struct outer_state *s, uint32_t fragment, const struct codec_view *view)
 {
     const struct fragment *frag = &s->layout->fragments[fragment];
     struct delta_measure m = {.in_range = true};
-    struct measure_job job = {.s = s,
-                              .view = view,
-                              .theta = s->merger.parameters ? s->theta + frag->offset : NULL,
-                              .offset = frag->offset,
-                              .sketch = sketch};
-    size_t parts = codec_parts(view->codec), others = (size_t)s->merger.threads - 1;
-    memset(s->sketches, 0, others * SKETCH_FLOATS * sizeof *s->sketches);
+    struct measure_job job = {.s = s, .view = view, .theta = s->merger.parameters ? s->theta + frag->offset : NULL};
+    size_t parts = codec_parts(view->codec);
     pool_run_if(s->pool, parts > 1, measure_parts, &job);
-    for (size_t t = 0; t < others && parts > 1; t++)
-        for (size_t i = 0; i < SKETCH_FLOATS; i++) sketch[i] += s->sketches[t * SKETCH_FLOATS + i];
     for (size_t i = 0; i < parts; i++) m.norm += s->squares[i];
     m.norm = sqrt(m.norm);
     for (int i = 0; i < POOL_THREADS_MAX; i++) m.in_range = m.in_range && job.largest[i] < float_bits(0x1p64f);
     return m;
-}
-
-static double dot(const float *a, const float *b)
-{
-    double sum = 0;
-    for (size_t i = 0; i < SKETCH_FLOATS; i++) sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-double sketch_norm(const float *a)
-{
-    double norm = sqrt(dot(a, a));
-    return isfinite(norm) ? norm : 0;
-}
-
-double sketch_cosine(const float *a, const float *sum)
-{
-    double norm = sketch_norm(a), along = dot(a, sum) / norm, rest = sqrt(dot(sum, sum) - 2 * along + 1);
-    return norm > 0 && rest > 0 ? (along - 1) / rest : NAN;
 }

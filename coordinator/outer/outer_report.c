@@ -27,7 +27,7 @@ void outer_sums_end(struct outer_sums *sums, const struct config *config)
 static bool is_mean(const struct config *c)
 {
     bool senders = c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(c->codec.up);
-    return c->merge.rule != MERGE_RDA && !senders && c->merge.clip == MERGE_CLIP_OFF;
+    return c->merge.rule != MERGE_RDA && !senders && c->merge.clip != MERGE_CLIP_MEDIAN;
 }
 
 void outer_report_add(struct outer_report *r, const struct config *config, const struct outer_sums *sums)

@@ -96,12 +96,11 @@ static enum status init_merger(struct outer_state *s, size_t part_max, struct er
     s->deltas = mem_alloc(WIRE_NAMED_MAX, sizeof *s->deltas);
     s->tokens = mem_alloc(WIRE_NAMED_MAX, sizeof *s->tokens);
     s->squares = mem_alloc(most_parts(s), sizeof *s->squares);
-    s->sketches = mem_alloc((size_t)threads * SKETCH_FLOATS, sizeof *s->sketches);
     if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &s->pool) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "cannot start %d threads: set coordinator.threads", threads);
     bool parameters = round_delta_form(s->config) == DELTA_PARAMETERS;
     enum status status = merger_init(&s->merger, s->config, parameters, s->pool, part_max);
-    bool all = s->deltas && s->tokens && s->squares && s->sketches;
+    bool all = s->deltas && s->tokens && s->squares;
     return all && status == STATUS_OK ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
 }
 
@@ -185,7 +184,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);
-        floats += largest + (uint64_t)thread_count(config) * (2 * part_max + SKETCH_FLOATS);
+        floats += largest + (uint64_t)thread_count(config) * 2 * part_max;
         *bytes = codecs + layout->n_fragments * sizeof *s.fragments + floats * sizeof(float) +
                  (together > payload ? together : payload) + WIRE_NAMED_MAX * (sizeof *s.deltas + sizeof *s.tokens) +
                  most_parts(&s) * sizeof *s.squares + outer_cells(largest) * sizeof *s.cells;
@@ -222,7 +221,6 @@ void outer_state_finish(struct outer_state *s)
     mem_free(s->deltas);
     mem_free(s->tokens);
     mem_free(s->squares);
-    mem_free(s->sketches);
     merger_finish(&s->merger);
     pool_destroy(s->pool);
     memset(s, 0, sizeof *s);

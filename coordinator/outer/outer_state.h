@@ -43,7 +43,6 @@ struct outer_state {
     struct merge_delta *deltas; /* [WIRE_NAMED_MAX], of one merge */
     uint64_t *tokens;           /* [WIRE_NAMED_MAX] */
     double *squares;            /* [most parts of a codec] sums of squares of one delta */
-    float *sketches;            /* [threads][SKETCH_FLOATS] of delta_measure */
     /* [payload_cap] encoded bytes. Used in turn for an incoming delta, for deltas read from the journal (as many as
      * fit), and for the update with its object head. */
     uint8_t *payload;

@@ -190,8 +190,8 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_count(o, "workers", e->workers);
     json_put_count(o, "delivered", e->delivered);
     json_put_text(o, "slowest", e->slowest);
-    json_put_real(o, "cosine", e->cosine);
-    json_put_text(o, "cosine_worker", e->cosine_worker);
+    json_put_real(o, "norm_ratio", e->norm_ratio);
+    json_put_text(o, "norm_worker", e->norm_worker);
     if (e->stale) json_object_set_new(o, "staleness", json_counts(e->stale, e->n_stale));
     json_put_real(o, "rho", e->rho);
     json_put_real(o, "gain", e->gain);

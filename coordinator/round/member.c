@@ -18,6 +18,7 @@ static void member_destroy(struct member *m)
     if (!m) return;
     mem_free(m->merged);
     mem_free(m->merged_in);
+    mem_free(m->last);
     mem_free(m->work.versions);
     mem_free(m->work.parts);
     mem_free(m);
@@ -36,9 +37,10 @@ static struct member *member_create(uint32_t n_fragments)
     if (!m) return NULL;
     m->merged = mem_alloc(n_fragments, sizeof *m->merged);
     m->merged_in = mem_alloc(n_fragments, sizeof *m->merged_in);
+    m->last = mem_alloc(n_fragments, sizeof *m->last);
     m->work.versions = mem_alloc(n_fragments, sizeof *m->work.versions);
     m->work.parts = mem_alloc(n_fragments, sizeof *m->work.parts);
-    if (m->merged && m->merged_in && m->work.versions && m->work.parts) return m;
+    if (m->merged && m->merged_in && m->last && m->work.versions && m->work.parts) return m;
     member_destroy(m);
     return NULL;
 }
@@ -58,7 +60,6 @@ enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], co
     if (!m) return STATUS_NOMEM;
     assert(t->n < t->cap && !m->work.open);
     m->id = t->n;
-    m->cosine = NAN;
     m->active = true;
     memcpy(m->uuid, uuid, WIRE_UUID);
     snprintf(m->name, sizeof m->name, "%s", name);
@@ -75,13 +76,15 @@ bool member_is_vacant(const struct member *m)
 void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[WIRE_UUID], const char *name)
 {
     assert(member_is_vacant(m) && !m->steps && !m->in_step);
-    struct member fresh = {.id = m->id, .active = true, .next_round = m->next_round, .cosine = NAN};
+    struct member fresh = {.id = m->id, .active = true, .next_round = m->next_round};
     fresh.merged = m->merged;
     fresh.merged_in = m->merged_in;
+    fresh.last = m->last;
     fresh.work.versions = m->work.versions;
     fresh.work.parts = m->work.parts;
     for (uint32_t f = 0; f < n_fragments; f++) {
         assert(!m->merged[f] && !m->merged_in[f]);
+        m->last[f] = (struct gate_sample){0};
         m->work.versions[f] = 0;
         m->work.parts[f] = (struct part){0};
     }

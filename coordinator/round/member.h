@@ -68,33 +68,35 @@ struct member {
     uint32_t id; /* its index */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
-    bool active;         /* has neither left nor been evicted */
-    bool in_step;        /* its last assignment was merged: the next round opens with it, connected or not */
-    uint64_t next_round; /* last round assigned + 1 */
-    uint64_t *merged;    /* [n_fragments] last round merged + 1; 0: none */
-    uint64_t *merged_in; /* [n_fragments] the version that merged it */
+    bool active;  /* has neither left nor been evicted */
+    bool in_step; /* its last assignment was merged or refused for its content: the next round opens with it, connected
+                     or not */
+    uint64_t next_round;      /* last round assigned + 1 */
+    uint64_t *merged;         /* [n_fragments] last round merged + 1; 0: none */
+    uint64_t *merged_in;      /* [n_fragments] the version that merged it */
+    struct gate_sample *last; /* [n_fragments] async: its last merged delta */
     struct assignment work;
     uint64_t tokens, steps, compute_us; /* merged so far */
-    uint32_t strikes;                   /* assignments in a row with a refused outlier; a merged one ends the row */
+    uint32_t strikes;                   /* assignments in a row that were not finite; a merged one ends the row */
     uint64_t struck_us;                 /* record_clock time of the last of them */
-    uint32_t carried;                   /* assignments in a row that its residual carries, because they came too late */
 
     /* Volatile: from its session, not part of the journaled state. */
     bool ready; /* can take an assignment */
     struct member_speed speed;
-    uint64_t assigned_us;        /* 0: no work is open */
-    uint64_t offered_us;         /* time of the first OFFER of that work; 0: none */
-    uint32_t offered_tail;       /* inner steps that its worker trains after that OFFER (train.overlap) */
-    uint64_t before_us;          /* offered_us of the work before; 0: none */
-    uint32_t before_tail;        /* offered_tail of the work before */
-    uint64_t heard_us;           /* time of its last message */
-    uint32_t records;            /* step records that METRICS may still bring */
-    bool left;                   /* the worker has acknowledged the end of the run */
-    struct gate_cosines cosines; /* of its deltas with those of the others */
-    float cosine;                /* the last one; NaN: unknown */
-    char refused[160];           /* why its last outlier was refused */
-    bool data_known[2];          /* its hash of the training and validation tokens was counted */
-    bool false_evals;            /* one of its evaluations was proven wrong: it evaluates no more */
+    uint64_t assigned_us;   /* 0: no work is open */
+    uint64_t offered_us;    /* time of the first OFFER of that work; 0: none */
+    uint32_t offered_tail;  /* inner steps that its worker trains after that OFFER (train.overlap) */
+    uint64_t before_us;     /* offered_us of the work before; 0: none */
+    uint32_t before_tail;   /* offered_tail of the work before */
+    uint64_t heard_us;      /* time of its last message */
+    uint32_t records;       /* step records that METRICS may still bring */
+    bool left;              /* the worker has acknowledged the end of the run */
+    char refused[160];      /* why its last delta was refused for its values */
+    uint32_t clipped;       /* rounds in a row whose delta was clipped */
+    uint64_t clipped_round; /* the last of them + 1; 0: none */
+    double norm_ratio;      /* round_excess of its last delta; 0: unknown */
+    bool data_known[2];     /* its hash of the training and validation tokens was counted */
+    bool false_evals;       /* one of its evaluations was proven wrong: it evaluates no more */
 };
 
 enum { MEMBERS_MAX = 1 << 16 }; /* their encoded state, with 256 fragments each, fits into a checkpoint's head */

@@ -1,6 +1,7 @@
 /* The async policy (Liu et al., 2401.09135): no worker waits for a slow or lost one.
  *
  * - Deltas that arrive within a grace window (outer.grace) are one outer step; without a window each delta is one.
+ * - The first deltas wait until three workers have delivered, if so many train: one alone cannot be compared.
  * - Each member works on its own rounds.
  * - The run's budget is max_steps x min_workers inner steps. Refused or lost work returns to the budget, so all of it
  *   is merged in the end.
@@ -103,11 +104,25 @@ static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t
     return (uint64_t)at;
 }
 
+/* Fewer than three workers have delivered, and the first delta of another one is on its way. */
+static bool awaits_others(const struct round *r, const struct group *g, uint32_t fragment)
+{
+    uint32_t known = g->held, coming = 0;
+    for (uint32_t i = 0; i < r->members.n; i++) {
+        const struct member *m = r->members.members[i];
+        if (!m->active || (m->work.open && m->work.parts[fragment].state == PART_HELD)) continue;
+        bool delivered = m->last[fragment].norm > 0;
+        known += delivered;
+        coming += !delivered && m->work.open && m->work.parts[fragment].state == PART_WAITED;
+    }
+    return r->p.clips && coming && known < GATE_SAMPLES_MIN && known + coming >= GATE_SAMPLES_MIN;
+}
+
 static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct group g = group_of(r, f);
-        if (!g.held || now_us < closes_us(r, &g, f)) continue;
+        if (!g.held || awaits_others(r, &g, f) || now_us < closes_us(r, &g, f)) continue;
         *close = (struct round_close){.fragment = f};
         for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
             const struct assignment *work = &r->members.members[i]->work;

@@ -9,7 +9,6 @@
 #include "coordinator/round/round_form.h"
 
 enum {
-    CARRIED_MAX = 4, /* late assignments that a residual may carry into one delta */
     EXTERNAL_SAMPLE_TOKENS =
         1 << 20 /* model.family external: the largest sample; each sample may have another length */
 };
@@ -34,6 +33,7 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .together = ddp,
         .form = round_delta_form(c),
         .gate = gate_rule_of(c),
+        .clips = c->merge.clip != MERGE_CLIP_OFF,
     };
     const char *quorum = c->coordinator.quorum;
     p->quorum_percent = 100;
@@ -86,21 +86,30 @@ void round_finish(struct round *r)
 
 /* --- folds -------------------------------------------------------------------------------------------------------- */
 
-/* Notes a settled assignment of the gate: a row of refused outliers, and of late deltas, which a worker adds to its
- * next one. Counts per assignment, not per fragment: a worker that lies in one of many fragments gets no credit for the
- * others. */
+/* Notes a row of assignments that were refused for their values. Counts per assignment, not per fragment: a worker with
+ * one bad fragment of many gets no credit for the others. */
 static void count_strike(struct round *r, struct member *m)
 {
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         const struct part *part = &m->work.parts[f];
-        if (part->state != PART_DROPPED || (part->code != REJECT_OUTLIER && part->code != REJECT_NONFINITE)) continue;
+        if (part->state != PART_DROPPED || part->code != REJECT_NONFINITE) continue;
         m->strikes += m->strikes < UINT32_MAX;
         m->struck_us = r->clock_us;
-        m->carried = 0; /* its worker has dropped the residual */
         return;
     }
-    if (m->work.merged) m->strikes = m->carried = 0;
-    if (!m->work.merged && m->carried < CARRIED_MAX) m->carried++;
+    if (m->work.merged) m->strikes = 0;
+}
+
+/* A part was refused for its content: its worker goes on with the next round, so the time at which it hears of the
+ * refusal decides nothing. */
+static bool was_refused(const struct round *r, const struct member *m)
+{
+    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
+        const struct part *part = &m->work.parts[f];
+        if (part->state == PART_DROPPED && (part->code == REJECT_NONFINITE || part->code == REJECT_CORRUPT))
+            return true;
+    }
+    return false;
 }
 
 void round_settle(struct round *r, struct member *m)
@@ -112,7 +121,7 @@ void round_settle(struct round *r, struct member *m)
     work->open = false;
     m->assigned_us = 0;
     count_strike(r, m);
-    m->in_step = m->active && work->merged && m->strikes < GATE_STRIKES;
+    m->in_step = m->active && (work->merged || was_refused(r, m)) && m->strikes < GATE_STRIKES;
     assert(r->steps_outstanding >= work->steps);
     assert(work->merged == !lease_find(&r->leases, m->id, work->round));
     r->steps_outstanding -= work->steps;
@@ -145,7 +154,7 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     return STATUS_OK;
 }
 
-/* Drops one missing part or held outlier, or all missing parts (UINT32_MAX). If fragments close together, half a delta
+/* Drops one missing part, or all missing parts (UINT32_MAX). If fragments close together, half a delta
  * would keep the round open forever, so delivered parts are dropped, too. */
 static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uint16_t code)
 {
@@ -153,8 +162,7 @@ static void drop_parts(struct round *r, struct member *m, uint32_t fragment, uin
     assert(m->work.open && m->next_round == m->work.round + 1);
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct part *part = &m->work.parts[f];
-        bool outlier = code == REJECT_OUTLIER && fragment == f && part->state == PART_HELD;
-        if ((fragment != UINT32_MAX && fragment != f) || (part->state != PART_WAITED && !outlier)) continue;
+        if ((fragment != UINT32_MAX && fragment != f) || part->state != PART_WAITED) continue;
         *part = (struct part){.state = PART_DROPPED, .code = code};
         dropped = true;
     }
@@ -264,10 +272,7 @@ enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32
 {
     struct member *m = member_by_id(&r->members, id);
     if (!m || !m->work.open || m->work.round != round) return STATUS_STATE;
-    if (fragment != UINT32_MAX) {
-        bool held = fragment < r->p.n_fragments && m->work.parts[fragment].state == PART_HELD;
-        if (!waited_part(r, id, round, fragment) && !(held && code == REJECT_OUTLIER)) return STATUS_STATE;
-    }
+    if (fragment != UINT32_MAX && !waited_part(r, id, round, fragment)) return STATUS_STATE;
     drop_parts(r, m, fragment, code);
     return STATUS_OK;
 }
@@ -277,7 +282,6 @@ enum status round_fold_readmit(struct round *r, uint32_t id)
     struct member *m = member_by_id(&r->members, id);
     if (!m) return STATUS_STATE;
     m->strikes = 0;
-    m->cosines = (struct gate_cosines){0};
     return STATUS_OK;
 }
 
@@ -304,6 +308,13 @@ static void count_merged(struct round *r, struct member *m, const struct part *p
     r->recent.loss_tokens += part->tokens;
 }
 
+static struct gate_sample sample_of(const struct round *r, const struct member *m, const struct part *part)
+{
+    const struct assignment *work = &m->work;
+    double reach = gate_reach(&r->p.gate, work->peak, work->step0, work->step_rate, work->steps);
+    return (struct gate_sample){part->norm, (float)reach};
+}
+
 enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t version, const struct round_named *named,
                               uint32_t n)
 {
@@ -325,7 +336,7 @@ enum status round_fold_update(struct round *r, uint32_t fragment, uint64_t versi
     for (uint32_t i = 0; i < n; i++) {
         struct member *m = member_by_id(&r->members, named[i].id);
         struct part *part = &m->work.parts[fragment];
-        gate_add(&r->gates[fragment], (double)part->norm, round_reach(r, m));
+        if (!r->policy->barrier) m->last[fragment] = sample_of(r, m, part);
         part->state = PART_MERGED;
         assert(m->merged_in[fragment] < version && m->next_round == named[i].round + 1);
         m->merged[fragment] = named[i].round + 1;
@@ -375,7 +386,6 @@ static const char *drop_reason(uint16_t code)
     case REJECT_BASE: return "computed from a version that cannot be merged";
     case REJECT_NONFINITE: return "contains NaN, infinity or values out of range";
     case REJECT_CORRUPT: return "damaged or malformed";
-    case REJECT_OUTLIER: return "its norm or direction is far from the other deltas";
     default: return "this worker has no such assignment";
     }
 }
@@ -452,37 +462,28 @@ uint64_t round_deadline_us(const struct round *r)
     return r->policy->deadline_us(r);
 }
 
-double round_reach(const struct round *r, const struct member *m)
+/* async: the delta that counts for a member, one that waits for its merge or the last one. */
+static struct gate_sample sample_now(const struct round *r, const struct member *m, uint32_t fragment)
 {
-    assert(m->work.open);
-    double reach = gate_reach(&r->p.gate, m->work.peak, m->work.step0, m->work.step_rate, m->work.steps);
-    return r->p.gate.carries ? reach * (1 + m->carried) : reach;
+    const struct part *part = &m->work.parts[fragment];
+    return m->work.open && part->state == PART_HELD ? sample_of(r, m, part) : m->last[fragment];
 }
 
-/* The lower of two limits would refuse a delta that only follows a change of all workers, or only one of its own. */
-bool round_outlier(const struct round *r, const struct round_close *close, uint32_t i, struct gate_limit *limit)
+double round_excess(const struct round *r, const struct round_close *close, uint32_t i)
 {
     struct gate_sample samples[WIRE_NAMED_MAX];
-    uint32_t n = 0;
-    bool trusted = false; /* some active member's last delta was not refused */
-    double norm = (double)round_close_part(r, close, i)->norm;
-    double reach = round_reach(r, member_by_id(&r->members, close->ids[i]));
-    *limit = gate_history(&r->p.gate, &r->gates[close->fragment], reach);
-    bool known = isfinite(limit->limit);
-    if (known ? norm <= limit->limit : close->n < GATE_ROUND_MIN) return false;
-    for (uint32_t k = 0; k < r->members.n; k++)
-        trusted = trusted || (r->members.members[k]->active && !r->members.members[k]->strikes);
-    if (!trusted || close->n < 2) return trusted;
-    for (uint32_t k = 0; k < close->n; k++) {
-        double other = (double)round_close_part(r, close, k)->norm;
-        double its = round_reach(r, member_by_id(&r->members, close->ids[k]));
-        if (other > 0 && its > 0) samples[n++] = gate_sample_of(other, its);
+    const struct part *part = round_close_part(r, close, i);
+    bool barrier = r->policy->barrier;
+    struct gate_sample own = sample_of(r, member_by_id(&r->members, close->ids[i]), part);
+    uint32_t n = 0, most = barrier ? close->n : r->members.n;
+    for (uint32_t k = 0; k < most && n < WIRE_NAMED_MAX; k++) {
+        const struct member *m = member_by_id(&r->members, barrier ? close->ids[k] : k);
+        struct gate_sample sample = {0};
+        if (m->active || barrier) sample = sample_now(r, m, close->fragment);
+        if (sample.norm > 0 && sample.reach > 0) samples[n++] = sample;
     }
-    if (!n) return false;
-    struct gate_limit round = gate_limit_of(&r->p.gate, samples, n, reach);
-    if (!(norm > round.limit)) return false;
-    if (!known || round.limit > limit->limit) *limit = round;
-    return true;
+    double expected = gate_expected(&r->p.gate, samples, n, (double)own.reach);
+    return expected > 0 ? (double)part->norm / expected : 0;
 }
 
 enum status round_plan(const struct round *r, uint64_t now_us, struct round_open *open)

@@ -42,6 +42,7 @@ struct round_params {
     bool together;     /* all fragments of a round close at once */
     uint8_t form;      /* enum delta_form of this run */
     struct gate_rule gate;
+    bool clips; /* merge.clip is on */
 };
 
 /* Sums since the last round line. Differences of running totals would lose precision after one huge loss. */
@@ -60,7 +61,6 @@ struct round {
     struct member_table members;
     struct lease_book leases;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
-    struct gate gates[LAYOUT_FRAGMENTS_MAX]; /* norms of the latest merged deltas, by fragment */
     /* Where train.max_steps was raised (struct sync_rounds). */
     uint64_t again;
     uint32_t again_steps, again_before;
@@ -143,10 +143,9 @@ enum status round_fold_leave(struct round *r, uint32_t id) MUST_CHECK;
 enum status round_fold_open(struct round *r, const struct round_open *open) MUST_CHECK;
 enum status round_fold_delta(struct round *r, uint32_t id, uint64_t round, uint32_t fragment,
                              const struct part *part) MUST_CHECK;
-/* Drops one part that has not arrived, or an outlier (REJECT_OUTLIER) that is held; fragment UINT32_MAX drops all parts
- * that have not arrived. */
+/* Drops one part that has not arrived; fragment UINT32_MAX drops all of them. */
 enum status round_fold_drop(struct round *r, uint32_t id, uint64_t round, uint32_t fragment, uint16_t code) MUST_CHECK;
-/* Ends a member's row of refused outliers: it gets work again. */
+/* Ends a member's row of refused deltas: it gets work again. */
 enum status round_fold_readmit(struct round *r, uint32_t id) MUST_CHECK;
 /* The settings of the run changed (--change), or were read again. */
 void round_fold_settings(struct round *r, const struct config *config);
@@ -167,12 +166,9 @@ enum round_verdict round_judge(const struct round *r, const struct member *m, co
 bool round_next_close(const struct round *r, uint64_t now_us, struct round_close *close);
 /* The part of close->ids[i]. */
 const struct part *round_close_part(const struct round *r, const struct round_close *close, uint32_t i);
-/* The reach of a member's open assignment (coordinator/round/gate.h). */
-double round_reach(const struct round *r, const struct member *m);
-/* True if the norm of close->ids[i] exceeds *limit: beyond the history of the fragment and beyond the other deltas of
- * this round, as far as either is known. False if the last delta of every active member was refused: then a common
- * cause is likelier than a lie, and the run goes on. */
-bool round_outlier(const struct round *r, const struct round_close *close, uint32_t i, struct gate_limit *limit);
+/* Norm of the delta of close->ids[i] over the norm that the other workers expect. async: from the last delta of each
+ * active member (coordinator/round/gate.h); otherwise the median of the round. 0: fewer than three workers. */
+double round_excess(const struct round *r, const struct round_close *close, uint32_t i);
 /* The time at which round_next_close or round_plan may answer differently without an event; UINT64_MAX: never. */
 uint64_t round_deadline_us(const struct round *r);
 /* Plans the assignments to make now into *open; open->n == 0: none. LIMIT at the end of the sample order. */

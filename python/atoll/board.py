@@ -47,7 +47,7 @@ _ROUND = {
     "link_s": "round/link_s",
     "workers": "round/workers",
     "delivered": "round/delivered",
-    "cosine": "round/cosine",
+    "norm_ratio": "round/norm_ratio",
     "rho": "round/rho",
     "gain": "round/gain",
     "agreement": "round/agreement",

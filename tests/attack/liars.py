@@ -10,52 +10,103 @@ import wire
 ROUNDS = 12
 
 
+# A lie changes the values of a worker's delta: lie(values, round) returns the values that the liar sends.
+
+
 def scaled(factor):
-    return lambda values: [x * factor for x in values]
+    return lambda values, number: [x * factor for x in values]
 
 
-def lie_in(first, change, last=10**9):
+def alternating(factor):
+    return lambda values, number: [x * (factor if number % 2 else -factor) for x in values]
+
+
+def noise(scale=1):
+    return lambda values, number: wire.noise(values, scale)
+
+
+def direction(factor, seed=7, first=0):
+    """One fixed random direction, `factor` times as long as the worker's delta, in the values from `first` on."""
+    unit, dice = [], random.Random(seed)
+
+    def lie(values, number):
+        if not unit:
+            start = first % len(values)
+            out = [dice.gauss(0, 1) if i >= start else 0.0 for i in range(len(values))]
+            unit.extend(x / math.hypot(*out) for x in out)
+        length = factor * math.hypot(*values)
+        return [x * length for x in unit]
+
+    return lie
+
+
+def one_tensor(factor, first=-48):
+    """The last values alternate, `factor` times as large; the others are honest."""
+    return lambda values, number: values[:first] + [x * (factor if number % 2 else -factor) for x in values[first:]]
+
+
+def stale():
+    """The first delta again and again."""
+    kept = []
+
+    def lie(values, number):
+        kept.append(values)
+        return kept[0]
+
+    return lie
+
+
+def lie_in(first, lie, last=10**9):
     """A `delta` for Middle: changes the values of rounds first to last (from 0)."""
 
     def delta(payload, offer):
         number = struct.unpack_from("<Q", offer, 8)[0]
         if first <= number <= last:
-            payload = wire.bf16_payload(change(wire.bf16_values(payload)))
+            payload = wire.bf16_payload(lie(wire.bf16_values(payload), number))
         return payload, offer
 
     return delta
 
 
-def last_round(change):
-    """theta_hash of a short run whose liar lies in the last round only, and the reason of the refusal."""
+def last_round(lie):
+    """theta_hash and loss of a short run whose liar lies in the last round only, and the reasons of refusals."""
     name = f"last{next(rig.names)}"
     run = rig.Run(name, train__max_steps=ROUNDS * 40, coordinator__min_workers=3)
-    middle = wire.Middle(run.address, rig.enrol, delta=lie_in(ROUNDS - 1, change), name="liar")
+    middle = wire.Middle(run.address, rig.enrol, delta=lie_in(ROUNDS - 1, lie), name="liar")
     run.start_worker("liar", middle.join_line)
-    theta = run.summary()["theta_hash"]
+    summary = run.summary()
     middle.close()
     run.end()
-    return theta, middle.rejected
+    return summary["theta_hash"], summary["final_val_loss"], middle.rejected
 
 
-def same_theta():
-    """A delta of NaN was always refused: every other lie must end with the same parameters."""
-    nan, reasons = last_round(lambda values: [math.nan] * len(values))
+def last_lies():
+    """Deltas that are not finite are refused and change nothing. Any other lie counts no more than an honest delta."""
+    nan, without, reasons = last_round(lambda values, number: [math.nan] * len(values))
     assert len(reasons) == 1, f"NaN was refused {len(reasons)} times"
-    for name, change in {
+    _, honest, _ = last_round(scaled(1))
+
+    def refused():
+        theta, _, reasons = last_round(lambda values, number: [1.9e19] * len(values))
+        assert reasons, "the delta was not refused"
+        assert theta == nan, f"theta {theta}, with NaN {nan}"
+        return f"theta {theta} unchanged; {reasons[0][:90]}"
+
+    rig.check("liars", "delta of 1.9e19, last round", refused)
+    for name, lie in {
         "delta x 1000": scaled(1000),
         "delta x 1e6": scaled(1e6),
-        "delta of 1.8e19": lambda values: [1.8e19] * len(values),
-        "delta x 30": scaled(30),
-        "noise x 100": lambda values: wire.noise(values, 100),
-        "one value of 1e9": lambda values: [1e9] + values[1:],
+        "delta of 1.8e19": lambda values, number: [1.8e19] * len(values),
+        "delta x -30": scaled(-30),
+        "noise x 100": noise(100),
+        "one value of 1e9": lambda values, number: [1e9] + values[1:],
     }.items():
 
-        def go(change=change):
-            theta, reasons = last_round(change)
-            assert reasons, "the delta was not refused"
-            assert theta == nan, f"theta {theta}, with NaN {nan}"
-            return f"theta {theta} unchanged; {reasons[0][:90]}"
+        def go(lie=lie):
+            _, loss, reasons = last_round(lie)
+            assert not reasons, f"refused: {reasons[0]}"
+            assert loss < honest + 0.25, f"loss {loss:.3f}, honest {honest:.3f}"
+            return f"loss {loss:.3f}, honest {honest:.3f}, without it {without:.3f}"
 
         rig.check("liars", name + ", last round", go)
 
@@ -92,37 +143,46 @@ def losses(run):
     return [event.get("val_loss", event.get("loss")) for event in run.events("eval")]
 
 
-def persistent(name, delta=None, edit=None, rounds=40, aside=True, spread=0.25):
-    """Three honest workers beside a liar: the validation loss ends where it would without him."""
-
-    def go():
-        run = rig.Run(f"liar{next(rig.names)}", workers=3, train__eval_every=2, coordinator__min_workers=4,
-                      train__max_steps=rounds * 40)
-        middle = wire.Middle(run.address, rig.enrol, edit=edit, delta=delta)
-        run.start_worker("liar", middle.join_line)
-        summary = run.summary()
-        loss, reference = summary["final_val_loss"], honest_loss(rounds)
-        run.end()
-        middle.close()
-        assert loss is not None and math.isfinite(loss), f"loss {loss}"
-        assert loss < reference + spread, f"loss {loss:.3f}, without the liar {reference:.3f}"
-        assert not aside or middle.rejected, "no delta was refused"
-        assert not aside or "aside" in run.log(), "the liar was not put aside"
-        return f"loss {loss:.3f}, honest {reference:.3f}; {len(middle.rejected)} refused: {(middle.rejected or [''])[0][:70]}"
-
-    rig.check("liars", name, go)
-
-
 reference = {}
 
 
-def honest_loss(rounds):
-    if rounds not in reference:
-        run = rig.Run(f"honest{rounds}", workers=4, train__eval_every=2, coordinator__min_workers=4,
-                      train__max_steps=rounds * 40)
-        reference[rounds] = run.summary()["final_val_loss"]
-        run.end()
-    return reference[rounds]
+def final_loss(workers, rounds, lies=(), edit=None, **settings):
+    """Final validation loss, refusals and log of a run of `workers` honest workers and one liar per lie."""
+    every = int(settings.get("train__sync_every", 40))
+    run = rig.Run(f"liar{next(rig.names)}", workers=workers, train__eval_every=0, train__max_steps=rounds * every,
+                  coordinator__min_workers=workers + len(lies), **settings)
+    middles = []
+    for i, delta in enumerate(lies):
+        middles.append(wire.Middle(run.address, rig.enrol, edit=edit, delta=delta, name=f"liar{i}"))
+        run.start_worker(f"liar{i}", middles[-1].join_line)
+    loss = run.summary(180)["final_val_loss"]
+    run.end()
+    for middle in middles:
+        middle.close()
+    return loss, [reason for middle in middles for reason in middle.rejected], run.log()
+
+
+def honest_loss(workers, rounds, **settings):
+    key = workers, rounds, tuple(sorted(settings.items()))
+    if key not in reference:
+        reference[key] = final_loss(workers, rounds, **settings)[0]
+    return reference[key]
+
+
+def persistent(name, *lies, honest=3, edit=None, rounds=40, refused=False, named=False, spread=0.05, **settings):
+    """Honest workers beside liars: the final validation loss is that of as many honest workers, within `spread`."""
+
+    def go():
+        expected = honest_loss(honest + len(lies), rounds, **settings)
+        loss, reasons, log = final_loss(honest, rounds, lies, edit, **settings)
+        assert loss is not None and math.isfinite(loss), f"loss {loss}"
+        assert loss < expected + spread, f"loss {loss:.3f}, with honest workers {expected:.3f}"
+        assert not refused or ("aside" in log and reasons), "the liar was not put aside"
+        assert refused is not None or not reasons, f"refused: {reasons[0]}"
+        assert not named or "its delta is clipped" in log, "the liar is not named"
+        return f"loss {loss:.3f}, honest {expected:.3f}; {len(reasons)} refused: {(reasons or [''])[0][:60]}"
+
+    rig.check("liars", name, go)
 
 
 def offer_field(offset, fmt, value):
@@ -213,22 +273,36 @@ def fast_liar():
 
 
 def go():
-    same_theta()
-    persistent("delta x 1000, every round", lie_in(6, scaled(1000)))
-    persistent("delta x 15, every round", lie_in(6, scaled(15)))
-    persistent("delta x 3, every round", lie_in(6, scaled(3)), aside=False, spread=1.0)
-    persistent("delta x -1, every round", lie_in(6, scaled(-1)), aside=False, spread=0.6)
-    persistent("noise of the same norm", lie_in(6, wire.noise), aside=False, spread=0.6)
-    persistent("zeros", lie_in(6, scaled(0)), aside=False, spread=0.6)
-    persistent("NaN, every round", lie_in(6, lambda values: [math.nan] * len(values)))
+    last_lies()
+    persistent("delta x 1000, every round", lie_in(6, scaled(1000)), named=True)
+    persistent("delta x 15, every round", lie_in(6, scaled(15)), named=True)
+    persistent("delta x 3, every round", lie_in(6, scaled(3)), named=True)
+    persistent("delta x -1, every round", lie_in(6, scaled(-1)))
+    persistent("delta x -1.4, every round", lie_in(0, scaled(-1.4)))
+    persistent("alternating x 3.5 from the first round", lie_in(0, alternating(3.5)), named=True)
+    persistent("alternating x 1.4", lie_in(0, alternating(1.4)))
+    persistent("two of five, alternating x 3.5", lie_in(0, alternating(3.5)), lie_in(0, alternating(3.5)), named=True)
+    persistent("two of five, one random direction", lie_in(0, direction(1.4)), lie_in(0, direction(1.4)), spread=0.15)
+    persistent("one random direction x 3.8", lie_in(0, direction(3.8)), named=True)
+    persistent("one tensor x 1000", lie_in(0, one_tensor(1000)), named=True)
+    persistent("the first delta again and again", lie_in(0, stale()), spread=0.2)
+    persistent("noise of the same norm", lie_in(6, noise()))
+    persistent("zeros", lie_in(6, scaled(0)))
+    persistent("NaN, every round", lie_in(6, lambda values, number: [math.nan] * len(values)), refused=True)
     echo = Echo(3)
-    persistent("last update x 3, sent back", echo.delta, echo.edit)
-    persistent("x 1000 from the first round", lie_in(0, scaled(1000)))
-    persistent("random bytes as payload", lambda payload, offer: (random.randbytes(len(payload)), offer), aside=False)
-    persistent("tokens x 1e6 in OFFER", edit=offer_field(41, "<Q", 10**9), aside=False)
-    persistent("norm of 1e30 in OFFER", edit=offer_field(61, "<f", 1e30), aside=False)
-    persistent("loss of 1e300 in OFFER", edit=offer_field(53, "<d", 1e300), aside=False)
-    persistent("compute time of 500,000 years", edit=offer_field(65, "<Q", 2**63), aside=False)
+    persistent("last update x 3, sent back", echo.delta, edit=echo.edit, spread=0.2)
+    persistent("x 1000 from the first round", lie_in(0, scaled(1000)), named=True)
+    persistent("streaming, alternating x 3.5", lie_in(0, alternating(3.5)), train__method="streaming", named=True)
+    persistent("local-sgd, H 2, alternating x 3.5", lie_in(0, alternating(3.5)), train__method="local-sgd",
+               train__sync_every=2, rounds=400, named=True)
+    persistent("async, x 8 in rounds of 5 steps", lie_in(0, scaled(8)), train__method="async", train__sync_every=5,
+               rounds=160, spread=0.3)
+    persistent("async, alternating x 8", lie_in(0, alternating(8)), train__method="async", spread=0.3)
+    persistent("random bytes as payload", lambda payload, offer: (random.randbytes(len(payload)), offer), refused=None)
+    persistent("tokens x 1e6 in OFFER", None, edit=offer_field(41, "<Q", 10**9), refused=None)
+    persistent("norm of 1e30 in OFFER", None, edit=offer_field(61, "<f", 1e30))
+    persistent("loss of 1e300 in OFFER", None, edit=offer_field(53, "<d", 1e300))
+    persistent("compute time of 500,000 years", None, edit=offer_field(65, "<Q", 2**63))
     forged("evaluation of -502346", lambda loss, tokens: (-502346.0, tokens))
     forged("evaluation of 0.001", lambda loss, tokens: (0.001, tokens))
     forged("evaluation of NaN", lambda loss, tokens: (math.nan, tokens))

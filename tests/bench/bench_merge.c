@@ -124,10 +124,9 @@ static void run_check(struct bench *b)
 /* The rest of that cost: norm and direction of the decoded values. */
 static void run_measure(struct bench *b)
 {
-    static float sketch[SKETCH_FLOATS];
     for (uint32_t f = 0; f < b->layout.n_fragments; f++)
         for (uint64_t w = 0; w < b->workers; w++)
-            if (!delta_measure(&b->outer, f, &b->deltas[f * b->workers + w].view, sketch).in_range) die("out of range");
+            if (!delta_measure(&b->outer, f, &b->deltas[f * b->workers + w].view).in_range) die("out of range");
 }
 
 static void merge_fragment(struct bench *b, uint32_t f)

@@ -18,8 +18,11 @@ atoll_planted(senders_not_counted compress/merge.c
     "if (weight) divide(acc, weight, n);"
     "(void)divide;")
 atoll_planted(norms_not_clipped compress/merge.c
-    "median > 0 && *at > median ? median / *at : 1"
-    "median < 0 ? 0 : 1")
+    "norm > tolerance * median ? median / norm : 1"
+    "norm < 0 ? 0 : 1")
+atoll_planted(tokens_not_bounded compress/merge.c
+    "return tokens < merge->most ? tokens : merge->most;"
+    "return tokens;")
 atoll_planted(mean_norm_not_restored compress/merge.c
     "length[tensor] = norm >= rda_least * length[tensor] ? length[tensor] / norm : -1;"
     "length[tensor] = norm >= rda_least * length[tensor] ? 1 : -1;")

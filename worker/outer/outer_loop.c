@@ -211,8 +211,6 @@ static void on_reject(struct outer_loop *loop, const struct msg_reject *m, uint6
     log_warn("delta of round %" PRIu64 ", fragment %u refused: %s", m->round + 1, m->fragment, m->text);
     if (m->code == REJECT_NONFINITE)
         outer_drop_nonfinite_delta(loop, m->fragment, m->round);
-    else if (m->code == REJECT_OUTLIER)
-        outer_drop_outlier(loop, m->fragment);
     else
         outer_rollback(loop, m->fragment);
     for (uint32_t lost; sync_take_rollback(&loop->sync, &lost);) outer_rollback(loop, lost);

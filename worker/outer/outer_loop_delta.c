@@ -234,12 +234,6 @@ void outer_drop_nonfinite_delta(struct outer_loop *loop, uint32_t fragment, uint
     if (loop->faults >= FAULTS_MAX) fail_diverged(loop);
 }
 
-void outer_drop_outlier(struct outer_loop *loop, uint32_t fragment)
-{
-    loop->f[fragment].pending = false;
-    outer_residual_reset(loop, fragment); /* a residual with these values would make the next delta an outlier, too */
-}
-
 static uint8_t form_of(const struct outer_loop *loop)
 {
     if (loop->model.config->train.method == METHOD_DDP) return DELTA_GRADIENT;

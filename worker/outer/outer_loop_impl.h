@@ -146,8 +146,6 @@ void outer_anchor_update(struct outer_loop *loop, uint32_t fragment, uint64_t be
 void outer_rollback(struct outer_loop *loop, uint32_t fragment);
 /* The coordinator refused the delta as not finite: reset the residual, because a rollback would spoil later deltas. */
 void outer_drop_nonfinite_delta(struct outer_loop *loop, uint32_t fragment, uint64_t round);
-/* The coordinator refused the delta as an outlier: reset the residual for the same reason. */
-void outer_drop_outlier(struct outer_loop *loop, uint32_t fragment);
 /* Resets the inner optimizer after a round that was not finite. Only between rounds. */
 void outer_reset_inner_opt(struct outer_loop *loop);
 /* Brings fb.residual up to date with the device; errors are logged. */

@@ -1,15 +1,21 @@
-"""The cells of `./run bench gate`: short runs of honest workers, and the distance of their deltas from the limits."""
+"""The cells of `./run bench gate`: short runs of honest workers. No delta is refused, and few are clipped."""
+
+from __future__ import annotations
 
 import argparse
 import fnmatch
 import json
 import os
-import re
 import shutil
 import subprocess
+import sys
+import time
+from pathlib import Path
 
-MODEL = ["--model.n_layer=2", "--model.n_head=4", "--model.n_embd=64", "--model.block_size=64",
-         "--train.batch_size=4", "--train.eval_every=0", "--train.threads=1", "--checkpoint.every=0"]
+ROOT = Path(__file__).resolve().parents[3]
+MODEL = ["--model.n_layer=2", "--model.n_head=4", "--model.n_embd=64", "--model.block_size=64", "--train.batch_size=4"]
+TINY = ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=16", "--model.block_size=32", "--train.batch_size=8"]
+COMMON = ["--train.eval_every=0", "--train.threads=1", "--checkpoint.every=0"]
 MEAN = ["--outer.optimizer=sgd", "--outer.learning_rate=1", "--outer.momentum=0"]
 NESTEROV = ["--outer.optimizer=nesterov", "--outer.learning_rate=0.7", "--outer.momentum=0.9"]
 LONG_WARMUP = ["--inner.warmup_steps=150"]
@@ -17,121 +23,198 @@ TO_ZERO = ["--inner.min_lr_fraction=0"]
 FLAT = ["--inner.schedule=constant", "--inner.warmup_steps=0"]
 MUON = ["--inner.optimizer=muon"]
 SGD = ["--inner.optimizer=sgd", "--inner.learning_rate=0.5"]
-
-
-def run(method, workers, every, up, down, *flags, steps=300):
-    name = f"{method}-w{workers}-h{every}-{up}".replace("/", "_").replace(":", "")
-    return name, method, workers, every, up, down, [flag for group in flags for flag in group], steps
-
-
 CODECS = [("fp32", "fp32"), ("int8:256", "int8:256"), ("int4:256+huff", "int4:256+huff"),
           ("2bit:256+huff", "2bit:256+huff"), ("1bit:256", "2bit:256+huff"), ("topk:64/4096+sign", "auto"),
           ("topk:64/4096+sign", "relay"), ("topk:256/4096+2bit", "auto")]
 
 
+def cell(method, workers, every, up, down, *flags, steps=300, label="", text="fresh", tiny=False, own=(), scripts=0):
+    """own: the codec of each worker, if they differ. scripts: workers that are PyTorch scripts."""
+    name = f"{method}-w{workers}-h{every}-{up}-{down.split(':')[0]}{'-' + label if label else ''}"
+    shape = [*(TINY if tiny else MODEL), *(flag for group in flags for flag in group)]
+    return {"name": name.replace("/", "_").replace(":", ""), "method": method, "workers": workers, "H": every, "up": up,
+            "down": down, "flags": shape, "steps": steps, "text": text, "own": list(own), "scripts": scripts}
+
+
 def cells():
-    """Yields (name, method, workers, H, codec up, codec down, flags, steps)."""
     for workers in (4, 2, 8, 1):
         for up, down in CODECS:
-            yield run("diloco", workers, 10, up, down, MEAN)
+            yield cell("diloco", workers, 10, up, down, MEAN)
     for workers in (4, 1, 8):
-        yield run("ddp", workers, 1, "fp32", "fp32")
-        yield run("ddp", workers, 1, "topk:64/4096+sign", "fp32")
-    yield run("ddp", 4, 1, "1bit:256", "2bit:256+huff")
+        yield cell("ddp", workers, 1, "fp32", "fp32")
+        yield cell("ddp", workers, 1, "topk:64/4096+sign", "fp32")
+    yield cell("ddp", 4, 1, "1bit:256", "2bit:256+huff")
     for workers in (4, 2, 3):
         for up, down in [*CODECS[:2], CODECS[4], ("topk:64/4096+sign", "fp32")]:
-            yield run("async", workers, 10, up, down)
+            yield cell("async", workers, 10, up, down)
     for up, down in CODECS[:1] + CODECS[4:6]:
         for label, flags in (("nesterov", NESTEROV), ("warmup150", LONG_WARMUP), ("tozero", TO_ZERO), ("flat", FLAT),
                              ("muon", MUON), ("sgd", SGD)):
             momentum = label == "nesterov"  # updates of momentum are dense
-            name, *rest = run("diloco", 4, 10, up, "fp32" if momentum else down, [] if momentum else MEAN, flags)
-            yield f"{name}-{label}", *rest
-        yield run("diloco", 4, 3, up, down, MEAN)
-        yield run("diloco", 4, 70, up, down, MEAN, steps=500)  # the last round has 10 steps
-        yield run("local-sgd", 3, 10, up, down)
+            yield cell("diloco", 4, 10, up, "fp32" if momentum else down, [] if momentum else MEAN, flags, label=label)
+        yield cell("diloco", 4, 3, up, down, MEAN)
+        yield cell("diloco", 4, 70, up, down, MEAN, steps=500)  # the last round has 10 steps
+        yield cell("local-sgd", 3, 10, up, down)
+    yield from hard_cells()
 
 
-LINE = re.compile(r"delta of (\S+), round (\d+), fragment (\d+): norm (\S+), median (\S+), limit (\S+), "
-                  r"bound (\S+), cosine (\S+)")
+def hard_cells():
+    """Honest deltas that oppose each other or differ in length."""
+    stream = "int8:256", "int8:256"
+    for workers in (3, 4, 5, 8):
+        for text in ("fresh", "repeated"):
+            yield cell("streaming", workers, 10, *stream, steps=1500, label=f"tiny-{text}", text=text, tiny=True)
+    for rate in ("1e-3", "3e-3"):
+        for tau in (1, 4):
+            flags = [f"--inner.learning_rate={rate}", f"--train.overlap={tau}"]
+            yield cell("streaming", 4, 10, *stream, flags, steps=1500, label=f"tau{tau}-{rate}", text="repeated",
+                       tiny=True)
+    for workers in (3, 4):
+        yield cell("streaming", workers, 10, *stream, steps=600)
+    yield cell("streaming", 3, 30, *stream, ["--train.overlap=5"], steps=900, tiny=True, text="repeated")
+    one = ["--train.batch_size=1"]
+    yield cell("local-sgd", 4, 1, "fp32", "fp32", one, steps=4000, label="batch1", text="repeated", tiny=True)
+    yield cell("local-sgd", 6, 2, "fp32", "fp32", one, steps=3000, label="batch1", text="repeated", tiny=True)
+    yield cell("local-sgd", 3, 1, "fp32", "fp32", steps=1000, tiny=True)
+    yield cell("ddp", 4, 1, "fp32", "fp32", one, steps=3000, label="batch1", text="repeated", tiny=True)
+    up = "int8:256"
+    yield cell("diloco", 3, 10, up, up, ["--codec.up_allowed=topk:64/4096+sign"], label="codecs",
+               own=[up, "topk:64/4096+sign", "topk:64/4096+sign"])
+    yield cell("diloco", 4, 10, up, up, ["--codec.up_allowed=topk:64/4096+sign,1bit:256,fp32"], label="codecs",
+               own=[up, "topk:64/4096+sign", "1bit:256", "fp32"])
+    for workers, scripts in ((3, 1), (3, 2), (5, 2)):
+        yield cell("diloco", workers, 10, up, up, ["--model.n_layer=3", "--model.n_embd=160", "--model.block_size=96",
+                                                   "--train.batch_size=8", "--inner.learning_rate=3e-3",
+                                                   "--inner.min_lr_fraction=0.01"],
+                   label=f"{scripts}-scripts", scripts=scripts)
 
 
-def measure(folder):
-    """The margins of one run, from the coordinator's log."""
-    row = {"deltas": 0, "refused": 0, "norm / median": 0.0, "norm / limit": 0.0, "norm / bound": 0.0, "cosine": None}
-    with open(f"{folder}/logs/coordinator.log", encoding="utf-8") as file:
-        for line in file:
-            row["refused"] += "refused the delta" in line
-            found = LINE.search(line)
-            if not found:
-                continue
-            norm, median, limit, bound, cosine = (float(value) for value in found.groups()[3:])
-            row["deltas"] += 1
-            if median > 0:
-                row["norm / median"] = max(row["norm / median"], norm / median)
-                row["norm / limit"] = max(row["norm / limit"], norm / limit)
-            row["norm / bound"] = max(row["norm / bound"], norm / bound)
-            if cosine == cosine:  # known: three workers or more
-                row["cosine"] = min(row["cosine"] or 1.0, cosine)
-    with open(f"{folder}/metrics.jsonl", encoding="utf-8") as file:
-        row["refused"] = max(row["refused"], sum("refused the delta" in line for line in file))
-    return row
+def flags_of(row, data):
+    return [f"--data.train={data}/train_*.bin", f"--data.val={data}/val_*.bin", *row["flags"], *COMMON,
+            f"--train.method={row['method']}", f"--train.max_steps={row['steps']}", f"--train.sync_every={row['H']}",
+            f"--codec.up={row['up']}", f"--codec.down={row['down']}", f"--coordinator.min_workers={row['workers']}"]
 
 
-def execute(args, cell):
-    name, method, workers, every, up, down, flags, steps = cell
-    folder = f"{args.out}/run"
-    shutil.rmtree(folder, ignore_errors=True)
-    command = [args.launch, "launch", args.config, "--workers", str(workers), "--dir", folder, "--log.level=debug",
-               f"--data.train={args.out}/data/train_*.bin", f"--data.val={args.out}/data/val_*.bin", *MODEL,
-               f"--train.method={method}", f"--train.max_steps={steps}", f"--train.sync_every={every}",
-               f"--codec.up={up}", f"--codec.down={down}", f"--coordinator.min_workers={workers}", *flags]
+def launch(args, row, data, folder):
+    base = ROOT / "configs" / ("streaming.yaml" if row["method"] == "streaming" else "austen-1m.yaml")
+    command = [args.launch, "launch", str(base), "--workers", str(row["workers"]), "--dir", f"{folder}/run",
+               *flags_of(row, data)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode:
-        print(f"{name}: failed with {done.returncode}: {done.stdout.strip().splitlines()[-1:]}", flush=True)
+    return "" if not done.returncode else done.stdout.strip().splitlines()[-1:]
+
+
+def assemble(args, row, data, folder):
+    """Workers with codecs of their own, or PyTorch scripts whose learning rate is theirs (a constant)."""
+    programs, logs, processes = Path(args.launch).parent, [], []
+
+    def start(name, words, **more):
+        logs.append(f"{folder}/{name}.log")
+        with open(logs[-1], "wb") as file:
+            processes.append(subprocess.Popen(words, cwd=folder, stdout=file, stderr=file, env={**os.environ, **more}))
+
+    try:
+        start("coordinator", [programs / "atoll-coordinator", ROOT / "configs" / "austen-1m.yaml", "--dir", "run",
+                              "--coordinator.listen=tcp://127.0.0.1:*", *flags_of(row, data)])
+        while not os.path.exists(f"{folder}/run/address"):
+            if processes[0].poll() is not None:
+                return Path(logs[0]).read_text().splitlines()[-1:]
+            time.sleep(0.05)
+        for i in range(row["workers"]):
+            if i < row["scripts"]:
+                words = [args.python, ROOT / "examples" / "gpt2.py", "--data", data, "--steps", str(row["steps"]),
+                         "--out", f"model-{i}"]
+                start(f"script-{i}", words, ATOLL_JOIN=f"{folder}/run", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="",
+                      ATOLL_LIB=str(programs.parent / "lib" / "libatoll.so"), PYTHONPATH=str(ROOT / "python"))
+                continue
+            own = [f"--codec.up={row['own'][i]}"] if row["own"] else []
+            start(f"worker-{i}", [programs / "atoll-worker", "--join", "run", "--dir", f"w{i}", "--train.threads=1",
+                                  f"--data.train={data}/train_*.bin", f"--data.val={data}/val_*.bin", *own])
+        for process, log in zip(processes, logs):
+            if process.wait(timeout=900):
+                return [log, *Path(log).read_text(errors="replace").splitlines()[-1:]]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    return ""
+
+
+def number_of(flags, key):
+    return int([flag.split("=")[1] for flag in flags if flag.startswith(f"--{key}=")][-1])
+
+
+def measure(row, folder):
+    """Refusals, tokens and norms of one run, from its metrics."""
+    ratios, refused = [], 0
+    with open(f"{folder}/run/metrics.jsonl", encoding="utf-8") as file:
+        for line in file:
+            event = json.loads(line)
+            refused += "refused the delta" in line
+            if event["event"] == "round" and event.get("norm_ratio"):
+                ratios.append(event["norm_ratio"])
+    with open(f"{folder}/run/summary.json", encoding="utf-8") as file:
+        tokens = json.load(file)["tokens"]
+    work = row["steps"] * row["workers"]
+    work *= number_of(row["flags"], "model.block_size") * number_of(row["flags"], "train.batch_size")
+    return {"deltas": row["steps"] // row["H"] * row["workers"], "refused": refused, "tokens kept": tokens / work,
+            "norm / median": max(ratios, default=0.0), "rounds": len(ratios),
+            "clipped": sum(ratio > (16 if row["method"] == "ddp" else 1.5) for ratio in ratios)}
+
+
+def execute(args, row):
+    folder, data = f"{args.out}/run", f"{args.out}/{row['text']}"
+    if row["scripts"] and not args.python:
+        print(f"{row['name']}: skipped, no Python with PyTorch and transformers (./run python --all)", flush=True)
         return
-    row = {"cell": name, "method": method, "workers": workers, "H": every, "up": up, "down": down,
-           "flags": " ".join(flags), **measure(folder)}
-    with open(f"{args.out}/{name}-{down.split(':')[0]}.json", "w", encoding="utf-8") as file:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    failed = (assemble if row["own"] or row["scripts"] else launch)(args, row, data, folder)
+    if failed:
+        print(f"{row['name']}: failed: {failed}", flush=True)
+        return
+    row = {**row, **measure(row, folder), "flags": " ".join(row["flags"]), "own": " ".join(row["own"])}
+    with open(f"{args.out}/{row['name']}.json", "w", encoding="utf-8") as file:
         json.dump(row, file)
-    print(json.dumps(row), flush=True)
+    print(f"{row['name']}: {row['refused']} refused, {100 * row['tokens kept']:.1f} % of the tokens, largest norm "
+          f"{row['norm / median']:.2f} medians, {row['clipped']} of {row['rounds']} rounds clipped", flush=True)
     shutil.rmtree(folder)
 
 
 def table(out):
-    rows = []
-    for name in sorted(os.listdir(out)):
-        if name.endswith(".json"):
-            with open(f"{out}/{name}", encoding="utf-8") as file:
-                rows.append(json.load(file))
     groups = {}
-    for row in rows:
-        groups.setdefault((row["method"], row["up"]), []).append(row)
-    print("| method | codec up | runs | deltas | refused | norm / median | norm / limit | norm / bound | cosine |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for (method, up), group in sorted(groups.items()):
-        most = {key: max(row[key] for row in group) for key in ("norm / median", "norm / limit", "norm / bound")}
-        cosines = [row["cosine"] for row in group if row["cosine"] is not None]
-        cosine = f"{min(cosines):.2f}" if cosines else "-"
-        print(f"| {method} | `{up}` | {len(group)} | {sum(row['deltas'] for row in group)} | "
-              f"{sum(row['refused'] for row in group)} | {most['norm / median']:.2f} | {most['norm / limit']:.2f} | "
-              f"{most['norm / bound']:.3f} | {cosine} |")
+    for path in sorted(Path(out).glob("*.json")):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        kind = "codecs of single workers" if row["own"] else "native and PyTorch" if row["scripts"] else f"`{row['up']}`"
+        groups.setdefault((row["method"], kind), []).append(row)
+    print("| method | codec up | runs | workers | H | deltas | refused | tokens kept | norm / median | rounds clipped |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (method, kind), group in sorted(groups.items()):
+        def span(key, group=group):
+            values = [row[key] for row in group]
+            return f"{min(values)} to {max(values)}" if min(values) < max(values) else str(values[0])
+
+        total = {key: sum(row[key] for row in group) for key in ("deltas", "refused", "rounds", "clipped")}
+        kept = 100 * min(row["tokens kept"] for row in group)
+        norm = f"{max(row['norm / median'] for row in group):.2f}" if total["rounds"] else "-"
+        clipped = f"{100 * total['clipped'] / total['rounds']:.2f} %" if total["rounds"] else "-"
+        print(f"| {method} | {kind} | {len(group)} | {span('workers')} | {span('H')} | {total['deltas']} | "
+              f"{total['refused']} | {kept:.1f} % | {norm} | {clipped} |")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
     parser.add_argument("--launch")
-    parser.add_argument("--config")
+    parser.add_argument("--python", default="", help="an interpreter with PyTorch and transformers")
     parser.add_argument("--cells", default="*")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    for cell in [] if args.table else cells():
-        finished = os.path.exists(f"{args.out}/{cell[0]}-{cell[5].split(':')[0]}.json")
-        if fnmatch.fnmatch(cell[0], args.cells) and not finished:
-            execute(args, cell)
+    for row in [] if args.table else cells():
+        if fnmatch.fnmatch(row["name"], args.cells) and not os.path.exists(f"{args.out}/{row['name']}.json"):
+            execute(args, row)
     table(args.out)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,9 +14,11 @@ struct round_grant round_rig_grants[ROUNDRIG_WORKERS + 1];
 
 void round_rig_open(struct round *r, const char *const *settings, uint32_t n_fragments)
 {
-    static const char *const base[] = {"train.max_steps=10", "train.sync_every=4",   "train.batch_size=2",
-                                       "train.grad_accum=3", "model.block_size=8",   "coordinator.min_workers=3",
-                                       "codec.up=fp32",      "inner.warmup_steps=1", NULL};
+    static const char *const base[] = {"train.max_steps=10", "train.sync_every=4",
+                                       "train.batch_size=2", "train.grad_accum=3",
+                                       "model.block_size=8", "coordinator.min_workers=3",
+                                       "codec.up=fp32",      "inner.warmup_steps=1",
+                                       "merge.clip=off",     NULL};
     static struct config config;
     struct config_sources sources;
     struct err err = {0};

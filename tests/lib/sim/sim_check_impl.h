@@ -80,7 +80,6 @@ struct check_worker {
     struct feedback feedback[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS]; /* encoded; the checker saw neither merge nor refusal */
     int64_t refused[CHECK_FRAGMENTS];                   /* round of the REJECT received since the training; -1: none */
-    bool outlier[CHECK_FRAGMENTS];                      /* that REJECT dropped the residual, too */
     int64_t remembers[CHECK_FRAGMENTS]; /* by fragment, the last round in the worker's memory; -1: none */
     uint64_t welcomed;                  /* session of the last WELCOME received */
     uint64_t given;                     /* session of the last WELCOME sent to the worker */
@@ -93,7 +92,6 @@ struct check_worker {
 
 struct sim_check_mark {
     int64_t remembers[CHECK_FRAGMENTS], refused[CHECK_FRAGMENTS];
-    bool outlier[CHECK_FRAGMENTS];
     float *residual[CHECK_FRAGMENTS];
     bool feedback_pending[CHECK_FRAGMENTS];
     const struct check_delta *pending[CHECK_FRAGMENTS];

@@ -24,19 +24,66 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* merge.clip median: scales g[i][] of one tensor. */
-static void clip_tensor(uint32_t workers, double *const *g, size_t from, size_t count)
+/* merge.clip: the largest norms, in medians of whole deltas and of one tensor. False: nothing is clipped. */
+static bool limits_of(const struct config *c, uint32_t workers, double *whole, double *tensor)
 {
-    double norms[CHECK_NAMED] = {0}, sorted[CHECK_NAMED];
+    bool ddp = c->train.method == METHOD_DDP, median = c->merge.clip == MERGE_CLIP_MEDIAN;
+    *whole = median ? INFINITY : ddp ? 16 : 1.5;
+    *tensor = median ? 1 : ddp ? 64 : 4;
+    return median ? workers > 1 : c->merge.clip == MERGE_CLIP_AUTO && workers > 2;
+}
+
+static double lower_median(const double *values, uint32_t n)
+{
+    double sorted[CHECK_NAMED];
+    memcpy(sorted, values, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    return sorted[(n - 1) / 2];
+}
+
+static void scale(double *g, size_t from, size_t count, double factor)
+{
+    for (size_t k = from; factor < 1 && k < from + count; k++) g[k] *= factor;
+}
+
+static double norm_of(const double *g, size_t from, size_t count)
+{
+    double sum = 0;
+    for (size_t k = from; k < from + count; k++) sum += g[k] * g[k];
+    return sqrt(sum);
+}
+
+/* Scales ranges of the deltas g[][] whose norms exceed `limit` medians; median 0: `other` takes its place. tokens: of
+ * the workers, if their steps differ. */
+static void clip_range(uint32_t workers, double *const *g, const double *tokens, size_t from, size_t count,
+                       double limit, double other)
+{
+    double norms[CHECK_NAMED];
+    for (uint32_t i = 0; i < workers; i++) norms[i] = norm_of(g[i], from, count);
+    double median = lower_median(norms, workers);
+    if (!(median > 0)) median = other;
     for (uint32_t i = 0; i < workers; i++) {
-        for (size_t k = from; k < from + count; k++) norms[i] += g[i][k] * g[i][k];
-        norms[i] = sqrt(norms[i]);
+        double more = tokens ? tokens[i] / lower_median(tokens, workers) : 1, most = median * (more > 1 ? more : 1);
+        if (most > 0 && norms[i] > limit * most) scale(g[i], from, count, most / norms[i]);
     }
-    memcpy(sorted, norms, sizeof sorted);
-    qsort(sorted, workers, sizeof *sorted, by_value);
-    double median = sorted[(workers - 1) / 2];
-    for (uint32_t i = 0; i < workers; i++)
-        for (size_t k = from; median > 0 && norms[i] > median && k < from + count; k++) g[i][k] *= median / norms[i];
+}
+
+static void clip_deltas(const struct sim_check *c, const struct fragment *frag, uint32_t workers, double *const *g,
+                        const double *tokens)
+{
+    double whole, tensor, norms[CHECK_NAMED];
+    if (!limits_of(&c->config, workers, &whole, &tensor)) return;
+    bool async = c->config.train.method == METHOD_ASYNC;
+    bool dynamic =
+        c->config.train.dynamic_steps == CHOICE_ON || (async && c->config.train.dynamic_steps == CHOICE_AUTO);
+    if (!dynamic || config_is_external(&c->config)) tokens = NULL;
+    for (uint32_t i = 0; i < workers; i++) norms[i] = norm_of(g[i], 0, frag->count);
+    double median = lower_median(norms, workers);
+    for (uint32_t t = 0; t < frag->n_tensors; t++) {
+        const struct tensor *at = &c->layout.tensors[frag->first_tensor + t];
+        clip_range(workers, g, tokens, at->offset - frag->offset, at->count, tensor, median);
+    }
+    clip_range(workers, g, tokens, 0, frag->count, whole, 0);
 }
 
 /* merge.rule rda: mean[] of one tensor is the mean norm times the mean direction. */
@@ -65,7 +112,7 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
     const struct fragment *frag = &c->layout.fragments[f];
     bool senders = c->config.merge.rule == MERGE_CONTRIBUTORS && codec_sparse(c->logs[f].up), ok = true;
     float *x[CHECK_NAMED];
-    double *g[CHECK_NAMED], w[CHECK_NAMED], *weight = mem_alloc(n, sizeof *weight), all = 0;
+    double *g[CHECK_NAMED], w[CHECK_NAMED], tokens[CHECK_NAMED], *weight = mem_alloc(n, sizeof *weight), all = 0;
     assert(weight);
     for (uint32_t i = 0; i < v->n_named; i++) {
         const struct check_delta *d = v->named[i].delta;
@@ -79,12 +126,14 @@ bool check_merge(struct sim_check *c, uint32_t f, const struct check_version *v,
             ok = ok && isfinite(g[i][k]);
         }
     }
-    for (uint32_t t = 0; v->n_named > 1 && c->config.merge.clip == MERGE_CLIP_MEDIAN && t < frag->n_tensors; t++) {
-        const struct tensor *tensor = &c->layout.tensors[frag->first_tensor + t];
-        clip_tensor(v->n_named, g, tensor->offset - frag->offset, tensor->count);
-    }
+    double limits[2];
+    bool bounds = limits_of(&c->config, v->n_named, &limits[0], &limits[1]) && v->n_named > 2;
+    for (uint32_t i = 0; i < v->n_named; i++) tokens[i] = (double)v->named[i].tokens;
+    clip_deltas(c, frag, v->n_named, g, tokens);
     for (uint32_t i = 0; i < v->n_named; i++) {
-        w[i] = c->config.merge.weights == MERGE_WEIGHTS_EQUAL ? 1 : (double)v->named[i].tokens;
+        double most = 2 * lower_median(tokens, v->n_named);
+        w[i] = bounds && tokens[i] > most ? most : tokens[i];
+        if (c->config.merge.weights == MERGE_WEIGHTS_EQUAL) w[i] = 1;
         all += w[i];
         for (size_t k = 0; k < n; k++) {
             mean[k] += w[i] * g[i][k];

@@ -228,7 +228,6 @@ static void came_reject(struct check_worker *w, const struct msg_reject *r)
 {
     if (w->refused[r->fragment] == (int64_t)r->round) return;
     w->refused[r->fragment] = (int64_t)r->round;
-    w->outlier[r->fragment] = r->code == REJECT_OUTLIER;
 }
 
 int sim_check_message(struct sim_check *c, uint64_t now_us, enum sim_net_moment moment, int client, bool to_client,

@@ -47,7 +47,7 @@ static bool forgot(const struct sim_check *c, const struct check_worker *w, uint
 }
 
 /* The worker now knows the outcome of its last delta. Merged: its residual is the codec's error. Refused: the whole
- * delta returns to the residual; an outlier takes the residual with it. */
+ * delta returns to the residual. */
 static void settle(struct sim_check *c, int client, uint32_t f)
 {
     struct check_worker *w = &c->workers[client];
@@ -57,10 +57,7 @@ static void settle(struct sim_check *c, int client, uint32_t f)
     /* An earlier session trained this round, and other bytes of it were merged. The worker takes those for its own,
      * unless it received a refusal first. */
     bool before = check_merged_in(c, f, w->id, d->round) && w->refused[f] != (int64_t)d->round;
-    bool outlier = w->outlier[f] && w->refused[f] == (int64_t)d->round;
-    if (outlier) {
-        feedback_reset(&w->feedback[f]);
-    } else if (check_is_merged(c, d) || before) {
+    if (check_is_merged(c, d) || before) {
         feedback_commit(&w->feedback[f]);
     } else if (feedback_rollback(&w->feedback[f], c->logs[f].up, d->payload, d->size) != STATUS_OK) {
         sim_check_fail(c, "worker-%d: its residual cannot be rolled back", client);
@@ -83,7 +80,6 @@ struct sim_check_mark *sim_check_worker_saved(struct sim_check *c, int client)
         mark->feedback_pending[f] = w->feedback[f].pending;
         mark->pending[f] = w->pending[f];
         mark->refused[f] = w->refused[f];
-        mark->outlier[f] = w->outlier[f];
         if (!w->feedback[f].residual) continue;
         size_t bytes = check_count(c, f) * sizeof(float);
         mark->residual[f] = mem_alloc(bytes, 1);
@@ -107,7 +103,6 @@ void sim_check_worker_loaded(struct sim_check *c, int client, const struct sim_c
         w->feedback[f].pending = mark->feedback_pending[f];
         w->pending[f] = mark->pending[f];
         w->refused[f] = mark->refused[f];
-        w->outlier[f] = mark->outlier[f];
         if (mark->residual[f]) memcpy(w->feedback[f].residual, mark->residual[f], check_count(c, f) * sizeof(float));
     }
     memcpy(w->remembers, mark->remembers, sizeof w->remembers);

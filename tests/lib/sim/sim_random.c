@@ -61,7 +61,9 @@ static bool plan_codecs(struct plan *p)
     if (draw(p, 3) == 0) set(p, "merge.weights=equal");
     bool clips = draw(p, 4) == 0;
     if (clips) set(p, "merge.clip=median");
-    if (!clips && !sparse && !is_special && rng_u64(p->seed, RNG_TEST + 21, 0) % 3 == 0) set(p, "merge.rule=rda");
+    /* The checker does not know the members' last deltas, which bound a delta of an async run (test_engine_gate). */
+    if (!p->barrier || (!clips && rng_u64(p->seed, RNG_TEST + 22, 0) % 3 == 0)) set(p, "merge.clip=off");
+    if (!sparse && !is_special && rng_u64(p->seed, RNG_TEST + 21, 0) % 3 == 0) set(p, "merge.rule=rda");
     return is_special;
 }
 

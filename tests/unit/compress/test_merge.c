@@ -103,6 +103,8 @@ static void merge_all(struct world *w, const struct rules *rules, int threads, u
     struct pool *pool = NULL;
     struct merger m;
     struct merge merge;
+    config.train.method = METHOD_DILOCO;
+    config.train.dynamic_steps = CHOICE_OFF;
     config.merge.rule = rules->rule;
     config.merge.weights = rules->weights;
     config.merge.clip = rules->clip;
@@ -125,25 +127,42 @@ static bool sent(float x)
     return bits != 0x80000000u;
 }
 
+static double median_of_r(const double *norms)
+{
+    int pick = 0; /* the lower median has (R - 1) / 2 values below it */
+    for (int i = 0; i < R; i++) {
+        int smaller = 0;
+        for (int j = 0; j < R; j++) smaller += norms[j] < norms[i];
+        if (smaller == (R - 1) / 2) pick = i;
+    }
+    return norms[pick];
+}
+
+static double norm_in(const struct world *w, const struct rules *rules, int worker, uint64_t from, uint64_t to)
+{
+    double sum = 0;
+    for (uint64_t k = from; k < to; k++) {
+        double d = rules->parameters ? (double)w->theta[k] - (double)w->x[worker][k] : (double)w->x[worker][k];
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+/* median: each tensor above its median. auto: the whole delta above 1.5 medians; no tensor is above 4 here. */
 static double factor_of(const struct world *w, const struct rules *rules, int worker, int tensor)
 {
-    double norms[R];
+    double norms[R], limit = rules->clip == MERGE_CLIP_AUTO ? 1.5 : 1;
     uint64_t from = w->layout.tensors[tensor].offset, to = from + w->layout.tensors[tensor].count;
-    for (int i = 0; i < R; i++) {
-        norms[i] = 0;
-        for (uint64_t k = from; k < to; k++) {
-            double d = rules->parameters ? (double)w->theta[k] - (double)w->x[i][k] : (double)w->x[i][k];
-            norms[i] += d * d;
-        }
-        norms[i] = sqrt(norms[i]);
-    }
-    int larger, pick = 0; /* the lower median has (R - 1) / 2 values below it */
-    for (int i = 0; i < R; i++) {
-        larger = 0;
-        for (int j = 0; j < R; j++) larger += norms[j] < norms[i];
-        if (larger == (R - 1) / 2) pick = i;
-    }
-    return norms[worker] > norms[pick] ? norms[pick] / norms[worker] : 1;
+    bool whole = rules->clip == MERGE_CLIP_AUTO;
+    for (int i = 0; i < R; i++) norms[i] = norm_in(w, rules, i, whole ? 0 : from, whole ? N : to);
+    double median = median_of_r(norms);
+    return rules->clip != MERGE_CLIP_OFF && norms[worker] > limit * median ? median / norms[worker] : 1;
+}
+
+static double tokens_of(const struct world *w, const struct rules *rules, int worker)
+{
+    double most = rules->clip == MERGE_CLIP_OFF ? 1e9 : 2 * 100; /* twice the median */
+    return rules->weights == MERGE_WEIGHTS_EQUAL ? 1 : fmin((double)w->tokens[worker], most);
 }
 
 /* Computes the rules in double. */
@@ -151,11 +170,11 @@ static void check_rules(const struct world *w, const struct rules *rules)
 {
     bool senders = rules->rule == MERGE_CONTRIBUTORS && codec_sparse(w->codec);
     double tokens[R], all = 0, largest = 0;
-    for (int i = 0; i < R; i++) tokens[i] = rules->weights == MERGE_WEIGHTS_EQUAL ? 1 : (double)w->tokens[i];
+    for (int i = 0; i < R; i++) tokens[i] = tokens_of(w, rules, i);
     for (int i = 0; i < R; i++) all += tokens[i];
     for (int t = 0; t < TENSORS; t++) {
         double factor[R];
-        for (int i = 0; i < R; i++) factor[i] = rules->clip == MERGE_CLIP_MEDIAN ? factor_of(w, rules, i, t) : 1;
+        for (int i = 0; i < R; i++) factor[i] = factor_of(w, rules, i, t);
         uint64_t from = w->layout.tensors[t].offset, to = from + w->layout.tensors[t].count;
         for (uint64_t k = from; k < to; k++) {
             double sum = 0, weight = 0, size = 0;
@@ -185,8 +204,8 @@ static void test_rules_match_plain_loops(void **state)
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
         world_open(&w, specs[s]);
         float *first = floats();
-        for (int mask = 0; mask < 16; mask += EACH) {
-            struct rules rules = {mask & 1, mask >> 1 & 1, mask >> 2 & 1, mask >> 3};
+        for (int mask = 0; mask < 24; mask += EACH) {
+            struct rules rules = {mask & 1, mask >> 1 & 1, mask / 8, mask >> 2 & 1};
             if (rules.parameters && !codec_lossless(w.codec)) continue;
             merge_all(&w, &rules, 1, R, R);
             memcpy(first, w.acc, N * sizeof *first);
@@ -379,6 +398,82 @@ static void test_median_of_zero_does_not_clip(void **state)
     world_close(&w);
 }
 
+/* clip auto: a tensor that blew up in one delta counts like the others' tensor, or, if they do not send it, no more
+ * than a whole delta. The other tensors keep their values. */
+static void test_blown_up_tensor_is_clipped(void **state)
+{
+    (void)state;
+    static struct world w;
+    const struct rules rules = {MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_AUTO, false};
+    for (int sent_by_others = 0; sent_by_others < 2; sent_by_others++) {
+        world_open(&w, "fp32");
+        uint64_t from = w.layout.tensors[1].offset, to = from + shapes[1];
+        for (int i = 0; i < R; i++)
+            for (uint64_t k = 0; k < N; k++) { /* deltas of one length, about 550 */
+                bool blown = k >= from && k < to;
+                float x = w.x[i][k] / (1.0f + (float)(i * 7 % 5));
+                w.x[i][k] = !blown ? x : i == 4 ? 1e12f * x : sent_by_others ? x : 0;
+            }
+        for (int i = 0; i < R; i++) memcpy((uint8_t *)(uintptr_t)w.deltas[i].payload, w.x[i], N * sizeof(float));
+        merge_all(&w, &rules, 1, R, R);
+        double sum = 0;
+        for (uint64_t k = from; k < to; k++) sum += (double)w.acc[k] * (double)w.acc[k];
+        double one = norm_in(&w, &rules, 0, from, to), whole = norm_in(&w, &rules, 0, 0, N);
+        assert_true(sqrt(sum) < 1.1 * (sent_by_others ? one : whole / R));
+        for (uint64_t k = 0; k < from; k++) {
+            double mean = 0;
+            for (int i = 0; i < R; i++) mean += (double)w.x[i][k] / R;
+            assert_true(fabs((double)w.acc[k] - mean) < 1e-5);
+        }
+        world_close(&w);
+    }
+}
+
+/* Two workers have no majority: auto clips nothing, and no weight is bounded. */
+static void test_two_deltas_are_not_clipped(void **state)
+{
+    (void)state;
+    static struct world w;
+    const struct rules off = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
+    const struct rules rules = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_AUTO, false};
+    world_open(&w, "int8:128");
+    merge_all(&w, &off, 1, 2, 2);
+    memcpy(w.expect, w.acc, N * sizeof *w.acc);
+    merge_all(&w, &rules, 1, 2, 2);
+    assert_memory_equal(w.acc, w.expect, N * sizeof *w.acc);
+    merge_all(&w, &off, 1, 3, 3);
+    memcpy(w.expect, w.acc, N * sizeof *w.acc);
+    merge_all(&w, &rules, 1, 3, 3);
+    assert_memory_not_equal(w.acc, w.expect, N * sizeof *w.acc); /* 100, 300, 50 tokens weigh 100, 200, 50 */
+    world_close(&w);
+}
+
+/* async: a merge of one or two deltas divides their values. */
+static void test_excess_divides_values(void **state)
+{
+    (void)state;
+    static struct world w;
+    const char *const specs[] = {"fp32", "topk:64/4096+sign"};
+    for (int s = 0; s < 2; s++) {
+        const struct rules rules = {s ? MERGE_CONTRIBUTORS : MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_AUTO, false};
+        world_open(&w, specs[s]);
+        for (uint32_t n = 1; n <= 2; n++) {
+            w.deltas[0].excess = 0;
+            merge_all(&w, &rules, 1, n, n);
+            memcpy(w.expect, w.acc, N * sizeof *w.acc);
+            w.deltas[0].excess = 4;
+            merge_all(&w, &rules, 1, n, n);
+            for (uint64_t k = 0; k < N; k++) {
+                double part = s && n == 2 && sent(w.x[0][k]) && sent(w.x[1][k]) ? 0.5 : n == 2 && !s ? 0.5 : 1;
+                double less = sent(w.x[0][k]) ? 0.75 * part * (double)w.x[0][k] : 0;
+                assert_true(fabs((double)w.acc[k] - ((double)w.expect[k] - less)) < 1e-5);
+                assert_true(sent(w.acc[k]) == sent(w.expect[k]));
+            }
+        }
+        world_close(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +485,9 @@ int main(void)
         cmocka_unit_test(test_contributors_keep_value_of_single_sender),
         cmocka_unit_test(test_bad_payload_is_refused),
         cmocka_unit_test(test_median_of_zero_does_not_clip),
+        cmocka_unit_test(test_blown_up_tensor_is_clipped),
+        cmocka_unit_test(test_two_deltas_are_not_clipped),
+        cmocka_unit_test(test_excess_divides_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

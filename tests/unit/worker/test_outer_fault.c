@@ -67,39 +67,11 @@ static void test_too_large_delta_is_sent_once(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
 }
 
-/* A delta that the coordinator refuses as an outlier takes the residual with it: added to the next delta, it would make
- * that an outlier, too. A delta that is late goes back into the residual. */
-static void test_outlier_is_dropped_with_its_residual(void **state)
-{
-    (void)state;
-    static const uint16_t codes[] = {REJECT_OUTLIER, REJECT_LATE};
-    for (size_t k = 0; k < sizeof codes / sizeof *codes; k++) {
-        scripted_begin("int8:256");
-        scripted_rounds(1);
-        assert_true(scripted_until_training());
-        scripted_train();
-        s->reject = codes[k];
-        s->no_work = true;
-        scripted_train_done();
-        scripted_pass(1000000);
-        double sum = 0;
-        for (uint32_t f = 0; f < SCRIPTED_F; f++) {
-            const struct feedback *fb = &s->loop->f[f].fb;
-            assert_false(fb->pending);
-            for (size_t i = 0; i < fb->count; i++) sum += (double)fb->residual[i] * (double)fb->residual[i];
-        }
-        assert_true(codes[k] == REJECT_OUTLIER ? sum == 0 : sum > 0);
-        assert_int_not_equal(outer_loop_want(s->loop), OUTER_FAILED);
-        if (!k) scripted_teardown(NULL);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_nonfinite_delta_is_never_sent, scripted_teardown),
         cmocka_unit_test_teardown(test_too_large_delta_is_sent_once, scripted_teardown),
-        cmocka_unit_test_teardown(test_outlier_is_dropped_with_its_residual, scripted_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -260,8 +260,9 @@ static void test_refused_delta_returns_its_samples(void **state)
         assert_int_equal(engine_version(rig.engine, 0), 1);
         assert_int_equal(engine_samples_committed(rig.engine), 4);
         for (int i = 0; i < 3; i++) rig_catch_up(&rig, i);
-        rig_assigned(&rig, 1);
-        assert_int_equal(rig.workers[1].task.ranges[0].start, 0); /* returned samples are assigned first */
+        int first = reason ? 0 : 1; /* worker 0 had a wrong base: it is not in step before it is ready */
+        rig_assigned(&rig, first);
+        assert_int_equal(rig.workers[first].task.ranges[0].start, 0); /* returned samples are assigned first */
         rig_close(&rig);
     }
 }

@@ -426,7 +426,7 @@ static void test_checkpoint_of_other_format_is_refused(void **state)
     assert_non_null(bytes);
     bytes[6] = '1';
     snprintf(line, sizeof line,
-             "checkpoint round_%06d has format 1, this program reads 2: continue with the release that "
+             "checkpoint round_%06d has format 1, this program reads 3: continue with the release that "
              "began the run, or start a new run from the checkpoint (model.init_from)",
              (int)round);
     assert_int_equal(rig_start(&rig, &err), STATUS_UNSUPPORTED);
