@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/hf_folder.h"
 #include "coordinator/ledger/checkpoint_folder.h"
+#include "coordinator/ledger/store_disk.h"
 
 enum { LINE_FILE_MAX = 65536, METRICS_TAIL_MAX = 4 << 20 };
 
@@ -137,23 +139,39 @@ const char *run_folder_age(const char *folder, char *out, size_t cap)
     return out;
 }
 
+/* Reads the end of a file, at most `cap` bytes. The caller owns *text_p (mem_free). */
+static enum status read_tail(const char *path, size_t cap, char **text_p, size_t *size_p)
+{
+    struct stat st;
+    int fd;
+    char *text = NULL;
+    TRY(file_open_plain(path, O_RDONLY, 0, &fd, NULL));
+    enum status status = fstat(fd, &st) ? STATUS_IO : STATUS_OK;
+    size_t size = status != STATUS_OK ? 0 : (uint64_t)st.st_size < cap ? (size_t)st.st_size : cap;
+    if (status == STATUS_OK && !(text = mem_alloc(1, size + 1))) status = STATUS_NOMEM;
+    if (status == STATUS_OK) status = store_disk_read_exact(fd, (uint64_t)st.st_size - size, text, size, path, NULL);
+    close(fd);
+    if (status != STATUS_OK) mem_free(text);
+    *text_p = text;
+    *size_p = size;
+    return status;
+}
+
 json_t *run_folder_last_event(const char *run, const char *kind)
 {
-    char path[FILEIO_PATH_MAX], mark[64];
-    struct file_map map;
+    char path[FILEIO_PATH_MAX], mark[64], *text;
+    size_t size;
     json_t *event = NULL;
     int mark_size = snprintf(mark, sizeof mark, "\"event\":\"%s\"", kind);
     if (run_folder_path(path, sizeof path, run, "metrics.jsonl", NULL) != STATUS_OK) return NULL;
-    if (file_map_open(&map, path, NULL) != STATUS_OK) return NULL;
-    const char *text = (const char *)map.data, *end = text + map.size;
-    for (size_t seen = 0; end > text && !event && seen < METRICS_TAIL_MAX;) {
+    if (read_tail(path, METRICS_TAIL_MAX, &text, &size) != STATUS_OK) return NULL;
+    for (const char *end = text + size; end > text && !event;) {
         const char *before = memrchr(text, '\n', (size_t)(end - text - 1)), *line = before ? before + 1 : text;
         if (memmem(line, (size_t)(end - line), mark, (size_t)mark_size))
             event = json_loadb(line, (size_t)(end - line), 0, NULL);
-        seen += (size_t)(end - line);
         end = line;
     }
-    file_map_close(&map);
+    mem_free(text);
     return event;
 }
 

@@ -41,6 +41,12 @@ enum status status_of_errno(int error)
     }
 }
 
+/* EIO: a bad sector. EBADMSG and EUCLEAN: the file system found a wrong checksum or a damaged structure. */
+enum status status_of_read(int error)
+{
+    return error == EIO || error == EBADMSG || error == EUCLEAN ? STATUS_CORRUPT : status_of_errno(error);
+}
+
 enum status err_set(struct err *err, enum status code, const char *fmt, ...)
 {
     assert(code != STATUS_OK);

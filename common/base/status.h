@@ -54,6 +54,8 @@ const char *status_text(enum status code);
 bool status_is_permanent(enum status code);
 /* The status of a failed call on a file: NOTFOUND, FULL or IO. */
 enum status status_of_errno(int error);
+/* The same of a call that reads. CORRUPT: the disk cannot give these bytes, which is damage like a changed byte. */
+enum status status_of_read(int error);
 
 /* Exit codes of every program. EXIT_PERMANENT is used only between `atoll launch` and its children: starting the
  * program again would repeat the failure (status_is_permanent). */

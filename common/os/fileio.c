@@ -16,11 +16,16 @@
 #include "common/os/interrupt.h"
 #include "common/os/temporary.h"
 
-enum { FILE_OUT_BUFFER = 1 << 20, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
+enum { FILE_OUT_BUFFER = 1 << 20, MAP_PIECE = 1 << 18, SPARE_SHARE = 16, LOCK_AGAIN_US = 100000, LOCK_TRIES = 21 };
 
 static enum status fail(struct err *err, const char *what, const char *path)
 {
     return err_set(err, status_of_errno(errno), "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static enum status fail_read(struct err *err, const char *what, const char *path)
+{
+    return err_set(err, status_of_read(errno), "cannot %s %s: %s", what, path, strerror(errno));
 }
 
 static int open_retry(const char *path, int flags, unsigned mode)
@@ -40,7 +45,8 @@ enum status file_open_plain(const char *path, int flags, unsigned mode, int *fd_
 {
     /* Without O_NONBLOCK, open waits for the other end of a pipe. On plain files the flag has no effect. */
     int fd = open_retry(path, flags | O_NONBLOCK | O_NOCTTY, mode);
-    if (fd < 0) return errno == ENXIO || errno == EISDIR ? not_plain(err, path) : fail(err, "open", path);
+    if (fd < 0 && (errno == ENXIO || errno == EISDIR)) return not_plain(err, path);
+    if (fd < 0) return (flags & O_ACCMODE) == O_RDONLY ? fail_read(err, "open", path) : fail(err, "open", path);
     struct stat st;
     enum status status = STATUS_OK;
     if (fstat(fd, &st) != 0)
@@ -72,7 +78,7 @@ static enum status read_all(int fd, uint8_t *out, size_t size, const char *path,
     for (size_t got = 0; got < size;) {
         ssize_t n = read(fd, out + got, size - got);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(err, "read", path);
+        if (n < 0) return fail_read(err, "read", path);
         if (n == 0) return err_set(err, STATUS_IO, "%s was truncated while it was read", path);
         got += (size_t)n;
     }
@@ -320,24 +326,29 @@ enum status file_link(const char *path, const char *target, struct err *err)
 
 /* --- maps and folders --------------------------------------------------------------------------------------------- */
 
+/* Reads the file once, so that a bad sector is an error. The map then finds the bytes in memory. */
+static enum status read_through(int fd, size_t size, const char *path, struct err *err)
+{
+    uint8_t *piece = mem_alloc(1, MAP_PIECE);
+    enum status status = piece ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to read %s", path);
+    for (size_t at = 0; status == STATUS_OK && at < size; at += MAP_PIECE)
+        status = read_all(fd, piece, size - at < MAP_PIECE ? size - at : MAP_PIECE, path, err);
+    mem_free(piece);
+    return status;
+}
+
 enum status file_map_open(struct file_map *map, const char *path, struct err *err)
 {
     int fd;
     size_t size;
+    *map = (struct file_map){0};
     TRY(open_sized(path, &fd, &size, err));
-    *map = (struct file_map){.data = (const uint8_t *)"", .size = size};
-    if (size) {
-        void *at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-        if (at == MAP_FAILED) {
-            enum status s = fail(err, "map", path);
-            close(fd);
-            *map = (struct file_map){0};
-            return s;
-        }
-        map->data = at;
-    }
+    enum status status = read_through(fd, size, path, err);
+    void *at = status == STATUS_OK && size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : (void *)"";
+    if (at == MAP_FAILED) status = fail(err, "map", path);
     close(fd);
-    return STATUS_OK;
+    if (status == STATUS_OK) *map = (struct file_map){.data = at, .size = size};
+    return status;
 }
 
 void file_map_close(struct file_map *map)

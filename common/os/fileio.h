@@ -2,7 +2,8 @@
  *
  * A crash at any instant leaves the old file or the new one. A new file is written beside its place under a temporary
  * name and fsynced. Then it is renamed over the old one and the folder is fsynced. Temporary files are created anew
- * (O_EXCL, O_NOFOLLOW). Errors name the file and the cause. */
+ * (O_EXCL, O_NOFOLLOW). Errors name the file and the cause. A function that reads returns CORRUPT for bytes that the
+ * disk cannot read (status_of_read). */
 #ifndef COMMON_FILEIO_H
 #define COMMON_FILEIO_H
 
@@ -20,7 +21,7 @@ enum { FILEIO_PATH_MAX = 4096, FILE_PUBLIC = 0666, FILE_PRIVATE = 0600 };
 enum status file_open_plain(const char *path, int flags, unsigned mode, int *fd_p, struct err *err) MUST_CHECK;
 
 /* Read the whole file into memory of mem_alloc, followed by a NUL (not counted in *size); the caller frees it.
- * NOTFOUND, IO, LIMIT (longer than max), NOMEM. */
+ * NOTFOUND, IO, CORRUPT, LIMIT (longer than max), NOMEM. */
 enum status file_read(const char *path, size_t max, void **data, size_t *size, struct err *err) MUST_CHECK;
 /* Write a file atomically. IO, NOMEM, INTERRUPTED (common/os/interrupt.h). */
 enum status file_write(const char *path, const void *data, size_t size, struct err *err) MUST_CHECK;
@@ -70,7 +71,8 @@ enum status file_out_commit(struct file_out *out, struct err *err) MUST_CHECK;
 void file_out_abort(struct file_out *out);
 
 /* Read-only memory map. Access to a file that was truncated after the call raises SIGBUS, so checkpoints are
- * replaced only by rename. An empty file has size 0 and a valid pointer. */
+ * replaced only by rename. So does access to a sector that the disk cannot read: opening the map reads all of the file
+ * once, and returns CORRUPT instead. An empty file has size 0 and a valid pointer. */
 struct file_map {
     const uint8_t *data;
     size_t size;

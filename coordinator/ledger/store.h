@@ -42,7 +42,7 @@ struct store_ops {
     enum status (*append)(struct store *s, const struct store_part *parts, size_t n, struct err *err);
     /* On return all appended bytes survive a power cut. */
     enum status (*sync)(struct store *s, struct err *err);
-    /* Reads exactly `size` bytes; CORRUPT past the end. */
+    /* Reads exactly `size` bytes; CORRUPT past the end, and where the disk cannot read. */
     enum status (*segment_read)(struct store *s, uint64_t segment, uint64_t offset, void *dst, size_t size,
                                 struct err *err);
     enum status (*segment_size)(struct store *s, uint64_t segment, uint64_t *size_p, struct err *err);

@@ -24,6 +24,12 @@ enum status store_disk_fail(struct err *err, const char *what, const char *path)
                    strerror(errno));
 }
 
+enum status store_disk_fail_read(struct err *err, const char *what, const char *path)
+{
+    if (status_of_read(errno) != STATUS_CORRUPT) return store_disk_fail(err, what, path);
+    return err_set(err, STATUS_CORRUPT, "cannot %s %.300s: %s", what, path, strerror(errno));
+}
+
 void store_disk_segment_path(const struct store_disk *d, uint64_t segment, char out[FILEIO_PATH_MAX])
 {
     snprintf(out, FILEIO_PATH_MAX, "%s/journal/%08llu.log", d->dir, (unsigned long long)segment);
@@ -120,7 +126,7 @@ enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t siz
         size_t want = size - got < WRITE_MAX ? size - got : WRITE_MAX;
         ssize_t n = pread(fd, (char *)dst + got, want, (off_t)(offset + got));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return store_disk_fail(err, "read", path);
+        if (n < 0) return store_disk_fail_read(err, "read", path);
         if (n == 0) return err_set(err, STATUS_CORRUPT, "%.300s is shorter than it should be", path);
         assert((size_t)n <= want);
         got += (size_t)n;
@@ -165,7 +171,7 @@ enum status store_disk_list_numbers(const char *path, const char *prefix, const 
     if (!dir) return store_disk_fail(err, "list", path);
     enum status status = STATUS_OK;
     size_t n = 0;
-    for (struct dirent *e; (e = readdir(dir));) {
+    for (struct dirent *e; errno = 0, (e = readdir(dir));) {
         size_t skip = strlen(prefix), digits;
         if (strncmp(e->d_name, prefix, skip) != 0) continue;
         digits = strspn(e->d_name + skip, "0123456789");
@@ -176,6 +182,7 @@ enum status store_disk_list_numbers(const char *path, const char *prefix, const 
         }
         out[n++] = strtoull(e->d_name + skip, NULL, 10);
     }
+    if (status == STATUS_OK && errno) status = store_disk_fail(err, "list", path);
     closedir(dir);
     qsort(out, n, sizeof *out, by_value);
     *n_p = n;

@@ -39,7 +39,10 @@ static inline struct store_disk *store_disk_of(struct store *s)
 /* --- store_disk.c --- */
 /* IO: "cannot <what> <path>: <cause>", the cause from errno. */
 enum status store_disk_fail(struct err *err, const char *what, const char *path);
-/* Reads exactly `size` bytes of an open file at `offset`; `path` is for error texts. IO, CORRUPT past the end. */
+/* The same of a call that reads: CORRUPT for damage of the disk (status_of_read). */
+enum status store_disk_fail_read(struct err *err, const char *what, const char *path);
+/* Reads exactly `size` bytes of an open file at `offset`; `path` is for error texts. IO. CORRUPT past the end, and
+ * where the disk cannot read. */
 enum status store_disk_read_exact(int fd, uint64_t offset, void *dst, size_t size, const char *path,
                                   struct err *err) MUST_CHECK;
 /* RUN/journal/00000012.log */

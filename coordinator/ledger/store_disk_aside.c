@@ -55,34 +55,41 @@ static enum status make_aside(struct store_disk *d, struct err *err)
     return dir_make(path, err);
 }
 
-static enum status copy_head(const char *from, const char *to, uint64_t size, struct err *err)
+/* Copies the first `size` bytes of `path` to a file that file_out_commit renames to `path`, durably. */
+static enum status copy_head(struct file_out *out, const char *path, uint64_t size, struct err *err)
 {
-    struct file_out out = {.fd = -1};
     int fd = -1;
     uint8_t *piece = mem_alloc(1, COPY_BYTES);
-    enum status status = piece ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to copy %.300s", from);
-    if (status == STATUS_OK) status = file_open_plain(from, O_RDONLY, 0, &fd, err);
-    if (status == STATUS_OK) status = file_out_open(&out, to, err);
+    enum status status = piece ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to copy %.300s", path);
+    if (status == STATUS_OK) status = file_open_plain(path, O_RDONLY, 0, &fd, err);
+    if (status == STATUS_OK) status = file_out_open(out, path, err);
     for (uint64_t at = 0; status == STATUS_OK && at < size;) {
         size_t n = size - at < COPY_BYTES ? (size_t)(size - at) : COPY_BYTES;
-        status = store_disk_read_exact(fd, at, piece, n, from, err);
-        if (status == STATUS_OK) status = file_out_put(&out, piece, n, err);
+        status = store_disk_read_exact(fd, at, piece, n, path, err);
+        if (status == STATUS_OK) status = file_out_put(out, piece, n, err);
         at += n;
     }
-    if (status == STATUS_OK) status = file_out_commit(&out, err);
-    if (status != STATUS_OK) file_out_abort(&out);
+    if (status == STATUS_OK) status = file_out_sync(out, err);
     if (fd >= 0) close(fd);
     mem_free(piece);
     return status;
 }
 
-/* The damaged segment gets its second name before its first one goes: a crash in between loses no byte. */
+/* Gives a file of the journal a second name in the folder `aside`, durably, or only that name on a disk without hard
+ * links. No byte is read, because the disk may be unable to. */
+static enum status name_aside(const char *from, const char *to, const char *aside, struct err *err)
+{
+    if (link(from, to) && rename(from, to)) return store_disk_fail(err, "move", from);
+    return dir_sync(aside, err);
+}
+
 enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
                                          struct err *err)
 {
     struct store_disk *d = store_disk_of(s);
     char from[FILEIO_PATH_MAX], to[FILEIO_PATH_MAX], folder[FILEIO_PATH_MAX];
-    struct stat st;
+    struct file_out head = {.fd = -1};
+    enum status status = STATUS_OK;
     TRY(make_aside(d, err));
     store_disk_segment_path(d, segment, from);
     if (d->read_fd >= 0) close(d->read_fd);
@@ -90,11 +97,12 @@ enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint
     snprintf(name, cap, "%s/%08llu.log", d->aside, (unsigned long long)segment);
     snprintf(to, sizeof to, "%s/%s", d->dir, name);
     snprintf(folder, sizeof folder, "%s/%s", d->dir, d->aside);
-    if (stat(from, &st)) return store_disk_fail(err, "examine", from);
-    if (link(from, to)) TRY(copy_head(from, to, (uint64_t)st.st_size, err)); /* no hard links here */
-    TRY(dir_sync(folder, err));
-    if (keep != STORE_KEEP_NONE) return copy_head(from, from, keep, err);
-    if (unlink(from)) return store_disk_fail(err, "move", from);
+    if (keep != STORE_KEEP_NONE) status = copy_head(&head, from, keep, err);
+    if (status == STATUS_OK) status = name_aside(from, to, folder, err);
+    if (status == STATUS_OK && keep != STORE_KEEP_NONE) status = file_out_commit(&head, err);
+    file_out_abort(&head);
+    if (status == STATUS_OK && keep == STORE_KEEP_NONE && unlink(from) && errno != ENOENT)
+        status = store_disk_fail(err, "move", from);
     snprintf(folder, sizeof folder, "%s/journal", d->dir);
-    return dir_sync(folder, err);
+    return status == STATUS_OK ? dir_sync(folder, err) : status;
 }

@@ -263,7 +263,7 @@ enum status store_disk_checkpoint_state_size(struct store *s, uint64_t round, ui
     char path[FILEIO_PATH_MAX];
     struct stat st;
     checkpoint_path(store_disk_of(s), round, "coordinator_state.bin", path);
-    if (stat(path, &st)) return store_disk_fail(err, "examine", path);
+    if (stat(path, &st)) return store_disk_fail_read(err, "examine", path);
     *size_p = (uint64_t)st.st_size;
     return STATUS_OK;
 }

@@ -17,13 +17,17 @@
 
 enum { TAIL_BYTES = 1 << 16, LINE_BYTES = 4096, DIGITS = 13 };
 
-/* Removes an incomplete last line, which a crash or a full disk left. */
+/* Removes an incomplete last line, which a crash or a full disk left. A line that the disk cannot read stays. */
 static void drop_torn_line(FILE *file)
 {
     if (fseek(file, 0, SEEK_END)) return;
     long end = ftell(file), keep = end;
-    while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && fgetc(file) != '\n') keep--;
-    if (keep < end && ftruncate(fileno(file), keep))
+    int byte = 0;
+    while (keep > 0 && !fseek(file, keep - 1, SEEK_SET) && (byte = fgetc(file)) != '\n' && byte != EOF) keep--;
+    if (byte == EOF) {
+        log_warn("cannot read the last line of metrics.jsonl: %s: the next lines follow it", strerror(errno));
+        clearerr(file);
+    } else if (keep < end && ftruncate(fileno(file), keep))
         log_warn("cannot remove the incomplete last line of metrics.jsonl: %s", strerror(errno));
 }
 
@@ -38,6 +42,7 @@ static uint64_t last_round(FILE *file)
         if (fseek(file, from, SEEK_SET)) return 0;
         size_t size = fread(data, 1, sizeof data - 1, file); /* lines that begin before `end` are complete */
         data[size] = '\0';
+        clearerr(file); /* a part that the disk cannot read has no round */
         const char *last = NULL;
         for (const char *at = data; (at = strstr(at, mark)) && at < data + (end - from); at++) last = at;
         const char *number = last ? strstr(last, key) : NULL;
