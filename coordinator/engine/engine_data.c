@@ -393,11 +393,19 @@ static enum status read_snapshot(struct engine *e, const struct download_item *i
 
 static enum status read_object(struct engine *e, const struct download_item *item, uint64_t size, struct err *err)
 {
+    enum status status;
     assert(size > 0 && size <= DOWNLOAD_CHUNK);
-    if (item->kind == OBJECT_SNAPSHOT) return read_snapshot(e, item, size, e->chunk, err);
-    const struct update_entry *entry = update_log_find(&e->ledger.log, item->fragment, item->version);
-    assert(entry && item->at + size <= entry->size);
-    return e->store->ops->segment_read(e->store, entry->at.segment, entry->at.offset + item->at, e->chunk, size, err);
+    if (item->kind == OBJECT_SNAPSHOT) {
+        status = read_snapshot(e, item, size, e->chunk, err);
+    } else {
+        const struct update_entry *entry = update_log_find(&e->ledger.log, item->fragment, item->version);
+        assert(entry && item->at + size <= entry->size);
+        status =
+            e->store->ops->segment_read(e->store, entry->at.segment, entry->at.offset + item->at, e->chunk, size, err);
+    }
+    if (status != STATUS_CORRUPT) return status;
+    if (err) err->code = STATUS_IO; /* not permanent: the next start puts aside what the disk cannot read */
+    return STATUS_IO;
 }
 
 /* Sends requested objects until the worker's lane is full. */

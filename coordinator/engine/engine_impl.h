@@ -111,9 +111,10 @@ struct data_vote {
     uint32_t members;
 };
 
-/* A checkpoint that recovery found damaged and does without. */
-struct damaged_checkpoint {
-    uint64_t round;
+/* A checkpoint, or a segment before the newest one, that recovery found damaged and does without. */
+struct damaged_file {
+    bool is_segment;
+    uint64_t number; /* segment or round */
     char why[240];
 };
 
@@ -157,11 +158,12 @@ struct engine {
     struct eval_run eval;
     struct checkpoint_info *kept; /* [n_kept] existing snapshots, oldest first */
     size_t n_kept, cap_kept;
-    struct damaged_checkpoint damaged[ENGINE_DAMAGED_MAX]; /* [n_damaged] */
+    struct damaged_file damaged[ENGINE_DAMAGED_MAX]; /* [n_damaged] */
     size_t n_damaged;
-    bool collect_due; /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
-    bool sweep_due;   /* a crash may have left segments that no checkpoint needs */
-    bool stuck;       /* a failed removal was logged */
+    struct ledger_lost lost; /* updates in a damaged tail of the journal */
+    bool collect_due;         /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
+    bool sweep_due;           /* a crash may have left segments that no checkpoint needs */
+    bool stuck;               /* a failed removal was logged */
     struct loss_watch losses;
     uint64_t kept_round; /* the newest checkpoint before the loss jumped; UINT64_MAX: the loss has not jumped */
     bool kept_apart;     /* that checkpoint is out of the run (checkpoint_keep) */

@@ -45,13 +45,14 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     return STATUS_OK;
 }
 
-/* Notes a damaged checkpoint. Recovery does without it: an older one and the journal behind that give the same state.
- * LIMIT, with the damage as error: too many of them. */
-static enum status note_damage(struct engine *e, uint64_t round, struct err *why, struct err *err)
+/* Notes a damaged checkpoint or segment. Recovery does without it: an older checkpoint and the journal behind that give
+ * the same state. LIMIT, with the damage as error: too many of them. */
+static enum status note_damage(struct engine *e, bool is_segment, uint64_t number, struct err *why, struct err *err)
 {
     if (e->n_damaged == ENGINE_DAMAGED_MAX) return err_set(err, STATUS_LIMIT, "%s", why->msg);
-    struct damaged_checkpoint *d = &e->damaged[e->n_damaged++];
-    d->round = round;
+    struct damaged_file *d = &e->damaged[e->n_damaged++];
+    d->is_segment = is_segment;
+    d->number = number;
     snprintf(d->why, sizeof d->why, "%.*s", (int)sizeof d->why - 1, why->msg);
     return STATUS_OK;
 }
@@ -69,7 +70,7 @@ static enum status load_newest(struct engine *e, const uint64_t *rounds, size_t 
             return engine_settings_check(e, err);
         }
         if (status != STATUS_CORRUPT) return err_set(err, status, "%s", why.msg);
-        TRY(note_damage(e, round, &why, err));
+        TRY(note_damage(e, false, round, &why, err));
         ledger_finish(&e->ledger);
         TRY(ledger_init(&e->ledger, &e->config, e->init_dir, err));
     }
@@ -89,10 +90,19 @@ static enum status load_older(struct engine *e, uint64_t round, struct err *err)
         e->n_kept++;
     else
         memmove(e->kept, e->kept + 1, e->n_kept * sizeof *e->kept);
-    if (status == STATUS_CORRUPT) return note_damage(e, round, &why, err);
+    if (status == STATUS_CORRUPT) return note_damage(e, false, round, &why, err);
     if (!kept) return err_set(err, status, "%s", why.msg);
     if (e->kept[0].n_fragments == e->kept[1].n_fragments) return STATUS_OK;
     return err_set(err, STATUS_CORRUPT, "the checkpoints of this folder belong to different runs");
+}
+
+/* Starts the update log at the oldest checkpoint. */
+static enum status start_log(struct engine *e, struct err *err)
+{
+    for (uint32_t f = 0; e->n_kept && f < e->kept[0].n_fragments; f++)
+        if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
+            return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
+    return STATUS_OK;
 }
 
 /* Loads the newest undamaged checkpoint as the state, and starts the update log at the oldest one. */
@@ -106,23 +116,124 @@ static enum status load_checkpoints(struct engine *e, struct err *err)
     while (status == STATUS_OK && n) status = load_older(e, rounds[--n], err);
     mem_free(rounds);
     TRY(status);
-    for (uint32_t f = 0; e->n_kept && f < e->kept[0].n_fragments; f++)
-        if (update_log_start(&e->ledger.log, f, e->kept[0].versions[f], e->kept[0].hashes[f]) != STATUS_OK)
-            return err_set(err, STATUS_NOMEM, "no memory for the log of updates");
-    return STATUS_OK;
+    return start_log(e, err);
 }
 
-/* Renames the damaged checkpoints that recovery did without, and says so. */
+/* --- the journal before the newest checkpoint --------------------------------------------------------------------- */
+
+static enum status index_segment(struct engine *e, uint64_t segment, struct err *err)
+{
+    struct journal_segment_at at;
+    struct journal_source source;
+    struct journal_end end;
+    TRY(journal_source_of(&source, &at, e->store, segment, false, err));
+    return journal_scan(&source, &end, visit, e, err);
+}
+
+/* Does without a damaged segment and the checkpoints before it, and starts the update log again behind it. */
+static enum status skip_segment(struct engine *e, uint64_t segment, struct err *why, struct err *err)
+{
+    size_t before = 0;
+    char *advice = strstr(why->msg, ": restore");
+    if (advice) *advice = '\0'; /* none is needed */
+    TRY(note_damage(e, true, segment, why, err));
+    while (e->kept[before].segment <= segment) before++;
+    assert(before < e->n_kept);
+    e->n_kept -= before;
+    memmove(e->kept, e->kept + before, e->n_kept * sizeof *e->kept);
+    return start_log(e, err);
+}
+
+/* Indexes the updates between the oldest checkpoint and the newest one. Only workers that are far behind need them, so
+ * damage there costs checkpoints, but no round. */
+static enum status index_older(struct engine *e, struct err *err)
+{
+    uint64_t *list;
+    size_t n, i = 0;
+    TRY(store_list(e->store, e->store->ops->segment_list, &list, &n, err));
+    const uint64_t end = engine_newest(e)->segment;
+    enum status status = n && list[n - 1] < end ? journal_missing(end, err) : STATUS_OK;
+    for (uint64_t at = e->kept[0].segment; n && at < end && status == STATUS_OK; at++) {
+        struct err why = {0};
+        while (list[i] < at) i++;
+        if (list[i] != at)
+            status = journal_missing(at, err);
+        else if ((status = index_segment(e, at, &why)) == STATUS_CORRUPT)
+            status = skip_segment(e, at, &why, err);
+        else if (status != STATUS_OK)
+            status = err_set(err, status, "%s", why.msg);
+        if (at < e->kept[0].segment) at = e->kept[0].segment - 1;
+    }
+    mem_free(list);
+    return status;
+}
+
+/* --- what is damaged ---------------------------------------------------------------------------------------------- */
+
+/* Renames the checkpoints before the oldest one in e->kept: the journal behind them is damaged. */
+static enum status put_older_aside(struct engine *e, struct err *err)
+{
+    uint64_t *rounds;
+    size_t n;
+    char name[128];
+    TRY(store_list(e->store, e->store->ops->checkpoint_list, &rounds, &n, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < n && rounds[i] < e->kept[0].round && status == STATUS_OK; i++) {
+        status = e->store->ops->checkpoint_put_aside(e->store, rounds[i], name, sizeof name, err);
+        if (status == STATUS_OK)
+            log_warn("put checkpoint round_%06llu aside as checkpoints/%s: the journal behind it is damaged",
+                     (unsigned long long)rounds[i], name);
+    }
+    mem_free(rounds);
+    return status;
+}
+
+/* Renames what recovery did without, and says so. */
 static enum status put_damaged_aside(struct engine *e, struct err *err)
 {
     char name[128];
+    bool older = false;
+    for (size_t i = 0; i < e->n_damaged; i++) older = older || e->damaged[i].is_segment;
+    if (older) TRY(put_older_aside(e, err)); /* first: a crash must leave no checkpoint that leads through a gap */
     for (size_t i = 0; i < e->n_damaged; i++) {
-        TRY(e->store->ops->checkpoint_put_aside(e->store, e->damaged[i].round, name, sizeof name, err));
-        log_warn("%s: recovered without it from the journal, nothing is lost; its files are kept in checkpoints/%s: "
-                 "remove them when you have looked at that disk",
-                 e->damaged[i].why, name);
+        const struct damaged_file *d = &e->damaged[i];
+        if (d->is_segment)
+            TRY(e->store->ops->segment_put_aside(e->store, d->number, STORE_KEEP_NONE, name, sizeof name, err));
+        else
+            TRY(e->store->ops->checkpoint_put_aside(e->store, d->number, name, sizeof name, err));
+        log_warn("%s: recovered without it from the %s, nothing is lost; %s%s: remove %s when you have looked at that "
+                 "disk",
+                 d->why, d->is_segment ? "newest checkpoint" : "journal",
+                 d->is_segment ? "it is kept as " : "its files are kept in checkpoints/", name,
+                 d->is_segment ? "it" : "them");
     }
     return STATUS_OK;
+}
+
+static enum status count_lost(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                              struct err *err)
+{
+    (void)at, (void)err;
+    ledger_lost_count(&((struct engine *)ctx)->lost, type, body, size);
+    return STATUS_OK;
+}
+
+/* Says what a damaged tail of the journal held. */
+static void report_tail(const struct engine *e, const struct journal_tail *tail)
+{
+    char rounds[80] = "no whole round";
+    uint64_t done = e->ledger.modelled ? round_done(&e->ledger.round) : 0,
+             lost = ledger_lost_rounds(&e->lost, &e->ledger);
+    if (!tail->aside[0]) return;
+    if (lost)
+        snprintf(rounds, sizeof rounds, "rounds %llu to %llu", (unsigned long long)done + 1,
+                 (unsigned long long)(done + lost));
+    log_warn(
+        "journal/%08llu.log is damaged at byte %llu of %llu%s: behind it are %llu whole records (%llu updates, %s); "
+        "the file is kept as %s, and the run continues after round %llu",
+        (unsigned long long)tail->segment, (unsigned long long)tail->end.good, (unsigned long long)tail->size,
+        tail->end.unreadable ? ", which the disk cannot read" : "", (unsigned long long)tail->end.records,
+        (unsigned long long)e->lost.updates, rounds, tail->aside, (unsigned long long)done);
 }
 
 /* Adds the damaged checkpoint to the error of a recovery that needed it. */
@@ -130,12 +241,14 @@ static enum status explain(const struct engine *e, enum status status, struct er
 {
     char why[300];
     if (status != STATUS_CORRUPT || !err) return status;
-    if (!e->n_damaged) {
+    size_t i = 0;
+    while (i < e->n_damaged && e->damaged[i].is_segment) i++;
+    if (i == e->n_damaged) {
         if (!e->n_kept) err_prefix(err, "checkpoints/ is empty, so recovery needs the whole journal");
         return status;
     }
     snprintf(why, sizeof why, "%.290s", err->msg);
-    return err_set(err, status, "%s: restore that folder from a copy; without it, %s", e->damaged[0].why, why);
+    return err_set(err, status, "%s: restore that folder from a copy; without it, %s", e->damaged[i].why, why);
 }
 
 static enum status recover(struct engine *e, struct err *err)
@@ -144,12 +257,14 @@ static enum status recover(struct engine *e, struct err *err)
     continue_clock(e);
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
-    enum status status =
-        journal_recover(&e->ledger.journal, e->store, e->n_kept ? e->kept[0].segment : 0, visit, e, err);
-    if (status != STATUS_OK) return explain(e, status, err);
+    struct journal_tail tail = {.lost = count_lost};
+    e->lost.named = e->ledger.named;
+    enum status status = e->n_kept ? index_older(e, err) : STATUS_OK;
     const struct checkpoint_info *newest = engine_newest(e);
-    if (newest && e->ledger.journal.open && e->ledger.journal.segment < newest->segment)
-        return journal_missing(newest->segment, err);
+    if (status == STATUS_OK)
+        status = journal_recover(&e->ledger.journal, e->store, newest ? newest->segment : 0, visit, &tail, e, err);
+    if (status != STATUS_OK) return explain(e, status, err);
+    report_tail(e, &tail);
     for (uint32_t f = 0; e->ledger.modelled && f < e->ledger.layout.n_fragments; f++) {
         const struct update_entry *now = update_log_find(&e->ledger.log, f, e->ledger.round.versions[f]);
         if (!now || now->hash != e->ledger.outer.fragments[f].hash)

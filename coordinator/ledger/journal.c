@@ -11,7 +11,7 @@
 static const char segment_magic[8] = {'A', 'T', 'O', 'L', 'L', 'J', JOURNAL_FORMAT, '\n'};
 static const uint32_t record_magic = 0x4c4e524a; /* "JRNL" */
 
-enum { FORMAT_AT = 6, SCAN_WINDOW = 1 << 20 };
+enum { FORMAT_AT = 6, SCAN_WINDOW = 1 << 20, BLOCK = 4096, SEARCHES_MAX = 4 };
 
 struct header {
     uint16_t type;
@@ -55,46 +55,75 @@ static enum status check_format(const uint8_t head[JOURNAL_SEGMENT_HEADER], uint
                    (unsigned long long)segment, format, JOURNAL_FORMAT);
 }
 
-/* Finds the next valid record header from byte *at on; END: there is none. Its body may be damaged. */
-static enum status find_header(const struct journal_source *source, uint64_t *at, uint8_t *window, struct header *h,
-                               struct err *err)
+/* One pass over the bytes of a segment, which may be damaged anywhere. */
+struct scan {
+    const struct journal_source *source;
+    uint8_t *body, *window; /* window[window_n]: the segment's bytes from window_at on; NULL until find_header */
+    size_t cap, window_n;
+    uint64_t window_at;
+    struct header header; /* of the record read last */
+    uint64_t durable;     /* the most that a header found by find_whole calls durable */
+    uint64_t searched;    /* bytes of bodies that find_whole read */
+    bool unreadable;      /* the disk could not read some of the bytes */
+};
+
+static void scan_finish(struct scan *scan)
 {
-    for (uint64_t from = *at; from + JOURNAL_RECORD_HEADER <= source->size;) {
-        uint64_t left = source->size - from;
-        size_t n = left < SCAN_WINDOW ? (size_t)left : SCAN_WINDOW;
-        TRY(source->read(source->ctx, from, window, n, err));
-        for (size_t i = 0; i + JOURNAL_RECORD_HEADER <= n; i++) {
-            if (window[i] != (record_magic & 0xff) || !header_decode(h, window + i)) continue;
-            *at = from + i;
-            return STATUS_OK;
-        }
-        from += n - (JOURNAL_RECORD_HEADER - 1);
-    }
+    mem_free(scan->body);
+    mem_free(scan->window);
+}
+
+/* END: the disk cannot read these bytes. */
+static enum status read_bytes(struct scan *scan, uint64_t at, void *dst, size_t size, struct err *err)
+{
+    struct err why = {0};
+    enum status status = scan->source->read(scan->source->ctx, at, dst, size, &why);
+    if (status == STATUS_OK) return status;
+    if (status != STATUS_CORRUPT) return err_set(err, status, "%s", why.msg);
+    scan->unreadable = true;
     return STATUS_END;
 }
 
-/* Searches the bytes after `at` for a record that calls the byte at `at` durable. A header has its own checksum, so a
- * header is enough. */
-static enum status was_durable(const struct journal_source *source, uint64_t at, bool *yes_p, struct err *err)
+/* Moves the window to `from`. Blocks that the disk cannot read become zeros, which are no record. */
+static enum status move_window(struct scan *scan, uint64_t from, struct err *err)
 {
-    uint8_t *window = mem_alloc(1, SCAN_WINDOW);
-    enum status status = window ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to search the journal");
-    struct header h;
-    *yes_p = false;
-    for (uint64_t from = at + 1; status == STATUS_OK && !*yes_p; from++) {
-        status = find_header(source, &from, window, &h, err);
-        *yes_p = status == STATUS_OK && h.durable > at;
+    uint64_t left = scan->source->size - from;
+    size_t n = left < SCAN_WINDOW ? (size_t)left : SCAN_WINDOW;
+    if (!scan->window) scan->window = mem_alloc(1, SCAN_WINDOW);
+    if (!scan->window) return err_set(err, STATUS_NOMEM, "no memory to search the journal");
+    enum status status = read_bytes(scan, from, scan->window, n, err);
+    if (status != STATUS_OK && status != STATUS_END) return status;
+    for (size_t i = 0, block; status == STATUS_END && i < n; i += block) {
+        block = BLOCK - (size_t)((from + i) % BLOCK);
+        block = block < n - i ? block : n - i;
+        enum status one = read_bytes(scan, from + i, scan->window + i, block, err);
+        if (one == STATUS_END)
+            memset(scan->window + i, 0, block);
+        else
+            TRY(one);
     }
-    mem_free(window);
-    return status == STATUS_END ? STATUS_OK : status;
+    scan->window_at = from;
+    scan->window_n = n;
+    return STATUS_OK;
 }
 
-struct scan {
-    const struct journal_source *source;
-    uint8_t *body;
-    size_t cap;
-    struct header header;
-};
+/* Finds the next valid record header from byte *at on; END: there is none. Its body may be damaged. */
+static enum status find_header(struct scan *scan, uint64_t *at, struct err *err)
+{
+    for (uint64_t from = *at; from + JOURNAL_RECORD_HEADER <= scan->source->size;) {
+        if (from < scan->window_at || from + JOURNAL_RECORD_HEADER > scan->window_at + scan->window_n)
+            TRY(move_window(scan, from, err));
+        assert(from >= scan->window_at && from - scan->window_at + JOURNAL_RECORD_HEADER <= scan->window_n);
+        size_t i = (size_t)(from - scan->window_at);
+        for (; i + JOURNAL_RECORD_HEADER <= scan->window_n; i++) {
+            if (scan->window[i] != (record_magic & 0xff) || !header_decode(&scan->header, scan->window + i)) continue;
+            *at = scan->window_at + i;
+            return STATUS_OK;
+        }
+        from = scan->window_at + i;
+    }
+    return STATUS_END;
+}
 
 /* Reads the record at `at` into scan->body. OK, END if the record is incomplete or damaged, or a failure. */
 static enum status scan_record(struct scan *scan, uint64_t at, struct err *err)
@@ -102,7 +131,7 @@ static enum status scan_record(struct scan *scan, uint64_t at, struct err *err)
     const struct journal_source *source = scan->source;
     uint8_t head[JOURNAL_RECORD_HEADER];
     if (source->size - at < sizeof head) return STATUS_END;
-    TRY(source->read(source->ctx, at, head, sizeof head, err));
+    TRY(read_bytes(scan, at, head, sizeof head, err));
     if (!header_decode(&scan->header, head) || scan->header.size > source->size - at - sizeof head) return STATUS_END;
     size_t size = scan->header.size;
     if (size > scan->cap) {
@@ -112,19 +141,74 @@ static enum status scan_record(struct scan *scan, uint64_t at, struct err *err)
         if (!scan->body) return err_set(err, STATUS_NOMEM, "no memory for a journal record of %zu bytes", size);
         scan->cap = size;
     }
-    if (size) TRY(source->read(source->ctx, at + sizeof head, scan->body, size, err));
+    if (size) TRY(read_bytes(scan, at + sizeof head, scan->body, size, err));
     return crc32c(0, scan->body, size) == scan->header.crc ? STATUS_OK : STATUS_END;
 }
 
-enum status journal_scan(const struct journal_source *source, uint64_t *good_p, journal_visit_fn visit, void *ctx,
-                         struct err *err)
+/* Finds the next whole record from byte *at on, and reads it. END: there is none. A body may hold bytes that look like
+ * headers of long records, so the search reads a bounded number of bytes. */
+static enum status find_whole(struct scan *scan, uint64_t *at, struct err *err)
+{
+    for (;; ++*at) {
+        TRY(find_header(scan, at, err));
+        if (scan->header.durable > scan->durable) scan->durable = scan->header.durable;
+        if (scan->searched / SEARCHES_MAX > scan->source->size) continue;
+        enum status status = scan_record(scan, *at, err);
+        uint64_t left = scan->source->size - *at - JOURNAL_RECORD_HEADER;
+        scan->searched += scan->header.size < left ? scan->header.size : left;
+        if (status != STATUS_END) return status;
+    }
+}
+
+static enum status salvage(struct scan *scan, uint64_t from, journal_visit_fn visit, void *ctx, struct err *err)
+{
+    enum status status;
+    for (uint64_t at = from; (status = find_whole(scan, &at, err)) == STATUS_OK;) {
+        struct journal_ref ref = {scan->source->segment, at + JOURNAL_RECORD_HEADER};
+        at += JOURNAL_RECORD_HEADER + scan->header.size;
+        if (scan->header.type == JOURNAL_MARK) continue;
+        TRY(visit(ctx, scan->header.type, ref, scan->body, scan->header.size, err));
+    }
+    return status == STATUS_END ? STATUS_OK : status;
+}
+
+static enum status count_one(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                             struct err *err)
+{
+    (void)type, (void)at, (void)body, (void)size, (void)err;
+    ++*(uint64_t *)ctx;
+    return STATUS_OK;
+}
+
+/* The bytes from end->good on are no whole record. Decides what they are: CORRUPT if they must have been whole, damage
+ * if a disk that lost the last writes does not explain them, otherwise an incomplete record. A header has its own
+ * checksum, so a header is enough to call the bytes before it durable. */
+static enum status judge_end(struct scan *scan, struct journal_end *end, struct err *err)
+{
+    const struct journal_source *source = scan->source;
+    end->unreadable = scan->unreadable;
+    if (source->last) TRY(salvage(scan, end->good + 1, count_one, &end->records, err));
+    end->damaged = scan->unreadable || end->records;
+    if (source->last && scan->durable <= end->good) return STATUS_OK;
+    return err_set(err, STATUS_CORRUPT,
+                   "journal/%08llu.log is damaged at byte %llu%s, before records that were synced: restore it from a "
+                   "copy, or run atoll repair RUN, which keeps all rounds before the damage",
+                   (unsigned long long)source->segment, (unsigned long long)end->good,
+                   end->unreadable ? ", which the disk cannot read" : "");
+}
+
+enum status journal_scan(const struct journal_source *source, struct journal_end *end, journal_visit_fn visit,
+                         void *ctx, struct err *err)
 {
     uint8_t expect[JOURNAL_SEGMENT_HEADER], head[JOURNAL_SEGMENT_HEADER] = {0};
     struct scan scan = {.source = source};
     enum status status = STATUS_OK;
     uint64_t at = 0;
+    *end = (struct journal_end){0};
     segment_header(expect, source->segment, JOURNAL_FORMAT);
-    if (source->size >= sizeof head) TRY(source->read(source->ctx, 0, head, sizeof head, err));
+    if (source->size >= sizeof head) status = read_bytes(&scan, 0, head, sizeof head, err);
+    if (status == STATUS_END) memset(head, 0, sizeof head);
+    if (status != STATUS_OK && status != STATUS_END) return status;
     TRY(check_format(head, source->segment, err));
     if (!memcmp(head, expect, sizeof head)) {
         at = sizeof head;
@@ -137,18 +221,10 @@ enum status journal_scan(const struct journal_source *source, uint64_t *good_p, 
         }
         if (status != STATUS_OK && status != STATUS_END) goto done;
     }
-    *good_p = at;
-    status = STATUS_OK;
-    if (at == source->size && at) goto done;
-    bool bad = !source->last;
-    if (!bad) TRY_GOTO(was_durable(source, at, &bad, err), done);
-    if (bad)
-        status = err_set(err, STATUS_CORRUPT,
-                         "journal/%08llu.log is damaged at byte %llu, before records that were synced: restore "
-                         "it from a copy, or run atoll repair RUN, which keeps all rounds before the damage",
-                         (unsigned long long)source->segment, (unsigned long long)at);
+    end->good = at;
+    status = at == source->size && at ? STATUS_OK : judge_end(&scan, end, err);
 done:
-    mem_free(scan.body);
+    scan_finish(&scan);
     return status;
 }
 
@@ -156,20 +232,9 @@ enum status journal_salvage(const struct journal_source *source, uint64_t from, 
                             struct err *err)
 {
     struct scan scan = {.source = source};
-    struct header h;
-    uint8_t *window = mem_alloc(1, SCAN_WINDOW);
-    enum status status = window ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to search the journal");
-    for (uint64_t at = from;
-         status == STATUS_OK && (status = find_header(source, &at, window, &h, err)) == STATUS_OK;) {
-        struct journal_ref ref = {source->segment, at + JOURNAL_RECORD_HEADER};
-        status = scan_record(&scan, at, err);
-        at += status == STATUS_OK ? JOURNAL_RECORD_HEADER + h.size : 1;
-        if (status == STATUS_OK && h.type != JOURNAL_MARK) status = visit(ctx, h.type, ref, scan.body, h.size, err);
-        if (status == STATUS_END) status = STATUS_OK; /* the body is damaged: search on */
-    }
-    mem_free(scan.body);
-    mem_free(window);
-    return status == STATUS_END ? STATUS_OK : status;
+    enum status status = salvage(&scan, from, visit, ctx, err);
+    scan_finish(&scan);
+    return status;
 }
 
 static enum status store_read(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
@@ -198,22 +263,37 @@ static enum status begin_header(struct journal *j, struct err *err)
     return STATUS_OK;
 }
 
-static enum status recover_segment(struct journal *j, uint64_t segment, bool last, journal_visit_fn visit, void *ctx,
-                                   struct err *err)
+/* Puts the segment aside and keeps its records before the damage. *tail tells what is behind it. */
+static enum status put_tail_aside(const struct journal_source *source, const struct journal_end *end,
+                                  struct journal_tail *tail, void *ctx, struct err *err)
+{
+    struct store *store = ((const struct journal_segment_at *)source->ctx)->store;
+    TRY(journal_salvage(source, end->good + 1, tail->lost, ctx, err));
+    tail->segment = source->segment;
+    tail->size = source->size;
+    tail->end = *end;
+    return store->ops->segment_put_aside(store, source->segment, end->good, tail->aside, sizeof tail->aside, err);
+}
+
+static enum status recover_segment(struct journal *j, uint64_t segment, bool last, journal_visit_fn visit,
+                                   struct journal_tail *tail, void *ctx, struct err *err)
 {
     struct journal_segment_at where;
     struct journal_source source;
-    uint64_t good;
+    struct journal_end end;
     TRY(journal_source_of(&source, &where, j->store, segment, last, err));
-    TRY(journal_scan(&source, &good, visit, ctx, err));
-    assert(good <= source.size);
+    TRY(journal_scan(&source, &end, visit, ctx, err));
+    assert(end.good <= source.size);
     if (!last) return STATUS_OK;
-    if (good < source.size)
+    if (end.damaged)
+        TRY(put_tail_aside(&source, &end, tail, ctx, err));
+    else if (end.good < source.size)
         log_warn("journal/%08llu.log: removed the last %llu bytes after byte %llu: the crash left an incomplete record",
-                 (unsigned long long)segment, (unsigned long long)(source.size - good), (unsigned long long)good);
-    TRY(j->store->ops->segment_continue(j->store, segment, good, err));
-    *j = (struct journal){.store = j->store, .segment = segment, .size = good, .durable = good, .open = true};
-    return good ? STATUS_OK : begin_header(j, err); /* 0: the crash lost the segment's header, too */
+                 (unsigned long long)segment, (unsigned long long)(source.size - end.good),
+                 (unsigned long long)end.good);
+    TRY(j->store->ops->segment_continue(j->store, segment, end.good, err));
+    *j = (struct journal){.store = j->store, .segment = segment, .size = end.good, .durable = end.good, .open = true};
+    return end.good ? STATUS_OK : begin_header(j, err); /* 0: the crash lost the segment's header, too */
 }
 
 enum status journal_missing(uint64_t segment, struct err *err)
@@ -225,7 +305,7 @@ enum status journal_missing(uint64_t segment, struct err *err)
 }
 
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
-                            void *ctx, struct err *err)
+                            struct journal_tail *tail, void *ctx, struct err *err)
 {
     uint64_t *list, expect = first;
     size_t n;
@@ -237,7 +317,7 @@ enum status journal_recover(struct journal *journal, struct store *store, uint64
         if (list[i] != expect++)
             status = journal_missing(expect - 1, err);
         else
-            status = recover_segment(journal, list[i], i + 1 == n, visit, ctx, err);
+            status = recover_segment(journal, list[i], i + 1 == n, visit, tail, ctx, err);
     }
     mem_free(list);
     return status;

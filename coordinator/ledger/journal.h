@@ -6,9 +6,11 @@
  *
  * - `durable` is the number of segment bytes that were synced when the record was written. After each sync a record of
  *   type 0 (no body) carries the new number.
- * - After a crash, a damaged record that no later record calls durable is the torn tail. Recovery truncates the segment
- *   there.
+ * - After a crash, a damaged record that no later record calls durable begins the tail that was not synced. Recovery
+ *   cuts the segment there. The tail is an incomplete record, which goes; or whole records follow, or the disk cannot
+ *   read it: then the store puts the segment aside.
  * - A damaged record that a later record calls durable is corruption. Recovery refuses the journal.
+ * - Bytes that the disk cannot read (CORRUPT from the store) are damaged bytes.
  * - Layout of bodies: coordinator/ledger/record.h. */
 #ifndef COORDINATOR_JOURNAL_H
 #define COORDINATOR_JOURNAL_H
@@ -36,12 +38,28 @@ struct journal {
 typedef enum status (*journal_visit_fn)(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body,
                                         size_t size, struct err *err);
 
+/* The end of the records of a segment. */
+struct journal_end {
+    uint64_t good;    /* length of the prefix with complete records; the size of the segment: nothing is behind it */
+    bool unreadable;  /* the disk cannot read the bytes there */
+    bool damaged;     /* OK: a crash did not cut a record there: whole records follow, or the disk cannot read all */
+    uint64_t records; /* of the last segment: whole records behind the damage, except marks */
+};
+
+/* A damaged tail that recovery put aside. */
+struct journal_tail {
+    journal_visit_fn lost;  /* set by the caller: called for each whole record behind the damage except marks */
+    uint64_t segment, size; /* of the segment, before */
+    struct journal_end end; /* the segment ends at end.good now */
+    char aside[128];        /* its new place; "": no damaged tail */
+};
+
 /* Reads all segments from number `first` on, oldest first, and calls `visit` for every complete record except marks.
- * Then truncates the torn tail of the last segment and opens it for appending. Without segments, `journal->open` stays
- * false. CORRUPT: a damaged record that is not the torn tail; the text names segment and offset. UNSUPPORTED: a segment
- * of another format. */
+ * Then cuts the unsynced tail of the last segment, or puts it aside as *tail, and opens the segment for appending.
+ * `ctx` is for both visitors. Without segments, `journal->open` stays false. CORRUPT: damage of records that were
+ * durable; the text names segment and offset. UNSUPPORTED: a segment of another format. */
 enum status journal_recover(struct journal *journal, struct store *store, uint64_t first, journal_visit_fn visit,
-                            void *ctx, struct err *err) MUST_CHECK;
+                            struct journal_tail *tail, void *ctx, struct err *err) MUST_CHECK;
 /* CORRUPT: the error of a segment that recovery needs and does not find. */
 enum status journal_missing(uint64_t segment, struct err *err);
 /* Starts segment `segment` after syncing the previous one. *journal is zeroed or open. */
@@ -68,12 +86,13 @@ struct journal_segment_at {
 enum status journal_source_of(struct journal_source *source, struct journal_segment_at *at, struct store *store,
                               uint64_t segment, bool last, struct err *err) MUST_CHECK;
 
-/* Visits every undamaged record from byte `from` on, except marks, and skips what is damaged between them. */
+/* Visits every undamaged record from byte `from` on, except marks, and skips what is damaged between them. Memory and
+ * time are bounded by the size of the segment. */
 enum status journal_salvage(const struct journal_source *source, uint64_t from, journal_visit_fn visit, void *ctx,
                             struct err *err) MUST_CHECK;
 
-/* Scans one segment of untrusted bytes. *good_p: length of the prefix with complete records. */
-enum status journal_scan(const struct journal_source *source, uint64_t *good_p, journal_visit_fn visit, void *ctx,
-                         struct err *err) MUST_CHECK;
+/* Scans one segment of untrusted bytes. *end is set on OK and CORRUPT. */
+enum status journal_scan(const struct journal_source *source, struct journal_end *end, journal_visit_fn visit,
+                         void *ctx, struct err *err) MUST_CHECK;
 
 #endif

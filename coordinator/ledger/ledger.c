@@ -381,3 +381,25 @@ enum status ledger_index(struct ledger *l, uint16_t type, struct journal_ref at,
         return damaged(err, type, at, "does not follow the update before it");
     return STATUS_OK;
 }
+
+void ledger_lost_count(struct ledger_lost *lost, uint16_t type, const uint8_t *body, size_t size)
+{
+    struct update u;
+    if (type != RECORD_UPDATE || size < RECORD_CLOCK_BYTES ||
+        update_decode(&u, lost->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) !=
+            STATUS_OK ||
+        u.fragment >= LAYOUT_FRAGMENTS_MAX)
+        return;
+    if (u.version > lost->versions[u.fragment]) lost->versions[u.fragment] = u.version;
+    lost->updates++;
+}
+
+uint64_t ledger_lost_rounds(const struct ledger_lost *lost, const struct ledger *l)
+{
+    uint64_t all = UINT64_MAX, kept = l->modelled ? round_done(&l->round) : 0;
+    for (uint32_t f = 0; l->modelled && f < l->layout.n_fragments; f++) {
+        uint64_t held = l->round.versions[f], end = lost->versions[f] > held ? lost->versions[f] : held;
+        if (end < all) all = end;
+    }
+    return l->modelled && l->config->train.method != METHOD_ASYNC && all > kept ? all - kept : 0;
+}

@@ -87,4 +87,16 @@ enum status ledger_set_run(struct ledger *l, const struct record_run *run, struc
 /* Grows l->grants to the number of members. NOMEM. */
 enum status ledger_room(struct ledger *l) MUST_CHECK;
 
+/* The updates in a part of the journal that is cut away. */
+struct ledger_lost {
+    struct update_named *named;              /* [WIRE_NAMED_MAX] borrowed room */
+    uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* newest */
+    uint64_t updates;
+};
+
+/* Counts the record if it is an update. Records that cannot be decoded are left out. */
+void ledger_lost_count(struct ledger_lost *lost, uint16_t type, const uint8_t *body, size_t size);
+/* Rounds behind the ledger's state that the updates complete; 0 with async, where updates are no rounds. */
+uint64_t ledger_lost_rounds(const struct ledger_lost *lost, const struct ledger *l);
+
 #endif

@@ -12,8 +12,8 @@
 #include "wire/object.h"
 
 struct segment {
-    uint64_t number, good; /* good: bytes of whole records from its start on */
-    bool whole;            /* no damage; a torn tail of the last segment is none */
+    uint64_t number;
+    bool whole; /* no damage; an incomplete last record of the last segment is none */
 };
 
 /* The state of one repair. */
@@ -34,7 +34,7 @@ struct work {
     bool replaying;         /* `ledger` is initialised */
     struct journal_ref bad; /* the record that contradicts those before it */
 
-    uint64_t lost[LAYOUT_FRAGMENTS_MAX];     /* newest versions in the part that is cut away */
+    struct ledger_lost lost;                 /* the part that is cut away */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* check of the log between two checkpoints: versions so far */
     struct update_named *named;              /* [WIRE_NAMED_MAX] */
 };
@@ -48,15 +48,14 @@ static enum status ignore(void *ctx, uint16_t type, struct journal_ref at, const
     return STATUS_OK;
 }
 
-/* journal_scan of a segment. *good_p is set on OK and CORRUPT. */
-static enum status scan(const struct work *w, uint64_t segment, uint64_t *good_p, journal_visit_fn visit, void *ctx,
-                        struct err *err)
+static enum status scan(const struct work *w, uint64_t segment, struct journal_end *end, journal_visit_fn visit,
+                        void *ctx, struct err *err)
 {
     struct journal_segment_at at;
     struct journal_source source;
     bool last = segment == w->segments[w->n_segments - 1].number;
     TRY(journal_source_of(&source, &at, w->store, segment, last, err));
-    return journal_scan(&source, good_p, visit, ctx, err);
+    return journal_scan(&source, end, visit, ctx, err);
 }
 
 static enum status look_at_segments(struct work *w, struct err *err)
@@ -68,9 +67,10 @@ static enum status look_at_segments(struct work *w, struct err *err)
     for (size_t i = 0; i < w->n_segments && status == STATUS_OK; i++) w->segments[i].number = list[i];
     for (size_t i = 0; i < w->n_segments && status == STATUS_OK; i++) {
         struct err why = {0};
+        struct journal_end end;
         struct segment *s = &w->segments[i];
-        status = scan(w, s->number, &s->good, ignore, NULL, &why);
-        s->whole = status == STATUS_OK;
+        status = scan(w, s->number, &end, ignore, NULL, &why);
+        s->whole = status == STATUS_OK && !end.damaged;
         if (status == STATUS_CORRUPT) status = STATUS_OK;
         if (status != STATUS_OK) (void)err_set(err, status, "%s", why.msg);
     }
@@ -127,12 +127,12 @@ static enum status follow_versions(void *ctx, uint16_t type, struct journal_ref 
 /* True if the journal leads from one checkpoint to the next one. */
 static bool joined(struct work *w, const struct checkpoint_info *from, const struct checkpoint_info *to)
 {
-    uint64_t good;
+    struct journal_end end;
     const struct segment *s;
     memcpy(w->versions, from->versions, sizeof w->versions);
     for (uint64_t at = from->segment; at < to->segment; at++) {
         if (!(s = segment_of(w, at)) || !s->whole) return false;
-        if (scan(w, at, &good, follow_versions, w, NULL) != STATUS_OK) return false;
+        if (scan(w, at, &end, follow_versions, w, NULL) != STATUS_OK) return false;
     }
     return !memcmp(w->versions, to->versions, from->n_fragments * sizeof *w->versions);
 }
@@ -194,17 +194,18 @@ static enum status find_cut(struct work *w, struct err *err)
     const uint64_t last = w->n_segments ? w->segments[w->n_segments - 1].number : 0;
     TRY(load_base(w, err));
     for (;; at++) {
-        uint64_t good = 0;
+        struct journal_end end = {0};
         struct err why = {0};
         const struct segment *s = segment_of(w, at);
-        enum status status = s ? scan(w, at, &good, replay, w, &why) : STATUS_CORRUPT;
+        enum status status = s ? scan(w, at, &end, replay, w, &why) : STATUS_CORRUPT;
         if (status == STATUS_OK && at < last) continue;
-        if (status == STATUS_OK) return STATUS_OK;
-        if (status != STATUS_CORRUPT && status != STATUS_END) return err_set(err, status, "%s", why.msg);
+        if (status == STATUS_OK && !end.damaged) return STATUS_OK;
+        if (status != STATUS_OK && status != STATUS_CORRUPT && status != STATUS_END)
+            return err_set(err, status, "%s", why.msg);
         r->cut = true;
         r->missing = !s;
         r->segment = at;
-        r->at = status == STATUS_END ? w->bad.offset - JOURNAL_RECORD_HEADER : good;
+        r->at = status == STATUS_END ? w->bad.offset - JOURNAL_RECORD_HEADER : end.good;
         break;
     }
     if (w->ledger.modelled) return STATUS_OK;
@@ -246,7 +247,6 @@ static enum status count_lost(void *ctx, uint16_t type, struct journal_ref at, c
     struct work *w = ctx;
     struct record_member member;
     struct record_delta delta;
-    struct update u;
     (void)at;
     if (type == RECORD_MEMBER && record_member_decode(&member, body, size) == STATUS_OK &&
         member.what == RECORD_MEMBER_JOIN)
@@ -256,13 +256,7 @@ static enum status count_lost(void *ctx, uint16_t type, struct journal_ref at, c
         if (!worker) return STATUS_NOMEM;
         worker->deltas++;
     }
-    if (type != RECORD_UPDATE || size < RECORD_CLOCK_BYTES ||
-        update_decode(&u, w->named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES) !=
-            STATUS_OK ||
-        u.fragment >= LAYOUT_FRAGMENTS_MAX)
-        return STATUS_OK;
-    if (u.version > w->lost[u.fragment]) w->lost[u.fragment] = u.version;
-    w->r->updates_lost++;
+    ledger_lost_count(&w->lost, type, body, size);
     return STATUS_OK;
 }
 
@@ -270,7 +264,6 @@ static enum status count(struct work *w, struct err *err)
 {
     struct repair *r = w->r;
     const struct ledger *l = &w->ledger;
-    uint64_t all = UINT64_MAX;
     r->rounds_kept = l->modelled ? round_done(&l->round) : 0;
     for (uint32_t i = 0; l->modelled && i < l->round.members.n; i++)
         TRY(name_worker(r, i, l->round.members.members[i]->name, err));
@@ -282,12 +275,8 @@ static enum status count(struct work *w, struct err *err)
         TRY(journal_source_of(&source, &at, w->store, s->number, false, err));
         TRY(journal_salvage(&source, s->number == r->segment ? r->at : 0, count_lost, w, err));
     }
-    for (uint32_t f = 0; l->modelled && f < l->layout.n_fragments; f++) {
-        uint64_t kept = l->round.versions[f], end = w->lost[f] > kept ? w->lost[f] : kept;
-        if (end < all) all = end;
-    }
-    if (l->modelled && l->config->train.method != METHOD_ASYNC && all > r->rounds_kept)
-        r->rounds_lost = all - r->rounds_kept;
+    r->updates_lost = w->lost.updates;
+    r->rounds_lost = ledger_lost_rounds(&w->lost, l);
     return STATUS_OK;
 }
 
@@ -346,6 +335,7 @@ static enum status plan(struct work *w, struct err *err)
     w->named = mem_alloc(WIRE_NAMED_MAX, sizeof *w->named);
     w->config = mem_alloc(1, sizeof *w->config);
     if (!w->named || !w->config) return err_set(err, STATUS_NOMEM, "no memory to repair the journal");
+    w->lost.named = w->named;
     config_defaults(w->config, &sources);
     TRY(look_at_segments(w, err));
     TRY(look_at_checkpoints(w, err));

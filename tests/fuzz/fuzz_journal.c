@@ -93,9 +93,10 @@ static void fuzz_segment(const uint8_t *data, size_t size)
         struct memory memory = {data, size};
         struct journal_source source = {.read = read_memory, .ctx = &memory, .size = size, .last = last};
         struct err err = {0};
-        uint64_t good = 0;
-        enum status status = journal_scan(&source, &good, touch, &sum, &err);
-        if (status == STATUS_OK) FUZZ_CHECK(good <= size && (last || good == size));
+        struct journal_end end;
+        enum status status = journal_scan(&source, &end, touch, &sum, &err);
+        if (status == STATUS_OK) FUZZ_CHECK(end.good <= size && (last || end.good == size));
+        if (status == STATUS_OK) FUZZ_CHECK(end.damaged == (end.records > 0)); /* all bytes are readable */
         if (status != STATUS_OK) FUZZ_CHECK(err.msg[0] && !strchr(err.msg, '\n'));
         if (status == STATUS_OK) break;
     }

@@ -74,7 +74,8 @@ static void make(void **state)
     rig_say(&rig, rig.workers[1].control, &leave);
     uint8_t *first = store_mem_segment(rig.store, 0, &size, NULL);
     put("segment_run", 0, first, size);
-    if (journal_recover(&j, rig.store, 0, record, &records, NULL) != STATUS_OK) fail();
+    struct journal_tail tail = {.lost = record};
+    if (journal_recover(&j, rig.store, 0, record, &tail, &records, NULL) != STATUS_OK) fail();
     put("records", 1, records.bytes, records.n);
     uint64_t state_size;
     uint8_t head[65536];

@@ -71,6 +71,13 @@ static enum status sim_segment_remove(struct store *s, uint64_t segment, struct 
     return self(s)->inner->ops->segment_remove(self(s)->inner, segment, err);
 }
 
+static enum status sim_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
+                                         struct err *err)
+{
+    if (!self(s)->alive(self(s)->ctx)) return dead(err);
+    return self(s)->inner->ops->segment_put_aside(self(s)->inner, segment, keep, name, cap, err);
+}
+
 static enum status sim_snapshot_write(struct store *s, const struct store_checkpoint *snapshot, struct err *err)
 {
     if (!self(s)->alive(self(s)->ctx)) return dead(err);
@@ -134,6 +141,7 @@ static const struct store_ops sim_ops = {
     .segment_size = sim_segment_size,
     .segment_list = sim_segment_list,
     .segment_remove = sim_segment_remove,
+    .segment_put_aside = sim_segment_put_aside,
     .checkpoint_write = sim_snapshot_write,
     .checkpoint_list = sim_snapshot_list,
     .checkpoint_state_size = sim_snapshot_state_size,

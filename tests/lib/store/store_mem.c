@@ -13,6 +13,7 @@ enum { SEGMENTS = 4096, SNAPSHOTS = 1024, BLOCK = 512 };
 struct blob {
     uint8_t *data;
     size_t size, cap;
+    size_t bad_from, bad_to; /* bytes that reads fail on */
 };
 
 struct mem_segment {
@@ -119,6 +120,8 @@ static enum status sync(struct store *s, struct err *err)
 static enum status blob_read(const struct blob *b, uint64_t offset, void *dst, size_t size, struct err *err)
 {
     if (offset > b->size || size > b->size - offset) return err_set(err, STATUS_CORRUPT, "read past the end");
+    if (offset < b->bad_to && offset + size > b->bad_from)
+        return err_set(err, STATUS_CORRUPT, "cannot read: Input/output error");
     if (size) memcpy(dst, b->data + offset, size);
     return STATUS_OK;
 }
@@ -419,6 +422,28 @@ void store_mem_cut(struct store *s, uint64_t segment, size_t size)
     if (!seg || size > seg->bytes.size) return;
     seg->bytes.size = size;
     if (seg->synced > size) seg->synced = size;
+    if (seg->bytes.bad_to > size) seg->bytes.bad_from = seg->bytes.bad_to = 0;
+}
+
+static void spoil(struct blob *b, size_t from, size_t to)
+{
+    b->bad_from = from < b->size ? from : b->size;
+    b->bad_to = to < b->size ? to : b->size;
+}
+
+void store_mem_spoil(struct store *s, uint64_t segment, size_t from, size_t to)
+{
+    spoil(&find_segment(of(s), segment)->bytes, from, to);
+}
+
+void store_mem_spoil_state(struct store *s, uint64_t round, size_t from, size_t to)
+{
+    spoil(&find_snapshot(of(s), round)->state, from, to);
+}
+
+void store_mem_spoil_theta(struct store *s, uint64_t round, size_t from, size_t to)
+{
+    spoil(&find_snapshot(of(s), round)->theta, from, to);
 }
 
 static enum status blob_copy(struct blob *to, const struct blob *from)

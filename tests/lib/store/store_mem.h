@@ -33,6 +33,11 @@ struct store_mem_counts store_mem_counts(const struct store *s);
 uint8_t *store_mem_segment(struct store *s, uint64_t segment, size_t *size_p, size_t *synced_p);
 /* Return the state of the newest checkpoint; NULL if there is none. */
 uint8_t *store_mem_state(struct store *s, uint64_t *round_p);
+/* From now on reads of these bytes fail like those of a bad sector: of a segment, of a checkpoint's state, or of its
+ * theta. They can be renamed and removed. One range of each file. */
+void store_mem_spoil(struct store *s, uint64_t segment, size_t from, size_t to);
+void store_mem_spoil_state(struct store *s, uint64_t round, size_t from, size_t to);
+void store_mem_spoil_theta(struct store *s, uint64_t round, size_t from, size_t to);
 /* Cut a segment at `size`, as if the rest had never been written. */
 void store_mem_cut(struct store *s, uint64_t segment, size_t size);
 /* Make an independent copy of the store. */

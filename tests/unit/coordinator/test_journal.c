@@ -77,10 +77,22 @@ static struct store *new_store(void)
     return store;
 }
 
+static struct journal_tail tail; /* of the last recovery */
+static struct seen behind[1];    /* the records in it */
+
+static enum status note_lost(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
+                             struct err *err)
+{
+    (void)ctx;
+    return note(behind, type, at, body, size, err);
+}
+
 static enum status recover(struct store *store, struct journal *j, struct seen *seen, struct err *err)
 {
     memset(seen, 0, sizeof *seen);
-    return journal_recover(j, store, 0, note, seen, err);
+    memset(behind, 0, sizeof *behind);
+    tail = (struct journal_tail){.lost = note_lost};
+    return journal_recover(j, store, 0, note, &tail, seen, err);
 }
 
 static void test_records_are_read_back(void **state)
@@ -171,12 +183,109 @@ static void test_damage_before_durable_records_is_refused(void **state)
             assert_int_equal(status, STATUS_CORRUPT);
             assert_non_null(strstr(err.msg, "journal/00000000.log is damaged at byte"));
         } else {
+            /* Whole records behind the mark or the third record: no crash cut a record there. */
+            bool fourth = at >= size - JOURNAL_RECORD_HEADER - 20, mark = at < safe + JOURNAL_RECORD_HEADER;
             assert_int_equal(status, STATUS_OK);
-            assert_true(seen.n == 2 || seen.n == 3);
+            assert_int_equal(seen.n, fourth ? 3 : 2);
+            assert_int_equal(tail.aside[0] != 0, !fourth);
+            assert_int_equal(tail.end.records, mark ? 2 : fourth ? 0 : 1);
+            assert_int_equal(behind->n, tail.end.records);
+            if (!fourth) {
+                assert_int_equal(tail.segment, 0);
+                assert_true(tail.end.good >= safe && tail.size == size);
+                assert_int_equal(behind->type[behind->n - 1], 4);
+            }
         }
         store_mem_destroy(store);
     }
     store_mem_destroy(whole);
+}
+
+/* Bytes that the disk cannot read are damaged bytes, wherever they are. */
+static void test_unreadable_bytes_are_damage(void **state)
+{
+    (void)state;
+    struct store *whole = new_store(), *store;
+    struct journal j = {0};
+    struct seen seen;
+    size_t size;
+    assert_int_equal(journal_begin(&j, whole, 0, NULL), STATUS_OK);
+    for (uint8_t i = 1; i <= 4; i++) append(&j, i, i, 600);
+    size_t safe = j.size;
+    assert_int_equal(journal_sync(&j, NULL), STATUS_OK);
+    for (uint8_t i = 5; i <= 20; i++) append(&j, i, i, 600);
+    assert_non_null(store_mem_segment(whole, 0, &size, NULL));
+    for (size_t at = 0; at < size; at += 4096) {
+        struct err err = {0};
+        assert_int_equal(store_mem_copy(&store, whole), STATUS_OK);
+        store_mem_spoil(store, 0, at, at + 4096);
+        enum status status = recover(store, &j, &seen, &err);
+        if (at < safe) {
+            assert_int_equal(status, STATUS_CORRUPT);
+            assert_non_null(strstr(err.msg, "journal/00000000.log is damaged at byte"));
+            assert_non_null(strstr(err.msg, ", which the disk cannot read, before records that were synced"));
+            assert_true(seen.n < 4);
+        } else {
+            if (status != STATUS_OK) fail_msg("%s", err.msg);
+            assert_true(tail.aside[0] && tail.end.unreadable && tail.end.good <= at && tail.size == size);
+            assert_true(behind->n == (int)tail.end.records && seen.n + behind->n >= 20 - 8);
+            append(&j, 30, 0xaa, 3); /* the segment has its good records, and continues */
+            int before = seen.n;
+            assert_int_equal(recover(store, &j, &seen, NULL), STATUS_OK);
+            assert_int_equal(seen.n, before + 1);
+        }
+        store_mem_destroy(store);
+    }
+    store_mem_destroy(whole);
+}
+
+struct counted {
+    const uint8_t *bytes;
+    uint64_t read;
+};
+
+static enum status read_counted(void *ctx, uint64_t offset, void *dst, size_t size, struct err *err)
+{
+    struct counted *c = ctx;
+    (void)err;
+    memcpy(dst, c->bytes + offset, size);
+    c->read += size;
+    return STATUS_OK;
+}
+
+/* The body of a damaged record consists of headers of long records: the search behind it stays short. */
+static void test_search_behind_damage_is_bounded(void **state)
+{
+    (void)state;
+    struct store *store = new_store();
+    struct journal j = {0};
+    struct journal_end end;
+    size_t size;
+    enum { FAKES = 4000, BODY = FAKES * JOURNAL_RECORD_HEADER };
+    uint8_t *body = mem_alloc(1, BODY);
+    assert_non_null(body);
+    for (size_t i = 0; i < FAKES; i++) {
+        struct writer w = writer_of(body + i * JOURNAL_RECORD_HEADER, JOURNAL_RECORD_HEADER);
+        put_u32(&w, 0x4c4e524a);
+        put_u32(&w, 3);
+        put_u64(&w, BODY - (i + 1) * JOURNAL_RECORD_HEADER);
+        put_u64(&w, 0);
+        put_u32(&w, 1); /* a wrong checksum */
+        put_u32(&w, crc32c(0, body + i * JOURNAL_RECORD_HEADER, JOURNAL_RECORD_HEADER - 4));
+    }
+    struct store_part part = {body, BODY};
+    assert_int_equal(journal_begin(&j, store, 0, NULL), STATUS_OK);
+    assert_int_equal(journal_append(&j, 1, &part, 1, NULL, NULL), STATUS_OK);
+    uint8_t *bytes = store_mem_segment(store, 0, &size, NULL);
+    bytes[JOURNAL_SEGMENT_HEADER + 1] ^= 1;
+    struct counted counted = {.bytes = bytes};
+    struct journal_source source = {.read = read_counted, .ctx = &counted, .size = size, .last = true};
+    struct seen seen = {0};
+    assert_int_equal(journal_scan(&source, &end, note, &seen, NULL), STATUS_OK);
+    assert_int_equal(end.good, JOURNAL_SEGMENT_HEADER);
+    assert_true(counted.read < 10 * size);
+    mem_free(body);
+    store_mem_destroy(store);
 }
 
 /* A mark follows the sync: damage of the last synced record is detected although no record follows. */
@@ -216,7 +325,7 @@ static void test_truncated_older_segment_is_refused(void **state)
     assert_int_equal(store->ops->segment_remove(store, 0, NULL), STATUS_OK);
     assert_int_equal(recover(store, &j, &seen, &err), STATUS_CORRUPT); /* replay starts at segment 0 */
     memset(&seen, 0, sizeof seen);
-    assert_int_equal(journal_recover(&j, store, 1, note, &seen, &err), STATUS_OK);
+    assert_int_equal(journal_recover(&j, store, 1, note, &tail, &seen, &err), STATUS_OK);
     assert_int_equal(seen.n, 2);
     store_mem_destroy(store);
 }
@@ -275,7 +384,7 @@ static void test_visitor_error_stops_recovery(void **state)
     struct seen seen = {.fail_at = 4};
     struct err err = {0};
     sample(store, &j);
-    assert_int_equal(journal_recover(&j, store, 0, note, &seen, &err), STATUS_MISMATCH);
+    assert_int_equal(journal_recover(&j, store, 0, note, &tail, &seen, &err), STATUS_MISMATCH);
     assert_string_equal(err.msg, "the test fails here");
     assert_int_equal(seen.n, 3);
     store_mem_destroy(store);
@@ -308,7 +417,7 @@ static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t siz
 static void test_segment_of_other_format_is_refused(void **state)
 {
     uint8_t bytes[1024];
-    uint64_t good;
+    struct journal_end end;
     struct seen seen = {0};
     struct journal_source source = {.read = read_golden, .ctx = bytes, .segment = 7};
     (void)state;
@@ -319,13 +428,13 @@ static void test_segment_of_other_format_is_refused(void **state)
     for (int last = 0; last < 2; last++) {
         struct err err = {0};
         source.last = last;
-        assert_int_equal(journal_scan(&source, &good, note, &seen, &err), STATUS_UNSUPPORTED);
+        assert_int_equal(journal_scan(&source, &end, note, &seen, &err), STATUS_UNSUPPORTED);
         assert_string_equal(err.msg,
                             "journal/00000007.log has format 1, this program reads 2: continue with the release "
                             "that began the run, or start a new run from a checkpoint (model.init_from)");
     }
     bytes[20] ^= 1;
-    assert_int_equal(journal_scan(&source, &good, note, &seen, NULL), STATUS_CORRUPT);
+    assert_int_equal(journal_scan(&source, &end, note, &seen, NULL), STATUS_CORRUPT);
     assert_int_equal(seen.n, 0);
 }
 
@@ -376,6 +485,8 @@ int main(void)
         cmocka_unit_test(test_empty_store_has_no_records),
         cmocka_unit_test(test_truncated_segment_leaves_prefix),
         cmocka_unit_test(test_damage_before_durable_records_is_refused),
+        cmocka_unit_test(test_unreadable_bytes_are_damage),
+        cmocka_unit_test(test_search_behind_damage_is_bounded),
         cmocka_unit_test(test_damage_of_last_synced_record_is_refused),
         cmocka_unit_test(test_truncated_older_segment_is_refused),
         cmocka_unit_test(test_power_cut_loses_no_synced_record),
