@@ -215,17 +215,16 @@ ATOLL_API enum atoll_status atoll_step(struct atoll *a, const struct atoll_step 
  * leave. */
 ATOLL_API enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error);
 
-/* A share of an evaluation: validation samples start .. start + count, in order. Their losses are summed in parts of
- * `part` samples (the last one may be smaller). */
+/* A piece of an evaluation: validation samples start .. start + count, in order. Their losses and tokens are summed in
+ * parts of `part` samples (the last one may be smaller). One evaluation may come as several pieces. */
 struct atoll_evaluation {
     uint64_t start, count, part;
     uint32_t n_parts; /* count / part, rounded up */
 };
 ATOLL_API enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *evaluation,
                                              struct atoll_error *error);
-/* loss_sums[n_parts] in nats, summed over tokens; tokens: of all parts. tokens 0: not evaluated, another worker must.
- */
-ATOLL_API enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, uint64_t tokens,
+/* loss_sums[n_parts] in nats, summed over tokens[n_parts]. tokens NULL: not evaluated, another worker must. */
+ATOLL_API enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, const uint64_t *tokens,
                                             struct atoll_error *error);
 
 struct atoll_info {

@@ -211,17 +211,23 @@ struct msg_assign {
 struct msg_eval {
     uint64_t eval_id;      /* > 0, increasing */
     uint64_t start, count; /* validation windows, in file order */
-    uint64_t part;         /* windows of one part of the result; the last part may be shorter */
+    uint64_t part;         /* windows of one part; the last part may be shorter */
+    uint64_t wanted;       /* bit i: evaluate part i; at least one */
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX]; /* evaluate exactly these */
 };
 
+struct wire_part {
+    double sum; /* nats, summed over tokens; NaN or infinite: the parameters give no finite loss */
+    uint64_t tokens;
+};
+
 struct msg_eval_result {
     uint64_t session, eval_id, start, count;
-    double loss_sum; /* nats, summed over tokens; NaN or infinite: the parameters give no finite loss */
+    double loss_sum; /* of all its parts */
     uint64_t tokens; /* 0: not evaluated, another worker must do it */
     uint32_t n_parts;
-    double parts[WIRE_PARTS_MAX]; /* loss_sum of each part; another worker evaluates some of them, too */
+    struct wire_part parts[WIRE_PARTS_MAX]; /* the wanted ones, in order */
 };
 
 struct msg_offer {
@@ -377,6 +383,12 @@ struct msg {
 static inline uint64_t msg_eval_parts(uint64_t count, uint64_t part)
 {
     return part ? count / part + (count % part > 0) : UINT64_MAX;
+}
+
+/* msg_eval.wanted for all of n parts. n: at most WIRE_PARTS_MAX. */
+static inline uint64_t msg_eval_all(uint64_t n)
+{
+    return n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
 }
 
 /* "HELLO"; "?" for an unknown number. */

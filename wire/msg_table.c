@@ -42,7 +42,7 @@
     }
 
 static const struct field number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
-static const struct field sum[] = {{.name = "sum", .kind = FIELD_F64_ANY}, END};
+static const struct field part[] = {F64_ANY(wire_part, sum), U64(wire_part, tokens), END};
 static const struct field version[] = {U64(wire_version, version), U64(wire_version, hash), END};
 static const struct field range[] = {U64(wire_range, start), U64(wire_range, count), END};
 static const struct field step[] = {
@@ -136,6 +136,7 @@ static const struct field eval[] = {
     U64(msg_eval, start),
     U64(msg_eval, count),
     U64_IN(msg_eval, part, 1, UINT64_MAX),
+    U64_IN(msg_eval, wanted, 1, UINT64_MAX),
     COUNT(msg_eval, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
     LIST(msg_eval, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
     END,
@@ -148,7 +149,7 @@ static const struct field eval_result[] = {
     F64_ANY(msg_eval_result, loss_sum),
     U64(msg_eval_result, tokens),
     COUNT(msg_eval_result, n_parts, 0, WIRE_PARTS_MAX),
-    LIST(msg_eval_result, parts, n_parts, sum, WIRE_PARTS_MAX),
+    LIST(msg_eval_result, parts, n_parts, part, WIRE_PARTS_MAX),
     END,
 };
 static const struct field offer[] = {
@@ -258,7 +259,9 @@ static const char *check_assign(const void *body)
 static const char *check_eval(const void *body)
 {
     const struct msg_eval *m = body;
-    if (msg_eval_parts(m->count, m->part) > WIRE_PARTS_MAX) return "more parts than a result holds";
+    uint64_t n = msg_eval_parts(m->count, m->part);
+    if (n > WIRE_PARTS_MAX) return "more parts than a result holds";
+    if (m->wanted & ~msg_eval_all(n)) return "a wanted part is beyond the windows";
     return range_wraps(m->start, m->count) ? "range ends beyond 64 bits" : NULL;
 }
 

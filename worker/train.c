@@ -148,38 +148,56 @@ static enum status train_round(struct trainer *t, struct err *err)
 
 /* --- evaluation --------------------------------------------------------------------------------------------------- */
 
-/* Adds the losses of the batches of windows [at, at + n) to the parts that the coordinator compares. A part consists of
- * whole batches (coordinator/engine/engine_eval.c: part_windows). */
+/* Adds the batches of windows [at, at + n) to the parts that the coordinator compares. A part consists of whole batches
+ * (coordinator/engine/engine_eval.c: part_windows). */
 static void add_to_parts(const struct trainer *t, uint64_t at, uint64_t n, const double *sums, uint64_t part,
-                         double parts[WIRE_PARTS_MAX])
+                         struct wire_part parts[WIRE_PARTS_MAX])
 {
-    for (uint64_t i = 0; i < n; i += t->config.train.batch_size) {
+    uint64_t batch = t->config.train.batch_size;
+    for (uint64_t i = 0; i < n; i += batch) {
+        struct wire_part *p = &parts[(at + i) / part];
         assert((at + i) / part < WIRE_PARTS_MAX);
-        parts[(at + i) / part] += *sums++;
+        p->sum += *sums++;
+        p->tokens += (n - i < batch ? n - i : batch) * t->config.model.block_size;
     }
+}
+
+static bool evaluates(const struct trainer *t)
+{
+    return !stop_signal && outer_loop_want(t->loop) == OUTER_EVAL;
+}
+
+static enum status evaluate_piece(struct trainer *t, const struct msg_eval *task, struct err *err)
+{
+    double loss_sum = 0, sums[WIRE_EVAL_WINDOWS];
+    struct wire_part parts[WIRE_PARTS_MAX] = {0};
+    for (uint64_t at = 0; at < task->count; at += WIRE_EVAL_WINDOWS) {
+        double part = 0;
+        uint64_t tokens = 0, n = task->count - at < WIRE_EVAL_WINDOWS ? task->count - at : WIRE_EVAL_WINDOWS;
+        TRY(replica_eval(t->replica, &t->val, task->start + at, n, &part, &tokens, sums, err));
+        add_to_parts(t, at, n, sums, task->part, parts);
+        loss_sum += part;
+        worker_session_receive(t->session, 0);
+        if (!evaluates(t)) return STATUS_OK;
+    }
+    outer_loop_eval_done(t->loop, loss_sum, parts, clock_monotonic_us());
+    return STATUS_OK;
 }
 
 static enum status evaluate(struct trainer *t, struct err *err)
 {
-    double loss_sum = 0, parts[WIRE_PARTS_MAX] = {0}, sums[WIRE_EVAL_WINDOWS];
-    uint64_t tokens = 0, started = clock_monotonic_us();
+    uint64_t started = clock_monotonic_us(), windows = 0;
     outer_loop_eval_begin(t->loop, started);
     assert(outer_loop_evaluation(t->loop)); /* outer_loop_want returned OUTER_EVAL */
-    const struct msg_eval task = *outer_loop_evaluation(t->loop);
+    const uint64_t id = outer_loop_evaluation(t->loop)->eval_id;
     /* Overwrites the trained parameters: each round starts from outer_loop_params. */
     TRY(replica_set_params_at(t->replica, outer_loop_params(t->loop), outer_loop_device_params(t->loop), err));
-    for (uint64_t at = 0; at < task.count; at += WIRE_EVAL_WINDOWS) {
-        double part = 0;
-        uint64_t part_tokens = 0, n = task.count - at < WIRE_EVAL_WINDOWS ? task.count - at : WIRE_EVAL_WINDOWS;
-        TRY(replica_eval(t->replica, &t->val, task.start + at, n, &part, &part_tokens, sums, err));
-        add_to_parts(t, at, n, sums, task.part, parts);
-        loss_sum += part;
-        tokens += part_tokens;
-        worker_session_receive(t->session, 0);
-        if (stop_signal || outer_loop_want(t->loop) != OUTER_EVAL) return STATUS_OK;
+    while (evaluates(t) && outer_loop_evaluation(t->loop)->eval_id == id) {
+        const struct msg_eval task = *outer_loop_evaluation(t->loop);
+        TRY(evaluate_piece(t, &task, err));
+        windows += task.count;
     }
-    outer_loop_eval_done(t->loop, loss_sum, tokens, parts, clock_monotonic_us());
-    log_debug("evaluated %s tokens in %s", units_count((double)tokens).text,
+    log_debug("evaluated %llu windows in %s", (unsigned long long)windows,
               units_duration((double)(clock_monotonic_us() - started) / 1e6).text);
     return STATUS_OK;
 }

@@ -190,6 +190,9 @@ static enum status report_stopped(const struct question *q, const char *program,
     *out = status_of_files(q, "stopped");
     json_t *eval = run_folder_last_event(q->run, "eval");
     copy(*out, "val_loss", eval, "val_loss");
+    if (eval)
+        run_status_set(*out, "val_by_one_worker",
+                       json_boolean(json_is_true(json_object_get(eval, "val_by_one_worker"))));
     json_decref(eval);
     if (!json_unpack(*out, "{s:I, s:I}", "round", &at, "rounds", &of)) {
         json_unpack(*out, "{s:F}", "train_loss", &loss);

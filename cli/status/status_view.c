@@ -139,6 +139,7 @@ static void print_losses(const json_t *o, const struct page *page)
     else if (!isnan(val))
         add(&line, "%svalidation %s", comma(&line), run_text_loss(val).text);
     if (!isnan(final) && tokens > 0) add(&line, " of %s tokens", units_count(tokens).text);
+    if (json_is_true(json_object_get(o, "val_by_one_worker"))) add(&line, " by one worker");
     print(page, "loss", &line);
 }
 

@@ -3,11 +3,11 @@
  *
  * - One worker at a time holds a share, under a fresh id. A worker returns its share when it falls silent, leaves, has
  *   moved past the version, or takes longer than share_limit_us.
- * - A second worker evaluates a sample of each share, drawn after the first answer (engine_eval_judge.c). The value of
- *   a share is always the first worker's, so the sum keeps its bits.
+ * - A second worker evaluates a sample of the parts of each share, drawn after the first answer (engine_eval_judge.c).
+ *   The value of a share is always the first worker's, so the sum keeps its bits.
  * - Barrier: all workers share one evaluation between two rounds.
  * - Async: the worker whose delta was merged last takes the whole evaluation while the others continue. No other worker
- *   has the same version, so only the bounds of engine_eval_judge.c apply.
+ *   has the same version, so the value is its word, and lines say so.
  * - At the end of the run all workers share the whole validation set.
  * - Workers without validation data get no share. If all workers are such, there is no evaluation.
  * - An evaluation ends without a value if no worker gives one: the run must not wait without end. */
@@ -140,8 +140,9 @@ static void start(struct engine *e, bool final)
     for (uint32_t i = 0; i < n; i++) {
         uint64_t from = windows / n * i + (i < windows % n ? i : windows % n);
         uint64_t count = windows / n + (i < windows % n);
-        run->shares[i] = (struct eval_share){
-            .start = from, .count = count, .part = part_windows(e, count), .from = from, .n = count};
+        struct eval_share share = {.start = from, .count = count, .part = part_windows(e, count), .n = count};
+        share.wanted = msg_eval_all(msg_eval_parts(count, share.part));
+        run->shares[i] = share;
     }
 }
 
@@ -149,9 +150,10 @@ static void send_eval(struct engine *e, const struct session *s, const struct ev
 {
     struct msg m = {.type = MSG_EVAL,
                     .eval = {.eval_id = share->id,
-                             .start = share->from,
-                             .count = share->n,
+                             .start = share->start,
+                             .count = share->count,
                              .part = share->part,
+                             .wanted = share->wanted,
                              .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(m.eval.versions, e->eval.versions, e->ledger.layout.n_fragments * sizeof *m.eval.versions);
     engine_send_control(e, s, &m);
@@ -303,6 +305,7 @@ static void sum_shares(struct engine *e, struct record_eval *record)
         assert(share->done && share->count > 0);
         record->loss_sum += share->loss_sum;
         record->tokens += share->tokens;
+        record->by_one |= !share->checked;
     }
     if (isfinite(record->loss_sum)) return;
     record->loss_sum = INFINITY; /* the journal gets one value for all kinds of NaN */
@@ -336,7 +339,8 @@ static enum status finish(struct engine *e, const char *over, struct err *err)
                                               .tokens = run->tokens,
                                               .val_loss = record.loss_sum / (double)record.tokens,
                                               .eval_s = eval_s,
-                                              .disputed = run->disputed}};
+                                              .disputed = run->disputed,
+                                              .by_one = record.by_one}};
         engine_emit(e, &event);
         engine_watch_loss(e, run->round, event.eval.val_loss);
     }
@@ -367,8 +371,8 @@ void engine_on_eval_result(struct engine *e, struct session *s, const struct msg
     if (m->eval_id == s->eval_late && m->tokens) s->eval_late = 0;
     for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
         struct eval_share *share = &e->eval.shares[i];
-        if (share->done || share->holder != s->id || share->id != m->eval_id || share->from != m->start ||
-            share->n != m->count)
+        if (share->done || share->holder != s->id || share->id != m->eval_id || share->start != m->start ||
+            share->count != m->count)
             continue;
         share->holder = 0;
         if (m->tokens)

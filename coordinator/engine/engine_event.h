@@ -68,6 +68,7 @@ struct engine_event_update {
 struct engine_event_round {
     uint64_t round, rounds, version, tokens;
     double loss, val_loss;
+    bool val_by_one; /* as in engine_event_eval */
     double round_s, compute_s, wait_s;
     double eval_s;                 /* of the evaluation after it, which round_s does not contain */
     double link_s;                 /* transfers of the slowest worker: its delta, and the update before */
@@ -88,6 +89,7 @@ struct engine_event_eval {
     uint64_t round, version, tokens; /* of the evaluated parameters */
     double val_loss, eval_s;
     bool disputed; /* two workers differ, and no third one could decide: the larger value counts */
+    bool by_one;   /* a share was evaluated by one worker, and nobody checked it */
 };
 
 struct engine_event_checkpoint {
@@ -127,6 +129,7 @@ struct engine_summary {
     uint64_t worker_steps; /* merged inner steps of all workers */
     uint32_t workers;      /* workers with at least one merged delta */
     double final_val_loss; /* NaN: none */
+    bool val_by_one;       /* as in engine_event_eval */
     uint64_t val_tokens;
     double wall_s, compute_s; /* compute_s: sum over all merged deltas */
     uint64_t bytes_up, bytes_down, other_up, other_down;

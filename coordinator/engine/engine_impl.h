@@ -60,8 +60,8 @@ enum {
 /* What a share waits for. */
 enum eval_stage {
     EVAL_FIRST,  /* the sum over all its windows */
-    EVAL_SECOND, /* the sum over a sample of them, by another worker */
-    EVAL_THIRD   /* the two differ: the sum over the sample, by a third worker */
+    EVAL_SECOND, /* a sample of its parts, by another worker */
+    EVAL_THIRD   /* the two differ: the sample, by a third worker */
 };
 
 struct eval_share {
@@ -71,13 +71,14 @@ struct eval_share {
     uint64_t id;                 /* of the EVAL message of this stage; 0: not assigned yet */
     uint64_t holder;             /* session that computes it; 0: none */
     uint64_t given_us, asked_us; /* times of that EVAL and of the start of this stage; 0: none */
-    uint64_t from, n;            /* windows of this stage */
+    uint64_t wanted, n;          /* parts of this stage, as bits, and their windows */
+    bool checked;                /* a second worker has evaluated its sample */
 
     uint32_t first, second; /* members that answered these stages */
     double loss_sum;        /* the first answer */
     uint64_t tokens;        /* of the first answer */
-    double parts[WIRE_PARTS_MAX];
-    double sample[2]; /* sums over the sample, of the first and the second */
+    struct wire_part parts[WIRE_PARTS_MAX];
+    struct wire_part checks[WIRE_PARTS_MAX]; /* the second answer: those of the sample */
 };
 
 struct eval_run {

@@ -252,6 +252,7 @@ static void totals(const struct engine *e, struct engine_summary *out)
     out->steps = round_span(&l->round, out->rounds).first;
     if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     out->val_tokens = l->eval_tokens;
+    out->val_by_one = l->eval_by_one;
 }
 
 /* --- status ------------------------------------------------------------------------------------------------------- */
@@ -365,6 +366,7 @@ static void add_pace(json_t *o, const struct engine *e, const struct engine_summ
     run_status_real(o, "train_loss", e->train_loss);
     run_status_real(o, "val_loss", l->eval_tokens ? l->eval_loss_sum / (double)l->eval_tokens : NAN);
     run_status_real(o, "final_val_loss", sum->final_val_loss);
+    if (l->eval_tokens) run_status_set(o, "val_by_one_worker", json_boolean(l->eval_by_one));
     run_status_real(o, "tokens_per_s", pace_tokens_per_s(&e->pace));
     run_status_real(o, "wall_s", sum->wall_s);
     if (sum->wall_s > 0 && sum->workers) run_status_real(o, "utilization", sum->compute_s / sum->wall_s / sum->workers);

@@ -219,6 +219,7 @@ void engine_flush_round(struct engine *e, double val_loss, double eval_s)
     event.round.other_up = clock.other_up;
     event.round.other_down = clock.other_down;
     event.round.val_loss = val_loss;
+    event.round.val_by_one = !isnan(val_loss) && e->ledger.eval_by_one;
     event.round.eval_s = eval_s;
     event.round.eta_s = engine_eta_s(e);
     event.round.slowest = e->info.slowest[0] ? e->info.slowest : NULL;

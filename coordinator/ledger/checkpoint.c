@@ -276,7 +276,7 @@ static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment
     record_clock_encode(&l->clock, w);
     put_u64(w, l->eval_round);
     put_u8(w, l->evaluated);
-    put_u8(w, l->eval_final);
+    put_u8(w, (uint8_t)(l->eval_final | l->eval_by_one << 1));
     put_u8(w, l->done);
     put_f64(w, l->eval_loss_sum);
     put_u64(w, l->eval_tokens);
@@ -327,7 +327,9 @@ static enum status head_decode(struct ledger *l, struct checkpoint_info *info, s
     record_clock_decode(&l->clock, r);
     l->eval_round = get_u64(r);
     l->evaluated = get_u8(r) == 1;
-    l->eval_final = get_u8(r) == 1;
+    uint8_t eval_flags = get_u8(r);
+    l->eval_final = eval_flags & 1;
+    l->eval_by_one = eval_flags & 2;
     l->done = get_u8(r) == 1;
     l->eval_loss_sum = get_f64(r);
     l->eval_tokens = get_u64(r);

@@ -216,6 +216,7 @@ static enum status fold_eval(struct ledger *l, const uint8_t *body, size_t size)
     l->evaluated = true;
     l->eval_round = m.round;
     l->eval_final = m.final;
+    l->eval_by_one = m.by_one;
     l->eval_loss_sum = m.loss_sum;
     l->eval_tokens = m.tokens;
     return STATUS_OK;

@@ -55,6 +55,7 @@ struct ledger {
     struct record_clock clock;  /* from the last record with a clock */
     uint64_t eval_round;        /* rounds done at the last evaluation */
     bool evaluated, eval_final; /* an evaluation finished; it was the final one */
+    bool eval_by_one;           /* of that evaluation: nobody checked the worker */
     double eval_loss_sum;
     uint64_t eval_tokens;
     bool done;

@@ -269,7 +269,7 @@ void record_eval_encode(const struct record_eval *m, struct writer *w)
     assert(!isnan(m->loss_sum));
     record_clock_encode(&m->clock, w);
     put_u64(w, m->round);
-    put_u8(w, m->final);
+    put_u8(w, (uint8_t)(m->final | m->by_one << 1));
     put_f64(w, m->loss_sum);
     put_u64(w, m->tokens);
 }
@@ -280,10 +280,11 @@ enum status record_eval_decode(struct record_eval *m, const uint8_t *body, size_
     *m = (struct record_eval){0};
     record_clock_decode(&m->clock, &r);
     m->round = get_u64(&r);
-    uint8_t final = get_u8(&r);
-    m->final = final == 1;
+    uint8_t flags = get_u8(&r);
+    m->final = flags & 1;
+    m->by_one = flags & 2;
     m->loss_sum = get_f64(&r);
     m->tokens = get_u64(&r);
-    if (final > 1 || isnan(m->loss_sum)) return STATUS_CORRUPT;
+    if (flags > 3 || isnan(m->loss_sum)) return STATUS_CORRUPT;
     return finish(&r);
 }

@@ -78,6 +78,7 @@ struct record_eval {
     struct record_clock clock;
     uint64_t round; /* rounds done */
     bool final;
+    bool by_one; /* nobody checked the worker, or one of the workers */
     double loss_sum;
     uint64_t tokens;
 };

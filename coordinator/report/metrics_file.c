@@ -181,6 +181,7 @@ static void put_round(json_t *o, const struct engine_event_round *e)
     json_put_count(o, "tokens", e->tokens);
     json_put_real(o, "loss", e->loss);
     json_put_real(o, "val_loss", e->val_loss);
+    if (e->val_by_one) json_object_set_new(o, "val_by_one_worker", json_true());
     json_put_count(o, "bytes_up", e->bytes_up);
     json_put_count(o, "bytes_down", e->bytes_down);
     json_put_count(o, "other_bytes_up", e->other_up);
@@ -213,6 +214,7 @@ static void put_eval(json_t *o, const struct engine_event_eval *e)
     json_put_real(o, "val_loss", e->val_loss);
     json_put_real(o, "eval_s", e->eval_s);
     if (e->disputed) json_object_set_new(o, "disputed", json_true());
+    if (e->by_one) json_object_set_new(o, "val_by_one_worker", json_true());
 }
 
 static json_t *object_of(const struct engine_event *e)

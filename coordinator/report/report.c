@@ -134,8 +134,8 @@ static bool holds_back(struct report *r, const struct engine_event_round *e)
 static void round_details(const struct report *r, const struct engine_event_round *e, char *out, size_t cap)
 {
     bool chosen = e->codec && config_down(r->config) == CONFIG_DOWN_AUTO; /* codec: "relay", or the union's codec */
-    snprintf(out, cap, "  eta %-11s  computed %7s  waited %7s%s%s%s", units_whole_seconds(e->eta_s).text,
-             units_duration(isfinite(e->compute_s) ? e->compute_s : 0).text,
+    snprintf(out, cap, "%s  eta %-11s  computed %7s  waited %7s%s%s%s", e->val_by_one ? "  by one worker" : "",
+             units_whole_seconds(e->eta_s).text, units_duration(isfinite(e->compute_s) ? e->compute_s : 0).text,
              units_duration(isfinite(e->wait_s) ? e->wait_s : 0).text,
              !chosen                       ? ""
              : !strcmp(e->codec, "relay")  ? "  down by relay"
@@ -150,8 +150,8 @@ static void eval_line(struct report *r, const struct engine_event_eval *e)
     char val[64];
     if (e->round > r->reported) return; /* the round line will contain the loss */
     val_text(r, e->val_loss, val, sizeof val);
-    report_line(r, "%s  after round %llu, %llu tokens", val, (unsigned long long)e->round,
-                (unsigned long long)e->tokens);
+    report_line(r, "%s  after round %llu, %llu tokens%s", val, (unsigned long long)e->round,
+                (unsigned long long)e->tokens, e->by_one ? ", by one worker" : "");
 }
 
 /* Barrier: workers that delivered / workers assigned. async: a worker delivers any number of deltas in a round. */
@@ -241,6 +241,7 @@ enum status report_summary(const struct report *r, const struct engine_summary *
     json_put_count(o, "steps", s->steps);
     json_put_count(o, "rounds", s->rounds);
     json_object_set_new(o, "final_val_loss", isfinite(s->final_val_loss) ? json_real(s->final_val_loss) : json_null());
+    if (isfinite(s->final_val_loss)) json_object_set_new(o, "val_by_one_worker", json_boolean(s->val_by_one));
     json_put_count(o, "val_tokens", s->val_tokens);
     json_put_real(o, "wall_s", s->wall_s);
     json_put_count(o, "bytes_up", s->bytes_up);

@@ -182,7 +182,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A share of an evaluation: samples start .. start + count, in parts of `part` samples."""
+    """A piece of an evaluation: samples start .. start + count, in parts of `part` samples."""
 
     start: int
     count: int
@@ -266,7 +266,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         "atoll_step": (c_int, [handle, POINTER(_Step), POINTER(c_int), error]),
         "atoll_push": (c_int, [handle, error]),
         "atoll_evaluation": (c_int, [handle, POINTER(_Evaluation), error]),
-        "atoll_evaluated": (c_int, [handle, c_void_p, c_uint64, error]),
+        "atoll_evaluated": (c_int, [handle, c_void_p, c_void_p, error]),
         "atoll_get_info": (None, [handle, POINTER(_Info)]),
         "atoll_theta_hash": (c_uint64, [handle]),
         "atoll_setting": (c_int, [handle, c_char_p, c_char_p, c_size_t, error]),
@@ -494,9 +494,9 @@ class Handle:
         self._call("atoll_evaluation", byref(e))
         return Evaluation(e.start, e.count, e.part, e.n_parts)
 
-    def evaluated(self, loss_sums: np.ndarray, tokens: int) -> None:
-        """loss_sums: [n_parts] float64, nats summed over tokens."""
-        self._call("atoll_evaluated", loss_sums.ctypes.data, tokens)
+    def evaluated(self, loss_sums: np.ndarray, tokens: np.ndarray) -> None:
+        """loss_sums: [n_parts] float64, nats summed over tokens: [n_parts] uint64."""
+        self._call("atoll_evaluated", loss_sums.ctypes.data, tokens.ctypes.data)
 
     def info(self, hashed: bool = True) -> Info:
         """hashed: also theta_hash, which reads all parameters."""

@@ -121,7 +121,8 @@ def _totals(run: OneRun) -> str:
         ("method", s.get("method")), ("workers", s.get("workers", last.get("workers"))),
         ("parameters", count_text(s["params"]) if "params" in s else None),
         ("tokens", count_text(last["tokens"])), ("rounds", last["round"]), ("inner steps", s.get("steps")),
-        ("final validation loss", f"{s['final_val_loss']:.4f}" if known(s.get("final_val_loss")) else None),
+        ("final validation loss", f"{s['final_val_loss']:.4f}" + " by one worker" * bool(s.get("val_by_one_worker"))
+         if known(s.get("final_val_loss")) else None),
         ("training time, without evaluations", duration_text(run.seconds()[max(run.rounds)])),
         ("evaluations", duration_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
         ("sent up", bytes_text(last["bytes_up"])), ("sent down", bytes_text(last["bytes_down"])),

@@ -579,20 +579,19 @@ class Worker:
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def _run_evaluation(self) -> None:
-        """Evaluates a share of the validation samples; rank r takes every part r, r + size, ..."""
+        """Evaluates a piece of the validation samples; rank r takes every part r, r + size, ..."""
         task = self._a.evaluation() if self._a else _lib.Evaluation(0, 0, 1, 0)
         task = _lib.Evaluation(*self._ranks.numbers([task.start, task.count, task.part, task.n_parts]))
         if self._a:
             self._model.write()
         self._model.broadcast(self._ranks)
-        sums, tokens = np.zeros(task.n_parts), 0
+        sums = np.zeros((2, task.n_parts))  # losses, tokens
         if self._evaluate:
             with self._model.evaluating() as model:
                 for part in range(self._ranks.rank, task.n_parts, self._ranks.size):
                     at = task.start + part * task.part
                     indices = np.arange(at, min(at + task.part, task.start + task.count), dtype=np.int64)
-                    loss_sum, n = self._evaluate(model, indices)
-                    sums[part], tokens = float(loss_sum), tokens + int(n)
-        total = self._ranks.sums(np.append(sums, tokens))
+                    sums[:, part] = [float(x) for x in self._evaluate(model, indices)]
+        sums = self._ranks.sums(sums.ravel()).reshape(2, -1)
         if self._a:
-            self._a.evaluated(np.ascontiguousarray(total[:-1]), int(total[-1]))
+            self._a.evaluated(np.ascontiguousarray(sums[0]), sums[1].astype(np.uint64))

@@ -195,38 +195,75 @@ def offer_field(offset, fmt, value):
 
 
 def eval_result(change):
-    """Changes (loss_sum, tokens) of EVAL_RESULT, and the sums of its parts alike."""
+    """Changes the parts [loss, tokens] of EVAL_RESULT. `whole`: the parts are those of a share, not a sample."""
+    samples = {}
 
     def edit(kind, body, up):
+        if not up and kind == wire.EVAL:
+            number, _, count, part, wanted = struct.unpack_from("<5Q", body)
+            samples[number] = bin(wanted).count("1") < -(-count // part)
         if not up or kind != wire.EVAL_RESULT or not struct.unpack_from("<Q", body, 40)[0]:
             return body
-        honest, tokens = struct.unpack_from("<dQ", body, 32)
-        loss, tokens = change(honest, tokens)
         n = struct.unpack_from("<I", body, 48)[0]
-        parts = [x * loss / honest for x in struct.unpack_from(f"<{n}d", body, 52)]
-        return body[:32] + struct.pack(f"<dQI{n}d", loss, tokens, n, *parts)
+        values = struct.unpack_from("<" + "dQ" * n, body, 52)
+        parts = [list(part) for part in zip(values[::2], values[1::2])]
+        change(parts, not samples[struct.unpack_from("<Q", body, 8)[0]])
+        loss, tokens = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        return body[:32] + struct.pack("<dQI", loss, tokens, n) + b"".join(struct.pack("<dQ", *part) for part in parts)
 
     return edit
 
 
-def forged(name, change, named=True):
-    """A forged evaluation: each reported loss stays near the honest one, and the liar is named."""
+def each(change):
+    """A lie in all parts, also of samples."""
+
+    def lie(parts, whole):
+        for part in parts:
+            part[:] = change(*part)
+
+    return lie
+
+
+def hidden(pick, nats=10.9):
+    """Puts the whole lie into the parts that `pick` chooses: the share's mean becomes `nats`, below 2 ln 256."""
+
+    def lie(parts, whole):
+        if whole:
+            chosen = pick(parts)
+            more = max(0.0, nats * sum(part[1] for part in parts) - sum(part[0] for part in parts))
+            for part in chosen:
+                part[0] += more / len(chosen)
+
+    return lie
+
+
+def one_too_low(parts, whole):
+    if whole:
+        random.choice(parts)[0] = 0.0
+
+
+def forged(name, change, named=True, **settings):
+    """A forged evaluation: each reported loss stays near the honest one, and the liar is named. async: the last one."""
 
     def go():
-        run = rig.Run(f"eval{next(rig.names)}", workers=3, train__eval_every=1, coordinator__min_workers=4,
-                      train__max_steps=16 * 40)
+        run = rig.Run(f"eval{next(rig.names)}", workers=3, **{
+            "train__eval_every": 1, "coordinator__min_workers": 4, "train__max_steps": 16 * 40, **settings})
         middle = wire.Middle(run.address, rig.enrol, edit=eval_result(change))
         run.start_worker("liar", middle.join_line)
         final = run.summary()["final_val_loss"]
-        seen = losses(run)
+        events = [e for e in run.events("eval") if not e.get("val_by_one_worker")]
+        seen = [e["val_loss"] for e in events]
         run.end()
         middle.close()
         assert final is not None and 0.1 < final < 6, f"final loss {final}"
         assert seen and all(x is not None and 0.1 < x < 6 for x in seen), f"losses {seen}"
         steps = [abs(a - b) for a, b in zip(seen, seen[1:])]
-        assert max(steps) < 0.6, f"losses jump by {max(steps):.2f}: {seen}"
-        assert not named or "liar" in "".join(t for t in run.log().splitlines() if "eval" in t), "the liar is not named"
-        return f"losses {seen[0]:.2f} ... {seen[-1]:.2f}"
+        assert max(steps, default=0) < 0.6, f"losses jump by {max(steps):.2f}: {seen}"
+        alone = [e for e in run.events("eval") if e not in events]
+        assert bool(alone) == (settings.get("train__method") == "async"), f"{len(alone)} evaluations by one worker"
+        lines = "".join(t for t in run.log().splitlines() if "eval" in t)
+        assert not named or "liar" in lines, "the liar is not named"
+        return f"losses {seen[0]:.2f} ... {seen[-1]:.2f}, {len(alone)} by one worker"
 
     rig.check("liars", name, go)
 
@@ -303,11 +340,19 @@ def go():
     persistent("norm of 1e30 in OFFER", None, edit=offer_field(61, "<f", 1e30))
     persistent("loss of 1e300 in OFFER", None, edit=offer_field(53, "<d", 1e300))
     persistent("compute time of 500,000 years", None, edit=offer_field(65, "<Q", 2**63))
-    forged("evaluation of -502346", lambda loss, tokens: (-502346.0, tokens))
-    forged("evaluation of 0.001", lambda loss, tokens: (0.001, tokens))
-    forged("evaluation of NaN", lambda loss, tokens: (math.nan, tokens))
-    forged("evaluation x 3", lambda loss, tokens: (3 * loss, tokens))
-    forged("evaluation x 0.8", lambda loss, tokens: (0.8 * loss, tokens))
-    forged("evaluation of 10x the tokens", lambda loss, tokens: (loss, 10 * tokens))
+    forged("evaluation of -502346", each(lambda loss, tokens: (-502346.0, tokens)))
+    forged("evaluation of 0.001", each(lambda loss, tokens: (0.001, tokens)))
+    forged("evaluation of NaN", each(lambda loss, tokens: (math.nan, tokens)))
+    forged("evaluation x 3", each(lambda loss, tokens: (3 * loss, tokens)))
+    forged("evaluation x 0.8", each(lambda loss, tokens: (0.8 * loss, tokens)))
+    forged("evaluation of 10x the tokens", each(lambda loss, tokens: (loss, 10 * tokens)))
+    places = {"first": lambda parts: parts[:1], "last": lambda parts: parts[-1:],
+              "random": lambda parts: [random.choice(parts)], "first and last": lambda parts: [parts[0], parts[-1]]}
+    for place, pick in places.items():
+        forged(f"the whole lie in the {place} part", hidden(pick))
+    forged("one part of 0", one_too_low)
+    first = hidden(places["first"])
+    forged("the first part, last evaluation", first, train__eval_every=0)
+    forged("the first part, async", first, train__method="async", train__eval_every=4)
     rig.check("liars", "a share that is never answered", stalled)
     rig.check("liars", "step time of 1e-300 s", fast_liar)

@@ -194,7 +194,8 @@ static void train(struct trainer *t)
 
 static void evaluate(struct trainer *t)
 {
-    double loss = 0, parts[WIRE_PARTS_MAX] = {0}, sums[256];
+    double loss = 0, sums[256];
+    struct wire_part parts[WIRE_PARTS_MAX] = {0};
     uint64_t tokens = 0, batch = t->config.train.batch_size;
     outer_loop_eval_begin(t->loop, now);
     const struct msg_eval *task = outer_loop_evaluation(t->loop);
@@ -202,8 +203,12 @@ static void evaluate(struct trainer *t)
     assert_int_equal(replica_set_params(t->replica, outer_loop_params(t->loop), NULL), STATUS_OK);
     assert_int_equal(replica_eval(t->replica, &t->val, task->start, task->count, &loss, &tokens, sums, NULL),
                      STATUS_OK);
-    for (uint64_t i = 0; i * batch < task->count; i++) parts[i * batch / task->part] += sums[i];
-    outer_loop_eval_done(t->loop, loss, tokens, parts, now);
+    for (uint64_t i = 0; i * batch < task->count; i++) {
+        uint64_t left = task->count - i * batch;
+        parts[i * batch / task->part].sum += sums[i];
+        parts[i * batch / task->part].tokens += tokens / task->count * (left < batch ? left : batch);
+    }
+    outer_loop_eval_done(t->loop, loss, parts, now);
 }
 
 static bool node_run(struct node *node)

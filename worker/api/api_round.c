@@ -187,19 +187,24 @@ enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *eva
     return ATOLL_OK;
 }
 
-enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, uint64_t tokens, struct atoll_error *error)
+enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, const uint64_t *tokens,
+                                  struct atoll_error *error)
 {
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;
-    double sum = 0, parts[WIRE_PARTS_MAX] = {0};
+    struct wire_part parts[WIRE_PARTS_MAX];
+    double sum = 0;
     if (!task) return api_refuse(error, ATOLL_ORDER, "atoll_evaluated: there is none: call it after ATOLL_EVALUATE");
     if (tokens && !loss_sums) return api_refuse(error, ATOLL_INVALID, "atoll_evaluated: loss_sums is NULL");
     uint64_t id = task->eval_id, n = msg_eval_parts(task->count, task->part);
     assert(n <= WIRE_PARTS_MAX);
-    for (uint64_t i = 0; tokens && i < n; i++) sum += parts[i] = loss_sums[i];
+    for (uint64_t i = 0; tokens && i < n; i++) {
+        parts[i] = (struct wire_part){loss_sums[i], tokens[i]};
+        sum += loss_sums[i];
+    }
     a->evaluating = false;
     worker_session_receive(a->session, 0);
     task = outer_loop_evaluation(a->loop);
     if (outer_loop_want(a->loop) == OUTER_EVAL && task && task->eval_id == id)
-        outer_loop_eval_done(a->loop, sum, tokens, tokens ? parts : NULL, clock_monotonic_us());
+        outer_loop_eval_done(a->loop, sum, tokens ? parts : NULL, clock_monotonic_us());
     return ATOLL_OK;
 }

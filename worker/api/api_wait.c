@@ -61,7 +61,7 @@ static void end_run(struct atoll *a, const char *text)
 static void decline_evaluation(struct atoll *a)
 {
     outer_loop_eval_begin(a->loop, clock_monotonic_us());
-    outer_loop_eval_done(a->loop, 0, 0, NULL, clock_monotonic_us());
+    outer_loop_eval_done(a->loop, 0, NULL, clock_monotonic_us());
 }
 
 static void begin_evaluation(struct atoll *a)

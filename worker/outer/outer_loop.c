@@ -312,7 +312,7 @@ const struct msg_assign *outer_loop_assignment(const struct outer_loop *loop)
 
 const struct msg_eval *outer_loop_evaluation(const struct outer_loop *loop)
 {
-    return loop->sync.eval.pending || loop->sync.eval.running ? &loop->sync.eval.task : NULL;
+    return loop->sync.eval.pending || loop->sync.eval.running ? &loop->sync.eval.piece : NULL;
 }
 
 uint32_t outer_loop_first_step(const struct outer_loop *loop)
@@ -386,10 +386,9 @@ void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us)
     update_heartbeat(loop);
 }
 
-void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, const double *parts,
-                          uint64_t now_us)
+void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, const struct wire_part *parts, uint64_t now_us)
 {
-    sync_eval_done(&loop->sync, loss_sum, tokens, parts, now_us);
+    sync_eval_done(&loop->sync, loss_sum, parts, now_us);
     outer_loop_tick(loop, now_us);
 }
 

@@ -199,10 +199,9 @@ enum status outer_loop_train_done(struct outer_loop *loop, const struct outer_re
                                   uint64_t now_us) MUST_CHECK;
 
 void outer_loop_eval_begin(struct outer_loop *loop, uint64_t now_us);
-/* loss_sum: nats, summed over the `tokens` of outer_loop_evaluation's windows. parts [msg_eval_parts of it]: loss_sum
- * of each part. */
-void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, uint64_t tokens, const double *parts,
-                          uint64_t now_us);
+/* parts [msg_eval_parts of outer_loop_evaluation], and their loss_sum; NULL: not evaluated. If more windows are wanted,
+ * outer_loop_evaluation has them now, at the same parameters. */
+void outer_loop_eval_done(struct outer_loop *loop, double loss_sum, const struct wire_part *parts, uint64_t now_us);
 
 /* The current session, unique in the run; 0: none. */
 uint64_t outer_loop_session(const struct outer_loop *loop);

@@ -90,6 +90,9 @@ struct sync_eval {
     bool pending, running;
     bool answer;                   /* EVAL_RESULT is due */
     struct msg_eval task;          /* the one pending, running or answered last */
+    struct msg_eval piece;         /* wanted parts of the task that are adjacent: those to evaluate next */
+    uint64_t left;                 /* the wanted parts from the piece on, as bits */
+    struct msg_eval_result sums;   /* of the pieces before it */
     struct msg_eval_result result; /* of the last evaluation; eval_id 0: none */
 };
 
@@ -283,8 +286,9 @@ bool sync_take_rollback(struct sync *s, uint32_t *fragment_p);
 
 void sync_on_eval(struct sync *s, const struct msg_eval *m, uint64_t now_us);
 void sync_eval_begin(struct sync *s, uint64_t now_us);
-/* parts [msg_eval_parts of the task]: loss_sum of each part; NULL with tokens 0. */
-void sync_eval_done(struct sync *s, double loss_sum, uint64_t tokens, const double *parts, uint64_t now_us);
+/* The piece is evaluated: the next one begins, or the answer is due. parts [msg_eval_parts of the piece], and their
+ * loss_sum; NULL: not evaluated. */
+void sync_eval_done(struct sync *s, double loss_sum, const struct wire_part *parts, uint64_t now_us);
 void sync_on_done(struct sync *s, const struct msg_done *m, uint64_t now_us);
 
 #endif

@@ -107,6 +107,7 @@ static void configure(struct rig *r, const char *const *settings)
 }
 
 uint32_t rig_layout_flags;
+uint64_t rig_val_samples = 10, rig_entropy = 99;
 
 static void make_layout(struct rig *r)
 {
@@ -167,7 +168,7 @@ enum status rig_open_on(struct rig *r, const char *const *settings, struct store
     make_layout(r);
     (void)mem_fail_after(left);
     r->now = 1000000;
-    r->entropy = 99;
+    r->entropy = rig_entropy;
     r->next_peer = 1;
     r->loss_sum = 10;
     r->compute_us = 5000;
@@ -303,7 +304,7 @@ void rig_join_message(struct rig *r, int worker, bool holds, struct msg *m)
                                .train_hash = 11,
                                .val_hash = w->blind ? 0 : 12,
                                .train_samples = 50,
-                               .val_samples = w->blind ? 0 : 10,
+                               .val_samples = w->blind ? 0 : rig_val_samples,
                                .sample_tokens = r->config.model.block_size,
                                .ranks = 1,
                                .layout = r->layout_bytes,
@@ -478,19 +479,19 @@ size_t rig_get(struct rig *r, int worker, uint8_t kind, uint32_t fragment, uint6
 void rig_eval_result(const struct rig *r, int worker, const struct msg *eval, double per_token, struct msg *m)
 {
     const struct msg_eval task = eval->eval;
-    double per_window = per_token * r->config.model.block_size;
-    *m = (struct msg){.type = MSG_EVAL_RESULT,
-                      .eval_result = {.session = r->workers[worker].session,
-                                      .eval_id = task.eval_id,
-                                      .start = task.start,
-                                      .count = task.count,
-                                      .loss_sum = per_window * (double)task.count,
-                                      .tokens = task.count * r->config.model.block_size,
-                                      .n_parts = (uint32_t)msg_eval_parts(task.count, task.part)}};
-    for (uint64_t i = 0; i * task.part < task.count; i++) {
-        uint64_t left = task.count - i * task.part;
-        m->eval_result.parts[i] = per_window * (double)(left < task.part ? left : task.part);
+    *m = (struct msg){
+        .type = MSG_EVAL_RESULT,
+        .eval_result = {
+            .session = r->workers[worker].session, .eval_id = task.eval_id, .start = task.start, .count = task.count}};
+    struct msg_eval_result *result = &m->eval_result;
+    for (uint64_t i = 0; i < msg_eval_parts(task.count, task.part); i++) {
+        uint64_t left = task.count - i * task.part, tokens = r->config.model.block_size;
+        if (!(task.wanted >> i & 1)) continue;
+        tokens *= left < task.part ? left : task.part;
+        result->parts[result->n_parts++] = (struct wire_part){per_token * (double)tokens, tokens};
+        result->tokens += tokens;
     }
+    result->loss_sum = per_token * (double)result->tokens;
 }
 
 void rig_answer_evals(struct rig *r, int n_workers, double per_token)

@@ -24,6 +24,9 @@ extern const struct rig_access *rig_access;
 /* Or-ed to the flags of all tensors (enum layout_flags). A test sets it before rig_open and clears it at its end. */
 extern uint32_t rig_layout_flags;
 
+/* Validation samples of the workers, 10, and the entropy of the first engine. A test sets them before rig_open. */
+extern uint64_t rig_val_samples, rig_entropy;
+
 enum { RIG_WORKERS = 4, RIG_OUTBOX = 2048, RIG_PARAMS = 96, RIG_STEP = 1000 };
 
 struct rig_mail {

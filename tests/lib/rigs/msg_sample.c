@@ -274,7 +274,9 @@ static void fill_other(struct source *s, struct msg *m)
         m->eval.eval_id = 1 + (any(s) >> 1);
         m->eval.start = any(s) >> 1;
         m->eval.count = any(s) >> 1;
+        m->eval.count += !m->eval.count;
         m->eval.part = 1 + m->eval.count / (1 + any(s) % WIRE_PARTS_MAX);
+        m->eval.wanted = 1 + (any(s) & msg_eval_all(msg_eval_parts(m->eval.count, m->eval.part) - 1));
         m->eval.n_fragments = count(s, 1, LAYOUT_FRAGMENTS_MAX);
         numbers(s, m->eval.versions, m->eval.n_fragments);
         break;
@@ -286,7 +288,8 @@ static void fill_other(struct source *s, struct msg *m)
         m->eval_result.loss_sum = real(s);
         m->eval_result.tokens = any(s);
         m->eval_result.n_parts = count(s, 0, WIRE_PARTS_MAX);
-        for (uint32_t i = 0; i < m->eval_result.n_parts; i++) m->eval_result.parts[i] = real(s);
+        for (uint32_t i = 0; i < m->eval_result.n_parts; i++)
+            m->eval_result.parts[i] = (struct wire_part){real(s), any(s)};
         break;
     case MSG_OFFER: fill_offer(s, &m->offer); break;
     case MSG_CHUNK: fill_chunk(s, &m->chunk); break;

@@ -85,7 +85,8 @@ struct msg_assign sync_rig_assign(uint64_t round, uint64_t version)
 
 struct msg_eval sync_rig_eval(uint64_t id, uint64_t version)
 {
-    struct msg_eval m = {.eval_id = id, .start = 5, .count = 7, .part = 4, .n_fragments = sync_rig.s.n_fragments};
+    struct msg_eval m = {
+        .eval_id = id, .start = 5, .count = 7, .part = 4, .wanted = 3, .n_fragments = sync_rig.s.n_fragments};
     for (uint32_t i = 0; i < sync_rig.s.n_fragments; i++) m.versions[i] = version;
     return m;
 }

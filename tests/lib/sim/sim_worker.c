@@ -230,12 +230,13 @@ static void worker_computed(void *ctx, uint64_t life)
     if (w->busy == SIM_WORKER_EVALUATES) {
         w->busy = SIM_WORKER_IDLE;
         double loss = toy_val_loss(w->toy, w->evaluated, w->layout.n_params, w->eval.start, w->eval.count);
-        double parts[WIRE_PARTS_MAX];
+        struct wire_part parts[WIRE_PARTS_MAX];
         for (uint64_t at = 0, i = 0; at < w->eval.count; at += w->eval.part) {
             uint64_t n = w->eval.count - at < w->eval.part ? w->eval.count - at : w->eval.part;
-            parts[i++] = toy_val_loss(w->toy, w->evaluated, w->layout.n_params, w->eval.start + at, n);
+            parts[i].sum = toy_val_loss(w->toy, w->evaluated, w->layout.n_params, w->eval.start + at, n);
+            parts[i++].tokens = n * w->toy->sample_tokens;
         }
-        outer_loop_eval_done(w->loop, loss, w->eval.count * w->toy->sample_tokens, parts, sim_net_now(w->net));
+        outer_loop_eval_done(w->loop, loss, parts, sim_net_now(w->net));
     } else {
         worker_step(w);
         outer_loop_train_step(w->loop, w->step, w->step_us);

@@ -67,7 +67,7 @@ static void emit_event(enum engine_event_kind kind, uint64_t round)
     case ENGINE_EVENT_RESTART:
         event.restart = (struct engine_event_restart){"a line of some length", true, round, 1000};
         break;
-    case ENGINE_EVENT_EVAL: event.eval = (struct engine_event_eval){round, 1, 7, 1, 1, false}; break;
+    case ENGINE_EVENT_EVAL: event.eval = (struct engine_event_eval){round, 1, 7, 1, 1, false, false}; break;
     default: event.line = (struct engine_event_line){"w0", "a line of some length"}; break;
     }
     report_event(&report, &event);

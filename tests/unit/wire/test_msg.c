@@ -194,6 +194,12 @@ static void test_encode_refuses_values_over_limits(void **state)
     m.eval.part = 0;
     encode_refuses();
     m.eval.part = 4;
+    m.eval.count = 13;
+    m.eval.wanted = 1 << 4; /* of 4 parts */
+    encode_refuses();
+    m.eval.wanted = 0;
+    encode_refuses();
+    m.eval.wanted = 1 << 3;
     assert_int_equal(msg_decode(&got, buffer, encode(), NULL), STATUS_OK);
     msg_sample(&m, MSG_CHUNK, 1, 5);
     m.chunk.crc ^= 1;
@@ -251,7 +257,7 @@ static void test_counts_over_limit_are_refused(void **state)
         enum msg_type type;
         size_t count_at, item;
     } lists[] = {{MSG_JOIN, 84, 16},   {MSG_HEARTBEAT, 65, 8}, {MSG_METRICS, 52, 44}, {MSG_WELCOME, 17, 32},
-                 {MSG_ASSIGN, 32, 16}, {MSG_EVAL, 32, 8},      {MSG_DONE, 0, 16},     {MSG_EVAL_RESULT, 48, 8}};
+                 {MSG_ASSIGN, 32, 16}, {MSG_EVAL, 40, 8},      {MSG_DONE, 0, 16},     {MSG_EVAL_RESULT, 48, 16}};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         for (size_t n = 257; n * lists[i].item < WIRE_BODY_MAX - 100; n *= 6) {
             size_t body = lists[i].count_at + 4 + n * lists[i].item;

@@ -134,7 +134,7 @@ static void test_calls_out_of_order_are_refused(void **state)
     assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_ORDER);
     assert_int_equal(atoll_push(a, &error), ATOLL_ORDER);
     assert_int_equal(atoll_evaluation(a, &evaluation, &error), ATOLL_ORDER);
-    assert_int_equal(atoll_evaluated(a, NULL, 0, &error), ATOLL_ORDER);
+    assert_int_equal(atoll_evaluated(a, NULL, NULL, &error), ATOLL_ORDER);
     api_rig_wait(a, ATOLL_TRAIN);
     assert_int_equal(atoll_set_data(a, &data, NULL, &error), ATOLL_ORDER);
     assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);

@@ -104,7 +104,7 @@ static void test_evaluation(void **state)
     (void)state;
     struct atoll_evaluation e;
     double sums[64];
-    uint64_t evaluated = 0;
+    uint64_t tokens[64], evaluated = 0;
     enum atoll_event event = ATOLL_WAITING;
     api_rig_start("{model: {family: external}, train: {eval_every: 1, eval_tokens: 4}}");
     struct atoll *a = open_external(0, "w0", 1, 11);
@@ -124,11 +124,12 @@ static void test_evaluation(void **state)
             assert_true(e.n_parts == (e.count + e.part - 1) / e.part && e.n_parts <= 64);
             for (uint32_t k = 0; k < e.n_parts; k++) {
                 uint64_t n = e.count - k * e.part < e.part ? e.count - k * e.part : e.part;
-                sums[k] = 0.5 * 2 * (double)n;
+                tokens[k] = 2 * n;
+                sums[k] = 0.5 * (double)tokens[k];
             }
-            assert_int_equal(atoll_evaluated(a, NULL, 2, &error), ATOLL_INVALID);
-            assert_int_equal(atoll_evaluated(a, sums, 2 * e.count, &error), ATOLL_OK);
-            assert_int_equal(atoll_evaluated(a, sums, 2 * e.count, &error), ATOLL_ORDER);
+            assert_int_equal(atoll_evaluated(a, NULL, tokens, &error), ATOLL_INVALID);
+            assert_int_equal(atoll_evaluated(a, sums, tokens, &error), ATOLL_OK);
+            assert_int_equal(atoll_evaluated(a, sums, tokens, &error), ATOLL_ORDER);
             evaluated += e.count;
         }
     }

@@ -402,16 +402,21 @@ static void test_evaluation_and_done_end_run(void **state)
     scripted_rounds(1);
     s->no_work = true; /* no new work */
     s->loop->sync.has_task = false;
-    struct msg m = {
-        .type = MSG_EVAL,
-        .eval = {.eval_id = 1, .start = 2, .count = 3, .part = 2, .n_fragments = SCRIPTED_F, .versions = {1, 1}}};
+    struct msg m = {.type = MSG_EVAL,
+                    .eval = {.eval_id = 1,
+                             .start = 2,
+                             .count = 3,
+                             .part = 2,
+                             .wanted = 3,
+                             .n_fragments = SCRIPTED_F,
+                             .versions = {1, 1}}};
     scripted_answer(&m);
     scripted_pass(200000);
     assert_int_equal(outer_loop_want(s->loop), OUTER_EVAL);
     assert_int_equal(outer_loop_evaluation(s->loop)->count, 3);
     outer_loop_eval_begin(s->loop, s->now);
-    static const double parts[] = {3, 1.5};
-    outer_loop_eval_done(s->loop, 4.5, 24, parts, s->now);
+    static const struct wire_part parts[] = {{3, 16}, {1.5, 8}};
+    outer_loop_eval_done(s->loop, 4.5, parts, s->now);
     assert_int_equal(outer_loop_want(s->loop), OUTER_WAIT);
     m = (struct msg){.type = MSG_DONE, .done = {.n_fragments = SCRIPTED_F, .text = "all done"}};
     scripted_answer(&m);

@@ -445,19 +445,44 @@ static void test_evaluation_waits_for_its_version(void **state)
     assert_false(sync_wants_training(&sync_rig.s)); /* evaluation first */
     sync_eval_begin(&sync_rig.s, sync_rig.now);
     sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* repeated during the evaluation */
-    const double parts[] = {8, 4.5};
-    sync_eval_done(&sync_rig.s, 12.5, 100, parts, sync_rig.now);
+    const struct wire_part parts[] = {{8, 60}, {4.5, 40}};
+    sync_eval_done(&sync_rig.s, 12.5, parts, sync_rig.now);
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
     assert_true(sync_rig.s.eval.result.loss_sum == 12.5);
     assert_int_equal(sync_rig.s.eval.result.tokens, 100);
     assert_int_equal(sync_rig.s.eval.result.n_parts, 2); /* 7 windows in parts of 4 */
-    assert_true(sync_rig.s.eval.result.parts[1] == 4.5);
+    assert_true(sync_rig.s.eval.result.parts[1].sum == 4.5);
     assert_true(sync_wants_training(&sync_rig.s));
     sync_on_eval(&sync_rig.s, &e, sync_rig.now); /* the answer was lost */
     sync_rig_drain(n);
     assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 1);
     assert_false(sync_wants_eval(&sync_rig.s));
+}
+
+/* Wanted parts that are not adjacent come as pieces; one result has all of them. */
+static void test_evaluation_of_some_parts(void **state)
+{
+    (void)state;
+    int n[9];
+    sync_rig_start(true, 1, 4);
+    struct msg_eval e = sync_rig_eval(1, 4); /* windows 5 to 11 */
+    e.part = 2;
+    e.wanted = 1 | 2 | 8; /* of 2, 2, 2 and 1 windows */
+    sync_on_eval(&sync_rig.s, &e, sync_rig.now);
+    sync_eval_begin(&sync_rig.s, sync_rig.now);
+    const struct msg_eval *piece = &sync_rig.s.eval.piece;
+    assert_true(piece->start == 5 && piece->count == 4 && piece->part == 2 && piece->wanted == 3);
+    const struct wire_part first[] = {{8, 60}, {4.5, 40}}, second[] = {{1, 7}};
+    sync_eval_done(&sync_rig.s, 12.5, first, sync_rig.now);
+    sync_rig_drain(n);
+    assert_int_equal(n[SYNC_SEND_EVAL_RESULT], 0);
+    assert_true(piece->start == 11 && piece->count == 1 && piece->wanted == 1);
+    sync_eval_done(&sync_rig.s, 1, second, sync_rig.now);
+    sync_rig_expect(SYNC_SEND_EVAL_RESULT);
+    const struct msg_eval_result *result = &sync_rig.s.eval.result;
+    assert_true(result->start == 5 && result->count == 7 && result->loss_sum == 13.5 && result->tokens == 107);
+    assert_true(result->n_parts == 3 && result->parts[1].tokens == 40 && result->parts[2].sum == 1);
 }
 
 static void test_evaluation_of_past_version_is_refused(void **state)
@@ -564,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_fragments_are_sent_in_turn_during_save),
         cmocka_unit_test(test_updates_wait_for_saved_state),
         cmocka_unit_test(test_evaluation_waits_for_its_version),
+        cmocka_unit_test(test_evaluation_of_some_parts),
         cmocka_unit_test(test_evaluation_of_past_version_is_refused),
         cmocka_unit_test(test_done_sends_one_leave),
         cmocka_unit_test(test_leave_is_sent_once),

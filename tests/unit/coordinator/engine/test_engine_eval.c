@@ -69,7 +69,7 @@ static int answer_all(int n_workers, struct liar liar)
             if (false_one && liar.lie == TOKENS) m.eval_result.tokens -= 1;
             if (false_one && liar.lie == SUM_ONLY) m.eval_result.loss_sum *= 0.5;
             if (false_one && liar.lie == NEGATIVE_PART) {
-                m.eval_result.parts[0] -= 1000;
+                m.eval_result.parts[0].sum -= 1000;
                 m.eval_result.loss_sum -= 1000;
             }
             rig_say(&rig, rig.workers[i].control, &m);
@@ -118,14 +118,16 @@ static void test_second_worker_checks_sample(void **state)
     for (int i = 0; i < 2; i++) {
         second = newest_eval(i);
         const struct msg_eval *share = &first[1 - i].eval;
-        assert_in_range(second.eval.start, share->start, share->start + share->count - 1);
-        assert_int_equal(second.eval.count, 1); /* of 5 windows */
+        assert_int_equal(second.eval.start, share->start);
+        assert_int_equal(second.eval.count, share->count);
+        assert_int_equal(share->wanted, 31);
+        assert_true(second.eval.wanted && second.eval.wanted < 31); /* of 5 windows */
         assert_int_equal(second.eval.versions[0], share->versions[0]);
         rig_eval_result(&rig, i, &second, values[1 - i] * (1 + 1e-6), &m); /* other instructions */
         rig_say(&rig, rig.workers[i].control, &m);
     }
     assert_true(val_loss() == (sums[0] + sums[1]) / 80);
-    assert_false(last_event(ENGINE_EVENT_EVAL)->eval.disputed);
+    assert_false(last_event(ENGINE_EVENT_EVAL)->eval.disputed || last_event(ENGINE_EVENT_EVAL)->eval.by_one);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
     rig_close(&rig);
 }
@@ -198,11 +200,13 @@ static void test_single_worker_is_believed_within_bounds(void **state)
     open_at_evaluation(1, "train.max_steps=20");
     rig_answer_evals(&rig, 1, 3);
     assert_true(val_loss() == 3);
+    assert_true(last_event(ENGINE_EVENT_EVAL)->eval.by_one && last_event(ENGINE_EVENT_ROUND)->round.val_by_one);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
     next_round(1);
     rig_answer_evals(&rig, 1, 900);
     assert_true(val_loss() == 900);
-    assert_true(fault_says("900 nats per token, above 2 ln(model.vocab_size)", "no other worker could check it"));
+    assert_true(fault_says("900 nats per token in windows 1 to 1, above 2 ln(model.vocab_size)",
+                           "no other worker could check it"));
     next_round(1);
     rig_answer_evals(&rig, 1, -1);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
