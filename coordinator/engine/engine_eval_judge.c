@@ -101,15 +101,16 @@ static int implausible(const struct engine *e, const struct eval_share *share, c
     return -1;
 }
 
-/* A text for log lines: "2.3142 nats per token". */
+/* A text for log lines: "2.3142 nats per token (2048 tokens)". */
 struct value_text {
-    char text[48];
+    char text[72];
 };
 
 static struct value_text value_of(struct wire_part part)
 {
     struct value_text out;
-    snprintf(out.text, sizeof out.text, "%.6g nats per token", part.sum / (double)(part.tokens ? part.tokens : 1));
+    snprintf(out.text, sizeof out.text, "%.6g nats per token (%llu tokens)",
+             part.sum / (double)(part.tokens ? part.tokens : 1), (unsigned long long)part.tokens);
     return out;
 }
 

@@ -34,6 +34,29 @@ except atoll.AtollError as e:
 print("hash %s first %g" % (worker.info().theta_hash, p["layer.weight"][0, 0]))
 """
 
+# Losses around 0. The liar adds its whole lie to one call, or tells other tokens; a sample is at most 12 of 32 samples.
+EVALUATOR = """
+import sys
+import numpy as np
+import atoll
+
+name, run, folder, lie = sys.argv[1:5]
+p, val = {"w": np.zeros(8, np.float32)}, np.sin(np.arange(96, dtype=np.float32))
+
+def evaluate(model, indices):
+    loss, tokens = float(val[indices].sum()), 2 * len(indices)
+    if lie == "part" and 0 in indices % 32:
+        return loss - 1000, tokens
+    if lie == "tokens":
+        return loss, tokens * 100
+    return loss, tokens
+
+with atoll.Worker(p, join=run, dir=f"{folder}/{name}", name=name, evaluate=evaluate, val=val, max_wait=60) as worker:
+    while worker.begin():
+        for step in range(worker.assignment.steps):
+            worker.step(tokens=3)
+"""
+
 
 def tensors(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file of fp32."""
@@ -100,6 +123,24 @@ class External(RunTest):
         for path in out.iterdir():
             self.assertEqual(path.read_bytes(), (self.checkpoint() / path.name).read_bytes())
         self.assertEqual({p.name for p in out.iterdir()}, {"config.json", "model.safetensors", "tokenizer.json"})
+
+    def test_forged_evaluation(self) -> None:
+        """A liar among three evaluators is named, and the loss stays the true one."""
+        expected = float(np.sin(np.arange(96)).mean()) / 2
+        for told, lie in enumerate(("none", "part", "tokens")):
+            with self.subTest(lie):
+                self.run_dir = self.folder / lie / "run"
+                self.run_dir.parent.mkdir()
+                coordinator = self.coordinator(workers=3, train={"max_steps": 4, "sync_every": 2, "batch_size": 1})
+                lies = {"a": "none", "b": lie, "c": "none"}
+                programs = [self.start_script(EVALUATOR, name, str(self.run_dir), str(self.run_dir.parent), lies[name])
+                            for name in lies]
+                self.finish_all(*programs, coordinator)
+                summary = json.loads((self.run_dir / "summary.json").read_text())
+                self.assertAlmostEqual(summary["final_val_loss"], expected, places=5)
+                lines = [text for text in self.log("coordinator").splitlines() if "refused its evaluation" in text]
+                self.assertEqual(len(lines), told, lines)  # all runs have one log
+                self.assertTrue(all("b: refused its evaluation" in text for text in lines), lines)
 
     def test_restart_while_a_worker_uploads(self) -> None:
         """kill -9 of the coordinator in the middle, and again after the first round."""

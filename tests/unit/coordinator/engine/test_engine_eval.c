@@ -205,7 +205,7 @@ static void test_single_worker_is_believed_within_bounds(void **state)
     next_round(1);
     rig_answer_evals(&rig, 1, 900);
     assert_true(val_loss() == 900);
-    assert_true(fault_says("900 nats per token in windows 1 to 1, above 2 ln(model.vocab_size)",
+    assert_true(fault_says("900 nats per token (8 tokens) in windows 1 to 1, above 2 ln(model.vocab_size)",
                            "no other worker could check it"));
     next_round(1);
     rig_answer_evals(&rig, 1, -1);

@@ -15,7 +15,7 @@
 static struct rig rig;
 static uint64_t draws;
 
-enum { SHARE = 128, PARTS = 64, TOKENS = 8, SEEDS = 24 }; /* windows and parts of a share; tokens of a window */
+enum { SHARE = 128, PARTS = 64, TOKENS = 8, SEEDS = 9 }; /* windows and parts of a share; tokens of a window */
 
 static uint64_t draw(uint64_t below)
 {
@@ -336,7 +336,7 @@ static void test_sample_is_drawn_over_whole_share(void **state)
     (void)state;
     int counts[PARTS] = {0}, all = 0;
     struct run run = {3, false, 0, NULL, 0.3};
-    for (int seed = 0; seed < 100; seed++) {
+    for (int seed = 0; seed < 60; seed++) {
         rig_entropy = (uint64_t)(300 + seed);
         open_run(&run, "train.method=diloco", "train.max_steps=20");
         answer_all(&run, counts);
@@ -344,11 +344,11 @@ static void test_sample_is_drawn_over_whole_share(void **state)
         rig_close(&rig);
     }
     for (int p = 0; p < PARTS; p++) all += counts[p];
-    assert_in_range(all, 300 * 8, 300 * 10); /* an eighth, and two extreme ones that may be among it */
+    assert_in_range(all, 180 * 8, 180 * 10); /* an eighth, and two extreme ones that may be among it */
     int seldom = counts[0], ends = counts[0] + counts[PARTS - 1];
     for (int p = 0; p < PARTS; p++) seldom = counts[p] < seldom ? counts[p] : seldom;
-    assert_in_range(seldom, 12, 300 / 8); /* 37.5 on average, standard deviation 5.7 */
-    assert_true(ends > 40);
+    assert_in_range(seldom, 5, 180 / 8); /* 22.5 on average, standard deviation 4.4 */
+    assert_true(ends > 24);
 }
 
 /* Workers of other precision differ by rounding, also where losses are near zero or below it. */
