@@ -48,13 +48,16 @@ def external(rig, wire, args, delta=None, tokens=0, weights="tokens"):
         join = str(folder / "run")
         if i == 3 and (delta or tokens):
             address = wire.parse_join_line((folder / "run" / "address").read_text().splitlines()[0])
-            middle = wire.Middle(address, rig.enrol, edit=edit, delta=delta)
+            middle = wire.Middle(address, rig.enrol, edit=edit, delta=delta, name=f"w{i}")
             join = middle.join_line
         rig.spawn(f"{name}.{i}.log", args.python, HERE / "gate_external.py", rig.WORK / "text.txt",
                   folder / f"loss{i}", folder / f"w{i}", str(i), limit=None,
                   env={"ATOLL_JOIN": join, "PYTHONPATH": str(HERE.parents[2] / "python"), "OMP_NUM_THREADS": "1",
                        "ATOLL_LIB": str(rig.BIN.parent / "lib" / "libatoll.so")})
-    rig.until(180, f"end of {name}", lambda: coordinator.poll() is not None)
+    try:
+        rig.until(180, f"end of {name}", lambda: coordinator.poll() is not None)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {rig.text_of(f'{name}.log')[-1500:]}") from None
     rig.until(20, "loss", lambda: (folder / "loss0").exists())
     if middle:
         middle.close()
