@@ -10,9 +10,12 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/units.h"
 #include "wire/endpoint.h"
 
-enum { SIGNATURE = 10 }; /* first bytes of a ZMTP greeting: ff, 8 bytes, 7f */
+/* SIGNATURE: first bytes of a ZMTP greeting: ff, 8 bytes, 7f. RTTS: the greeting follows the connection after one round
+ * trip, and later if a packet was lost. */
+enum { SIGNATURE = 10, RTTS = 6 };
 
 /* Wait until the descriptor is ready. False: timeout or signal. */
 static bool wait_for(int fd, short events, uint64_t until_us)
@@ -87,18 +90,22 @@ static void listen_and_ask(struct heard *h, int fd, uint64_t until_us)
     listen_until(h, fd, until_us);
 }
 
-static enum status explain_greeting(int fd, const char *where, enum dial_failure seen, uint64_t until_us,
-                                    struct err *err)
+static enum status explain_greeting(int fd, const char *where, enum dial_failure seen, uint64_t rtt_us,
+                                    uint64_t until_us, struct err *err)
 {
     struct heard h = {0};
+    uint64_t began = clock_monotonic_us();
+    if (until_us < began + RTTS * rtt_us) until_us = began + RTTS * rtt_us;
     listen_and_ask(&h, fd, until_us);
     if (!h.n && h.closed)
         return err_set(err, STATUS_CLOSED, "%s closes every connection at once: check that the coordinator runs",
                        where);
     if (!h.n)
-        return err_set(
-            err, STATUS_CLOSED,
-            "%s accepts connections, but says nothing: the coordinator hangs, or another program has the port", where);
+        return err_set(err, STATUS_CLOSED,
+                       "%s accepts connections, but says nothing for %s (round trip %s): the coordinator hangs, or "
+                       "another program has the port",
+                       where, units_duration((double)(clock_monotonic_us() - began) / 1e6).text,
+                       units_duration((double)rtt_us / 1e6).text);
     if (h.n < SIGNATURE || h.bytes[0] != 0xff || h.bytes[SIGNATURE - 1] != 0x7f)
         return err_set(err, STATUS_INVALID, "%s is not a coordinator: another program answers there; check the port",
                        where);
@@ -116,7 +123,7 @@ enum status dial_failure_explain(const struct transport_address *address, enum d
 {
     struct endpoint e;
     struct endpoint_found found;
-    uint64_t until_us = clock_monotonic_us() + timeout_us;
+    uint64_t began = clock_monotonic_us(), until_us = began + timeout_us;
     const char *where = address->endpoint;
     if (seen == DIAL_REFUSED_KEY)
         return err_set(
@@ -131,10 +138,11 @@ enum status dial_failure_explain(const struct transport_address *address, enum d
     enum status status = endpoint_find(&found, &e, err);
     if (status == STATUS_NOTFOUND) return err->code = STATUS_INVALID;
     if (status != STATUS_OK) return status;
+    began = clock_monotonic_us();
     int fd = dial(&found, e.port, until_us);
     if (fd < 0 && errno == EMFILE) return err_set(err, STATUS_CLOSED, "%s: %s", where, strerror(errno));
     if (fd < 0) return explain_no_connection(where, errno, err);
-    status = explain_greeting(fd, where, seen, until_us, err);
+    status = explain_greeting(fd, where, seen, clock_monotonic_us() - began, until_us, err);
     close(fd);
     return status;
 }

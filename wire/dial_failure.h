@@ -10,13 +10,17 @@
 /* What a dialler saw since it was opened or last connected (struct transport, `failure`). A larger value says more. */
 enum dial_failure {
     DIAL_NONE,
+    DIAL_SLOW,          /* neither connected nor refused for a second */
     DIAL_NO_CONNECTION, /* refused, no route, or no answer: dial_failure_explain tells which */
     DIAL_CLOSED,        /* the other side repeatedly closed the connection in the handshake */
     DIAL_REFUSED_KEY,   /* the coordinator does not know the worker's key */
 };
 
-/* Find the reason with a plain TCP connection, which takes up to `timeout_us`, and `seen` by the dialler. err says what
- * is wrong and what to do.
+/* Time for dial_failure_explain: a relay or tunnel in between passes the greeting after its own round trip. */
+enum { DIAL_EXPLAIN_US = 3500000 };
+
+/* Find the reason with a plain TCP connection, which takes up to `timeout_us`, longer over a long round trip, and
+ * `seen` by the dialler. err says what is wrong and what to do.
  *
  * - INVALID: the join line is wrong (no such host, another program at the port, wrong keys): a retry does not help.
  * - CLOSED: it may pass (refused, no route, no answer, closed at once).

@@ -17,6 +17,13 @@
 
 struct transport;
 
+/* What the kernel knows of a connection. */
+struct transport_path {
+    uint64_t acked, received; /* bytes that the other side acknowledged, and that arrived from it */
+    bool unacked;             /* bytes are on their way, and not acknowledged */
+    uint32_t rtt_us;          /* round trip; a relay hides the path behind it */
+};
+
 struct transport_ops {
     /* Queue one message of `size` bytes (copied). AGAIN: the lane's queue is full, try later; CLOSED: unknown peer. A
      * dialler has one peer, 0. A listener numbers its peers itself: one id per connection, never reused. One worker has
@@ -34,6 +41,9 @@ struct transport_ops {
     void (*drop)(struct transport *t, uint64_t peer);
     /* A listener: copy the public key that the connection of this peer proved to own. False: the peer is unknown. */
     bool (*key)(struct transport *t, uint64_t peer, uint8_t key[WIRE_KEY]);
+    /* The connection of a listener's peer, or the bulk connection of a dialler (peer 0). False: unknown. NULL: always.
+     */
+    bool (*path)(struct transport *t, uint64_t peer, struct transport_path *out);
     /* Bytes sent and received on the sockets so far, including the transport's frame headers. */
     void (*bytes)(const struct transport *t, uint64_t *sent_p, uint64_t *received_p);
     void (*close)(struct transport *t);
@@ -52,6 +62,9 @@ struct transport {
     /* enum dial_failure (wire/dial_failure.h): what a dialler's control lane saw since it was opened or last connected.
      * Any thread may read it. */
     atomic_uint failure;
+    /* A dialler: round trip of the newest connection, in microseconds, as the kernel measured it. 0: unknown. Any
+     * thread may read it. */
+    atomic_uint rtt_us;
 };
 
 /* Bytes of an encoded message of `size` bytes on its connection, including ZMTP's framing and CURVE's box. */

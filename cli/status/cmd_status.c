@@ -29,14 +29,14 @@
 
 enum {
     SUMMARY_MAX = 1 << 20,
-    ASK_EVERY_US = 500000,
+    ASK_EVERY_US = 500000, /* and two round trips */
     ASK_S = 5,
     ASK_REMOTE_S = 1,
     ADDRESS_MAX = 1024,
     WATCH_US = 1000000,
     MISSED_MAX = 3,
     SOON_US = 2000000,
-    PROBE_US = 1500000
+    SLOW_S = 30, /* a handshake over a long path */
 };
 
 struct question {
@@ -78,7 +78,7 @@ static enum status take_answer(const struct question *q, const char *address, co
     return status;
 }
 
-/* Sends the question repeatedly until an answer arrives, because messages may be lost. */
+/* Sends the question over each connection, and repeatedly until an answer arrives, because messages may be lost. */
 static enum status ask(struct transport *t, const char *address, const struct question *q, json_t **out,
                        struct err *err)
 {
@@ -87,14 +87,19 @@ static enum status ask(struct transport *t, const char *address, const struct qu
     size_t question_size, size;
     TRY(msg_encode(&question, frame, sizeof frame, &question_size));
     uint64_t now = clock_monotonic_us(), deadline = now + (uint64_t)(q->timeout_s * 1e6), ask_at = now, begin = now;
+    unsigned asked = 0; /* number of the connection */
     for (; now < deadline; now = clock_monotonic_us()) {
         uint64_t peer;
         enum wire_lane lane;
         const uint8_t *data;
         struct msg answer;
-        if (q->soon && atomic_load(&t->failure) && now >= begin + SOON_US) break;
-        if (now >= ask_at && t->ops->send(t, 0, WIRE_CONTROL, frame, question_size) == STATUS_OK)
-            ask_at = now + ASK_EVERY_US;
+        unsigned connected = atomic_load(&t->connected);
+        if (q->soon && !connected && atomic_load(&t->failure) && now >= begin + SOON_US) break;
+        bool due = connected && (connected != asked || now >= ask_at);
+        if (due && t->ops->send(t, 0, WIRE_CONTROL, frame, question_size) == STATUS_OK) {
+            ask_at = now + ASK_EVERY_US + 2 * atomic_load(&t->rtt_us);
+            asked = connected;
+        }
         uint64_t wait = deadline - now < 50000 ? deadline - now : 50000;
         if (t->ops->recv(t, wait, &peer, &lane, &data, &size) != STATUS_OK) continue;
         TRY(msg_decode(&answer, data, size, err));
@@ -108,6 +113,27 @@ static enum status ask(struct transport *t, const char *address, const struct qu
                    address, units_duration(q->timeout_s).text);
 }
 
+/* Not connected. Without a reason the text in err stays. A coordinator whose greeting arrives gets more time: the path
+ * is long. */
+static enum status explain_or_ask(struct transport *t, const struct transport_address *address,
+                                  const struct question *q, json_t **out, struct err *err)
+{
+    struct err why = {0};
+    struct question patient = *q;
+    enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
+    enum status reason = dial_failure_explain(address, seen, DIAL_EXPLAIN_US, &why);
+    if (reason == STATUS_OK && q->soon) {
+        patient.soon = false;
+        patient.timeout_s = SLOW_S;
+        return ask(t, address->endpoint, &patient, out, err);
+    }
+    if (reason >= 0) return STATUS_CLOSED;
+    *err = why;
+    if (seen == DIAL_REFUSED_KEY && !q->dir)
+        return err_set(err, reason, "%s; on a worker's machine: --dir with the worker's folder", why.msg);
+    return reason;
+}
+
 static enum status status_of_address(const char *address, const struct question *q, json_t **out, struct err *err)
 {
     struct transport_address parsed;
@@ -118,19 +144,9 @@ static enum status status_of_address(const char *address, const struct question 
     if (q->dir) parsed.has_secret = false; /* it would enrol an unknown key */
     TRY(transport_zmq_dial(&t, &parsed, q->dir ? &q->self : NULL, err));
     enum status status = ask(t, parsed.endpoint, q, out, err);
-    enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
-    bool connected = atomic_load(&t->connected);
+    if (status == STATUS_CLOSED && !atomic_load(&t->connected) && !q->run)
+        status = explain_or_ask(t, &parsed, q, out, err);
     t->ops->close(t);
-    if (status == STATUS_CLOSED && !connected && !q->run) { /* without a reason the first text stays */
-        struct err why = {0};
-        enum status reason = dial_failure_explain(&parsed, seen, PROBE_US, &why);
-        if (reason < 0) {
-            *err = why;
-            status = reason;
-        }
-        if (reason < 0 && seen == DIAL_REFUSED_KEY && !q->dir)
-            return err_set(err, reason, "%s; on a worker's machine: --dir with the worker's folder", why.msg);
-    }
     return status;
 }
 

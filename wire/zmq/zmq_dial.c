@@ -3,7 +3,11 @@
  * ZeroMQ connects and reconnects on its own, with two exceptions. After some failed handshakes (wrong keys, another
  * program at the port) it stops for good. After others it retries ten times a second. A monitor on each socket detects
  * both; the dialler logs the cause, closes the socket and opens a new one after REOPEN_US, or sooner if the connection
- * had worked. The layers above see only lost messages. */
+ * had worked. The layers above see only lost messages.
+ *
+ * The dialler limits the time of a handshake, which takes four round trips. The limit follows from the round trip of
+ * the connection, and from the time of the last handshake. It doubles with each handshake that exceeds it: a relay or
+ * tunnel accepts the connection at once, and hides the path behind it. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -13,20 +17,28 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/units.h"
 #include "wire/dial_failure.h"
 #include "wire/endpoint.h"
 #include "wire/zmq/peers.h"
 #include "wire/zmq/transport_zmq.h"
 #include "wire/zmq/zmq_auth.h"
 #include "wire/zmq/zmq_enrol.h"
+#include "wire/zmq/zmq_path.h"
 
-/* CONNECT_MS, RECONNECT_MAX_MS: after an outage the next SYN follows within two seconds. With the kernel's own timeout
- * it would follow up to half a minute later. HANDSHAKE_MS: as at the coordinator. */
+/* CONNECT_MS, RECONNECT_MAX_MS: after an outage the next SYN follows within two seconds: the kernel sends one after 0,
+ * 1 and 3 s. With its own timeout one would follow up to half a minute later. HANDSHAKE_MAX_US: as at the coordinator.
+ */
 enum {
     LANES = 2,
-    CONNECT_MS = 2000,
+    CONNECT_MS = 4000,
     RECONNECT_MAX_MS = 1000,
-    HANDSHAKE_MS = 3000,
+    HANDSHAKE_MIN_US = 3 * 1000 * 1000,
+    HANDSHAKE_MAX_US = 30 * 1000 * 1000,
+    HANDSHAKE_RTTS = 8,
+    EXPIRED_MAX = 4,          /* doublings up to HANDSHAKE_MAX_US */
+    LONG_RTT_US = 100 * 1000, /* a longer one may be the reason */
+    SLOW_US = 1000 * 1000,    /* without a connection for so long: DIAL_SLOW */
     REOPEN_US = 3 * 1000 * 1000,
     REOPEN_BROKEN_US = 200 * 1000, /* a connection that worked: for example after a corrupted byte */
     FAILED_HANDSHAKES_MAX = 5,
@@ -39,6 +51,10 @@ struct dialler_lane {
     void *socket, *monitor;
     struct peer_id id;
     bool connected, key_refused;
+    int fd;                     /* of the connection, which ZeroMQ may have closed; -1: there is none */
+    uint64_t begun_us;          /* start of the handshake; 0: none is under way */
+    uint64_t rtt_us;            /* round trip of the connection; 0: unknown */
+    unsigned expired;           /* handshakes in a row that exceeded the limit */
     unsigned failed_handshakes; /* in a row, closed by the other side without a reason */
     uint64_t reopen_us;         /* time to open it anew, because ZeroMQ stopped retrying; 0: it did not */
 };
@@ -53,6 +69,8 @@ struct dialler {
     uint64_t warned_us, warn_again_us;
     uint64_t refused_us; /* time of the last line about a refused key; 0: none since it was accepted */
     uint64_t lost_us;    /* when control was lost, until that is logged; 0: it was not */
+    uint64_t opened_us;
+    uint64_t took_us; /* time of the last handshake that succeeded; 0: none yet */
     struct dialler_lane lanes[LANES];
     zmq_msg_t held;
 };
@@ -86,13 +104,13 @@ static enum status lane_configure(struct dialler *d, enum wire_lane which, struc
          {ZMQ_RCVHWM, 256},
          {ZMQ_CONNECT_TIMEOUT, CONNECT_MS},
          {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
-         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
+         {ZMQ_HANDSHAKE_IVL, 0},
          {0, 0}},
         {{ZMQ_SNDHWM, 4},
          {ZMQ_RCVHWM, 64},
          {ZMQ_CONNECT_TIMEOUT, CONNECT_MS},
          {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
-         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
+         {ZMQ_HANDSHAKE_IVL, 0},
          {ZMQ_LINGER, 0},
          {0, 0}},
     };
@@ -112,8 +130,9 @@ static enum status lane_open(struct dialler *d, enum wire_lane which, struct err
 {
     /* Without HANDSHAKE_FAILED_PROTOCOL: libzmq up to 4.3.5 reports a message that it cannot decrypt as this event,
      * which overwrites errno. It then takes the error for a full queue, and keeps a connection that reads nothing. */
-    static const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    static const int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                              ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
     struct dialler_lane *lane = &d->lanes[which];
     TRY(lane_configure(d, which, err));
     char watch[64]; /* unique: the monitor of an old socket may still exist */
@@ -122,7 +141,8 @@ static enum status lane_open(struct dialler *d, enum wire_lane which, struct err
     if (!lane->monitor || zmq_socket_monitor(lane->socket, watch, events) || zmq_connect(lane->monitor, watch) ||
         zmq_connect(lane->socket, d->address.endpoint))
         return err_set(err, STATUS_IO, "cannot connect to %s: %s", d->address.endpoint, zmq_strerror(errno));
-    lane->reopen_us = 0;
+    lane->reopen_us = lane->begun_us = 0;
+    lane->fd = -1;
     lane->connected = lane->key_refused = false;
     return STATUS_OK;
 }
@@ -135,6 +155,7 @@ static void lane_reopen(struct dialler *d, enum wire_lane which)
     if (lane_open(d, which, NULL) == STATUS_OK) return;
     lane_drop(lane); /* for example out of descriptors: retried after REOPEN_US */
     lane->connected = false;
+    lane->begun_us = 0;
     lane->reopen_us = clock_monotonic_us() + REOPEN_US;
 }
 
@@ -145,7 +166,7 @@ static void use_secret(struct dialler *d, bool secret)
     d->enrol.due_us = 0;
     lane_drop(&d->lanes[WIRE_BULK]);
     d->lanes[WIRE_BULK].connected = false;
-    d->lanes[WIRE_BULK].reopen_us = 0;
+    d->lanes[WIRE_BULK].reopen_us = d->lanes[WIRE_BULK].begun_us = 0;
     lane_reopen(d, WIRE_CONTROL);
     if (!secret) lane_reopen(d, WIRE_BULK);
 }
@@ -222,6 +243,60 @@ static void report_lost(struct dialler *d)
         log_warn("lost the connection to %s: reconnecting", d->address.endpoint);
 }
 
+/* The TCP connection stands: the handshake begins. */
+static void begin_handshake(struct dialler *d, struct dialler_lane *lane, int fd)
+{
+    struct transport_path path;
+    lane->fd = fd;
+    lane->begun_us = clock_monotonic_us();
+    lane->rtt_us = zmq_path_read(fd, &path) ? path.rtt_us : 0;
+    if (lane->rtt_us) atomic_store(&d->base.transport.rtt_us, (unsigned)lane->rtt_us);
+}
+
+/* The handshake succeeded, failed, or did not begin. */
+static void end_handshake(struct dialler *d, struct dialler_lane *lane)
+{
+    if (lane->connected && lane->begun_us) d->took_us = clock_monotonic_us() - lane->begun_us;
+    if (lane->connected) lane->failed_handshakes = lane->expired = 0;
+    if (!lane->connected) lane->fd = -1;
+    lane->begun_us = 0;
+}
+
+static uint64_t handshake_limit_us(const struct dialler *d, const struct dialler_lane *lane)
+{
+    uint64_t us = HANDSHAKE_RTTS * lane->rtt_us;
+    assert(lane->expired <= EXPIRED_MAX);
+    if (us < 2 * d->took_us) us = 2 * d->took_us;
+    if (us < HANDSHAKE_MIN_US) us = HANDSHAKE_MIN_US;
+    us <<= lane->expired;
+    return us < HANDSHAKE_MAX_US ? us : HANDSHAKE_MAX_US;
+}
+
+/* The first line waits for the second attempt if the caller may find the reason. */
+static void report_expired(struct dialler *d, enum wire_lane which, uint64_t limit_us, uint64_t next_us)
+{
+    const struct dialler_lane *lane = &d->lanes[which];
+    bool first = lane->expired == 1 && lane->rtt_us < LONG_RTT_US;
+    if (first && d->address.quiet && !atomic_load(&d->base.transport.connected)) return;
+    if (atomic_load(&d->base.transport.ending) || (which == WIRE_BULK && !d->lanes[WIRE_CONTROL].connected)) return;
+    if (!warning_due(d) && next_us <= limit_us) return;
+    struct units_text rtt = {"unknown"};
+    if (lane->rtt_us) rtt = units_duration((double)lane->rtt_us / 1e6);
+    log_warn("retrying %s: the handshake takes longer than %s (round trip %s); trying with %s", d->address.endpoint,
+             units_duration((double)limit_us / 1e6).text, rtt.text, units_duration((double)next_us / 1e6).text);
+}
+
+static void watch_handshake(struct dialler *d, enum wire_lane which)
+{
+    struct dialler_lane *lane = &d->lanes[which];
+    uint64_t limit_us = handshake_limit_us(d, lane);
+    if (!lane->begun_us || clock_monotonic_us() - lane->begun_us < limit_us) return;
+    if (lane->expired < EXPIRED_MAX) lane->expired++;
+    if (which == WIRE_CONTROL) note_failure(d, 0);
+    report_expired(d, which, limit_us, handshake_limit_us(d, lane));
+    lane_reopen(d, which);
+}
+
 static void read_monitor(struct dialler *d, enum wire_lane which)
 {
     struct dialler_lane *lane = &d->lanes[which];
@@ -229,11 +304,19 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
     zmq_msg_init(&part);
     while (zmq_part_recv(&part, lane->monitor) == STATUS_OK) {
         uint16_t event = 0;
-        if (zmq_msg_size(&part) >= sizeof event) memcpy(&event, zmq_msg_data(&part), sizeof event);
+        uint32_t value = 0;
+        if (zmq_msg_size(&part) >= sizeof event + sizeof value) {
+            memcpy(&event, zmq_msg_data(&part), sizeof event);
+            memcpy(&value, (const char *)zmq_msg_data(&part) + sizeof event, sizeof value);
+        }
         zmq_parts_drop(&part, lane->monitor);
+        if (event == ZMQ_EVENT_CONNECTED) {
+            begin_handshake(d, lane, (int)value);
+            continue;
+        }
         bool was_connected = lane->connected;
         lane->connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-        if (lane->connected) lane->failed_handshakes = 0;
+        end_handshake(d, lane);
         if (lane->connected && which == WIRE_CONTROL && !d->enrol.active)
             atomic_fetch_add(&d->base.transport.connected, 1);
         if (lane->connected && d->lanes[!which].connected) atomic_fetch_add(&d->base.transport.both_connected, 1);
@@ -255,13 +338,18 @@ static void read_monitor(struct dialler *d, enum wire_lane which)
 
 static void maintain_lanes(struct dialler *d)
 {
+    unsigned none = DIAL_NONE;
+    if (clock_monotonic_us() - d->opened_us >= SLOW_US && !atomic_load(&d->base.transport.connected))
+        atomic_compare_exchange_strong(&d->base.transport.failure, &none, DIAL_SLOW);
     report_lost(d);
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
         struct dialler_lane *lane = &d->lanes[i];
         if (lane->monitor) read_monitor(d, (enum wire_lane)i);
+        watch_handshake(d, (enum wire_lane)i);
         if (lane->failed_handshakes >= FAILED_HANDSHAKES_MAX) {
             lane_drop(lane);
             lane->failed_handshakes = 0;
+            lane->begun_us = 0;
             lane->reopen_us = clock_monotonic_us() + REOPEN_US;
         }
         if (!lane->reopen_us || clock_monotonic_us() < lane->reopen_us) continue;
@@ -346,6 +434,12 @@ static enum status dialler_recv(struct transport *t, uint64_t timeout_us, uint64
     }
 }
 
+static bool dialler_path(struct transport *t, uint64_t peer, struct transport_path *out)
+{
+    const struct dialler_lane *bulk = &((struct dialler *)t)->lanes[WIRE_BULK];
+    return !peer && bulk->connected && zmq_path_read(bulk->fd, out);
+}
+
 static void dialler_drop(struct transport *t, uint64_t peer)
 {
     struct dialler *d = (struct dialler *)t;
@@ -395,6 +489,7 @@ static enum status dialler_open(struct dialler *d, const struct transport_worker
     d->own = worker ? worker->key : d->guest;
     TRY(zmq_enrol_init(&d->enrol, worker, d->address.has_secret, err));
     TRY(transport_zmq_resolve(&d->address, &d->ipv6, err));
+    d->opened_us = clock_monotonic_us();
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
         return err_set(err, STATUS_IO, "cannot read random numbers: %s", strerror(errno));
     for (int i = WIRE_CONTROL; i <= WIRE_BULK; i++) {
@@ -412,6 +507,7 @@ enum status transport_zmq_dial(struct transport **t_p, const struct transport_ad
         .recv = dialler_recv,
         .wake = zmq_base_wake,
         .drop = dialler_drop,
+        .path = dialler_path,
         .bytes = zmq_base_bytes,
         .close = dialler_close,
     };

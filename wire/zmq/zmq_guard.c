@@ -3,11 +3,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
+#include "wire/zmq/zmq_path.h"
 
 /* FILES_MAX bounds the table; a connection with a larger descriptor is not guarded. SLACK_US: ZeroMQ may be late to
  * close an unfinished handshake. SENT_UNKNOWN: the most bytes that a CURVE server sends to a client whose key it has
@@ -30,6 +29,8 @@ enum {
     ADDRESSES = 4096,
     NONE = FILES_MAX + BEYOND,
     POLL_MS = 1000,
+    LATE_EVERY_US = 500 * 1000, /* between two looks at late handshakes */
+    LATE_RTTS = 8,
     SLACK_US = 2000 * 1000,
     MINUTE_US = 60 * 1000 * 1000,
     SENT_UNKNOWN = 64 + 170 + 12,
@@ -38,6 +39,7 @@ enum {
 struct connection {
     struct sockaddr_in6 peer;
     uint64_t accepted_us;
+    uint64_t late_us;        /* from then on its handshake is late */
     uint64_t succeeded;      /* handshakes of the socket before this connection */
     uint32_t next, previous; /* in the list of pending connections, oldest first; NONE: the end */
     uint16_t bucket;         /* of the peer's address, below ADDRESSES */
@@ -54,6 +56,8 @@ struct zmq_guard {
     uint32_t n_open, n_pending;
     uint32_t open_max, pending_max;
     uint16_t held[ADDRESSES]; /* pending connections of each bucket */
+    uint16_t late[ADDRESSES]; /* late ones, while the guard counts them */
+    uint64_t look_us;         /* next look at late handshakes */
     bool handshake_failed;    /* the next DISCONNECTED belongs to this failure */
     uint64_t succeeded;       /* handshakes so far */
     uint64_t refused;         /* connections with a refused key that are not yet closed: the key check logs them */
@@ -115,11 +119,8 @@ static void settle(struct zmq_guard *g, uint32_t fd)
 static bool admitted(const struct zmq_guard *g, uint32_t fd)
 {
     if (clock_monotonic_us() - g->connections[fd].accepted_us > g->handshake_us + SLACK_US) return true;
-    struct tcp_info info = {0};
-    socklen_t size = sizeof info;
-    if (getsockopt((int)fd, IPPROTO_TCP, TCP_INFO, &info, &size)) return false;
-    return size >= offsetof(struct tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans &&
-           info.tcpi_bytes_sent - info.tcpi_bytes_retrans > SENT_UNKNOWN;
+    uint64_t sent;
+    return zmq_path_sent((int)fd, &sent) && sent > SENT_UNKNOWN;
 }
 
 /* The next connection to close: the oldest of the bucket that holds the most. */
@@ -131,19 +132,45 @@ static uint32_t choose(const struct zmq_guard *g)
     return best;
 }
 
-/* Close pending connections until at most `keep` are left. ZeroMQ sees the end of the stream and closes the descriptor.
- * A reset leaves no state behind in the kernel. */
-static void close_oldest(struct zmq_guard *g, uint32_t keep)
+/* Close a connection that is not pending any more. ZeroMQ sees the end of the stream and closes the descriptor. A reset
+ * leaves no state behind in the kernel. */
+static void shut(const struct zmq_guard *g, uint32_t fd)
 {
     static const struct linger reset = {.l_onoff = 1};
+    struct sockaddr_in6 peer;
+    if (!peer_of((int)fd, &peer) || memcmp(&peer, &g->connections[fd].peer, sizeof peer) != 0) return;
+    setsockopt((int)fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    shutdown((int)fd, SHUT_RDWR);
+}
+
+/* Close pending connections until at most `keep` are left. */
+static void close_oldest(struct zmq_guard *g, uint32_t keep)
+{
     while (g->n_pending > keep) {
         uint32_t fd = choose(g);
-        struct sockaddr_in6 peer;
         settle(g, fd);
-        if (admitted(g, fd)) continue;
-        if (!peer_of((int)fd, &peer) || memcmp(&peer, &g->connections[fd].peer, sizeof peer) != 0) continue;
-        setsockopt((int)fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        shutdown((int)fd, SHUT_RDWR);
+        if (!admitted(g, fd)) shut(g, fd);
+    }
+}
+
+/* Close late connections, except the newest of each address. */
+static void close_late(struct zmq_guard *g, uint64_t now_us)
+{
+    if (now_us < g->look_us) return;
+    g->look_us = now_us + LATE_EVERY_US;
+    memset(g->late, 0, sizeof g->late);
+    for (uint32_t fd = g->newest, before; fd != NONE; fd = before) {
+        const struct connection *c = &g->connections[fd];
+        uint64_t sent;
+        before = c->previous;
+        if (now_us < c->late_us || !zmq_path_sent((int)fd, &sent)) continue;
+        bool known = admitted(g, fd);
+        if (!known && g->late[c->bucket] < GUARD_LATE_MAX) {
+            g->late[c->bucket]++;
+            continue;
+        }
+        settle(g, fd);
+        if (!known) shut(g, fd);
     }
 }
 
@@ -157,6 +184,9 @@ static void on_accepted(struct zmq_guard *g, uint32_t fd)
                              .next = NONE,
                              .previous = g->newest,
                              .open = true};
+    struct transport_path path = {0};
+    uint64_t rtts_us = zmq_path_read((int)fd, &path) ? (uint64_t)LATE_RTTS * path.rtt_us : 0;
+    c->late_us = c->accepted_us + (rtts_us > GUARD_LATE_US ? rtts_us : GUARD_LATE_US);
     peer_of((int)fd, &c->peer);
     c->bucket = bucket_of(&c->peer);
     c->pending = true;
@@ -230,6 +260,7 @@ static void *watch(void *arg)
         while (read_event(g)) continue;
         if (errno == ETERM) break;
         strangers_log(&g->strangers, clock_monotonic_us());
+        close_late(g, clock_monotonic_us());
     }
     zmq_close(g->monitor);
     return NULL;

@@ -2,6 +2,8 @@
  *
  * - The guard reads the socket's monitor and knows every open connection. A connection is pending until its CURVE
  *   handshake is finished; ZeroMQ itself closes it after ZMQ_HANDSHAKE_IVL.
+ * - A handshake over a long path, or through a relay, takes long. A handshake is late after GUARD_LATE_US, or 8 round
+ *   trips of its connection. Of each address only the newest GUARD_LATE_MAX late ones stay.
  * - At most GUARD_PENDING_MAX connections may be pending, and fewer if the descriptors become scarce. Beyond that the
  *   guard closes the oldest pending connection of the address that has the most.
  * - It logs connections that end without a finished handshake, once a minute. */
@@ -12,7 +14,7 @@
 
 #include "common/base/status.h"
 
-enum { GUARD_PENDING_MAX = 1024 };
+enum { GUARD_PENDING_MAX = 1024, GUARD_LATE_MAX = 8, GUARD_LATE_US = 3000000 };
 
 /* --- the line about refused connections ----------------------------------------------------------------------------
  */

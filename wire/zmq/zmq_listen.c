@@ -17,10 +17,12 @@
 #include "wire/zmq/transport_zmq.h"
 #include "wire/zmq/zmq_auth.h"
 #include "wire/zmq/zmq_guard.h"
+#include "wire/zmq/zmq_path.h"
 
 /* HANDSHAKE_MS: a connection without a finished handshake is closed after this time, because an idle one costs a
- * descriptor. BACKLOG: connections that the kernel keeps until they are accepted. */
-enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 3000, BACKLOG = 256 };
+ * descriptor. The guard closes most of them sooner. BACKLOG: connections that the kernel keeps until they are
+ * accepted. */
+enum { AHEAD = 8, QUEUE_MESSAGES = 64, HANDSHAKE_MS = 30000, BACKLOG = 256 };
 
 struct ahead {
     struct {
@@ -147,6 +149,13 @@ static void listener_drop(struct transport *t, uint64_t number)
     peers_forget(&l->peers, peer);
 }
 
+static bool listener_path(struct transport *t, uint64_t number, struct transport_path *out)
+{
+    struct listener *l = (struct listener *)t;
+    const struct peer *peer = peers_find(&l->peers, number);
+    return peer && zmq_path_read(peer->fd, out);
+}
+
 static bool listener_key(struct transport *t, uint64_t number, uint8_t key[WIRE_KEY])
 {
     struct listener *l = (struct listener *)t;
@@ -245,6 +254,7 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
         .wake = zmq_base_wake,
         .drop = listener_drop,
         .key = listener_key,
+        .path = listener_path,
         .bytes = zmq_base_bytes,
         .close = listener_close,
     };

@@ -125,6 +125,14 @@ void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now
     pthread_mutex_unlock(&p->lock);
 }
 
+void heartbeat_connected(struct heartbeat *p, uint64_t rtt_us, uint64_t now_us)
+{
+    pthread_mutex_lock(&p->lock);
+    p->alive_us = now_us;
+    p->dialled_rtt_us = rtt_us;
+    pthread_mutex_unlock(&p->lock);
+}
+
 uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us)
 {
     pthread_mutex_lock(&p->lock);
@@ -145,7 +153,7 @@ uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us)
 uint64_t heartbeat_rtt_us(struct heartbeat *p)
 {
     pthread_mutex_lock(&p->lock);
-    uint64_t rtt = p->rtt_us;
+    uint64_t rtt = p->rtt_us ? p->rtt_us : p->dialled_rtt_us;
     pthread_mutex_unlock(&p->lock);
     return rtt;
 }

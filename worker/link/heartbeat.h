@@ -27,6 +27,7 @@ struct heartbeat {
     uint64_t every_us, next_us; /* interval; time of the next heartbeat */
     uint64_t heard_us;          /* time of the coordinator's last message; 0: none yet */
     uint64_t rtt_us;            /* smoothed round trip; 0: unknown */
+    uint64_t dialled_rtt_us;    /* round trip of the newest connection, until rtt_us is known; 0: unknown */
     uint64_t alive_us;          /* time of the last answer that was expected, or of the last redial; 0: no wait yet */
     uint32_t redials;           /* without an answer since */
     uint64_t acked_us;          /* sent_us of this session's last HEARTBEAT_ACK; 0: none yet */
@@ -61,6 +62,8 @@ uint64_t heartbeat_deadline_us(struct heartbeat *p);
 /* A message arrived; m NULL: not decoded by this thread. HEARTBEAT_ACK updates round trip and waiting_for. */
 void heartbeat_on_message(struct heartbeat *p, const struct msg *m, uint64_t now_us);
 
+/* A connection opened, with this round trip (0: unknown): the coordinator gets its time to answer. */
+void heartbeat_connected(struct heartbeat *p, uint64_t rtt_us, uint64_t now_us);
 /* Returns 0, or how long the coordinator has not answered if that is too long: the caller then closes the connection.
  * With a session only HEARTBEAT_ACK is an answer, otherwise any message. */
 uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us);

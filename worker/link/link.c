@@ -40,6 +40,7 @@ struct link {
     uint64_t dropped; /* messages that did not fit the inbox */
 
     struct msg beat, ack; /* of the link thread */
+    unsigned connections; /* opened so far */
     uint8_t *beat_bytes;  /* [BEAT_BYTES] */
 };
 
@@ -100,6 +101,11 @@ static void receive(struct link *link, enum wire_lane lane, const uint8_t *data,
 /* A program that died behind a live relay leaves its connections open. */
 static void drop_if_lost(struct link *link)
 {
+    struct transport *t = link->transport;
+    unsigned connections = atomic_load(&t->connected) + atomic_load(&t->both_connected);
+    if (connections != link->connections)
+        heartbeat_connected(link->heartbeat, atomic_load(&t->rtt_us), clock_monotonic_us());
+    link->connections = connections;
     uint64_t silent_us = heartbeat_lost_us(link->heartbeat, clock_monotonic_us());
     if (!silent_us) return;
     log_debug("no answer for %s: closing the connection", units_duration((double)silent_us / 1e6).text);

@@ -41,6 +41,7 @@ struct worker_session {
     } wait;
     struct {
         uint64_t since_us, next_us; /* start of the join; next look for a reason */
+        unsigned seen;              /* enum dial_failure at the last look */
         bool done, logged;          /* connected once, or launch decides; a reason to retry was logged */
     } join_check;
 

@@ -14,6 +14,7 @@
 enum {
     POLL_US = 100000,        /* longest delay before a signal is seen */
     WAIT_LINE_US = 10000000, /* log a wait of this length, and again when it has doubled */
+    LONG_RTT_US = 500000,    /* the line names a longer round trip */
     ADDRESS_US = 3000000,    /* without an answer for this long, read the address again */
     FLUSH_US = 2000000,      /* time to send queued messages at the end */
 };
@@ -128,6 +129,14 @@ bool worker_session_connected(struct worker_session *s)
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
+/* Time without an answer of the coordinator, within this wait. */
+static uint64_t silent_us(const struct worker_session *s, uint64_t now)
+{
+    uint64_t heard = heartbeat_heard_us(outer_loop_heartbeat(s->loop)),
+             last = heard > s->wait.since ? heard : s->wait.since;
+    return now > last ? now - last : 0;
+}
+
 static void log_wait(struct worker_session *s, uint64_t now)
 {
     char others[WIRE_TEXT_MAX];
@@ -135,17 +144,14 @@ static void log_wait(struct worker_session *s, uint64_t now)
     uint64_t next = s->wait.logged_after ? 2 * s->wait.logged_after : WAIT_LINE_US;
     if (now - s->wait.since < next) return;
     s->wait.logged_after = next;
-    heartbeat_waiting_for(outer_loop_heartbeat(s->loop), now, others);
-    log_info("waiting for %s, %s so far%s%s", outer_loop_text(s->loop, now),
-             units_duration((double)(now - s->wait.since) / 1e6).text, others[0] ? "; the run waits for " : "", others);
-}
-
-/* Time without an answer of the coordinator, within this wait. */
-static uint64_t silent_us(const struct worker_session *s, uint64_t now)
-{
-    uint64_t heard = heartbeat_heard_us(outer_loop_heartbeat(s->loop)),
-             last = heard > s->wait.since ? heard : s->wait.since;
-    return now > last ? now - last : 0;
+    struct heartbeat *heartbeat = outer_loop_heartbeat(s->loop);
+    uint64_t rtt_us = heartbeat_rtt_us(heartbeat);
+    char rtt[48] = "";
+    heartbeat_waiting_for(heartbeat, now, others);
+    if (rtt_us >= LONG_RTT_US) snprintf(rtt, sizeof rtt, " (round trip %s)", units_duration((double)rtt_us / 1e6).text);
+    log_info("waiting for %s, %s so far%s%s%s", outer_loop_text(s->loop, now),
+             units_duration((double)(now - s->wait.since) / 1e6).text, rtt, others[0] ? "; the run waits for " : "",
+             others);
 }
 
 /* A coordinator on this machine may restart at another port, which its run folder gives. If the worker cannot connect

@@ -34,7 +34,7 @@ enum {
     SYNC_CHUNK = 256 << 10,    /* payload bytes of one CHUNK that the worker sends: 2 s at 1 Mbit/s */
     SYNC_WINDOW = 4 << 20,     /* bytes requested and not yet received, summed over fragments */
     SYNC_GETS_MAX = 8,         /* fragments with an open GET */
-    SYNC_CONNECT_US = 1000000, /* first resend of HELLO and JOIN; later ones back off */
+    SYNC_CONNECT_US = 1000000, /* and two round trips: first resend of HELLO and JOIN; later ones back off */
     SYNC_DROPS_MAX = 5,        /* sync_drop calls in a row before the worker fails */
     SYNC_NAME_US = 90000000,   /* a name still refused after this belongs to another worker */
 };

@@ -10,7 +10,8 @@
 enum {
     REFUSED_WAIT_US = 5000000,    /* retry delay after "full" and "name taken" */
     NAME_WAIT_LAST_US = 15000000, /* longest retry delay after "name taken" */
-    STALE_REFUSE_US = 1000000,    /* a REFUSE this soon after WELCOME answers a message of the previous session */
+    STALE_REFUSE_US = 1000000,    /* and two round trips: a REFUSE this soon after WELCOME answers a message of the
+                                   previous    session */
 };
 
 bool sync_on_config(struct sync *s, uint64_t now_us)
@@ -175,7 +176,7 @@ void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
     if (s->phase == SYNC_STOPPED || s->phase == SYNC_CONFIGURING) return;
     switch (m->code) {
     case REFUSE_UNKNOWN_SESSION:
-        if (!joining && now_us >= s->joined_at + STALE_REFUSE_US) sync_rejoin(s, now_us);
+        if (!joining && now_us >= s->joined_at + STALE_REFUSE_US + 2 * s->rtt_us) sync_rejoin(s, now_us);
         break;
     case REFUSE_GONE:
         if (!joining) sync_rejoin(s, now_us);

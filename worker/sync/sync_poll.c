@@ -56,7 +56,7 @@ bool sync_poll(struct sync *s, uint64_t now_us, struct sync_action *a)
         if (s->retry_wait)
             s->retry_wait += s->retry_wait / 2;
         else /* the coordinator answers the first JOIN of a run after it has written the first snapshot */
-            s->retry_wait = s->phase == SYNC_JOINING ? 3 * SYNC_CONNECT_US : SYNC_CONNECT_US;
+            s->retry_wait = (s->phase == SYNC_JOINING ? 3 * SYNC_CONNECT_US : SYNC_CONNECT_US) + 2 * s->rtt_us;
         if (s->retry_wait > CONNECT_MAX_US) s->retry_wait = CONNECT_MAX_US;
         s->retry_at = now_us + jittered(s, s->retry_wait);
         if (a->type == SYNC_SEND_JOIN) sync_initial_join_sent(s);

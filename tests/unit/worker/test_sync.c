@@ -428,6 +428,22 @@ static void test_new_session_keeps_work(void **state)
     assert_true(n[SYNC_SEND_CHUNK] > 0);
 }
 
+/* Over a long round trip the refusals of the previous session's messages come later, and answers do. */
+static void test_long_round_trip_gets_its_time(void **state)
+{
+    (void)state;
+    sync_rig_start(false, 1, 0);
+    sync_set_rtt(&sync_rig.s, 2 * S);
+    sync_rig.now += 2 * S;
+    sync_rig_refuse(REFUSE_UNKNOWN_SESSION);
+    assert_int_equal(sync_rig.s.phase, SYNC_JOINED);
+    sync_rig.now += 4 * S;
+    sync_rig_refuse(REFUSE_UNKNOWN_SESSION);
+    assert_int_equal(sync_rig.s.phase, SYNC_HELLO);
+    sync_rig_expect(SYNC_SEND_HELLO);
+    assert_true(sync_deadline_us(&sync_rig.s) >= sync_rig.now + 4 * S);
+}
+
 static void test_new_session_while_training(void **state)
 {
     (void)state;
@@ -569,6 +585,7 @@ int main(void)
         cmocka_unit_test(test_unmerged_delta_is_offered_for_verdict),
         cmocka_unit_test(test_update_of_lost_round_is_recognized),
         cmocka_unit_test(test_new_session_keeps_work),
+        cmocka_unit_test(test_long_round_trip_gets_its_time),
         cmocka_unit_test(test_new_session_while_training),
         cmocka_unit_test(test_welcome_without_resume_drops_state),
         cmocka_unit_test(test_new_session_forgets_id),
