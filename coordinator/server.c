@@ -140,6 +140,12 @@ static bool io_peer(void *ctx, uint64_t peer, struct engine_peer *out)
     return true;
 }
 
+static bool io_path(void *ctx, uint64_t peer, struct transport_path *out)
+{
+    const struct server *s = ctx;
+    return s->transport->ops->path && s->transport->ops->path(s->transport, peer, out);
+}
+
 static enum status io_enrol(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err)
 {
     struct server *s = ctx;
@@ -189,6 +195,7 @@ static enum status start_engine(struct server *s, struct err *err)
                            .peer = io_peer,
                            .enrol = io_enrol,
                            .drop = io_drop,
+                           .path = io_path,
                            .bytes = io_bytes,
                            .recovering = io_recovering};
     struct engine_options options = {.config = config,

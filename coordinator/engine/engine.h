@@ -19,6 +19,7 @@
 #include "coordinator/engine/engine_event.h"
 #include "coordinator/ledger/store.h"
 #include "wire/msg.h"
+#include "wire/transport.h"
 
 struct engine;
 
@@ -61,6 +62,8 @@ struct engine_io {
     enum status (*enrol)(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err);
     /* Closes a connection soon, after what was sent to it; may be NULL. */
     void (*drop)(void *ctx, uint64_t peer);
+    /* What the kernel knows of a peer's connection. False: nothing. May be NULL. */
+    bool (*path)(void *ctx, uint64_t peer, struct transport_path *out);
     /* Bytes since this process started; may be NULL. */
     void (*bytes)(void *ctx, struct engine_bytes *out);
     /* Called in recovery before each checkpoint and each journal record, with rounds and records so far. An error ends

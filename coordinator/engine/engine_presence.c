@@ -39,6 +39,35 @@ static void note_download(const struct engine *e, struct session *s)
     s->down_from_us = 0;
 }
 
+/* Bytes of the delta are missing, and no save of the worker holds them back: then the last byte is missing, too. */
+static bool awaits_bytes(const struct engine *e, const struct session *s)
+{
+    uint64_t left = 0;
+    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++) {
+        const struct upload *u = &s->uploads[f];
+        if (u->active && u->have + 1 == u->offer.bytes) return false;
+        if (u->active) left += u->offer.bytes - u->have;
+    }
+    return s->last.state == WORKER_SENDING && left > PATH_SMALL;
+}
+
+/* A heartbeat arrived: the bytes of deltas and updates must pass, too. */
+static void watch_path(struct engine *e, struct session *s)
+{
+    struct transport_path path = {0};
+    bool known = e->io.path && s->bulk != SESSION_NO_PEER && e->io.path(e->io.ctx, s->bulk, &path);
+    bool up_stuck = known ? path_watch(&s->path_up, awaits_bytes(e, s), path.received, e->now_us)
+                          : path_watch_unknown(&s->path_up, e->now_us);
+    bool stuck = known ? path_watch(&s->path_down, path.unacked, path.acked, e->now_us)
+                       : path_watch_unknown(&s->path_down, e->now_us);
+    stuck = stuck || up_stuck;
+    if (stuck && !s->path_stuck)
+        log_warn("the path %s %s " PATH_WATCH_TEXT ": no byte of a transfer has passed for %d s, but heartbeats "
+                 "do; " PATH_WATCH_ADVICE,
+                 up_stuck ? "from" : "to", s->name, PATH_STUCK_US / 1000000);
+    s->path_stuck = stuck;
+}
+
 enum status engine_on_heartbeat(struct engine *e, struct session *s, const struct msg_heartbeat *m, struct err *err)
 {
     if (m->state != s->last.state || m->round != s->last.round || m->step != s->last.step ||
@@ -50,6 +79,7 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     s->last = *m;
     s->beating = true;
     note_download(e, s);
+    watch_path(e, s);
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
     char *waiting_for = reply.heartbeat_ack.waiting_for, late[160];
     if (engine_is_late(e, s))

@@ -85,6 +85,8 @@ static const char *activity_of(const struct engine *e, const struct session *s, 
                  transfer_text(&s->down, progress, sizeof progress));
     else
         snprintf(out, cap, "%s", session_state_name(state));
+    size_t used = strlen(out);
+    if (s->path_stuck) snprintf(out + used, cap - used, ", the path " PATH_WATCH_TEXT);
     return out;
 }
 

@@ -12,6 +12,7 @@
 #include "coordinator/round/transfer.h"
 #include "coordinator/round/upload.h"
 #include "wire/msg.h"
+#include "wire/path_watch.h"
 
 #define SESSION_NO_MEMBER UINT32_MAX
 #define SESSION_NO_PEER UINT64_MAX
@@ -36,20 +37,22 @@ struct session {
     uint64_t idle_us;  /* since then the worker has delivered no delta: its last one, or the time it took a place */
     uint64_t before;   /* id of the session it replaced; 0: none */
     uint32_t times;    /* number of short-lived sessions in a row before this one */
-    struct msg_heartbeat last;         /* zeros before the first heartbeat */
-    bool beating;                      /* a heartbeat has arrived */
-    bool silent;                       /* its silence was logged */
-    bool closed;                       /* its control connection is closed, and no message has arrived since */
-    bool flooded;                      /* closed for its messages: it loses its place at the next tick */
-    uint64_t probe_us;                 /* time of the next probe while it is silent; 0: none was sent */
-    uint64_t ready_us;                 /* ready for work since then; 0: not ready */
-    uint64_t step_round, step_tokens;  /* the round of its reported steps, and their tokens */
-    uint32_t last_step;                /* the last reported step of that round */
-    uint64_t eval_passed;              /* serial of the evaluation in which it returned a share, or was late */
-    uint64_t eval_late;                /* id of the EVAL that it has not answered in time; 0: none */
-    uint64_t strange, strange_us;      /* ignored step records not logged yet; time of the last line, 0: never */
-    uint64_t skips, skips_logged_us;   /* skipped steps not logged yet; time of the last log line, 0: never */
-    struct transfer up, down;          /* its delta; the objects that it downloads */
+    struct msg_heartbeat last;        /* zeros before the first heartbeat */
+    bool beating;                     /* a heartbeat has arrived */
+    bool silent;                      /* its silence was logged */
+    bool closed;                      /* its control connection is closed, and no message has arrived since */
+    bool flooded;                     /* closed for its messages: it loses its place at the next tick */
+    uint64_t probe_us;                /* time of the next probe while it is silent; 0: none was sent */
+    uint64_t ready_us;                /* ready for work since then; 0: not ready */
+    uint64_t step_round, step_tokens; /* the round of its reported steps, and their tokens */
+    uint32_t last_step;               /* the last reported step of that round */
+    uint64_t eval_passed;             /* serial of the evaluation in which it returned a share, or was late */
+    uint64_t eval_late;               /* id of the EVAL that it has not answered in time; 0: none */
+    uint64_t strange, strange_us;     /* ignored step records not logged yet; time of the last line, 0: never */
+    uint64_t skips, skips_logged_us;  /* skipped steps not logged yet; time of the last log line, 0: never */
+    struct transfer up, down;         /* its delta; the objects that it downloads */
+    struct path_watch path_up, path_down;
+    bool path_stuck;                   /* the path drops large packets */
     uint64_t up_from_us, down_from_us; /* the first OFFER of its round; the publication of an update that it lacks; 0 */
     uint64_t up_us, down_us;           /* the last transfers took this long; 0: not measured */
     uint32_t aged;           /* snapshots in a row that were out of reach again when the worker had loaded them */

@@ -158,6 +158,14 @@ uint64_t heartbeat_rtt_us(struct heartbeat *p)
     return rtt;
 }
 
+bool heartbeat_joined(struct heartbeat *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool joined = p->joined;
+    pthread_mutex_unlock(&p->lock);
+    return joined;
+}
+
 uint64_t heartbeat_heard_us(struct heartbeat *p)
 {
     pthread_mutex_lock(&p->lock);

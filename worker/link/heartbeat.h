@@ -72,6 +72,7 @@ uint64_t heartbeat_lost_us(struct heartbeat *p, uint64_t now_us);
 /* Members of the same name. */
 uint64_t heartbeat_rtt_us(struct heartbeat *p);
 uint64_t heartbeat_heard_us(struct heartbeat *p);
+bool heartbeat_joined(struct heartbeat *p);
 /* Send time of the newest heartbeat that this session acknowledged; 0: none. */
 uint64_t heartbeat_acked_us(struct heartbeat *p);
 /* What the run waits for, by the last HEARTBEAT_ACK; "" if no message arrived for HEARTBEAT_SILENT_US. */

@@ -12,6 +12,7 @@
 #include "common/base/mem.h"
 #include "common/base/thread.h"
 #include "common/base/units.h"
+#include "wire/path_watch.h"
 #include "worker/link/ring.h"
 #include "worker/sync/sync.h"
 
@@ -41,7 +42,9 @@ struct link {
 
     struct msg beat, ack; /* of the link thread */
     unsigned connections; /* opened so far */
-    uint8_t *beat_bytes;  /* [BEAT_BYTES] */
+    struct path_watch path;
+    bool path_logged;
+    uint8_t *beat_bytes; /* [BEAT_BYTES] */
 };
 
 enum { BEAT_BYTES = 8192 };
@@ -77,12 +80,28 @@ static void send_heartbeat(struct link *link)
     (void)link->transport->ops->send(link->transport, 0, WIRE_CONTROL, link->beat_bytes, size);
 }
 
+/* The coordinator answered a heartbeat: the bytes of a delta must pass, too. */
+static void watch_path(struct link *link)
+{
+    const struct transport_ops *ops = link->transport->ops;
+    struct transport_path path = {0};
+    bool known = ops->path && ops->path(link->transport, 0, &path);
+    uint64_t now = clock_monotonic_us();
+    bool stuck = known ? path_watch(&link->path, path.unacked, path.acked, now) : path_watch_unknown(&link->path, now);
+    if (stuck && !link->path_logged)
+        log_warn("the path to the coordinator " PATH_WATCH_TEXT ": no byte of a transfer has passed for %d s, but "
+                 "heartbeats do; " PATH_WATCH_ADVICE,
+                 PATH_STUCK_US / 1000000);
+    link->path_logged = stuck;
+}
+
 /* Handles HEARTBEAT_ACK in this thread, queues other messages for the compute thread. */
 static void receive(struct link *link, enum wire_lane lane, const uint8_t *data, size_t size)
 {
     bool is_ack = size > 5 && data[5] == MSG_HEARTBEAT_ACK; /* wire/frame.h: byte 5 is the type */
     if (is_ack && msg_decode(&link->ack, data, size, NULL) == STATUS_OK) {
         heartbeat_on_message(link->heartbeat, &link->ack, clock_monotonic_us());
+        watch_path(link);
         return;
     }
     heartbeat_on_message(link->heartbeat, NULL, clock_monotonic_us());

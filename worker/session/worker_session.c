@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"
+#include "wire/path_watch.h"
 #include "worker/link/join_line.h"
 #include "worker/session/session_impl.h"
 
@@ -140,6 +141,7 @@ static uint64_t silent_us(const struct worker_session *s, uint64_t now)
 static void log_wait(struct worker_session *s, uint64_t now)
 {
     char others[WIRE_TEXT_MAX];
+    const char *unanswered = "";
     if (!s->wait.since) s->wait.since = now;
     uint64_t next = s->wait.logged_after ? 2 * s->wait.logged_after : WAIT_LINE_US;
     if (now - s->wait.since < next) return;
@@ -148,10 +150,12 @@ static void log_wait(struct worker_session *s, uint64_t now)
     uint64_t rtt_us = heartbeat_rtt_us(heartbeat);
     char rtt[48] = "";
     heartbeat_waiting_for(heartbeat, now, others);
+    if (!heartbeat_joined(heartbeat) && link_connected(s->link) && silent_us(s, now) >= PATH_STUCK_US)
+        unanswered = "; it is connected, but does not answer: it is busy, or the path drops large packets (MTU)";
     if (rtt_us >= LONG_RTT_US) snprintf(rtt, sizeof rtt, " (round trip %s)", units_duration((double)rtt_us / 1e6).text);
-    log_info("waiting for %s, %s so far%s%s%s", outer_loop_text(s->loop, now),
-             units_duration((double)(now - s->wait.since) / 1e6).text, rtt, others[0] ? "; the run waits for " : "",
-             others);
+    log_info("waiting for %s, %s so far%s%s%s%s", outer_loop_text(s->loop, now),
+             units_duration((double)(now - s->wait.since) / 1e6).text, rtt, unanswered,
+             others[0] ? "; the run waits for " : "", others);
 }
 
 /* A coordinator on this machine may restart at another port, which its run folder gives. If the worker cannot connect

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A path with a round trip of 0.9 s between two network namespaces: a worker joins, status answers, the run ends with
 # the same parameters, and a port that says nothing is named. ATOLL_LONG=1: also 0.5, 1.4 and 2.0 s, 0.6 s with 5 % loss,
-# and a coordinator that restarts meanwhile.
+# a coordinator that restarts meanwhile, and a path that drops large packets.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
@@ -99,3 +99,28 @@ rm again/address
 coordinator again
 ends again 120
 ends_now "$path"
+
+# Large packets get lost: worker, coordinator and status say so. The run goes on when they pass again.
+path 40 0 1400
+overrides+=(--train.max_steps=1000)
+coordinator hole
+worker hole
+until_true 20 "the first round" grep -q '"event":"round"' hole/metrics.jsonl
+kill -USR1 "$path"
+until_true 60 "the worker's line" grep -q 'warn: the path to the coordinator probably drops large packets (MTU)' hole-worker.log
+until_true 20 "the coordinator's line" grep -qE 'warn: the path (to|from) far probably drops large packets' hole.log
+"$BIN/e2e_tun" in "$path" 1 "$BIN/atoll" status hole >hole.txt
+grep -q 'the path probably drops large packets (MTU)' hole.txt || fail "status does not name the path: $(<hole.txt)"
+rounds=$(grep -c '"event":"round"' hole/metrics.jsonl)
+kill -USR1 "$path"
+more_rounds() { (($(grep -c '"event":"round"' hole/metrics.jsonl) > rounds + 2)); }
+until_true 60 "rounds after the path is whole again" more_rounds
+ends_now "$coordinator"
+ends_now "$path"
+
+# They get lost from the beginning: the configuration does not arrive.
+path 40 0 600
+kill -USR1 "$path"
+coordinator never
+worker never
+until_true 60 "the worker's line" grep -q 'waiting for the coordinator.* it is connected, but does not answer: it is busy, or the path drops large packets (MTU)' never-worker.log

@@ -148,6 +148,7 @@ enum status rig_start(struct rig *r, struct err *err)
         io.peer = rig_access->peer;
         io.enrol = rig_access->enrol;
         io.drop = rig_access->drop;
+        io.path = rig_access->path;
     }
     return engine_create(&r->engine, &options, r->store, &io, r->now, err);
 }

@@ -18,6 +18,7 @@ struct rig_access {
     bool (*peer)(void *ctx, uint64_t peer, struct engine_peer *out);
     enum status (*enrol)(void *ctx, const uint8_t key[WIRE_KEY], const char *name, struct err *err);
     void (*drop)(void *ctx, uint64_t peer);
+    bool (*path)(void *ctx, uint64_t peer, struct transport_path *out);
 };
 extern const struct rig_access *rig_access;
 

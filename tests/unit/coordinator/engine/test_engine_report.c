@@ -221,6 +221,42 @@ static void test_worker_without_progress_is_named(void **state)
     rig_close(&rig);
 }
 
+static struct transport_path rig_path;
+
+static bool path_of(void *ctx, uint64_t peer, struct transport_path *out)
+{
+    const struct rig *r = ctx;
+    *out = rig_path;
+    return peer == r->workers[0].bulk;
+}
+
+/* An update is on its way and no byte passes, while heartbeats do: the line and the worker's row name the path. */
+static void test_path_that_drops_large_packets_is_named(void **state)
+{
+    (void)state;
+    static const struct rig_access access = {.path = path_of};
+    static char json[1 << 16];
+    rig_access = &access;
+    rig_open(&rig, NULL);
+    rig_join(&rig, 0);
+    rig_assigned(&rig, 0);
+    rig_path = (struct transport_path){.acked = 5000, .unacked = true};
+    for (int s = 0; s < 100; s++) {
+        rig_wait(&rig, 1000000);
+        if (s < 40) rig_path.acked += 5000; /* a slow path */
+        rig_beat(&rig, 0, WORKER_WAITING);
+        assert_int_equal(waits_without_progress(", the path probably drops large packets (MTU)"), s >= 69);
+    }
+    assert_true(engine_status_json(rig.engine, json, sizeof json) > 0);
+    assert_non_null(strstr(json, ", the path probably drops large packets (MTU)\""));
+    rig_path.acked += 5000;
+    rig_wait(&rig, 1000000);
+    rig_beat(&rig, 0, WORKER_WAITING);
+    assert_false(waits_without_progress("large packets"));
+    rig_close(&rig);
+    rig_access = NULL;
+}
+
 /* A continued run names at once the workers that it waits for, and the timeout. */
 static void test_restart_names_missing_workers(void **state)
 {
@@ -537,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_closed_connection_may_come_back),
         cmocka_unit_test(test_long_rounds_allow_long_silence),
         cmocka_unit_test(test_worker_without_progress_is_named),
+        cmocka_unit_test(test_path_that_drops_large_packets_is_named),
         cmocka_unit_test(test_status_names_waiting_round),
         cmocka_unit_test(test_status_omits_workers_that_do_not_fit),
         cmocka_unit_test(test_repeated_refusals_are_logged_once_a_minute),
