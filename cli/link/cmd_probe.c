@@ -11,7 +11,7 @@
 #include "common/config/options.h"
 #include "wire/dial_failure.h"
 
-enum { EXPLAIN_US = 1500000 };
+enum { CONNECT_US = 5000000, SLOW_US = 30000000 /* a handshake over a long path */ };
 
 /* A measurement has no more than three digits that mean something. */
 static double three_digits(double value)
@@ -26,7 +26,7 @@ static void print(const struct link_probe *p)
     struct link_spec link = {.up_mbit = three_digits(p->up_mbit),
                              .down_mbit = three_digits(p->down_mbit),
                              .delay_ms = three_digits(p->least_ms) / 2};
-    printf("round trip  %s (least of %d; median %s)\n", units_duration(p->least_ms * 1e-3).text, PROBE_TRIPS,
+    printf("round trip  %s (least of %d; median %s)\n", units_duration(p->least_ms * 1e-3).text, p->trips,
            units_duration(p->median_ms * 1e-3).text);
     printf("up          %g Mbit/s, to the coordinator\n", link.up_mbit);
     printf("down        %g Mbit/s\n", link.down_mbit);
@@ -43,12 +43,14 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     address.quiet = true;
     address.fail_fast = true;
     TRY(transport_zmq_dial(&t, &address, NULL, err));
-    enum status status = link_probe_measure(&result, t, err);
+    enum status status = link_probe_measure(&result, t, CONNECT_US, err), reason = STATUS_AGAIN;
     enum dial_failure seen = (enum dial_failure)atomic_load(&t->failure);
-    bool connected = atomic_load(&t->connected);
-    t->ops->close(t);
     struct err why = {0};
-    if (status == STATUS_CLOSED && !connected && dial_failure_explain(&address, seen, EXPLAIN_US, &why) < 0)
+    if (status == STATUS_CLOSED && !atomic_load(&t->connected))
+        reason = dial_failure_explain(&address, seen, DIAL_EXPLAIN_US, &why);
+    if (reason == STATUS_OK) status = link_probe_measure(&result, t, SLOW_US, err);
+    t->ops->close(t);
+    if (reason < 0)
         *err = why;
     else if (status < 0)
         err_prefix(err, "%s", address.endpoint);
@@ -64,8 +66,9 @@ int cmd_probe(int argc, char **argv)
         .usage = "JOIN",
         .about =
             "Measure the link from this machine to a running coordinator: round trip, and rates in both directions.\n"
-            "JOIN is what atoll-worker --join takes; without it ATOLL_JOIN counts. It takes about 4 s and joins\n"
-            "nothing. The last line is a SPEC for atoll launch --link. Workers that train at the same time share\n"
+            "JOIN is what atoll-worker --join takes; without it ATOLL_JOIN counts. It takes about 4 s, over a\n"
+            "long path a minute, and joins nothing. The last line is a SPEC for atoll launch --link. Workers that "
+            "train at the same time share\n"
             "the link: for the whole rate, measure before the run begins.",
         .args_max = 1,
     };

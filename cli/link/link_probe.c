@@ -1,5 +1,6 @@
 #include "cli/link/link_probe.h"
 
+#include <math.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -8,14 +9,16 @@
 #include "common/base/units.h"
 
 enum {
-    WINDOW_MAX = 32,           /* PROBEs under way; with PROBE_SIZE_MAX less than the coordinator queues */
-    SIZE_MIN = 8 << 10,        /* bytes of a PROBE or its reply */
-    COUNT_US = 1000000,        /* length of a measurement */
-    COUNT_MIN = 4,             /* replies of a measurement */
-    START_US = 300000,         /* before a measurement, and 8 round trips */
+    WINDOW_MAX = 32,    /* PROBEs under way; with PROBE_SIZE_MAX less than the coordinator queues */
+    SIZE_MIN = 8 << 10, /* bytes of a PROBE or its reply */
+    COUNT_US = 1000000, /* length of a measurement */
+    COUNT_MIN = 4,      /* replies of a measurement */
+    START_US = 300000,  /* before a measurement, and 8 round trips, or START_MAX_US */
+    START_MAX_US = 5000000,
+    TRIPS_US = 4000000,        /* no further round trip after this time */
     WAITING_US = 50000,        /* a reply that is so much later than two round trips has waited in a queue */
     PATIENCE_US = 8000000,     /* for any reply */
-    CONNECT_US = 5000000,      /* for the first reply */
+    CONNECT_RTTS = 8,          /* added for the first reply, which waits for the connection */
     CONNECT_AGAIN_US = 500000, /* between two attempts */
     RESTS_MAX = 2,             /* waits until the coordinator measures again */
     REST_MAX_S = 60,           /* longest of them */
@@ -66,28 +69,33 @@ static enum status receive_reply(struct prober *p, uint64_t timeout_us, uint64_t
     return STATUS_OK;
 }
 
-/* Sends one small PROBE, again after again_us, and waits for the reply to the last one. */
+/* Sends one small PROBE, again after again_us, and waits for a reply. */
 static enum status round_trip(struct prober *p, uint64_t patience_us, uint64_t again_us, double *ms_p, struct err *err)
 {
     uint64_t begin = clock_monotonic_us(), now = begin, again = begin, id = 0;
     p->first_id = p->id + 1;
-    for (; now < begin + patience_us; now = clock_monotonic_us()) {
+    for (; now < begin + patience_us + CONNECT_RTTS * (uint64_t)atomic_load(&p->t->rtt_us);
+         now = clock_monotonic_us()) {
         if (now >= again && send_probe(p, 0, 0) == STATUS_OK) again = now + again_us;
         enum status status = receive_reply(p, 20000, &id, err);
         if (status < 0) return status;
-        if (status != STATUS_OK || id != p->id) continue;
+        if (status != STATUS_OK) continue;
         *ms_p = (double)(clock_monotonic_us() - p->sent_us[id % (2 * WINDOW_MAX)]) / 1e3;
         return STATUS_OK;
     }
     return err_set(err, STATUS_CLOSED, "no answer within %s", units_duration((double)patience_us / 1e6).text);
 }
 
-static enum status measure_round_trip(struct link_probe *result, struct prober *p, struct err *err)
+static enum status measure_round_trip(struct link_probe *result, struct prober *p, uint64_t connect_us, struct err *err)
 {
     double trips[PROBE_TRIPS];
-    TRY(round_trip(p, CONNECT_US, CONNECT_AGAIN_US, &trips[0], err)); /* it may wait for the connection */
-    for (int i = 0; i < PROBE_TRIPS; i++) TRY(round_trip(p, PATIENCE_US, PATIENCE_US, &trips[i], err));
-    result->median_ms = median_of(trips, PROBE_TRIPS);
+    TRY(round_trip(p, connect_us, CONNECT_AGAIN_US, &trips[0], err)); /* it may wait for the connection */
+    uint64_t begin = clock_monotonic_us();
+    int n = 0;
+    while (n < PROBE_TRIPS && (!n || clock_monotonic_us() < begin + TRIPS_US))
+        TRY(round_trip(p, PATIENCE_US, PATIENCE_US, &trips[n++], err));
+    result->trips = n;
+    result->median_ms = median_of(trips, (size_t)n);
     result->least_ms = trips[0]; /* sorted */
     return STATUS_OK;
 }
@@ -116,7 +124,7 @@ static void grow(struct stream *s, const struct prober *p, uint64_t id, double w
 
 static enum status measure_stream(struct prober *p, bool up, double rtt_ms, double *mbit_p, struct err *err)
 {
-    const double rtt_us = rtt_ms * 1e3;
+    const double rtt_us = rtt_ms * 1e3, start_us = fmin(START_US + 8 * rtt_us, START_MAX_US);
     uint64_t now = clock_monotonic_us(), heard = now;
     p->first_id = p->id + 1;
     struct stream s = {.window = 2, .size = SIZE_MIN, .start_us = now};
@@ -140,29 +148,36 @@ static enum status measure_stream(struct prober *p, bool up, double rtt_ms, doub
             s.bytes += (double)p->sizes[id % (2 * WINDOW_MAX)];
             s.replies++;
             *mbit_p = s.bytes * 8 / (double)(now - s.first_us);
-        } else if ((double)(now - s.start_us) >= START_US + 8 * rtt_us) {
+        } else if ((double)(now - s.start_us) >= start_us) {
             s.first_us = now;
         }
     }
 }
 
-static enum status measure(struct link_probe *result, struct prober *p, struct err *err)
+/* The parts of a measurement, in order. The coordinator may rest before each. */
+enum part { PART_ROUND_TRIP, PART_UP, PART_DOWN, PARTS };
+
+static enum status measure_part(struct link_probe *result, struct prober *p, enum part part, uint64_t connect_us,
+                                struct err *err)
 {
-    *result = (struct link_probe){0};
-    TRY(measure_round_trip(result, p, err));
-    TRY(measure_stream(p, true, result->least_ms, &result->up_mbit, err));
-    return measure_stream(p, false, result->least_ms, &result->down_mbit, err);
+    if (part == PART_ROUND_TRIP) return measure_round_trip(result, p, connect_us, err);
+    bool up = part == PART_UP;
+    return measure_stream(p, up, result->least_ms, up ? &result->up_mbit : &result->down_mbit, err);
 }
 
-enum status link_probe_measure(struct link_probe *result, struct transport *t, struct err *err)
+enum status link_probe_measure(struct link_probe *result, struct transport *t, uint64_t patience_us, struct err *err)
 {
     static struct prober p;
     p = (struct prober){.t = t};
-    enum status status = measure(result, &p, err);
-    for (int i = 0; i < RESTS_MAX && status == STATUS_LIMIT && p.wait_s <= REST_MAX_S; i++) {
-        log_info("waiting %u s: the coordinator rests after other probes", p.wait_s);
-        sleep(p.wait_s);
-        status = measure(result, &p, err);
+    *result = (struct link_probe){0};
+    for (enum part part = 0; part < PARTS; part++) {
+        enum status status = measure_part(result, &p, part, patience_us, err);
+        for (int i = 0; i < RESTS_MAX && status == STATUS_LIMIT && p.wait_s <= REST_MAX_S; i++) {
+            log_info("waiting %u s: the coordinator rests after other probes", p.wait_s);
+            sleep(p.wait_s);
+            status = measure_part(result, &p, part, patience_us, err);
+        }
+        if (status != STATUS_OK) return status;
     }
-    return status;
+    return STATUS_OK;
 }

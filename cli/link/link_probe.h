@@ -1,6 +1,6 @@
 /* Measures the link to a coordinator: round trip, and goodput in both directions, in about 2 s each.
  *
- * - Round trip: one small PROBE after the other, PROBE_TRIPS times.
+ * - Round trip: one small PROBE after the other, PROBE_TRIPS times, over a long path fewer.
  * - Goodput: more and larger PROBEs are under way until they wait for each other. After this start the bytes of one
  *   second count, without the headers of the messages. */
 #ifndef CLI_LINK_PROBE_H
@@ -11,12 +11,14 @@
 enum { PROBE_TRIPS = 10 };
 
 struct link_probe {
+    int trips;                  /* measured */
     double least_ms, median_ms; /* round trip */
     double up_mbit, down_mbit;
 };
 
-/* Measures over a transport to the coordinator. CLOSED: no answer; LIMIT: the coordinator rests after other probes;
- * REFUSED. */
-enum status link_probe_measure(struct link_probe *result, struct transport *t, struct err *err) MUST_CHECK;
+/* Measures over a transport to the coordinator, which may take patience_us and 8 round trips to connect. CLOSED: no
+ * answer; LIMIT: the coordinator rests after other probes; REFUSED. */
+enum status link_probe_measure(struct link_probe *result, struct transport *t, uint64_t patience_us,
+                               struct err *err) MUST_CHECK;
 
 #endif

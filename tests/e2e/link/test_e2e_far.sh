@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A path with a round trip of 0.9 s between two network namespaces: a worker joins, status answers, the run ends with
 # the same parameters, and a port that says nothing is named. ATOLL_LONG=1: also 0.5, 1.4 and 2.0 s, 0.6 s with 5 % loss,
-# a coordinator that restarts meanwhile, and a path that drops large packets.
+# probe, a coordinator that restarts meanwhile, and a path that drops large packets.
 # ctest: timeout=120 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
@@ -82,6 +82,11 @@ grep -q '^run .*e2e' status.txt || fail "status: $(<status.txt)"
 ends run 60
 ((LONG)) || exit 0
 
+coordinator measured
+at 2 probe.txt "$BIN/atoll" probe measured.join
+finish "$pid" 150 0 "probe"
+grep -qE '^round trip +9[0-9]{2} ms' probe.txt || fail "probe: $(<probe.txt)"
+ends_now "$coordinator"
 ends_now "$path"
 
 run_over 500 0 60
