@@ -23,34 +23,34 @@ static float sample(uint64_t i, float x[FEATURES])
     return sum > 0 ? 1.0f : 0.0f;
 }
 
-/* One step of SGD on a batch. w: the weights, then the bias. Returns the mean loss. */
-static double train_step(float *w, const uint64_t *batch, uint32_t n)
+/* One step of SGD on n leased samples; adds their mean loss to *loss. The run chooses n, so no buffer holds them. */
+static enum atoll_status train_step(struct atoll *a, double *loss, uint32_t n, struct atoll_error *error)
 {
-    float x[FEATURES], gradient[FEATURES + 1] = {0};
-    double loss = 0;
+    float *w = atoll_params(a), x[FEATURES], gradient[FEATURES + 1] = {0}; /* w: the weights, then the bias */
     for (uint32_t i = 0; i < n; i++) {
-        float y = sample(batch[i], x), z = w[FEATURES];
+        uint64_t index;
+        enum atoll_status status = atoll_samples(a, &index, 1, error);
+        if (status != ATOLL_OK) return status;
+        float y = sample(index, x), z = w[FEATURES];
         for (int k = 0; k < FEATURES; k++) z += w[k] * x[k];
-        float error = 1 / (1 + expf(-z)) - y;
-        loss += log1p(exp(y > 0 ? -z : z)) / n;
-        for (int k = 0; k < FEATURES; k++) gradient[k] += error * x[k] / (float)n;
-        gradient[FEATURES] += error / (float)n;
+        float off = 1 / (1 + expf(-z)) - y;
+        *loss += log1p(exp(y > 0 ? -z : z)) / n;
+        for (int k = 0; k < FEATURES; k++) gradient[k] += off * x[k] / (float)n;
+        gradient[FEATURES] += off / (float)n;
     }
     for (int k = 0; k <= FEATURES; k++) w[k] -= rate * gradient[k];
-    return loss;
+    return ATOLL_OK;
 }
 
 /* A round: the run's parameters, H steps on leased samples, back to the run. */
 static enum atoll_status train_round(struct atoll *a, struct atoll_error *error)
 {
-    uint64_t batch[1024];
     struct atoll_round round;
     enum atoll_action action = ATOLL_CONTINUE;
     enum atoll_status status = atoll_begin(a, &round, error);
     while (status == ATOLL_OK && action == ATOLL_CONTINUE) {
-        if ((status = atoll_samples(a, batch, round.step_samples, error)) != ATOLL_OK) return status;
-        double loss = train_step(atoll_params(a), batch, round.step_samples);
-        struct atoll_step step = {.tokens = round.step_samples, .loss = loss, .lr = rate, .grad_norm = NAN};
+        struct atoll_step step = {.tokens = round.step_samples, .loss = 0, .lr = rate, .grad_norm = NAN};
+        if ((status = train_step(a, &step.loss, round.step_samples, error)) != ATOLL_OK) return status;
         status = atoll_step(a, &step, &action, error);
     }
     return status == ATOLL_OK && action == ATOLL_SYNC ? atoll_push(a, error) : status;
