@@ -5,6 +5,7 @@
 
 #include "cli/verbs.h"
 #include "common/base/mem.h"
+#include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
@@ -116,9 +117,9 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (status == STATUS_OK) status = (copy ? copy_program_model : copy_model)(&layout, folder, out, err);
     if (status != STATUS_OK) dir_remove_made(out, there);
     if (status == STATUS_OK)
-        printf("%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, layout.n_tensors,
-               (unsigned long long)layout.n_params, folder, folder, checked);
-    if (status == STATUS_OK && *run_folder_age(folder, age, sizeof age)) printf("%s: %s\n", out, age);
+        text_print(stdout, "%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, layout.n_tensors,
+                   (unsigned long long)layout.n_params, folder, folder, checked);
+    if (status == STATUS_OK && *run_folder_age(folder, age, sizeof age)) text_print(stdout, "%s: %s\n", out, age);
     layout_finish(&layout);
     return status;
 }

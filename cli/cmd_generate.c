@@ -1,11 +1,13 @@
 /* atoll generate: prints text from a checkpoint, token by token. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "cli/package_verb.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_config.h"
@@ -13,10 +15,12 @@
 #include "coordinator/run_folder.h"
 #include "worker/model/generate_text.h"
 
+/* A terminal obeys control bytes of the model: it gets visible characters. A file or a pipe gets the bytes. */
 static bool emit(void *ctx, const char *text, size_t size)
 {
-    (void)ctx;
-    return fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0;
+    struct text_stream *terminal = ctx;
+    bool good = terminal ? text_stream_put(terminal, text, size, stdout) : fwrite(text, 1, size, stdout) == size;
+    return good && fflush(stdout) == 0;
 }
 
 struct request {
@@ -68,7 +72,9 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!recorded) log_info("%s: %s", folder, checked);
     r->options.n_tokens = (uint32_t)r->n_tokens;
     r->options.threads = (int)r->threads;
-    TRY(generate_text(folder, &r->options, emit, NULL, err));
+    struct text_stream terminal = {.n = 0};
+    TRY(generate_text(folder, &r->options, emit, isatty(STDOUT_FILENO) ? &terminal : NULL, err));
+    text_stream_end(&terminal, stdout);
     printf("\n");
     return STATUS_OK;
 }
@@ -96,6 +102,7 @@ static int generate_main(int argc, char **argv, char **words)
         .about =
             "Generate text from the newest checkpoint of a run, or from a Hugging Face folder with GPT-2 or Llama.\n"
             "A checkpoint of a run is checked against the hashes in its coordinator_state.bin.\n"
+            "A terminal gets the replacement character in place of control bytes; a file or a pipe gets the bytes.\n"
             "Tokens are bytes. For a model with a tokenizer, give and read token numbers (--ids), or install the\n"
             "Python package: atoll-generate then takes and writes text, also for other models. To install "
             "it:\n" PACKAGE_INSTALL ".",

@@ -29,6 +29,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
@@ -231,11 +232,11 @@ static void report(const struct prepare *p, const struct input_list *list)
     if (list->n_skipped) printf("skipped    %12zu  files and folders: see the warnings\n", list->n_skipped);
     printf("bytes      %12" PRIu64 "\n", p->bytes);
     printf("tokens     %12" PRIu64 "  %.3f bytes per token\n", tokens, (double)p->bytes / (double)tokens);
-    printf("train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
-           p->train.n_shards == 1 ? "" : "s", out);
-    printf("val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
-           100.0 * (double)p->val.n_tokens / (double)tokens,
-           p->held_out ? "whole documents" : "the tail of each document", out);
+    text_print(stdout, "train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
+               p->train.n_shards == 1 ? "" : "s", out);
+    text_print(stdout, "val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
+               100.0 * (double)p->val.n_tokens / (double)tokens,
+               p->held_out ? "whole documents" : "the tail of each document", out);
 }
 
 static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inputs, struct err *err)

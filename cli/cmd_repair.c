@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli/verbs.h"
+#include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
 #include "coordinator/ledger/repair.h"
@@ -14,13 +15,15 @@
 static void moved(void *ctx, const char *from, const char *to)
 {
     (void)ctx;
-    printf("moved   %s to %s\n", from, to);
+    text_print(stdout, "moved   %s to %s\n", from, to);
 }
 
 static void report(const char *run, const struct repair *r)
 {
     if (!r->needed) {
-        printf("%s: nothing to repair: every checkpoint and journal segment that a start reads is undamaged\n", run);
+        text_print(stdout,
+                   "%s: nothing to repair: every checkpoint and journal segment that a start reads is undamaged\n",
+                   run);
         return;
     }
     if (r->cut && r->missing) printf("damage  journal/%08" PRIu64 ".log is missing\n", r->segment);
@@ -39,7 +42,8 @@ static void report(const char *run, const struct repair *r)
         if (!r->workers[i].deltas) continue;
         char number[48] = "";
         if (!r->workers[i].name[0]) snprintf(number, sizeof number, "worker number %zu", i);
-        printf("lost    %" PRIu64 " readable deltas of %s%s\n", r->workers[i].deltas, r->workers[i].name, number);
+        text_print(stdout, "lost    %" PRIu64 " readable deltas of %s%s\n", r->workers[i].deltas, r->workers[i].name,
+                   number);
     }
     printf("Continue the run with the same command as before. Workers that are ahead load a snapshot.\n");
 }

@@ -63,14 +63,14 @@ static enum status add(struct worker_list *list, const struct options *o, const 
 {
     uint8_t key[WIRE_KEY];
     size_t n = strlen(r->add);
-    if (!n || n >= WIRE_NAME_MAX || !text_is_clean(r->add, n, false))
-        return err_set(err, STATUS_INVALID, "--add: a name has 1 to %d bytes, without control characters",
+    if (!n || n >= WIRE_NAME_MAX || !text_is_name(r->add, n))
+        return err_set(err, STATUS_INVALID, "--add: a name has 1 to %d bytes, without control or invisible characters",
                        WIRE_NAME_MAX - 1);
     if (o->n_args < 2 || strlen(o->args[1]) != 2 * WIRE_KEY || !number_hex(o->args[1], key, WIRE_KEY))
         return err_set(err, STATUS_INVALID, "--add NAME needs the public key that atoll keygen printed, %d digits",
                        2 * WIRE_KEY);
     TRY(worker_list_add(list, key, r->add, err));
-    printf("enrolled %s\n", r->add);
+    text_print(stdout, "enrolled %s\n", r->add);
     return STATUS_OK;
 }
 
@@ -83,7 +83,7 @@ static enum status readmit(struct worker_list *list, const struct options *o, co
 {
     (void)o;
     if (!worker_list_each(list, r->readmit, set_readmitted)) return unknown(r->run, r->readmit, err);
-    printf("readmitted %s\n", r->readmit);
+    text_print(stdout, "readmitted %s\n", r->readmit);
     return STATUS_OK;
 }
 
@@ -108,7 +108,7 @@ static enum status list_all(const char *run, struct err *err)
     for (size_t i = 0; i < list.n; i++) {
         const struct listed_worker *w = &list.workers[i];
         char key[2 * WIRE_KEY + 1];
-        printf("%-*s  %-8s", width, w->name, w->revoked ? "revoked" : "enrolled");
+        text_print(stdout, "%-*s  %-8s", width, w->name, w->revoked ? "revoked" : "enrolled");
         print_time(w->enrolled_s);
         printf("  %s\n", number_hex_text(w->key, WIRE_KEY, key));
     }
@@ -163,7 +163,7 @@ static enum status revoke_keys(struct worker_list *list, const struct options *o
     size_t n = worker_list_each(list, o->args[1], set_revoked);
     if (!n) return unknown(r->run, o->args[1], err);
     TRY(run_dir_renew_enrolment(r->run, err));
-    printf("revoked %zu key%s of %s\n", n, n == 1 ? "" : "s", o->args[1]);
+    text_print(stdout, "revoked %zu key%s of %s\n", n, n == 1 ? "" : "s", o->args[1]);
     return STATUS_OK;
 }
 
@@ -172,7 +172,7 @@ static enum status run_revoke(struct options *o, void *ctx, struct err *err)
     struct request *r = ctx;
     r->run = o->args[0];
     TRY(edit(o, r, revoke_keys, err));
-    printf("new workers need the new join line in %s/address; enrolled workers go on without it\n", r->run);
+    text_print(stdout, "new workers need the new join line in %s/address; enrolled workers go on without it\n", r->run);
     return STATUS_OK;
 }
 

@@ -15,6 +15,7 @@
 
 #include "cli/terminal.h"
 #include "common/base/mem.h"
+#include "common/base/text.h"
 #include "common/os/fileio.h"
 
 /* READS_MAX: four times the capacity of a pipe, so that the last output of an ended child is read completely. */
@@ -141,6 +142,7 @@ static bool record_error(struct child *child)
 static void emit(struct child *child, char ending)
 {
     bool error = ending != '\r' && record_error(child);
+    if (child->shown && (ending == '\r' || !error)) text_make_clean_n(child->line, child->line_used, true);
     if (child->shown && ending == '\r')
         terminal_bar(child->line, child->line_used);
     else if (child->shown && !error)

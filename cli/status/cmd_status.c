@@ -334,7 +334,8 @@ static enum status query(struct question *q, const struct join_target *target, j
 
 static enum status print_json(const json_t *status, struct err *err)
 {
-    char *text = json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    size_t plain = isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0; /* a terminal obeys U+0080..U+009F */
+    char *text = json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(17) | plain);
     if (!text) return err_set(err, STATUS_NOMEM, "no memory for the status");
     printf("%s\n", text);
     free(text);

@@ -48,7 +48,9 @@ static void add(struct line *line, const char *fmt, ...)
     int n = vsnprintf(line->text + line->used, sizeof line->text - line->used, fmt, args);
     va_end(args);
     if (n > 0) line->used += (size_t)n;
-    if (line->used >= sizeof line->text) line->used = sizeof line->text - 1;
+    if (line->used < sizeof line->text) return;
+    line->used = sizeof line->text - 1;
+    text_make_clean(line->text); /* a cut character at the end */
 }
 
 /* Separates parts of a line; nothing before the first one. */

@@ -1,7 +1,7 @@
 #include "common/base/text.h"
 
 #include <assert.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <string.h>
 
 size_t text_character(const char *text, size_t n, uint32_t *code)
@@ -32,16 +32,102 @@ bool text_is_clean(const char *text, size_t n, bool lines)
     return true;
 }
 
-void text_make_clean(char *line)
+/* Characters of the Unicode category Cf and line separators that fonts do not show, as first and last. */
+bool text_is_hidden(uint32_t code)
 {
-    uint32_t code;
-    for (size_t n = strlen(line), len; n; n -= len, line += len) {
-        len = text_character(line, n, &code);
+    static const uint32_t hidden[][2] = {{0x61c, 0x61c},   {0x200b, 0x200f}, {0x2028, 0x202e},  {0x2060, 0x206f},
+                                         {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f}};
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+        if (code >= hidden[i][0] && code <= hidden[i][1]) return true;
+    return false;
+}
+
+/* Length of the character at the start of text[n] that a terminal may get; 0: there is none. */
+static size_t visible(const char *text, size_t n, bool lines)
+{
+    uint32_t code = 0;
+    if (lines && (*text == '\t' || *text == '\n')) return 1;
+    size_t len = text_character(text, n, &code);
+    return text_is_hidden(code) ? 0 : len;
+}
+
+bool text_is_name(const char *text, size_t n)
+{
+    for (size_t i = 0, len; i < n; i += len)
+        if (!(len = visible(text + i, n - i, false))) return false;
+    return true;
+}
+
+void text_make_clean_n(char *text, size_t n, bool lines)
+{
+    for (size_t len; n; n -= len, text += len) {
+        len = visible(text, n, lines);
         if (len) continue;
-        *line = '?';
+        *text = '?';
         len = 1;
     }
 }
+
+void text_make_clean(char *line)
+{
+    text_make_clean_n(line, strlen(line), false);
+}
+
+void text_print(FILE *out, const char *fmt, ...)
+{
+    char text[16384];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    text_make_clean_n(text, strlen(text), true);
+    fputs(text, out);
+}
+
+/* --- text in pieces ----------------------------------------------------------------------------------------------- */
+
+/* True if more bytes can complete part[n] to a character. */
+static bool is_incomplete(const char *part, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)part;
+    size_t len = p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 1;
+    for (size_t i = 1; i < n; i++)
+        if (p[i] >> 6 != 2) return false;
+    return n < len;
+}
+
+/* Writes the beginning of the part: a visible character, or a mark in place of a hidden one or of a byte. */
+static bool write_first(struct text_stream *s, FILE *out)
+{
+    static const char mark[] = "\xef\xbf\xbd";
+    uint32_t code;
+    size_t seen = visible(s->part, s->n, true), len = seen ? seen : text_character(s->part, s->n, &code);
+    if (!len) len = 1;
+    bool good = seen ? fwrite(s->part, 1, len, out) == len : fwrite(mark, 1, 3, out) == 3;
+    s->n -= len;
+    memmove(s->part, s->part + len, s->n);
+    return good;
+}
+
+bool text_stream_put(struct text_stream *s, const char *text, size_t n, FILE *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert(s->n < sizeof s->part);
+        s->part[s->n++] = text[i];
+        while (s->n && !is_incomplete(s->part, s->n))
+            if (!write_first(s, out)) return false;
+    }
+    return true;
+}
+
+bool text_stream_end(struct text_stream *s, FILE *out)
+{
+    while (s->n)
+        if (!write_first(s, out)) return false;
+    return true;
+}
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
 
 const char *text_shown(const char *text, size_t n, char out[TEXT_SHOWN])
 {

@@ -12,13 +12,15 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 
-/* Length of the character at p, or 0 if a value may not contain it. Line separators and byte order marks are excluded,
- * because YAML changes them inside double quotes. */
-static size_t printable(const char *p)
+/* Length of the character at p, or 0 if a value may not contain it. YAML changes line separators and byte order marks
+ * inside double quotes. Joiners (U+200C, U+200D) belong to the names of folders in some languages, not to a run's. */
+static size_t printable(const char *p, bool is_name)
 {
     uint32_t c;
     size_t n = text_character(p, strlen(p), &c);
-    return n && (c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff) ? 0 : n;
+    bool joins = n && (c == 0x200c || c == 0x200d);
+    if (!n || c == 0xfffe || c == 0xffff) return 0;
+    return text_is_hidden(c) && (is_name || !joins) ? 0 : n;
 }
 
 const char *config_value_range(int index, char *out, size_t cap)
@@ -52,10 +54,11 @@ static enum status refuse(int index, const char *text, const char *what, struct 
 static enum status set_text(void *field, int index, const char *text, struct err *err)
 {
     size_t n = strlen(text);
+    bool is_name = !strcmp(config_keys[index].section, "run") && !strcmp(config_keys[index].key, "name");
     if (n >= config_keys[index].size) return refuse(index, text, "is too long", err);
     for (const char *p = text; *p;) {
-        size_t len = printable(p);
-        if (!len) return refuse(index, text, "contains a control character or is not UTF-8", err);
+        size_t len = printable(p, is_name);
+        if (!len) return refuse(index, text, "contains a control character, an invisible one, or is not UTF-8", err);
         p += len;
     }
     memset(field, 0, config_keys[index].size); /* equal values must be equal bytes */

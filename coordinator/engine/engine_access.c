@@ -4,6 +4,7 @@
 
 #include "common/base/log.h"
 #include "common/base/number.h"
+#include "common/base/text.h"
 #include "coordinator/engine/engine_impl.h"
 
 /* The session that a message names; 0: it names none. */
@@ -62,6 +63,11 @@ void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m)
     if (!e->io.peer || !e->io.peer(e->io.ctx, peer, &p)) return;
     if (p.right == ENGINE_RIGHT_WORKER && memcmp(p.key, m->key, WIRE_KEY) != 0) {
         engine_refuse(e, peer, p.name, REFUSE_KEY, "a worker may not enrol another one");
+        return;
+    }
+    if (!text_is_name(m->name, strlen(m->name))) {
+        engine_refuse(e, peer, m->name, REFUSE_NAME,
+                      "the name '%s' has invisible characters, shown as '?': choose another --name", m->name);
         return;
     }
     if (engine_refuse_name(e, peer, m->key, m->name)) return;

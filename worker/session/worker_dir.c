@@ -112,8 +112,8 @@ enum status worker_name_check(const char *name, bool has_dir, struct err *err)
 {
     if (!name[0] || strlen(name) >= WIRE_NAME_MAX)
         return err_set(err, STATUS_INVALID, "--name must have 1 to %d bytes", WIRE_NAME_MAX - 1);
-    if (!text_is_clean(name, strlen(name), false))
-        return err_set(err, STATUS_INVALID, "--name must be UTF-8 without control characters");
+    if (!text_is_name(name, strlen(name)))
+        return err_set(err, STATUS_INVALID, "--name must be UTF-8 without control or invisible characters");
     if (!has_dir && strchr(name, '/'))
         return err_set(err, STATUS_INVALID, "--name %s cannot name a folder: give --dir too", name);
     return STATUS_OK;
@@ -131,7 +131,7 @@ static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, 
     if (is_dots && realpath(dir, path)) base = strrchr(path, '/') + 1, n = strlen(base);
     if (n > FOLDER_NAME_MAX) n = FOLDER_NAME_MAX;
     while (n && (base[n] & 0xc0) == 0x80) n--; /* cut before a UTF-8 character, not inside */
-    if (!n || !text_is_clean(base, n, false))
+    if (!n || !text_is_name(base, n))
         return err_set(err, STATUS_INVALID, "the name of the --dir folder is not a valid worker name: give --name too");
     memcpy(name, base, n);
     name[n] = '\0';

@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -74,6 +76,64 @@ static void test_shown_text_is_clean_and_truncated(void **state)
     assert_string_equal(out + TEXT_SHOWN - 5, "x...");
 }
 
+static void test_hidden_characters_are_no_name_and_are_replaced(void **state)
+{
+    (void)state;
+    static const char *const hidden[] = {"\u061c", "\u200b", "\u200d", "\u200f", "\u2028", "\u202a",    "\u202e",
+                                         "\u2060", "\u2066", "\u2069", "\ufeff", "\ufff9", "\U000e0041"};
+    static const char *const seen[] = {"\u061b", "\u200a", "\u2010", "\u2027",
+                                       "\u202f", "\u205f", "\u2070", "\U0001f40b"};
+    char line[32];
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
+        snprintf(line, sizeof line, "a%sb", hidden[i]);
+        assert_true(text_is_clean(line, strlen(line), false)); /* it may be stored */
+        assert_false(text_is_name(line, strlen(line)));
+        text_make_clean(line);
+        assert_int_equal(strlen(line), strlen(hidden[i]) + 2);
+        assert_int_equal(strspn(line + 1, "?"), strlen(hidden[i]));
+        assert_true(text_is_name(line, strlen(line)));
+    }
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+        snprintf(line, sizeof line, "%s", seen[i]);
+        assert_true(text_is_name(line, strlen(line)));
+        text_make_clean(line);
+        assert_string_equal(line, seen[i]);
+    }
+    char bytes[] = "a\0\t\n\rb";
+    text_make_clean_n(bytes, 6, true);
+    assert_memory_equal(bytes, "a?\t\n?b", 6);
+}
+
+static void test_stream_shows_marks_in_place_of_what_a_terminal_obeys(void **state)
+{
+    (void)state;
+#define MARK "\ufffd"
+    static const struct {
+        const char *in, *out;
+    } cases[] = {{"plain \t\n", "plain \t\n"},
+                 {"\x1b]0;PWNED\x07", MARK "]0;PWNED" MARK},
+                 {"\r\x7f\xc2\x9b", MARK MARK MARK MARK},
+                 {"\u00e9\u20ac\U0001f40b", "\u00e9\u20ac\U0001f40b"},
+                 {"\u202ea\u200b", MARK "a" MARK},
+                 {"\xff\xfe\xe2\x82x", MARK MARK MARK MARK "x"},
+                 {"\xf0\x9f\x90", MARK MARK MARK},
+                 {"\xed\xa0\x80", MARK MARK MARK},
+                 {"\xc3\xc3\xa9", MARK "\u00e9"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t piece = 1; piece < 4; piece++) {
+            char *out = NULL;
+            size_t size, n = strlen(cases[i].in);
+            FILE *file = open_memstream(&out, &size);
+            struct text_stream s = {.n = 0};
+            for (size_t at = 0; at < n; at += piece)
+                assert_true(text_stream_put(&s, cases[i].in + at, n - at < piece ? n - at : piece, file));
+            assert_true(text_stream_end(&s, file));
+            fclose(file);
+            if (strcmp(out, cases[i].out) != 0) fail_msg("case %zu in pieces of %zu: \"%s\"", i, piece, out);
+            free(out);
+        }
+}
+
 static void test_distance_counts_changed_bytes(void **state)
 {
     (void)state;
@@ -84,8 +144,11 @@ static void test_distance_counts_changed_bytes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_valid_utf8_is_clean), cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
-        cmocka_unit_test(test_shown_text_is_clean_and_truncated), cmocka_unit_test(test_distance_counts_changed_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_valid_utf8_is_clean),
+                                       cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
+                                       cmocka_unit_test(test_shown_text_is_clean_and_truncated),
+                                       cmocka_unit_test(test_hidden_characters_are_no_name_and_are_replaced),
+                                       cmocka_unit_test(test_stream_shows_marks_in_place_of_what_a_terminal_obeys),
+                                       cmocka_unit_test(test_distance_counts_changed_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

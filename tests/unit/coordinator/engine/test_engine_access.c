@@ -114,6 +114,20 @@ static void enrol_as(uint64_t peer, const uint8_t key[WIRE_KEY], const char *nam
     rig_say(&rig, peer, &m);
 }
 
+/* A name that people cannot tell from another one is not enrolled. */
+static void test_invisible_name_is_refused(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"worker-\u200b0", "\u202eworker", "\ufeffworker"};
+    open_with_keys(NULL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        enrol_as(GUEST, guest.key, names[i]);
+        expect_refusal(GUEST, REFUSE_NAME, "has invisible characters, shown as '?': choose another --name");
+    }
+    assert_int_equal(n_listed, 0);
+    close_with_keys();
+}
+
 /* A thief has the name and the uuid of a worker, but not its key: refused while the owner is connected, while it is
  * silent, and after its death until the run goes on without it. */
 static void test_thief_is_refused(void **state)
@@ -307,9 +321,10 @@ static void test_revoked_worker_loses_its_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_thief_is_refused),        cmocka_unit_test(test_session_belongs_to_its_key),
-        cmocka_unit_test(test_secret_only_enrols),      cmocka_unit_test(test_probes_end_after_a_while),
-        cmocka_unit_test(test_name_belongs_to_its_key), cmocka_unit_test(test_revoked_worker_loses_its_place),
+        cmocka_unit_test(test_invisible_name_is_refused),      cmocka_unit_test(test_thief_is_refused),
+        cmocka_unit_test(test_session_belongs_to_its_key),     cmocka_unit_test(test_secret_only_enrols),
+        cmocka_unit_test(test_probes_end_after_a_while),       cmocka_unit_test(test_name_belongs_to_its_key),
+        cmocka_unit_test(test_revoked_worker_loses_its_place),
     };
     return cmocka_run_group_tests_name("engine_access", tests, NULL, NULL);
 }
