@@ -22,14 +22,17 @@
  *
  * Errors.     Functions return an enum atoll_status. On failure they fill *error (may be NULL), one line that says what
  *             is wrong, where, and what to do. Nothing prints, exits or changes signal handlers. SIGPIPE is not raised.
+ * Arguments.  The call that takes a text or a pointer checks it. INVALID: a text is too long, is not UTF-8 (also one
+ *             that ends inside a character), or has control characters; a pointer is NULL that no comment allows. With
+ *             a NULL worker, functions without a status do nothing and return NULL, 0 or "".
  * Blocking.   Only atoll_wait waits for the network, at most its timeout; until the first connection it may look up to
  *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, waits at most 2 s for a
  *             lock, and resolves the coordinator's name. atoll_push encodes deltas, atoll_begin copies parameters, and
  *             atoll_theta_hash hashes them: all in proportion to the parameters. atoll_leave and
  *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
- *             send heartbeats while the program computes, and write saved states. A process may fork, but the child
- *             must not use a struct atoll of its parent.
+ *             send heartbeats while the program computes, and write saved states. A process may fork. In the child,
+ *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing.
  * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
  *             library returns are valid until atoll_close, unless a shorter time is given.
  * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual
@@ -87,7 +90,7 @@ struct atoll_tensor {
 /* A file of the model's Hugging Face folder, which every checkpoint contains: config.json, tokenizer.json, ... */
 struct atoll_file {
     const char *name;
-    const void *data;
+    const void *data; /* NULL if size is 0 */
     size_t size;
 };
 
@@ -121,9 +124,10 @@ struct atoll_options {
     size_t size;         /* sizeof(struct atoll_options) */
     const char *join;    /* join line, a file with one, or a run folder on this machine; NULL: the variable ATOLL_JOIN,
                           * which the library leaves in the environment */
-    const char *name;    /* unique in the run; NULL: that of `dir`, or the host's */
+    const char *name;    /* unique in the run, 1 to 63 bytes, also without invisible characters (zero width, changes of
+                          * direction); NULL: that of `dir`, or the host's */
     const char *dir;     /* the worker's own folder; NULL: ./atoll-worker-NAME */
-    const char *devices; /* "cuda:0 NVIDIA H100", shown in the status; NULL: "cpu" */
+    const char *devices; /* "cuda:0 NVIDIA H100", shown in the status, 0 to 63 bytes as `name`; NULL: "cpu" */
     const struct atoll_tensor *tensors; /* [n_tensors] */
     uint32_t n_tensors;
     const struct atoll_file *files; /* [n_files] */
@@ -173,7 +177,8 @@ ATOLL_API enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enu
 /* What the worker waits for, or the coordinator's last line. Valid until the next call. */
 ATOLL_API const char *atoll_text(struct atoll *a);
 
-/* With train.overlap or train.stagger: a part of a round, up to the next point at which parameters are sent or change. */
+/* With train.overlap or train.stagger: a part of a round, up to the next point at which parameters are sent or change.
+ */
 struct atoll_round {
     uint64_t round;        /* from 0 */
     uint32_t steps;        /* inner steps until atoll_push (H, or those of the part) */
@@ -243,8 +248,8 @@ ATOLL_API uint64_t atoll_theta_hash(const struct atoll *a);
 ATOLL_API enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap,
                                           struct atoll_error *error);
 
-/* Leaves the run: saves the state at a round boundary and tells the coordinator `text`. Afterwards only atoll_close and
- * atoll_params are allowed. */
+/* Leaves the run: saves the state at a round boundary and tells the coordinator `text` (NULL: "left"), in which '?'
+ * replaces control characters. Afterwards only atoll_close and atoll_params are allowed. */
 ATOLL_API void atoll_leave(struct atoll *a, const char *text);
 /* Frees everything; leaves first if the run is not done. NULL is allowed. */
 ATOLL_API void atoll_close(struct atoll *a);

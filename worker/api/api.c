@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
@@ -13,6 +14,15 @@
 enum { THREADS_USUAL = 8, MAX_WAIT_MIN_S = 5 };
 
 /* --- open and close ----------------------------------------------------------------------------------------------- */
+
+static enum status check_texts(const struct atoll_options *o, struct err *err)
+{
+    TRY(api_check_text("options.join", o->join, JOIN_LINE_MAX + CONFIG_PATH_MAX, false, err));
+    TRY(api_check_text("options.name", o->name, WIRE_NAME_MAX, true, err));
+    TRY(api_check_text("options.dir", o->dir, CONFIG_PATH_MAX, false, err));
+    TRY(api_check_text("options.devices", o->devices, WIRE_NAME_MAX, true, err));
+    return o->name ? worker_name_check(o->name, o->dir != NULL, err) : STATUS_OK;
+}
 
 static enum status take_options(struct atoll *a, const struct atoll_options *o, struct err *err)
 {
@@ -26,7 +36,7 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
         return err_set(err, STATUS_INVALID, "options.threads must be 0 to %d", POOL_THREADS_MAX);
     if (!o->state.save != !o->state.load)
         return err_set(err, STATUS_INVALID, "options.state needs both functions, or none");
-    if (o->name) TRY(worker_name_check(o->name, o->dir != NULL, err));
+    TRY(check_texts(o, err));
     TRY(api_take_tensors(a, o->tensors, o->n_tensors, err));
     a->params = mem_alloc(a->own.n_params, sizeof *a->params);
     if (!a->params)
@@ -101,10 +111,13 @@ static void free_all(struct atoll *a)
 enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *options, struct atoll_error *error)
 {
     struct err err = {0};
+    if (!a_p) return api_refuse(error, ATOLL_INVALID, "atoll_open: the place for the worker is NULL");
     *a_p = NULL;
+    if (!options) return api_refuse(error, ATOLL_INVALID, "atoll_open: options is NULL");
     api_log_init();
     struct atoll *a = mem_alloc(1, sizeof *a);
     if (!a) return api_refuse(error, ATOLL_NOMEM, "out of memory");
+    a->process = getpid();
     layout_init(&a->own);
     layout_init(&a->layout);
     enum status status = open_all(a, options, &err);
@@ -119,6 +132,8 @@ enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *opt
 enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val,
                                  struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, train, "atoll_set_data", error);
+    if (bad != ATOLL_OK) return bad;
     if (a->waited || a->phase == API_LEFT)
         return api_refuse(error, ATOLL_ORDER, "atoll_set_data: call it before the first atoll_wait");
     api_take_data(a, train, val ? val : &(struct atoll_data){0});
@@ -127,7 +142,7 @@ enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train
 
 void atoll_leave(struct atoll *a, const char *text)
 {
-    if (a->phase == API_LEFT) return;
+    if (!api_is_here(a) || a->phase == API_LEFT) return;
     if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
     a->phase = API_LEFT;
     a->round.open = a->evaluating = false;
@@ -136,7 +151,7 @@ void atoll_leave(struct atoll *a, const char *text)
 
 void atoll_close(struct atoll *a)
 {
-    if (!a) return;
+    if (!api_is_here(a)) return;
     if (a->phase == API_JOINED) atoll_leave(a, "closed");
     free_all(a);
 }
@@ -150,16 +165,18 @@ const char *atoll_version(void)
 
 float *atoll_params(struct atoll *a)
 {
-    return a->params;
+    return a ? a->params : NULL;
 }
 
 uint64_t atoll_n_params(const struct atoll *a)
 {
-    return a->own.n_params;
+    return a ? a->own.n_params : 0;
 }
 
 const char *atoll_text(struct atoll *a)
 {
+    if (!a) return "";
+    if (!api_is_here(a)) return "this process is a fork of the worker's";
     if (a->phase == API_FAILED) return a->failure.msg;
     if (a->phase == API_JOINED) {
         uint64_t now = clock_monotonic_us();
@@ -167,13 +184,14 @@ const char *atoll_text(struct atoll *a)
         heartbeat_waiting_for(outer_loop_heartbeat(a->loop), now, others);
         snprintf(a->text, sizeof a->text, "%.600s%s%s", outer_loop_text(a->loop, now),
                  others[0] ? "; the run waits for " : "", others);
+        text_make_clean(a->text);
     }
     return a->text;
 }
 
 static bool holds_params(const struct atoll *a)
 {
-    return a->configured && outer_loop_holds(a->loop);
+    return api_is_here(a) && a->configured && outer_loop_holds(a->loop);
 }
 
 /* The oldest version of a fragment. */
@@ -195,14 +213,16 @@ uint64_t atoll_theta_hash(const struct atoll *a)
 
 void atoll_get_info(struct atoll *a, struct atoll_info *info)
 {
+    if (!info) return;
     *info = (struct atoll_info){0};
+    if (!a) return;
     snprintf(info->name, sizeof info->name, "%s", a->options.self.name);
     if (a->configured) {
         snprintf(info->run, sizeof info->run, "%s", a->config.run.name);
         snprintf(info->method, sizeof info->method, "%s", config_method_name(a->config.train.method));
         snprintf(info->family, sizeof info->family, "%.31s", a->config.model.family);
     }
-    if (!a->session) return;
+    if (!a->session || !api_is_here(a)) return;
     const struct outer_times *times = outer_loop_times(a->loop);
     worker_session_bytes(a->session, &info->bytes_up, &info->bytes_down);
     info->rtt_us = heartbeat_rtt_us(outer_loop_heartbeat(a->loop));
@@ -217,14 +237,17 @@ void atoll_get_info(struct atoll *a, struct atoll_info *info)
 
 enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap, struct atoll_error *error)
 {
-    char value[CONFIG_VALUE_MAX];
+    char value[CONFIG_VALUE_MAX], shown[TEXT_SHOWN];
+    enum atoll_status bad = api_check(a, key && out, "atoll_setting", error);
+    if (bad != ATOLL_OK) return bad;
     if (!a->configured)
         return api_refuse(error, ATOLL_ORDER,
                           "atoll_setting: the run's configuration has not arrived: call atoll_wait");
     const char *dot = strchr(key, '.');
     int index = dot ? config_key_find(key, (size_t)(dot - key), dot + 1, strlen(dot + 1)) : -1;
     if (index < 0)
-        return api_refuse(error, ATOLL_INVALID, "the run has no setting %.80s: see `atoll config help`", key);
+        return api_refuse(error, ATOLL_INVALID, "the run has no setting %s: see `atoll config help`",
+                          text_shown(key, strlen(key), shown));
     config_value_text(&a->config, index, value);
     if (strlen(value) >= cap)
         return api_refuse(error, ATOLL_INVALID, "%.80s has %zu bytes, more than the caller's %zu", key, strlen(value),

@@ -1,5 +1,6 @@
 /* Internals of the library, shared by its files only:
  *   api.c         open, close, what the caller asks
+ *   api_check.c   the caller's arguments
  *   api_wait.c    waiting, connecting
  *   api_round.c   rounds, evaluations
  *   api_model.c   configuration -> layout of the run; the caller's tensors in it
@@ -7,6 +8,8 @@
  *   api_tokens.c  token shards */
 #ifndef WORKER_API_API_IMPL_H
 #define WORKER_API_API_IMPL_H
+
+#include <sys/types.h>
 
 #include "common/base/pool.h"
 #include "common/base/text.h"
@@ -40,6 +43,7 @@ struct api_round {
 };
 
 struct atoll {
+    pid_t process; /* that opened it: a fork has neither its threads nor its connection */
     struct worker_dir dir;
     bool dir_open;
     struct worker_session_options options;
@@ -75,6 +79,14 @@ struct atoll {
     bool evaluating;
     uint64_t steps_done; /* in this process; selects the steps to log */
 };
+
+/* --- api_check.c --- */
+/* False for NULL, and in a fork of the process that opened the worker. */
+bool api_is_here(const struct atoll *a);
+/* INVALID if !api_is_here(a), or if a pointer that `call` needs is not `given`. */
+enum atoll_status api_check(const struct atoll *a, bool given, const char *call, struct atoll_error *error);
+/* INVALID if text (may be NULL) has `cap` bytes or more, or is not clean; is_name: or has hidden characters. */
+enum status api_check_text(const char *option, const char *text, size_t cap, bool is_name, struct err *err) MUST_CHECK;
 
 /* --- api_status.c --- */
 /* Fills *error (may be NULL) and returns its status. "--dir" and the like become "dir": a program has no flags. */

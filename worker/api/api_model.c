@@ -51,6 +51,7 @@ enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint
     uint64_t bytes = 0;
     char shown[TEXT_SHOWN];
     if (n > HF_FILES_MAX) return err_set(err, STATUS_INVALID, "options.files has more than %d files", HF_FILES_MAX);
+    if (n && !files) return err_set(err, STATUS_INVALID, "options.files is NULL, but options.n_files is %" PRIu32, n);
     a->files = mem_alloc(n, sizeof *a->files);
     if (!a->files) return err_set(err, STATUS_NOMEM, "no memory for the model's files");
     for (uint32_t i = 0; i < n; i++) {
@@ -60,8 +61,10 @@ enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint
                            "options.files: %s is not a file of a model's folder: give config.json, tokenizer files, "
                            "generation_config.json or adapter_config.json",
                            text_shown(name, strlen(name), shown));
-        bytes += files[i].size;
-        if (bytes > HF_FILES_BYTES_MAX)
+        if (files[i].size && !files[i].data)
+            return err_set(err, STATUS_INVALID, "options.files: the data of %s is NULL, but its size is %zu", name,
+                           files[i].size);
+        if (files[i].size > HF_FILES_BYTES_MAX || (bytes += files[i].size) > HF_FILES_BYTES_MAX)
             return err_set(err, STATUS_INVALID, "options.files has more than %d MB", HF_FILES_BYTES_MAX / 1000000);
         char *copy = mem_strdup(name);
         void *data = mem_alloc(1, files[i].size);
@@ -224,7 +227,12 @@ static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
         log_error("cannot save this worker's state: the program gave no state");
         return 0;
     }
-    for (size_t i = 0; i < n; i++) parts[i] = (struct outer_part){.data = given[i].data, .size = given[i].size};
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = (struct outer_part){.data = given[i].data, .size = given[i].size};
+        if (given[i].data || !given[i].size) continue;
+        log_error("cannot save this worker's state: part %zu of the program's state is NULL", i);
+        return 0;
+    }
     return n;
 }
 

@@ -14,6 +14,8 @@
 
 enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, round, "atoll_begin", error);
+    if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
     bool ready = a->phase == API_JOINED && !r->open && !a->evaluating && outer_loop_want(a->loop) == OUTER_TRAIN;
     if (!ready) return api_refuse(error, ATOLL_ORDER, "atoll_begin: there is no round: call it after ATOLL_TRAIN");
@@ -41,6 +43,8 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
 
 enum atoll_status atoll_samples(struct atoll *a, uint64_t *indices, uint32_t n, struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, indices || !n, "atoll_samples", error);
+    if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
     uint64_t left = 0, at = 0, total = a->train.samples;
     if (!r->open) return api_refuse(error, ATOLL_ORDER, "atoll_samples: no round has begun: call atoll_begin first");
@@ -102,6 +106,8 @@ static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t s
 enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enum atoll_action *action,
                              struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, step && action, "atoll_step", error);
+    if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
     if (!r->open) return api_refuse(error, ATOLL_ORDER, "atoll_step: no round has begun: call atoll_begin first");
     if (r->done == r->steps)
@@ -142,11 +148,13 @@ static enum atoll_status check_tokens(const struct atoll *a, struct atoll_error 
 
 enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, true, "atoll_push", error);
+    if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
     struct err err = {0};
     if (!r->open || r->done < r->steps)
         return api_refuse(error, ATOLL_ORDER, "atoll_push: call it after the round's last step (ATOLL_SYNC)");
-    enum atoll_status bad = check_tokens(a, error);
+    bad = check_tokens(a, error);
     if (bad != ATOLL_OK) return bad;
     uint64_t started = clock_monotonic_us();
     const float *values = api_run_params(a);
@@ -178,6 +186,8 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
 
 enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *evaluation, struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, evaluation, "atoll_evaluation", error);
+    if (bad != ATOLL_OK) return bad;
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;
     if (!task) return api_refuse(error, ATOLL_ORDER, "atoll_evaluation: there is none: call it after ATOLL_EVALUATE");
     *evaluation = (struct atoll_evaluation){.start = task->start,
@@ -190,6 +200,8 @@ enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *eva
 enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, const uint64_t *tokens,
                                   struct atoll_error *error)
 {
+    enum atoll_status bad = api_check(a, true, "atoll_evaluated", error);
+    if (bad != ATOLL_OK) return bad;
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;
     struct wire_part parts[WIRE_PARTS_MAX];
     double sum = 0;

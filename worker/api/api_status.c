@@ -44,6 +44,7 @@ enum atoll_status api_error(struct atoll_error *error, enum status status, const
     snprintf(error->text, sizeof error->text, "%s", err->msg[0] ? err->msg : status_text(status));
     drop_dashes(error->text, "--dir");
     drop_dashes(error->text, "--name");
+    text_make_clean(error->text); /* it may contain a text of the coordinator, or end inside a character */
     return code;
 }
 
@@ -54,6 +55,7 @@ enum atoll_status api_refuse(struct atoll_error *error, enum atoll_status status
     va_start(args, fmt);
     vsnprintf(error->text, sizeof error->text, fmt, args);
     va_end(args);
+    text_make_clean(error->text);
     error->status = status;
     return status;
 }

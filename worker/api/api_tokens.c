@@ -5,6 +5,8 @@
 #include "common/tensor/tokens.h"
 #include "worker/api/api_impl.h"
 
+enum { PATTERN_MAX = 1 << 14 };
+
 struct atoll_tokens {
     struct tokens tokens;
     uint32_t seq;
@@ -15,10 +17,14 @@ enum atoll_status atoll_tokens_open(struct atoll_tokens **t_p, const char *patte
                                     struct atoll_data *data, struct atoll_error *error)
 {
     struct err err = {0};
+    if (!t_p) return api_refuse(error, ATOLL_INVALID, "atoll_tokens_open: the place for the token shards is NULL");
     *t_p = NULL;
     api_log_init();
     if (!pattern || !sample_tokens)
         return api_refuse(error, ATOLL_INVALID, "atoll_tokens_open: give a pattern, and sample_tokens of 1 or more");
+    if (!data) return api_refuse(error, ATOLL_INVALID, "atoll_tokens_open: data is NULL");
+    if (api_check_text("the pattern of token shards", pattern, PATTERN_MAX, false, &err) != STATUS_OK)
+        return api_error(error, err.code, &err);
     struct atoll_tokens *t = mem_alloc(1, sizeof *t);
     if (!t) return api_refuse(error, ATOLL_NOMEM, "no memory to open %s", pattern);
     enum status status = tokens_open_masked(&t->tokens, pattern, &err);
@@ -44,6 +50,7 @@ enum atoll_status atoll_tokens_read(const struct atoll_tokens *t, uint64_t index
 {
     struct err err = {0};
     uint32_t largest;
+    if (!t || !out) return api_refuse(error, ATOLL_INVALID, "atoll_tokens_read: an argument is NULL");
     if (index >= t->samples)
         return api_refuse(error, ATOLL_INVALID, "sample %" PRIu64 " does not exist: the data set has %" PRIu64, index,
                           t->samples);

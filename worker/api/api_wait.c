@@ -53,6 +53,7 @@ static void end_run(struct atoll *a, const char *text)
 {
     a->phase = API_DONE;
     snprintf(a->text, sizeof a->text, "%s", text);
+    text_make_clean(a->text);
     log_info("done: %s", a->text);
     if (a->session && outer_loop_holds(a->loop)) api_take_params(a);
 }
@@ -138,6 +139,8 @@ static enum status wait_until(struct atoll *a, uint64_t until_us, enum atoll_eve
 enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enum atoll_event *event, struct atoll_error *error)
 {
     struct err err = {0};
+    enum atoll_status bad = api_check(a, event, "atoll_wait", error);
+    if (bad != ATOLL_OK) return bad;
     *event = ATOLL_WAITING;
     if (a->phase == API_LEFT) return api_refuse(error, ATOLL_ORDER, "atoll_wait: this worker has left the run");
     if (a->phase == API_FAILED) return api_error(error, a->failure.code, &a->failure);
