@@ -38,13 +38,13 @@ def main() -> None:
     target = atoll.launch(options.run, max_steps=options.steps, every=options.every, batch_size=options.batch,
                           workers=options.workers, listen=options.listen)
 
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     with open(options.text, encoding="utf-8") as file:
         texts = [json.loads(line)["text"] if options.text.endswith(".jsonl") else line for line in file if line.strip()]
     samples = [{"input_ids": ids} for ids in tokenizer(texts, truncation=True, max_length=256)["input_ids"]]
 
-    model = AutoModelForCausalLM.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model, trust_remote_code=False, use_safetensors=True)
     model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"))
     model.print_trainable_parameters()
     trainer = Trainer(

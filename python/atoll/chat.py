@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .command import need, wrong
+from .command import Problem, need, wrong
+from .pretrained import load_tokenizer, read_json, transformers
 from .text_tokenizer import TextTokenizer
 
 FIELDS = ("messages", "conversations")
@@ -40,6 +41,14 @@ def messages_of(value: Any) -> list[dict[str, Any]]:
     return messages
 
 
+def _named_tokens(folder: str) -> dict[str, str]:
+    """What a template uses of tokenizer_config.json: the template itself, and tokens by their names."""
+    config = read_json(os.path.join(folder, "tokenizer_config.json"))
+    named = {key: value.get("content") if isinstance(value, dict) else value for key, value in config.items()
+             if key == "chat_template" or key.endswith("_token")}
+    return {key: value for key, value in named.items() if isinstance(value, str)}
+
+
 class ChatTemplate:
     """The chat template of a tokenizer's folder.
 
@@ -49,16 +58,14 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         try:
-            from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-            from_backend: Any = PreTrainedTokenizerFast
+            from_backend = transformers().PreTrainedTokenizerFast
         except ImportError:
             raise need("transformers", "--chat") from None
         self.backend = tokenizer.backend
         try:
-            self.writer: Any = AutoTokenizer.from_pretrained(tokenizer.folder, local_files_only=True)
-        except Exception:  # a folder without the model's config.json
-            self.writer = from_backend(tokenizer_object=tokenizer.backend)
+            self.writer: Any = load_tokenizer(tokenizer.folder)
+        except Problem:  # a folder without the model's config.json, or with code, which no template needs
+            self.writer = from_backend(tokenizer_object=tokenizer.backend, **_named_tokens(tokenizer.folder))
         template = os.path.join(tokenizer.folder, "chat_template.jinja")
         if not self.writer.chat_template and os.path.isfile(template):
             with open(template, encoding="utf-8") as file:

@@ -10,6 +10,7 @@ import datetime
 import difflib
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -59,12 +60,23 @@ def need(module: str, what: str) -> Problem:
 def warn(text: str) -> None:
     """Writes a line to standard error, in the form of the C programs."""
     now = datetime.datetime.now().isoformat(" ", "milliseconds")
-    sys.stderr.write(f"{now} warn: {text}\n")
+    sys.stderr.write(f"{now} warn: {clean(text)}\n")
 
 
 def clean(text: str) -> str:
     """Replaces control characters, which a terminal obeys, in a name from a file or the command line."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+# What a terminal obeys or hides: control characters but tab and newline, zero width, changes of direction, surrogates.
+# common/base/text.c has the same list.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+                     "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """Puts U+FFFD in place of characters that a terminal obeys or hides. Tabs and newlines stay."""
+    return _UNSEEN.sub("\ufffd", text)
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:

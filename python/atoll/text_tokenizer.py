@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from .command import need, wrong
+from .pretrained import load_tokenizer, read_json
 
 # End-of-text tokens by the names that models use, for a tokenizer.json without the files that name it.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<｜end▁of▁sentence｜>", "[SEP]")
@@ -81,14 +81,9 @@ def load(path: str) -> TextTokenizer:
 
 def _from_older_files(folder: str) -> Any:
     try:
-        from transformers import AutoTokenizer
+        tokenizer = load_tokenizer(folder)
     except ImportError:
         raise need("transformers", f"{folder} has no tokenizer.json: its tokenizer") from None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:
-        line = str(error).strip().splitlines()[0]
-        raise wrong(f"{folder} has no tokenizer that transformers can load: {line}") from None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise wrong(f"the tokenizer in {folder} has no tokenizer.json and cannot be converted: convert it first")
@@ -105,16 +100,6 @@ def _around(backend: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (), ()
 
 
-def read_json(path: str) -> dict[str, Any]:
-    """Returns the object in a JSON file; {} if there is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def _find_end(folder: str, backend: Any) -> int | None:
     """Returns the end-of-text token that the files of the folder name, or that has a usual name."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
@@ -125,7 +110,7 @@ def _find_end(folder: str, backend: Any) -> int | None:
     for name in ("generation_config.json", "config.json"):
         number = read_json(os.path.join(folder, name)).get("eos_token_id")
         number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and backend.id_to_token(number) is not None:
+        if isinstance(number, int) and 0 <= number < 2**32 and backend.id_to_token(number) is not None:
             return number
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     return next((int(backend.token_to_id(name)) for name in _ENDS if name in added), None)
