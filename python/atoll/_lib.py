@@ -24,6 +24,7 @@ CONTINUE, SYNC, DROPPED = range(3)
 DECAY, MEAN = 1, 2  # flags of a tensor
 DIMS_MAX = 8
 _TEXT_MAX = 512
+_NAME_MAX = 63
 
 logger = logging.getLogger("atoll")
 
@@ -364,8 +365,21 @@ def _raise_interrupt() -> None:
         raise KeyboardInterrupt
 
 
-def _encoded(text: str | os.PathLike[str] | None) -> bytes | None:
-    return None if text is None else os.fsencode(text)
+def _encoded(option: str, text: str | os.PathLike[str] | None) -> bytes | None:
+    """The bytes of an option for C, which would end at a zero byte. The library checks the rest."""
+    try:
+        encoded = None if text is None else os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InvalidError(f"{option} must be UTF-8 without control characters") from None
+    if encoded is not None and b"\0" in encoded:
+        raise InvalidError(f"{option} must be UTF-8 without control characters, but has a zero byte")
+    return encoded
+
+
+def _shown(devices: str) -> bytes:
+    """The names of devices for the status: the first 63 bytes, without a cut character."""
+    shown = "".join(c if c.isprintable() else "?" for c in devices)
+    return shown.encode()[:_NAME_MAX].decode(errors="ignore").encode()
 
 
 def _data(data: Data) -> _Data:
@@ -400,15 +414,16 @@ class Handle:
         for c, t in zip(c_tensors, tensors):
             if len(t.shape) > DIMS_MAX:
                 raise InvalidError(f"tensor {t.name} has {len(t.shape)} dimensions: at most {DIMS_MAX} are possible")
-            c.name, c.flags, c.ndim = t.name.encode(), t.flags, len(t.shape)
+            c.name, c.flags, c.ndim = _encoded("the name of a tensor", t.name), t.flags, len(t.shape)
             c.shape[: len(t.shape)] = t.shape
-        c_files = (_File * max(1, len(files)))(*[_File(n.encode(), d, len(d)) for n, d in files.items()])
+        named = [_File(_encoded("the name of a file", name), data, len(data)) for name, data in files.items()]
+        c_files = (_File * max(1, len(files)))(*named)
         options = _Options(
             size=ctypes.sizeof(_Options),
-            join=_encoded(join),
-            name=_encoded(name),
-            dir=_encoded(dir),
-            devices=devices.encode(),
+            join=_encoded("join", join),
+            name=_encoded("name", name),
+            dir=_encoded("dir", dir),
+            devices=_shown(devices),
             tensors=c_tensors,
             n_tensors=len(tensors),
             files=c_files,
@@ -511,12 +526,12 @@ class Handle:
 
     def setting(self, key: str) -> str:
         out = ctypes.create_string_buffer(4096)
-        self._call("atoll_setting", key.encode(), out, len(out))
+        self._call("atoll_setting", _encoded("the key", key), out, len(out))
         return out.value.decode()
 
     def leave(self, text: str) -> None:
         if self._a and os.getpid() == self._pid:
-            self._lib.atoll_leave(self._a, text.encode()[: _TEXT_MAX // 2])
+            self._lib.atoll_leave(self._a, text.encode(errors="replace")[: _TEXT_MAX // 2])
 
     def close(self) -> None:
         if self._a and os.getpid() == self._pid:
@@ -534,7 +549,7 @@ class TokenShards:
     def __init__(self, pattern: str | os.PathLike[str], sample_tokens: int) -> None:
         self._lib, self._t, data, error = library(), c_void_p(), _Data(), _Error()
         opened = self._lib.atoll_tokens_open(
-            byref(self._t), os.fsencode(pattern), sample_tokens, byref(data), byref(error)
+            byref(self._t), _encoded("the pattern of token shards", pattern), sample_tokens, byref(data), byref(error)
         )
         _check(opened, error)
         self.data, self._tokens = Data(data.hash, data.samples, data.sample_tokens), sample_tokens + 1

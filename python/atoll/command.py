@@ -68,6 +68,11 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def say(text: str) -> None:
+    """Prints a line whose names come from files or the command line."""
+    print(clean(text), flush=True)
+
+
 # What a terminal obeys or hides: control characters but tab and newline, zero width, changes of direction, surrogates.
 # common/base/text.c has the same list.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"

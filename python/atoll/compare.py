@@ -17,7 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from . import _lib, report
-from .command import DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, warn, whole, wrong
+from .command import (
+    DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, say, warn, whole, wrong,
+)
 from .compare_data import identify
 from .compare_grid import Arm, Grid, ask_config, read_grid
 from .compare_progress import CellWatch, Estimate, rest_text
@@ -81,7 +83,7 @@ def train(grid: Grid, store: Store, program: str, out: str, only: str, minutes: 
         last = record["attempts"][-1]
         told = [last["why_invalid"] or f"loss {last['final_loss']:.4f}", duration_text(last["took_s"]),
                 f"({n_done} of {len(wanted)})", rest_text(Estimate(store).left(left, None)) if left else ""]
-        print(f"{cell.name:<40} {'  '.join(filter(None, told))}", flush=True)
+        say(f"{cell.name:<40} {'  '.join(filter(None, told))}")
 
 
 def warn_of_stale(cells: Sequence[Cell], store: Store) -> None:
@@ -110,7 +112,7 @@ def locked(out: str) -> Iterator[None]:
 
 def show(cells: Sequence[Cell], store: Store) -> None:
     for cell in cells:
-        print(f"{cell.name:<40} {store.state(cell)}")
+        say(f"{cell.name:<40} {store.state(cell)}")
 
 
 def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
@@ -119,9 +121,9 @@ def conclude(grid: Grid, store: Store, program: str, out: str) -> None:
     path = os.path.join(out, "comparison.json")
     with hold_signals():
         write_json(path, result(grid, store, clock, program))
-        print(f"wrote {path}", flush=True)
+        say(f"wrote {path}")
         try:
-            print(f"wrote {report.write(out)}", flush=True)
+            say(f"wrote {report.write(out)}")
         except Problem as problem:  # a library is missing: atoll report can draw the results later
             warn(f"there is no report: {problem}")
 

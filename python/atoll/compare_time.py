@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .command import Problem, warn
+from .command import Problem, say, warn
 from .compare_grid import Arm, Grid
 from .compare_run import now, plan_settings
 from .report_data import step_check
@@ -55,7 +55,7 @@ class Clock:
         """"seconds" of an inner step of one worker, and "at", when it was measured."""
         kind, n = self._kind(arm), self.processes
         if not isinstance(self.kept["steps"].get(kind), dict):
-            print(f"measuring an inner step of {arm.name}: {n} processes at a time", flush=True)
+            say(f"measuring an inner step of {arm.name}: {n} processes at a time")
             words = [self.program, "plan", arm.base, "--measure", "--json", *_flags(arm)]
             found = [statistics.median(answer["step_seconds"] for answer in _ask([words] * n, arm))
                      for _ in range(_REPEATS)]

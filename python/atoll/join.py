@@ -10,6 +10,8 @@ import re
 import stat
 import sys
 
+from .command import clean
+
 USAGE = """\
 usage: python -m atoll.join LINE|FILE|-|RUN SCRIPT.py [ARGS ...]
        python -m atoll.join LINE|FILE|-|RUN -m MODULE [ARGS ...]
@@ -119,7 +121,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         _run(words)
     except JoinError as error:
-        print(f"atoll: {error}", file=sys.stderr)
+        print(f"atoll: {clean(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"atoll: cannot start {sys.executable}: {error.strerror}", file=sys.stderr)

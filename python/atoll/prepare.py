@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from . import chat, prepare_encode, prepare_input, text_tokenizer
-from .command import DONE, Options, Problem, catch_signals, hold_signals, real, run, warn, whole, wrong
+from .command import DONE, Options, Problem, catch_signals, hold_signals, real, run, say, warn, whole, wrong
 from .prepare_encode import Encoded, Plan, Stats
 from .prepare_input import Block, Inputs, Reader
 from .progress import BytesProgress
@@ -304,7 +304,7 @@ def as_pattern(path: str) -> str:
 
 
 def _row(label: str, count: int, text: str = "") -> None:
-    print(f"{label:<10} {count:12d}{'  ' if text else ''}{text}")
+    say(f"{label:<10} {count:12d}{'  ' if text else ''}{text}")
 
 
 def _shards(writer: ShardWriter, out: str) -> str:
@@ -351,7 +351,7 @@ def report_tokenizer(task: Task, tokenizer: TextTokenizer) -> None:
         between += f"; the tokenizer adds {' '.join(around)}"
     _row("vocabulary", tokenizer.vocab_size, between)
     out = task.options.out
-    print(f"settings   data.tokenizer={os.path.join(out, 'tokenizer.json')} model.vocab_size={tokenizer.vocab_size}")
+    say(f"settings   data.tokenizer={os.path.join(out, 'tokenizer.json')} model.vocab_size={tokenizer.vocab_size}")
     if task.plan.chat:
         print("loss mask  train with the Python package (atoll.Tokens); atoll-worker refuses masked shards")
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 
+from .command import clean
 from .units import bytes_text, duration_text, percent_text
 
 _REDRAW_S = 0.2
@@ -29,6 +30,7 @@ class Progress:
         if not self.is_due:
             return
         self.last, self.drawn = time.monotonic(), True
+        text = clean(text)
         width = shutil.get_terminal_size().columns - 1
         sys.stderr.write(f"\r\x1b[K{text[:width]}" if self.redraws else f"{text}\n")
         sys.stderr.flush()

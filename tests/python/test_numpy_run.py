@@ -15,6 +15,7 @@ import unittest
 import numpy as np
 
 import atoll
+from atoll import _lib
 from rig import RunTest
 
 
@@ -249,6 +250,25 @@ class WrongUses(RunTest):
         os.environ.pop("ATOLL_JOIN", None)
         self.check(atoll.InvalidError, "join", lambda: worker(parameters(), join=None))
         self.check(atoll.InvalidError, "no such folder", lambda: worker(parameters(), files="/none"))
+
+    def test_texts(self) -> None:
+        """Each text is checked at the call; the names of many GPUs are cut for the status."""
+        self.start_coordinator()
+        self.wait_for(10, "the run", (self.run_dir / "config.yaml").exists)
+        for option in ("join", "name", "dir"):
+            for text in ("a\x1b[2Jb", "a\0b", "\ud800", "a\nb", "\udcff", "\x9b", "x" * 5000):
+                options = {"join": self.run_dir, "name": "w", "dir": self.folder / "w", option: text}
+                self.check(atoll.InvalidError, option, lambda: atoll.Worker(parameters(), **options))
+        for name in ("a\u202eb", "a\u200bb"):
+            self.check(atoll.InvalidError, "name must be UTF-8 without control or invisible characters",
+                       lambda: atoll.Worker(parameters(), join=self.run_dir, dir=self.folder / "w", name=name))
+        self.check(atoll.InvalidError, "the name of a file", lambda: atoll.Worker(
+            parameters(), join=self.run_dir, dir=self.folder / "w", files={"a\0.json": "{}"}))
+        self.check(atoll.InvalidError, "the name of a tensor", lambda: atoll.Worker(
+            {"a\0b": np.zeros(3, np.float32)}, join=self.run_dir, dir=self.folder / "w"))
+        self.check(atoll.InvalidError, "the pattern of token shards", lambda: atoll.Tokens("a\x1b*.bin", 4))
+        self.assertEqual(_lib._shown("cuda:0 é\x1b"), "cuda:0 é?".encode())
+        self.assertEqual(_lib._shown("é" * 40), ("é" * 31).encode())
 
     def test_data_sets(self) -> None:
         self.start_coordinator()
