@@ -9,18 +9,19 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .command import DONE, Options, Problem, catch_signals, need, replace_file, run, warn
+from .command import DONE, Options, Problem, catch_signals, clean, need, replace_file, run, say, warn
+from .metrics import Follower, Lines
 
 POLL_S = 1.0
+_WRITERS_MAX = 512
 # Tags of an event's fields.
 _STEP = {
     "loss": "train/loss",
@@ -68,56 +69,29 @@ class Point:
     values: dict[str, float]  # by tag
 
 
+def _needs(axis: str) -> dict[str, tuple[str, ...]]:
+    x = ("tokens",) if axis == "tokens" else ()
+    return {"step": ("time", "round", "step", *x), "round": ("time", "round", *x), "eval": ("time", "round", *x)}
+
+
 def point_of(line: bytes, axis: str) -> Point | None:
     """Returns the point of a line; None if the line has none, or is damaged. `axis`: "steps" or "tokens"."""
-    try:
-        event = json.loads(line)
-        kind = event["event"]
-        tags = {"step": _STEP, "round": _ROUND, "eval": _EVAL}[kind]
-        numbers = {tag: float(event[key]) for key, tag in tags.items() if isinstance(event.get(key), (int, float))}
-        values = {tag: value for tag, value in numbers.items() if math.isfinite(value)}
-        order = int(event["round"]) << 32 | int(event.get("step", 0))
-        if kind == "round" and values.get("round/round_s", 0) > 0 and "round/compute_s" in values:
-            values["utilization"] = values["round/compute_s"] / values["round/round_s"]
-        x = int(event["tokens"]) if axis == "tokens" else int(event["step" if kind == "step" else "round"])
-        return Point(
-            str(event.get("worker", "")) if kind == "step" else "", kind, x, order, float(event["time"]), values
-        )
-    except (ValueError, KeyError, TypeError):
+    event = Lines(_needs(axis)).take(line)
+    return _point(event, axis) if event else None
+
+
+def _point(event: dict[str, Any], axis: str) -> Point | None:
+    kind = event["event"]
+    tags = {"step": _STEP, "round": _ROUND, "eval": _EVAL}.get(kind)
+    if tags is None:
         return None
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-class Follower:
-    """Reads the complete lines of a growing file. A file that lost complete lines, or is another one, is read anew.
-
-    A restarted coordinator removes an incomplete last line, so only complete lines count as read.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.read = 0  # bytes of complete lines
-        self.inode = 0
-
-    def lines(self) -> Iterator[bytes]:
-        """Yields the lines that were completed since the last call."""
-        try:
-            file = open(self.path, "rb")
-        except FileNotFoundError:
-            return
-        with file:
-            status = os.fstat(file.fileno())
-            if status.st_ino != self.inode or status.st_size < self.read:
-                self.inode, self.read = status.st_ino, 0
-            file.seek(self.read)
-            rest = b""
-            while data := file.read(1 << 20):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self.read += len(line) + 1
-                    yield line
+    values = {tag: float(event[key]) for key, tag in tags.items() if event.get(key) is not None}
+    if kind == "round" and values.get("round/round_s", 0) > 0 and "round/compute_s" in values:
+        values["utilization"] = values["round/compute_s"] / values["round/round_s"]
+    order = event["round"] << 32 | (event.get("step") or 0)
+    x = event["tokens"] if axis == "tokens" else event["step" if kind == "step" else "round"]
+    worker = event.get("worker") or "" if kind == "step" else ""
+    return Point(worker, kind, x, order, float(event["time"]), values)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -153,10 +127,17 @@ class TensorBoard:
         self.events, self.summaries = event_pb2, summary_pb2
         self.new_loader, self.new_writer = RawEventFileLoader, EventFileWriter
         self.writers: dict[str, Any] = {}
+        self.full = False
         self.done: dict[tuple[str, str], int] = {}  # last order by worker and kind, of this process
         self.found: dict[tuple[str, str], int] = {}  # last x by worker and kind, of older event files
 
     def _writer(self, worker: str) -> Any:
+        """None: there are too many workers to have a file and a thread for each."""
+        if worker not in self.writers and len(self.writers) == _WRITERS_MAX:
+            if not self.full:
+                warn(f"the curves of more than {_WRITERS_MAX - 1} workers are left out")
+            self.full = True
+            return None
         if worker not in self.writers:
             folder = os.path.join(self.folder, _folder_name(worker)) if worker else self.folder
             os.makedirs(folder, exist_ok=True)
@@ -178,7 +159,9 @@ class TensorBoard:
 
     def put(self, point: Point) -> None:
         writer, key = self._writer(point.worker), (point.worker, point.kind)
-        if not point.values or point.order <= self.done.get(key, -1) or point.x <= self.found.get(key, -1):
+        if not writer or not point.values or point.order <= self.done.get(key, -1):
+            return
+        if point.x <= self.found.get(key, -1):
             return
         self.done[key] = point.order
         summary = self.summaries.Summary()
@@ -211,10 +194,20 @@ class Logged:
         self.axes: set[str] = set()
         run_name = os.path.basename(os.path.abspath(folder))
         if os.path.exists(self.path):
-            with open(self.path, encoding="utf-8") as file:
-                self.done = json.load(file)
+            self.done = self._read_done()
         more = {"id": _run_id(folder, run_name)} if name == "wandb" else {}
         self.run: Any = self.module.init(project=project, name=run_name, resume="allow", **more)
+
+    def _read_done(self) -> dict[str, int]:
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                found = json.load(file)
+            if isinstance(found, dict) and all(isinstance(value, int) for value in found.values()):
+                return found
+        except (ValueError, RecursionError):
+            pass
+        warn(f"{self.path} is damaged: logging all points of the run again")
+        return {}
 
     def put(self, point: Point) -> None:
         key = f"{point.kind} {point.worker}"
@@ -240,7 +233,7 @@ def _run_id(folder: str, name: str) -> str:
     try:
         with open(os.path.join(folder, "run_id"), encoding="utf-8") as file:
             return file.read().strip()[:64] or name
-    except OSError:
+    except (OSError, ValueError):
         return name
 
 
@@ -249,15 +242,25 @@ def _run_id(folder: str, name: str) -> str:
 
 def follow(folder: str, sinks: Sequence[Sink], axis: str, once: bool) -> int:
     """Copies metrics.jsonl to the sinks until the run is complete. Returns the number of points."""
-    follower = Follower(os.path.join(folder, "metrics.jsonl"))
+    follower, lines = Follower(os.path.join(folder, "metrics.jsonl")), Lines(_needs(axis))
+    try:
+        return _follow(folder, follower, lines, sinks, axis, once)
+    finally:
+        if lines.skipped:
+            warn(f"{follower.path}: {lines.told()}")
+
+
+def _follow(
+    folder: str, follower: Follower, lines: Lines, sinks: Sequence[Sink], axis: str, once: bool
+) -> int:
     summary = os.path.join(folder, "summary.json")
     n, waiting, was_complete = 0, False, False
     while True:
         complete = os.path.exists(summary)  # the last lines may follow a moment later
         before = n
         for line in follower.lines():
-            point = point_of(line, axis)
-            if point:
+            event = lines.take(line)
+            if event and (point := _point(event, axis)):
                 n += 1
                 for sink in sinks:
                     sink.put(point)
@@ -268,7 +271,7 @@ def follow(folder: str, sinks: Sequence[Sink], axis: str, once: bool) -> int:
             return n
         was_complete = complete
         if not n and not waiting:
-            print(f"waiting for {follower.path}", file=sys.stderr)
+            print(f"waiting for {clean(follower.path)}", file=sys.stderr)
             waiting = True
         time.sleep(POLL_S)
 
@@ -306,13 +309,13 @@ def body(words: Sequence[str]) -> int:
     catch_signals()
     if not options.once:
         folders = [f"; tensorboard --logdir {sink.folder}" for sink in sinks if isinstance(sink, TensorBoard)]
-        print(f"following {options.run}{''.join(folders)}", file=sys.stderr)
+        print(clean(f"following {options.run}{''.join(folders)}"), file=sys.stderr)
     try:
         n = follow(options.run, sinks, options.axis, options.once)
     finally:
         for sink in sinks:
             sink.close()
-    print(f"wrote {n} points of {options.run}")
+    say(f"wrote {n} points of {options.run}")
     return DONE
 
 

@@ -7,16 +7,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .board import Follower
 from .compare_run import Cell
 from .compare_store import Store
+from .metrics import Follower, Lines
 from .progress import Progress
 from .units import duration_text, percent_text
 
@@ -84,8 +83,8 @@ class CellWatch:
         if not self.progress.is_due:
             return
         for line in self.follower.lines() if self.follower else ():
-            event = json.loads(line)
-            if event.get("event") == "round":
+            event = Lines({"round": ("tokens",)}).take(line)  # the end of the run counts damaged lines
+            if event and event["event"] == "round":
                 self.event = event
         self.progress.show(f"{self.cell.name}: {self.text()}")
 

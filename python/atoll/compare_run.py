@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from .command import Problem, Stopped, hold_signals
 from .compare_grid import Arm, load_config
+from .metrics import Follower, Lines
 
 RULES = (
     "A run is invalid if a worker was evicted, reported a fault or was restarted, if a delta was refused, if a loss is "
@@ -185,14 +186,21 @@ class Events:
         first = self.rounds.get(1, {}).get("round_s")
         if not last or (barrier and (1 not in last or first is None)):
             return []
-        begin = last[1] - first if barrier else max(at for at in self.joins if at <= self.updates[0][1])
+        start = self.updates[0][1]
+        begin = last[1] - first if barrier else max((at for at in self.joins if at <= start), default=start)
         return [(number, at - begin) for number, at in sorted(last.items()) if number]
 
 
-def read_events(lines: Iterable[str]) -> Events:
-    events = Events()
+_NEEDS = {"round": ("round",), "eval": ("round", "tokens"), "update": ("round", "time"),
+          "join": ("time",)}
+
+
+def read_events(lines: Iterable[str | bytes]) -> Events:
+    events, taken = Events(), Lines(_NEEDS)
     for line in lines:
-        event = json.loads(line)
+        event = taken.take(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line)
+        if event is None:
+            continue
         kind = event["event"]
         if kind == "round":
             events.rounds[event["round"]] = event
@@ -204,7 +212,13 @@ def read_events(lines: Iterable[str]) -> Events:
             events.joins.append(event["time"])
         elif kind in ("evict", "fault", "restart"):
             events.troubles.append(" ".join(filter(None, (kind, event.get("worker"), event.get("text")))))
+    if taken.skipped:
+        events.troubles.append(f"metrics.jsonl: {taken.told()}")
     return events
+
+
+def _events_of(folder: str) -> Events:
+    return read_events(Follower(os.path.join(folder, "metrics.jsonl")).lines())
 
 
 def judge(events: Events, summary: Mapping[str, Any], cell: Cell) -> str | None:
@@ -218,8 +232,9 @@ def judge(events: Events, summary: Mapping[str, Any], cell: Cell) -> str | None:
     for number, event in events.rounds.items():
         if _finite(event.get("loss")) is None:
             return f"the loss of round {number} {_NOT_FINITE}"
-        if cell.barrier and event["delivered"] < cell.workers:
-            return f"round {number} closed with {event['delivered']} of {cell.workers} deltas"
+        delivered = event.get("delivered") or 0
+        if cell.barrier and delivered < cell.workers:
+            return f"round {number} closed with {delivered} of {cell.workers} deltas"
     return None
 
 
@@ -246,8 +261,9 @@ def _step_seconds(events: Events, step_tokens: int) -> float | None:
     """The median over rounds of the measured time of one inner step."""
     before, found = 0, []
     for _, event in sorted(events.rounds.items()):
-        tokens, before = event["tokens"] - before, event["tokens"]
-        if tokens > 0 and event.get("compute_s"):
+        now = event.get("tokens") or before
+        tokens, before = now - before, now
+        if tokens > 0 and event.get("compute_s") and event.get("delivered"):
             found.append(event["compute_s"] * event["delivered"] * step_tokens / tokens)
     return statistics.median(found) if found else None
 
@@ -255,19 +271,17 @@ def _step_seconds(events: Events, step_tokens: int) -> float | None:
 def measure(folder: str, cell: Cell) -> dict[str, Any]:
     """What the comparison keeps of a finished run."""
     summary = json.loads(_read(os.path.join(folder, "summary.json")))
-    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
-        events = read_events(file)
+    events = _events_of(folder)
     ends = events.ends(cell.barrier)
-    computed = sum(event["compute_s"] * event["delivered"] for event in events.rounds.values()
-                   if event.get("compute_s") is not None)
+    computed = sum((event.get("compute_s") or 0.0) * (event.get("delivered") or 0) for event in events.rounds.values())
     return {
         "why_invalid": judge(events, summary, cell),
         "final_loss": _finite(summary.get("final_val_loss")),
         **{key: summary[key] for key in _SUMMARY},
-        "eval_s": sum(event["eval_s"] for event in events.evaluations.values()),
+        "eval_s": sum(event.get("eval_s") or 0.0 for event in events.evaluations.values()),
         "step_seconds": _step_seconds(events, cell.step_tokens),
         "seconds": ends[-1][1] if ends else None,
-        "utilization": computed / (cell.workers * ends[-1][1]) if ends else None,
+        "utilization": computed / (cell.workers * ends[-1][1]) if ends and ends[-1][1] > 0 else None,
         "round_ends_s": ends if cell.link else None,
         "curve": _curve(events),
     }
@@ -353,21 +367,20 @@ def _train(program: str, cell: Cell, folder: str, watch: Watch) -> dict[str, Any
 
 def _evaluate_checkpoints(program: str, cell: Cell, folder: str, record: dict[str, Any], watch: Watch) -> None:
     """Adds the losses of the run's checkpoints to its curve. The last point is the run's own final evaluation."""
-    with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
-        events = read_events(file)
+    events = _events_of(folder)
     points = []
     names = sorted(os.listdir(os.path.join(folder, "checkpoints")))
     for i, name in enumerate(names):
         watch.note(f"evaluating checkpoint {i + 1} of {len(names)}")
         number = int(name[6:]) if re.fullmatch("round_[0-9]+", name) else 0
-        if not 0 < number < record["rounds"]:
+        if not 0 < number < record["rounds"] or events.rounds.get(number, {}).get("tokens") is None:
             continue
         where = folder + ".evaluation"
         got = _train(program, _checkpoint_cell(cell, os.path.join(folder, "checkpoints", name)), where, watch)
         _clear(where)
         traffic = events.rounds[number]
         points.append({"round": number, "tokens": traffic["tokens"], "loss": got["final_loss"],
-                       "bytes_up": traffic["bytes_up"], "bytes_down": traffic["bytes_down"]})
+                       "bytes_up": traffic.get("bytes_up"), "bytes_down": traffic.get("bytes_down")})
         record["eval_s"] += got["eval_s"]
     record["curve"] = points + record["curve"]
 

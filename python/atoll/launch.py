@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,8 @@ import time
 from collections.abc import Mapping
 
 from ._lib import Error, InvalidError, logger, program
+from .command import clean
+from .metrics import Lines
 
 LISTEN = "tcp://0.0.0.0:29600"
 """The default address of the coordinator: port 29600 on all interfaces."""
@@ -113,7 +114,8 @@ def launch(
         "coordinator.advertise": advertise,
     }
     _start(run_dir, {**named, **{_key(name): value for name, value in settings.items()}}, change or {})
-    print(_invitation(run_dir, sys.stderr.isatty()), file=sys.stderr, flush=True)
+    invitation = _invitation(run_dir, sys.stderr.isatty()).split("\n")
+    print("\n".join(map(clean, invitation)), file=sys.stderr, flush=True)
     return run_dir
 
 
@@ -227,11 +229,8 @@ def _is_done(run_dir: str) -> bool:
     except OSError:
         return False
     for line in reversed(tail):
-        try:
-            event = json.loads(line).get("event")
-        except ValueError:
-            continue
-        if event == "done":
+        event = Lines({}).take(line)
+        if event and event["event"] == "done":
             return True
     return False
 

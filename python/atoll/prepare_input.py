@@ -215,7 +215,7 @@ def looks_like_jsonl(path: str, packing: str) -> bool:
         return line.startswith(b'{"')
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import report_compare, report_data, report_plot, report_run
-from .command import DONE, Options, catch_signals, hold_signals, replace_file, run, wrong
+from .command import DONE, Options, catch_signals, hold_signals, replace_file, run, say, wrong
 
 
 def _csv(rows: list[list[Any]]) -> bytes:
@@ -31,7 +31,10 @@ def write(folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     report_plot.load()
     if (folder / "comparison.json").exists():
         data = report_data.read(folder / "comparison.json")
-        (text, charts), rows = report_compare.build(data), report_compare.csv_rows(data)
+        try:
+            (text, charts), rows = report_compare.build(data), report_compare.csv_rows(data)
+        except report_data.UNFIT as error:
+            raise report_data.unfit(folder / "comparison.json", error) from None
     elif (folder / "metrics.jsonl").exists():
         one = report_run.read(folder)
         (text, charts), rows = report_run.build(one), report_run.csv_rows(one)
@@ -59,7 +62,7 @@ def body(words: Sequence[str]) -> int:
     if not os.path.isdir(options.path):
         raise wrong(f"{options.path} is not a folder: give a folder of atoll compare or of a run")
     catch_signals()
-    print(f"wrote {write(options.path, options.out)}")
+    say(f"wrote {write(options.path, options.out)}")
     return DONE
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ _T90 = (
 _UNITS = {"k": "kbit/s", "m": "Mbit/s", "g": "Gbit/s"}
 LOWER, HIGHER, TIE, OPEN, ONE_SEED = "lower", "higher", "tie", "not separable", "one seed"
 WITHIN = ", within the margin"
+_LARGEST = sys.float_info.max  # a whole number of JSON may be larger
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Row:
 
 
 def known(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
 
 
 def link_name(spec: str) -> str:
@@ -335,11 +337,21 @@ def curve(row: Row, axis: str, link: str | None = None) -> Curve | None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+# What a comparison.json raises that another program wrote or changed.
+UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+
+
+def unfit(path: Path, error: BaseException) -> Problem:
+    return Problem(f"{path} is not a result of atoll compare ({clean(repr(error))[:200]}): repeat atoll compare")
+
+
 def read(path: Path) -> Comparison:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != VERSION:
             raise Problem(f"{path} has version {content['version']}, this atoll reads {VERSION}: repeat atoll compare")
         return Comparison(content)
-    except (ValueError, KeyError, TypeError) as error:
-        raise Problem(f"{path} is not a result of atoll compare ({error!r}): repeat atoll compare") from None
+    except Problem:
+        raise
+    except UNFIT as error:
+        raise unfit(path, error) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,15 +87,17 @@ def draw(name: str, size: tuple[float, float], paint: Callable[[Any, Theme], Non
     from matplotlib.figure import Figure
 
     drawn = []
-    for theme in (_SCREEN, PAPER):
-        figure = Figure(figsize=size, layout=layout)
-        paint(figure, theme)
-        for form, no_date in (("svg", "Date"),) if theme is _SCREEN else \
-                (("svg", "Date"), ("png", None), ("pdf", "CreationDate")):
-            file = io.BytesIO()
-            figure.savefig(file, format=form, transparent=theme is _SCREEN, dpi=_PNG_DPI if form == "png" else 72,
-                           metadata={no_date: None} if no_date else None)
-            drawn.append(file.getvalue())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font without the characters of a name
+        for theme in (_SCREEN, PAPER):
+            figure = Figure(figsize=size, layout=layout)
+            paint(figure, theme)
+            for form, no_date in (("svg", "Date"),) if theme is _SCREEN else \
+                    (("svg", "Date"), ("png", None), ("pdf", "CreationDate")):
+                file = io.BytesIO()
+                figure.savefig(file, format=form, transparent=theme is _SCREEN, dpi=_PNG_DPI if form == "png" else 72,
+                               metadata={no_date: None} if no_date else None)
+                drawn.append(file.getvalue())
     page, *paper = drawn
     return Chart(name, _page_svg(name, page.decode()), dict(zip(("svg", "png", "pdf"), paper, strict=True)))
 
@@ -153,7 +156,8 @@ def scale_x(axes: Any, axis: str, low: float, high: float, most: int = 7, force_
         low, high = 0.0, high * 1.02
         if axis == "seconds" and high > 120:
             unit = next(size for size in (86400, 3600, 60) if high >= 2 * size)
-            each = next(n * unit for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if high <= 8 * n * unit)
+            steps = (n * unit for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if high <= 8 * n * unit)
+            each = next(steps, high / 8)
             axes.set_xticks([i * each for i in range(int(high / each) + 1)])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value) if value > 0 else "0"))
     axes.set_xlim(low, high)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import report_html as html
-from .command import Problem, version
+from .command import Problem, clean, version, warn
+from .metrics import Follower, Lines
 from .report_data import Curve, Row, known
 from .report_charts import loss_chart, parts_chart
 from .report_plot import Chart
 from .units import bytes_text, count_text, duration_text, percent_text
 
+_NEEDS = {
+    "round": ("time", "round", "tokens", "bytes_up", "bytes_down"),
+    "eval": ("round", "tokens"),
+    "step": ("round", "step", "worker"),
+}
+_WORKERS_MAX = 100  # bars of a chart
 PARTS = ("compute", "compress", "send", "wait", "apply")
 
 
@@ -65,29 +73,38 @@ def _take(run: OneRun, event: dict[str, Any]) -> None:
         run.rounds[event["round"]] = event
     elif kind == "eval":
         run.evals[event["round"]] = event
-    elif kind == "step" and "compute_s" in event:
-        run.steps[event["worker"], event["round"], event["step"]] = event
+    elif kind == "step" and event.get("compute_s") is not None:
+        run.steps[clean(event["worker"]), event["round"], event["step"]] = event
 
 
 def read(folder: Path) -> OneRun:
-    def text(name: str) -> str:
-        path = folder / name
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-
-    try:
-        summary = json.loads(text("summary.json") or "{}")
-    except ValueError:
-        raise Problem(f"{folder}/summary.json is damaged: run atoll status {folder}") from None
-    run = OneRun(summary.get("run") or folder.resolve().name, text("config.yaml"), summary)
-    lines = text("metrics.jsonl").split("\n")[:-1]  # a running coordinator may be writing the last line
-    for number, line in enumerate(lines, 1):
-        try:
-            _take(run, json.loads(line))
-        except (ValueError, KeyError, TypeError):
-            raise Problem(f"{folder}/metrics.jsonl, line {number}, is damaged: remove the line") from None
+    path = folder / "config.yaml"
+    config = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    summary = _read_summary(folder)
+    name = summary.get("run")
+    run = OneRun(name if isinstance(name, str) and name else folder.resolve().name, config, summary)
+    follower, lines = Follower(str(folder / "metrics.jsonl")), Lines(_NEEDS)
+    for line in follower.lines():  # without the last one, which a running coordinator may be writing
+        if event := lines.take(line):
+            _take(run, event)
+    if lines.skipped:
+        warn(f"{follower.path}: {lines.told()}")
     if not run.rounds:
         raise Problem(f"{folder} has no finished round yet: start the report later")
     return run
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    if not path.exists():
+        return {}
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(summary, dict):
+            return summary
+    except (ValueError, RecursionError):
+        pass
+    raise Problem(f"{path} is damaged: run atoll status {folder}")
 
 
 def csv_rows(run: OneRun) -> list[list[Any]]:
@@ -115,21 +132,27 @@ def _both(point: dict[str, Any]) -> float | None:
     return None if point.get("bytes_up") is None else point["bytes_up"] + point["bytes_down"]
 
 
+def _told_by(text: Callable[[float], str], value: Any) -> str | None:
+    """A number of summary.json in words; None: it has none."""
+    return text(value) if known(value) else None
+
+
 def _totals(run: OneRun) -> str:
     s, last = run.summary, run.rounds[max(run.rounds)]
     rows = [
         ("method", s.get("method")), ("workers", s.get("workers", last.get("workers"))),
-        ("parameters", count_text(s["params"]) if "params" in s else None),
+        ("parameters", _told_by(count_text, s.get("params"))),
         ("tokens", count_text(last["tokens"])), ("rounds", last["round"]), ("inner steps", s.get("steps")),
         ("final validation loss", f"{s['final_val_loss']:.4f}" + " by one worker" * bool(s.get("val_by_one_worker"))
          if known(s.get("final_val_loss")) else None),
         ("training time, without evaluations", duration_text(run.seconds()[max(run.rounds)])),
         ("evaluations", duration_text(sum(event.get("eval_s") or 0 for event in run.evals.values()))),
         ("sent up", bytes_text(last["bytes_up"])), ("sent down", bytes_text(last["bytes_down"])),
-        *((f"besides the run, {way}: probes, status", bytes_text(other)) for way in ("up", "down")
-          if (other := s.get(f"other_bytes_{way}", last.get(f"other_bytes_{way}")))),
-        ("DDP would have sent", bytes_text(s["ddp_bytes"]) if s.get("ddp_bytes") else None),
-        ("utilization", percent_text(s["utilization"]) if known(s.get("utilization")) else None),
+        *((f"besides the run, {way}: probes, status",
+           _told_by(bytes_text, s.get(f"other_bytes_{way}", last.get(f"other_bytes_{way}")) or None))
+          for way in ("up", "down")),
+        ("DDP would have sent", _told_by(bytes_text, s.get("ddp_bytes") or None)),
+        ("utilization", _told_by(percent_text, s.get("utilization"))),
         ("restarts", s.get("restarts")), ("theta_hash", s.get("theta_hash")),
     ]
     return html.table(["", "value"], [html.cell(name) + html.cell(html.text(v)) for name, v in rows if v is not None])
@@ -158,8 +181,10 @@ def build(run: OneRun) -> tuple[str, list[Chart]]:
              if (curves := _curves(run, axis))]
     parts = run.parts()
     if parts:
-        shares = {worker: [sums[part] for part in PARTS] for worker, sums in parts.items()}
-        drawn.append(("Where the time of each worker goes", parts_chart("utilization", PARTS, shares)))
+        shown = list(parts.items())[:_WORKERS_MAX]
+        shares = {worker: [max(0.0, sums[part]) for part in PARTS] for worker, sums in shown}
+        some = f" ({len(shown)} of {len(parts)} workers)" if len(shown) < len(parts) else ""
+        drawn.append((f"Where the time of each worker goes{some}", parts_chart("utilization", PARTS, shares)))
     young = "" if _curves(run, "tokens") else '<p class="note">One round is a dot: a chart of the loss needs two.</p>'
     content = f'<div class="answer"><p>{html.text(_told(run))}</p></div>{young}'
     content += "".join(f"<h2>{title}</h2>{html.figure(chart)}" for title, chart in drawn)
