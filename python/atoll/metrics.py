@@ -42,12 +42,12 @@ def _is_text(value: Any, most: int = _TEXT_MAX) -> bool:
 _is_real, _is_seconds = _within(-_REAL_MAX, _REAL_MAX), _within(-_SECONDS_MAX, _SECONDS_MAX)
 _COUNTS = ("round", "rounds", "step", "version", "fragment", "tokens", "bytes_up", "bytes_down", "other_bytes_up",
            "other_bytes_down", "update_bytes", "relay_bytes", "union_bytes", "workers", "delivered")
-_REALS = ("loss", "val_loss", "lr", "grad_norm", "tokens_per_s", "tflops", "cosine", "rho", "gain", "agreement",
+_REALS = ("loss", "val_loss", "lr", "grad_norm", "tokens_per_s", "tflops", "norm_ratio", "rho", "gain", "agreement",
           "noise_tokens")
 _SECONDS = ("compute_s", "compress_s", "send_s", "wait_s", "apply_s", "round_s", "eval_s", "link_s", "eta_s")
 _UNKNOWN = frozenset((*_REALS, *_SECONDS))
 _TEXTS = ("event", "text", "codec", "key", "from", "to")
-_NAMES = ("worker", "slowest", "cosine_worker")
+_NAMES = ("worker", "slowest", "norm_worker")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(_COUNTS, (_is_count, "a count")),
     **dict.fromkeys(_REALS, (_is_real, "a finite number")),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # kill -9 at random moments of one run, half of the kills of the coordinator, half of a worker: the run ends at the theta
-# of the undisturbed run. Environment: SETTINGS="key=value ..." adds settings, ROUNDS the length, KILLS their number, SOON
-# how many of them come within 50 ms of a restart, SEED the order of kills.
+# of the undisturbed run. Environment: SETTINGS="key=value ..." adds settings, WORKERS their number, ROUNDS the length,
+# KILLS the number of kills, SOON how many of them come within 50 ms of a restart, SEED their order.
 # ctest: timeout=300 waits=1
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
@@ -9,19 +9,19 @@ source tests/e2e/lib.sh || exit 1
 source "$HERE/cluster.sh"
 
 rounds=${ROUNDS:-126}
+workers=${WORKERS:-2}
 make_data
 # shellcheck disable=SC2086 # split into settings
-write_config run.yaml train.max_steps=$((rounds * 20)) train.sync_every=20 train.batch_size=8 codec.up=int8:64 codec.down=int8:64 coordinator.min_workers=2 \
+write_config run.yaml train.max_steps=$((rounds * 20)) train.sync_every=20 train.batch_size=8 codec.up=int8:64 codec.down=int8:64 coordinator.min_workers="$workers" \
     coordinator.evict_after_s=1000 train.eval_every=20 checkpoint.every=7 ${SETTINGS:-}
 seed=${SEED:-$(date +%N)}
 RANDOM=$((10#$seed % 32768))
 echo "seed $((10#$seed % 32768)) (SEED=n repeats the order of kills)"
 
 run_once() {
-    rm -rf run worker-0 worker-1 coordinator.log
+    rm -rf run worker-? coordinator.log
     node_start coordinator
-    node_start worker-0
-    node_start worker-1
+    for ((i = 0; i < workers; i++)); do node_start "worker-$i"; done
 }
 
 began=$(now_ms)
@@ -37,7 +37,7 @@ kills_all=${KILLS:-20}
 soon=${SOON:-0}
 victims=()
 for ((i = 0; i < kills_all; i++)); do
-    if ((i % 2)); then victims+=(coordinator); else victims+=("worker-$((i / 2 % 2))"); fi
+    if ((i % 2)); then victims+=(coordinator); else victims+=("worker-$((i / 2 % workers))"); fi
 done
 for ((i = ${#victims[@]} - 1; i > 0; i--)); do
     j=$((RANDOM % (i + 1)))
@@ -85,8 +85,9 @@ listened=$(grep -c '^listening on' coordinator.log)
     fail "summary.json counts $restarts restarts, but $listened coordinators listened"
 json lines run/metrics.jsonl >/dev/null # every line is complete
 echo "$kills kills, $soon of them within 50 ms of a restart: same theta as the undisturbed run"
-# Once more with fragments that have sync points of their own, while training goes on.
+# Once more with three workers, whose deltas are compared, and with fragments that have sync points of their own, while
+# training goes on.
 if [[ -z ${SETTINGS:-} ]]; then
     cd "$HERE/../.."
-    SETTINGS="train.method=streaming train.overlap=6 train.fragments=2" bash "$HERE/test_e2e_kill.sh"
+    WORKERS=3 SETTINGS="train.method=streaming train.overlap=6 train.fragments=2" bash "$HERE/test_e2e_kill.sh"
 fi

@@ -26,7 +26,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "round": {"time": 11.0, "event": "round", "round": 1, "rounds": 2, "version": 1, "tokens": 64, "loss": 3.0,
               "val_loss": 3.0, "bytes_up": 1, "bytes_down": 1, "other_bytes_up": 1, "other_bytes_down": 1,
               "codec": "fp32", "compute_s": 1.0, "wait_s": 0.1, "round_s": 1.5, "eval_s": 0.5, "link_s": 0.1,
-              "eta_s": 1.0, "workers": 1, "delivered": 1, "slowest": "w", "cosine": 0.5, "cosine_worker": "w",
+              "eta_s": 1.0, "workers": 1, "delivered": 1, "slowest": "w", "norm_ratio": 0.5, "norm_worker": "w",
               "rho": 0.5, "gain": 1.0, "agreement": 0.5, "noise_tokens": 5.0},
     "eval": {"time": 12.0, "event": "eval", "round": 1, "version": 1, "tokens": 64, "loss": 3.0, "val_loss": 3.0,
              "eval_s": 0.5},

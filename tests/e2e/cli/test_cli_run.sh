@@ -252,8 +252,8 @@ code=0
     fail "export into a folder that is not empty: exit code $code: $(<export.err)"
 echo "generate and export agree"
 
-# The coordinator closes a silent connection after 10 s; most of them have passed by now.
-timeout 14 cat <&"$stranger" >/dev/null || fail "a silent connection is still open"
+# The coordinator closes a silent connection after 30 s; most of them have passed by now.
+timeout 40 cat <&"$stranger" >/dev/null || fail "a silent connection is still open"
 kill -TERM "$coordinator"
 finish "$coordinator" 60 75 "the coordinator"
 echo "the coordinator closes a silent connection"

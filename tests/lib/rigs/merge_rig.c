@@ -67,6 +67,7 @@ void merge_rig_merge(struct merge_rig *rig, uint32_t n)
     assert_int_equal(
         merge_start(&merge, &outer->merger, &rig->layout, 0, codec, outer->theta, outer->acc, rig->tokens, n),
         STATUS_OK);
+    if (merge_needs_norms(&merge)) merge_compute_norms(&merge, rig->deltas, n);
     merge_add(&merge, rig->deltas, n);
 }
 

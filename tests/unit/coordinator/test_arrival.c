@@ -68,7 +68,8 @@ static void test_mixed_codecs_are_merged(void **state)
     static float x[N], decoded[N];
     static double want[N];
     static const uint64_t tokens[WORKERS] = {1, 2, 5};
-    const char *const settings[] = {"codec.up=int8:256", "codec.up_allowed=topk:64/4096+sign, fp32", NULL};
+    const char *const settings[] = {"codec.up=int8:256", "codec.up_allowed=topk:64/4096+sign, fp32", "merge.clip=off",
+                                    NULL};
     struct merge_delta deltas[WORKERS] = {0};
     struct merge merge;
     memset(want, 0, sizeof want);

@@ -145,7 +145,7 @@ static void refuse_worker(struct atoll *a)
     expect(atoll_step(a, &step, &action, &error), "atoll_step");
     expect(atoll_push(a, &error), "atoll_push");
     expect(atoll_evaluation(a, &evaluation, &error), "atoll_evaluation");
-    expect(atoll_evaluated(a, sums, 1, &error), "atoll_evaluated");
+    expect(atoll_evaluated(a, sums, indices, &error), "atoll_evaluated");
     expect(atoll_setting(a, "train.method", text, sizeof text, &error), "atoll_setting");
     assert_int_equal(atoll_push(a, NULL), ATOLL_INVALID);
     assert_int_equal(atoll_theta_hash(a), 0);

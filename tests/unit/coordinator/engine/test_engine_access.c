@@ -63,7 +63,7 @@ static void drop(void *ctx, uint64_t peer)
 
 static void open_with_keys(const char *const *settings)
 {
-    static const struct rig_access access = {find_peer, enrol, drop};
+    static const struct rig_access access = {.peer = find_peer, .enrol = enrol, .drop = drop};
     rig_access = &access;
     memset(revoked, 0, sizeof revoked);
     n_listed = n_dropped = 0;
