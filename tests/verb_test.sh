@@ -103,17 +103,21 @@ needs_python() {
 }
 
 verb_test() {
-    local preset presets selected
-    read -ra presets <<<"${ATOLL_TEST_PRESETS:-release asan tsan}"
+    local preset presets selected names=${ATOLL_TEST_PRESETS:-}
     while (($#)); do
         case $1 in
         --all) all=1 ;;
-        --release) presets=(release) ;;
+        --release) names=release ;;
         -*) die 2 "unknown option $1 of test: ./run test [--all] [--release] [FILTER]" ;;
         *) [[ -z $filter ]] || die 2 "test takes one FILTER, a regular expression on test names: join several with |" && filter=$1 ;;
         esac
         shift
     done
+    if [[ ! $names ]]; then
+        names='release asan'
+        ((!all)) || names+=' tsan'
+    fi
+    read -ra presets <<<"$names"
     need_build_tools
     need python3-numpy has_modules
     need python3-yaml has_modules

@@ -2,7 +2,7 @@
 # The CUDA back end's real host code on stubs of NVIDIA's libraries (tests/cuda/stubs/cudart_stub.h):
 # - The losses on one GPU and on several GPUs equal those of the CPU.
 # - Each failure of the driver, a GPU or NCCL ends the worker in time, with one line.
-# ctest: timeout=170 waits=1
+# ctest: timeout=170 waits=1 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # atoll launch on a machine with several emulated GPUs: the share of each worker, its log lines, and the share of a
 # restarted worker.
-# ctest: timeout=170
+# ctest: timeout=170 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 

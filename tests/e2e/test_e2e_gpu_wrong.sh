@@ -3,7 +3,7 @@
 # - Impossible settings and environments end in one line without a crash.
 # - Unusual sizes work.
 # - A run continues on a GPU and again on the CPU.
-# ctest: timeout=170
+# ctest: timeout=170 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 

@@ -3,7 +3,7 @@
 # - The losses equal those of the CPU.
 # - A stopped run continues with another number of GPUs.
 # - The worker names a GPU that fails or hangs, and ends.
-# ctest: timeout=170
+# ctest: timeout=170 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 

@@ -6,7 +6,7 @@
 # - A worker leaves with its state saved if its coordinator's address becomes unreachable.
 # - A worker sees the end of its run in the run folder.
 # ATOLL_LONG=1: the worker is stopped for 20 s instead of 2 s.
-# ctest: timeout=300
+# ctest: timeout=300 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh

@@ -3,7 +3,7 @@
 # - First the disk of the whole run under `atoll launch`.
 # - Then the disk of one worker, which is killed while its disk is full.
 # The disk is a small tmpfs in a mount namespace. The test is skipped if the system does not allow that.
-# ctest: timeout=300
+# ctest: timeout=300 labels=long
 # shellcheck source=tests/e2e/lib.sh
 if [[ -z ${DISK_NAMESPACE:-} ]]; then
     unshare -rm mount -t tmpfs none /mnt 2>/dev/null || exit 77

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A worker that comes late over a link of 1 Mbit/s, too slow for the updates of the run: the others go on as before. At
 # 20 Mbit/s a late worker takes part.
-# ctest: timeout=300 waits=1
+# ctest: timeout=300 waits=1 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # atoll probe finds the settings of a relay, also while workers train, and changes nothing of the run.
-# ctest: timeout=400 waits=1
+# ctest: timeout=400 waits=1 labels=long
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh

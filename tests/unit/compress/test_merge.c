@@ -18,9 +18,9 @@
 
 enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside them */
 
-/* Other builds test all combinations of rules. ThreadSanitizer is slow: it runs a subset, with one number of
+/* The optimized build tests all combinations of rules. Sanitizers are slow: they run a subset, with one number of
  * threads. */
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { EACH = 5, MANY = 1 };
 #else
 enum { EACH = 1, MANY = 3 };
