@@ -1,10 +1,10 @@
 /* Judges the results of evaluations: a worker may compute or report wrong values.
  *
  * - A share has up to 64 parts, and a result the loss and the tokens of each. It is refused if a part is negative or
- * has other tokens than its windows, or if the parts do not add up.
+ *   has other tokens than its windows, or if the parts do not add up.
  * - A second worker evaluates a sample of the parts. They are drawn after the first answer: an eighth of them, each
- * with the same chance. The parts with the lowest and the highest mean are always added; for external models also the
- * part with the most tokens in a window.
+ *   with the same chance. The parts with the lowest and the highest mean are always added; for external models also
+ *   the part with the most tokens in a window.
  * - If the two differ by more than rounding, a third worker evaluates the sample, and the majority counts. Without a
  *   third worker a part decides that is not finite or above 2 ln(vocabulary) nats per token. Otherwise the value is
  *   disputed: both workers are named, and the larger value counts: the sample's difference is added to the whole share.

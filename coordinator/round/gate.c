@@ -35,7 +35,7 @@ static int by_norm(const void *a, const void *b)
 
 double gate_expected(const struct gate_rule *rule, struct gate_sample *samples, uint32_t n, double reach)
 {
-    if (n < GATE_SAMPLES_MIN || !(reach > 0)) return 0;
+    if (n < 2 || !(reach > 0)) return 0;
     for (uint32_t i = 0; i < n; i++) {
         double ratio = reach / (double)samples[i].reach;
         assert(samples[i].norm > 0 && samples[i].reach > 0);

@@ -10,7 +10,7 @@
  *   reaches further, and 1/2 if not (0 with a sparse codec: its residual does not shrink). This covers warm-up, a short
  *   last round and workers of all speeds.
  * - The expected norm is the median of the predictions, the lower one of two. Each member has one vote, so a worker
- *   that delivers often cannot move it, and it is known from the first delta of the third member on.
+ *   that delivers often cannot move it. It is known as soon as two members have delivered.
  *
  * No finite delta is refused. A delta beyond the tolerance of merge.clip is scaled down to the expected norm. */
 #ifndef COORDINATOR_GATE_H
@@ -22,7 +22,7 @@
 #include "common/config/config.h"
 
 enum {
-    GATE_SAMPLES_MIN = 3, /* fewer workers have no majority */
+    GATE_MEMBERS_MIN = 3, /* fewer workers have no majority */
     GATE_STRIKES = 3,     /* deltas in a row that are not finite put a member aside */
 };
 
@@ -42,7 +42,7 @@ struct gate_rule gate_rule_of(const struct config *config);
 /* peak: of the learning rate when the steps were assigned. step0, rate: position of the first step in the schedule, and
  * the distance between two steps. */
 double gate_reach(const struct gate_rule *rule, double peak, double step0, double rate, uint32_t steps);
-/* The expected norm of a delta of this reach. Changes and sorts samples[n]. 0: fewer than GATE_SAMPLES_MIN samples. */
+/* The expected norm of a delta of this reach. Changes and sorts samples[n]. 0: unknown, with fewer than two samples. */
 double gate_expected(const struct gate_rule *rule, struct gate_sample *samples, uint32_t n, double reach);
 
 #endif

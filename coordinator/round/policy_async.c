@@ -1,7 +1,8 @@
 /* The async policy (Liu et al., 2401.09135): no worker waits for a slow or lost one.
  *
  * - Deltas that arrive within a grace window (outer.grace) are one outer step; without a window each delta is one.
- * - The first deltas wait until three workers have delivered, if so many train: one alone cannot be compared.
+ * - The first deltas wait until three workers have delivered, if so many train, but at most a minute: one alone cannot
+ *   be compared.
  * - Each member works on its own rounds.
  * - The run's budget is max_steps x min_workers inner steps. Refused or lost work returns to the budget, so all of it
  *   is merged in the end.
@@ -13,8 +14,9 @@
 
 enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
 
-static const double equal = 0.1;      /* speeds that differ by less count as equal */
-static const double meet_least = 0.5; /* meet_others: least share of the steps */
+static const uint64_t others_us = 60000000; /* the time that the first delta waits for those of other workers */
+static const double equal = 0.1;            /* speeds that differ by less count as equal */
+static const double meet_least = 0.5;       /* meet_others: least share of the steps */
 static const double scatter_share = 0.1, soon_share = 0.25, slack_share = 0.5; /* closes_us */
 
 static uint16_t async_judge(const struct round *r, const struct member *m, const struct round_offer *offer,
@@ -115,14 +117,20 @@ static bool awaits_others(const struct round *r, const struct group *g, uint32_t
         known += delivered;
         coming += !delivered && m->work.open && m->work.parts[fragment].state == PART_WAITED;
     }
-    return r->p.clips && coming && known < GATE_SAMPLES_MIN && known + coming >= GATE_SAMPLES_MIN;
+    return r->p.clips && coming && known < GATE_MEMBERS_MIN && known + coming >= GATE_MEMBERS_MIN;
+}
+
+static uint64_t due_us(const struct round *r, const struct group *g, uint32_t fragment)
+{
+    uint64_t closes = closes_us(r, g, fragment), others = g->from_us + others_us;
+    return awaits_others(r, g, fragment) && others > closes ? others : closes;
 }
 
 static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
 {
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct group g = group_of(r, f);
-        if (!g.held || awaits_others(r, &g, f) || now_us < closes_us(r, &g, f)) continue;
+        if (!g.held || now_us < due_us(r, &g, f)) continue;
         *close = (struct round_close){.fragment = f};
         for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
             const struct assignment *work = &r->members.members[i]->work;
@@ -140,7 +148,7 @@ static uint64_t async_deadline(const struct round *r)
     uint64_t at = UINT64_MAX;
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct group g = group_of(r, f);
-        uint64_t t = g.held ? closes_us(r, &g, f) : UINT64_MAX;
+        uint64_t t = g.held ? due_us(r, &g, f) : UINT64_MAX;
         if (t < at) at = t;
     }
     return at;

@@ -476,6 +476,7 @@ double round_excess(const struct round *r, const struct round_close *close, uint
     bool barrier = r->policy->barrier;
     struct gate_sample own = sample_of(r, member_by_id(&r->members, close->ids[i]), part);
     uint32_t n = 0, most = barrier ? close->n : r->members.n;
+    if ((barrier ? close->n : member_count_active(&r->members)) < GATE_MEMBERS_MIN) return 0;
     for (uint32_t k = 0; k < most && n < WIRE_NAMED_MAX; k++) {
         const struct member *m = member_by_id(&r->members, barrier ? close->ids[k] : k);
         struct gate_sample sample = {0};

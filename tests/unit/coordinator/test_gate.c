@@ -13,11 +13,12 @@
 
 static const struct gate_rule rule = {.learning_rate = 1};
 
-static void test_two_workers_expect_nothing(void **state)
+static void test_one_sample_expects_nothing(void **state)
 {
     (void)state;
-    struct gate_sample two[] = {{1, 1}, {1000, 1}}, three[] = {{1, 1}, {1000, 1}, {1.2f, 1}};
-    assert_true(gate_expected(&rule, two, 2, 1) == 0);
+    struct gate_sample two[] = {{1000, 1}, {1, 1}}, three[] = {{1, 1}, {1000, 1}, {1.2f, 1}};
+    assert_true(gate_expected(&rule, two, 1, 1) == 0);
+    assert_float_equal(gate_expected(&rule, two, 2, 1), 1, 1e-6);
     assert_float_equal(gate_expected(&rule, three, 3, 1), 1.2, 1e-6);
     assert_true(gate_expected(&rule, three, 3, 0) == 0); /* a rate of 0 */
 }
@@ -76,7 +77,7 @@ static void test_reach_sums_warmup_but_no_decay(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_workers_expect_nothing),
+        cmocka_unit_test(test_one_sample_expects_nothing),
         cmocka_unit_test(test_median_is_the_lower_one),
         cmocka_unit_test(test_expectation_follows_reach),
         cmocka_unit_test(test_reach_sums_warmup_but_no_decay),

@@ -340,6 +340,19 @@ static void test_first_async_deltas_wait_for_a_majority(void **state)
     assert_int_equal(engine_version(rig.engine, 0), 3);
     if (step_norm() > 2) fail_msg("%g", step_norm());
     rig_close(&rig);
+    start("train.method=async", 3, "outer.grace=0"); /* at most a minute; two are compared with each other */
+    for (int i = 0; i < 3; i++) assert_true(assigned(i));
+    note_theta();
+    assert_int_equal(deliver(2, 0x1p40f), 0);
+    assert_int_equal(deliver(0, 1), 0);
+    for (int i = 0; i < 62; i++) {
+        if (i < 58) assert_int_equal(engine_version(rig.engine, 0), 0);
+        rig_wait(&rig, 1000000);
+        for (int w = 0; w < 3; w++) rig_beat(&rig, w, w == 1 ? WORKER_TRAINING : WORKER_READY);
+    }
+    assert_int_equal(engine_version(rig.engine, 0), 2);
+    if (step_norm() > 2) fail_msg("%g", step_norm());
+    rig_close(&rig);
     start("train.method=async", 2, "outer.grace=0");
     for (int i = 0; i < 2; i++) assert_true(assigned(i));
     assert_int_equal(deliver(0, 1), 0);
