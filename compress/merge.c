@@ -219,20 +219,15 @@ static bool next_tensor_range(const struct merge *merge, struct codec_part part,
 
 enum { LANES = 16 };
 
-/* sum[LANES] += x^2, or (theta - x)^2; element i of the call goes to lane i mod LANES. */
-static void add_squares(const float *x, const float *theta, size_t n, double sum[LANES])
+/* sum[i mod LANES] += x[i]^2. */
+CODEC_SIMD_BODY squares_body(const float *x, size_t n, double *restrict sum)
 {
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (size_t k = 0; k < LANES; k++) {
-            double d = theta ? (double)theta[i + k] - (double)x[i + k] : (double)x[i + k];
-            sum[k] += d * d;
-        }
-    for (size_t k = 0; i < n; i++, k++) {
-        double d = theta ? (double)theta[i] - (double)x[i] : (double)x[i];
-        sum[k] += d * d;
-    }
+        for (size_t k = 0; k < LANES; k++) sum[k] += (double)x[i + k] * (double)x[i + k];
+    for (size_t k = 0; i < n; i++, k++) sum[k] += (double)x[i] * (double)x[i];
 }
+CODEC_SIMD_VARIANTS(squares, (const float *x, size_t n, double *restrict sum), (x, n, sum))
 
 /* One thread computes all norms of a delta, so its sums have one order. */
 static void compute_norms(const struct merge *merge, const struct merge_delta *delta, double *norms, float *x)
@@ -245,8 +240,9 @@ static void compute_norms(const struct merge *merge, const struct merge_delta *d
         for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
             if (at.tensor != tensor) memset(sum, 0, sizeof sum);
             tensor = at.tensor;
-            add_squares(x + (at.from - part.from), merge->m->parameters ? merge->theta + at.from : NULL,
-                        at.to - at.from, sum);
+            for (size_t k = at.from; merge->m->parameters && k < at.to; k++)
+                x[k - part.from] = merge->theta[k] - x[k - part.from];
+            squares(x + (at.from - part.from), at.to - at.from, sum);
             double all = 0;
             for (int k = 0; k < LANES; k++) all += sum[k];
             norms[tensor] = sqrt(all);
@@ -521,7 +517,7 @@ static void direct_job(void *ctx, int thread, int threads)
         add_pieces(job, p, false, merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);
         for (struct piece at = {0}; next_tensor_range(merge, codec_part(merge->codec, p), &at);) {
             double sum[LANES] = {0}, all = 0;
-            add_squares(merge->acc + at.from, NULL, at.to - at.from, sum);
+            squares(merge->acc + at.from, at.to - at.from, sum);
             for (int k = 0; k < LANES; k++) all += sum[k];
             piece_squares(merge)[p + at.tensor] = all;
         }
