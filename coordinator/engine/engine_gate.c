@@ -4,6 +4,7 @@
  *   once, so a line appears at the 8th round in a row, and at the 64th, the 512th, ...
  * - GATE_STRIKES deltas in a row that are not finite put the member aside: it gets no work (engine_is_aside). */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,6 +12,8 @@
 #include "coordinator/engine/engine_impl.h"
 
 enum { CLIPPED_TOLD = 8 };
+
+static const double told_least = 1.5; /* medians; smaller differences are nothing to look at */
 
 static void count_clipped(struct engine *e, struct member *m)
 {
@@ -38,7 +41,7 @@ void engine_gate(struct engine *e, const struct round_close *close)
         double ratio = round_excess(&e->ledger.round, close, i);
         if (!(ratio > 0)) continue;
         m->norm_ratio = ratio;
-        if (bounds->least != UINT32_MAX && ratio > bounds->whole) count_clipped(e, m);
+        if (bounds->least != UINT32_MAX && ratio > fmax(bounds->whole, told_least)) count_clipped(e, m);
         if (ratio <= e->norm_ratio) continue;
         e->norm_ratio = ratio;
         memcpy(e->norm_worker, m->name, sizeof e->norm_worker);

@@ -7,6 +7,7 @@ import fnmatch
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -95,10 +96,10 @@ def flags_of(row, data):
             f"--codec.up={row['up']}", f"--codec.down={row['down']}", f"--coordinator.min_workers={row['workers']}"]
 
 
-def launch(args, row, data, folder):
+def launch(args, row, data, folder, *more):
     base = ROOT / "configs" / ("streaming.yaml" if row["method"] == "streaming" else "austen-1m.yaml")
     command = [args.launch, "launch", str(base), "--workers", str(row["workers"]), "--dir", f"{folder}/run",
-               *flags_of(row, data)]
+               *flags_of(row, data), *more]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return "" if not done.returncode else done.stdout.strip().splitlines()[-1:]
 
@@ -154,12 +155,12 @@ def measure(row, folder):
             if event["event"] == "round" and event.get("norm_ratio"):
                 ratios.append(event["norm_ratio"])
     with open(f"{folder}/run/summary.json", encoding="utf-8") as file:
-        tokens = json.load(file)["tokens"]
+        summary = json.load(file)
     work = row["steps"] * row["workers"]
     work *= number_of(row["flags"], "model.block_size") * number_of(row["flags"], "train.batch_size")
-    return {"deltas": row["steps"] // row["H"] * row["workers"], "refused": refused, "tokens kept": tokens / work,
-            "norm / median": max(ratios, default=0.0), "rounds": len(ratios),
-            "clipped": sum(ratio > (16 if row["method"] == "ddp" else 1.5) for ratio in ratios)}
+    return {"deltas": row["steps"] // row["H"] * row["workers"], "refused": refused, "loss": summary["final_val_loss"],
+            "tokens kept": summary["tokens"] / work, "norm / median": max(ratios, default=0.0), "rounds": len(ratios),
+            "clipped": sum(ratio > (16 if row["method"] == "ddp" else 1.2) for ratio in ratios)}
 
 
 def execute(args, row):
@@ -173,7 +174,16 @@ def execute(args, row):
     if failed:
         print(f"{row['name']}: failed: {failed}", flush=True)
         return
-    row = {**row, **measure(row, folder), "flags": " ".join(row["flags"]), "own": " ".join(row["own"])}
+    out = measure(row, folder)
+    if row["method"] in ("streaming", "local-sgd") and not row["own"]:  # what clipping costs
+        shutil.rmtree(folder)
+        os.makedirs(folder)
+        failed = launch(args, row, data, folder, "--merge.clip=off")
+        if failed:
+            print(f"{row['name']}, not clipped: failed: {failed}", flush=True)
+            return
+        out["loss off"] = measure(row, folder)["loss"]
+    row = {**row, **out, "flags": " ".join(row["flags"]), "own": " ".join(row["own"])}
     with open(f"{args.out}/{row['name']}.json", "w", encoding="utf-8") as file:
         json.dump(row, file)
     print(f"{row['name']}: {row['refused']} refused, {100 * row['tokens kept']:.1f} % of the tokens, largest norm "
@@ -185,10 +195,10 @@ def table(out):
     groups = {}
     for path in sorted(Path(out).glob("*.json")):
         row = json.loads(path.read_text(encoding="utf-8"))
-        kind = "codecs of single workers" if row["own"] else "native and PyTorch" if row["scripts"] else f"`{row['up']}`"
+        kind = "native and PyTorch" if row["scripts"] else "codecs of workers" if row["own"] else f"`{row['up']}`"
         groups.setdefault((row["method"], kind), []).append(row)
-    print("| method | codec up | runs | workers | H | deltas | refused | tokens kept | norm / median | rounds clipped |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| method | codec up | runs | workers | H | deltas | refused | tokens kept | norm / median | rounds clipped "
+          "| loss minus that without clipping |\n|---|---|---|---|---|---|---|---|---|---|---|")
     for (method, kind), group in sorted(groups.items()):
         def span(key, group=group):
             values = [row[key] for row in group]
@@ -198,8 +208,10 @@ def table(out):
         kept = 100 * min(row["tokens kept"] for row in group)
         norm = f"{max(row['norm / median'] for row in group):.2f}" if total["rounds"] else "-"
         clipped = f"{100 * total['clipped'] / total['rounds']:.2f} %" if total["rounds"] else "-"
+        costs = [row["loss"] - row["loss off"] for row in group if "loss off" in row]
+        cost = f"{statistics.fmean(costs):+.4f} ({min(costs):+.4f} to {max(costs):+.4f})" if costs else "-"
         print(f"| {method} | {kind} | {len(group)} | {span('workers')} | {span('H')} | {total['deltas']} | "
-              f"{total['refused']} | {kept:.1f} % | {norm} | {clipped} |")
+              f"{total['refused']} | {kept:.1f} % | {norm} | {clipped} | {cost} |")
 
 
 def main():

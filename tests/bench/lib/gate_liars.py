@@ -69,26 +69,26 @@ def rows(liars):
     streaming, short = {"train__method": "streaming"}, {"train__method": "local-sgd", "train__sync_every": 2}
     fast, ddp = {"train__method": "async", "train__sync_every": 5}, {"train__method": "ddp", "codec__up": "bf16"}
     one, alternating, scaled = 3, liars.alternating, liars.scaled
-    for factor in (3.5, 1.4, 1000):
+    for factor in (3.5, 1.19, 1000):
         yield f"alternating x {factor}", one, [alternating(factor)], {}
-    for factor in (3.8, 1.4, -1, -1.4, -1000):
+    for factor in (3.8, 1.19, -1, -1.19, -1000):
         yield f"constant x {factor}", one, [scaled(factor)], {}
     yield "zeros", one, [scaled(0)], {}
-    for factor in (3.8, 1.4):
+    for factor in (3.8, 1.19):
         yield f"one random direction x {factor}", one, [liars.direction(factor)], {}
     yield "one tensor x 1000", one, [liars.one_tensor(1000)], {}
-    yield "only one tensor, random direction x 1.4", one, [liars.direction(1.4, first=-48)], {}
+    yield "only one tensor, random direction x 1.19", one, [liars.direction(1.19, first=-48)], {}
     yield "the first delta again and again", one, [liars.stale()], {}
     yield "two of five, alternating x 3.5", one, [alternating(3.5), alternating(3.5)], {}
-    yield "two of five, alternating x 1.4", one, [alternating(1.4), alternating(1.4)], {}
-    yield "two of five, constant x -1.4", one, [scaled(-1.4), scaled(-1.4)], {}
-    yield "two of five, one random direction x 1.4", one, [liars.direction(1.4), liars.direction(1.4)], {}
+    yield "two of five, alternating x 1.19", one, [alternating(1.19), alternating(1.19)], {}
+    yield "two of five, constant x -1.19", one, [scaled(-1.19), scaled(-1.19)], {}
+    yield "two of five, one random direction x 1.19", one, [liars.direction(1.19), liars.direction(1.19)], {}
     yield "one of three, alternating x 3.5", 2, [alternating(3.5)], {}
     yield "one of eight, alternating x 3.5", 7, [alternating(3.5)], {}
     for method, more in (("streaming", streaming), ("local-sgd, H 2", short), ("async", {"train__method": "async"}),
                          ("async, H 5", fast), ("ddp", ddp)):
         for name, lie in (("alternating x 8", alternating(8)), ("constant x 8", scaled(8)),
-                          ("constant x -1.4", scaled(-1.4))):
+                          ("constant x -1.19", scaled(-1.19))):
             steps = {"rounds": 2000 // int(more.get("train__sync_every", 1 if method == "ddp" else 40))}
             yield f"{method}: {name}", one, [lie], {**more, **steps}
 

@@ -28,7 +28,7 @@ static int by_value(const void *a, const void *b)
 static bool limits_of(const struct config *c, uint32_t workers, double *whole, double *tensor)
 {
     bool ddp = c->train.method == METHOD_DDP, median = c->merge.clip == MERGE_CLIP_MEDIAN;
-    *whole = median ? INFINITY : ddp ? 16 : 1.5;
+    *whole = median ? INFINITY : ddp ? 16 : 1.2;
     *tensor = median ? 1 : ddp ? 64 : 4;
     return median ? workers > 1 : c->merge.clip == MERGE_CLIP_AUTO && workers > 2;
 }
