@@ -16,7 +16,7 @@ enum { ADDENDS = 16 };
 
 static const double rda_least = 1e-4; /* a shorter mean of unit vectors has no direction */
 /* merge.clip auto, in medians. Gradients of small batches (ddp) scatter more than deltas. */
-static const double whole_delta = 1.2, tensor_delta = 4, whole_gradient = 16, tensor_gradient = 64;
+static const double whole_delta = 1.2, tensor_delta = 4, whole_gradient = 4, tensor_gradient = 16;
 
 /* A job for the pool: adds these deltas to every part. */
 struct merge_job {

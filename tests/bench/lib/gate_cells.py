@@ -160,7 +160,7 @@ def measure(row, folder):
     work *= number_of(row["flags"], "model.block_size") * number_of(row["flags"], "train.batch_size")
     return {"deltas": row["steps"] // row["H"] * row["workers"], "refused": refused, "loss": summary["final_val_loss"],
             "tokens kept": summary["tokens"] / work, "norm / median": max(ratios, default=0.0), "rounds": len(ratios),
-            "clipped": sum(ratio > (16 if row["method"] == "ddp" else 1.2) for ratio in ratios)}
+            "clipped": sum(ratio > (4 if row["method"] == "ddp" else 1.2) for ratio in ratios)}
 
 
 def execute(args, row):

@@ -28,8 +28,8 @@ static int by_value(const void *a, const void *b)
 static bool limits_of(const struct config *c, uint32_t workers, double *whole, double *tensor)
 {
     bool ddp = c->train.method == METHOD_DDP, median = c->merge.clip == MERGE_CLIP_MEDIAN;
-    *whole = median ? INFINITY : ddp ? 16 : 1.2;
-    *tensor = median ? 1 : ddp ? 64 : 4;
+    *whole = median ? INFINITY : ddp ? 4 : 1.2;
+    *tensor = median ? 1 : ddp ? 16 : 4;
     return median ? workers > 1 : c->merge.clip == MERGE_CLIP_AUTO && workers > 2;
 }
 
