@@ -125,10 +125,10 @@ class Echo:
                 data += body[37:37 + size]
             self.chunks[fragment, version] = data
             if len(data) == total:
-                at = 38 + struct.unpack_from("<H", data, 36)[0]
+                at = 46 + struct.unpack_from("<H", data, 44)[0]  # docs/protocol.md, update object
                 at += 4 + 20 * struct.unpack_from("<I", data, at)[0]
-                n = struct.unpack_from("<I", data, at)[0]
-                self.update[fragment] = wire.bf16_values(data[at + 4:at + 4 + n])
+                n = struct.unpack_from("<Q", data, at)[0]
+                self.update[fragment] = wire.bf16_values(data[at + 8:at + 8 + n])
                 del self.chunks[fragment, version]
         return body
 
@@ -314,8 +314,8 @@ def go():
     persistent("delta x 1000, every round", lie_in(6, scaled(1000)), named=True)
     persistent("delta x 15, every round", lie_in(6, scaled(15)), named=True)
     persistent("delta x 3, every round", lie_in(6, scaled(3)), named=True)
-    persistent("delta x -1, every round", lie_in(6, scaled(-1)))
-    persistent("delta x -1.19, every round", lie_in(0, scaled(-1.19)))
+    persistent("delta x -1, every round", lie_in(6, scaled(-1)), spread=0.1)
+    persistent("delta x -1.19, every round", lie_in(0, scaled(-1.19)), spread=0.1)
     persistent("alternating x 3.5 from the first round", lie_in(0, alternating(3.5)), named=True)
     persistent("alternating x 1.19", lie_in(0, alternating(1.19)))
     persistent("two of five, alternating x 3.5", lie_in(0, alternating(3.5)), lie_in(0, alternating(3.5)), named=True)
@@ -331,7 +331,7 @@ def go():
     persistent("x 1000 from the first round", lie_in(0, scaled(1000)), named=True)
     persistent("streaming, alternating x 3.5", lie_in(0, alternating(3.5)), train__method="streaming", named=True)
     persistent("local-sgd, H 2, alternating x 3.5", lie_in(0, alternating(3.5)), train__method="local-sgd",
-               train__sync_every=2, rounds=400, named=True)
+               train__sync_every=2, rounds=400, named=True, spread=0.1)
     persistent("async, x 8 in rounds of 5 steps", lie_in(0, scaled(8)), train__method="async", train__sync_every=5,
                rounds=160, spread=0.3)
     persistent("async, alternating x 8", lie_in(0, alternating(8)), train__method="async", spread=0.3)
