@@ -170,7 +170,10 @@ def honest_loss(workers, rounds, **settings):
 
 
 def persistent(name, *lies, honest=3, edit=None, rounds=40, refused=False, named=False, spread=0.05, **settings):
-    """Honest workers beside liars: the final validation loss is that of as many honest workers, within `spread`."""
+    """Honest workers beside liars: the final validation loss is that of as many honest workers, within `spread`.
+
+    refused: whether deltas are refused; None: that does not matter.
+    """
 
     def go():
         expected = honest_loss(honest + len(lies), rounds, **settings)
@@ -178,7 +181,7 @@ def persistent(name, *lies, honest=3, edit=None, rounds=40, refused=False, named
         assert loss is not None and math.isfinite(loss), f"loss {loss}"
         assert loss < expected + spread, f"loss {loss:.3f}, with honest workers {expected:.3f}"
         assert not refused or ("aside" in log and reasons), "the liar was not put aside"
-        assert refused is not None or not reasons, f"refused: {reasons[0]}"
+        assert refused is None or refused or not reasons, f"refused: {reasons[0]}"
         assert not named or "its delta is clipped" in log, "the liar is not named"
         return f"loss {loss:.3f}, honest {expected:.3f}; {len(reasons)} refused: {(reasons or [''])[0][:60]}"
 
@@ -331,7 +334,7 @@ def go():
     persistent("x 1000 from the first round", lie_in(0, scaled(1000)), named=True)
     persistent("streaming, alternating x 3.5", lie_in(0, alternating(3.5)), train__method="streaming", named=True)
     persistent("local-sgd, H 2, alternating x 3.5", lie_in(0, alternating(3.5)), train__method="local-sgd",
-               train__sync_every=2, rounds=400, named=True, spread=0.1)
+               train__sync_every=2, rounds=400, named=True, spread=0.3)  # early in the training
     persistent("async, x 8 in rounds of 5 steps", lie_in(0, scaled(8)), train__method="async", train__sync_every=5,
                rounds=160, spread=0.3)
     persistent("async, alternating x 8", lie_in(0, alternating(8)), train__method="async", spread=0.3)
