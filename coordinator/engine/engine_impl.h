@@ -162,9 +162,9 @@ struct engine {
     struct damaged_file damaged[ENGINE_DAMAGED_MAX]; /* [n_damaged] */
     size_t n_damaged;
     struct ledger_lost lost; /* updates in a damaged tail of the journal */
-    bool collect_due;         /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
-    bool sweep_due;           /* a crash may have left segments that no checkpoint needs */
-    bool stuck;               /* a failed removal was logged */
+    bool collect_due;        /* more snapshots than checkpoint.keep exist, but a member needs the oldest */
+    bool sweep_due;          /* a crash may have left segments that no checkpoint needs */
+    bool stuck;              /* a failed removal was logged */
     struct loss_watch losses;
     uint64_t kept_round; /* the newest checkpoint before the loss jumped; UINT64_MAX: the loss has not jumped */
     bool kept_apart;     /* that checkpoint is out of the run (checkpoint_keep) */
