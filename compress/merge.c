@@ -2,8 +2,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/median.h"
@@ -44,10 +42,9 @@ size_t merge_part_max(const struct codec *codec)
 
 struct merge_bounds merge_bounds_of(const struct config *c)
 {
-    bool gradient = c->train.method == METHOD_DDP, async = c->train.method == METHOD_ASYNC;
-    bool dynamic = c->train.dynamic_steps == CHOICE_ON || (async && c->train.dynamic_steps == CHOICE_AUTO);
+    bool gradient = c->train.method == METHOD_DDP;
     /* The coordinator cannot count the tokens of external samples. */
-    struct merge_bounds bounds = {.by_tokens = dynamic && !config_is_external(c)};
+    struct merge_bounds bounds = {.by_tokens = config_steps_differ(c) && !config_is_external(c)};
     switch (c->merge.clip) {
     case MERGE_CLIP_OFF: bounds.least = UINT32_MAX; break;
     case MERGE_CLIP_MEDIAN:

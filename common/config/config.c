@@ -288,6 +288,12 @@ bool config_is_external(const struct config *config)
     return !strcmp(config->model.family, "external");
 }
 
+bool config_steps_differ(const struct config *config)
+{
+    if (config->train.dynamic_steps == CHOICE_AUTO) return config->train.method == METHOD_ASYNC;
+    return config->train.dynamic_steps == CHOICE_ON;
+}
+
 bool config_syncs_updates(const struct config *config)
 {
     if (config->journal.sync == JOURNAL_SYNC_AUTO)

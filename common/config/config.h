@@ -200,6 +200,8 @@ int config_run_diff(const struct config *here, const struct config *run, bool fi
 /* model.family external: the first worker's program defines the tensors, and each worker's program owns model, data and
  * inner optimizer. Of the section model only family and init_from have an effect; inner.* has none. */
 bool config_is_external(const struct config *config);
+/* The steps of a round follow each worker's speed: train.dynamic_steps on, or auto with async. */
+bool config_steps_differ(const struct config *config);
 /* journal.sync: the journal is fsynced before a worker sees an assignment or an update. */
 bool config_syncs_updates(const struct config *config);
 /* Rounds between saves of a worker's state; 0: it is never saved. */

@@ -15,7 +15,7 @@ enum {
 
 static void params_from_config(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {
-    bool ddp = c->train.method == METHOD_DDP, async = c->train.method == METHOD_ASYNC;
+    bool ddp = c->train.method == METHOD_DDP;
     *p = (struct round_params){
         .n_fragments = n_fragments,
         .sync_every = ddp ? 1 : c->train.sync_every,
@@ -27,7 +27,7 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .any_length = config_is_external(c),
         .max_staleness = c->outer.max_staleness,
         .evict_us = (uint64_t)(c->coordinator.evict_after_s * 1e6),
-        .dynamic = c->train.dynamic_steps == CHOICE_ON || (async && c->train.dynamic_steps == CHOICE_AUTO),
+        .dynamic = config_steps_differ(c),
         .overlap = c->train.overlap,
         .grace_us = strcmp(c->outer.grace, "auto") != 0 ? (uint64_t)(1e6 * strtod(c->outer.grace, NULL)) : UINT64_MAX,
         .together = ddp,
