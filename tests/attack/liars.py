@@ -155,7 +155,7 @@ def final_loss(workers, rounds, lies=(), edit=None, **settings):
     for i, delta in enumerate(lies):
         middles.append(wire.Middle(run.address, rig.enrol, edit=edit, delta=delta, name=f"liar{i}"))
         run.start_worker(f"liar{i}", middles[-1].join_line)
-    loss = run.summary(180)["final_val_loss"]
+    loss = run.summary(600)["final_val_loss"]
     run.end()
     for middle in middles:
         middle.close()
