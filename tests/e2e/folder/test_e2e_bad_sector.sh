@@ -7,10 +7,13 @@ source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-# on_bad_disk FILE BLOCK COMMAND...: COMMAND cannot read 4096 bytes of FILE.
+# on_bad_disk FILE BLOCK COMMAND...: COMMAND cannot read 4096 bytes of FILE. A second name keeps its inode from being used again, should
+# COMMAND remove FILE.
 on_bad_disk() {
     local inode
     inode=$(stat -c %i "$1")
+    rm -f bad-inode
+    [[ ! -f $1 ]] || ln "$1" bad-inode
     BAD_SECTOR_INODE=$inode BAD_SECTOR_BLOCK=$2 LD_PRELOAD=$BIN/bad_sector.so "${@:3}"
 }
 # A sanitizer must come before a preloaded library.

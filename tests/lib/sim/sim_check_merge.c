@@ -58,7 +58,7 @@ static double norm_of(const double *g, size_t from, size_t count)
 static void clip_range(uint32_t workers, double *const *g, const double *tokens, size_t from, size_t count,
                        double limit, double other)
 {
-    double norms[CHECK_NAMED];
+    double norms[CHECK_NAMED] = {0};
     for (uint32_t i = 0; i < workers; i++) norms[i] = norm_of(g[i], from, count);
     double median = lower_median(norms, workers);
     if (!(median > 0)) median = other;
