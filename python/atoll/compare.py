@@ -26,8 +26,9 @@ from .compare_progress import CellWatch, Estimate, rest_text
 from .compare_result import result
 from .compare_run import Cell, link_cell, run_cell, trial_cells, untrained_cell, verify_cell
 from .compare_run import run as run_one
-from .compare_store import Store, settle, write_json
+from .compare_store import Store, read_finished, settle, write_json
 from .compare_time import Clock
+from .report_data import counted
 from .units import duration_text
 
 
@@ -98,6 +99,36 @@ def warn_of_stale(cells: Sequence[Cell], store: Store) -> None:
              f"changed: {stale}")
 
 
+def take(grid: Grid, store: Store, program: str, out: str, paths: str) -> None:
+    """Takes the finished cells and measured steps of other machines, and says which do not belong to the grid."""
+    for path in paths.split(","):
+        cells, steps = read_finished(path)
+        if steps:
+            Clock(program, grid, out, write_json).take_steps(steps)
+        before = dict(store.records)
+        # All at first: a run belongs to the grid if its value is the one that the trials choose.
+        store.records.update({record["name"]: record for record in cells})
+        wanted = {cell.name: cell for cell in cells_of(grid, store)}
+        other: dict[str, list[str]] = {}
+        for record in cells:
+            name = record["name"]
+            why = store.why_stale(wanted[name]) if name in wanted else "the grid has no such cell"
+            if why:
+                other.setdefault(why, []).append(name)
+                del store.records[name]
+        store.records = {**before, **store.records}
+        n_other = sum(len(names) for names in other.values())
+        for record in cells:
+            if store.records.get(record["name"]) is record:
+                store.put(record)
+        for why, names in other.items():
+            warn(f"{path}: {counted(len(names), 'cell')} left out ({names[0]}{', ...' if len(names) > 1 else ''}): "
+                 f"{why}")
+        missing = [cell.name for cell in wanted.values() if store.get(cell) is None]
+        say(f"{path}: {counted(len(cells) - n_other, 'finished cell')}; {len(missing)} of {len(wanted)} missing"
+            + (f", the first {missing[0]}" if missing else ""))
+
+
 @contextmanager
 def locked(out: str) -> Iterator[None]:
     os.makedirs(out, exist_ok=True)
@@ -139,6 +170,8 @@ def body(words: Sequence[str]) -> int:
     o.add_argument("--dir", metavar="OUT", help="folder of the results")
     o.add_argument("--only", metavar="PATTERN", default="*", help="only cells with these names, as 'ddp.*,*.s1'")
     o.add_argument("--minutes", metavar="N", type=whole(1, 1000000), default=0, help="start no run after N minutes")
+    o.add_argument("--import", metavar="FROM", dest="taken", default="",
+                   help="take finished cells of other folders OUT or files, separated by commas; run nothing")
     o.add_argument("--list", action="store_true", help="show the cells and their states; run nothing")
     options = o.parse(words)
     if not options.dir:
@@ -155,6 +188,10 @@ def body(words: Sequence[str]) -> int:
     catch_signals()
     with locked(options.dir):
         grid, store = identify(grid, program, options.dir), Store(options.dir)
+        if options.taken:
+            take(grid, store, program, options.dir, options.taken)
+            conclude(grid, store, program, options.dir)
+            return DONE
         warn_of_stale(_wanted(grid, store, options.only), store)
         try:
             complete = train(grid, store, program, options.dir, options.only, options.minutes)

@@ -23,8 +23,8 @@ from .command import Problem, need, wrong
 TOKENS_APART = 0.005  # arms whose tokens differ by more are not comparable
 MARGIN = 0.005  # of the baseline's loss: differences inside it are a tie
 GRID_KEYS = ("title", "base", "settings", "workers", "seeds", "links", "tune", "baseline", "target", "margin", "price",
-             "step_seconds", "verify", "arms")
-ARM_KEYS = ("title", "note", "base", "settings", "workers", "links", "tune", "tokens", "H", "codec")
+             "step_seconds", "machine", "verify", "arms")
+ARM_KEYS = ("title", "note", "base", "settings", "workers", "links", "tune", "tokens", "one_process", "H", "codec")
 # Settings that the tool sets itself.
 OWN_SETTINGS = {
     "run.seed": "the grid's seeds set it",
@@ -49,6 +49,15 @@ class Tuning:
     key: str
     values: tuple[str, ...]
     seeds: tuple[int, ...]
+    settings: dict[str, str] = field(default_factory=dict)  # of the trials alone
+
+
+# What one worker needs to take the steps of a ddp run: the mean of one delta is the delta, and fp32 is exact.
+_ONE_PROCESS = {
+    "train.method": "local-sgd", "train.eval_every": "0", "outer.optimizer": "sgd", "outer.learning_rate": "1",
+    "outer.momentum": "0", "outer.schedule": "constant", "merge.rule": "mean", "codec.up": "fp32", "codec.down": "fp32",
+}
+_ROUND_STEPS = 100  # of such a worker that never evaluates
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,8 @@ class Arm:
     workers: int
     is_local: bool  # one machine: no link takes part
     own_tokens: bool  # `tokens: own`: it may train on another number of tokens
+    one_process: bool  # ddp only: one worker takes the batch of all
+    whole_machine: bool  # `machine: whole` of the grid
     tune: Tuning | None
     resolved: dict[str, str] = field(default_factory=dict)  # all settings, by their names
     origin: dict[str, Any] = field(default_factory=dict)  # version and data of its runs (compare_data.identify)
@@ -86,7 +97,13 @@ class Arm:
 
     @property
     def needs_link(self) -> bool:
-        """The trajectory depends on the times of arrival, so that each link needs a run of its own."""
+        """Each link needs a run of its own, because the trajectory depends on the times of arrival. Workers that share
+        a machine do not have the times of whole machines."""
+        return self.is_timed and not self.whole_machine
+
+    @property
+    def is_timed(self) -> bool:
+        """The trajectory depends on the times of arrival."""
         timed = self.method == "async" or self.resolved["train.dynamic_steps"] in ("on", "true")
         return not self.is_local and (timed or self.resolved["coordinator.quorum"] != "all")
 
@@ -94,11 +111,26 @@ class Arm:
     def model(self) -> dict[str, str]:
         return {key: value for key, value in self.resolved.items() if key.startswith("model.")}
 
+    def with_settings(self, more: Mapping[str, str]) -> Arm:
+        return replace(self, settings={**self.settings, **more}, resolved={**self.resolved, **more})
+
     def tuned(self, value: str) -> Arm:
         """The arm with a value of its tuned setting."""
         assert self.tune
-        return replace(self, settings={**self.settings, self.tune.key: value},
-                       resolved={**self.resolved, self.tune.key: value})
+        return self.with_settings({self.tune.key: value})
+
+    def as_run(self) -> Arm:
+        """The arm as its runs train it. `one_process` makes one worker of all: their samples, and the mean gradient up
+        to rounding."""
+        if not self.one_process:
+            return self
+        steps = self.number("train.eval_every_steps") or self.number("train.eval_every") or \
+            min(_ROUND_STEPS, self.number("train.max_steps"))
+        accumulated = str(self.workers * self.number("train.grad_accum"))
+        evaluated = self.resolved["train.eval_every_steps"] if self.resolved["train.eval_every"] == "0" else str(steps)
+        return replace(self.with_settings({**_ONE_PROCESS, "train.sync_every": str(steps),
+                                           "train.grad_accum": accumulated, "train.eval_every_steps": evaluated}),
+                       workers=1)
 
 
 @dataclass(frozen=True)
@@ -122,6 +154,7 @@ class Grid:
     margin: float  # part of the baseline's loss
     price: dict[str, Any] | None
     step_seconds: float | None  # of a step of the baseline; None: measured
+    whole_machine: bool  # `machine: whole`: the times are those of workers that have a machine like this one each
     checks: tuple[Check, ...]
     arms: tuple[Arm, ...]
 
@@ -257,7 +290,7 @@ def load_config(path: str) -> Any:
 def _tuning(value: object, where: str, grid: Tuning | None) -> Tuning | None:
     if value is False:
         return None
-    pairs = _keys(value, where, ("key", "values", "seeds"))
+    pairs = _keys(value, where, ("key", "values", "seeds", "settings"))
     key = str(pairs.get("key", grid.key if grid else "inner.learning_rate"))
     if "values" in pairs:
         values = tuple(text_of(v, f"{where}.values") for v in _list(pairs["values"], f"{where}.values"))
@@ -273,7 +306,10 @@ def _tuning(value: object, where: str, grid: Tuning | None) -> Tuning | None:
     seeds = pairs.get("seeds", list(grid.seeds) if grid else [101])
     seeds = tuple(_whole(seed, f"{where}.seeds", 0) for seed in _list(seeds, f"{where}.seeds"))
     _distinct(seeds, f"{where}.seeds")
-    return Tuning(key, values, seeds)
+    settings = flatten(pairs["settings"], f"{where}.settings") if "settings" in pairs else grid.settings if grid else {}
+    if key in settings:
+        raise wrong(f"{where}.settings: remove {key}: the trials set it")
+    return Tuning(key, values, seeds, settings)
 
 
 def slug(value: str) -> str:
@@ -311,6 +347,8 @@ def _expand(name: str, value: object, where: str, top: Mapping[Any, Any], tune: 
         raise wrong(f"{where}.links: only none is allowed: the arm runs on one machine")
     if pairs.get("tokens", "own") != "own":
         raise wrong(f"{where}.tokens: only own is allowed: the arm may train on another number of tokens")
+    if pairs.get("one_process", True) is not True:
+        raise wrong(f"{where}.one_process: only on is allowed: one worker takes the batch of all")
     settings = {**flatten(top.get("settings"), "settings"), **flatten(pairs.get("settings"), f"{where}.settings")}
     base = pairs.get("base", top.get("base", os.devnull))
     if isinstance(base, dict):
@@ -333,6 +371,8 @@ def _expand(name: str, value: object, where: str, top: Mapping[Any, Any], tune: 
                         workers=_whole(n, f"{where}.workers", 1),
                         is_local="links" in pairs,
                         own_tokens="tokens" in pairs,
+                        one_process="one_process" in pairs,
+                        whole_machine=top.get("machine") == "whole",
                         tune=_tuning(pairs["tune"], f"{where}.tune", tune) if "tune" in pairs else tune))
     return arms
 
@@ -341,6 +381,11 @@ def ask_config(program: str) -> Resolve:
     """A function that lets `atoll config print` check the settings of an arm and resolve them."""
 
     def resolve(arm: Arm) -> dict[str, str]:
+        if arm.tune and arm.tune.settings:
+            ask(replace(arm, settings={**arm.settings, **arm.tune.settings}))
+        return ask(arm)
+
+    def ask(arm: Arm) -> dict[str, str]:
         values = {arm.tune.key: arm.tune.values[0]} if arm.tune else {}
         flags = [f"--{key}={value}" for key, value in {**arm.settings, **values}.items()]
         words = [program, "config", "print", arm.base, *flags]
@@ -364,6 +409,16 @@ def _check_data(arm: Arm) -> None:
         if not glob.glob(arm.resolved[key]):
             raise wrong(f"arm {arm.name}: {key}: no file matches '{arm.resolved[key]}': make the token shards with "
                         "atoll prepare DIR FILE...")
+
+
+def _check_one_process(arm: Arm) -> None:
+    """The one worker of a ddp arm computes what all would: their gradients must arrive as they are."""
+    if arm.one_process and arm.is_local:
+        raise wrong(f"arm {arm.name}: one_process is for workers behind links: remove it, or links: none")
+    lossy = [key for key in ("codec.up", "codec.down") if arm.resolved[key] != "fp32"]
+    if arm.one_process and (arm.method != "ddp" or lossy):
+        raise wrong(f"arm {arm.name}: one_process needs train.method ddp and codec fp32, not " +
+                    (arm.method if arm.method != "ddp" else f"{lossy[0]} {arm.resolved[lossy[0]]}"))
 
 
 def _check_fair(grid: Grid) -> None:
@@ -395,7 +450,7 @@ def _checks(value: object, grid: Grid) -> tuple[Check, ...]:
     for i, item in enumerate(_list(value, "verify") if value else []):
         where = f"verify[{i}]"
         pairs = _keys(item, where, ("arm", "link", "seed"))
-        names = [arm.name for arm in grid.arms if not arm.needs_link and not arm.is_local]
+        names = [arm.name for arm in grid.arms if not arm.is_timed and not arm.is_local and not arm.one_process]
         name, link = str(pairs.get("arm")), link_of(pairs.get("link", ""), f"{where}.link")
         seed = _whole(pairs.get("seed", grid.seeds[0]), f"{where}.seed", 0)
         if name not in names:
@@ -466,8 +521,17 @@ def _grid_of(value: object, path: str, text: str, resolve: Resolve) -> Grid:
         if arm.resolved["model.family"] == "external":
             raise wrong(f"arm {arm.name}: atoll launch has no workers for model.family external: use gpt2 or llama")
         _check_data(arm)
+        _check_one_process(arm)
+    machine = top.get("machine", "shared")
+    if machine not in ("shared", "whole"):
+        raise wrong(f"machine: {machine} is neither shared nor whole: write whole if each worker has a machine like "
+                    "this one for itself in the times")
+    if machine == "whole" and "verify" in top:
+        raise wrong("verify: remove it, or machine: whole: the workers of a run share this machine, so no such time "
+                    "can be verified")
     grid = Grid(path, text, str(top.get("title", os.path.basename(path))), seeds, links, baseline,
                 _target(top.get("target"), names, baseline), _margin(top.get("margin", MARGIN)),
-                _price(top.get("price")), None if step == "auto" else _real(step, "step_seconds"), (), tuple(arms))
+                _price(top.get("price")), None if step == "auto" else _real(step, "step_seconds"), machine == "whole",
+                (), tuple(arms))
     _check_fair(grid)
     return replace(grid, checks=_checks(top.get("verify"), grid))

@@ -44,6 +44,25 @@ def _end_of(ends: Mapping[int, float], number: int) -> float:
     return 0.0 if not number else min((at for r, at in ends.items() if r >= number), default=max(ends.values()))
 
 
+def _planned_traffic(arm: Arm, plan: Mapping[str, Any],
+                     curve: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Any]]:
+    """The bytes of all workers, which one worker does not send: in all, and up to each point of the curve."""
+    total = {key: plan[key] for key in ("bytes_up", "bytes_down")}
+    share = [Clock.rounds(arm, plan, point) / plan["rounds"] for point in curve]
+    return total, [{**point, **{key: round(part * value) for key, value in total.items()}}
+                   for point, part in zip(curve, share, strict=True)]
+
+
+def _note(arm: Arm) -> str:
+    """The grid's note, and how the runs differ from what the times are of."""
+    parts = [arm.note] if arm.note else []
+    if arm.one_process:
+        parts.append("trained by one process with the batch of all workers; bytes and times are those of the plan")
+    if arm.is_timed and not arm.needs_link:
+        parts.append("trained without a link: on a slow one deltas are older when they arrive, and the loss may differ")
+    return "; ".join(parts)
+
+
 def _run_entries(grid: Grid, store: Store, clock: Clock, arm: Arm, cell: Cell, start: float | None) -> list[Any]:
     """The runs of a cell: the invalid attempts, too. `start`: loss of the initial model, if the arm has it."""
     record, entries = store.get(cell), []
@@ -55,10 +74,13 @@ def _run_entries(grid: Grid, store: Store, clock: Clock, arm: Arm, cell: Cell, s
             times = [_relay_times(attempt, cell.link, curve)]
         elif attempt["why_invalid"] is None:
             times = [clock.times(arm, link, curve) for link in grid.links]
+        traffic: dict[str, Any] = {}
+        if arm.one_process and attempt["why_invalid"] is None:
+            traffic, curve = _planned_traffic(arm, clock.plan(arm, grid.links[0]), curve)
         entries.append({
             "arm": arm.name, "seed": cell.seed, "link": cell.link, "valid": attempt["why_invalid"] is None,
             "why_invalid": attempt["why_invalid"], "diverged": diverged(attempt["why_invalid"]),
-            **{key: attempt.get(key) for key in _RUN_KEYS},
+            **{key: attempt.get(key) for key in _RUN_KEYS}, **traffic,
             "command": record["command"] if record else "",
             "curve": [{key: value for key, value in point.items() if key != "round"} for point in curve],
             "times": times})
@@ -101,7 +123,7 @@ def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, An
         hidden = {*OWN_SETTINGS, "run.name", *((arm.tune.key,) if arm.tune and not settled[arm.name] else ())}
         resolved = {key: value for key, value in final.resolved.items() if key not in hidden}
         arms.append({"name": arm.name, "title": arm.title, "method": arm.method, "workers": arm.workers,
-                     "local": arm.is_local, "settings": final.settings, "resolved": resolved, "note": arm.note,
+                     "local": arm.is_local, "settings": final.settings, "resolved": resolved, "note": _note(arm),
                      "tuned": tuned})
         valid = [store.valid(run_cell(final, seed)) for seed in grid.seeds] if not final.needs_link else []
         of_runs[arm.name] = [run["step_seconds"] for run in valid if run]

@@ -115,8 +115,9 @@ def link_name(link: str) -> str:
 
 def trial_cell(arm: Arm, value: str, seed: int) -> Cell:
     """One trial. Only its final loss counts, so nothing else is evaluated."""
-    return _cell(arm.tuned(value), f"{arm.name}.tune-{value}.s{seed}", "tune", seed, None,
-                 {**_NO_EVALUATIONS, "checkpoint.keep": "1"}, tuned=value)
+    assert arm.tune
+    return _cell(arm.tuned(value).with_settings(arm.tune.settings).as_run(), f"{arm.name}.tune-{value}.s{seed}", "tune",
+                 seed, None, {**_NO_EVALUATIONS, "checkpoint.keep": "1"}, tuned=value)
 
 
 def trial_cells(arm: Arm) -> list[Cell]:
@@ -125,7 +126,7 @@ def trial_cells(arm: Arm) -> list[Cell]:
 
 
 def run_cell(arm: Arm, seed: int) -> Cell:
-    return _cell(arm, f"{arm.name}.s{seed}", "run", seed, None, {"checkpoint.keep": "1"})
+    return _cell(arm.as_run(), f"{arm.name}.s{seed}", "run", seed, None, {"checkpoint.keep": "1"})
 
 
 def link_cell(arm: Arm, seed: int, link: str) -> Cell:

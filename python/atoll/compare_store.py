@@ -7,9 +7,10 @@ import math
 import os
 import statistics
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from .command import Problem, replace_file
+from .command import Problem, replace_file, wrong
 from .compare_grid import Arm
 from .compare_run import Cell, trial_cell
 
@@ -59,6 +60,29 @@ class Store:
         self.records[record["name"]] = record
         os.makedirs(self.folder, exist_ok=True)
         write_json(os.path.join(self.folder, record["name"] + ".json"), record)
+
+
+def read_finished(path: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Finished cells and measured steps of another folder OUT, or of a file with a JSON object a line: a cell, or
+    {"steps": the content of steps.json}."""
+    cells: list[dict[str, Any]] = []
+    steps: dict[str, Any] = {}
+    if os.path.isdir(path):
+        cells = list(Store(path).records.values())
+        with suppress(FileNotFoundError), open(os.path.join(path, "steps.json"), encoding="utf-8") as file:
+            steps = json.load(file)
+        return cells, steps
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+                if "steps" in value:
+                    steps.update(value["steps"])
+                else:
+                    cells.append({**value, "name": value["name"], "identity": value["identity"]})
+            except (ValueError, KeyError, TypeError):
+                raise wrong(f"{path}:{number}: no finished cell of atoll compare") from None
+    return cells, steps
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

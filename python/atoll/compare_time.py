@@ -3,6 +3,7 @@
 - OUT/steps.json keeps the measured time of an inner step, OUT/plans.json the plans. Delete a file to make it anew.
 - The measurement runs one process for each worker of the largest arm at the same time, so that workers which share the
   cores of this machine have the step time that their runs had. Each arm's worker is such a machine.
+- `machine: whole`: one process measures the step, because each worker of the times has such a machine for itself.
 - The runs check the measurement: an arm with as many workers as it had processes. Runs count by their median steps.
   If the median of those is off by more than APART for any kind of step, all plans take the steps of the runs.
 """
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -36,13 +38,18 @@ class Clock:
         self.program, self.grid, self.keep = program, grid, keep
         self.paths = {name: os.path.join(out, f"{name}.json") for name in ("steps", "plans")}
         self.kept: dict[str, dict[str, Any]] = {name: _load(path) for name, path in self.paths.items()}
-        self.processes = max(each.workers for each in grid.arms)
+        self.processes = 1 if grid.whole_machine else max(each.workers for each in grid.arms)
         self.chosen: dict[str, float] = {}  # the step of a kind, if it is not the measured one
 
     def _remember(self, name: str, key: str, value: Any) -> Any:
         self.kept[name][key] = value
         self.keep(self.paths[name], self.kept[name])
         return value
+
+    def take_steps(self, steps: Mapping[str, Any]) -> None:
+        """Steps that another call measured, maybe on another machine."""
+        self.kept["steps"].update(steps)
+        self.keep(self.paths["steps"], self.kept["steps"])
 
     # --- the step ---
 
@@ -51,7 +58,7 @@ class Clock:
         shape = {**arm.model, **{key: arm.resolved[key] for key in _STEP_KEYS}}
         return json.dumps({"atoll": arm.origin["atoll"], "processes": self.processes, **shape}, sort_keys=True)
 
-    def _measured(self, arm: Arm) -> dict[str, Any]:
+    def measure(self, arm: Arm) -> dict[str, Any]:
         """"seconds" of an inner step of one worker, and "at", when it was measured."""
         kind, n = self._kind(arm), self.processes
         if not isinstance(self.kept["steps"].get(kind), dict):
@@ -68,7 +75,7 @@ class Clock:
         if self.grid.step_seconds is not None:
             return self.grid.step_seconds * arm.step_tokens / self.grid.arm(self.grid.baseline).step_tokens
         chosen = self.chosen.get(self._kind(arm))
-        return self._measured(arm)["seconds"] if chosen is None else chosen
+        return self.measure(arm)["seconds"] if chosen is None else chosen
 
     def choose_steps(self, arms: Sequence[Arm], of_runs: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
         """Lets the runs check the measured steps; returns `steps` of comparison.json.
@@ -93,14 +100,15 @@ class Clock:
         return entries
 
     def _entry(self, kind: str, arms: Sequence[Arm], of_runs: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        steps = [step for arm in arms if arm.workers == self.processes for step in of_runs.get(arm.name, ())]
+        steps = [step for arm in arms if arm.workers == self.processes and not arm.one_process
+                 for step in of_runs.get(arm.name, ())]
         entry: dict[str, Any] = {
             "arms": [arm.name for arm in arms], "measured_s": None, "measured_at": None, "processes": None,
             "runs_s": _rounded(statistics.median(steps)) if steps else None, "runs": len(steps),
             "apart": False}
         if self.grid.step_seconds is not None:
             return {**entry, "source": "given", "seconds": self.step_seconds(arms[0])}
-        measured = self._measured(arms[0])
+        measured = self.measure(arms[0])
         return {**entry, "source": "measured", "seconds": measured["seconds"], "measured_s": measured["seconds"],
                 "measured_at": measured["at"], "processes": self.processes}
 
@@ -120,14 +128,22 @@ class Clock:
             self._remember("plans", key, _ask([words], arm)[0]["plan"])
         return dict(self.kept["plans"][key])
 
+    @staticmethod
+    def rounds(arm: Arm, plan: Mapping[str, Any], point: Mapping[str, Any]) -> int:
+        """The rounds of the plan up to a point of the curve, by tokens if the run's rounds are not the plan's."""
+        if arm.one_process or arm.is_timed:
+            total = len(plan["round_ends_s"])
+            return min(total, math.ceil(total * point["tokens"] / arm.tokens))
+        return int(point["round"])
+
     def times(self, arm: Arm, link: str, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """An entry of `times` in comparison.json."""
         plan = self.plan(arm, link)
-        ends = plan["round_ends_s"]
-        if curve and curve[-1]["round"] > len(ends):
-            raise Problem(f"arm {arm.name}: the run has {curve[-1]['round']} rounds, its plan {len(ends)}: build the "
+        rounds, ends = [self.rounds(arm, plan, point) for point in curve], plan["round_ends_s"]
+        if rounds and rounds[-1] > len(ends):
+            raise Problem(f"arm {arm.name}: the run has {rounds[-1]} rounds, its plan {len(ends)}: build the "
                           "programs anew")
-        at = [ends[point["round"] - 1] if point["round"] else 0.0 for point in curve]
+        at = [ends[number - 1] if number else 0.0 for number in rounds]
         return {"link": link, "source": "plan", "step_seconds": self.step_seconds(arm), "seconds": plan["seconds"],
                 "utilization": plan["utilization"], "round_s": plan["round_s"], "at": at}
 

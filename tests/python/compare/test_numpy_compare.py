@@ -117,6 +117,14 @@ class GridTest(unittest.TestCase):
             (GRID + "margin: 5", "margin: needs a fraction of the baseline's loss, as 0.005 for 0.5 %, not 5"),
             (GRID + "margin: 0.5 %", "margin: needs a number from 0, not 0.5 %"),
             (GRID + "tune: {values: [1.0e-3], seeds: [7, 2]}", "arm ddp: tune.seeds has 2, a seed of the grid: give"),
+            (GRID + "machine: own", "machine: own is neither shared nor whole: write whole if each worker"),
+            (GRID + "machine: whole\nverify: [{arm: ddp, link: 1mbit}]", "verify: remove it, or machine: whole"),
+            (changed("ddp: {", "ddp: {one_process: off, "), "arms.ddp.one_process: only on is allowed"),
+            (changed("async: {", "async: {one_process: on, "), "arm async: one_process needs train.method ddp and"),
+            (changed("ddp: {", "ddp: {codec: int8, one_process: on, "), "and codec fp32, not codec.up int8"),
+            (changed("alone: {", "alone: {one_process: on, "), "arm alone: one_process is for workers behind links"),
+            (GRID + "tune: {values: [1], settings: {train.methd: ddp}}", "unknown option --train.methd"),
+            (GRID + "tune: {values: [1], settings: {inner.learning_rate: 2}}", "tune.settings: remove inner.learning"),
             (GRID + "step_seconds: fast", "step_seconds: needs a number from 0, not fast"),
             (GRID + "tune: {seeds: [4]}", "tune: values are missing: write for example values: [1.5e-3, 3.0e-3]"),
             (GRID + "tune: {values: [1, two]}", "tune.values: needs a number from 0, not two"),
@@ -152,10 +160,9 @@ class GridTest(unittest.TestCase):
         """`./run bench record --recorded` makes its reports without training."""
         os.symlink(ROOT / "configs", "configs")
         for size, name in (("small", "compare-record"), ("large", "compare-record-large")):
-            tool = ROOT / "tests" / "bench" / "lib" / "record_cells.py"
             recorded = ROOT / "docs" / "history" / f"record-{size}.jsonl"
-            subprocess.run([sys.executable, str(tool), "unpack", f"{size}/cells", str(recorded)], check=True)
             store = compare_store.Store(size)
+            store.records = {record["name"]: record for record in compare_store.read_finished(str(recorded))[0]}
             identity = next(iter(store.records.values()))["identity"]
             grid = compare_grid.read_grid(f"configs/{name}.yaml", compare_grid.ask_config(self.program))
             origin = {key: identity[key] for key in ("atoll", "data")}  # of the recorded runs
