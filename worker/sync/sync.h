@@ -77,9 +77,12 @@ struct sync_fragment {
 
     /* Upload of this round's delta. */
     enum sync_upload upload;
-    bool passed;  /* an update of this round or a later one does not name it */
-    bool lost;    /* will never be merged, and the caller has not yet rolled it back */
-    bool probing; /* offered again after a timeout: CREDIT for `probe` means that later chunks were lost */
+    bool passed; /* an update of this round or a later one does not name it */
+    bool lost;   /* will never be merged, and the caller has not yet rolled it back */
+    /* Offered again after a timeout: CREDIT for `probe` means that later chunks were lost, unless another fragment has
+     * moved since. They share a connection, and on a slow one its bytes are in front. */
+    bool probing;
+    uint64_t probe_moved;       /* up_moved at the probe */
     uint64_t bytes, held, upto; /* payload size; bytes the coordinator holds; end of the credit */
     uint64_t sent, probe;       /* bytes handed to the transport; `held` at the probe */
     uint64_t up_at, up_wait;    /* time of the next OFFER; current back-off */
@@ -117,6 +120,7 @@ struct sync {
     uint64_t name_since; /* time of the first refusal of its name; 0: not refused */
     uint64_t rtt_us;
     struct sync_rate up, down;
+    uint64_t up_moved;      /* CREDITs with new bytes of any fragment */
     uint64_t blocked_until; /* the bulk queue was full: no chunk before this time */
     uint32_t drops;         /* calls of sync_drop since the last merged delta */
     bool bind_due;          /* send BIND */

@@ -14,6 +14,9 @@ enum {
     DELIVERED_US = 30000000,       /* delay before a delivered delta is offered again, in case its REJECT was lost */
 };
 
+/* Longest timeout of an upload whose rate is measured. */
+#define UP_RETRY_MAX_US ((uint64_t)3600 * 1000000)
+
 /* --- download ----------------------------------------------------------------------------------------------------- */
 
 static void restart_download(struct sync_fragment *f, uint64_t version, uint64_t now_us)
@@ -95,7 +98,8 @@ static void extend_get_deadlines(struct sync *s, uint64_t now_us)
     uint64_t before = bytes_requested(s);
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         struct sync_fragment *f = &s->f[i];
-        uint64_t at = now_us + sync_timeout_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before);
+        uint64_t at =
+            now_us + sync_timeout_us(&s->down, s->rtt_us, f->usual > before ? f->usual : before, SYNC_RETRY_MAX_US);
         if (f->requested > f->have && f->get_at < at) f->get_at = at;
     }
 }
@@ -220,7 +224,8 @@ static void get_sent(struct sync *s, const struct sync_action *a, uint64_t now_u
     f->get_again = again;
     if (again) s->bind_due = true; /* the coordinator may not know the bulk connection */
     uint64_t expect = f->total ? missing_bytes(f, a->offset, f->requested) : f->usual ? f->usual : FIRST_OBJECT_BYTES;
-    f->get_wait = f->get_wait ? sync_backoff_us(f->get_wait) : sync_timeout_us(&s->down, s->rtt_us, expect);
+    f->get_wait =
+        f->get_wait ? sync_backoff_us(f->get_wait) : sync_timeout_us(&s->down, s->rtt_us, expect, SYNC_RETRY_MAX_US);
     f->get_at = now_us + f->get_wait;
 }
 
@@ -246,6 +251,14 @@ static uint64_t bytes_in_flight(const struct sync *s)
     return bytes;
 }
 
+/* CREDIT comes for every 2 MiB of a fragment, behind the windows of the others: at 1 Mbit/s that takes minutes without
+ * a loss. Chunks, which come one by one, extend the deadlines of downloads instead. */
+static uint64_t up_timeout_us(const struct sync *s)
+{
+    uint64_t most = s->up.measured ? UP_RETRY_MAX_US : SYNC_RETRY_MAX_US;
+    return sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s), most);
+}
+
 static void mark_delivered(struct sync *s, struct sync_fragment *f, uint64_t now_us)
 {
     if (f->upload != SYNC_UPLOAD_DELIVERED) extend_get_deadlines(s, now_us); /* the update may arrive next */
@@ -265,18 +278,20 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
         mark_delivered(s, f, now_us);
     } else {
         bool first = f->upload == SYNC_UPLOAD_OFFERED, lost = have < f->held;
-        if (first || lost || (f->probing && have == f->probe)) f->sent = have; /* resume there */
+        bool silent = f->probing && have == f->probe && s->up_moved == f->probe_moved;
+        if (first || lost || silent) f->sent = have; /* resume there */
         f->upload = SYNC_UPLOAD_SENDING;
         f->upto = upto < f->bytes ? upto : f->bytes;
         f->probing = false;
     }
     bool moved = have > f->held || f->upload != SYNC_UPLOAD_SENDING;
+    s->up_moved += have > f->held;
     if (have > f->held)
         sync_rate_add(&s->up, f->held ? have - f->held : 0); /* the first CREDIT reports bytes of earlier sessions */
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->held = have;
         if (f->sent < have) f->sent = have;
-        f->up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
+        f->up_at = now_us + up_timeout_us(s);
         if (moved) {
             f->up_wait = 0;
             f->up_again = false;
@@ -285,8 +300,7 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
     }
     /* Progress of one fragment postpones the deadlines of those queued behind it. */
     for (uint32_t i = 0; moved && i < s->n_fragments; i++)
-        if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING)
-            s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
+        if (i != fragment && s->f[i].upload == SYNC_UPLOAD_SENDING) s->f[i].up_at = now_us + up_timeout_us(s);
 }
 
 /* End of the payload bytes that may be sent: a save holds the last byte back. */
@@ -317,8 +331,9 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
     if (f->upload == SYNC_UPLOAD_SENDING) {
         f->probing = true;
         f->probe = f->held;
+        f->probe_moved = s->up_moved;
     }
-    f->up_wait = f->up_wait ? sync_backoff_us(f->up_wait) : sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
+    f->up_wait = f->up_wait ? sync_backoff_us(f->up_wait) : up_timeout_us(s);
     f->up_at = now_us + f->up_wait;
 }
 
@@ -360,7 +375,7 @@ static void chunk_sent(struct sync *s, const struct sync_action *a, uint64_t now
     f->sent = a->offset + a->length;
     assert(f->sent <= f->upto && f->upto <= f->bytes);
     assert(!s->unsaved || f->sent < f->bytes); /* the last byte waits for the save */
-    uint64_t at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
+    uint64_t at = now_us + up_timeout_us(s);
     if (f->up_at < at) f->up_at = at;
 }
 
@@ -385,7 +400,7 @@ void sync_saved(struct sync *s, uint64_t now_us)
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].upload != SYNC_UPLOAD_SENDING) continue;
         s->f[i].up_wait = 0;
-        s->f[i].up_at = now_us + sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s));
+        s->f[i].up_at = now_us + up_timeout_us(s);
     }
     sync_settle(s);
 }

@@ -16,7 +16,7 @@ uint64_t sync_initial_in_flight(const struct sync *s)
 
 static uint64_t timeout_us(const struct sync *s)
 {
-    return sync_timeout_us(&s->up, s->rtt_us, sync_initial_in_flight(s));
+    return sync_timeout_us(&s->up, s->rtt_us, sync_initial_in_flight(s), SYNC_RETRY_MAX_US);
 }
 
 void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, uint64_t now_us)

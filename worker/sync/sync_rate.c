@@ -40,15 +40,16 @@ uint64_t sync_rate_measured(const struct sync_rate *r)
     return r->measured ? (uint64_t)r->per_s + 1 : 0;
 }
 
-uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes)
+uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes, uint64_t most_us)
 {
     assert(r->per_s > 0);
     double us = 4.0 * (double)rtt_us + 2e6 * (double)bytes / r->per_s;
     if (us < SYNC_RETRY_MIN_US) return SYNC_RETRY_MIN_US;
-    return us > SYNC_RETRY_MAX_US ? SYNC_RETRY_MAX_US : (uint64_t)us;
+    return us > (double)most_us ? most_us : (uint64_t)us;
 }
 
 uint64_t sync_backoff_us(uint64_t wait_us)
 {
+    if (wait_us >= SYNC_RETRY_MAX_US) return wait_us;
     return wait_us > SYNC_RETRY_MAX_US / 2 ? SYNC_RETRY_MAX_US : 2 * wait_us;
 }

@@ -10,7 +10,7 @@
 
 enum {
     SYNC_RETRY_MIN_US = 2000000,  /* shortest timeout before a resend */
-    SYNC_RETRY_MAX_US = 30000000, /* longest */
+    SYNC_RETRY_MAX_US = 30000000, /* longest without a measured rate */
 };
 
 /* Bytes per second assumed before the first measurement: 1 Mbit/s. */
@@ -32,9 +32,9 @@ void sync_rate_add(struct sync_rate *r, uint64_t bytes);
 void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us);
 /* Bytes per second; 0: not measured. */
 uint64_t sync_rate_measured(const struct sync_rate *r);
-/* Timeout for `bytes` in flight: 4 rtt_us + 2 bytes / rate, between SYNC_RETRY_MIN_US and SYNC_RETRY_MAX_US. */
-uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes);
-/* The timeout after wait_us: twice as long, at most SYNC_RETRY_MAX_US. */
+/* Timeout for `bytes` in flight: 4 rtt_us + 2 bytes / rate, between SYNC_RETRY_MIN_US and most_us. */
+uint64_t sync_timeout_us(const struct sync_rate *r, uint64_t rtt_us, uint64_t bytes, uint64_t most_us);
+/* The timeout after wait_us: twice as long up to SYNC_RETRY_MAX_US, a longer one again. */
 uint64_t sync_backoff_us(uint64_t wait_us);
 
 #endif

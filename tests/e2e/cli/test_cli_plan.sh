@@ -63,6 +63,15 @@ ATOLL_HOST_MEMORY=1000000 expect_failure 1 'atoll: *needs *free*' plan --link 1g
 expect_success plan --link 1gbit --step-seconds 1 --params 5000000 --model.family=external
 [[ $out == *'; 5 M parameters, 3 workers'* ]] || fail "$out"
 
+# Six fragments with a window each: at 1 Mbit/s an answer takes minutes. Nothing is sent twice.
+sent() {
+    expect_success plan --link "$1,rtt=50ms" --step-seconds 1 --only --json --model.n_layer=8 --model.n_embd=512 \
+        --model.n_head=8 --model.vocab_size=8192 --codec.up=int8:256 --train.method=diloco --train.sync_every=30 --train.max_steps=60
+    number bytes_up
+}
+fast=$(sent 100mbit) slow=$(sent 0.5mbit)
+holds "$slow < 1.01 * $fast"
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 expect_failure 2 'atoll: --link is missing*' plan --step-seconds 1
 expect_failure 2 'atoll: *10mbits*' plan --link 10mbits --step-seconds 1

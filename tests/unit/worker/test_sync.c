@@ -253,8 +253,8 @@ static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
     }
     /* Silence: the worker offers again. The answer reports no new bytes, so the worker sends from there. */
     int offers = 0;
-    for (int i = 0; i < 40 && !offers; i++) {
-        sync_rig.now += S;
+    for (int i = 0; i < 70 && !offers; i++) { /* at 5 bytes/s it takes an hour */
+        sync_rig.now += 60 * S;
         sync_rig_drain(n);
         offers += n[SYNC_SEND_OFFER];
         assert_int_equal(n[SYNC_SEND_CHUNK], 0);
@@ -266,7 +266,7 @@ static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
     /* Silence again, but the answer reports new bytes: the line was slow, and no byte is sent twice. */
     sync_rig_drain_all();
     for (offers = 0; !offers; offers = n[SYNC_SEND_OFFER]) {
-        sync_rig.now += S;
+        sync_rig.now += 60 * S;
         sync_rig_drain(n);
     }
     sync_rig_credit(0, 0, 2000, BYTES);
