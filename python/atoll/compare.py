@@ -14,43 +14,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from . import _lib, report
 from .command import (
     DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, say, warn, whole, wrong,
 )
 from .compare_data import identify
-from .compare_grid import Arm, Grid, ask_config, read_grid
+from .compare_grid import Grid, ask_config, read_grid
 from .compare_progress import CellWatch, Estimate, rest_text
 from .compare_result import result
-from .compare_run import Cell, link_cell, run_cell, trial_cells, untrained_cell, verify_cell
+from .compare_run import Cell
 from .compare_run import run as run_one
-from .compare_store import Store, read_finished, settle, write_json
+from .compare_store import Store, cells_of, read_finished, write_json
 from .compare_time import Clock
 from .report_data import counted
 from .units import duration_text
-
-
-def cells_of(grid: Grid, store: Store) -> list[Cell]:
-    """The cells in their order: an arm's runs follow its trials, and wait for them."""
-    baseline = grid.arm(grid.baseline)
-    cells = [untrained_cell(baseline, seed) for seed in grid.seeds]
-    for arm in grid.arms:
-        cells += trial_cells(arm)
-    arms = [(settle(arm, store)[0], arm) for arm in grid.arms]
-    cells += [_ready(run_cell(final or arm, seed), final) for seed in grid.seeds
-              for final, arm in arms if not arm.needs_link]
-    for check in grid.checks:
-        final, arm = next(pair for pair in arms if pair[1].name == check.arm)
-        cells.append(_ready(verify_cell(final or arm, check.seed, check.link), final))
-    cells += [_ready(link_cell(final or arm, seed, link), final) for seed in grid.seeds
-              for final, arm in arms if arm.needs_link for link in grid.links]
-    return cells
-
-
-def _ready(cell: Cell, final: Arm | None) -> Cell:
-    return cell if final else replace(cell, waits=True)
 
 
 def _wanted(grid: Grid, store: Store, patterns: str) -> list[Cell]:

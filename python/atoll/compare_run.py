@@ -397,7 +397,7 @@ def run(program: str, cell: Cell, out: str, watch: Watch) -> dict[str, Any]:
         if cell.every and record["why_invalid"] is None:
             _evaluate_checkpoints(program, cell, folder, record, watch)
         attempts.append(record)
-        if record["why_invalid"] is None or cell.kind == "tune":
+        if record["why_invalid"] is None or (cell.kind == "tune" and diverged(record["why_invalid"])):
             break
     _clear(folder)
     for name in (".log", ".evaluation.log"):

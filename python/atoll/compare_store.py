@@ -1,4 +1,4 @@
-"""The finished cells of atoll compare, and the best trial of each arm."""
+"""The cells of atoll compare: those of a grid, the finished ones, and the best trial of each arm."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import os
 import statistics
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from .command import Problem, replace_file, wrong
-from .compare_grid import Arm
-from .compare_run import Cell, trial_cell
+from .compare_grid import Arm, Grid
+from .compare_run import Cell, link_cell, run_cell, trial_cell, trial_cells, untrained_cell, verify_cell
 
 NEAR_TIE = 0.005  # a mean loss that is higher by at most this part counts as equal
 _NAMED = 3  # changed settings that are named
@@ -150,3 +151,24 @@ def settle(arm: Arm, store: Store) -> tuple[Arm | None, dict[str, Any] | None]:
         tuned["near_tie"] = {"best_loss": means[best], "lowest": _number(lowest), "lowest_loss": means[lowest],
                              "within": NEAR_TIE}
     return arm.tuned(best), {**tuned, "best": _number(best)}
+
+
+def cells_of(grid: Grid, store: Store) -> list[Cell]:
+    """The cells in their order: an arm's runs follow its trials, and wait for them."""
+    baseline = grid.arm(grid.baseline)
+    cells = [untrained_cell(baseline, seed) for seed in grid.seeds]
+    for arm in grid.arms:
+        cells += trial_cells(arm)
+    arms = [(settle(arm, store)[0], arm) for arm in grid.arms]
+    cells += [_ready(run_cell(final or arm, seed), final) for seed in grid.seeds
+              for final, arm in arms if not arm.needs_link]
+    for check in grid.checks:
+        final, arm = next(pair for pair in arms if pair[1].name == check.arm)
+        cells.append(_ready(verify_cell(final or arm, check.seed, check.link), final))
+    cells += [_ready(link_cell(final or arm, seed, link), final) for seed in grid.seeds
+              for final, arm in arms if arm.needs_link for link in grid.links]
+    return cells
+
+
+def _ready(cell: Cell, final: Arm | None) -> Cell:
+    return cell if final else replace(cell, waits=True)

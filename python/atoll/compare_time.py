@@ -21,7 +21,7 @@ from typing import Any
 from .command import Problem, say, warn
 from .compare_grid import Arm, Grid
 from .compare_run import now, plan_settings
-from .report_data import step_check
+from .report_data import counted, step_check
 
 # What the time of an inner step depends on.
 _STEP_KEYS = ("train.batch_size", "train.grad_accum", "train.precision", "train.threads", "train.ranks",
@@ -62,7 +62,7 @@ class Clock:
         """"seconds" of an inner step of one worker, and "at", when it was measured."""
         kind, n = self._kind(arm), self.processes
         if not isinstance(self.kept["steps"].get(kind), dict):
-            say(f"measuring an inner step of {arm.name}: {n} processes at a time")
+            say(f"measuring an inner step of {arm.name}: {counted(n, 'process', 'processes')} at a time")
             words = [self.program, "plan", arm.base, "--measure", "--json", *_flags(arm)]
             found = [statistics.median(answer["step_seconds"] for answer in _ask([words] * n, arm))
                      for _ in range(_REPEATS)]

@@ -167,7 +167,7 @@ class GridTest(unittest.TestCase):
             grid = compare_grid.read_grid(f"configs/{name}.yaml", compare_grid.ask_config(self.program))
             origin = {key: identity[key] for key in ("atoll", "data")}  # of the recorded runs
             grid = dataclasses.replace(grid, arms=tuple(dataclasses.replace(arm, origin=origin) for arm in grid.arms))
-            cells = compare.cells_of(grid, store)
+            cells = compare_store.cells_of(grid, store)
             self.assertGreater(len(cells), 12)
             self.assertLessEqual({store.state(cell) for cell in cells}, {"done", "invalid"})
 
@@ -192,9 +192,9 @@ class GridTest(unittest.TestCase):
         self.assertIsNone(settled)
         self.assertEqual(tuned["trials"], [{"value": 0.001, "seed": 7, "loss": 3.0},
                                            {"value": 0.002, "seed": 7, "loss": None}])
-        names = [cell.name for cell in compare.cells_of(grid, store)]
+        names = [cell.name for cell in compare_store.cells_of(grid, store)]
         self.assertEqual(len(names), 2 + 7 * 3 * 2 + 6 * 2 + 2 * 2)  # the runs that wait for trials count
-        waiting = {cell.name: store.state(cell) for cell in compare.cells_of(grid, store) if cell.waits}
+        waiting = {cell.name: store.state(cell) for cell in compare_store.cells_of(grid, store) if cell.waits}
         self.assertEqual(waiting["ddp.s1"], "waits for the trials of ddp")
         self.assertEqual(len(waiting), 6 * 2 + 2 * 2)
         for (value, seed), loss in {("0.001", 8): 3.0, ("0.002", 8): 1.0, ("0.004", 7): 2.0, ("0.004", 8): 3.5}.items():
@@ -202,9 +202,9 @@ class GridTest(unittest.TestCase):
         settled, tuned = compare_store.settle(arm, store)  # means 3.0, infinite and 2.75
         self.assertEqual((settled.settings["inner.learning_rate"], tuned["best"]), ("0.004", 0.004))
         self.assertTrue(tuned["edge"])
-        ready = {cell.name: store.state(cell) for cell in compare.cells_of(grid, store) if not cell.waits}
+        ready = {cell.name: store.state(cell) for cell in compare_store.cells_of(grid, store) if not cell.waits}
         self.assertEqual(ready["ddp.s1"], "to do")
-        self.assertEqual([cell.name for cell in compare.cells_of(grid, store)], names)
+        self.assertEqual([cell.name for cell in compare_store.cells_of(grid, store)], names)
         store.put(self.record(cells["0.002", 7], 2.0))
         self.assertEqual(compare_store.settle(arm, store)[1]["best"], 0.002)
         self.assertFalse(compare_store.settle(arm, store)[1]["edge"])
@@ -266,7 +266,7 @@ class GridTest(unittest.TestCase):
             self.assertEqual(self.state(store), f"to do again, changed: version {version}, now 9.0.0")
             with contextlib.redirect_stderr(io.StringIO()) as errors:
                 grid = self.read(GRID)
-                compare.warn_of_stale(compare.cells_of(grid, store), store)
+                compare.warn_of_stale(compare_store.cells_of(grid, store), store)
             self.assertIn(f"warn: 1 finished cell will run again (ddp.s1), changed: version {version}, now 9.0.0\n",
                           errors.getvalue())
         self.assertEqual(self.state(store), "done")
@@ -285,7 +285,7 @@ class GridTest(unittest.TestCase):
 
     def test_cells_of_links(self) -> None:
         grid = self.read(GRID + 'verify: [{arm: ddp, link: "1mbit", seed: 2}]\n')
-        names = [cell.name for cell in compare.cells_of(grid, compare_store.Store("."))]
+        names = [cell.name for cell in compare_store.cells_of(grid, compare_store.Store("."))]
         self.assertEqual([name for name in names if name.startswith("async")],
                          ["async.s1.100mbit-rtt-50ms", "async.s1.1mbit", "async.s2.100mbit-rtt-50ms", "async.s2.1mbit"])
         self.assertEqual([name for name in names if name.startswith("ddp")],
