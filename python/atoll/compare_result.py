@@ -87,6 +87,15 @@ def _run_entries(grid: Grid, store: Store, clock: Clock, arm: Arm, cell: Cell, s
     return entries
 
 
+def _machines(grid: Grid, store: Store, settled: Mapping[str, Arm | None]) -> list[dict[str, Any]]:
+    """The machines that trained the runs: imported ones come from elsewhere. This one if there is no run."""
+    cells = [cell for arm in filter(None, settled.values()) for seed in grid.seeds
+             for cell in ([link_cell(arm, seed, link) for link in grid.links] if arm.needs_link else
+                          [run_cell(arm, seed)])]
+    found = [record["machine"] for record in map(store.get, cells) if record and "machine" in record]
+    return [each for i, each in enumerate(found) if each not in found[:i]] or [machine()]
+
+
 def _checks(grid: Grid, store: Store, clock: Clock, settled: Mapping[str, Arm | None]) -> list[dict[str, Any]]:
     found = []
     for check in grid.checks:
@@ -139,7 +148,7 @@ def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, An
             for cell in cells:
                 runs += _run_entries(grid, store, clock, final, cell, start)
     return {"version": VERSION, "title": grid.title, "grid": grid.text, **made_by(program), "created": now(),
-            "machine": machine(), "rules": RULES, "baseline": grid.baseline,
+            "machines": _machines(grid, store, settled), "rules": RULES, "baseline": grid.baseline,
             "seeds": list(grid.seeds), "margin": grid.margin, "steps": steps,
             "untrained_loss": statistics.mean(untrained.values()) if untrained else None,
             "target": _target(grid, runs), "price": grid.price, "links": list(grid.links), "arms": arms, "runs": runs,

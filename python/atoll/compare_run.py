@@ -438,6 +438,8 @@ def made_by(program: str) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
+    """What the runs of this machine can compute with. `gpus`: their names, which another machine may lack."""
     names = re.findall("model name[^:]*: (.*)", _read("/proc/cpuinfo"))
+    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
     return {"cpu": names[0] if names else platform.machine(), "cores": len(os.sched_getaffinity(0)),
-            "system": f"{platform.system()} {platform.release()}"}
+            "system": f"{platform.system()} {platform.release()}", **({"gpus": gpus} if gpus else {})}

@@ -323,10 +323,17 @@ interval excludes 0. Tie: the 90 % interval lies inside the margin of {margin} (
 over seeds; a miss is infinite (∞). Bytes: those of all workers. Times: of training, without evaluations.</p>"""
 
 
+def _machine_text(machine: Any) -> str:
+    gpus = machine.get("gpus", [])
+    names = [f"{gpus.count(name)} {name}" for name in dict.fromkeys(gpus)]
+    return ", ".join([*names, machine["cpu"], counted(machine["cores"], "core"), machine["system"]])
+
+
 def _about(data: Comparison) -> str:
-    c, machine = data.content, data.content["machine"]
+    c = data.content
+    machines = c.get("machines") or [c["machine"]]  # one machine: before cells could be imported
     parts = [c["created"], f"atoll {c['atoll']}", f"commit {c['commit']}" if c["commit"] else "",
-             f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"]
+             listed([_machine_text(machine) for machine in machines])]
     return html.text(" · ".join(filter(None, map(str, parts))))
 
 

@@ -99,7 +99,7 @@ def comparison() -> dict[str, Any]:
         "version": 2, "seeds": [1, 2, 3], "margin": 0.005, "steps": steps, "grid": "title: <made up>\n",
         "title": "Sync against local SGD, 4 workers, 0.28M parameters",
         "commit": "0123456789ab", "atoll": "0.1.0", "created": "2026-11-26T08:16:20Z",
-        "machine": {"cpu": "AMD EPYC", "cores": 2, "system": "Linux 6.1"}, "rules": "Rules.", "baseline": "ddp",
+        "machines": [{"cpu": "AMD EPYC", "cores": 2, "system": "Linux 6.1"}], "rules": "Rules.", "baseline": "ddp",
         "untrained_loss": 5.545, "links": LINKS, "arms": arms, "runs": [*runs, broken], "checks": checks,
         "target": {"loss": 1.01 * sum(ddp) / 3, "how": "final loss of ddp, mean over 3 seeds, times 1.01"},
         "price": {"machine_hour": 1.2, "gb": 0.09, "currency": "USD"},
