@@ -13,7 +13,7 @@ import programs
 import record_grid
 import record_text
 
-MOST = 55e6 # bytes of the folder
+MOST_MIB = 55 # of the folder
 PROGRAMS = ("atoll", "atoll-coordinator", "atoll-worker")
 MODULES = ("libraries.py", "record_grid.py", "record_run.py", "record_text.py")
 COMPARE = ("command.py", "compare_data.py", "compare_grid.py", "compare_progress.py", "compare_run.py",
@@ -67,16 +67,18 @@ def text(folder, with_gpu):
 
 def tokenized(folder, venv):
     """Token shards in FOLDER/data/train and FOLDER/data/val."""
-    tokenizer = os.path.join(folder, "tokenizer.json")
+    tokenizer, train = os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train.jsonl")
+    python, prepare = (os.path.join(venv, "bin", name) for name in ("python", "atoll-prepare"))
     if not os.path.exists(tokenizer):
         code = ("import record_text, sys; record_text.train_tokenizer(sys.argv[1], sys.argv[2], "
                 f"{record_grid.VOCABULARY}, {TOKENIZER_MB})")
-        call(f"training a BPE of {record_grid.VOCABULARY} entries", os.path.join(venv, "bin", "python"), "-c", code,
-             os.path.join(folder, "train.jsonl"), tokenizer, env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.realpath(__file__))})
+        call(f"training a BPE of {record_grid.VOCABULARY} entries", python, "-c", code, train, tokenizer,
+             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1",
+                  "PYTHONPATH": os.path.dirname(os.path.realpath(__file__))})
     for name in ("val", "train"):
         out = os.path.join(folder, "data", name)
         if not os.path.exists(os.path.join(out, "meta.json")):
-            call(f"tokenizing {name}", os.path.join(venv, "bin", "atoll-prepare"), out,
+            call(f"tokenizing {name}", prepare, out,
                  os.path.join(folder, f"{name}.jsonl"), "--tokenizer", tokenizer, "--val-fraction", "0", "--force")
     return os.path.join(folder, "data")
 
@@ -135,6 +137,8 @@ def linux_tokens(names):
 def make(pack, names, arms, call_s, asked, data):
     """Makes the folder `pack` for sizes of record_grid. asked: tokens of each run, or 0. data: a folder with train/ and
     val/ of `atoll prepare`, or None for the Linux source."""
+    if os.path.exists(pack) and not os.path.exists(os.path.join(pack, "record.json")):
+        fail(f"{pack} is no folder of this program: remove it, or give another --folder")
     with_gpu = any(record_grid.SIZES[name]["gpu"] for name in names)
     for name in PROGRAMS:
         if not os.access(os.path.join(programs.BUILD, "bin", name), os.X_OK):
@@ -149,28 +153,30 @@ def make(pack, names, arms, call_s, asked, data):
             fail(f"no token shards in {os.path.join(shards, name)}: atoll prepare writes them there")
     with open(os.path.join(shards, "train", "meta.json"), encoding="utf-8") as file:
         train_tokens = json.load(file)["train_tokens"]
-    if os.path.exists(pack) and not os.path.exists(os.path.join(pack, "record.json")):
-        fail(f"{pack} is no folder of this program: remove it, or give another --pack")
-    shutil.rmtree(pack, ignore_errors=True)
-    os.makedirs(os.path.join(pack, "configs"))
-    copy_programs(pack)
-    copy_python(pack)
+    part = pack + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(os.path.join(part, "configs"))
+    copy_programs(part)
+    copy_python(part)
     for arm in record_grid.ARMS.values():
-        shutil.copy2(os.path.join(programs.ROOT, "configs", arm["base"] + ".yaml"), os.path.join(pack, "configs"))
+        shutil.copy2(os.path.join(programs.ROOT, "configs", arm["base"] + ".yaml"), os.path.join(part, "configs"))
     for name, paths in found.items():
         print(f"tests/gpu/record: packing the tokens of {name}", flush=True)
-        record_text.pack(paths, os.path.join(pack, "packed", name))
+        record_text.pack(paths, os.path.join(part, "packed", name))
     speed = record_grid.Speed(record_grid.history(programs.ROOT))
     sizes = record_grid.sizes_of(names, arms, call_s, speed, asked)
     plan = {"call_s": call_s, "source": source, "train_tokens": train_tokens, "arms": arms,
             "sizes": [dataclasses.asdict(size) for size in sizes],
             "seconds": {size.name: {arm: speed.seconds(size.name, arm, size.steps) for arm in arms}
                         for size in sizes if record_grid.SIZES[size.name]["gpu"]}}
-    with open(os.path.join(pack, "record.json"), "w", encoding="utf-8") as file:
+    with open(os.path.join(part, "record.json"), "w", encoding="utf-8") as file:
         json.dump(plan, file, indent=1)
-    size = sum(os.path.getsize(os.path.join(where, name)) for where, _, files in os.walk(pack) for name in files)
+    files = [os.path.join(where, name) for where, _, names in os.walk(part) for name in names]
+    size = sum(map(os.path.getsize, files)) / 2**20
     for line in record_grid.plan_lines(sizes, arms, speed, call_s):
         print(line)
-    print(f"{pack}: {size / 1e6:.1f} MB, at most {MOST / 1e6:.0f}")
-    if size > MOST:
-        fail(f"the folder is too large by {(size - MOST) / 1e6:.1f} MB: give tests/demo/fetch-code fewer --megabytes")
+    if size > MOST_MIB:
+        fail(f"the folder has {size:.1f} MiB, more than {MOST_MIB}: give fetch-code fewer --megabytes")
+    shutil.rmtree(pack, ignore_errors=True)
+    os.rename(part, pack)
+    print(f"{pack}: {size:.1f} MiB, at most {MOST_MIB}")

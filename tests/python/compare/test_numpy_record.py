@@ -60,7 +60,7 @@ class RecordTest(rig.RunTest):
         told = self.record(RECORD, "--pack", "--folder", "pack", "--sizes", "tiny", "--arms", ARMS, "--data", "text",
                            "--tokens", "0.01")
         self.assertIn("cut to 0.01536M of 2.703M tokens, all arms alike: as asked", told)
-        self.assertRegex(told, r"pack: \d+\.\d MB, at most 55\n")
+        self.assertRegex(told, r"pack: \d+\.\d MiB, at most 55\n")
         shutil.copytree(self.folder / "pack", self.folder / "other")
 
         whole = self.record(self.folder / "pack" / "record", "--out", "whole")
