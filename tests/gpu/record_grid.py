@@ -10,7 +10,7 @@ SHARE = {"124m": 0.9} # of the FLOP/s that history/gpu-h100.json has for 124M; n
 NARROW_SHARE = 0.6
 LOOPBACK = 1e9 # bytes/s of all deltas and updates on one machine, with merging: not measured, meant to be low
 START_S = 10 # of a run: four processes open the GPU
-CALL_START_S = 30 # of a call: tokens are unpacked, and a step is measured
+CALL_START_S = 20 # of a call: tokens are unpacked, and results written
 WORKERS = 4
 TOKENS_PER_PARAMETER = 20 # Hoffmann et al., arXiv 2203.15556
 VOCABULARY = 8192
@@ -153,12 +153,20 @@ def scaled(rates, small, large):
     return {arm: rate * ratio for arm, rate in rates.items()}
 
 
+def turn(arms, arm, seed):
+    """The order of trials (seed None) and runs: both seeds of the first arms, then a seed of each arm."""
+    number, which = arms.index(arm), 0 if seed is None else 1 + SEEDS.index(seed)
+    return (0, which, number) if arm in FIRST else (1 if which < 2 else 2, number, which)
+
+
 def plan_lines(sizes, arms, speed, call_s):
     """What a pack plans: a line for each size and arm."""
-    yield (f"planned for {speed.device}, from {speed.tokens:,} tokens/s at 124M, in calls of {call_s} s; loopback "
-           f"{LOOPBACK / 1e9:g} GB/s is assumed")
-    total = 0.0
+    if any(SIZES[size.name]["gpu"] for size in sizes):
+        yield (f"planned for {speed.device}, from {speed.tokens:,} tokens/s at 124M, in calls of {call_s} s; loopback "
+               f"{LOOPBACK / 1e9:g} GB/s is assumed")
+    every = []
     for size in sizes:
+        cells = []
         params = parameters(size.name)
         yield (f"{size.name}: {params:,} parameters, {size.tokens / 1e6:.4g}M tokens "
                f"({size.tokens / params:.3g} a parameter)" + (f"; {size.cut()}" if size.cut() else ""))
@@ -169,11 +177,27 @@ def plan_lines(sizes, arms, speed, call_s):
         for arm in arms:
             run = speed.seconds(size.name, arm, size.steps)
             steps = SIZES[size.name]["trial_steps"]
-            trials = len(SIZES[size.name]["rates"]) * speed.seconds(size.name, arm, steps) if steps else 0
-            total += len(SEEDS) * run + trials
-            yield f"  {ARMS[arm]['title']:<36} {run:5.0f} s a seed" + (f", trials {trials:4.0f} s" if trials else "")
-    if total:
-        yield f"all: {total / 60:.0f} min, so about {total / call_s * 1.15:.0f} calls"
+            trials = [speed.seconds(size.name, arm, steps)] * len(SIZES[size.name]["rates"]) if steps else []
+            cells += [(turn(arms, arm, None), seconds) for seconds in trials]
+            cells += [(turn(arms, arm, seed), run) for seed in SEEDS]
+            tuned = f", trials {sum(trials):4.0f} s" if trials else ""
+            yield f"  {ARMS[arm]['title']:<36} {run:5.0f} s a seed{tuned}"
+        every += [seconds for _, seconds in sorted(cells)]
+    if every:
+        yield f"all: {sum(every) / 60:.0f} min, in {_calls(every, call_s)} calls"
+
+
+def _calls(cells, call_s):
+    """Calls for cells of so many seconds: each takes whatever still fits, in their order."""
+    rest, n = cells, 0
+    while rest:
+        left, later, n = call_s - CALL_START_S, [], n + 1
+        for seconds in rest:
+            left, later = (left - seconds, later) if seconds <= left else (left, later + [seconds])
+        if len(later) == len(rest):
+            return "too many"
+        rest = later
+    return n
 
 
 def sizes_of(names, arms, call_s, speed, asked):

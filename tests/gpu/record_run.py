@@ -90,16 +90,10 @@ class Recorded:
 
     def cells(self):
         """All cells, in the order of the experiment: both seeds of the first arms, then a seed of each arm."""
-        arms = self.plan["arms"]
-        seed_of = {seed: i for i, seed in enumerate(record_grid.SEEDS)}
-
         def order(cell):
             if cell.kind == "untrained":
-                return (0, 0, 0, seed_of[cell.seed])
-            first, trial = cell.arm in record_grid.FIRST, cell.kind == "tune"
-            turn = 0 if trial else 1 + seed_of[cell.seed]
-            number = arms.index(cell.arm)
-            return (1, 0, turn, number) if first else (2 if turn < 2 else 3, number, turn, 0)
+                return (-1, cell.seed)
+            return record_grid.turn(self.plan["arms"], cell.arm, None if cell.kind == "tune" else cell.seed)
 
         return sorted(cells_of(self.grid, self.store), key=order)
 
@@ -122,7 +116,8 @@ class Recorded:
         planned = self.plan.get("seconds", {}).get(self.size.name, {}).get(cell.arm)
         if planned is None or cell.kind == "untrained":
             return Estimate(self.store).seconds(cell)
-        return planned * cell.tokens / self.size.tokens + record_grid.START_S
+        start = record_grid.START_S
+        return start + (planned - start) * cell.tokens / self.size.tokens
 
 
 def write(path, text):

@@ -77,8 +77,12 @@ def pack(shards, folder):
 def unpack(folder, out):
     """Write the shards of FOLDER into OUT, byte by byte as they were. Raises ValueError that names a damaged file."""
     os.makedirs(out)
-    with open(os.path.join(folder, "shards.json"), encoding="utf-8") as file:
-        entries = json.load(file)
+    listed = os.path.join(folder, "shards.json")
+    try:
+        with open(listed, encoding="utf-8") as file:
+            entries = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{listed}: cannot read it ({error}): copy the folder again") from None
     for name, entry in entries.items():
         chunks = [os.path.join(folder, f"{name}.{at // CHUNK:03}.xz") for at in range(0, entry["bytes"], CHUNK)]
 

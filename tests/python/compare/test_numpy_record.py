@@ -175,6 +175,9 @@ class TextTest(unittest.TestCase):
         packed.write_bytes(damaged)
         with self.assertRaisesRegex(ValueError, packed.name):
             record_text.unpack(str(folder / "packed"), str(folder / "again"))
+        (folder / "packed" / "shards.json").write_text("{")
+        with self.assertRaisesRegex(ValueError, "shards.json: cannot read it"):
+            record_text.unpack(str(folder / "packed"), str(folder / "third"))
 
 
 if __name__ == "__main__":
