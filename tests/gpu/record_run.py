@@ -3,6 +3,8 @@
 OUT/SIZE.jsonl has the finished cells and measured steps of a size, OUT/SIZE.yaml its grid, OUT/log.txt a line for each
 cell. Everything else lies in PACK/work and is deleted."""
 
+import fcntl
+import glob
 import json
 import os
 import shutil
@@ -254,17 +256,22 @@ def environment(pack):
 def run(pack, out, seconds, earlier):
     """Trains in `pack` until `seconds` have passed. Returns the exit code."""
     for folder in earlier:
-        if not os.path.isdir(folder):
-            fail(f"--from {folder}: there is no such folder")
+        if not glob.glob(os.path.join(glob.escape(folder), "*.jsonl")):
+            fail(f"--from {folder}: it has no SIZE.jsonl of an earlier call")
     out, earlier = os.path.abspath(out), [os.path.abspath(folder) for folder in earlier]
-    os.makedirs(out, exist_ok=True)
     os.chdir(pack) # the grids name their files from here
     call = Call(pack, out, seconds, earlier)
     if any(record_grid.SIZES[size.name]["gpu"] for size in call.sizes) and not libraries.gpu_here():
         fail("no NVIDIA GPU on this machine, which 30m and 124m need: for CPUs make a pack with --sizes 1m")
+    os.makedirs(out, exist_ok=True)
+    os.makedirs(os.path.join(pack, "work"), exist_ok=True)
+    lock = open(os.path.join(pack, "work", "lock"), "w", encoding="utf-8") # held until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fail(f"another call uses {pack}: wait for it, or copy the folder")
     environment(pack)
     unpack(pack)
-    os.makedirs(os.path.join(pack, "work"), exist_ok=True)
     catch_signals()
     try:
         return call.run()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import math
 import os
 import shutil
 import signal
@@ -86,6 +86,10 @@ class RecordTest(rig.RunTest):
         told = self.record(script, "--out", "second", "--from", "first", "--seconds", "60", code=75)
         self.assertRegex(told, r"tiny: \d of 10 cells are done; next is \S+, which needs about \d+ min.*; this call")
         self.write_plan(self.folder / "other", None)
+        self.assertIn("--from text: it has no SIZE.jsonl", self.record(script, "--out", "x", "--from", "text", code=1))
+        with open(self.folder / "other" / "work" / "lock", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertIn("another call uses", self.record(script, "--out", "x", code=1))
         self.record(script, "--out", "third", "--from", "second")
         got, expected = self.cells("third"), self.cells("whole")
         self.assertEqual(list(got), list(expected))
