@@ -25,7 +25,7 @@ from .compare_progress import CellWatch, Estimate, rest_text
 from .compare_result import result
 from .compare_run import Cell
 from .compare_run import run as run_one
-from .compare_store import Store, cells_of, read_finished, write_json
+from .compare_store import Store, adopt, cells_of, read_finished, write_json
 from .compare_time import Clock
 from .report_data import counted
 from .units import duration_text
@@ -80,30 +80,19 @@ def warn_of_stale(cells: Sequence[Cell], store: Store) -> None:
 def take(grid: Grid, store: Store, program: str, out: str, paths: str) -> None:
     """Takes the finished cells and measured steps of other machines, and says which do not belong to the grid."""
     for path in paths.split(","):
-        cells, steps = read_finished(path)
+        records, steps = read_finished(path)
         if steps:
             Clock(program, grid, out, write_json).take_steps(steps)
-        before = dict(store.records)
-        # All at first: a run belongs to the grid if its value is the one that the trials choose.
-        store.records.update({record["name"]: record for record in cells})
-        wanted = {cell.name: cell for cell in cells_of(grid, store)}
-        other: dict[str, list[str]] = {}
-        for record in cells:
-            name = record["name"]
-            why = store.why_stale(wanted[name]) if name in wanted else "the grid has no such cell"
-            if why:
-                other.setdefault(why, []).append(name)
-                del store.records[name]
-        store.records = {**before, **store.records}
-        n_other = sum(len(names) for names in other.values())
-        for record in cells:
-            if store.records.get(record["name"]) is record:
-                store.put(record)
-        for why, names in other.items():
+        why_not: dict[str, list[str]] = {}
+        for name, why in adopt(grid, store, records).items():
+            why_not.setdefault(why, []).append(name)
+        for why, names in why_not.items():
             warn(f"{path}: {counted(len(names), 'cell')} left out ({names[0]}{', ...' if len(names) > 1 else ''}): "
                  f"{why}")
-        missing = [cell.name for cell in wanted.values() if store.get(cell) is None]
-        say(f"{path}: {counted(len(cells) - n_other, 'finished cell')}; {len(missing)} of {len(wanted)} missing"
+        cells = cells_of(grid, store)
+        missing = [cell.name for cell in cells if store.get(cell) is None]
+        n_taken = len(records) - sum(map(len, why_not.values()))
+        say(f"{path}: {counted(n_taken, 'finished cell')}; {len(missing)} of {len(cells)} missing"
             + (f", the first {missing[0]}" if missing else ""))
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -172,3 +172,19 @@ def cells_of(grid: Grid, store: Store) -> list[Cell]:
 
 def _ready(cell: Cell, final: Arm | None) -> Cell:
     return cell if final else replace(cell, waits=True)
+
+
+def adopt(grid: Grid, store: Store, records: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Takes finished cells of another folder. Returns by name why the others do not belong to the grid."""
+    left = {record["name"]: record for record in records}
+    for _ in range(2):  # trials first: their best value is a setting of the runs
+        for cell in cells_of(grid, store):
+            if cell.waits or cell.name not in left or left[cell.name]["identity"] != cell.identity:
+                continue
+            record = left.pop(cell.name)
+            if store.get(cell) is None:
+                store.put(record)
+    cells = {cell.name: cell for cell in cells_of(grid, store)}
+    return {name: "the grid has no such cell" if name not in cells else
+            f"the trials of {cells[name].arm} are missing" if cells[name].waits else
+            _changes(record["identity"], cells[name].identity) for name, record in left.items()}

@@ -14,13 +14,15 @@ import time
 import libraries
 import record_grid
 import record_text
-from atoll.command import DONE, FAILED, RESUMABLE, Problem, Stopped, catch_signals, clean, hold_signals
+from atoll.command import (
+    DONE, FAILED, RESUMABLE, Problem, Stopped, catch_signals, clean, hold_signals, replace_file,
+)
 from atoll.compare_data import identify
 from atoll.compare_grid import ask_config, read_grid
 from atoll.compare_progress import CellWatch, Estimate
 from atoll.compare_run import diverged
 from atoll.compare_run import run as run_cell
-from atoll.compare_store import Store, cells_of, read_finished, settle, write_json
+from atoll.compare_store import Store, adopt, cells_of, read_finished, settle, write_json
 from atoll.compare_time import Clock
 from atoll.units import duration_text
 
@@ -68,27 +70,21 @@ class Recorded:
         self.program = os.path.join(pack, "bin", "atoll")
         self.path, self.grid_path = (os.path.join(out, f"{size.name}.{kind}") for kind in ("jsonl", "yaml"))
         os.makedirs(self.folder, exist_ok=True)
-        write(self.grid_path, record_grid.grid(size, plan, rates))
+        replace_file(self.grid_path, record_grid.grid(size, plan, rates).encode())
         self.grid = identify(read_grid(self.grid_path, ask_config(self.program)), self.program, self.folder)
         self.store, self.clock = Store(self.folder), Clock(self.program, self.grid, self.folder, write_json)
 
     def take(self, path):
-        """Adds the cells of an earlier call that belong to this grid; returns the names of the others."""
-        cells, steps = read_finished(path)
+        """Adds the cells of an earlier call. Returns by name why the others do not belong to this grid."""
+        records, steps = read_finished(path)
         self.clock.take_steps(steps)
-        # Trials first: a run belongs to the grid if its value is the one that they choose.
-        left = {record["name"]: record for record in cells}
-        for _ in range(2):
-            for cell in self.cells():
-                if cell.name in left and left[cell.name]["identity"] == cell.identity and not cell.waits:
-                    self.store.put(left.pop(cell.name))
-        self.save()
-        return sorted(left)
+        return adopt(self.grid, self.store, records)
 
     def save(self):
         records = self.store.records
         lines = [{"steps": self.clock.kept["steps"]}, *(records[name] for name in sorted(records))]
-        write(self.path, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        replace_file(self.path, text.encode())
 
     def cells(self):
         """All cells, in the order of the experiment: both seeds of the first arms, then a seed of each arm."""
@@ -122,12 +118,6 @@ class Recorded:
         return start + (planned - start) * cell.tokens / self.size.tokens
 
 
-def write(path, text):
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + ".part", path)
-
-
 class Call:
     """One call: goes through the sizes until the time is over."""
 
@@ -152,9 +142,10 @@ class Call:
             path = os.path.join(folder, f"{size.name}.jsonl")
             if os.path.exists(path):
                 others = recorded.take(path)
-                if others:
-                    self.tell(f"{path}: {len(others)} cells are of another grid, text or version and do not count: "
-                              f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}")
+                for why in dict.fromkeys(others.values()):
+                    names = [name for name in others if others[name] == why]
+                    self.tell(f"{path}: {len(names)} cells do not count ({', '.join(names[:3])}"
+                              f"{', ...' if len(names) > 3 else ''}): {why}")
         recorded.save()
         return recorded
 

@@ -76,6 +76,11 @@ class ImportTest(rig.RunTest):
         self.assertIn("cells.jsonl: 5 finished cells; 1 of 6 missing, the first async.s1\n", told.stdout)
         self.assertEqual(set(self.cells("other")), set(cells) - {"async.s1"})
         self.assertEqual({run["arm"] for run in self.result("other")["runs"]}, {"ddp", "real"})
+        kept = self.cells("other")["real.s1"]["attempts"][0]
+        self.assertEqual(kept["wall_s"], 99.0)  # it was there before the same cell of cells.jsonl
+        (self.folder / "one.jsonl").write_text(json.dumps(cells["ddp.s1"]) + "\n")
+        told = self.compare("without", "--import", "one.jsonl").stderr
+        self.assertIn("warn: one.jsonl: 1 cell left out (ddp.s1): the trials of ddp are missing", told)
         (self.folder / "one.jsonl").write_text("{}\n")
         self.assertIn("one.jsonl:1: no finished cell of atoll compare", self.compare("x", "--import", "one.jsonl",
                                                                                      code=2).stderr)
