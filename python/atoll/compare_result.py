@@ -87,11 +87,13 @@ def _run_entries(grid: Grid, store: Store, clock: Clock, arm: Arm, cell: Cell, s
     return entries
 
 
+def _cells(grid: Grid, arm: Arm, seed: int) -> list[Cell]:
+    return [link_cell(arm, seed, link) for link in grid.links] if arm.needs_link else [run_cell(arm, seed)]
+
+
 def _machines(grid: Grid, store: Store, settled: Mapping[str, Arm | None]) -> list[dict[str, Any]]:
     """The machines that trained the runs: imported ones come from elsewhere. This one if there is no run."""
-    cells = [cell for arm in filter(None, settled.values()) for seed in grid.seeds
-             for cell in ([link_cell(arm, seed, link) for link in grid.links] if arm.needs_link else
-                          [run_cell(arm, seed)])]
+    cells = [cell for arm in filter(None, settled.values()) for seed in grid.seeds for cell in _cells(grid, arm, seed)]
     found = [record["machine"] for record in map(store.get, cells) if record and "machine" in record]
     return [each for i, each in enumerate(found) if each not in found[:i]] or [machine()]
 
@@ -143,9 +145,7 @@ def result(grid: Grid, store: Store, clock: Clock, program: str) -> dict[str, An
         same_model = final.model == grid.arm(grid.baseline).model
         for seed in grid.seeds:
             start = untrained.get(seed) if same_model else None
-            cells = [link_cell(final, seed, link) for link in grid.links] if final.needs_link else \
-                [run_cell(final, seed)]
-            for cell in cells:
+            for cell in _cells(grid, final, seed):
                 runs += _run_entries(grid, store, clock, final, cell, start)
     return {"version": VERSION, "title": grid.title, "grid": grid.text, **made_by(program), "created": now(),
             "machines": _machines(grid, store, settled), "rules": RULES, "baseline": grid.baseline,

@@ -18,8 +18,7 @@ PROGRAMS = ("atoll", "atoll-coordinator", "atoll-worker")
 MODULES = ("libraries.py", "record_grid.py", "record_run.py", "record_text.py")
 COMPARE = ("command.py", "compare_data.py", "compare_grid.py", "compare_progress.py", "compare_run.py",
            "compare_store.py", "compare_time.py", "metrics.py", "progress.py", "report_data.py", "units.py")
-VALIDATION_MB = {True: 4, False: 0.05} # with a GPU, without
-TEXT_MB = {False: 12} # without a GPU; else as much as fetch-code takes
+SMALL_MB = {"val": 0.05, "train": 12} # of text, without a GPU; else as much as fetch-code takes
 TOKENIZER_MB = 32
 
 
@@ -59,7 +58,7 @@ def text(folder, with_gpu):
         os.replace(source + ".part", source)
     if not with_gpu and not os.path.exists(os.path.join(folder, "small", "train.jsonl")):
         os.makedirs(os.path.join(folder, "small"), exist_ok=True)
-        for name, megabytes in (("val", VALIDATION_MB[False]), ("train", TEXT_MB[False])):
+        for name, megabytes in SMALL_MB.items():
             head(os.path.join(folder, f"{name}.jsonl"), os.path.join(folder, "small", f"{name}.jsonl"), megabytes)
     with open(source, encoding="utf-8") as file:
         return file.read().strip()
