@@ -255,7 +255,8 @@ static uint64_t bytes_in_flight(const struct sync *s)
  * a loss. Chunks, which come one by one, extend the deadlines of downloads instead. */
 static uint64_t up_timeout_us(const struct sync *s)
 {
-    uint64_t most = s->up.measured ? UP_RETRY_MAX_US : SYNC_RETRY_MAX_US;
+    uint64_t first = s->up_moved ? 4ull * SYNC_RETRY_MAX_US : SYNC_RETRY_MAX_US; /* until the rate is known */
+    uint64_t most = s->up.measured ? UP_RETRY_MAX_US : first;
     return sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s), most);
 }
 
@@ -274,6 +275,7 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
 {
     struct sync_fragment *f = &s->f[fragment];
     assert(sync_flow_pending(f) && f->bytes);
+    bool moved = have > f->held;
     if (have >= f->bytes) {
         mark_delivered(s, f, now_us);
     } else {
@@ -284,8 +286,7 @@ void sync_flow_credit(struct sync *s, uint32_t fragment, uint64_t have, uint64_t
         f->upto = upto < f->bytes ? upto : f->bytes;
         f->probing = false;
     }
-    bool moved = have > f->held || f->upload != SYNC_UPLOAD_SENDING;
-    s->up_moved += have > f->held;
+    s->up_moved += moved;
     if (have > f->held)
         sync_rate_add(&s->up, f->held ? have - f->held : 0); /* the first CREDIT reports bytes of earlier sessions */
     if (f->upload == SYNC_UPLOAD_SENDING) {
@@ -329,6 +330,7 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
     assert(sync_flow_pending(f) && f->bytes && s->round != SYNC_NO_ROUND);
     if (f->up_wait) s->bind_due = f->up_again = true;
     if (f->upload == SYNC_UPLOAD_SENDING) {
+        sync_rate_restart(&s->up, now_us);
         f->probing = true;
         f->probe = f->held;
         f->probe_moved = s->up_moved;

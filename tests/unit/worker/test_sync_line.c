@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "coordinator/round/download.h"
+#include "coordinator/round/upload.h"
 #include "tests/lib/rigs/sync_rig.h"
 
 enum { S = 1000000, TICK_US = 10000, LATENCY_US = 50000, LINE_MAX = 1 << 12, QUEUE_MAX = 64 };
@@ -105,6 +106,75 @@ static void test_slow_line_carries_no_byte_twice(void **state)
     check_copies(10000000, 8 << 20, 90ull * S);
 }
 
+/* The coordinator's part of six uploads: it takes what has arrived in order, and answers with credit. */
+static void coordinator_reads(struct upload *uploads)
+{
+    for (; line.down_first < line.down_n && line.down[line.down_first].at <= sync_rig.now; line.down_first++) {
+        const struct packet *p = &line.down[line.down_first];
+        struct upload *u = &uploads[p->version];
+        if (p->offset != u->have) continue;
+        u->have += p->size;
+        if (upload_extend(u) || upload_complete(u))
+            sync_rig_credit(0, (uint32_t)p->version, u->have, upload_complete(u) ? u->have : u->upto);
+    }
+}
+
+/* Six deltas of `bytes` over a line of `rate`; at `lost_us` all that is under way is lost, and the connection stays.
+ * Returns the seconds until all have arrived. */
+static uint64_t upload_six(uint64_t rate, uint64_t bytes, uint64_t lost_us)
+{
+    enum { N = 6 };
+    struct upload uploads[N] = {{0}};
+    uint64_t begun, arrived = 0;
+    line = (struct line){.rate = rate};
+    sync_rig_start(false, N, 0);
+    sync_rig_train(0, 0, bytes);
+    for (begun = sync_rig.now; arrived < N * bytes; sync_rig.now += TICK_US) {
+        struct sync_action a;
+        assert_true(sync_rig.now < begun + 6 * N * bytes * S / rate + 600ull * S);
+        if (lost_us && sync_rig.now >= begun + lost_us) {
+            while (line.down_n > line.down_first && line.down[line.down_n - 1].at > sync_rig.now) line.down_n--;
+            line.free_us = sync_rig.now;
+            lost_us = 0;
+        }
+        coordinator_reads(uploads);
+        while (sync_rig_poll_one(&a)) {
+            if (a.type == SYNC_SEND_OFFER) {
+                upload_start(&uploads[a.fragment], &(struct msg_offer){.bytes = bytes}, a.fragment);
+                sync_rig_credit(0, a.fragment, uploads[a.fragment].have, uploads[a.fragment].upto);
+            }
+            if (a.type != SYNC_SEND_CHUNK) continue;
+            assert_true(line.down_n < LINE_MAX);
+            if (line.free_us < sync_rig.now) line.free_us = sync_rig.now;
+            line.free_us += a.length * S / rate;
+            line.sent += a.length;
+            line.down[line.down_n++] = (struct packet){line.free_us + LATENCY_US, a.fragment, a.offset, a.length};
+        }
+        arrived = 0;
+        for (int i = 0; i < N; i++) arrived += uploads[i].have;
+    }
+    return (sync_rig.now - begun) / S;
+}
+
+/* Credit for one fragment comes behind the windows of the others: silence of minutes is no loss. */
+static void test_slow_uploads_carry_no_byte_twice(void **state)
+{
+    (void)state;
+    for (uint64_t rate = 25000; rate <= 12500000; rate *= 2) {
+        upload_six(rate, 6 << 20, 0);
+        assert_int_equal(line.sent, 6 * (6 << 20));
+    }
+}
+
+/* What is lost without a new connection is sent again after twice the time of the bytes under way. */
+static void test_lost_uploads_are_sent_again(void **state)
+{
+    (void)state;
+    uint64_t whole = upload_six(125000, 6 << 20, 0), windows = 6 * (4 << 20) / 125000;
+    assert_true(upload_six(125000, 6 << 20, 60ull * S) <= whole + 2 * windows);
+    assert_true(upload_six(12500000, 6 << 20, 1000000) <= 600); /* the rate is not known yet */
+}
+
 /* After a long outage the next retry is half a minute away. A new connection does not wait for it. */
 static void test_reconnect_resends_at_once(void **state)
 {
@@ -145,6 +215,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slow_line_carries_no_byte_twice),
+        cmocka_unit_test(test_slow_uploads_carry_no_byte_twice),
+        cmocka_unit_test(test_lost_uploads_are_sent_again),
         cmocka_unit_test(test_reconnect_resends_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
