@@ -14,7 +14,7 @@ enum {
     DELIVERED_US = 30000000,       /* delay before a delivered delta is offered again, in case its REJECT was lost */
 };
 
-/* Longest timeout of an upload whose rate is measured. */
+/* Longest timeout of an upload on a line that has moved. */
 #define UP_RETRY_MAX_US ((uint64_t)3600 * 1000000)
 
 /* --- download ----------------------------------------------------------------------------------------------------- */
@@ -255,8 +255,7 @@ static uint64_t bytes_in_flight(const struct sync *s)
  * a loss. Chunks, which come one by one, extend the deadlines of downloads instead. */
 static uint64_t up_timeout_us(const struct sync *s)
 {
-    uint64_t first = s->up_moved ? 4ull * SYNC_RETRY_MAX_US : SYNC_RETRY_MAX_US; /* until the rate is known */
-    uint64_t most = s->up.measured ? UP_RETRY_MAX_US : first;
+    uint64_t most = s->up_moved ? UP_RETRY_MAX_US : SYNC_RETRY_MAX_US;
     return sync_timeout_us(&s->up, s->rtt_us, bytes_in_flight(s), most);
 }
 
@@ -330,7 +329,6 @@ static void offer_sent(struct sync *s, uint32_t fragment, uint64_t now_us)
     assert(sync_flow_pending(f) && f->bytes && s->round != SYNC_NO_ROUND);
     if (f->up_wait) s->bind_due = f->up_again = true;
     if (f->upload == SYNC_UPLOAD_SENDING) {
-        sync_rate_restart(&s->up, now_us);
         f->probing = true;
         f->probe = f->held;
         f->probe_moved = s->up_moved;

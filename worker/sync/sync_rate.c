@@ -35,13 +35,6 @@ void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us)
     if (r->state != SYNC_RATE_IDLE) r->state = more ? SYNC_RATE_MOVING : SYNC_RATE_IDLE;
 }
 
-void sync_rate_restart(struct sync_rate *r, uint64_t now_us)
-{
-    r->state = SYNC_RATE_IDLE;
-    r->bytes = 0;
-    r->since_us = now_us;
-}
-
 uint64_t sync_rate_measured(const struct sync_rate *r)
 {
     return r->measured ? (uint64_t)r->per_s + 1 : 0;

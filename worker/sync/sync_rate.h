@@ -30,8 +30,6 @@ void sync_rate_init(struct sync_rate *r, uint64_t now_us);
 void sync_rate_add(struct sync_rate *r, uint64_t bytes);
 /* Takes a sample at a poll. more: the transfer continues. */
 void sync_rate_sample(struct sync_rate *r, bool more, uint64_t now_us);
-/* Nothing has arrived for long: that time measures a loss, not the rate. */
-void sync_rate_restart(struct sync_rate *r, uint64_t now_us);
 /* Bytes per second; 0: not measured. */
 uint64_t sync_rate_measured(const struct sync_rate *r);
 /* Timeout for `bytes` in flight: 4 rtt_us + 2 bytes / rate, between SYNC_RETRY_MIN_US and most_us. */
