@@ -103,6 +103,24 @@ static void test_restarted_coordinator_begins_at_0(void **state)
     assert_true(a.version == 6 && a.offset == 0);
 }
 
+/* A new connection in the middle of a window: JOIN follows at once. The rest of the window would put it off by the
+ * timeout of a link whose rate is not known. */
+static void test_reconnect_asks_before_it_sends(void **state)
+{
+    (void)state;
+    start_joining();
+    upload(5, 0);
+    sync_rig_expect(SYNC_SEND_INITIAL);
+    sync_rig.now += 20000;
+    sync_reconnected(&sync_rig.s, sync_rig.now);
+    sync_rig_expect(SYNC_SEND_JOIN);
+    sync_rig_expect_none();
+    upload(5, 0); /* the coordinator is the same: the bytes after `have` are sent again */
+    assert_int_equal(sync_rig_expect(SYNC_SEND_INITIAL).offset, 0);
+    sync_rig_drain_all();
+    assert_int_equal(sync_rig.s.initial.sent, WINDOW);
+}
+
 static void test_other_uploader_is_waited_for(void **state)
 {
     (void)state;
@@ -150,7 +168,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_follow_the_window),           cmocka_unit_test(test_losses_are_sent_again),
         cmocka_unit_test(test_restarted_coordinator_begins_at_0), cmocka_unit_test(test_other_uploader_is_waited_for),
-        cmocka_unit_test(test_false_offsets_are_ignored),
+        cmocka_unit_test(test_false_offsets_are_ignored),         cmocka_unit_test(test_reconnect_asks_before_it_sends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
