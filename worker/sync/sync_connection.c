@@ -125,8 +125,7 @@ void sync_reconnected(struct sync *s, uint64_t now_us)
     if ((s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) && !s->text[0]) { /* text: the answer was "later" */
         s->retry_wait = 0;
         if (s->retry_at > now_us + SYNC_CONNECT_US) s->retry_at = now_us;
-        /* A restarted coordinator knows nothing of the upload: JOIN comes first, and its answer opens the window again.
-         */
+        /* A restarted coordinator does not know the upload: JOIN comes first, and its answer opens the window. */
         s->initial.upto = s->initial.sent;
     }
     for (uint32_t i = 0; s->phase == SYNC_JOINED && i < s->n_fragments; i++) sync_flow_reconnected(s, i, now_us);
