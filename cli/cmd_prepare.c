@@ -1,7 +1,7 @@
 /* atoll prepare: text -> token shards.
  *
  * Byte tokenizer: a token is a byte. Token 0, which no text contains, precedes each document. Other tokenizers and
- * inputs are left to atoll-prepare (python/atoll/prepare.py), which keeps the rules below.
+ * inputs are left to atoll-prepare (python/atoll/data/cmd.py), which keeps the rules below.
  *
  * The first of two passes over the input checks everything and counts documents, so nothing is written if a line is
  * invalid. It decides which text is held out for validation:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from ._lib import Error, Info, InvalidError, NonFiniteError, RefusedError, UnreachableError, program, version
-from .batches import Batches, Tokens, batches
-from .worker import Worker
+from .train.batches import Batches, Tokens, batches
+from .train.worker import Worker
 
 __all__ = [
     "Batches",
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     if name == "hf":
         return importlib.import_module(".hf", __name__)
     if name == "launch":
-        value = importlib.import_module(".launch", __name__).launch
-        globals()["launch"] = value  # the submodule has the same name
+        value = importlib.import_module(".train.launch", __name__).launch
+        globals()["launch"] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

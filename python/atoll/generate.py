@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import text_tokenizer
+from .data import text_tokenizer
 from .command import DONE, Options, Problem, real, run, shown, whole, wrong
-from .pretrained import load_model, read_json
-from .text_tokenizer import TextStream, TextTokenizer
+from .data.pretrained import load_model, read_json
+from .data.text_tokenizer import TextStream, TextTokenizer
 
 _PROMPT_MAX = 16384  # tokens on the command line of `atoll generate`
 

@@ -16,8 +16,8 @@ import record_text
 MOST_MIB = 55 # of the folder
 PROGRAMS = ("atoll", "atoll-coordinator", "atoll-worker")
 MODULES = ("libraries.py", "record_grid.py", "record_run.py", "record_text.py")
-COMPARE = ("command.py", "compare_data.py", "compare_grid.py", "compare_progress.py", "compare_run.py",
-           "compare_store.py", "compare_time.py", "metrics.py", "progress.py", "report_data.py", "units.py")
+COMPARE = ("command.py", "metrics.py", "progress.py", "units.py", "compare/data.py", "compare/grid.py",
+           "compare/progress.py", "compare/run.py", "compare/store.py", "compare/timing.py", "report/data.py")
 SMALL_MB = {"val": 0.05, "train": 12} # of text, without a GPU; else as much as fetch-code takes
 TOKENIZER_MB = 32
 
@@ -101,10 +101,11 @@ def copy_python(pack):
     for name in MODULES:
         shutil.copy2(os.path.join(here, name), folder)
     shutil.copy2(os.path.join(here, "record"), pack)
-    os.makedirs(os.path.join(folder, "atoll"))
+    for room in ("", "compare", "report"): # the package's own __init__.py needs NumPy
+        os.makedirs(os.path.join(folder, "atoll", room))
+        open(os.path.join(folder, "atoll", room, "__init__.py"), "w", encoding="utf-8").close()
     for name in COMPARE:
-        shutil.copy2(os.path.join(programs.ROOT, "python", "atoll", name), os.path.join(folder, "atoll"))
-    open(os.path.join(folder, "atoll", "__init__.py"), "w", encoding="utf-8").close() # the package's needs NumPy
+        shutil.copy2(os.path.join(programs.ROOT, "python", "atoll", name), os.path.join(folder, "atoll", name))
     venv = os.path.join(programs.ROOT, "build", "python", "bin", "python")
     for python in (venv, sys.executable):
         code = "import yaml; print(yaml.__path__[0])"

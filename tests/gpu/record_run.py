@@ -17,13 +17,13 @@ import record_text
 from atoll.command import (
     DONE, FAILED, RESUMABLE, Problem, Stopped, catch_signals, clean, hold_signals, replace_file,
 )
-from atoll.compare_data import identify
-from atoll.compare_grid import ask_config, read_grid
-from atoll.compare_progress import CellWatch, Estimate
-from atoll.compare_run import diverged
-from atoll.compare_run import run as run_cell
-from atoll.compare_store import Store, adopt, cells_of, read_finished, settle, write_json
-from atoll.compare_time import Clock
+from atoll.compare.data import identify
+from atoll.compare.grid import ask_config, read_grid
+from atoll.compare.progress import CellWatch, Estimate
+from atoll.compare.run import diverged
+from atoll.compare.run import run as run_cell
+from atoll.compare.store import Store, adopt, cells_of, read_finished, settle, write_json
+from atoll.compare.timing import Clock
 from atoll.units import duration_text
 
 END_S = 8 # to stop a run and write the results

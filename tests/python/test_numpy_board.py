@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from atoll import board, command
+from atoll import command
+from atoll.board import cmd as board, points
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,12 +54,12 @@ class BoardTest(unittest.TestCase):
     def test_points(self) -> None:
         step = line("step", 2, step=7, tokens=900, worker="w", loss=3.5, lr=None, grad_norm=float("nan")).encode()
         self.assertEqual(
-            board.point_of(step, "steps"), board.Point("w", "step", 7, 2 << 32 | 7, 1.5, {"train/loss": 3.5})
+            points.point_of(step, "steps"), points.Point("w", "step", 7, 2 << 32 | 7, 1.5, {"train/loss": 3.5})
         )
-        point = board.point_of(step, "tokens")
+        point = points.point_of(step, "tokens")
         assert point
         self.assertEqual(point.x, 900)
-        round_ = board.point_of(line("round", 3, tokens=5, compute_s=1.0, round_s=4.0).encode(), "steps")
+        round_ = points.point_of(line("round", 3, tokens=5, compute_s=1.0, round_s=4.0).encode(), "steps")
         assert round_
         self.assertEqual((round_.worker, round_.x, round_.values["utilization"]), ("", 3, 0.25))
         for other in (
@@ -68,7 +69,7 @@ class BoardTest(unittest.TestCase):
             b'{"event":"join","round":1,"time":1}',
             b'{"event":"step","time":1,"round":null}',
         ):
-            self.assertIsNone(board.point_of(other, "steps"), other)
+            self.assertIsNone(points.point_of(other, "steps"), other)
 
     def run_board(self, *words: str, code: int = 0) -> str:
         out, errors = io.StringIO(), io.StringIO()
@@ -106,7 +107,7 @@ class BoardTest(unittest.TestCase):
             def __init__(self, folder: str) -> None:
                 self.folder = folder
 
-            def put(self, point: board.Point) -> None: ...
+            def put(self, point: points.Point) -> None: ...
             def flush(self) -> None: ...
             def close(self) -> None: ...
 

@@ -13,8 +13,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from atoll import board, compare_run, metrics, report, report_data, report_run
-from atoll.launch import _is_done
+from atoll import metrics
+from atoll.board import cmd as board
+from atoll.board.points import Point, point_of
+from atoll.compare import run as compare_run
+from atoll.report import cmd as report, data as report_data, run as report_run
+from atoll.train.launch import _is_done
 
 DRAWS = importlib.util.find_spec("matplotlib") is not None
 draws = unittest.skipUnless(DRAWS, "no matplotlib")
@@ -124,9 +128,9 @@ class MetricsTest(unittest.TestCase):
         """Each reader takes the good lines beside all damaged ones, and says in one line how many it left out."""
 
         class Sink:
-            points: list[board.Point] = []
+            points: list[Point] = []
 
-            def put(self, point: board.Point) -> None:
+            def put(self, point: Point) -> None:
                 self.points.append(point)
 
             def flush(self) -> None: ...
@@ -145,7 +149,7 @@ class MetricsTest(unittest.TestCase):
                                      r"JSON\n$")
             self.assertEqual(errors.count("\n"), 1)
         for name, line in table():
-            board.point_of(line, "steps")  # whatever it returns, it raises nothing
+            point_of(line, "steps")  # whatever it returns, it raises nothing
 
     def test_report(self) -> None:
         hostile = [line for _, line in table()]

@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from atoll import prepare, prepare_input, shards
+from atoll.data import cmd as prepare, input as prepare_input, shards
 
 HERE = os.getcwd()
 ATOLL = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve() / "atoll"

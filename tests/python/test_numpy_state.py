@@ -9,7 +9,7 @@ import unittest
 
 import numpy as np
 
-from atoll.state import State, Writer, read, write
+from atoll.train.state import State, Writer, read, write
 
 
 class Values(unittest.TestCase):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from atoll import InvalidError, Tokens
-from atoll.shards import MASKED, ShardWriter
+from atoll.data.shards import MASKED, ShardWriter
 
 BIN = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve()
 

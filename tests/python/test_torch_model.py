@@ -16,11 +16,11 @@ from torch import nn
 
 import atoll
 from atoll import _lib
-from atoll.batches import count_tokens, describe
-from atoll.files import given_files
-from atoll.notes import StepNotes
-from atoll.state import State
-from atoll.torch_model import TorchModel, refuse_sharded, unwrap
+from atoll.train.batches import count_tokens, describe
+from atoll.train.files import given_files
+from atoll.train.notes import StepNotes
+from atoll.train.state import State
+from atoll.train.torch_model import TorchModel, refuse_sharded, unwrap
 
 torch.set_num_threads(1)
 

@@ -17,7 +17,7 @@ try:
 except ImportError as missing:
     raise unittest.SkipTest(f"no {missing.name}") from None
 
-from atoll.text_tokenizer import TextStream
+from atoll.data.text_tokenizer import TextStream
 
 torch.set_num_threads(1)
 BIN = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve()

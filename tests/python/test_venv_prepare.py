@@ -26,7 +26,7 @@ try:
 except ImportError as missing:
     raise unittest.SkipTest(f"no {missing.name}") from None
 
-from atoll import prepare, text_tokenizer
+from atoll.data import cmd as prepare, text_tokenizer
 
 datasets.disable_progress_bars()
 HERE = os.getcwd()

@@ -22,7 +22,8 @@ try:
 except ImportError as missing:
     raise unittest.SkipTest(f"no {missing.name}") from None
 
-from atoll import chat, command, generate, prepare, pretrained, text_tokenizer
+from atoll import command, generate
+from atoll.data import chat, cmd as prepare, pretrained, text_tokenizer
 
 torch.set_num_threads(1)
 PACKAGE = Path(__file__).resolve().parents[2] / "python"

@@ -12,7 +12,7 @@ import random
 import sys
 from typing import Any
 
-from atoll import report_data
+from atoll.report import data as report_data
 
 LINKS = ["1gbit,rtt=50ms", "100mbit,rtt=50ms", "10mbit,rtt=50ms", "1mbit,rtt=50ms"]
 _RATES = (1e9, 1e8, 1e7, 1e6)

@@ -17,7 +17,13 @@ from typing import Any
 from unittest import mock
 
 import atoll
-from atoll import compare, compare_data, compare_grid, compare_result, compare_run, compare_store, compare_time
+from atoll.compare import cmd as compare
+from atoll.compare import data as compare_data
+from atoll.compare import grid as compare_grid
+from atoll.compare import result as compare_result
+from atoll.compare import run as compare_run
+from atoll.compare import store as compare_store
+from atoll.compare import timing as compare_time
 from atoll.command import Problem
 
 ROOT = Path(__file__).resolve().parents[3]

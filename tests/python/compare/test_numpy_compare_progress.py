@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from atoll import compare_progress, compare_run, compare_store, progress
+from atoll import progress
+from atoll.compare import progress as compare_progress, run as compare_run, store as compare_store
 
 
 def cell(name: str, kind: str = "run", arm: str = "ddp", link: str | None = None) -> compare_run.Cell:

@@ -16,7 +16,7 @@ from typing import Any
 
 import atoll
 import rig
-from atoll import compare, compare_grid, compare_store
+from atoll.compare import cmd as compare, grid as compare_grid, store as compare_store
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = ROOT / "tests" / "gpu" / "record"

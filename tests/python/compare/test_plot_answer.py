@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison import LINKS, STEP, comparison, tiny
 
-from atoll import report_answer, report_compare, report_data, report_plot
+from atoll.report import answer as report_answer, compare as report_compare, data as report_data, plot as report_plot
 
 BASE = {"base": [2.0, 2.1, 2.2]}
 

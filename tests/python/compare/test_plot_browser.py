@@ -11,7 +11,7 @@ from pathlib import Path
 
 from comparison import comparison
 
-from atoll import report
+from atoll.report import cmd as report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -13,7 +13,11 @@ from unittest import mock
 
 from comparison import comparison, tiny
 
-from atoll import report, report_charts, report_compare, report_data, report_plot
+from atoll.report import charts as report_charts
+from atoll.report import cmd as report
+from atoll.report import compare as report_compare
+from atoll.report import data as report_data
+from atoll.report import plot as report_plot
 
 
 def setUpModule() -> None:

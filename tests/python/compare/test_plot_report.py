@@ -15,7 +15,7 @@ from typing import Any
 
 from comparison import LINKS, comparison, tiny
 
-from atoll import report, report_compare, report_data
+from atoll.report import cmd as report, compare as report_compare, data as report_data
 
 
 class NumbersTest(unittest.TestCase):

@@ -1,0 +1,81 @@
+"""The values of metrics.jsonl as points of curves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..metrics import Lines
+
+# Tags of an event's fields.
+_STEP = {
+    "loss": "train/loss",
+    "lr": "train/lr",
+    "grad_norm": "train/grad_norm",
+    "tokens_per_s": "speed/tokens_per_s",
+    "tflops": "speed/tflops",
+    "compute_s": "round/compute_s",
+    "compress_s": "round/compress_s",
+    "send_s": "round/send_s",
+    "wait_s": "round/wait_s",
+    "apply_s": "round/apply_s",
+    "bytes_up": "comm/bytes_up",
+    "bytes_down": "comm/bytes_down",
+}
+_ROUND = {
+    "loss": "train/loss",
+    "tokens": "train/tokens",
+    "bytes_up": "comm/bytes_up",
+    "bytes_down": "comm/bytes_down",
+    "round_s": "round/round_s",
+    "compute_s": "round/compute_s",
+    "wait_s": "round/wait_s",
+    "link_s": "round/link_s",
+    "workers": "round/workers",
+    "delivered": "round/delivered",
+    "norm_ratio": "round/norm_ratio",
+    "rho": "round/rho",
+    "gain": "round/gain",
+    "agreement": "round/agreement",
+    "noise_tokens": "round/noise_tokens",
+}
+_EVAL = {"val_loss": "eval/loss", "eval_s": "eval/seconds"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """The values of one line of metrics.jsonl."""
+
+    worker: str  # "": the run
+    kind: str  # the event: step, round, eval
+    x: int
+    order: int  # grows within (worker, kind); the same line sent twice has the same one
+    time: float
+    values: dict[str, float]  # by tag
+
+
+def needs(axis: str) -> dict[str, tuple[str, ...]]:
+    """The fields that each event with a point must have."""
+    x = ("tokens",) if axis == "tokens" else ()
+    return {"step": ("time", "round", "step", *x), "round": ("time", "round", *x), "eval": ("time", "round", *x)}
+
+
+def point_of(line: bytes, axis: str) -> Point | None:
+    """Returns the point of a line; None if the line has none, or is damaged. `axis`: "steps" or "tokens"."""
+    event = Lines(needs(axis)).take(line)
+    return point_in(event, axis) if event else None
+
+
+def point_in(event: dict[str, Any], axis: str) -> Point | None:
+    """Returns the point of a checked event."""
+    kind = event["event"]
+    tags = {"step": _STEP, "round": _ROUND, "eval": _EVAL}.get(kind)
+    if tags is None:
+        return None
+    values = {tag: float(event[key]) for key, tag in tags.items() if event.get(key) is not None}
+    if kind == "round" and values.get("round/round_s", 0) > 0 and "round/compute_s" in values:
+        values["utilization"] = values["round/compute_s"] / values["round/round_s"]
+    order = event["round"] << 32 | (event.get("step") or 0)
+    x = event["tokens"] if axis == "tokens" else event["step" if kind == "step" else "round"]
+    worker = event.get("worker") or "" if kind == "step" else ""
+    return Point(worker, kind, x, order, float(event["time"]), values)

@@ -1,0 +1,1 @@
+"""Text to token shards, and tokens back to text."""

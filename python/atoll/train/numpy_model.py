@@ -1,0 +1,62 @@
+"""A model whose parameters are a dict of numpy arrays, updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import _lib
+
+
+class NumpyModel:
+    """parameters: name -> float32 array, which the program updates in place. mean: names that are averaged only."""
+
+    devices, is_cuda, stage = "cpu", False, None
+
+    def __init__(self, parameters: Mapping[str, np.ndarray]) -> None:
+        self.module: Any = parameters
+        self._arrays = list(parameters.values())
+        for name, array in parameters.items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.float32:
+                kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+                raise _lib.InvalidError(f"parameter {name} is of {kind}: atoll takes float32 numpy arrays")
+            if not array.flags.writeable:
+                raise _lib.InvalidError(f"parameter {name} is read-only: atoll updates the arrays in place")
+        if not self._arrays:
+            raise _lib.InvalidError("there are no parameters: give a dict of name -> float32 array")
+        self.tensors = [
+            _lib.Tensor(name, array.shape, _lib.DECAY if array.ndim > 1 else 0) for name, array in parameters.items()
+        ]
+        self.files: dict[str, bytes] = {}
+        self.objects: list[tuple[str, Any]] = []
+
+    def attach(self, flat: np.ndarray) -> None:
+        """flat: [n_params] float32, the run's parameters; it stays valid until detach."""
+        self._slices, at = [], 0
+        for array in self._arrays:
+            self._slices.append(flat[at : at + array.size].reshape(array.shape))
+            at += array.size
+
+    def detach(self) -> None:
+        self._slices = []
+
+    def read(self, *, initial: bool = False) -> None:
+        """Copies the arrays to the run's parameters."""
+        for array, part in zip(self._arrays, self._slices):
+            np.copyto(part, array)
+
+    def write(self) -> None:
+        """Copies the run's parameters to the arrays."""
+        for array, part in zip(self._arrays, self._slices):
+            np.copyto(array, part)
+
+    def broadcast(self, ranks: Any) -> None:
+        """Numpy programs have one process."""
+
+    @contextmanager
+    def evaluating(self) -> Iterator[Any]:
+        """The model in evaluation mode."""
+        yield self.module

@@ -1,0 +1,120 @@
+"""The processes of one worker: rank 0 speaks with the coordinator, the others follow it (DistributedDataParallel)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._lib import Error
+
+
+class Ranks:
+    """One process: every call returns its argument."""
+
+    rank, size = 0, 1
+
+    def numbers(self, values: list[int]) -> list[int]:
+        """Sends integers of rank 0 to all ranks, which give lists of the same length."""
+        return values
+
+    def bytes(self, data: bytes | None) -> bytes:
+        """Sends bytes of rank 0 to all ranks; the others give None."""
+        return data or b""
+
+    def call(self, function: Callable[[], bytes]) -> bytes:
+        """Runs a function on rank 0. Its bytes, or its error as an Error, reach all ranks."""
+        return function()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The bytes of each rank, in rank order, on every rank."""
+        return [data]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """The sum over the ranks of [n] float64, in rank order."""
+        return values
+
+    def tensor(self, value: Any) -> None:
+        """Sends a tensor of rank 0 to all ranks, in place."""
+
+
+class TorchRanks(Ranks):
+    """All processes of torch.distributed's default group."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self._dist, self._torch = dist, torch
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        self._device = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+
+    def numbers(self, values: list[int]) -> list[int]:
+        t = self._torch.tensor(values, dtype=self._torch.int64, device=self._device)
+        self._dist.broadcast(t, 0)
+        return [int(v) for v in t.tolist()]
+
+    def bytes(self, data: bytes | None) -> bytes:
+        (size,) = self.numbers([len(data or b"")])
+        t = self._torch.empty(size, dtype=self._torch.uint8, device=self._device)
+        if self.rank == 0 and size:
+            t.copy_(self._torch.from_numpy(np.frombuffer(data or b"", np.uint8).copy()))
+        if size:
+            self._dist.broadcast(t, 0)
+        return t.cpu().numpy().tobytes()
+
+    def call(self, function: Callable[[], bytes]) -> bytes:
+        data: bytes | None = None
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                data = b"+" + function()
+            except Exception as e:
+                error, data = e, b"-" + str(e).encode()
+        data = self.bytes(data)
+        if error:
+            raise error
+        if data[:1] == b"-":
+            raise Error(f"rank 0: {data[1:].decode()}")
+        return data[1:]
+
+    def gather(self, data: bytes) -> list[bytes]:
+        sizes = self._all_gather(self._torch.tensor([len(data)], dtype=self._torch.int64, device=self._device))
+        longest = max(int(s) for s in sizes)
+        padded = np.zeros(max(1, longest), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        all_bytes = self._all_gather(self._torch.from_numpy(padded).to(self._device))
+        return [t.cpu().numpy().tobytes()[: int(size)] for t, size in zip(all_bytes, sizes)]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        rows = [np.frombuffer(row, np.float64) for row in self.gather(np.ascontiguousarray(values).tobytes())]
+        total = np.zeros_like(rows[0])
+        for row in rows:
+            total += row
+        return total
+
+    def tensor(self, value: Any) -> None:
+        t = value.data
+        if t.device.type == self._device.type and t.is_contiguous():
+            self._dist.broadcast(t, 0)
+            return
+        copy = t.to(self._device).contiguous()
+        self._dist.broadcast(copy, 0)
+        t.copy_(copy)
+
+    def _all_gather(self, t: Any) -> list[Any]:
+        out = [self._torch.empty_like(t) for _ in range(self.size)]
+        self._dist.all_gather(out, t)
+        return out
+
+
+def ranks() -> Ranks:
+    """The ranks of this program: those of torch.distributed if it is initialized with several processes."""
+    torch = sys.modules.get("torch")
+    if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
+        if torch.distributed.get_world_size() > 1:
+            return TorchRanks()
+    return Ranks()
