@@ -28,45 +28,41 @@ static enum status layout_of_folder(struct layout *layout, const char *folder, s
     return family->layout(&config, layout, err);
 }
 
-/* Builds the layout from the tensors of model.safetensors: a program of the run defined it (model.family external). */
-static enum status layout_of_tensors(struct layout *layout, const char *folder, struct err *err)
+struct content {
+    uint32_t tensors;
+    uint64_t params;
+};
+
+/* Counts the tensors of model.safetensors: a program of the run defined them (model.family external). */
+static enum status count_tensors(struct content *content, const char *folder, struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct safetensors st;
     TRY(run_folder_path(path, sizeof path, folder, "model.safetensors", err));
     TRY(safetensors_open(&st, path, err));
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < st.n && status == STATUS_OK; i++) {
-        const struct safetensors_entry *e = &st.entries[i];
-        status = layout_add(layout, e->name, (int)e->ndim, e->shape, LAYOUT_INIT_ZEROS, 0, 0);
-        if (status != STATUS_OK) status = err_set(err, status, "%s: cannot copy tensor '%.96s'", path, e->name);
-    }
+    *content = (struct content){.tensors = st.n};
+    for (uint32_t i = 0; i < st.n; i++) content->params += st.entries[i].count;
     safetensors_close(&st);
-    return status;
+    return STATUS_OK;
 }
 
 /* recorded: the folder is a checkpoint of a run, so its model may be a program's own. *copy_p: it is. */
-static enum status layout_of(struct layout *layout, const char *folder, bool recorded, bool *copy_p, struct err *err)
+static enum status layout_of(struct layout *layout, const char *folder, bool recorded, struct content *content,
+                             bool *copy_p, struct err *err)
 {
     enum status status = layout_of_folder(layout, folder, err);
     *copy_p = recorded && (status == STATUS_UNSUPPORTED || status == STATUS_NOTFOUND);
+    *content = (struct content){layout->n_tensors, layout->n_params};
     if (!*copy_p) return status;
     *err = (struct err){0};
-    layout_finish(layout);
-    return layout_of_tensors(layout, folder, err);
+    return count_tensors(content, folder, err);
 }
 
 /* A program's model: config.json, if there is one, is copied with the other small files. */
-static enum status copy_program_model(const struct layout *layout, const char *from, const char *to, struct err *err)
+static enum status copy_program_model(const char *from, const char *to, struct err *err)
 {
-    float *theta = mem_alloc(layout->n_params, sizeof *theta);
-    if (!theta)
-        return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
-    enum status status = hf_folder_load(from, layout, theta, err);
     interrupt_catch();
-    if (status == STATUS_OK) status = hf_folder_write(to, layout, theta, "", from, err);
-    mem_free(theta);
-    return status;
+    return hf_folder_copy(to, from, err);
 }
 
 static enum status copy_model(const struct layout *layout, const char *from, const char *to, struct err *err)
@@ -109,16 +105,18 @@ static enum status run(struct options *o, void *ctx, struct err *err)
     if (!run_folder_empty(out))
         return err_set(err, STATUS_EXISTS, "%s exists and is not empty: choose a new folder, or remove it", out);
     const char *checked;
+    struct content content;
     bool recorded, copy;
     TRY(run_folder_check(folder, &recorded, &checked, err));
     layout_init(&layout);
     size_t there = dir_existing_length(out);
-    enum status status = layout_of(&layout, folder, recorded, &copy, err);
-    if (status == STATUS_OK) status = (copy ? copy_program_model : copy_model)(&layout, folder, out, err);
+    enum status status = layout_of(&layout, folder, recorded, &content, &copy, err);
+    if (status == STATUS_OK)
+        status = copy ? copy_program_model(folder, out, err) : copy_model(&layout, folder, out, err);
     if (status != STATUS_OK) dir_remove_made(out, there);
     if (status == STATUS_OK)
-        text_print(stdout, "%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, layout.n_tensors,
-                   (unsigned long long)layout.n_params, folder, folder, checked);
+        text_print(stdout, "%s: %u tensors, %llu parameters, from %s\n%s: %s\n", out, content.tensors,
+                   (unsigned long long)content.params, folder, folder, checked);
     if (status == STATUS_OK && *run_folder_age(folder, age, sizeof age)) text_print(stdout, "%s: %s\n", out, age);
     layout_finish(&layout);
     return status;

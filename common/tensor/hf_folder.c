@@ -38,6 +38,8 @@ static bool is_head(const char *name)
 /* State of a load. */
 struct loading {
     const struct layout *layout;
+    bool part;                   /* the folder may hold other tensors */
+    const struct frozen *others; /* these; NULL: any */
     float *theta;
     bool *seen;                 /* [n_tensors] tensors of the layout that were found */
     char head[FILEIO_PATH_MAX]; /* file with an lm_head that the layout lacks; "": none */
@@ -97,6 +99,7 @@ static enum status load_file(const char *path, struct loading *f, struct err *er
         int at = layout_find(layout, name); /* a program's layout may have the prefix */
         if (at < 0 && !strncmp(name, prefix, sizeof prefix - 1)) name += sizeof prefix - 1;
         if (at < 0) at = layout_find(layout, name);
+        if (at < 0 && f->part && (!f->others || frozen_find(f->others, e->name))) continue;
         if (at < 0 && is_ignored(name)) continue;
         if (at < 0 && is_head(name)) {
             snprintf(f->head, sizeof f->head, "%s", path);
@@ -258,10 +261,10 @@ enum status hf_folder_check(const char *folder, struct err *err)
     return err_set(err, STATUS_INVALID, "%.300s holds no %s: give the folder of a model", folder, model_file);
 }
 
-enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
+static enum status load(const char *folder, struct loading f, struct err *err)
 {
     char whole[FILEIO_PATH_MAX], index[FILEIO_PATH_MAX];
-    struct loading f = {.layout = layout, .theta = theta};
+    const struct layout *layout = f.layout;
     snprintf(whole, sizeof whole, "%s/%s", folder, model_file);
     snprintf(index, sizeof index, "%s/%s", folder, index_file);
     f.seen = mem_alloc(layout->n_tensors, sizeof *f.seen);
@@ -281,6 +284,17 @@ enum status hf_folder_load(const char *folder, const struct layout *layout, floa
     return status;
 }
 
+enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err)
+{
+    return load(folder, (struct loading){.layout = layout, .theta = theta}, err);
+}
+
+enum status hf_folder_load_part(const char *folder, const struct layout *layout, const struct frozen *others,
+                                float *theta, struct err *err)
+{
+    return load(folder, (struct loading){.layout = layout, .part = true, .others = others, .theta = theta}, err);
+}
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 enum status hf_folder_link_adapter(const char *folder, struct err *err)
@@ -293,6 +307,36 @@ enum status hf_folder_link_adapter(const char *folder, struct err *err)
     return status == STATUS_OK || status == STATUS_UNSUPPORTED ? STATUS_OK : err_set(err, status, "%s", why.msg);
 }
 
+static enum status copy_model(const char *path, const char *from, struct err *err)
+{
+    char source[FILEIO_PATH_MAX];
+    struct file_map map;
+    struct file_out out = {.fd = -1};
+    snprintf(source, sizeof source, "%s/%s", from, model_file);
+    TRY(file_map_open(&map, source, err));
+    enum status status = file_out_open(&out, path, err);
+    if (status == STATUS_OK) status = file_out_put(&out, map.data, map.size, err);
+    if (status == STATUS_OK) status = file_out_commit(&out, err);
+    if (status != STATUS_OK) file_out_abort(&out);
+    file_map_close(&map);
+    return status;
+}
+
+/* theta NULL: a copy. */
+static enum status write_model(const char *path, const struct layout *layout, const float *theta, const char *files,
+                               struct err *err)
+{
+    char frozen[FILEIO_PATH_MAX];
+    struct safetensors st;
+    if (!theta) return copy_model(path, files, err);
+    if (!files || !holds(files, FROZEN_FILE)) return safetensors_write_theta(path, layout, theta, NULL, err);
+    snprintf(frozen, sizeof frozen, "%s/" FROZEN_FILE, files);
+    TRY(safetensors_open(&st, frozen, err));
+    enum status status = safetensors_write_theta(path, layout, theta, &st, err);
+    safetensors_close(&st);
+    return status;
+}
+
 static enum status fill_folder(const char *tmp, const struct layout *layout, const float *theta,
                                const char *config_json, const char *files, struct err *err)
 {
@@ -302,8 +346,13 @@ static enum status fill_folder(const char *tmp, const struct layout *layout, con
     if (*config_json) TRY(file_write(path, config_json, strlen(config_json), err));
     if (files) TRY(hf_files_copy(files, tmp, HF_FILES_ALL | (*config_json ? 0 : HF_FILES_CONFIGS), err));
     snprintf(path, sizeof path, "%s/%s", tmp, model_file);
-    TRY(safetensors_write_theta(path, layout, theta, err));
+    TRY(write_model(path, layout, theta, files, err));
     return hf_folder_link_adapter(tmp, err);
+}
+
+enum status hf_folder_copy(const char *folder, const char *from, struct err *err)
+{
+    return hf_folder_write(folder, NULL, NULL, "", from, err);
 }
 
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,

@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "common/base/status.h"
+#include "common/tensor/frozen.h"
 #include "common/tensor/hf_config.h"
 #include "common/tensor/layout.h"
 
@@ -27,14 +28,22 @@ enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err
  *   embedding. Any other tensor is a MISMATCH.
  * - NONFINITE: a tensor holds NaN or infinity. Also CORRUPT, UNSUPPORTED, NOTFOUND, IO, NOMEM. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
+/* The same of a folder that also holds tensors that are not exchanged. `others` names them; NULL: any tensor. */
+enum status hf_folder_load_part(const char *folder, const struct layout *layout, const struct frozen *others,
+                                float *theta, struct err *err) MUST_CHECK;
+/* Writes the tensors of `list`, as they are in the folder, to the new file `path`. NOTFOUND: the folder does not hold
+ * all of them with their dtypes and shapes; err names the first missing one. Also IO, CORRUPT, NOMEM. */
+enum status hf_folder_take(const char *folder, const struct frozen *list, const char *path, struct err *err) MUST_CHECK;
 /* With an adapter_config.json, make adapter_model.safetensors a link to the folder's model.safetensors: PEFT loads it.
  * A file system without links gets none: OK. */
 enum status hf_folder_link_adapter(const char *folder, struct err *err) MUST_CHECK;
 /* Write FOLDER with model.safetensors, config.json and the files of common/tensor/hf_files.h that the folder `files`
- * has (NULL: none). config_json "": config.json and adapter_config.json are copied from `files`, too. Then
- * hf_folder_link_adapter. The folder is written beside its place and renamed, so it is never incomplete; an existing
- * one is replaced. */
+ * has (NULL: none). If it has frozen.safetensors, model.safetensors also gets these tensors. config_json "":
+ * config.json and adapter_config.json are copied from `files`, too. Then hf_folder_link_adapter. The folder is written
+ * beside its place and renamed, so it is never incomplete; an existing one is replaced. */
 enum status hf_folder_write(const char *folder, const struct layout *layout, const float *theta,
                             const char *config_json, const char *files, struct err *err) MUST_CHECK;
+/* Write FOLDER with the model.safetensors of the folder `from`, byte by byte, and its files, in the same way. */
+enum status hf_folder_copy(const char *folder, const char *from, struct err *err) MUST_CHECK;
 
 #endif

@@ -49,8 +49,7 @@ static bool is_whole(const struct layout *layout)
     return tensor == layout->n_tensors && at == layout->n_params;
 }
 
-/* A name that safetensors can store: printable ASCII, except for its reserved prefix ("__metadata__"). */
-static bool name_ok(const char *name)
+bool layout_name_ok(const char *name)
 {
     size_t n = strlen(name);
     for (size_t i = 0; i < n; i++)
@@ -62,7 +61,7 @@ static bool name_ok(const char *name)
 static enum status append(struct layout *layout, const char *name, int ndim, const uint64_t *shape,
                           enum layout_init init, float sigma, uint32_t flags)
 {
-    if (!name_ok(name) || ndim < 0 || ndim > LAYOUT_DIMS_MAX || layout->n_tensors >= LAYOUT_TENSORS_MAX ||
+    if (!layout_name_ok(name) || ndim < 0 || ndim > LAYOUT_DIMS_MAX || layout->n_tensors >= LAYOUT_TENSORS_MAX ||
         init > LAYOUT_INIT_NORMAL || !isfinite(sigma) || flags > (LAYOUT_DECAY | LAYOUT_MEAN))
         return STATUS_INVALID;
     struct tensor t = {.ndim = (uint8_t)ndim,

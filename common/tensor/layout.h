@@ -60,6 +60,8 @@ enum status layout_split(struct layout *layout, uint32_t n) MUST_CHECK;
 /* Cut it into n fragments that end before the elements ends[n], ascending; the last one is n_params. INVALID: an end
  * lies inside a tensor, or there are too many. */
 enum status layout_cut(struct layout *layout, const uint64_t *ends, uint32_t n) MUST_CHECK;
+/* A name that safetensors can store: printable ASCII, except for its reserved prefix ("__metadata__"). */
+bool layout_name_ok(const char *name);
 /* Index of the tensor called `name`, or -1. */
 int layout_find(const struct layout *layout, const char *name);
 /* Fingerprint of all tensors and fragments. */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,13 @@ static const struct {
               {"I16", 16},        {"U16", 16},    {"I32", 32},    {"U32", 32},    {"I64", 64},    {"U64", 64},
               {"F64", 64},        {"C64", 64},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
               {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+
+uint32_t safetensors_bits(const char *dtype)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(dtypes[i].name, dtype)) return dtypes[i].bits;
+    return 0;
+}
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -216,35 +224,58 @@ enum status safetensors_read_f32(const struct safetensors_entry *entry, float *o
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static int by_name(const void *a, const void *b)
+/* Theta lies behind frozen tensors of 8-byte elements and before all others. */
+static int rank(const struct safetensors_tensor *t)
 {
-    return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
+    int bits = t->frozen ? (int)safetensors_bits(t->dtype) : 48;
+    return -bits;
+}
+
+static int by_place_in_file(const void *a, const void *b)
+{
+    const struct safetensors_tensor *x = a, *y = b;
+    if (rank(x) != rank(y)) return rank(x) < rank(y) ? -1 : 1;
+    return strcmp(x->name, y->name);
 }
 
 uint64_t safetensors_tensor_bytes(const struct safetensors_tensor *t)
 {
     uint64_t n = sizeof(float);
+    if (t->dtype) return t->bytes;
     for (uint32_t d = 0; d < t->ndim; d++) n *= t->shape[d];
     return n;
+}
+
+/* Adds the tensor at byte `at` to the header. */
+static bool add_entry(json_t *root, const struct safetensors_tensor *t, uint64_t at)
+{
+    json_t *shape = json_array();
+    bool ok = true;
+    for (uint32_t d = 0; d < t->ndim; d++)
+        ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
+    json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", t->dtype ? t->dtype : "F32", "shape", shape,
+                              "data_offsets", (json_int_t)at, (json_int_t)(at + safetensors_tensor_bytes(t)));
+    return ok && !json_object_set_new(root, t->name, entry);
 }
 
 /* The header as compact JSON in insertion order, or NULL. The caller frees it with free(). */
 static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
 {
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
-    uint64_t at = 0;
+    uint64_t at = 0, begin = 0, theta = 0;
+    uint32_t frozen = 0;
     bool ok = root;
     for (uint32_t i = 0; ok && i < n; i++) {
-        const struct safetensors_tensor *t = &tensors[i];
-        uint64_t end = at + safetensors_tensor_bytes(t);
-        json_t *shape = json_array();
-        for (uint32_t d = 0; d < t->ndim; d++)
-            ok = ok && !json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
-        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)at,
-                                  (json_int_t)end);
-        ok = ok && !json_object_set_new(root, t->name, entry);
-        at = end;
+        ok = add_entry(root, &tensors[i], at);
+        if (!tensors[i].frozen && !theta) begin = at;
+        if (!tensors[i].frozen) theta += safetensors_tensor_bytes(&tensors[i]);
+        frozen += tensors[i].frozen;
+        at += safetensors_tensor_bytes(&tensors[i]);
     }
+    char range[48];
+    snprintf(range, sizeof range, "%llu %llu", (unsigned long long)begin, (unsigned long long)(begin + theta));
+    if (ok && frozen && frozen < n)
+        ok = !json_object_set_new(json_object_get(root, "__metadata__"), "theta", json_string(range));
     char *text = ok && json_object_size(root) == n + 1u ? json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(root);
     return text;
@@ -253,7 +284,7 @@ static char *header_text(const struct safetensors_tensor *tensors, uint32_t n)
 enum status safetensors_head(struct safetensors_tensor *tensors, uint32_t n, uint8_t **head_p, size_t *size_p,
                              struct err *err)
 {
-    if (n) qsort(tensors, n, sizeof *tensors, by_name);
+    if (n) qsort(tensors, n, sizeof *tensors, by_place_in_file);
     char *text = header_text(tensors, n);
     if (!text) return err_set(err, STATUS_INVALID, "invalid or repeated tensor names");
     size_t length = strlen(text), pad = -length & 7u;
@@ -300,12 +331,29 @@ void safetensors_of_theta(struct safetensors_tensor *tensors, const struct layou
     }
 }
 
-enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta, struct err *err)
+static void add_frozen(struct safetensors_tensor *tensors, const struct safetensors *frozen)
 {
-    struct safetensors_tensor *tensors = mem_alloc(layout->n_tensors, sizeof *tensors);
+    for (uint32_t i = 0; i < frozen->n; i++) {
+        const struct safetensors_entry *e = &frozen->entries[i];
+        tensors[i] = (struct safetensors_tensor){
+            .name = e->name, .dtype = e->dtype, .bytes = e->bytes, .frozen = true, .ndim = e->ndim, .data = e->data};
+        memcpy(tensors[i].shape, e->shape, sizeof tensors[i].shape);
+    }
+}
+
+enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta,
+                                    const struct safetensors *frozen, struct err *err)
+{
+    uint32_t n = layout->n_tensors + (frozen ? frozen->n : 0);
+    for (uint32_t i = 0; frozen && i < frozen->n; i++)
+        if (frozen->entries[i].ndim > LAYOUT_DIMS_MAX)
+            return err_set(err, STATUS_INVALID, "frozen tensor '%.96s' has more than %d dimensions",
+                           frozen->entries[i].name, LAYOUT_DIMS_MAX);
+    struct safetensors_tensor *tensors = mem_alloc(n, sizeof *tensors);
     if (!tensors) return err_set(err, STATUS_NOMEM, "no memory to write %s", path);
     safetensors_of_theta(tensors, layout, theta);
-    enum status status = safetensors_write(path, tensors, layout->n_tensors, err);
+    if (frozen) add_frozen(tensors + layout->n_tensors, frozen);
+    enum status status = safetensors_write(path, tensors, n, err);
     mem_free(tensors);
     return status;
 }

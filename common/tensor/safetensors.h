@@ -8,6 +8,7 @@
 #ifndef COMMON_SAFETENSORS_H
 #define COMMON_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/status.h"
@@ -45,29 +46,39 @@ const struct safetensors_entry *safetensors_find(const struct safetensors *st, c
 /* Convert a tensor to out[count]. UNSUPPORTED for other types than F32, F16, BF16. */
 enum status safetensors_read_f32(const struct safetensors_entry *entry, float *out, struct err *err) MUST_CHECK;
 
-/* One fp32 tensor to be written; data has the product of shape elements. */
+/* One tensor to be written. */
 struct safetensors_tensor {
     const char *name;
+    const char *dtype; /* NULL: F32 */
+    uint64_t bytes;    /* of a tensor with a dtype */
+    bool frozen;       /* not one of theta */
     uint32_t ndim;
     uint64_t shape[LAYOUT_DIMS_MAX];
-    const float *data;
+    const void *data; /* the product of shape elements */
 };
 
+/* Bits of one element; 0: safetensors has no such dtype. */
+uint32_t safetensors_bits(const char *dtype);
+
 uint64_t safetensors_tensor_bytes(const struct safetensors_tensor *t);
-/* Sort tensors[n] by name, and make the bytes before their data in a file; the caller frees *head (mem_free). INVALID
- * for a repeated or non-UTF-8 name, NOMEM. */
+/* Sort tensors[n], and make the bytes before their data in a file; the caller frees *head (mem_free). INVALID for a
+ * repeated or non-UTF-8 name, NOMEM.
+ *
+ * - Order: frozen tensors of 8-byte elements, theta by name, then the other frozen tensors. Larger elements come first,
+ *   then the order is by name. So each tensor is aligned, as PyTorch needs it.
+ * - With frozen tensors, `__metadata__` has `theta`: "BEGIN END", the bytes of theta behind the header. */
 enum status safetensors_head(struct safetensors_tensor *tensors, uint32_t n, uint8_t **head, size_t *size,
                              struct err *err) MUST_CHECK;
 /* Fill tensors[layout->n_tensors] with the tensors of theta[layout->n_params], which is borrowed. */
 void safetensors_of_theta(struct safetensors_tensor *tensors, const struct layout *layout, const float *theta);
 
-/* Write tensors[n] atomically: in order of name, `__metadata__` {"format":"pt"}, the header padded with spaces to a
- * multiple of 8 bytes. `tensors` is sorted in place. INVALID for a repeated or non-UTF-8 name; otherwise as
+/* Write tensors[n] atomically, with the header of safetensors_head: `__metadata__` {"format":"pt"}, padded with spaces
+ * to a multiple of 8 bytes. `tensors` is sorted in place. INVALID for a repeated or non-UTF-8 name; otherwise as
  * file_write. */
 enum status safetensors_write(const char *path, struct safetensors_tensor *tensors, uint32_t n,
                               struct err *err) MUST_CHECK;
-/* Write theta[layout->n_params] as the tensors of its layout. */
+/* Write theta[layout->n_params] as the tensors of its layout, and all tensors of the file `frozen` (NULL: none). */
 enum status safetensors_write_theta(const char *path, const struct layout *layout, const float *theta,
-                                    struct err *err) MUST_CHECK;
+                                    const struct safetensors *frozen, struct err *err) MUST_CHECK;
 
 #endif
