@@ -87,6 +87,17 @@ struct atoll_tensor {
     uint64_t shape[ATOLL_DIMS_MAX];
 };
 
+/* A tensor that is not exchanged: a frozen parameter, or a buffer of integers. All workers of a run must have the same.
+ */
+struct atoll_frozen {
+    const char *name;  /* unique among all tensors of the model */
+    const char *dtype; /* as safetensors writes it: F32, BF16, I64, U8, ... 1..15 bytes of printable ASCII */
+    uint32_t ndim;     /* 0 .. ATOLL_DIMS_MAX */
+    uint64_t shape[ATOLL_DIMS_MAX];
+    uint64_t bytes; /* of its values */
+    uint64_t hash;  /* of values that the caller samples */
+};
+
 /* A file of the model's Hugging Face folder, which every checkpoint contains: config.json, tokenizer.json, ... */
 struct atoll_file {
     const char *name;
@@ -137,6 +148,15 @@ struct atoll_options {
     struct atoll_state state; /* functions NULL: none */
     uint32_t threads;         /* for encoding and applying; 0: one per core, at most 8 */
     uint32_t max_wait_s;      /* fail if the coordinator does not answer for this long; 0: no limit after the join */
+    /* [n_frozen] at most 16384. In a run of a built-in model they are not compared. */
+    const struct atoll_frozen *frozen;
+    uint32_t n_frozen;
+    uint32_t frozen_any; /* 1: they may differ from those of the other workers (another quantization of the base) */
+    /* NULL: checkpoints hold the exchanged tensors only (an adapter). Otherwise they hold these tensors, too: the
+     * worker that uploads the initial model reads them. Fills out[size] with the bytes from `offset` of tensor i;
+     * called in atoll_wait, any number of times. Returns 0, or -1. */
+    int (*frozen_read)(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size);
+    void *frozen_ctx;
 };
 
 /* The lines that atoll-worker would log. `log` may be called by any thread, also while another thread is in a function

@@ -55,7 +55,10 @@ static bool field_ok(const struct field *f, const void *object)
     case FIELD_LINE: return text_ok(f, p, false);
     case FIELD_REMARK: return in_bounds(f, strnlen(p, f->max + 1));
     case FIELD_TEXT: return text_ok(f, LOAD(const char *, p, 0), true);
-    case FIELD_BLOB: return in_bounds(f, LOAD(size_t, object, f->count_at)) && LOAD(const uint8_t *, p, 0);
+    case FIELD_BLOB: {
+        size_t n = LOAD(size_t, object, f->count_at);
+        return in_bounds(f, n) && (!n || LOAD(const uint8_t *, p, 0));
+    }
     case FIELD_LIST:
         if (!in_bounds(f, list_count(f, object))) return false;
         for (uint32_t i = 0; i < list_count(f, object); i++)

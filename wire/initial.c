@@ -50,7 +50,8 @@ static enum status check_file(const struct initial_head *h, uint64_t *sum, struc
 {
     const struct initial_file *file = &h->files[h->n_files - 1];
     if (!file->size || __builtin_add_overflow(*sum, file->size, sum)) return bad(err, "has a wrong size");
-    if (strcmp(file->name, INITIAL_MODEL) != 0 && !hf_files_allowed(file->name))
+    if (strcmp(file->name, INITIAL_MODEL) != 0 && strcmp(file->name, INITIAL_FROZEN) != 0 &&
+        !hf_files_allowed(file->name))
         return bad(err, "has a name that no model folder has");
     for (uint32_t i = 0; i + 1 < h->n_files; i++)
         if (!strcmp(h->files[i].name, file->name)) return bad(err, "has one name twice");

@@ -7,15 +7,17 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/tensor/frozen.h"
 #include "common/tensor/hf_files.h"
 #include "wire/msg.h"
 
 #define INITIAL_MODEL "model.safetensors"
+#define INITIAL_FROZEN FROZEN_FILE /* the tensors that are not exchanged, if checkpoints hold them */
 
-enum { INITIAL_FILES_MAX = HF_FILES_MAX + 1, INITIAL_HEAD_MAX = 16 + INITIAL_FILES_MAX * (2 + WIRE_NAME_MAX + 8) };
+enum { INITIAL_FILES_MAX = HF_FILES_MAX + 2, INITIAL_HEAD_MAX = 16 + INITIAL_FILES_MAX * (2 + WIRE_NAME_MAX + 8) };
 
 struct initial_file {
-    char name[WIRE_NAME_MAX]; /* hf_files_allowed, or INITIAL_MODEL */
+    char name[WIRE_NAME_MAX]; /* hf_files_allowed, INITIAL_MODEL or INITIAL_FROZEN */
     uint64_t size;            /* at least 1 */
 };
 

@@ -1,4 +1,4 @@
-/* The messages of protocol version 1: structs, encode and decode.
+/* The messages of protocol version 2: structs, encode and decode.
  *
  * docs/protocol.md says what each message means, when it is sent and how the receiver acts.
  *
@@ -17,7 +17,7 @@
 #include "common/tensor/layout.h"
 
 enum {
-    WIRE_VERSION = 1,
+    WIRE_VERSION = 2,
     WIRE_HEADER = 16,          /* bytes before each message's body, see wire/frame.h */
     WIRE_CHUNK_MAX = 1 << 20,  /* payload bytes of one CHUNK */
     WIRE_BODY_MAX = 4 << 20,   /* body bytes of any message */
@@ -148,6 +148,10 @@ struct msg_join {
     const uint8_t *layout; /* layout_encode bytes; borrowed */
     size_t layout_size;
     const char *model_config; /* config.json text; borrowed, terminated */
+    bool frozen_any;          /* the frozen tensors may differ from the run's */
+    bool frozen_whole;        /* checkpoints hold them, too: those of the first JOIN */
+    const uint8_t *frozen;    /* frozen_encode bytes; borrowed */
+    size_t frozen_size;       /* 0: none */
     /* versions in the worker's saved state: n_held = number of fragments, or 0 without one */
     uint32_t n_held;
     struct wire_version held[LAYOUT_FRAGMENTS_MAX];

@@ -79,6 +79,9 @@ static const struct field join[] = {
     LIST(msg_join, held, n_held, version, LAYOUT_FRAGMENTS_MAX),
     BLOB(msg_join, layout, layout_size, 1, WIRE_BODY_MAX),
     TEXT(msg_join, model_config, WIRE_CONFIG_MAX - 1),
+    BOOL(msg_join, frozen_any),
+    BOOL(msg_join, frozen_whole),
+    BLOB(msg_join, frozen, frozen_size, 0, WIRE_BODY_MAX),
     END,
 };
 static const struct field welcome[] = {

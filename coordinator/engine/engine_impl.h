@@ -131,11 +131,11 @@ struct loss_watch {
 /* The upload of the initial model. */
 struct engine_initial {
     uint64_t id;           /* of msg_upload; 0: none runs */
-    struct msg_join *join; /* of the uploader; owned with the two below */
-    uint8_t *layout;
+    struct msg_join *join; /* of the uploader; owned with the three below */
+    uint8_t *layout, *frozen;
     char *model_config;
     uint64_t control, heard_us;
-    uint64_t most;              /* largest model.safetensors */
+    uint64_t most, most_frozen; /* largest model.safetensors and frozen.safetensors; 0: it has none */
     uint64_t total, have, upto; /* bytes of the object; total 0: its head has not arrived */
     struct initial_head head;
     uint32_t file; /* the file being written, and its missing bytes */
@@ -378,14 +378,15 @@ enum status engine_initial_forget(struct engine *e, struct err *err) MUST_CHECK;
 const char *engine_initial_text(const struct engine *e, char *out, size_t cap);
 
 /* --- engine_model.c --- */
-/* Decodes the layout of `m` into an initialised layout. *fits_p false: the worker was refused. */
+/* Decodes the layout and the frozen tensors of `m` into an initialised layout and a zeroed list. *fits_p false: the
+ * worker was refused. */
 enum status engine_read_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct layout *layout,
-                              bool *fits_p, struct err *err) MUST_CHECK;
+                              struct frozen *frozen, bool *fits_p, struct err *err) MUST_CHECK;
 /* INVALID: model.init_from is not a model folder, or data.tokenizer is not a tokenizer file. */
 enum status engine_check_sources(const struct engine *e, struct err *err) MUST_CHECK;
-/* Copies the files that checkpoints contain beside the model. anew: a new run; a failure is an error. Otherwise the run
- * continues, and a failure is logged. */
-enum status engine_keep_files(struct engine *e, bool anew, struct err *err) MUST_CHECK;
+/* Copies the files that checkpoints contain beside the model, and the tensors of `frozen` (NULL: none). anew: a new
+ * run; a failure is an error. Otherwise the run continues, and a failure is logged. */
+enum status engine_keep_files(struct engine *e, const struct frozen *frozen, bool anew, struct err *err) MUST_CHECK;
 /* Makes the model of `m` the run's model and writes the first checkpoint. If the model cannot start a run, the worker
  * is refused: OK, and the ledger still has no model. Other statuses: a fault in the coordinator's own files
  * (data.tokenizer, model.init_from). */

@@ -45,6 +45,7 @@ void engine_initial_drop(struct engine *e)
     struct engine_initial *u = &e->initial;
     mem_free(u->join);
     mem_free(u->layout);
+    mem_free(u->frozen);
     mem_free(u->model_config);
     *u = (struct engine_initial){0};
 }
@@ -55,12 +56,16 @@ static enum status keep_join(struct engine_initial *u, const struct msg_join *m,
     size_t text = strlen(m->model_config) + 1;
     u->join = mem_alloc(1, sizeof *u->join);
     u->layout = mem_alloc(1, m->layout_size);
+    u->frozen = mem_alloc(1, m->frozen_size);
     u->model_config = mem_alloc(1, text);
-    if (!u->join || !u->layout || !u->model_config) return err_set(err, STATUS_NOMEM, "no memory for a layout");
+    if (!u->join || !u->layout || !u->frozen || !u->model_config)
+        return err_set(err, STATUS_NOMEM, "no memory for a layout");
     *u->join = *m;
     memcpy(u->layout, m->layout, m->layout_size);
     memcpy(u->model_config, m->model_config, text);
+    if (m->frozen_size) memcpy(u->frozen, m->frozen, m->frozen_size);
     u->join->layout = u->layout;
+    u->join->frozen = u->frozen;
     u->join->model_config = u->model_config;
     return STATUS_OK;
 }
@@ -72,12 +77,19 @@ static enum status send_upload(struct engine *e)
     return engine_send(e, u->control, WIRE_CONTROL, &m);
 }
 
+/* Bytes that the upload has at most, without the small files. */
+static uint64_t most_bytes(const struct engine_initial *u)
+{
+    return u->most + u->most_frozen;
+}
+
 const char *engine_initial_text(const struct engine *e, char *out, size_t cap)
 {
     const struct engine_initial *u = &e->initial;
     uint64_t silent_us = e->now_us - u->heard_us;
-    int n = snprintf(out, cap, "the initial model, which %s uploads (%s of %s", u->join->name,
-                     units_bytes((double)u->have).text, units_bytes((double)(u->total ? u->total : u->most)).text);
+    int n =
+        snprintf(out, cap, "the initial model, which %s uploads (%s of %s", u->join->name,
+                 units_bytes((double)u->have).text, units_bytes((double)(u->total ? u->total : most_bytes(u))).text);
     if (n > 0 && (size_t)n < cap && silent_us >= ENGINE_SILENT_US)
         n += snprintf(out + n, cap - (size_t)n, ", silent for %s", units_whole_seconds((double)silent_us * 1e-6).text);
     if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
@@ -95,7 +107,7 @@ static bool must_wait(struct engine *e, uint64_t peer)
 }
 
 static enum status begin(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout,
-                         struct err *err)
+                         const struct frozen *frozen, struct err *err)
 {
     struct engine_initial *u = &e->initial;
     TRY(init_folder_begin(folder_of(e), err));
@@ -105,7 +117,8 @@ static enum status begin(struct engine *e, uint64_t peer, const struct msg_join 
     u->heard_us = e->now_us;
     u->upto = INITIAL_WINDOW;
     u->most = layout->n_params * sizeof(float) + (uint64_t)layout->n_tensors * TENSOR_TEXT_MAX + TENSOR_TEXT_MAX;
-    rate_grant(&e->rate, e->speaker, RATE_CHUNK, 2 * (double)((u->most + HF_FILES_BYTES_MAX) / RATE_CHUNK_BYTES));
+    u->most_frozen = m->frozen_whole && frozen->n ? frozen_file_most(frozen) : 0;
+    rate_grant(&e->rate, e->speaker, RATE_CHUNK, 2 * (double)((most_bytes(u) + HF_FILES_BYTES_MAX) / RATE_CHUNK_BYTES));
     log_info("waiting for the initial model, which %s uploads: %llu parameters", m->name,
              (unsigned long long)layout->n_params);
     engine_progress(e);
@@ -116,13 +129,16 @@ static enum status begin(struct engine *e, uint64_t peer, const struct msg_join 
 static bool is_uploader(const struct engine *e, const struct msg_join *m)
 {
     const struct engine_initial *u = &e->initial;
-    return u->id && !memcmp(u->join->uuid, m->uuid, WIRE_UUID) && u->join->layout_hash == m->layout_hash;
+    return u->id && !memcmp(u->join->uuid, m->uuid, WIRE_UUID) && u->join->layout_hash == m->layout_hash &&
+           u->join->frozen_size == m->frozen_size && u->join->frozen_whole == m->frozen_whole &&
+           (!m->frozen_size || !memcmp(u->join->frozen, m->frozen, m->frozen_size));
 }
 
 enum status engine_initial_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     struct engine_initial *u = &e->initial;
     struct layout layout;
+    struct frozen frozen = {0};
     bool fits;
     if (u->id && memcmp(u->join->uuid, m->uuid, WIRE_UUID) != 0 && must_wait(e, peer)) return STATUS_OK;
     if (!is_uploader(e, m)) {
@@ -130,9 +146,10 @@ enum status engine_initial_join(struct engine *e, uint64_t peer, const struct ms
         if (u->id) log_info("%s takes over the upload of the initial model from %s", m->name, u->join->name);
         engine_initial_drop(e);
         layout_init(&layout);
-        enum status status = engine_read_model(e, peer, m, &layout, &fits, err);
-        if (status == STATUS_OK && fits) status = begin(e, peer, m, &layout, err);
+        enum status status = engine_read_model(e, peer, m, &layout, &frozen, &fits, err);
+        if (status == STATUS_OK && fits) status = begin(e, peer, m, &layout, &frozen, err);
         layout_finish(&layout);
+        frozen_finish(&frozen);
         if (status != STATUS_OK || !fits) return status;
     }
     u->control = peer;
@@ -166,17 +183,22 @@ static bool take_head(struct engine *e, const struct msg_chunk *m)
     struct engine_initial *u = &e->initial;
     struct err why = {0};
     uint64_t small = 0;
-    bool fits = true;
+    bool fits = true, has_frozen = false;
     if (initial_head_decode(&u->head, m->data, m->size, &why) != STATUS_OK) {
         refuse(e, why.msg);
         return false;
     }
     for (uint32_t i = 0; i < u->head.n_files; i++) {
-        bool model = !strcmp(u->head.files[i].name, INITIAL_MODEL);
-        if (!model) small += u->head.files[i].size;
-        fits = fits && (!model || u->head.files[i].size <= u->most);
+        const struct initial_file *file = &u->head.files[i];
+        bool model = !strcmp(file->name, INITIAL_MODEL), frozen = !strcmp(file->name, INITIAL_FROZEN);
+        if (model || frozen)
+            fits = fits && file->size <= (model ? u->most : u->most_frozen);
+        else
+            small += file->size;
+        has_frozen = has_frozen || frozen;
     }
-    if (!fits || small > HF_FILES_BYTES_MAX || m->total != initial_total(&u->head)) {
+    if (!fits || has_frozen != (u->most_frozen > 0) || small > HF_FILES_BYTES_MAX ||
+        m->total != initial_total(&u->head)) {
         refuse(e, "the sizes of its files do not fit its layout");
         return false;
     }
@@ -218,6 +240,7 @@ static enum status complete(struct engine *e, struct err *err)
     }
     mem_free(u.join);
     mem_free(u.layout);
+    mem_free(u.frozen);
     mem_free(u.model_config);
     return status;
 }

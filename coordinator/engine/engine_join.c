@@ -97,6 +97,27 @@ static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join
     engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the model of '%s' differs from the run's: %s", m->name, what);
 }
 
+/* Compares the tensors that are not exchanged. Refuses the worker and returns false if they differ. */
+static bool frozen_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
+{
+    const struct record_model *run = &e->ledger.model;
+    struct frozen other = {0};
+    char text[FROZEN_DIFFERENCE_MAX];
+    if (!run->frozen || m->frozen_any) return true;
+    if (m->frozen_size == run->frozen_size && (!m->frozen_size || !memcmp(m->frozen, run->frozen, m->frozen_size)))
+        return true;
+    const char *what = "its list of frozen tensors is malformed";
+    if (frozen_decode(&other, m->frozen, m->frozen_size) == STATUS_OK)
+        what = frozen_difference(&other, &e->ledger.frozen, text);
+    frozen_finish(&other);
+    assert(what); /* equal lists have equal bytes */
+    engine_refuse(e, peer, m->name, REFUSE_LAYOUT,
+                  "the base model of '%s' differs from the run's: %s: use the same base model as the other workers; "
+                  "frozen=\"any\" allows another quantization of it",
+                  m->name, what);
+    return false;
+}
+
 /* A worker without validation data does not evaluate. */
 static void refuse_data(struct engine *e, uint64_t peer, const struct msg_join *m, bool train)
 {
@@ -123,7 +144,7 @@ static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join 
     else if (!train || !val || m->sample_tokens != model->sample_tokens)
         refuse_data(e, peer, m, !train || val);
     else
-        return true;
+        return frozen_matches(e, peer, m);
     return false;
 }
 

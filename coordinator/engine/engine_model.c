@@ -30,15 +30,32 @@ static bool is_uploaded(const struct engine *e)
     return e->init_dir && e->init_dir == engine_initial_found(e);
 }
 
-/* Computes the hashes of theta_0, in a temporary buffer. */
-static enum status initial_hashes(const struct engine *e, const struct layout *layout, struct record_model *model,
+/* The tensors that are not exchanged, as uploaded. */
+static enum status check_uploaded(const struct engine *e, const struct msg_join *m, const struct frozen *frozen,
                                   struct err *err)
+{
+    char path[FILEIO_PATH_MAX];
+    struct safetensors file;
+    if (!m->frozen_whole || !frozen->n) return STATUS_OK;
+    if (snprintf(path, sizeof path, "%s/" FROZEN_FILE, e->init_dir) >= (int)sizeof path)
+        return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
+    TRY(safetensors_open(&file, path, err));
+    enum status status = frozen_check_file(frozen, &file, err);
+    safetensors_close(&file);
+    return status;
+}
+
+/* Computes the hashes of theta_0, in a temporary buffer. */
+static enum status initial_hashes(const struct engine *e, const struct msg_join *m, const struct layout *layout,
+                                  const struct frozen *frozen, struct record_model *model, struct err *err)
 {
     float *theta = mem_alloc(layout->n_params, sizeof *theta);
     if (!theta)
         return err_set(err, STATUS_NOMEM, "no memory for %llu parameters", (unsigned long long)layout->n_params);
     bool recorded;
-    enum status status = e->init_dir ? hf_folder_load(e->init_dir, layout, theta, err) : STATUS_OK;
+    const struct frozen *others = m->frozen_any ? NULL : frozen; /* another quantization has other tensors */
+    enum status status = e->init_dir ? hf_folder_load_part(e->init_dir, layout, others, theta, err) : STATUS_OK;
+    if (e->init_dir && status == STATUS_OK && is_uploaded(e)) status = check_uploaded(e, m, frozen, err);
     if (e->init_dir && status == STATUS_OK) status = checkpoint_folder_check(e->init_dir, &recorded, err);
     if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: a restart would not help */
         if (!is_uploaded(e)) err_prefix(err, "model.init_from");
@@ -77,13 +94,14 @@ enum status engine_check_sources(const struct engine *e, struct err *err)
     return err->code = STATUS_INVALID;
 }
 
-enum status engine_keep_files(struct engine *e, bool anew, struct err *err)
+enum status engine_keep_files(struct engine *e, const struct frozen *frozen, bool anew, struct err *err)
 {
     struct err why = {0};
     if (!e->store->ops->files_keep) return STATUS_OK;
     if (anew) TRY(engine_check_sources(e, err));
     enum status status =
-        e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), config_is_external(&e->config), anew, &why);
+        e->store->ops->files_keep(e->store, e->init_dir, tokenizer_file(e), config_is_external(&e->config),
+                                  frozen && frozen->n ? frozen : NULL, anew, &why);
     if (status == STATUS_OK) return STATUS_OK;
     if (anew) return err_set(err, status, "%s", why.msg);
     log_warn("writing checkpoints without a tokenizer: %s", why.msg);
@@ -105,7 +123,8 @@ static enum status model_text(const struct engine *e, const char *given, char **
     return err->code = STATUS_INVALID;
 }
 
-static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout, struct err *err)
+static enum status write_model(struct engine *e, const struct msg_join *m, const struct layout *layout,
+                               const struct frozen *frozen, struct err *err)
 {
     struct record_model model = {.train_hash = m->train_hash,
                                  .val_hash = m->val_hash,
@@ -113,10 +132,13 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
                                  .val_samples = m->val_samples,
                                  .sample_tokens = m->sample_tokens,
                                  .layout = m->layout,
-                                 .layout_size = m->layout_size};
+                                 .layout_size = m->layout_size,
+                                 .frozen = m->frozen ? m->frozen : (const uint8_t *)"",
+                                 .frozen_size = m->frozen_size,
+                                 .frozen_whole = m->frozen_whole};
     char *text;
     if (e->init_dir) TRY(init_fits(e, err));
-    TRY(initial_hashes(e, layout, &model, err));
+    TRY(initial_hashes(e, m, layout, frozen, &model, err));
     TRY(model_text(e, m->model_config, &text, err));
     model.model_config = text ? text : m->model_config;
     model.model_config_size = strlen(model.model_config);
@@ -165,11 +187,15 @@ static bool memory_suffices(struct engine *e, uint64_t peer, const struct msg_jo
 }
 
 /* Refuses the worker and returns false if its JOIN cannot start a run. */
-static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout)
+static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_join *m, const struct layout *layout,
+                            const struct frozen *frozen)
 {
-    bool external = config_is_external(&e->config);
+    bool external = config_is_external(&e->config), apart = true;
+    for (uint32_t i = 0; i < layout->n_tensors; i++) apart = apart && !frozen_find(frozen, layout->tensors[i].name);
     if (!layout->n_fragments || layout_hash(layout) != m->layout_hash)
         engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
+    else if (!apart || frozen_file_most(frozen) > FROZEN_BYTES_MAX)
+        engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the list of frozen tensors of '%s' is malformed", m->name);
     else if (!m->sample_tokens)
         engine_refuse(e, peer, m->name, REFUSE_DATASET, "samples of '%s' have no tokens", m->name);
     else if (!external && m->sample_tokens != e->config.model.block_size)
@@ -184,16 +210,18 @@ static bool first_join_fits(struct engine *e, uint64_t peer, const struct msg_jo
 }
 
 enum status engine_read_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct layout *layout,
-                              bool *fits_p, struct err *err)
+                              struct frozen *frozen, bool *fits_p, struct err *err)
 {
     struct reader r = reader_of(m->layout, m->layout_size);
-    enum status status = layout_decode(layout, &r);
+    enum status status = layout_decode(layout, &r), listed = frozen_decode(frozen, m->frozen, m->frozen_size);
     *fits_p = false;
-    if (status == STATUS_NOMEM) return err_set(err, status, "no memory for the layout");
-    if (status != STATUS_OK || !reader_done(&r))
+    if (status == STATUS_NOMEM || listed == STATUS_NOMEM) return err_set(err, STATUS_NOMEM, "no memory for the layout");
+    if (listed != STATUS_OK)
+        engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the list of frozen tensors of '%s' is malformed", m->name);
+    else if (status != STATUS_OK || !reader_done(&r))
         engine_refuse(e, peer, m->name, REFUSE_MALFORMED, "the layout of '%s' is malformed", m->name);
     else
-        *fits_p = first_join_fits(e, peer, m, layout);
+        *fits_p = first_join_fits(e, peer, m, layout, frozen);
     return STATUS_OK;
 }
 
@@ -228,18 +256,20 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
     struct layout layout;
+    struct frozen frozen = {0};
     struct err why = {0};
     bool fits;
     assert(!e->ledger.modelled && !e->n_kept);
     layout_init(&layout);
-    enum status status = engine_read_model(e, peer, m, &layout, &fits, err);
-    if (status == STATUS_OK && fits) status = engine_keep_files(e, true, err);
+    enum status status = engine_read_model(e, peer, m, &layout, &frozen, &fits, err);
+    if (status == STATUS_OK && fits) status = engine_keep_files(e, m->frozen_whole ? &frozen : NULL, true, err);
     if (status == STATUS_OK && fits) {
-        status = write_model(e, m, &layout, &why);
+        status = write_model(e, m, &layout, &frozen, &why);
         if (status == STATUS_INVALID && config_is_external(&e->config)) status = refuse_initial(e, peer, m, &why);
         if (status == STATUS_OK && e->ledger.modelled) status = begin_serving(e, m, &why);
         if (status != STATUS_OK) (void)err_set(err, status, "%s", why.msg);
     }
     layout_finish(&layout);
+    frozen_finish(&frozen);
     return status;
 }

@@ -295,7 +295,7 @@ static enum status init_volatile(struct engine *e, struct err *err)
     for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
     round_note_resume(&l->round, e->now_us);
     engine_limits_size(e);
-    TRY(engine_keep_files(e, false, err));
+    TRY(engine_keep_files(e, e->ledger.model.frozen_whole ? &e->ledger.frozen : NULL, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = e->sweep_due = true;
     e->found_done = l->done;

@@ -43,7 +43,7 @@ static enum status theta_read(struct store *s, uint64_t round, const struct layo
 {
     (void)round;
     assert(!first && count == layout->n_params);
-    return hf_folder_load(((struct folder_store *)s)->folder, layout, dst, err);
+    return hf_folder_load_part(((struct folder_store *)s)->folder, layout, NULL, dst, err);
 }
 
 static const struct store_ops folder_ops = {

@@ -22,6 +22,7 @@ void ledger_finish(struct ledger *l)
     }
     update_log_finish(&l->log);
     mem_free(l->config_text);
+    frozen_finish(&l->frozen);
     mem_free(l->model_record);
     mem_free(l->model_config);
     mem_free(l->grants);
@@ -93,7 +94,10 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     l->model_record_size = size;
     TRY(record_model_decode(&l->model, l->model_record, size));
     l->model_config = copy_text(l->model.model_config, l->model.model_config_size);
-    if (!l->model_config) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    enum status listed = frozen_decode(&l->frozen, l->model.frozen, l->model.frozen_size);
+    if (!l->model_config || listed == STATUS_NOMEM)
+        return err_set(err, STATUS_NOMEM, "no memory for the model's description");
+    TRY(listed);
     struct reader r = reader_of(l->model.layout, l->model.layout_size);
     layout_init(&l->layout);
     enum status status = layout_decode(&l->layout, &r);

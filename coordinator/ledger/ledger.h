@@ -13,6 +13,7 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
+#include "common/tensor/frozen.h"
 #include "common/tensor/layout.h"
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/record.h"
@@ -40,6 +41,7 @@ struct ledger {
     uint8_t *model_record; /* body of the MODEL record */
     size_t model_record_size;
     struct record_model model; /* points into model_record */
+    struct frozen frozen;      /* of model.frozen */
     char *model_config;
     struct round round;
     struct outer_state outer;

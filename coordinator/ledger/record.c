@@ -75,7 +75,8 @@ enum status record_run_decode(struct record_run *m, const uint8_t *body, size_t 
 
 size_t record_model_size(const struct record_model *m)
 {
-    return 4 * 8 + 4 + 4 + m->layout_size + 4 + m->model_config_size + 4 + 8 * (size_t)m->n_hashes;
+    size_t frozen = m->frozen ? 1 + 4 + m->frozen_size : 0;
+    return 4 * 8 + 4 + 4 + m->layout_size + 4 + m->model_config_size + 4 + 8 * (size_t)m->n_hashes + frozen;
 }
 
 void record_model_head_encode(const struct record_model *m, struct writer *w)
@@ -97,6 +98,11 @@ void record_model_encode(const struct record_model *m, struct writer *w)
     put_bytes(w, m->model_config, m->model_config_size);
     put_u32(w, m->n_hashes);
     for (uint32_t f = 0; f < m->n_hashes; f++) put_u64(w, m->hashes[f]);
+    if (m->frozen) {
+        put_u8(w, m->frozen_whole);
+        put_u32(w, (uint32_t)m->frozen_size);
+        put_bytes(w, m->frozen, m->frozen_size);
+    }
     check_size(w, start, record_model_size(m));
 }
 
@@ -114,6 +120,12 @@ enum status record_model_decode(struct record_model *m, const uint8_t *body, siz
     m->n_hashes = get_u32(&r);
     if (m->n_hashes > LAYOUT_FRAGMENTS_MAX || m->model_config_size >= WIRE_CONFIG_MAX) return STATUS_CORRUPT;
     for (uint32_t f = 0; f < m->n_hashes; f++) m->hashes[f] = get_u64(&r);
+    if (!r.bad && reader_left(&r)) {
+        uint8_t whole = get_u8(&r);
+        if (whole > 1) reader_fail(&r);
+        m->frozen_whole = whole == 1;
+        get_blob(&r, &m->frozen, &m->frozen_size);
+    }
     return finish(&r);
 }
 

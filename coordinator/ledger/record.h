@@ -48,6 +48,9 @@ struct record_model {
     size_t model_config_size;
     uint32_t n_hashes; /* the number of fragments */
     uint64_t hashes[LAYOUT_FRAGMENTS_MAX];
+    const uint8_t *frozen; /* frozen_encode bytes; NULL: a record of an older release, which compared no such tensors */
+    size_t frozen_size;
+    bool frozen_whole; /* checkpoints hold these tensors, too */
 };
 
 enum record_member_what { RECORD_MEMBER_JOIN, RECORD_MEMBER_LEAVE, RECORD_MEMBER_EVICT, RECORD_MEMBER_READMIT };

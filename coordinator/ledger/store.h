@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/tensor/frozen.h"
 #include "common/tensor/layout.h"
 
 struct store;
@@ -57,11 +58,13 @@ struct store_ops {
     /* Copies, durably, the files that later checkpoints contain beside their model:
      * - the tokenizer and generation files of the Hugging Face folder `init_dir` (NULL: none), with `configs` also its
      *   config.json and adapter_config.json;
-     * - the file `tokenizer` (NULL: none), which replaces the tokenizer of init_dir.
+     * - the file `tokenizer` (NULL: none), which replaces the tokenizer of init_dir;
+     * - the tensors `frozen` (NULL: none) of init_dir, as frozen.safetensors: later checkpoints hold them in their
+     *   model.safetensors. If init_dir lacks one of them, a line of the log says so.
      * With `anew` false, files that were kept before stay. CORRUPT: `tokenizer` is not a tokenizer file.
      * A NULL slot: this store keeps no files. */
-    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool configs, bool anew,
-                              struct err *err);
+    enum status (*files_keep)(struct store *s, const char *init_dir, const char *tokenizer, bool configs,
+                              const struct frozen *frozen, bool anew, struct err *err);
 
     /* The model that a worker uploads, RUN/init (coordinator/ledger/init_folder.h). NULL: this store keeps none. */
     struct init_folder *(*init_folder)(struct store *s);

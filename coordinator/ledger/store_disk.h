@@ -53,8 +53,8 @@ enum status store_disk_list_numbers(const char *path, const char *prefix, const 
 
 /* --- store_disk_files.c --- */
 /* See struct store_ops. */
-enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs, bool anew,
-                                  struct err *err) MUST_CHECK;
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs,
+                                  const struct frozen *frozen, bool anew, struct err *err) MUST_CHECK;
 /* The path of their folder, which may not exist. */
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 

@@ -1,7 +1,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/os/temporary.h"
@@ -49,15 +51,57 @@ static enum status fill(const char *folder, const char *init_dir, const void *te
     return dir_sync(folder, err);
 }
 
-enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs, bool anew,
-                                  struct err *err)
+/* Links the file that a worker uploaded; another file system gets a copy. */
+static enum status take_frozen(const char *init_dir, const struct frozen *frozen, const char *path, struct err *err)
+{
+    char uploaded[FILEIO_PATH_MAX];
+    snprintf(uploaded, sizeof uploaded, "%s/" FROZEN_FILE, init_dir);
+    bool there = file_exists(uploaded);
+    if (there && !link(uploaded, path)) return STATUS_OK;
+    if (!there) return hf_folder_take(init_dir, frozen, path, err);
+    struct file_map map;
+    struct file_out out = {.fd = -1};
+    TRY(file_map_open(&map, uploaded, err));
+    enum status status = file_out_open(&out, path, err);
+    if (status == STATUS_OK) status = file_out_put(&out, map.data, map.size, err);
+    if (status == STATUS_OK) status = file_out_commit(&out, err);
+    if (status != STATUS_OK) file_out_abort(&out);
+    file_map_close(&map);
+    return status;
+}
+
+static enum status keep_frozen(const char *folder, const char *init_dir, const struct frozen *frozen, struct err *err)
+{
+    char path[FILEIO_PATH_MAX + 32];
+    struct err why = {0};
+    if (!init_dir) return STATUS_OK;
+    snprintf(path, sizeof path, "%s/" FROZEN_FILE, folder);
+    enum status status = take_frozen(init_dir, frozen, path, &why);
+    if (status == STATUS_OK) return dir_sync(folder, err);
+    if (status != STATUS_NOTFOUND) return err_set(err, status, "%s", why.msg);
+    log_warn("writing checkpoints without the %u frozen tensors: %s", frozen->n, why.msg);
+    return STATUS_OK;
+}
+
+/* A run that continues. */
+static enum status note_frozen(const char *folder, const struct frozen *frozen)
+{
+    char path[FILEIO_PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/" FROZEN_FILE, folder);
+    if (frozen && !file_exists(path))
+        log_warn("writing checkpoints without the %u frozen tensors: %.300s does not exist", frozen->n, path);
+    return STATUS_OK;
+}
+
+enum status store_disk_files_keep(struct store *s, const char *init_dir, const char *tokenizer, bool configs,
+                                  const struct frozen *frozen, bool anew, struct err *err)
 {
     const struct store_disk *d = store_disk_of(s);
     char path[FILEIO_PATH_MAX], made[FILEIO_PATH_MAX - 64];
     void *text = NULL;
     size_t size = 0;
     store_disk_files_path(d, path);
-    if (!anew && file_exists(path)) return STATUS_OK;
+    if (!anew && file_exists(path)) return note_frozen(path, frozen);
     if (!init_dir && !tokenizer) return store_disk_make_way(path, err);
     if (init_dir && !file_exists(init_dir)) return err_set(err, STATUS_NOTFOUND, "folder not found: %s", init_dir);
     TRY(temporary_name(path, made, sizeof made, err));
@@ -65,6 +109,7 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
     if (tokenizer) TRY(hf_tokenizer_read(tokenizer, &text, &size, err));
     enum status status = fill(made, init_dir, text, size, configs, err);
     mem_free(text);
+    if (status == STATUS_OK && frozen) status = keep_frozen(made, init_dir, frozen, err);
     if (status == STATUS_OK) status = store_disk_make_way(path, err); /* a new run: an existing file is foreign */
     if (status == STATUS_OK && rename(made, path)) status = store_disk_fail(err, "rename", made);
     return status == STATUS_OK ? dir_sync(d->dir, err) : status;

@@ -237,7 +237,7 @@ void outer_state_rehash(struct outer_state *s)
 enum status outer_state_fill(struct outer_state *s, const char *init_dir, struct err *err)
 {
     if (init_dir) {
-        TRY(hf_folder_load(init_dir, s->layout, s->theta, err));
+        TRY(hf_folder_load_part(init_dir, s->layout, NULL, s->theta, err)); /* the hashes are compared */
         if (!outer_finite(s->theta, s->layout->n_params))
             return err_set(err, STATUS_NONFINITE, "%s: its weights contain NaN or infinity", init_dir);
     } else {

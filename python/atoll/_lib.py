@@ -12,18 +12,38 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+
+from ._structs import (
+    _TEXT_MAX,
+    DIMS_MAX,
+    _Data,
+    _Error,
+    _Evaluation,
+    _File,
+    _Frozen,
+    _Info,
+    _Load,
+    _Log,
+    _Options,
+    _Part,
+    _Read,
+    _Round,
+    _Save,
+    _State,
+    _Step,
+    _Tensor,
+)
 
 OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED = range(10)
 WAITING, TRAIN, EVALUATE, DONE = range(4)
 CONTINUE, SYNC, DROPPED = range(3)
 DECAY, MEAN = 1, 2  # flags of a tensor
-DIMS_MAX = 8
-_TEXT_MAX = 512
 _NAME_MAX = 63
 
 logger = logging.getLogger("atoll")
@@ -59,98 +79,6 @@ _CLASSES: dict[int, type[Error]] = {
 }
 
 
-class _Error(ctypes.Structure):
-    _fields_ = [("status", c_int), ("text", c_char * _TEXT_MAX)]
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("flags", c_uint32), ("ndim", c_uint32), ("shape", c_uint64 * DIMS_MAX)]
-
-
-class _File(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("data", c_char_p), ("size", c_size_t)]
-
-
-class _Data(ctypes.Structure):
-    _fields_ = [("hash", c_uint64), ("samples", c_uint64), ("sample_tokens", c_uint32)]
-
-
-class _Part(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("size", c_size_t)]
-
-
-_Save = ctypes.CFUNCTYPE(c_size_t, c_void_p, POINTER(_Part), c_size_t)
-_Load = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
-_Log = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
-
-
-class _State(ctypes.Structure):
-    _fields_ = [("ctx", c_void_p), ("save", _Save), ("load", _Load)]
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("join", c_char_p),
-        ("name", c_char_p),
-        ("dir", c_char_p),
-        ("devices", c_char_p),
-        ("tensors", POINTER(_Tensor)),
-        ("n_tensors", c_uint32),
-        ("files", POINTER(_File)),
-        ("n_files", c_uint32),
-        ("train", _Data),
-        ("val", _Data),
-        ("state", _State),
-        ("threads", c_uint32),
-        ("max_wait_s", c_uint32),
-    ]
-
-
-class _Round(ctypes.Structure):
-    _fields_ = [
-        ("round", c_uint64),
-        ("steps", c_uint32),
-        ("step_samples", c_uint32),
-        ("position", c_double),
-        ("position_rate", c_double),
-        ("worker", c_uint32),
-    ]
-
-
-class _Step(ctypes.Structure):
-    _fields_ = [
-        ("tokens", c_uint64),
-        ("loss", c_double),
-        ("lr", c_double),
-        ("grad_norm", c_double),
-        ("step_us", c_uint64),
-    ]
-
-
-class _Evaluation(ctypes.Structure):
-    _fields_ = [("start", c_uint64), ("count", c_uint64), ("part", c_uint64), ("n_parts", c_uint32)]
-
-
-class _Info(ctypes.Structure):
-    _fields_ = [
-        ("run", c_char * 96),
-        ("name", c_char * 96),
-        ("method", c_char * 32),
-        ("family", c_char * 32),
-        ("round", c_uint64),
-        ("bytes_up", c_uint64),
-        ("bytes_down", c_uint64),
-        ("rtt_us", c_uint64),
-        ("compute_s", c_double),
-        ("compress_s", c_double),
-        ("send_s", c_double),
-        ("wait_s", c_double),
-        ("apply_s", c_double),
-        ("connected", c_uint32),
-    ]
-
-
 @dataclass(frozen=True)
 class Tensor:
     """One tensor of the layout: `name` as in the model's safetensors file, `flags` of DECAY and MEAN."""
@@ -158,6 +86,16 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     flags: int
+
+
+class Frozen(NamedTuple):
+    """A tensor that is not exchanged. dtype: as safetensors writes it; hash: of values that the caller samples."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    hash: int
 
 
 @dataclass(frozen=True)
@@ -390,7 +328,8 @@ class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
     save: returns parts (address, bytes), which stay valid until the next begin. load: takes the bytes (a view that is
-    valid during the call), or None for the state of a new run.
+    valid during the call), or None for the state of a new run. frozen_read(i, offset, out): fills `out`, a writable
+    view that is valid during the call, with the bytes from `offset` of frozen[i]; None: checkpoints do not hold them.
     """
 
     def __init__(
@@ -406,10 +345,15 @@ class Handle:
         load: Callable[[memoryview | None], None],
         threads: int = 0,
         max_wait_s: int = 0,
+        frozen: Sequence[Frozen] = (),
+        frozen_any: bool = False,
+        frozen_read: Callable[[int, int, memoryview], None] | None = None,
     ) -> None:
         self._lib, self._a, self._raised = library(), c_void_p(), None  # type: ignore[var-annotated]
         self._pid, self._save, self._load = os.getpid(), save, load
         self._callbacks = _Save(self._on_save), _Load(self._on_load)
+        self._frozen_read = frozen_read
+        self._read_callback = _Read(self._on_read) if frozen_read else _Read()
         c_tensors = (_Tensor * max(1, len(tensors)))()
         for c, t in zip(c_tensors, tensors):
             if len(t.shape) > DIMS_MAX:
@@ -418,6 +362,13 @@ class Handle:
             c.shape[: len(t.shape)] = t.shape
         named = [_File(_encoded("the name of a file", name), data, len(data)) for name, data in files.items()]
         c_files = (_File * max(1, len(files)))(*named)
+        c_frozen = (_Frozen * max(1, len(frozen)))()
+        for c_one, one in zip(c_frozen, frozen):
+            if len(one.shape) > DIMS_MAX:
+                raise InvalidError(f"tensor {one.name} has {len(one.shape)} dimensions: at most {DIMS_MAX} may be")
+            c_one.name, c_one.dtype = _encoded("the name of a tensor", one.name), _encoded("a dtype", one.dtype)
+            c_one.ndim, c_one.bytes, c_one.hash = len(one.shape), one.bytes, one.hash
+            c_one.shape[: len(one.shape)] = one.shape
         options = _Options(
             size=ctypes.sizeof(_Options),
             join=_encoded("join", join),
@@ -431,6 +382,10 @@ class Handle:
             state=_State(None, *self._callbacks),
             threads=threads,
             max_wait_s=max_wait_s,
+            frozen=c_frozen,
+            n_frozen=len(frozen),
+            frozen_any=frozen_any,
+            frozen_read=self._read_callback,
         )
         error = _Error()
         _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
@@ -457,6 +412,15 @@ class Handle:
         except ValueError as e:  # the bytes do not fit
             logger.warning("the saved state does not fit this script: %s", e)
             return -1
+        except BaseException as e:
+            self._raised = e
+            return -1
+
+    def _on_read(self, _ctx: object, i: int, offset: int, out: int, size: int) -> int:
+        assert self._frozen_read
+        try:
+            self._frozen_read(i, offset, memoryview((ctypes.c_ubyte * size).from_address(out)).cast("B"))
+            return 0
         except BaseException as e:
             self._raised = e
             return -1

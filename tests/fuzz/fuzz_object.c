@@ -1,10 +1,12 @@
-/* Updates, snapshot heads and heads of initial models with correct checksums: byte 0 selects the kind.
+/* Updates, snapshot heads, heads of initial models with correct checksums, and lists of frozen tensors: byte 0 selects
+ * the kind.
  * - Encoding the decoded object returns the same bytes.
  * - An update is also decoded from its first bytes, and as relayed deltas. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/hash.h"
+#include "common/tensor/frozen.h"
 #include "compress/relay.h"
 #include "tests/fuzz/fuzz_check.h"
 #include "wire/initial.h"
@@ -85,6 +87,22 @@ static void fuzz_initial(const uint8_t *bytes, size_t size)
     for (uint32_t i = 0; i < h.n_files; i++) FUZZ_CHECK(!strchr(h.files[i].name, '/') && h.files[i].name[0] != '.');
 }
 
+static void fuzz_frozen(const uint8_t *bytes, size_t size, uint8_t *again)
+{
+    struct frozen list = {0};
+    char text[FROZEN_DIFFERENCE_MAX];
+    enum status status = frozen_decode(&list, bytes, size);
+    FUZZ_CHECK(status == STATUS_OK || status == STATUS_CORRUPT);
+    if (status == STATUS_OK) {
+        struct writer w = writer_of(again, size);
+        frozen_encode(&list, &w);
+        FUZZ_CHECK(!w.bad && w.pos == size && frozen_encoded_size(&list) == size && !memcmp(bytes, again, size));
+        FUZZ_CHECK(!frozen_difference(&list, &list, text));
+        for (uint32_t i = 0; i < list.n; i++) FUZZ_CHECK(frozen_find(&list, list.tensors[i].name) == &list.tensors[i]);
+    }
+    frozen_finish(&list);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) return 0;
@@ -93,7 +111,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     FUZZ_CHECK(bytes && again);
     uint8_t *exact = bytes + 1; /* ends at the end of the allocation */
     memcpy(exact, data + 1, n);
-    if (data[0] & 2) {
+    if (data[0] & 4) {
+        fuzz_frozen(exact, n, again);
+    } else if (data[0] & 2) {
         seal(exact, n);
         fuzz_initial(exact, n);
     } else if (data[0] & 1) {

@@ -1,4 +1,4 @@
-/* Writes the seed inputs of the fuzzers of wire/ from the golden messages: make_wire_corpus tests/golden/protocol_v1
+/* Writes the seed inputs of the fuzzers of wire/ from the golden messages: make_wire_corpus tests/golden/protocol_v2
  * tests/fuzz/corpus. */
 #include <dirent.h>
 #include <stdbool.h>
@@ -50,8 +50,9 @@ int main(int argc, char **argv)
         if (sscanf(entry->d_name, "%63[^.].hex", name) != 1 || !strstr(entry->d_name, ".hex")) continue;
         size_t n = read_hex(argv[1], entry->d_name, bytes, sizeof bytes);
         bool snapshot = !strncmp(name, "snapshot", 8), initial = !strncmp(name, "initial", 7);
-        if (snapshot || initial || !strncmp(name, "update", 6)) {
-            uint8_t kind = initial ? 2 : snapshot;
+        bool frozen = !strncmp(name, "frozen", 6);
+        if (snapshot || initial || frozen || !strncmp(name, "update", 6)) {
+            uint8_t kind = frozen ? 4 : initial ? 2 : snapshot;
             put(argv[2], "object", name, &kind, 1, bytes, n);
         } else {
             uint8_t head[2] = {bytes[TYPE_AT], bytes[VERSION_AT]};

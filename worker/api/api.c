@@ -38,6 +38,7 @@ static enum status take_options(struct atoll *a, const struct atoll_options *o, 
         return err_set(err, STATUS_INVALID, "options.state needs both functions, or none");
     TRY(check_texts(o, err));
     TRY(api_take_tensors(a, o->tensors, o->n_tensors, err));
+    TRY(api_take_frozen(a, o, err));
     a->params = mem_alloc(a->own.n_params, sizeof *a->params);
     if (!a->params)
         return err_set(err, STATUS_NOMEM, "no memory for the parameters (%s)",

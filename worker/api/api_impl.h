@@ -3,6 +3,7 @@
  *   api_check.c   the caller's arguments
  *   api_wait.c    waiting, connecting
  *   api_round.c   rounds, evaluations
+ *   api_frozen.c  the caller's tensors that are not exchanged
  *   api_model.c   configuration -> layout of the run; the caller's tensors in it
  *   api_status.c  errors of the library
  *   api_tokens.c  token shards */
@@ -14,6 +15,7 @@
 #include "common/base/pool.h"
 #include "common/base/text.h"
 #include "common/config/config.h"
+#include "common/tensor/frozen.h"
 #include "common/tensor/layout.h"
 #include "include/atoll.h"
 #include "worker/session/worker_dir.h"
@@ -59,6 +61,11 @@ struct atoll {
     float *params;            /* [own.n_params] */
     struct outer_file *files; /* [n_files] owned, with their names and bytes */
     uint32_t n_files;
+    struct frozen frozen;   /* by name */
+    uint32_t *frozen_place; /* [frozen.n] the caller's index of each */
+    bool frozen_any;
+    int (*frozen_read)(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size); /* NULL: not in checkpoints */
+    void *frozen_ctx;
     struct atoll_data train, val; /* sample_tokens is 1 or more */
     struct atoll_state state;
     char devices[WIRE_NAME_MAX];
@@ -95,6 +102,12 @@ enum atoll_status api_refuse(struct atoll_error *error, enum atoll_status status
     __attribute__((format(printf, 3, 4)));
 /* The library is silent until atoll_set_log. */
 void api_log_init(void);
+
+/* --- api_frozen.c --- */
+/* Copies the list; call it after api_take_tensors. INVALID, NOMEM. */
+enum status api_take_frozen(struct atoll *a, const struct atoll_options *o, struct err *err) MUST_CHECK;
+/* outer_model.frozen_read; ctx is the struct atoll. */
+int api_read_frozen(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size);
 
 /* --- api_model.c --- */
 /* Copies the caller's tensors to a->own. INVALID, NOMEM. */

@@ -318,6 +318,10 @@ enum status api_on_config(void *ctx, const struct msg_config *config, struct out
         model->initial = api_run_params(a);
         model->files = a->files;
         model->n_files = a->n_files;
+        model->frozen = &a->frozen;
+        model->frozen_any = a->frozen_any;
+        model->frozen_read = a->frozen_read ? api_read_frozen : NULL;
+        model->frozen_ctx = a;
     }
     if (a->state.save && a->state.load)
         model->inner = (struct outer_inner){.ctx = a, .parts = state_parts, .load = state_load};
@@ -347,4 +351,6 @@ void api_model_finish(struct atoll *a)
         mem_free((void *)(uintptr_t)a->files[i].data);
     }
     mem_free(a->files);
+    frozen_finish(&a->frozen);
+    mem_free(a->frozen_place);
 }

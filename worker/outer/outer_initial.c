@@ -10,20 +10,39 @@
 #include "worker/outer/delta_host.h"
 #include "worker/sync/sync.h"
 
+/* A piece of the object. */
+struct piece {
+    const void *data; /* NULL: the values of a frozen tensor, which the program reads */
+    uint64_t size;
+    uint32_t frozen; /* its index in model->frozen */
+};
+
 struct outer_initial {
+    const struct outer_model *model;
     uint64_t total;
     uint8_t head[INITIAL_HEAD_MAX];
     struct safetensors_tensor *tensors; /* [n_tensors] by name */
-    uint8_t *model_head;                /* of model.safetensors */
-    struct outer_part *parts;           /* [n_parts] the object end to end */
-    uint32_t n_parts;
+    struct safetensors_tensor *frozen;  /* [model->frozen->n] in the order of their file */
+    uint8_t *model_head, *frozen_head;  /* of model.safetensors and frozen.safetensors */
+    struct piece *pieces;               /* [n_pieces] the object end to end */
+    uint32_t n_pieces;
     uint8_t chunk[SYNC_CHUNK];
 };
 
+static void add_piece(struct outer_initial *in, struct piece piece)
+{
+    in->pieces[in->n_pieces++] = piece;
+    in->total += piece.size;
+}
+
 static void add_part(struct outer_initial *in, const void *data, size_t size)
 {
-    in->parts[in->n_parts++] = (struct outer_part){data, size};
-    in->total += size;
+    add_piece(in, (struct piece){.data = data, .size = size});
+}
+
+static uint32_t n_frozen(const struct outer_model *model)
+{
+    return model->frozen && model->frozen_read ? model->frozen->n : 0;
 }
 
 static enum status add_file(struct initial_head *head, const struct outer_file *file, uint64_t *bytes, struct err *err)
@@ -41,12 +60,40 @@ static enum status add_file(struct initial_head *head, const struct outer_file *
     return STATUS_OK;
 }
 
+/* Makes the header of frozen.safetensors and adds the file to the head. */
+static enum status make_frozen_head(struct outer_initial *in, const struct outer_model *model,
+                                    struct initial_head *head, size_t *size_p, struct err *err)
+{
+    uint32_t n = n_frozen(model);
+    *size_p = 0;
+    if (!n) return STATUS_OK;
+    frozen_entries(model->frozen, in->frozen);
+    TRY(safetensors_head(in->frozen, n, &in->frozen_head, size_p, err));
+    struct initial_file *file = &head->files[head->n_files++];
+    snprintf(file->name, sizeof file->name, "%s", INITIAL_FROZEN);
+    file->size = *size_p;
+    for (uint32_t i = 0; i < n; i++) file->size += in->frozen[i].bytes;
+    return STATUS_OK;
+}
+
+static void add_frozen(struct outer_initial *in, const struct outer_model *model, size_t head_size)
+{
+    uint32_t n = n_frozen(model);
+    if (n) add_part(in, in->frozen_head, head_size);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct frozen_tensor *t = frozen_find(model->frozen, in->frozen[i].name);
+        assert(t);
+        add_piece(in, (struct piece){.size = t->bytes, .frozen = (uint32_t)(t - model->frozen->tensors)});
+    }
+}
+
 static enum status make(struct outer_initial *in, const struct outer_model *model, struct err *err)
 {
     struct initial_head head = {0};
     const struct layout *layout = model->layout;
     uint64_t bytes = 0;
-    size_t size;
+    size_t size, frozen_size;
+    in->model = model;
     safetensors_of_theta(in->tensors, layout, model->initial);
     TRY(safetensors_head(in->tensors, layout->n_tensors, &in->model_head, &size, err));
     for (uint32_t i = 0; i < model->n_files; i++)
@@ -54,12 +101,14 @@ static enum status make(struct outer_initial *in, const struct outer_model *mode
     struct initial_file *last = &head.files[head.n_files++];
     snprintf(last->name, sizeof last->name, "%s", INITIAL_MODEL);
     last->size = size + layout->n_params * sizeof(float);
+    TRY(make_frozen_head(in, model, &head, &frozen_size, err));
     add_part(in, in->head, initial_head_encode(&head, in->head));
     for (uint32_t i = 0; i < model->n_files; i++)
         if (model->files[i].size) add_part(in, model->files[i].data, model->files[i].size);
     add_part(in, in->model_head, size);
     for (uint32_t i = 0; i < layout->n_tensors; i++)
         add_part(in, in->tensors[i].data, safetensors_tensor_bytes(&in->tensors[i]));
+    add_frozen(in, model, frozen_size);
     assert(in->total == initial_total(&head));
     return STATUS_OK;
 }
@@ -73,9 +122,11 @@ enum status outer_initial_open(struct outer_initial **initial_p, const struct ou
         return err_set(err, STATUS_INVALID, "the initial parameters hold NaN or infinity");
     struct outer_initial *in = mem_alloc(1, sizeof *in);
     if (in) in->tensors = mem_alloc(model->layout->n_tensors, sizeof *in->tensors);
-    if (in) in->parts = mem_alloc((size_t)model->layout->n_tensors + model->n_files + 2, sizeof *in->parts);
-    enum status status =
-        in && in->tensors && in->parts ? make(in, model, err) : err_set(err, STATUS_NOMEM, "no memory for an upload");
+    if (in) in->frozen = mem_alloc(n_frozen(model), sizeof *in->frozen);
+    size_t pieces = (size_t)model->layout->n_tensors + model->n_files + n_frozen(model) + 3;
+    if (in) in->pieces = mem_alloc(pieces, sizeof *in->pieces);
+    bool room = in && in->tensors && in->frozen && in->pieces;
+    enum status status = room ? make(in, model, err) : err_set(err, STATUS_NOMEM, "no memory for an upload");
     if (status == STATUS_OK)
         *initial_p = in;
     else
@@ -87,8 +138,10 @@ void outer_initial_close(struct outer_initial *in)
 {
     if (!in) return;
     mem_free(in->tensors);
+    mem_free(in->frozen);
     mem_free(in->model_head);
-    mem_free(in->parts);
+    mem_free(in->frozen_head);
+    mem_free(in->pieces);
     mem_free(in);
 }
 
@@ -97,18 +150,29 @@ uint64_t outer_initial_total(const struct outer_initial *in)
     return in->total;
 }
 
-const uint8_t *outer_initial_read(struct outer_initial *in, uint64_t offset, size_t length)
+/* Copies bytes [offset, offset + n) of a piece. */
+static enum status copy(struct outer_initial *in, const struct piece *piece, uint64_t offset, uint8_t *out, size_t n,
+                        struct err *err)
+{
+    const struct outer_model *model = in->model;
+    if (piece->data) memcpy(out, (const uint8_t *)piece->data + offset, n);
+    if (piece->data || !model->frozen_read(model->frozen_ctx, piece->frozen, offset, out, n)) return STATUS_OK;
+    return err_set(err, STATUS_IO, "the program cannot read the frozen tensor '%s', which checkpoints hold",
+                   model->frozen->tensors[piece->frozen].name);
+}
+
+const uint8_t *outer_initial_read(struct outer_initial *in, uint64_t offset, size_t length, struct err *err)
 {
     size_t got = 0;
     assert(length <= sizeof in->chunk && offset <= in->total && length <= in->total - offset);
-    for (uint32_t i = 0; i < in->n_parts && got < length; i++) {
-        const struct outer_part *part = &in->parts[i];
-        if (offset >= part->size) {
-            offset -= part->size;
+    for (uint32_t i = 0; i < in->n_pieces && got < length; i++) {
+        const struct piece *piece = &in->pieces[i];
+        if (offset >= piece->size) {
+            offset -= piece->size;
             continue;
         }
-        size_t n = part->size - offset < length - got ? part->size - (size_t)offset : length - got;
-        memcpy(in->chunk + got, (const uint8_t *)part->data + offset, n);
+        size_t n = piece->size - offset < length - got ? (size_t)(piece->size - offset) : length - got;
+        if (copy(in, piece, offset, in->chunk + got, n, err) != STATUS_OK) return NULL;
         got += n;
         offset = 0;
     }

@@ -1,5 +1,6 @@
-/* The initial model of a run of model.family external as the bytes of wire/initial.h: the program's files and a
- * model.safetensors made of its parameters. Nothing is copied but names and one chunk. */
+/* The initial model of a run of model.family external as the bytes of wire/initial.h: the program's files, a
+ * model.safetensors made of its parameters, and a frozen.safetensors if checkpoints hold the frozen tensors. Nothing is
+ * copied but names and one chunk. */
 #ifndef WORKER_OUTER_INITIAL_H
 #define WORKER_OUTER_INITIAL_H
 
@@ -17,7 +18,8 @@ enum status outer_initial_open(struct outer_initial **initial_p, const struct ou
                                struct err *err) MUST_CHECK;
 void outer_initial_close(struct outer_initial *initial); /* accepts NULL */
 uint64_t outer_initial_total(const struct outer_initial *initial);
-/* Bytes [offset, offset + length), length at most SYNC_CHUNK. Valid until the next call. */
-const uint8_t *outer_initial_read(struct outer_initial *initial, uint64_t offset, size_t length);
+/* Bytes [offset, offset + length), length at most SYNC_CHUNK. Valid until the next call. NULL: the program cannot read
+ * a frozen tensor; err says which. */
+const uint8_t *outer_initial_read(struct outer_initial *initial, uint64_t offset, size_t length, struct err *err);
 
 #endif

@@ -27,6 +27,7 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
+#include "common/tensor/frozen.h"
 #include "common/tensor/layout.h"
 #include "wire/msg.h"
 #include "worker/link/heartbeat.h"
@@ -75,6 +76,12 @@ struct outer_model {
     const float *initial;           /* [n_params] */
     const struct outer_file *files; /* [n_files] at most HF_FILES_MAX */
     uint32_t n_files;
+    const struct frozen *frozen; /* the tensors that are not exchanged; NULL: none */
+    bool frozen_any;             /* they may differ from the run's */
+    /* With `initial`: checkpoints hold the frozen tensors, too. Fills out[size] with the bytes from `offset` of tensor
+     * i of `frozen`. Returns 0, or -1. NULL: checkpoints do not hold them. */
+    int (*frozen_read)(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size);
+    void *frozen_ctx;
     struct outer_inner inner; /* parts NULL: no state */
     /* The device that holds the trained parameters, NULL if they are in host memory. It makes the deltas if device and
      * codec support that (outer_loop_on_device). Used in train_begin, eval_begin, train_done, updates and saves. */

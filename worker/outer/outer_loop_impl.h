@@ -84,10 +84,10 @@ struct outer_loop {
     bool fresh; /* live is void: training starts from theta */
     enum apply_rule rule;
     double alpha;
-    float *scratch;                    /* [largest fragment] */
-    struct delta_device *delta_device; /* NULL: the host makes the deltas */
-    uint8_t *layout_bytes;
-    size_t layout_size;
+    float *scratch;                       /* [largest fragment] */
+    struct delta_device *delta_device;    /* NULL: the host makes the deltas */
+    uint8_t *layout_bytes, *frozen_bytes; /* of JOIN */
+    size_t layout_size, frozen_size;
     struct update_named *named; /* [WIRE_NAMED_MAX] */
     bool relays;                /* updates may be relayed deltas, which the worker merges */
     struct merger merger;

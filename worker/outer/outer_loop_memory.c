@@ -9,6 +9,7 @@
 #include "common/base/units.h"
 #include "common/config/codec_choice.h"
 #include "common/config/codec_spec.h"
+#include "common/tensor/frozen.h"
 #include "compress/relay.h"
 #include "worker/outer/outer_loop_impl.h"
 
@@ -80,6 +81,19 @@ static enum status layout_bytes_init(struct outer_loop *loop, struct err *err)
     return w.bad ? err_set(err, STATUS_LIMIT, "the encoded layout exceeds its computed size") : STATUS_OK;
 }
 
+static enum status frozen_bytes_init(struct outer_loop *loop, struct err *err)
+{
+    const struct frozen *list = loop->model.frozen;
+    if (!list || !list->n) return STATUS_OK;
+    loop->frozen_size = frozen_encoded_size(list);
+    loop->frozen_bytes = mem_alloc(1, loop->frozen_size);
+    if (!loop->frozen_bytes) return err_set(err, STATUS_NOMEM, "no memory for the list of frozen tensors");
+    struct writer w = writer_of(loop->frozen_bytes, loop->frozen_size);
+    frozen_encode(list, &w);
+    assert(!w.bad);
+    return STATUS_OK;
+}
+
 /* Lets the device that holds the parameters make the deltas, if it can; otherwise the host makes them. */
 static enum status make_delta_device(struct outer_loop *loop, struct err *err)
 {
@@ -121,6 +135,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     }
     if (loop->relays) TRY(merger_make(loop, err));
     TRY(layout_bytes_init(loop, err));
+    TRY(frozen_bytes_init(loop, err));
     loop->theta = mem_alloc(loop->n_params, sizeof *loop->theta);
     loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
     loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
@@ -159,4 +174,5 @@ void outer_memory_finish(struct outer_loop *loop)
     mem_free(loop->weights);
     mem_free(loop->parts);
     mem_free(loop->layout_bytes);
+    mem_free(loop->frozen_bytes);
 }

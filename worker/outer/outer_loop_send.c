@@ -50,6 +50,10 @@ static void fill_join(struct outer_loop *loop)
     m->layout = loop->layout_bytes;
     m->layout_size = loop->layout_size;
     m->model_config = model->model_config;
+    m->frozen_any = model->frozen_any;
+    m->frozen_whole = model->frozen_read != NULL;
+    m->frozen = loop->frozen_bytes;
+    m->frozen_size = loop->frozen_size;
     m->n_held = s->holds ? s->n_fragments : 0;
     for (uint32_t i = 0; i < m->n_held; i++)
         m->held[i] = (struct wire_version){.version = s->f[i].version, .hash = loop->f[i].hash};
@@ -93,9 +97,15 @@ static void fill_chunk(struct outer_loop *loop, const struct sync_action *a)
     };
 }
 
-static void fill_initial(struct outer_loop *loop, const struct sync_action *a)
+/* False: the program cannot read a tensor, and the loop fails. */
+static bool fill_initial(struct outer_loop *loop, const struct sync_action *a)
 {
-    const uint8_t *data = outer_initial_read(loop->initial, a->offset, (size_t)a->length);
+    struct err err = {0};
+    const uint8_t *data = outer_initial_read(loop->initial, a->offset, (size_t)a->length, &err);
+    if (!data) {
+        sync_fail(&loop->sync, err.msg);
+        return false;
+    }
     loop->out.chunk = (struct msg_chunk){.kind = OBJECT_INITIAL,
                                          .key = a->version,
                                          .offset = a->offset,
@@ -103,6 +113,7 @@ static void fill_initial(struct outer_loop *loop, const struct sync_action *a)
                                          .crc = crc32c(0, data, a->length),
                                          .data = data,
                                          .size = a->length};
+    return true;
 }
 
 static void send_action(struct outer_loop *loop, const struct sync_action *a, uint64_t now_us)
@@ -133,7 +144,7 @@ static void send_action(struct outer_loop *loop, const struct sync_action *a, ui
         break;
     case SYNC_SEND_INITIAL:
         m->type = MSG_CHUNK;
-        fill_initial(loop, a);
+        if (!fill_initial(loop, a)) return;
         break;
     case SYNC_SEND_GET:
         m->type = MSG_GET;

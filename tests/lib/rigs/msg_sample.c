@@ -72,7 +72,7 @@ static void numbers(struct source *s, uint64_t *out, uint32_t n)
 #define LINE(member) text(s, member, sizeof(member), false)
 
 static char long_text[WIRE_STATUS_MAX];
-static uint8_t long_data[WIRE_CHUNK_MAX];
+static uint8_t long_data[WIRE_CHUNK_MAX], frozen_data[WIRE_CHUNK_MAX];
 
 static void fill_join(struct source *s, struct msg_join *m)
 {
@@ -92,6 +92,11 @@ static void fill_join(struct source *s, struct msg_join *m)
     m->layout = long_data;
     text(s, long_text, WIRE_CONFIG_MAX, true);
     m->model_config = long_text;
+    m->frozen_any = any(s) & 1;
+    m->frozen_whole = any(s) & 1;
+    m->frozen_size = count(s, 0, sizeof frozen_data);
+    raw(s, frozen_data, m->frozen_size);
+    m->frozen = frozen_data;
     m->n_held = count(s, 1, LAYOUT_FRAGMENTS_MAX);
     versions(s, m->held, m->n_held);
     m->round = any(s);
@@ -205,7 +210,7 @@ static void fill_small(struct source *s, struct msg *m)
         m->config.text = long_text;
         break;
     case MSG_REFUSE:
-        m->refuse.code = (uint16_t)(1 + up_to(s, REFUSE_MALFORMED - 1)); /* golden/protocol_v1 holds this range */
+        m->refuse.code = (uint16_t)(1 + up_to(s, REFUSE_MALFORMED - 1)); /* golden/protocol_v2 holds this range */
         LINE(m->refuse.text);
         break;
     case MSG_BIND: m->bind.session = any(s); break;
@@ -355,6 +360,7 @@ bool msg_sample_equal(const struct msg *a, const struct msg *b)
         same = same_data(&x.probe_reply.data, &y.probe_reply.data, x.probe_reply.size, y.probe_reply.size);
     if (a->type == MSG_JOIN)
         same = same_data(&x.join.layout, &y.join.layout, x.join.layout_size, y.join.layout_size) &&
+               same_data(&x.join.frozen, &y.join.frozen, x.join.frozen_size, y.join.frozen_size) &&
                same_text(&x.join.model_config, &y.join.model_config);
     return same && !memcmp(&x, &y, sizeof x);
 }

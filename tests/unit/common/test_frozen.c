@@ -13,6 +13,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/frozen.h"
 #include "common/tensor/hf_folder.h"
+#include "tests/lib/rigs/golden.h"
 #include "tests/lib/store/tmpdir.h"
 
 static struct frozen_tensor three[] = {
@@ -56,6 +57,13 @@ static void test_decode_restores_list(void **state)
     assert_int_equal(encode(&none, data, sizeof data), 0);
     assert_int_equal(decode(data, 0, &got), STATUS_OK);
     assert_int_equal(got.n, 0);
+}
+
+static void test_list_matches_golden_file(void **state)
+{
+    (void)state;
+    uint8_t data[256];
+    golden_check("protocol_v2/frozen_list", data, encode(&list, data, sizeof data));
 }
 
 static void expect_corrupt(const struct frozen_tensor *tensors, uint32_t n)
@@ -283,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode_restores_list),
+        cmocka_unit_test(test_list_matches_golden_file),
         cmocka_unit_test(test_malformed_lists_are_refused),
         cmocka_unit_test(test_first_difference_is_named),
         cmocka_unit_test(test_sizes_must_fit_dtypes),

@@ -277,8 +277,12 @@ static void test_other_version_is_refused_except_refuse(void **state)
     size_t size = encode();
     frame_seal(buffer, WIRE_VERSION + 1, MSG_HELLO, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_UNSUPPORTED);
-    assert_string_equal(err.msg, "the other side uses protocol version 2, this program 1: use the same release on "
+    assert_string_equal(err.msg, "the other side uses protocol version 3, this program 2: use the same release on "
                                  "both sides");
+    size = golden_read("protocol_v1/01_HELLO", buffer, sizeof buffer);
+    assert_int_equal(decode_copy(size, &err), STATUS_UNSUPPORTED);
+    size = golden_read("protocol_v1/05_REFUSE", buffer, sizeof buffer);
+    assert_int_equal(decode_copy(size, &err), STATUS_OK);
     msg_sample(&m, MSG_REFUSE, 1, 30);
     m.refuse.code = 777; /* a reason that this version does not know */
     size = encode();
@@ -314,7 +318,7 @@ static void test_messages_match_golden_files(void **state)
     (void)state;
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
         char name[64];
-        snprintf(name, sizeof name, "protocol_v1/%02d_%s", *type, msg_name(*type));
+        snprintf(name, sizeof name, "protocol_v2/%02d_%s", *type, msg_name(*type));
         msg_sample(&m, *type, 1, 4);
         golden_check(name, buffer, encode());
         size_t size = golden_read(name, buffer, sizeof buffer);

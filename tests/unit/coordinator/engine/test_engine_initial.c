@@ -40,7 +40,9 @@ static void make_object(void)
     assert_true(object_size <= sizeof object);
     for (size_t at = 0; at < object_size; at += 1000) {
         size_t n = object_size - at < 1000 ? object_size - at : 1000;
-        memcpy(object + at, outer_initial_read(initial, at, n), n);
+        const uint8_t *bytes = outer_initial_read(initial, at, n, &err);
+        assert_non_null(bytes);
+        memcpy(object + at, bytes, n);
     }
     outer_initial_close(initial);
 }

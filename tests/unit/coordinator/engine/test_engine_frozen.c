@@ -1,0 +1,411 @@
+/* Tensors that are not exchanged: workers must agree on them, and the initial upload brings their values. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/hash.h"
+#include "common/base/rng.h"
+#include "common/os/fileio.h"
+#include "coordinator/engine/engine_impl.h"
+#include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/store/store_mem.h"
+#include "tests/lib/store/tmpdir.h"
+#include "wire/initial.h"
+#include "worker/outer/outer_initial.h"
+
+enum { N = 3, BYTES_B = 600 };
+
+static struct rig rig;
+static float theta[RIG_PARAMS];
+static uint8_t object[1 << 16];
+static size_t object_size;
+static uint8_t values[BYTES_B];
+
+static const struct frozen_tensor base[N] = {
+    {.name = "base.bias", .dtype = "I64", .ndim = 0, .bytes = 8, .hash = 1},
+    {.name = "base.empty", .dtype = "F32", .ndim = 1, .shape = {0}, .bytes = 0, .hash = 2},
+    {.name = "base.weight", .dtype = "BF16", .ndim = 2, .shape = {30, 10}, .bytes = BYTES_B, .hash = 3}};
+
+/* One worker's list, as JOIN carries it. */
+struct side {
+    struct frozen_tensor t[N];
+    struct frozen list;
+    uint8_t bytes[1024];
+    size_t size;
+    bool any, whole;
+};
+
+static void encode(struct side *s)
+{
+    struct writer w = writer_of(s->bytes, sizeof s->bytes);
+    s->list.tensors = s->t;
+    frozen_encode(&s->list, &w);
+    assert_false(w.bad);
+    s->size = w.pos;
+}
+
+static void side_init(struct side *s, uint32_t n)
+{
+    *s = (struct side){.list.n = n};
+    memcpy(s->t, base, sizeof base);
+    encode(s);
+}
+
+static void say_join(int worker, const struct side *s)
+{
+    struct msg m;
+    rig_hello(&rig, worker);
+    rig_expect(&rig, worker, MSG_CONFIG, &m);
+    rig_join_message(&rig, worker, false, &m);
+    m.join.frozen = s->bytes;
+    m.join.frozen_size = s->size;
+    m.join.frozen_any = s->any;
+    m.join.frozen_whole = s->whole;
+    rig_say(&rig, rig.workers[worker].control, &m);
+}
+
+static void expect_welcome(int worker, const struct side *s)
+{
+    struct msg m;
+    say_join(worker, s);
+    rig_expect(&rig, worker, MSG_WELCOME, &m);
+}
+
+static void expect_refusal(int worker, uint16_t code, const char *words)
+{
+    struct msg m;
+    rig_expect(&rig, worker, MSG_REFUSE, &m);
+    if (m.refuse.code != code || !strstr(m.refuse.text, words))
+        fail_msg("refused with %u: %s", m.refuse.code, m.refuse.text);
+}
+
+static void refuse_join(int worker, const struct side *s, const char *words)
+{
+    say_join(worker, s);
+    expect_refusal(worker, REFUSE_LAYOUT, words);
+}
+
+static void test_other_base_is_refused(void **state)
+{
+    (void)state;
+    struct side run, other;
+    rig_open(&rig, NULL);
+    side_init(&run, N);
+    side_init(&other, N);
+    expect_welcome(0, &run);
+    for (int restarted = 0; restarted < 3; restarted++) { /* the journal and the checkpoint hold the list */
+        side_init(&other, N);
+        other.t[2].hash = 4;
+        encode(&other);
+        refuse_join(1, &other,
+                    "the base model of 'worker-1' differs from the run's: frozen tensor 'base.weight' has other "
+                    "values: use the same base model as the other workers; frozen=\"any\" allows another "
+                    "quantization of it");
+        other.t[2].dtype[0] = 'X';
+        encode(&other);
+        refuse_join(1, &other, "frozen tensor 'base.weight' has dtype XF16 instead of BF16");
+        side_init(&other, 1);
+        refuse_join(1, &other, "frozen tensor 'base.empty' of the run is missing here");
+        side_init(&other, 0);
+        refuse_join(1, &other, "frozen tensor 'base.bias' of the run is missing here");
+        other.size = 3;
+        refuse_join(1, &other, "its list of frozen tensors is malformed");
+        side_init(&other, 1);
+        other.any = true;
+        expect_welcome(2, &other);
+        expect_welcome(1, &run);
+        rig_restart(&rig, restarted == 0, 1);
+    }
+    rig_close(&rig);
+}
+
+static void test_run_without_frozen_tensors_takes_none(void **state)
+{
+    (void)state;
+    struct side none, some;
+    rig_open(&rig, NULL);
+    side_init(&none, 0);
+    side_init(&some, N);
+    expect_welcome(0, &none);
+    refuse_join(1, &some, "frozen tensor 'base.bias' is missing in the run");
+    rig.engine->ledger.model.frozen = NULL; /* as a record of an older release: nothing is compared */
+    expect_welcome(1, &some);
+    rig_close(&rig);
+}
+
+static void test_malformed_first_list_is_refused(void **state)
+{
+    (void)state;
+    struct side bad;
+    rig_open(&rig, NULL);
+    side_init(&bad, N);
+    bad.size--;
+    say_join(0, &bad);
+    expect_refusal(0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    side_init(&bad, N);
+    snprintf(bad.t[2].name, sizeof bad.t[2].name, "%s", rig.layout.tensors[0].name);
+    encode(&bad);
+    say_join(0, &bad);
+    expect_refusal(0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    side_init(&bad, N);
+    bad.t[2].bytes = UINT64_MAX;
+    encode(&bad);
+    say_join(0, &bad);
+    expect_refusal(0, REFUSE_MALFORMED, "the list of frozen tensors of 'worker-0' is malformed");
+    assert_null(engine_theta(rig.engine));
+    rig_close(&rig);
+}
+
+/* A MODEL record of an older release ends before the list. */
+static void test_record_without_list_is_read(void **state)
+{
+    (void)state;
+    struct record_model m = {.layout = (const uint8_t *)"abc", .layout_size = 3, .model_config = "{}", .n_hashes = 1};
+    struct record_model got;
+    uint8_t old[256], new[256];
+    m.model_config_size = 2;
+    struct writer w = writer_of(old, sizeof old);
+    record_model_encode(&m, &w);
+    assert_int_equal(record_model_decode(&got, old, w.pos), STATUS_OK);
+    assert_null(got.frozen);
+    size_t before = w.pos;
+    m.frozen = (const uint8_t *)"xyz";
+    m.frozen_size = 3;
+    m.frozen_whole = true;
+    w = writer_of(new, sizeof new);
+    record_model_encode(&m, &w);
+    assert_int_equal(record_model_decode(&got, new, w.pos), STATUS_OK);
+    assert_true(got.frozen_whole && got.frozen_size == 3 && !memcmp(got.frozen, "xyz", 3));
+    for (size_t cut = before + 1; cut < w.pos; cut++)
+        assert_int_equal(record_model_decode(&got, new, cut), STATUS_CORRUPT);
+    new[before] = 2; /* neither true nor false */
+    assert_int_equal(record_model_decode(&got, new, w.pos), STATUS_CORRUPT);
+}
+
+/* --- the upload --------------------------------------------------------------------------------------------------- */
+
+static int read_values(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size)
+{
+    (void)ctx;
+    assert_true(i < N && size && offset + size <= base[i].bytes);
+    memcpy(out, values + offset, size);
+    return 0;
+}
+
+static int fail_to_read(void *ctx, uint32_t i, uint64_t offset, void *out, size_t size)
+{
+    (void)ctx, (void)out, (void)size;
+    return i == 2 && offset ? -1 : 0;
+}
+
+static void make_object(const struct side *s, size_t step)
+{
+    struct outer_model model = {
+        .layout = &rig.layout, .initial = theta, .frozen = &s->list, .frozen_read = s->whole ? read_values : NULL};
+    struct outer_initial *initial;
+    struct err err = {0};
+    rng_normal_fill(7, RNG_TEST, 0, 1.0f, theta, RIG_PARAMS);
+    if (outer_initial_open(&initial, &model, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    object_size = outer_initial_total(initial);
+    assert_true(object_size <= sizeof object);
+    for (size_t at = 0; at < object_size; at += step) {
+        size_t n = object_size - at < step ? object_size - at : step;
+        const uint8_t *bytes = outer_initial_read(initial, at, n, &err);
+        assert_non_null(bytes);
+        memcpy(object + at, bytes, n);
+    }
+    outer_initial_close(initial);
+}
+
+static void open_run(void)
+{
+    static const char *const settings[] = {"model.family=external", "coordinator.min_workers=1", NULL};
+    for (size_t i = 0; i < BYTES_B; i++) values[i] = (uint8_t)(3 * i);
+    rig_open(&rig, settings);
+    store_mem_keep_init(rig.store, tmpdir);
+    for (int i = 0; i < RIG_WORKERS; i++) rig.workers[i].blind = true;
+}
+
+static void close_run(void)
+{
+    if (file_exists(tmpdir_path("init"))) tmpdir_clear(tmpdir_path("init"));
+    rig_close(&rig);
+}
+
+static uint64_t upload_of(int worker)
+{
+    struct msg m, next;
+    rig_expect(&rig, worker, MSG_UPLOAD, &m);
+    while (rig_take(&rig, worker, MSG_UPLOAD, &next)) m = next;
+    assert_true(m.upload.upload);
+    return m.upload.upload;
+}
+
+static void send_object(int worker, uint64_t id)
+{
+    for (size_t at = 0; at < object_size; at += 1000) {
+        size_t n = object_size - at < 1000 ? object_size - at : 1000;
+        struct msg m = {.type = MSG_CHUNK,
+                        .chunk = {.kind = OBJECT_INITIAL,
+                                  .key = id,
+                                  .offset = at,
+                                  .total = object_size,
+                                  .data = object + at,
+                                  .size = n,
+                                  .crc = crc32c(0, object + at, n)}};
+        rig_say(&rig, rig.workers[worker].bulk, &m);
+    }
+}
+
+static void expect_uploaded(void)
+{
+    struct safetensors st;
+    struct err err = {0};
+    const float *run = engine_theta(rig.engine);
+    assert_non_null(run);
+    assert_memory_equal(run, theta, sizeof theta);
+    if (safetensors_open(&st, tmpdir_path("init/frozen.safetensors"), &err) != STATUS_OK) fail_msg("%s", err.msg);
+    assert_int_equal(st.n, N);
+    const struct safetensors_entry *e = safetensors_find(&st, "base.weight");
+    assert_true(e && e->bytes == BYTES_B && !strcmp(e->dtype, "BF16") && !memcmp(e->data, values, BYTES_B));
+    safetensors_close(&st);
+}
+
+/* Reads at any offset give the same bytes. */
+static void test_upload_brings_frozen_tensors(void **state)
+{
+    (void)state;
+    static const size_t steps[] = {1000, 37, 1};
+    struct side s;
+    struct msg m;
+    for (size_t i = 0; i < 3; i++) {
+        open_run();
+        side_init(&s, N);
+        s.whole = true;
+        make_object(&s, steps[i]);
+        say_join(0, &s);
+        send_object(0, upload_of(0));
+        rig_expect(&rig, 0, MSG_WELCOME, &m);
+        expect_uploaded();
+        rig_restart(&rig, true, 1);
+        s.whole = false; /* it comes second: nobody asks for its values */
+        expect_welcome(1, &s);
+        close_run();
+    }
+}
+
+static void test_program_that_cannot_read_uploads_nothing(void **state)
+{
+    (void)state;
+    struct side s;
+    struct outer_initial *initial;
+    struct err err = {0};
+    open_run();
+    side_init(&s, N);
+    struct outer_model model = {
+        .layout = &rig.layout, .initial = theta, .frozen = &s.list, .frozen_read = fail_to_read};
+    assert_int_equal(outer_initial_open(&initial, &model, &err), STATUS_OK);
+    uint64_t total = outer_initial_total(initial);
+    assert_null(outer_initial_read(initial, total - 1, 1, &err));
+    assert_non_null(strstr(err.msg, "cannot read the frozen tensor 'base.weight'"));
+    assert_non_null(outer_initial_read(initial, 0, 1, &err));
+    outer_initial_close(initial);
+    close_run();
+}
+
+/* The uploader's list changed: its program was started again with another base. */
+static void test_other_list_begins_upload_again(void **state)
+{
+    (void)state;
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    say_join(0, &s);
+    uint64_t first = upload_of(0);
+    say_join(0, &s);
+    assert_true(upload_of(0) == first);
+    s.t[0].hash = 99;
+    encode(&s);
+    say_join(0, &s);
+    assert_true(upload_of(0) != first);
+    close_run();
+}
+
+/* lie 0: no file; 1: a file that JOIN did not announce; 2: another tensor; 3: more tensors. */
+static void test_false_frozen_files_are_refused(void **state)
+{
+    (void)state;
+    for (int lie = 0; lie < 4; lie++) {
+        struct side told, sent;
+        open_run();
+        side_init(&told, N);
+        side_init(&sent, N);
+        sent.whole = lie != 0;
+        make_object(&sent, 1000);
+        if (lie == 2) memcpy(memmem(object, object_size, "base.weight", 11), "case", 4);
+        if (lie == 3) side_init(&told, 1);
+        told.whole = lie != 1;
+        say_join(0, &told);
+        send_object(0, upload_of(0));
+        expect_refusal(0, REFUSE_LAYOUT,
+                       lie < 2    ? "the sizes of its files do not fit its layout"
+                       : lie == 2 ? "tensor 'case.weight' is not one of the worker's list"
+                                  : "frozen.safetensors has 3 tensors instead of 1");
+        assert_false(file_exists(tmpdir_path("init")));
+        assert_null(engine_theta(rig.engine));
+        side_init(&told, N); /* the next worker may try */
+        told.whole = true;
+        make_object(&told, 1000);
+        say_join(1, &told);
+        send_object(1, upload_of(1));
+        expect_uploaded();
+        close_run();
+    }
+}
+
+static void test_frozen_file_is_limited_by_its_list(void **state)
+{
+    (void)state;
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    say_join(0, &s);
+    uint64_t id = upload_of(0);
+    struct initial_head head = {.n_files = 2, .files = {{INITIAL_MODEL, 100}, {INITIAL_FROZEN, 0}}};
+    head.files[1].size = frozen_file_most(&s.list) + 1;
+    initial_head_encode(&head, object);
+    struct msg m = {.type = MSG_CHUNK,
+                    .chunk = {.kind = OBJECT_INITIAL,
+                              .key = id,
+                              .total = initial_total(&head),
+                              .data = object,
+                              .size = 200,
+                              .crc = crc32c(0, object, 200)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    expect_refusal(0, REFUSE_LAYOUT, "the sizes of its files do not fit its layout");
+    close_run();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_other_base_is_refused),
+        cmocka_unit_test(test_run_without_frozen_tensors_takes_none),
+        cmocka_unit_test(test_malformed_first_list_is_refused),
+        cmocka_unit_test(test_record_without_list_is_read),
+        cmocka_unit_test(test_upload_brings_frozen_tensors),
+        cmocka_unit_test(test_program_that_cannot_read_uploads_nothing),
+        cmocka_unit_test(test_other_list_begins_upload_again),
+        cmocka_unit_test(test_false_frozen_files_are_refused),
+        cmocka_unit_test(test_frozen_file_is_limited_by_its_list),
+    };
+    return cmocka_run_group_tests_name("engine_frozen", tests, tmpdir_make, tmpdir_remove);
+}
