@@ -87,6 +87,12 @@ static enum status read_tensor(const struct safetensors_entry *e, float *out, co
     return STATUS_OK;
 }
 
+static int embedding_of(const struct layout *layout)
+{
+    int at = layout_find(layout, "wte.weight");
+    return at < 0 ? layout_find(layout, "model.embed_tokens.weight") : at;
+}
+
 static enum status load_file(const char *path, struct loading *f, struct err *err)
 {
     const struct layout *layout = f->layout;
@@ -100,6 +106,7 @@ static enum status load_file(const char *path, struct loading *f, struct err *er
         if (at < 0 && !strncmp(name, prefix, sizeof prefix - 1)) name += sizeof prefix - 1;
         if (at < 0) at = layout_find(layout, name);
         if (at < 0 && f->part && (!f->others || frozen_find(f->others, e->name))) continue;
+        if (at < 0 && f->part && is_head(name) && embedding_of(layout) < 0) continue; /* tied to a frozen one */
         if (at < 0 && is_ignored(name)) continue;
         if (at < 0 && is_head(name)) {
             snprintf(f->head, sizeof f->head, "%s", path);
@@ -163,8 +170,7 @@ static enum status load_index(const char *folder, const char *path, struct loadi
 /* True when an lm_head equals the embedding, which a tied model uses as its head. */
 static bool equals_embedding(const struct safetensors_entry *head, const struct loading *f)
 {
-    int at = layout_find(f->layout, "wte.weight");
-    if (at < 0) at = layout_find(f->layout, "model.embed_tokens.weight");
+    int at = embedding_of(f->layout);
     if (at < 0 || f->layout->tensors[at].count != head->count) return false;
     float part[64];
     const float *words = f->theta + f->layout->tensors[at].offset;

@@ -28,7 +28,8 @@ enum status hf_folder_latest(const char *run, char *name, size_t cap, struct err
  *   embedding. Any other tensor is a MISMATCH.
  * - NONFINITE: a tensor holds NaN or infinity. Also CORRUPT, UNSUPPORTED, NOTFOUND, IO, NOMEM. */
 enum status hf_folder_load(const char *folder, const struct layout *layout, float *theta, struct err *err) MUST_CHECK;
-/* The same of a folder that also holds tensors that are not exchanged. `others` names them; NULL: any tensor. */
+/* The same of a folder that also holds tensors that are not exchanged. `others` names them; NULL: any tensor.
+ * An lm_head may be there, too, if the layout has no embedding. */
 enum status hf_folder_load_part(const char *folder, const struct layout *layout, const struct frozen *others,
                                 float *theta, struct err *err) MUST_CHECK;
 /* Writes the tensors of `list`, as they are in the folder, to the new file `path`. NOTFOUND: the folder does not hold

@@ -177,6 +177,20 @@ static void refuse(struct engine *e, const char *why)
     engine_progress(e);
 }
 
+/* False: the upload was refused. The first checkpoint is written at once, so all of it must fit twice. */
+static bool disk_suffices(struct engine *e, uint64_t total)
+{
+    uint64_t left = init_folder_free(folder_of(e));
+    char why[256];
+    if (total <= left / 2) return true;
+    snprintf(why, sizeof why,
+             "it has %s, and the first checkpoint needs as much again, but the disk of the run folder has %s left: "
+             "free some, or start the run with another --dir",
+             units_bytes((double)total).text, units_bytes((double)left).text);
+    refuse(e, why);
+    return false;
+}
+
 /* Takes the head from the first chunk; false: the upload was refused. */
 static bool take_head(struct engine *e, const struct msg_chunk *m)
 {
@@ -202,6 +216,7 @@ static bool take_head(struct engine *e, const struct msg_chunk *m)
         refuse(e, "the sizes of its files do not fit its layout");
         return false;
     }
+    if (!disk_suffices(e, m->total)) return false;
     u->total = m->total;
     u->have = initial_head_size(&u->head);
     u->left = u->head.files[0].size;

@@ -249,6 +249,27 @@ static void test_written_folder_holds_frozen_tensors(void **state)
     layout_finish(&layout);
 }
 
+/* A folder of transformers may repeat a tied embedding as lm_head. It is frozen if the embedding is. */
+static void test_head_of_frozen_embedding_is_skipped(void **state)
+{
+    (void)state;
+    static const uint64_t one = 1;
+    struct err err = {0};
+    float back[4];
+    make_layout();
+    struct safetensors_tensor tensors[3];
+    safetensors_of_theta(tensors, &layout, theta);
+    tensors[2] = (struct safetensors_tensor){.name = "lm_head.weight", .ndim = 1, .shape = {1}, .data = theta};
+    assert_int_equal(dir_make(tmpdir_path("tied"), &err), STATUS_OK);
+    assert_int_equal(safetensors_write(tmpdir_path("tied/model.safetensors"), tensors, 3, &err), STATUS_OK);
+    assert_int_equal(hf_folder_load_part(tmpdir_path("tied"), &layout, &list, back, &err), STATUS_OK);
+    assert_int_equal(hf_folder_load(tmpdir_path("tied"), &layout, back, &err), STATUS_MISMATCH);
+    assert_int_equal(layout_add(&layout, "wte.weight", 1, &one, LAYOUT_INIT_ZEROS, 0, 0), STATUS_OK);
+    assert_int_equal(hf_folder_load_part(tmpdir_path("tied"), &layout, &list, back, &err), STATUS_MISMATCH);
+    assert_int_equal(dir_remove_flat(tmpdir_path("tied"), &err), STATUS_OK);
+    layout_finish(&layout);
+}
+
 /* Frozen tensors come out of a folder as they are, from one file or from shards; or all stay where they are. */
 static void test_frozen_tensors_are_taken_from_folder(void **state)
 {
@@ -296,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_first_difference_is_named),
         cmocka_unit_test(test_sizes_must_fit_dtypes),
         cmocka_unit_test(test_written_folder_holds_frozen_tensors),
+        cmocka_unit_test(test_head_of_frozen_embedding_is_skipped),
         cmocka_unit_test(test_frozen_tensors_are_taken_from_folder),
     };
     return cmocka_run_group_tests_name("frozen", tests, tmpdir_make, tmpdir_remove);

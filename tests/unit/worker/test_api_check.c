@@ -117,6 +117,17 @@ static void test_open_refuses_null(void **state)
     refuse(&o, "options.files has more than");
     file.name = NULL, file.size = 2;
     refuse(&o, "options.files");
+    o = good, o.n_frozen = 2;
+    refuse(&o, "options.frozen is NULL, but options.n_frozen is 2");
+    struct atoll_frozen frozen = {.name = "base", .dtype = NULL, .ndim = 1, .shape = {3}, .bytes = 3};
+    o.frozen = &frozen, o.n_frozen = 1;
+    refuse(&o, "frozen tensor 0, 'base'");
+    frozen.dtype = "U8", frozen.name = NULL;
+    refuse(&o, "frozen tensor 0, ''");
+    frozen.name = "base", frozen.ndim = ATOLL_DIMS_MAX + 1;
+    refuse(&o, "frozen tensor 0, 'base'");
+    o.n_frozen = 70000;
+    refuse(&o, "options.frozen has 70000 tensors, more than 16384");
     struct atoll_tensor tensor = {.name = NULL, .ndim = 1, .shape = {3}};
     o = good, o.tensors = &tensor, o.n_tensors = 1;
     refuse(&o, "tensor 0");

@@ -370,17 +370,10 @@ static void test_false_frozen_files_are_refused(void **state)
     }
 }
 
-static void test_frozen_file_is_limited_by_its_list(void **state)
+/* The first chunk of an upload with these sizes. */
+static void send_head(uint64_t id, uint64_t model, uint64_t frozen)
 {
-    (void)state;
-    struct side s;
-    open_run();
-    side_init(&s, N);
-    s.whole = true;
-    say_join(0, &s);
-    uint64_t id = upload_of(0);
-    struct initial_head head = {.n_files = 2, .files = {{INITIAL_MODEL, 100}, {INITIAL_FROZEN, 0}}};
-    head.files[1].size = frozen_file_most(&s.list) + 1;
+    struct initial_head head = {.n_files = 2, .files = {{INITIAL_MODEL, model}, {INITIAL_FROZEN, frozen}}};
     initial_head_encode(&head, object);
     struct msg m = {.type = MSG_CHUNK,
                     .chunk = {.kind = OBJECT_INITIAL,
@@ -390,7 +383,36 @@ static void test_frozen_file_is_limited_by_its_list(void **state)
                               .size = 200,
                               .crc = crc32c(0, object, 200)}};
     rig_say(&rig, rig.workers[0].bulk, &m);
+}
+
+static void test_frozen_file_is_limited_by_its_list(void **state)
+{
+    (void)state;
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    say_join(0, &s);
+    uint64_t id = upload_of(0);
+    send_head(id, 100, frozen_file_most(&s.list) + 1);
     expect_refusal(0, REFUSE_LAYOUT, "the sizes of its files do not fit its layout");
+    close_run();
+}
+
+static void test_upload_must_fit_the_disk(void **state)
+{
+    (void)state;
+    struct side s;
+    open_run();
+    side_init(&s, N);
+    s.whole = true;
+    s.t[2].shape[0] = UINT64_C(1) << 38;
+    s.t[2].bytes = 20 * s.t[2].shape[0]; /* 5 TiB */
+    encode(&s);
+    say_join(0, &s);
+    uint64_t id = upload_of(0);
+    send_head(id, 100, s.t[2].bytes);
+    expect_refusal(0, REFUSE_LAYOUT, "the initial model of 'worker-0' is refused: it has 5.5 TB, and the first");
     close_run();
 }
 
@@ -406,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_other_list_begins_upload_again),
         cmocka_unit_test(test_false_frozen_files_are_refused),
         cmocka_unit_test(test_frozen_file_is_limited_by_its_list),
+        cmocka_unit_test(test_upload_must_fit_the_disk),
     };
     return cmocka_run_group_tests_name("engine_frozen", tests, tmpdir_make, tmpdir_remove);
 }
