@@ -30,19 +30,19 @@ static bool is_uploaded(const struct engine *e)
     return e->init_dir && e->init_dir == engine_initial_found(e);
 }
 
-/* The tensors that are not exchanged, as uploaded. */
+/* INVALID: the uploaded folder does not hold the tensors that are not exchanged, but checkpoints need them. */
 static enum status check_uploaded(const struct engine *e, const struct msg_join *m, const struct frozen *frozen,
                                   struct err *err)
 {
     char path[FILEIO_PATH_MAX];
     struct safetensors file;
-    if (!m->frozen_whole || !frozen->n) return STATUS_OK;
+    if (!is_uploaded(e) || !m->frozen_whole || !frozen->n) return STATUS_OK;
     if (snprintf(path, sizeof path, "%s/" FROZEN_FILE, e->init_dir) >= (int)sizeof path)
         return err_set(err, STATUS_INVALID, "the path of the run folder is too long");
-    TRY(safetensors_open(&file, path, err));
-    enum status status = frozen_check_file(frozen, &file, err);
+    enum status status = safetensors_open(&file, path, err);
+    if (status == STATUS_OK) status = frozen_check_file(frozen, &file, err);
     safetensors_close(&file);
-    return status;
+    return status == STATUS_OK || status == STATUS_NOMEM ? status : (err->code = STATUS_INVALID);
 }
 
 /* Computes the hashes of theta_0, in a temporary buffer. */
@@ -55,7 +55,6 @@ static enum status initial_hashes(const struct engine *e, const struct msg_join 
     bool recorded;
     const struct frozen *others = m->frozen_any ? NULL : frozen; /* another quantization has other tensors */
     enum status status = e->init_dir ? hf_folder_load_part(e->init_dir, layout, others, theta, err) : STATUS_OK;
-    if (e->init_dir && status == STATUS_OK && is_uploaded(e)) status = check_uploaded(e, m, frozen, err);
     if (e->init_dir && status == STATUS_OK) status = checkpoint_folder_check(e->init_dir, &recorded, err);
     if (status != STATUS_OK && status != STATUS_NOMEM) { /* a wrong model.init_from: a restart would not help */
         if (!is_uploaded(e)) err_prefix(err, "model.init_from");
@@ -246,10 +245,11 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
     engine_limits_size(e);
     TRY(engine_checkpoint(e, err));
-    char data[64] = "workers draw their own samples";
+    char data[64] = "workers draw their own samples", frozen[48] = "";
     if (m->train_samples) snprintf(data, sizeof data, "%llu training samples", (unsigned long long)m->train_samples);
-    log_info("model: %llu parameters in %u tensors, %u fragment%s; %s", (unsigned long long)layout->n_params,
-             layout->n_tensors, n, n > 1 ? "s" : "", data);
+    if (e->ledger.frozen.n) snprintf(frozen, sizeof frozen, ", and %u frozen tensors", e->ledger.frozen.n);
+    log_info("model: %llu parameters in %u tensors, %u fragment%s%s; %s", (unsigned long long)layout->n_params,
+             layout->n_tensors, n, n > 1 ? "s" : "", frozen, data);
     return STATUS_OK;
 }
 
@@ -262,6 +262,11 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
     assert(!e->ledger.modelled && !e->n_kept);
     layout_init(&layout);
     enum status status = engine_read_model(e, peer, m, &layout, &frozen, &fits, err);
+    if (status == STATUS_OK && fits) {
+        status = check_uploaded(e, m, &frozen, err);
+        fits = status == STATUS_OK;
+        if (status == STATUS_INVALID) status = refuse_initial(e, peer, m, err);
+    }
     if (status == STATUS_OK && fits) status = engine_keep_files(e, m->frozen_whole ? &frozen : NULL, true, err);
     if (status == STATUS_OK && fits) {
         status = write_model(e, m, &layout, &frozen, &why);
