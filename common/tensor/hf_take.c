@@ -71,10 +71,10 @@ static enum status take_folder(struct taking *t, const char *folder, struct err 
     return status;
 }
 
-static const char *first_missing(const struct taking *t)
+static const struct frozen_tensor *first_missing(const struct taking *t)
 {
     for (uint32_t i = 0; i < t->list->n; i++)
-        if (!t->tensors[i].data) return t->list->tensors[i].name;
+        if (!t->tensors[i].data) return &t->list->tensors[i];
     return NULL;
 }
 
@@ -88,9 +88,10 @@ enum status hf_folder_take(const char *folder, const struct frozen *list, const 
     }
     if (status == STATUS_NOMEM) status = err_set(err, status, "no memory to read %.300s", folder);
     if (status == STATUS_OK) {
-        const char *missing = first_missing(&t);
-        status = missing ? err_set(err, STATUS_NOTFOUND, "%.300s lacks the frozen tensor '%.191s', or has another one",
-                                   folder, missing)
+        const struct frozen_tensor *missing = first_missing(&t);
+        status = missing ? err_set(err, STATUS_NOTFOUND,
+                                   "%.300s lacks the frozen tensor '%.191s' with dtype %s and its shape", folder,
+                                   missing->name, missing->dtype)
                          : safetensors_write(path, t.tensors, list->n, err);
     }
     for (uint32_t i = 0; i < t.n_maps; i++) safetensors_close(&t.maps[i]);

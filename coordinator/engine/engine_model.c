@@ -247,7 +247,8 @@ static enum status begin_serving(struct engine *e, const struct msg_join *m, str
     TRY(engine_checkpoint(e, err));
     char data[64] = "workers draw their own samples", frozen[48] = "";
     if (m->train_samples) snprintf(data, sizeof data, "%llu training samples", (unsigned long long)m->train_samples);
-    if (e->ledger.frozen.n) snprintf(frozen, sizeof frozen, ", and %u frozen tensors", e->ledger.frozen.n);
+    uint32_t kept = e->ledger.frozen.n;
+    if (kept) snprintf(frozen, sizeof frozen, ", and %u frozen tensor%s", kept, kept > 1 ? "s" : "");
     log_info("model: %llu parameters in %u tensors, %u fragment%s%s; %s", (unsigned long long)layout->n_params,
              layout->n_tensors, n, n > 1 ? "s" : "", frozen, data);
     return STATUS_OK;

@@ -79,7 +79,7 @@ static enum status keep_frozen(const char *folder, const char *init_dir, const s
     enum status status = take_frozen(init_dir, frozen, path, &why);
     if (status == STATUS_OK) return dir_sync(folder, err);
     if (status != STATUS_NOTFOUND) return err_set(err, status, "%s", why.msg);
-    log_warn("writing checkpoints without the %u frozen tensors: %s", frozen->n, why.msg);
+    log_warn("writing checkpoints without the frozen tensors (%u): %s", frozen->n, why.msg);
     return STATUS_OK;
 }
 
@@ -89,7 +89,7 @@ static enum status note_frozen(const char *folder, const struct frozen *frozen)
     char path[FILEIO_PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/" FROZEN_FILE, folder);
     if (frozen && !file_exists(path))
-        log_warn("writing checkpoints without the %u frozen tensors: %.300s does not exist", frozen->n, path);
+        log_warn("writing checkpoints without the frozen tensors (%u): %.300s does not exist", frozen->n, path);
     return STATUS_OK;
 }
 
