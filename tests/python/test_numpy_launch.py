@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -38,10 +39,10 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 class LaunchTest(rig.RunTest):
     def launch(self, name: str, *, workers: int = 1, pause: float = 0, listen: str = LOOPBACK,
-               change: dict | None = None) -> subprocess.Popen:
+               change: dict | None = None, **environment: str) -> subprocess.Popen:
         """Starts the script as the first machine would."""
         script = SCRIPT.format(workers=workers, change=change)
-        return self.start_script(script, name, str(self.run_dir), str(pause), listen)
+        return self.start_script(script, name, str(self.run_dir), str(pause), listen, **environment)
 
     def join(self, word: str, name: str, stdin: str | None = None, script: str = "w0.py") -> subprocess.Popen:
         """Starts the script of w0 through atoll.join, as another machine would."""
@@ -189,6 +190,37 @@ class LaunchTest(rig.RunTest):
         os.close(master)
         self.finish(second)
         self.assertIn(f"python -m atoll.join '{line}' w0.py w0 {self.run_dir} 0 ", shown.decode())
+
+    def test_command_for_other_machines_repeats_torchrun(self) -> None:
+        script = f"{self.folder}/w0.py w0 {self.run_dir} 0 "
+        for world, words in (
+            ("8", "--standalone --nproc-per-node=8"),
+            ("16", "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT --nproc-per-node=8"),
+        ):
+            with self.subTest(world=world):
+                self.finish(self.launch("w0", TORCHELASTIC_RUN_ID="none", RANK="0", LOCAL_WORLD_SIZE="8",
+                                        WORLD_SIZE=world))
+                self.assertIn(f"python -m atoll.join {self.run_dir} -m torch.distributed.run {words} {script}",
+                              self.log("w0"))
+                self.assertEqual("2 machines join as one worker" in self.log("w0"), world == "16")
+
+    def test_printed_command_starts_torchrun(self) -> None:
+        """A stand-in for torch.distributed.run shows its words and the run to join."""
+        place = self.folder / "torch" / "distributed"
+        place.mkdir(parents=True)
+        for package in (place.parent, place):
+            (package / "__init__.py").touch()
+        (place / "run.py").write_text("import os, sys\nprint(os.environ['ATOLL_JOIN'], sys.argv[1:])\n")
+        first = self.launch("w0", pause=0.2, TORCHELASTIC_RUN_ID="none", RANK="0", LOCAL_WORLD_SIZE="2",
+                            WORLD_SIZE="2")
+        rig.wait_for(20, "the invitation", lambda: "join on this machine with: " in self.log("w0"))
+        printed = self.log("w0").split("join on this machine with: ")[1].splitlines()[0]
+        self.assertEqual(shlex.split(printed)[0], "python")
+        command = [sys.executable, *shlex.split(printed)[1:]]
+        got = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=30)
+        words = ["--standalone", "--nproc-per-node=2", f"{self.folder}/w0.py", "w0", str(self.run_dir), "0.2", LOOPBACK]
+        self.assertEqual(got.stdout, f"{self.run_dir} {words}\n", got.stderr)
+        self.kill(first)
 
     def test_wrong_uses_of_launch_are_one_line(self) -> None:
         cases = (

@@ -66,7 +66,7 @@ def launch(
     - The coordinator ends with the run, and stops when this process ends in any way, also by ``kill -9``. The workers
       of other machines then wait for it.
     - If a coordinator already serves ``run_dir`` on this machine, the script joins that one.
-    - With ``torchrun`` only rank 0 starts a coordinator.
+    - With ``torchrun`` only rank 0 starts a coordinator. The printed command starts ``torchrun`` again.
     - The lines of the coordinator go to ``run_dir/logs/coordinator.log``.
 
     :param run_dir: folder of the run: journal, checkpoints, metrics.
@@ -267,14 +267,33 @@ def _script_words() -> list[str]:
     return sys.argv
 
 
+def _torchrun_words(nodes: int) -> list[str]:
+    """The words that start as many processes as ``torchrun`` started here; none without it."""
+    if not nodes:
+        return []
+    place = ["--standalone"] if nodes == 1 else [f"--nnodes={nodes}", "--rdzv-backend=c10d",
+                                                 "--rdzv-endpoint=HOST:PORT"]
+    return ["-m", "torch.distributed.run", *place, f"--nproc-per-node={os.environ['LOCAL_WORLD_SIZE']}"]
+
+
+def _torchrun_nodes() -> int:
+    """The number of machines on which ``torchrun`` started this script; 0: it did not."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0
+    return int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"])
+
+
 def _invitation(run_dir: str, terminal: bool) -> str:
     """The command for the other machines. Only a terminal sees the join line itself, because other output is a log."""
     with open(os.path.join(run_dir, "address"), encoding="ascii") as address:
         line = address.read().splitlines()[-1]
     where = "/".join(line.split("/")[:3])
     host = re.sub(r"^tcp://|:[^:]*$", "", where)
-    script = shlex.join(_script_words())
+    nodes = _torchrun_nodes()
+    script = shlex.join(_torchrun_words(nodes) + _script_words())
     text = f"the coordinator of {run_dir} listens on {where}\n"
+    if nodes > 1:
+        text += f"{nodes} machines join as one worker: give the command on each, with the HOST and a free PORT of one\n"
     if host.startswith("127.") or host in ("localhost", "[::1]"):
         return text + (f"join on this machine with: python -m atoll.join {shlex.quote(run_dir)} {script}\n"
                        f"for other machines, set listen='{LISTEN}'")
