@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .data import text_tokenizer
 from .command import DONE, Options, Problem, real, run, shown, whole, wrong
+from .data import text_tokenizer
 from .data.pretrained import load_model, read_json
 from .data.text_tokenizer import TextStream, TextTokenizer
 

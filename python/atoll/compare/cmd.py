@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from .. import _lib
-from ..report import cmd as report
 from ..command import (
     DONE, RESUMABLE, Options, Problem, Stopped, catch_signals, hold_signals, run, say, warn, whole, wrong,
 )
+from ..report import cmd as report
+from ..report.data import counted
+from ..units import duration_text
 from .data import identify
 from .grid import Grid, ask_config, read_grid
 from .progress import CellWatch, Estimate, rest_text
@@ -28,8 +30,6 @@ from .run import Cell
 from .run import run as run_one
 from .store import Store, adopt, cells_of, read_finished, write_json
 from .timing import Clock
-from ..report.data import counted
-from ..units import duration_text
 
 
 def _wanted(grid: Grid, store: Store, patterns: str) -> list[Cell]:

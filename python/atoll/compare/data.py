@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ..progress import BytesProgress
 from .grid import Grid
 from .run import program_version
 from .store import write_json
-from ..progress import BytesProgress
 
 _DIGEST_BYTES = 16
 _BLOCK = 1 << 22

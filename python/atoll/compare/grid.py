@@ -44,7 +44,7 @@ Resolve = Callable[["Arm"], dict[str, str]]
 @dataclass(frozen=True)
 class Tuning:
     """The trials of one setting: each value trains once with each seed, and the lowest mean final loss wins
-    (compare_store.settle)."""
+    (store.settle)."""
 
     key: str
     values: tuple[str, ...]
@@ -77,7 +77,7 @@ class Arm:
     whole_machine: bool  # `machine: whole` of the grid
     tune: Tuning | None
     resolved: dict[str, str] = field(default_factory=dict)  # all settings, by their names
-    origin: dict[str, Any] = field(default_factory=dict)  # version and data of its runs (compare_data.identify)
+    origin: dict[str, Any] = field(default_factory=dict)  # version and data of its runs (data.identify)
 
     @property
     def method(self) -> str:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .run import Cell
-from .store import Store
 from ..metrics import Follower, Lines
 from ..progress import Progress
 from ..units import duration_text, percent_text
+from .run import Cell
+from .store import Store
 
 _EVERY_S = 30.0  # between two lines where standard error is no terminal
 _TRAINS = ("run", "tune", "verify")

@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from ..report.data import VERSION, counted
 from .grid import OWN_SETTINGS, Arm, Grid
 from .run import RULES, Cell, diverged, link_cell, machine, made_by, now, run_cell, untrained_cell, verify_cell
 from .store import Store, settle
 from .timing import Clock
-from ..report.data import VERSION, counted
 
 _RUN_KEYS = ("final_loss", "params", "tokens", "bytes_up", "bytes_down", "theta_hash", "wall_s", "eval_s",
              "step_seconds")

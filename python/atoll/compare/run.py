@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..command import Problem, Stopped, hold_signals
-from .grid import Arm, load_config
 from ..metrics import Follower, Lines
+from .grid import Arm, load_config
 
 RULES = (
     "A run is invalid if a worker was evicted, reported a fault or was restarted, if a delta was refused, if a loss is "

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..command import Problem, say, warn
+from ..report.data import counted, step_check
 from .grid import Arm, Grid
 from .run import now, plan_settings
-from ..report.data import counted, step_check
 
 # What the time of an inner step depends on.
 _STEP_KEYS = ("train.batch_size", "train.grad_accum", "train.precision", "train.threads", "train.ranks",

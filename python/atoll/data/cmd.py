@@ -31,14 +31,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import chat, encode as prepare_encode, input as prepare_input, text_tokenizer
 from ..command import DONE, Options, Problem, catch_signals, hold_signals, real, run, say, warn, whole, wrong
+from ..progress import BytesProgress
+from ..units import bytes_text, percent_text
+from . import chat, encode as prepare_encode, input as prepare_input, text_tokenizer
 from .encode import Encoded, Plan, Stats
 from .input import Block, Inputs, Reader
-from ..progress import BytesProgress
 from .shards import SHARDS_MAX, TOKENS_MAX, ShardWriter, permute, remove_shards
 from .text_tokenizer import TextTokenizer
-from ..units import bytes_text, percent_text
 
 HELD_OUT_MIN = 10
 _Result = TypeVar("_Result")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..command import wrong
 from . import text_tokenizer
 from .chat import ChatTemplate, Unusable, messages_of
-from ..command import wrong
 from .input import BLOCK_BYTES, Block, cut_of, tail_offset
 from .shards import MASKED
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..units import duration_text, ratio_text
 from .data import HIGHER, LOWER, ONE_SEED, OPEN, TIE, WITHIN, Comparison, Difference, Row, Stat, counted, \
     how_measured, known, link_name, step_check
-from ..units import duration_text, ratio_text
 
 _WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..units import duration_text, percent_text
 from .data import Curve, Stat, known
 from .labels import Labels, margin_of, name_lines
 from .plot import MARKERS, PAPER, Chart, Theme, draw, loss_limits, quiet, scale_x
-from ..units import duration_text, percent_text
 
 _X_LABELS = {"tokens": "tokens of all workers", "seconds": "time, without evaluations",
              "bytes": "bytes sent by all workers and the coordinator"}

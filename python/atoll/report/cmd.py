@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import compare as report_compare, data as report_data, plot as report_plot, run as report_run
 from ..command import DONE, Options, catch_signals, hold_signals, replace_file, run, say, wrong
+from . import compare as report_compare, data as report_data, plot as report_plot, run as report_run
 
 
 def _csv(rows: list[list[Any]]) -> bytes:

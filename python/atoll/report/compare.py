@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ..units import bytes_text, count_text, duration_text, percent_text
 from . import html
 from .answer import answer, how_timed, listed, place_of, signed, step_text, target_text, timed_text, warnings
-from .data import OPEN, Comparison, Row, Stat, counted, curve, known, link_name, time_on, traffic
 from .charts import loss_chart, panels
+from .data import OPEN, Comparison, Row, Stat, counted, curve, known, link_name, time_on, traffic
 from .plot import Chart, outside
-from ..units import bytes_text, count_text, duration_text, percent_text
 
 COLUMNS = (
     "arm", "title", "method", "workers", "seed", "link", "valid", "why_invalid", "final_loss", "tokens", "bytes_up",

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..command import need
-from .data import Curve
 from ..units import bytes_text, count_text, duration_text
+from .data import Curve
 
 # Colours that remain apart for colour-blind readers, for a light and for a dark page.
 LIGHT = ("#0067b1", "#d1480a", "#00805f", "#b8488f", "#a66f00", "#2a93cf", "#5f5f5f", "#8a1f4f")

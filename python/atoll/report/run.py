@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import html
 from ..command import Problem, clean, version, warn
 from ..metrics import Follower, Lines
-from .data import Curve, Row, known
-from .charts import loss_chart, parts_chart
-from .plot import Chart
 from ..units import bytes_text, count_text, duration_text, percent_text
+from . import html
+from .charts import loss_chart, parts_chart
+from .data import Curve, Row, known
+from .plot import Chart
 
 _NEEDS = {
     "round": ("time", "round", "tokens", "bytes_up", "bytes_down"),

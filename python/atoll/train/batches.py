@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import state
 from .. import _lib
+from . import state
 from .notes import on_gpu
 from .numpy_model import NumpyModel
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import state
 from .. import _lib
+from . import state
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _SHARDED = "atoll needs whole parameters: use DistributedDataParallel, or one worker for each GPU"

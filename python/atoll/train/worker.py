@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from .. import _lib
+from ..units import bytes_text, duration_text
 from .batches import count_tokens, describe
 from .notes import StepNotes, detached, on_gpu
 from .ranks import Ranks, ranks
 from .state import State, get_random, read, set_random, write
-from ..units import bytes_text, duration_text
 
 logger = logging.getLogger("atoll")
 

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import atoll
+from atoll.command import Problem
 from atoll.compare import cmd as compare
 from atoll.compare import data as compare_data
 from atoll.compare import grid as compare_grid
@@ -24,7 +25,6 @@ from atoll.compare import result as compare_result
 from atoll.compare import run as compare_run
 from atoll.compare import store as compare_store
 from atoll.compare import timing as compare_time
-from atoll.command import Problem
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = "model: {n_layer: 1, n_head: 2, n_embd: 16, block_size: 32}"
