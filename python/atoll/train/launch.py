@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import math
 import os
 import re
 import shlex
@@ -280,7 +281,7 @@ def _torchrun_nodes() -> int:
     """The number of machines on which ``torchrun`` started this script; 0: it did not."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0
-    return int(os.environ["WORLD_SIZE"]) // int(os.environ["LOCAL_WORLD_SIZE"])
+    return math.ceil(int(os.environ["WORLD_SIZE"]) / int(os.environ["LOCAL_WORLD_SIZE"]))
 
 
 def _invitation(run_dir: str, terminal: bool) -> str:
