@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._lib import Error, Info, InvalidError, NonFiniteError, RefusedError, UnreachableError, program, version
+from ._lib import Done, Error, Info, InvalidError, NonFiniteError, RefusedError, UnreachableError, program, version
 from .train.batches import Batches, Tokens, batches
 from .train.worker import Worker
 
 __all__ = [
     "Batches",
+    "Done",
     "Error",
     "Info",
     "InvalidError",
@@ -34,7 +35,7 @@ __all__ = [
     "version",
 ]
 
-for _public in (Error, InvalidError, NonFiniteError, RefusedError, UnreachableError):
+for _public in (Done, Error, InvalidError, NonFiniteError, RefusedError, UnreachableError):
     _public.__module__ = __name__  # as the user writes it; a traceback shows this name
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import math
 import os
 import shutil
 import sys
@@ -53,6 +54,10 @@ class Error(RuntimeError):
     """A failure, in one line: what is wrong, where, and what to do. `status` is the library's, or None."""
 
     status: int | None = None
+
+
+class Done(Error):
+    """The run is complete, and the loop went on. A `with` block of the worker ends with it, and the script goes on."""
 
 
 class InvalidError(Error, ValueError):
@@ -117,6 +122,18 @@ class Round:
     position: float
     position_rate: float
     worker: int
+    lr: float = math.nan
+    epoch: float = 0.0
+
+
+class Frozen(NamedTuple):
+    """A tensor that is not exchanged and must be equal on all workers. dtype: as safetensors writes it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    hash: int
 
 
 @dataclass(frozen=True)
@@ -343,6 +360,9 @@ class Handle:
         files: Mapping[str, bytes],
         save: Callable[[int], list[tuple[int, int]]],
         load: Callable[[memoryview | None], None],
+        frozen: Sequence[Frozen] = (),
+        frozen_any: bool = False,
+        frozen_read: Callable[[int, int, memoryview], None] | None = None,
         threads: int = 0,
         max_wait_s: int = 0,
         frozen: Sequence[Frozen] = (),

@@ -280,11 +280,13 @@ class WrongUses(RunTest):
 
         with atoll.Worker(parameters(), join=self.run_dir, dir=self.folder / "w") as worker:
             for error, pattern, dataset in (
-                (TypeError, "IterableDataset is iterable only.*atoll prepare", IterableDataset()),
-                (TypeError, "generator has no length", (i for i in range(3))),
+                (TypeError, "a generator can be read only once: give an object", (i for i in range(3))),
+                (TypeError, "int has neither a length", 3),
                 (ValueError, "empty", []),
             ):
                 self.check(error, pattern, lambda: atoll.batches(dataset, worker))
+            with self.assertRaisesRegex(ValueError, "a stream is read by the training process"):
+                atoll.batches(IterableDataset(), worker, num_workers=1)
             odd = iter(atoll.batches(Squares(), worker, 3))
             self.check(atoll.Error, "before the first batch: call worker.begin", worker.step)
             self.check(ValueError, "a step of the run takes 4 samples.*3 samples", lambda: next(odd))
@@ -303,7 +305,7 @@ class WrongUses(RunTest):
                     if n % accumulation == accumulation - 1:
                         worker.step(loss=1.0)
 
-        self.check(ValueError, r"no optimizer.step\(\) after 4 samples", lambda: train(4, 2))
+        self.check(ValueError, r"no optimizer.step\(\) after 8 samples", lambda: train(4, 2))
         self.check(ValueError, "a step after 1 batches: the run's step takes 4 samples.*2 batches", lambda: train(2, 1))
         self.check(ValueError, "every=7, but the run's train.sync_every is 5", lambda: train(4, 1, every=7))
         train(2, 2, every=5)

@@ -111,7 +111,7 @@ class External(RunTest):
                 self.assertEqual(self.summary()["steps"], 10)
                 self.assertTrue(0 < len(steps) < 10)
             else:
-                with self.assertRaisesRegex(ValueError, "if a GradScaler skipped it, give the scaler in state="):
+                with self.assertRaisesRegex(ValueError, "if a GradScaler did, give the scaler in state="):
                     run()
                 self.kill(coordinator)
             hook.remove()
@@ -163,10 +163,11 @@ class External(RunTest):
                     optimizer.zero_grad()
                     if worker.done:
                         break
-            with self.assertRaisesRegex(atoll.Error, "leave the loop when worker.done is True"):
-                model(x, labels=y)
-            with torch.no_grad():
-                model(x, labels=y)  # evaluations of the program are free
+            before = [p.detach().clone() for p in model.parameters()]
+            model(x, labels=y).loss.backward()  # evaluations of the program are free, also with gradients
+            with self.assertRaisesRegex(atoll.Done, "leave the loop when worker.done is True"):
+                optimizer.step()
+            self.assertTrue(all(torch.equal(p, b) for p, b in zip(model.parameters(), before)))
         self.finish(coordinator)
         events = self.events("step")
         self.assertEqual([e["tokens"] for e in events], [4 * (i + 1) for i in range(10)])

@@ -150,7 +150,7 @@ class TrainerTest(rig.RunTest):
             trainer(small_gpt2(), [self.callback()], max_steps=19).train()
         self.assertEqual(
             str(caught.exception),
-            "the Trainer ends after 19 steps, but the run takes 20 more: set max_steps=20 in TrainingArguments",
+            "the Trainer ends after 19 steps, but the run takes 20: set max_steps=20 in TrainingArguments",
         )
         with self.assertLogs("atoll", "WARNING") as logged:
             t = trainer(small_gpt2(), [self.callback("w1")], max_steps=50)

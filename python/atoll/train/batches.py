@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
-import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import _lib
-from . import state
-from .notes import on_gpu
 from .numpy_model import NumpyModel
+from .samples import check_dataset, count_tokens, hash_of, is_stream, seed_all
+from .stream import Stream
 
 if TYPE_CHECKING:
     from .worker import Worker
-
-_HASHED = 32  # samples of a data set that its hash covers
-
 
 class Tokens(Sequence):  # type: ignore[type-arg]
     """Token shards of `atoll prepare` as a data set: item i is (x, y), int64 arrays [block_size], y one token ahead.
@@ -55,132 +50,6 @@ class Tokens(Sequence):  # type: ignore[type-arg]
         return self._shards.data
 
 
-# --- what a data set and a batch hold -------------------------------------------------------------------------------
-
-
-def _feed(digest: Any, value: Any) -> None:
-    torch = sys.modules.get("torch")
-    if torch and isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        digest.update(f"{value.dtype}{list(value.shape)}".removeprefix("torch.").encode())
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
-    elif isinstance(value, dict):
-        for key in value:
-            digest.update(f"{key}:".encode())
-            _feed(digest, value[key])
-    elif isinstance(value, (list, tuple)):
-        digest.update(f"{len(value)};".encode())
-        for item in value:
-            _feed(digest, item)
-    elif isinstance(value, (str, int, float, bool, type(None))):
-        digest.update(f"{value!r},".encode())
-    elif isinstance(value, bytes):
-        digest.update(value)
-    elif isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
-        array = np.asarray(value)
-        digest.update(f"{array.dtype}{list(array.shape)}".encode())
-        digest.update(array.tobytes() if array.dtype.kind in "biufc" else repr(array.tolist()).encode())
-    else:
-        digest.update(type(value).__name__.encode())
-
-
-def _hash(values: list[Any]) -> int:
-    digest = hashlib.blake2b(digest_size=8)
-    for value in values:
-        _feed(digest, value)
-    return int.from_bytes(digest.digest(), "little")
-
-
-def check_dataset(dataset: Any) -> None:
-    """Raises TypeError unless the data set has a length and [index]."""
-    kind = type(dataset).__name__
-    what = "save it as a data set with a length, or make token shards by `atoll prepare` and use atoll.Tokens"
-    if any(c.__name__ in ("IterableDataset", "DataLoader") for c in type(dataset).__mro__):
-        if "DataLoader" in kind:
-            raise TypeError("atoll.batches takes the data set, not a DataLoader: give its `dataset` and `batch_size`")
-        raise TypeError(f"{kind} is iterable only, and leased samples need an index: {what}")
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise TypeError(f"{kind} has no length and [index], which leased samples need: {what}")
-    if len(dataset) == 0:
-        raise ValueError(f"the data set ({kind}) is empty")
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
-
-
-def describe(dataset: Any) -> _lib.Data:
-    """Hash, number and length of the samples of a data set.
-
-    The hash covers the length and 32 samples spread over the set. If a sample differs when it is read twice (random
-    augmentation), it covers the length alone. Random states are as before.
-    """
-    if dataset is None:
-        return _lib.Data()
-    given = getattr(dataset, "data", None)
-    if isinstance(given, _lib.Data):
-        return given
-    check_dataset(dataset)
-    n = len(dataset)
-    numbers = sorted({i * (n - 1) // max(1, _HASHED - 1) for i in range(_HASHED)})
-    randoms = state.get_random()
-    try:
-        _seed(0xA701)
-        first = [dataset[i] for i in numbers]
-        content = _hash(first)
-        _seed(0xA702)
-        stable = _hash([dataset[i] for i in numbers]) == content
-        tokens = count_tokens([first[0]], 1) if stable else 1
-    finally:
-        state.set_random(randoms)
-    return _lib.Data(_hash([n, content]) if stable else _hash([n]), n, max(1, int(tokens)))
-
-
-def _is_integers(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    if torch and isinstance(value, torch.Tensor):
-        return not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
-    return isinstance(value, np.ndarray) and value.dtype.kind in "iu"
-
-
-def _targets(batch: Any) -> Any:
-    """The integer array that holds the targets: labels, input_ids, or the last one of a tuple; None: there is none."""
-    if isinstance(batch, dict) or hasattr(batch, "keys"):
-        for key in ("labels", "input_ids", *batch.keys()):
-            if key in batch.keys() and _is_integers(_as_array(batch[key])):
-                return _as_array(batch[key])
-        return None
-    if isinstance(batch, (tuple, list)):
-        for item in reversed(batch):
-            found = _targets(item)
-            if found is not None:
-                return found
-        return None
-    return batch if _is_integers(batch) else None
-
-
-def _as_array(value: Any) -> Any:
-    """Lists of integers, as tokenized data sets have them, as an array."""
-    if isinstance(value, list) and value and all(type(v) is int for v in value):
-        return np.asarray(value)
-    return value
-
-
-def count_tokens(batch: Any, samples: int) -> Any:
-    """Tokens that a batch trains on: its targets without -100; the number of samples if there are no integers.
-
-    It is an int, or a tensor [] on the device of the batch.
-    """
-    targets = _targets(batch)
-    if targets is None:
-        return samples
-    count = (targets != -100).sum()
-    return count if on_gpu(count) else int(count)
-
-
 # --- batches --------------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +80,7 @@ class _Seeded:
 
     def __getitems__(self, numbers: list[int]) -> list[Any]:
         seed, *indices = numbers
-        _seed(seed)
+        seed_all(seed)
         return _fetch(self._dataset, indices)
 
     def __getitem__(self, number: int) -> Any:
@@ -234,11 +103,14 @@ class Batches:
     """Batches of the samples leased to `worker`, until the run is done. A second iteration goes on where the
     first stopped.
 
-    dataset: has a length and [index]; all workers of the run need the same one. batch_size: samples of a batch of this
-    process. batch_size x processes x batches per optimizer step must be the run's train.batch_size x train.grad_accum.
-    collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays if the parameters are numpy's.
-    num_workers: processes that read ahead within a round. Raises TypeError for data sets without index, and ValueError
-    for sizes that do not fit the run.
+    dataset: has a length and [index], or can only be iterated over (a stream); all workers of the run need the same one.
+    batch_size: samples of a batch of this process. batch_size x processes x batches per optimizer step must be the
+    run's train.batch_size x train.grad_accum. collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays
+    if the parameters are numpy's. num_workers: processes that read ahead within a round. per_epoch: an iteration ends
+    at the first sync point at which all workers together have taken each sample once more.
+
+    A loop may fetch one batch before the step on the one before. `len` is the number of batches in the data set.
+    Raises TypeError for data sets that cannot be read again, and ValueError for sizes that do not fit the run.
     """
 
     def __init__(
@@ -250,20 +122,31 @@ class Batches:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         pin_memory: bool = False,
+        per_epoch: bool = False,
     ) -> None:
         if batch_size < 1 or num_workers < 0:
             raise ValueError(f"batch_size {batch_size}, num_workers {num_workers}: at least 1 and 0 are needed")
-        self._dataset, self._worker, self.batch_size = dataset, worker, batch_size
-        if not collate_fn and not isinstance(worker._model, NumpyModel):
+        check_dataset(dataset)
+        stream = is_stream(dataset)
+        if stream and (num_workers or per_epoch):
+            raise ValueError(
+                "a stream is read by the training process, in one iteration: leave out num_workers and per_epoch"
+            )
+        self.dataset, self.batch_size, self._worker = dataset, batch_size, worker
+        self._source_of_samples = Stream(dataset) if stream else dataset
+        if not collate_fn and not isinstance(worker.model, NumpyModel):
             from torch.utils.data import default_collate as collate_fn
-        self._collate, self._loader = collate_fn or _stack, None  # type: ignore[var-annotated]
+        self._collate, self._per_epoch = collate_fn or _stack, per_epoch
+        self._loader: Any = None
         self._lists = _Lists()
         self._round: Any = None
         self._source: Iterator[Any] = iter(())
-        if num_workers or pin_memory:
+        if num_workers or pin_memory and not stream:
             self._loader = self._make_loader(num_workers, pin_memory)
-        check_dataset(dataset)
-        worker._use(dataset)
+        worker.rounds.use(dataset)
+
+    def __len__(self) -> int:
+        return len(self.dataset) // (self.batch_size * self._worker.processes)
 
     def _make_loader(self, num_workers: int, pin_memory: bool) -> Any:
         import torch
@@ -271,7 +154,7 @@ class Batches:
 
         self._generator = torch.Generator()  # a loader must not draw from the program's random numbers
         return DataLoader(
-            _Seeded(self._dataset),
+            _Seeded(self.dataset) if num_workers else self.dataset,
             batch_sampler=self._lists,  # type: ignore[arg-type]
             collate_fn=self._collate,
             num_workers=num_workers,
@@ -280,28 +163,47 @@ class Batches:
             generator=self._generator,
         )
 
-    def _begin(self, round: _lib.Round, lists: list[list[int]]) -> Iterator[Any]:
-        if not self._loader:
-            return (self._collate(_fetch(self._dataset, indices)) for indices in lists)
+    def _begin(self, round: _lib.Round) -> Iterator[Any]:
+        lists = self._worker.feed.batch_lists(self.batch_size)
+        if self._loader is None:
+            return (self._load(indices) for indices in lists)
+        if not self._loader.num_workers:
+            self._lists.lists = lists
+            return iter(self._loader)
         import torch
 
-        start = _hash([torch.initial_seed(), round.worker, round.round]) >> 1
+        start = hash_of([torch.initial_seed(), round.worker, round.round]) >> 1
         self._lists.lists = [[(start + i) % 2**63, *indices] for i, indices in enumerate(lists)]
         self._generator.manual_seed(start)
         return iter(self._loader)
 
+    def _load(self, indices: list[int]) -> Any:
+        return self._collate(_fetch(self._source_of_samples, indices))
+
     def __iter__(self) -> Iterator[Any]:
-        worker = self._worker
-        while worker._ready_for_batch(self.batch_size):
-            round = worker._round
-            if round is not self._round:
-                self._source = self._begin(round, worker._batch_indices(self.batch_size))
-                self._round = round
-            batch = next(self._source, None)
+        rounds, feed = self._worker.rounds, self._worker.feed
+        first = None  # passes over the data when this iteration began
+        while True:
+            if threading.get_ident() != self._worker.thread:
+                raise _lib.Error(
+                    "atoll.batches is read in another thread than the one that opened the worker: the samples of a "
+                    "round are known only after its exchange, so read them in the loop; num_workers= reads ahead"
+                )
+            batch = feed.batch(self.batch_size) if self._goes_on(first) else None
             if batch is None:
-                raise _lib.Error("the round has no samples left: iterate over one atoll.batches only")
-            worker._on_batch(batch, self.batch_size)
-            yield batch
+                return
+            first = int(rounds.round.epoch) if first is None else first
+            if rounds.round is not self._round:
+                self._round, self._source = rounds.round, self._begin(rounds.round)
+            data = self._load(batch.indices) if batch.extra else next(self._source)
+            feed.has_tokens(count_tokens(data, self.batch_size))
+            yield data
+
+    def _goes_on(self, first: int | None) -> bool:
+        """False: an epoch of this iteration is over."""
+        if first is None or not self._per_epoch:
+            return True
+        return self._worker.begin() and int(self._worker.assignment.epoch) <= first
 
 
 batches = Batches

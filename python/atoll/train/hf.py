@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import collections
+import functools
 import itertools
 import math
 import os
@@ -24,8 +24,10 @@ except ImportError as error:
 
 from .._lib import InvalidError, logger
 from .batches import Batches
-from .worker import Worker
+from .worker import Worker, reason
 
+_SAMPLERS = {"RandomSampler", "SequentialSampler", "SeedableRandomSampler", "DistributedSampler", "BatchSampler",
+             "BatchSamplerShard"}
 
 class Callback(TrainerCallback):  # type: ignore[misc]
     """Trains the Trainer's model as a worker of a run::
@@ -34,7 +36,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         trainer.train()
 
     - The run begins with ``train()``. The Trainer's batches are the samples leased to this worker: its data set needs a
-      length and ``[index]``, and its sampler has no effect.
+      length and ``[index]``, and its sampler must take each sample once.
     - ``per_device_train_batch_size`` x ``gradient_accumulation_steps`` x processes must be the run's
       ``train.batch_size`` x ``train.grad_accum``.
     - ``train()`` ends with the run, and the model then has the run's last parameters. ``max_steps`` or
@@ -70,27 +72,26 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._files = files
         self._options: dict[str, Any] = dict(join=join, every=every, dir=dir, name=name, buffers=buffers)
         self._options.update(evaluate=evaluate, val=val, threads=threads, max_wait=max_wait)
-        self._hook: Any = None
+        self._trainer: Any = None
         self._batches: Any = None
         self._loss: Any = None  # of the micro-batches since the last step
+        self._total = 0  # steps of the run; 0: async
 
     def __enter__(self) -> Callback:
         return self
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        self.close(_reason(error))
+        self.close(None if error is None else reason(error))
 
-    def close(self, text: str = "the script closed its worker") -> None:
-        """Leaves the run, if it is not done. ``text`` stands in the coordinator's log."""
-        atexit.unregister(self._at_exit)
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+    def close(self, text: str | None = None) -> None:
+        """Completes a sync point that is due, and leaves the run, if it is not done. With a text, which stands in the
+        coordinator's log, it leaves at once."""
+        if self._trainer is not None:
+            vars(self._trainer).pop("training_step", None)
+            self._trainer = None
+        self._loss = None
         if self.worker is not None:
             self.worker.close(text)
-
-    def _at_exit(self) -> None:
-        self.close(_reason(getattr(sys, "last_value", None)))
 
     # --- events of the Trainer ---
 
@@ -98,6 +99,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         # A Trainer that resumes from its own checkpoint would skip batches, on a copy of the data loader. But the
         # coordinator knows which samples are left.
         args.ignore_data_skip = True
+        trainer = _trainer()
+        if hasattr(trainer, "set_initial_training_values"):
+            _plan_more_epochs(trainer)
 
     def on_train_begin(
         self,
@@ -116,17 +120,17 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             raise InvalidError(
                 f"transformers {transformers.__version__} does not tell callbacks its data loader: install a newer one"
             )
+        _check_sampler(train_dataloader)
         tokenizer = kwargs.get("processing_class") or kwargs.get("tokenizer")
         saved = [lr_scheduler, getattr(optimizer, "scaler", None)]
         worker = Worker(
             model,
-            optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer,
+            optimizer,
             state=[item for item in saved if item is not None],
             files=[item for item in (tokenizer, self._files) if item is not None],
             **self._options,
         )
-        self.worker, self._loss = worker, None
-        atexit.register(self._at_exit)
+        self.worker, self._trainer = worker, _trainer()
         try:
             batches = Batches(
                 train_dataloader.dataset,
@@ -138,15 +142,56 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             )
             if worker.begin():
                 _check_batch(worker, args)
-                _fit_length(worker, state)
+                self._begin_run(state)
             else:
                 logger.info("the run is done: the model has its last parameters")
         except BaseException as error:
-            self.close(_reason(error))
+            self.close(reason(error))
             raise
         self._batches = batches
         _lease(train_dataloader, batches)
-        self._hook = model.register_forward_hook(self._note_loss(args), with_kwargs=True)
+        if self._trainer is not None:
+            self._trainer.training_step = functools.partial(self._training_step, self._trainer.training_step)
+
+    def _begin_run(self, state: TrainerState) -> None:
+        """Lets the Trainer count the steps of the run, and end with it."""
+        worker = self.worker
+        total = int(worker.rounds.setting("train.max_steps"))  # type: ignore[union-attr]
+        self._total = 0 if worker.rounds.setting("train.method") == "async" else total  # type: ignore[union-attr]
+        if self._total and state.max_steps != total:
+            logger.warning(
+                "the learning rate is scheduled for %d steps, but the run has %d: set max_steps=%d in "
+                "TrainingArguments",
+                state.max_steps,
+                total,
+                total,
+            )
+            if state.max_steps - state.global_step < total - int(worker.position):  # type: ignore[union-attr]
+                raise InvalidError(
+                    f"the Trainer ends after {state.max_steps} steps, but the run takes {total}: set max_steps={total} "
+                    "in TrainingArguments"
+                )
+        self._follow(state)
+        if hasattr(self._trainer, "_globalstep_last_logged"):  # the first loss is the mean since this step
+            self._trainer._globalstep_last_logged = state.global_step
+
+    def _follow(self, state: TrainerState) -> None:
+        """The Trainer stands at the run's position, or after it by dropped rounds: a Trainer never counts back.
+
+        An async run has no fixed number of steps for one worker.
+        """
+        if self._total:
+            position = int(self.worker.position)  # type: ignore[union-attr]
+            state.global_step = max(state.global_step, position)
+            state.max_steps = state.global_step + self._total - position
+        else:
+            state.max_steps = max(state.max_steps, state.global_step + 1)
+
+    def _training_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's step on a micro-batch, whose loss is its part of the step's mean."""
+        loss = step(*args, **kwargs)
+        self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+        return loss
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -154,8 +199,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if self.worker is None:
             return
         # The Trainer's epoch may end with a shorter step. The rest of its samples is taken and left out.
-        missing = self.worker._per_step - self.worker._micro
-        collections.deque(itertools.islice(self._batches, missing), maxlen=0)
+        collections.deque(itertools.islice(self._batches, self.worker.feed.missing_batches()), maxlen=0)
         if self._loss is not None:
             self.worker.loss(self._loss)
             self._loss = None
@@ -166,49 +210,63 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         worker = self.worker
         if worker is None:
             return
-        if not worker._per_step:
+        if not worker.feed.batches:
             raise InvalidError(
                 "the Trainer did not read the leased samples: give atoll.hf.Callback in Trainer(callbacks=...), or "
                 "call train() without resume_from_checkpoint"
             )
         if getattr(kwargs.get("optimizer"), "step_was_skipped", False):  # fp16: the gradient was not finite
-            worker._count_step()
+            worker.skip()
         if worker.done:
             control.should_training_stop = True
+            return
+        if state.global_step >= state.max_steps:  # the Trainer would end, but a round was dropped
+            control.should_training_stop = False
+        self._follow(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.worker is not None and not self.worker.done:
-            logger.warning("the Trainer ended before the run: start the script again to continue")
-        self.close("the Trainer ended before the run")
-
-    def _note_loss(self, args: TrainingArguments) -> Callable[..., None]:
-        """A hook that adds the loss of a micro-batch to that of the step, as the Trainer does.
-
-        With ``num_items_in_batch`` the model divides by the tokens of the whole step, of all processes if
-        ``average_tokens_across_devices`` is set; otherwise by those of the micro-batch.
-        """
-
-        def hook(module: torch.nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
-            loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-            if loss is None or loss.ndim or not torch.is_grad_enabled():
-                return
-            part = loss.detach()
-            if inputs.get("num_items_in_batch") is None:
-                part = part / args.gradient_accumulation_steps
-            elif args.average_tokens_across_devices:
-                part = part * args.world_size
-            self._loss = part if self._loss is None else self._loss + part
-
-        return hook
+        self.close()
 
 
-def _reason(error: BaseException | None) -> str:
-    """Why a worker leaves, in one line."""
-    if error is None:
-        return "the script ended before the run"
-    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+def _trainer() -> Any:
+    """The Trainer that called this event; None: not found."""
+    frame = sys._getframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, transformers.Trainer):
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _plan_more_epochs(trainer: Any) -> None:
+    """Doubles the epochs that the Trainer plans, so that dropped rounds do not end it before the run, which ends it."""
+    plan = trainer.set_initial_training_values
+
+    def planned(*args: Any, **kwargs: Any) -> Any:
+        epochs, *rest = plan(*args, **kwargs)
+        return (2 * epochs if epochs < sys.maxsize // 2 else epochs, *rest)
+
+    trainer.set_initial_training_values = planned
+
+
+def _check_sampler(loader: Any) -> None:
+    """Raises InvalidError for a loader whose order of samples the Trainer needs: the coordinator deals the samples."""
+    sampler = getattr(loader, "batch_sampler", None)
+    seen = [sampler]
+    while sampler is not None:
+        sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+        seen.append(sampler)
+    if loader.batch_sampler is None:
+        seen = [getattr(loader, "sampler", None)]
+    other = next((s for s in seen if s is not None and type(s).__name__ not in _SAMPLERS), None)
+    if other is not None:
+        raise InvalidError(
+            f"the Trainer draws its samples by a {type(other).__name__}, and a run deals each sample to one worker in "
+            "its own order: atoll.hf.Callback trains only with samplers that take each sample once"
+        )
 
 
 def _check_batch(worker: Worker, args: TrainingArguments) -> None:
@@ -222,30 +280,6 @@ def _check_batch(worker: Worker, args: TrainingArguments) -> None:
             f"{' x '.join(f'{name} {size}' for name, size in sizes)} gives {given} samples a step, but a step of the "
             f"run takes {needed} (train.batch_size x train.grad_accum): make them equal"
         )
-
-
-def _fit_length(worker: Worker, state: TrainerState) -> None:
-    """Lets the Trainer end with the run. An async run has no fixed number of steps for one worker."""
-    def setting(key: str) -> str:
-        return worker._ranks.call(lambda: worker.setting(key).encode()).decode()
-
-    if setting("train.method") == "async":
-        return
-    total = int(setting("train.max_steps"))
-    left, planned = total - int(worker.position), state.max_steps - state.global_step
-    if planned < left:
-        raise InvalidError(
-            f"the Trainer ends after {planned} steps, but the run takes {left} more: set max_steps={total} in "
-            "TrainingArguments"
-        )
-    if state.max_steps != total:
-        logger.warning(
-            "the learning rate is scheduled for %d steps, but the run has %d: set max_steps=%d in TrainingArguments",
-            state.max_steps,
-            total,
-            total,
-        )
-    state.max_steps = state.global_step + left
 
 
 def _lease(loader: Any, batches: Batches) -> None:

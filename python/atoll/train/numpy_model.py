@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import _lib
+from .sampled import digest
 
 
 class NumpyModel:
     """parameters: name -> float32 array, which the program updates in place. mean: names that are averaged only."""
 
-    devices, is_cuda, stage = "cpu", False, None
+    devices, is_cuda, stage, hooked, frozen = "cpu", False, None, None, None
 
     def __init__(self, parameters: Mapping[str, np.ndarray]) -> None:
         self.module: Any = parameters
@@ -42,6 +43,26 @@ class NumpyModel:
 
     def detach(self) -> None:
         self._slices = []
+
+    def follow(self) -> None:
+        """Takes the arrays that the dict has now. Raises InvalidError if they are not the ones that joined."""
+        if len(self.module) != len(self.tensors):
+            raise _lib.InvalidError("the dict has other parameters than at the join: a worker keeps those it joined with")
+        for i, (tensor, part) in enumerate(zip(self.tensors, self._slices)):
+            now = self.module.get(tensor.name)
+            if now is self._arrays[i]:
+                continue
+            if not isinstance(now, np.ndarray) or now.dtype != np.float32 or now.shape != part.shape:
+                form = f"{now.dtype} {list(now.shape)}" if isinstance(now, np.ndarray) else type(now).__name__
+                raise _lib.InvalidError(
+                    f"parameter '{tensor.name}' is {form} now, and was float32 {list(part.shape)} at the join: change "
+                    "it before atoll.Worker"
+                )
+            self._arrays[i] = now
+
+    def digest(self) -> bytes:
+        """Equal for equal parameters."""
+        return digest(self._arrays)
 
     def read(self, *, initial: bool = False) -> None:
         """Copies the arrays to the run's parameters."""

@@ -15,6 +15,7 @@ class Ranks:
     """One process: every call returns its argument."""
 
     rank, size = 0, 1
+    alive = True  # the processes can still meet
 
     def numbers(self, values: list[int]) -> list[int]:
         """Sends integers of rank 0 to all ranks, which give lists of the same length."""
@@ -51,6 +52,10 @@ class TorchRanks(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self._device = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+
+    @property
+    def alive(self) -> bool:  # type: ignore[override]
+        return bool(self._dist.is_initialized())
 
     def numbers(self, values: list[int]) -> list[int]:
         t = self._torch.tensor(values, dtype=self._torch.int64, device=self._device)

@@ -2,8 +2,10 @@
 
 Format: the magic, the length of a JSON header (8 bytes, little-endian), the header, then the raw bytes of all arrays.
 In the header a JSON object has one key, the kind of the value: {"map": {...}}, {"pairs": [[k, v], ...]},
-{"tuple": [...]}, {"counter": [[k, v], ...]}, {"bytes": [offset, size]}, and "torch", "numpy" or "scalar": [dtype,
-shape, offset, size]. Numbers, texts, lists, true, false and null stand for themselves. Reading executes nothing.
+{"tuple": [...]}, {"counter": [[k, v], ...]}, {"bytes": [offset, size]}, "torch", "numpy" or "scalar": [dtype, shape,
+offset, size], {"dtype": name}, and {"subclass": [module, class, {name: tensor}, context, shape, stride]} for a subclass
+of Tensor that PyTorch can take apart. Numbers, texts, lists, true, false and null stand for themselves. Reading calls
+nothing but __tensor_unflatten__ of classes that the program has imported.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from .sampled import digest
+
 MAGIC = b"ATOLLST1"
 _SMALL = 1 << 16  # arrays up to this size are copied together, so that there are few parts
 
@@ -32,6 +36,27 @@ _TORCH_TYPES = (
 def _torch() -> Any:
     """torch, if the program uses it: this file never imports it."""
     return sys.modules.get("torch")
+
+
+def _is_plain(value: Any) -> bool:
+    """A tensor whose memory holds its values. Subclasses keep theirs elsewhere, also where they have an address."""
+    kind = type(value)
+    return kind.__module__.split(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer")
+
+
+def check_tensor(value: Any, where: str) -> None:
+    """Raises TypeError for a tensor that cannot be saved; `where` names it."""
+    torch = _torch()
+    if type(value).__name__ == "DTensor" or value.layout != torch.strided:
+        raise TypeError(f"{where} is a {type(value).__name__} of {value.dtype}: atoll saves whole, dense tensors")
+    if not _is_plain(value):
+        if not (hasattr(value, "__tensor_flatten__") and hasattr(type(value), "__tensor_unflatten__")):
+            raise TypeError(
+                f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no __tensor_flatten__: "
+                "atoll cannot save it, so use an optimizer whose state is plain tensors"
+            )
+    elif str(value.dtype).removeprefix("torch.") not in _TORCH_TYPES:
+        raise TypeError(f"{where} is a tensor of {value.dtype}, which atoll cannot save")
 
 
 class Writer:
@@ -65,11 +90,18 @@ class Writer:
         self.keep.append(array)
         return {kind: [array.dtype.str, list(value.shape), *self._add(array.ctypes.data, array.nbytes)]}
 
+    def _subclass(self, value: Any, where: str) -> Any:
+        names, context = value.__tensor_flatten__()
+        inner = {name: self.value(getattr(value, name), f"{where}.{name}") for name in names}
+        kind = type(value)
+        shape, stride = list(value.shape), list(value.stride())
+        return {"subclass": [kind.__module__, kind.__qualname__, inner, self.value(context, where), shape, stride]}
+
     def _tensor(self, value: Any, where: str) -> Any:
-        kind = str(value.dtype).removeprefix("torch.")
-        if type(value).__name__ == "DTensor" or kind not in _TORCH_TYPES or value.layout != _torch().strided:
-            raise TypeError(f"{where} is a {type(value).__name__} of {value.dtype}: atoll saves whole, dense tensors")
-        tensor = value.detach()
+        check_tensor(value, where)
+        if not _is_plain(value):
+            return self._subclass(value, where)
+        kind, tensor = str(value.dtype).removeprefix("torch."), value.detach()
         if tensor.device.type != "cpu":
             tensor, self._staged = self._stage(self._staged, tensor), self._staged + 1
         tensor = tensor.contiguous()
@@ -84,6 +116,8 @@ class Writer:
             return value
         if torch and isinstance(value, torch.Tensor):
             return self._tensor(value, where)
+        if torch and isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
         if isinstance(value, (np.ndarray, np.generic)):
             return self._array(value, where)
         if isinstance(value, list):
@@ -154,6 +188,19 @@ class _Reader:
             ctypes.memmove(tensor.data_ptr(), np.frombuffer(self._bytes(offset, size), np.uint8).ctypes.data, size)
         return tensor
 
+    def _subclass_value(
+        self, module: str, name: str, inner: Any, context: Any, shape: list[int], stride: list[int]
+    ) -> Any:
+        torch = _torch()
+        kind: Any = sys.modules.get(module)
+        for part in name.split("."):
+            kind = getattr(kind, part, None)
+        if not (torch and isinstance(kind, type) and issubclass(kind, torch.Tensor)):
+            raise ValueError(f"it holds a tensor of the class {module}.{name}, which this script has not imported")
+        tensors = {key: self.value(form) for key, form in inner.items()}
+        size = torch.Size(shape)
+        return kind.__tensor_unflatten__(tensors, self.value(context), size, tuple(stride))  # type: ignore[attr-defined]
+
     def value(self, form: Any) -> Any:
         if isinstance(form, list):
             return [self.value(v) for v in form]
@@ -172,6 +219,10 @@ class _Reader:
             return bytes(self._bytes(*payload))
         if kind == "torch":
             return self._torch_value(*payload)
+        if kind == "dtype" and payload in _TORCH_TYPES and _torch():
+            return getattr(_torch(), payload)
+        if kind == "subclass":
+            return self._subclass_value(*payload)
         if kind in ("numpy", "scalar"):
             dtype, shape, offset, size = payload
             if np.dtype(dtype).kind not in _NUMPY_KINDS:
@@ -283,10 +334,9 @@ def _copy_array(to: np.ndarray, saved: Any, where: str) -> None:
 
 
 class State:
-    """All state of the program: optimizers, objects, local buffers, random numbers of each rank.
+    """All state of the program: optimizers, objects, local buffers, random numbers; of each rank what it has alone.
 
-    objects: (name for errors, object). stage: as for Writer. ranks: the random states of the other ranks, which the
-    caller sets before each save (`other_random`) and reads after each load.
+    objects: (name for errors, object). stage: as for Writer. The worker's own entries are `own`: name -> object with get() and set().
     """
 
     def __init__(
@@ -294,16 +344,48 @@ class State:
     ) -> None:
         self._objects = [_Object(value, name) for name, value in objects]
         self._stage, self._writer, self._initial = stage, None, b""  # type: ignore[var-annotated]
-        self.other_random: list[Any] = []
+        self._others: list[bytes] = []  # the ranks above 0
+        self._apart: bool | None = None  # the ranks have other objects, such as sharded optimizers; None: not compared
+        self.own: dict[str, Any] = {}
         self.loaded = self.changed = False  # a saved state was restored; it was restored or reset
+
+    def check_optimizers(self) -> None:
+        """Raises TypeError if an optimizer has state that cannot be saved. Call it after the first step."""
+        torch = _torch()
+        for o in self._objects:
+            for state in getattr(o.value, "state", {}).values() if isinstance(o.value, torch.optim.Optimizer) else ():
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        check_tensor(value, f"{o.where}: state {key!r}")
 
     def _value(self, writer: Writer) -> Any:
         value = {
             "objects": {"tuple": [writer.value(o.get(), o.where) for o in self._objects]},
             "random": writer.value(get_random(), "the random state"),
-            "other_random": writer.value(self.other_random, "the random states of the ranks"),
+            "ranks": writer.value(self._others, "the states of the ranks"),
+            "own": writer.value({name: o.get() for name, o in self.own.items()}, "the worker's notes"),
         }
         return {"map": value}
+
+    def gather(self, ranks: Any) -> None:
+        """Before a save, on all ranks: rank 0 gets what the others have alone. Random numbers always, objects only if
+        they differed at the first call."""
+        if ranks.size == 1:
+            return
+        if self._apart is None:
+            digests = ranks.gather(digest([o.get() for o in self._objects]))
+            self._apart = any(d != digests[0] for d in digests)
+        objects = [o.get() for o in self._objects] if self._apart else None
+        self._others = ranks.gather(write({"random": get_random(), "objects": objects}))[1:]
+
+    def load_rank(self, rank: int) -> None:
+        """After load, on a rank above 0: sets what the state holds for it alone."""
+        if len(self._others) < rank:
+            return
+        own = read(self._others[rank - 1])
+        if own["objects"] is not None:
+            self._apply(own["objects"], own["random"])
+        set_random(own["random"])
 
     def save(self, cap: int = 1 << 30) -> list[tuple[int, int]]:
         """Parts (address, size) that stay valid until the next save. Raises TypeError for what cannot be saved."""
@@ -324,9 +406,9 @@ class State:
         """Sets a saved state; None: that of a new run. Raises ValueError if it does not fit: then it is the latter."""
         value = read(self._initial if data is None else data)
         try:
-            objects, randoms, others = value["objects"], value["random"], value["other_random"]
+            objects, randoms, others, own = value["objects"], value["random"], value["ranks"], value["own"]
         except (KeyError, TypeError) as e:
-            raise ValueError("it is damaged") from e
+            raise ValueError("it is damaged, or of another version of atoll") from e
         if len(objects) != len(self._objects):
             raise ValueError(f"it holds {len(objects)} objects, and this script gives {len(self._objects)}")
         try:
@@ -335,7 +417,10 @@ class State:
             if data is not None:
                 self.load(None)
             raise
-        self.other_random, self.loaded, self.changed = others, data is not None, True
+        for name, o in self.own.items() if data is not None else ():
+            if name in own:
+                o.set(own[name])
+        self._others, self.loaded, self.changed = others, data is not None, True
 
     def _apply(self, objects: Sequence[Any], randoms: dict[str, Any]) -> None:
         for o, saved in zip(self._objects, objects):

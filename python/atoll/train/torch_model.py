@@ -6,22 +6,27 @@ what the round changed is added to the fp32 values, so that a parameter that did
 
 from __future__ import annotations
 
-import copy
 import json
-import tempfile
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from .. import _lib
-from . import state
+from . import peft_model, state
+from .frozen import FrozenTensors
+from .sampled import digest
+
+logger = logging.getLogger("atoll")
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_SHARDED = "atoll needs whole parameters: use DistributedDataParallel, or one worker for each GPU"
+_SHARDED = (
+    "atoll needs whole parameters on each GPU: use DistributedDataParallel, or one worker for each GPU; a model that "
+    "does not fit one GPU with its gradients and optimizer trains as an adapter (LoRA)"
+)
 
 
 def refuse_sharded(module: Any, optimizers: list[Any]) -> None:
@@ -54,31 +59,8 @@ def unwrap(module: Any) -> Any:
             return module
 
 
-def adapter_names(module: Any) -> dict[str, str]:
-    """Name of each adapter tensor in its module -> its name in a PEFT adapter file."""
-    from peft import get_peft_model_state_dict  # type: ignore[import-not-found]
-
-    adapter = get_peft_model_state_dict(module, save_embedding_layers=False)
-    published = {t.data_ptr(): name for name, t in adapter.items()}
-    found = {n: published.get(p.data_ptr()) for n, p in module.named_parameters() if p.requires_grad}
-    return {n: name for n, name in found.items() if name}
-
-
-def adapter_files(module: Any) -> dict[str, bytes]:
-    """adapter_config.json as PeftModel.save_pretrained writes it."""
-    config = copy.copy(module.peft_config[module.active_adapter])
-    config.inference_mode = True  # otherwise the loaded adapter is trainable
-    if config.base_model_name_or_path is None:
-        config.base_model_name_or_path = getattr(module.get_base_model(), "name_or_path", None)
-    with tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
-        return {"adapter_config.json": (Path(folder) / "adapter_config.json").read_bytes()}
-
-
 def model_files(module: Any) -> dict[str, bytes]:
     """The files that from_pretrained reads beside the weights: config.json, generation_config.json."""
-    if hasattr(module, "peft_config"):
-        return adapter_files(module)
     files = {}
     config = getattr(module, "config", None)
     if hasattr(config, "to_json_string"):
@@ -94,88 +76,231 @@ def model_files(module: Any) -> dict[str, bytes]:
     return files
 
 
+EXCHANGED, FROZEN, LOCAL = "exchanged", "frozen", "local"
+
+
+class Found(NamedTuple):
+    """A tensor of the model. frozen: a local buffer that all workers must have alike."""
+
+    tensor: torch.Tensor
+    kind: str
+    flags: int
+    frozen: bool = False
+
+
+class Entry:
+    """An exchanged tensor: the object that the model has now, and the form it joined with."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, flags: int) -> None:
+        self.name, self.tensor, self.flags = name, tensor, flags
+        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+
+
+def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
+
+
+def _check(name: str, t: torch.Tensor) -> None:
+    if t.dtype not in _FLOATS:
+        raise _lib.InvalidError(f"parameter {name} is of {t.dtype}: atoll trains fp32, bf16 and fp16")
+    if t.device.type == "meta":
+        raise _lib.InvalidError(f"parameter {name} is on the meta device: load the model before atoll.Worker")
+
+
 class LocalBuffers:
     """Buffers that no other worker sees, as an object with state."""
 
-    def __init__(self, buffers: dict[str, torch.Tensor]) -> None:
-        self._buffers = buffers
+    def __init__(self, model: TorchModel, names: list[str]) -> None:
+        self._model, self._names = model, names
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return self._model.tensors_named(self._names)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        return self._buffers
+        return self._tensors()
 
     def load_state_dict(self, saved: dict[str, torch.Tensor]) -> None:
-        if saved.keys() != self._buffers.keys():
+        buffers = self._tensors()
+        if saved.keys() != buffers.keys():
             raise ValueError("the model has other buffers than when they were saved")
         with torch.no_grad():
-            for name, buffer in self._buffers.items():
+            for name, buffer in buffers.items():
                 buffer.copy_(saved[name])
 
 
 class TorchModel:
-    """module: the model, or a dict of name -> tensor. names: name of a tensor -> its name in the run."""
+    """module: the model, or a dict of name -> tensor. names: name of a tensor -> its name in the run.
+
+    The tensors are found anew by their names at each sync point, because programs replace the objects.
+    """
 
     def __init__(self, module: Any, *, buffers: str = "mean", names: Mapping[str, str] | None = None) -> None:
         if buffers not in ("mean", "local"):
             raise _lib.InvalidError(f'buffers={buffers!r}: it is "mean" or "local"')
         self.outer, self.module = module, unwrap(module)
-        self._entries: list[tuple[str, torch.Tensor, int]] = []
-        local: dict[str, torch.Tensor] = {}
-        if isinstance(self.module, torch.nn.Module):
-            if names is None and hasattr(self.module, "peft_config"):
-                names = adapter_names(self.module)
-            self._collect(self.module, buffers == "mean", local)
-        else:
-            self._entries = [(name, t, 0) for name, t in self.module.items()]
-        self.objects: list[tuple[str, Any]] = [("the buffers", LocalBuffers(local))] if local else []
-        for name, t, _ in self._entries:
-            self._check(name, t)
-        if not any(not flags & _lib.MEAN for _, _, flags in self._entries):
+        self._mean = buffers == "mean"
+        self._adapter = peft_model.Adapter(self.module) if peft_model.is_peft(self.module) else None
+        found = self._find()
+        self._entries = [Entry(name, t.tensor, t.flags) for name, t in found.items() if t.kind == EXCHANGED]
+        for e in self._entries:
+            _check(e.name, e.tensor)
+        if not any(not e.flags & _lib.MEAN for e in self._entries):
             raise _lib.InvalidError("the model has no trainable parameter: set requires_grad before atoll.Worker")
+        if self._adapter:
+            names = self._adapter.names([e.name for e in self._entries], names)
+        names = names or {}
         self.tensors = [
-            _lib.Tensor((names or {}).get(name, name), tuple(t.shape), flags | (_lib.DECAY if t.ndim > 1 else 0))
-            for name, t, flags in self._entries
+            _lib.Tensor(names.get(e.name, e.name), e.shape, e.flags | (_lib.DECAY if len(e.shape) > 1 else 0))
+            for e in self._entries
         ]
-        self.files = model_files(self.module)
-        cuda = sorted({t.device for _, t, _ in self._entries if t.device.type == "cuda"}, key=str)
+        local = [name for name, t in found.items() if t.kind == LOCAL]
+        self.objects: list[tuple[str, Any]] = [("the buffers", LocalBuffers(self, local))] if local else []
+        given = [(name, t.tensor) for name, t in found.items() if t.kind == FROZEN or t.kind == LOCAL and t.frozen]
+        self.frozen = FrozenTensors(given, names, in_files=not self._adapter)
+        self.files = self._adapter.files() if self._adapter else model_files(self.module)
+        self._told_frozen = False
+        self._optimizers: list[Any] = []
+        self.trained: frozenset[int] = frozenset()  # id() of each parameter of the optimizers at the join
+        cuda = sorted({e.tensor.device for e in self._entries if e.tensor.device.type == "cuda"}, key=str)
         self.is_cuda = bool(cuda)
         names_of_cuda = ", ".join(f"{d} {torch.cuda.get_device_name(d)}" for d in cuda)
-        self.devices = names_of_cuda or str(self._entries[0][1].device)
+        self.devices = names_of_cuda or str(self._entries[0].tensor.device)
         self._streams = {d: torch.cuda.Stream(d) for d in cuda}
         self._slices: list[torch.Tensor] = []
         self._registered: int | None = None
         self._stages: dict[int, torch.Tensor] = {}
 
-    def _collect(self, module: torch.nn.Module, mean: bool, local: dict[str, torch.Tensor]) -> None:
-        """Trained parameters in the order of state_dict, tied ones once; then float buffers."""
-        for name, p in module.named_parameters():
-            if p.requires_grad:
-                self._entries.append((name, p, 0))
-        for prefix, m in module.named_modules():
-            for name, b in m.named_buffers(recurse=False):
-                if name in m._non_persistent_buffers_set or any(b is t for _, t, _ in self._entries):
-                    continue
-                full = f"{prefix}.{name}" if prefix else name
-                if mean and b.dtype in _FLOATS:
-                    self._entries.append((full, b, _lib.MEAN))
-                else:
-                    local[full] = b
+    # --- finding the tensors ----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _check(name: str, t: torch.Tensor) -> None:
-        if t.dtype not in _FLOATS:
-            raise _lib.InvalidError(f"parameter {name} is of {t.dtype}: atoll trains fp32, bf16 and fp16")
-        if t.device.type == "meta":
-            raise _lib.InvalidError(f"parameter {name} is on the meta device: load the model before atoll.Worker")
+    def _find(self) -> dict[str, Found]:
+        """All tensors by name: parameters in the order of state_dict, tied ones once; then buffers."""
+        if not isinstance(self.module, torch.nn.Module):
+            return {name: Found(t, EXCHANGED, 0) for name, t in self.module.items()}
+        found, seen = {}, set()
+        for name, p in self.module.named_parameters():
+            exchanged = p.requires_grad or self._adapter and name in self._adapter.held
+            found[name] = Found(p, EXCHANGED if exchanged else FROZEN, 0)
+            seen.add(id(p))
+        for prefix, m in self.module.named_modules():
+            for name, b in m.named_buffers(recurse=False):
+                if name in m._non_persistent_buffers_set or id(b) in seen:
+                    continue
+                seen.add(id(b))
+                mean = self._mean and b.dtype in _FLOATS
+                fixed = not b.dtype.is_floating_point and b.numel() > 1  # tables and masks, not counters
+                full = f"{prefix}.{name}" if prefix else name
+                found[full] = Found(b, EXCHANGED if mean else LOCAL, _lib.MEAN if mean else 0, fixed)
+        return found
+
+    def follow(self) -> None:
+        """Takes the objects that the model has now. Raises InvalidError if they are not the tensors that joined."""
+        found = self._find()
+        known = {e.name for e in self._entries}
+        for e in self._entries:
+            now = found.get(e.name)
+            if now is None:
+                raise _lib.InvalidError(
+                    f"tensor '{e.name}' of the model is gone since the join: a worker keeps the tensors it joined with"
+                )
+            if tuple(now.tensor.shape) != e.shape or now.tensor.dtype != e.dtype:
+                was, text = _form(e.shape, e.dtype), _form(tuple(now.tensor.shape), now.tensor.dtype)
+                raise _lib.InvalidError(
+                    f"tensor '{e.name}' is {text} now, and was {was} at the join: change the model before atoll.Worker"
+                )
+        for name, now in found.items():
+            if now.kind == EXCHANGED and name not in known:
+                self._refuse_new(name, now)
+        self.check_optimizers()
+        self._follow_objects(found)
+        self._warn_of_frozen([n for n in known if found[n].kind == FROZEN])
+
+    def _refuse_new(self, name: str, now: Found) -> None:
+        what = "buffer" if now.flags & _lib.MEAN else "parameter"
+        was = "was frozen at the join and trains now" if name in self.frozen.names else "is new since the join"
+        raise _lib.InvalidError(
+            f"{what} '{name}' {was}, so no other worker would get it: "
+            f"{'set requires_grad' if 'frozen' in was else 'add it'} before atoll.Worker"
+        )
+
+    def _follow_objects(self, found: dict[str, Found]) -> None:
+        for e in self._entries:
+            now = found[e.name].tensor
+            if now is e.tensor:
+                continue
+            if self.trained and id(e.tensor) in self.trained and id(now) not in self.trained_now():
+                raise _lib.InvalidError(
+                    f"parameter '{e.name}' was replaced by another object, and the optimizer trains the old one: make "
+                    "the optimizer after the change"
+                )
+            e.tensor = now
+        for device in {e.tensor.device for e in self._entries if e.tensor.is_cuda} - self._streams.keys():
+            self._streams[device] = torch.cuda.Stream(device)  # the program has moved the model
+
+    def _warn_of_frozen(self, names: list[str]) -> None:
+        if names and not self._told_frozen:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            logger.warning("parameter '%s'%s does not train any more (requires_grad): it is still exchanged",
+                           sorted(names)[0], more)
+            self._told_frozen = True
+
+    def set_optimizers(self, optimizers: list[Any]) -> None:
+        """The optimizers that train the tensors. Raises InvalidError if one trains a parameter of no tensor here."""
+        self._optimizers = optimizers
+        self.check_optimizers()
+        self.trained = self.trained_now()
+
+    def trained_now(self) -> frozenset[int]:
+        """id() of each parameter of the optimizers."""
+        return frozenset(id(p) for o in self._optimizers for group in o.param_groups for p in group["params"])
+
+    def check_optimizers(self) -> None:
+        """Raises InvalidError for a parameter of an optimizer that the model does not have."""
+        mine = {id(t.tensor) for t in self._find().values()}
+        if isinstance(self.module, torch.nn.Module):
+            mine |= {id(p) for _, p in self.module.named_parameters(remove_duplicate=False)}
+        for o in self._optimizers:
+            for i, group in enumerate(o.param_groups):
+                other = next((p for p in group["params"] if id(p) not in mine), None)
+                if other is not None:
+                    raise _lib.InvalidError(
+                        f"{type(o).__name__} trains a parameter of shape {tuple(other.shape)} (group {i}) that the "
+                        "model of atoll.Worker does not have, so no other worker would get it: give a module that has "
+                        "it, for example torch.nn.ModuleList([model, loss])"
+                    )
 
     def attach(self, flat: np.ndarray) -> None:
         """flat: [n_params] float32, the run's parameters; it stays valid until detach."""
         whole, at = torch.from_numpy(flat), 0
-        for _, t, _ in self._entries:
-            self._slices.append(whole[at : at + t.numel()].view(t.shape))
-            at += t.numel()
+        for e in self._entries:
+            self._slices.append(whole[at : at + e.tensor.numel()].view(e.shape))
+            at += e.tensor.numel()
         if self.is_cuda:  # pinned, so that copies run beside the program; without it they only take longer
             result = torch.cuda.cudart().cudaHostRegister(flat.ctypes.data, flat.nbytes, 0)
             self._registered = flat.ctypes.data if int(result) == 0 else None
+
+    def _pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor and its part of the run's parameters."""
+        for e, part in zip(self._entries, self._slices):
+            yield e.tensor, part
+
+    def tensors_named(self, names: list[str]) -> dict[str, torch.Tensor]:
+        """The tensors that the model has now under these names; those that it lost are missing."""
+        found = self._find()
+        return {name: found[name].tensor for name in names if name in found}
+
+    def digest(self) -> bytes:
+        """Equal for models whose exchanged parameters are equal."""
+        return digest([e.tensor for e in self._entries if not e.flags & _lib.MEAN])
+
+    @property
+    def hooked(self) -> Any:
+        """The module whose forwards are watched; None: there is none."""
+        return self.outer if isinstance(self.outer, torch.nn.Module) else None
+
+    def version(self) -> int:
+        """Grows with each change of the parameters."""
+        trained = [e.tensor for e in self._entries if not e.flags & _lib.MEAN]
+        return trained[0]._version + trained[-1]._version
 
     def detach(self) -> None:
         if self._registered is not None:
@@ -197,7 +322,7 @@ class TorchModel:
     def read(self, *, initial: bool = False) -> None:
         """Copies the tensors to the run's parameters. initial: they are the first ones, and not the end of a round."""
         with self._copying():
-            for (_, t, _), part in zip(self._entries, self._slices):
+            for t, part in self._pairs():
                 if initial or t.dtype in (torch.float32, torch.float64):
                     part.copy_(t, non_blocking=True)
                     continue
@@ -208,14 +333,14 @@ class TorchModel:
     def write(self) -> None:
         """Copies the run's parameters to the tensors, rounded to their type."""
         with self._copying():
-            for (_, t, _), part in zip(self._entries, self._slices):
+            for t, part in self._pairs():
                 t.copy_(part.to(t.device, non_blocking=True))
 
     def broadcast(self, ranks: Any) -> None:
         """Sends the tensors of rank 0 to all ranks."""
         with torch.no_grad():
-            for _, t, _ in self._entries:
-                ranks.tensor(t)
+            for e in self._entries:
+                ranks.tensor(e.tensor)
 
     def stage(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of a device in pinned host memory, which the next save uses again."""

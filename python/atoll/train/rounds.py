@@ -1,0 +1,291 @@
+"""The rounds of a worker: joins the run, counts steps, and exchanges parameters at sync points."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _lib
+from ..units import bytes_text, duration_text
+from .notes import Tally, Told
+from .phase import Phase, in_round, is_due, moved
+from .ranks import Ranks
+from .samples import describe
+from .schedules import Schedules
+from .state import State
+
+logger = logging.getLogger("atoll")
+
+_SLICE_MS = 200  # a wait is cut into slices, between which Python handles Ctrl-C
+
+
+class Rounds:
+    """The outer loop of one worker, on each of its ranks; `handle` is None on ranks above 0.
+
+    - `begin` before a step, `count` after it, `settle` where a sync point may be due, `finish` at the end.
+    - At a sync point: parameters and state to the library, wait for the update, parameters to the program.
+    """
+
+    def __init__(
+        self, handle: _lib.Handle | None, model: Any, state: State, ranks: Ranks, tally: Tally, schedules: Schedules
+    ) -> None:
+        self.handle, self._model, self._state, self._ranks = handle, model, state, ranks
+        self._tally, self._schedules = tally, schedules
+        self.phase = Phase.APART
+        self.round = _lib.Round(0, 0, 0, 0.0, 1.0, 0)
+        self.steps = 0  # taken in this round
+        self.lasting = False  # a round has begun before: the script's objects are those of the run
+        self.train: Any = None
+        self.val: Any = None
+        self.every: int | None = None
+        self.evaluate: Callable[[Any, np.ndarray], tuple[float, int]] | None = None
+        self._error: BaseException | None = None  # of rank 0, raised at the sync point, where all ranks meet
+        self._parts: list[tuple[int, float, float, float]] = []  # of a round: steps, loss, seconds trained, waited
+        self._ranks_agree = ranks.size == 1
+        self._opened, self._next_line, self._waited = time.perf_counter(), 3.0, 0.0
+        self._bytes = (0, 0)
+
+    def _move(self, event: str) -> None:
+        self.phase = moved(self.phase, event)
+
+    @property
+    def position(self) -> float:
+        """Of the next step, in inner steps of the run."""
+        return self.round.position + self.steps * self.round.position_rate
+
+    def use(self, train: Any) -> None:
+        """The training data. Raises Error after the join with other data."""
+        if self.phase is not Phase.APART and train is not self.train:
+            raise _lib.Error(
+                "the run was joined with another training set: give atoll.batches the one data set that it trains on, "
+                "before the first forward"
+            )
+        self.train = train
+
+    def close(self) -> None:
+        """The worker has left the run."""
+        self.handle = None
+        if self.phase is not Phase.DONE:
+            self._move("close")
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Joins the run, or finishes a sync point that is due. False: the run is done."""
+        if self.phase is Phase.CLOSED:
+            raise _lib.Error("the worker is closed: it works only inside its `with` block")
+        self.settle()
+        if self.phase in (Phase.APART, Phase.BETWEEN):
+            self._exchange()
+        return self.phase is not Phase.DONE
+
+    def before_step(self) -> None:
+        """A step is about to be taken."""
+        self._schedules.before_step(self.position)
+
+    def count(self) -> None:
+        """Counts a step that was taken. Its round has begun."""
+        self.steps += 1
+        last = self.steps == self.round.steps
+        for told in self._tally.end_step(self.round.step_samples, last):
+            self._tell(told)
+        if last:
+            self._move("last step")
+        elif self.phase is Phase.LOST and self._ranks.size == 1:
+            self._move("leave round")
+
+    def _tell(self, told: Told) -> None:
+        if not self.handle or self._error or not in_round(self.phase) or self.phase is Phase.LOST:
+            return
+        try:
+            action = self.handle.step(told.tokens, told.loss, told.lr, told.grad_norm, told.step_us)
+        except _lib.Error as e:
+            if self._ranks.size == 1:
+                raise
+            self._error = e
+            return
+        if action == _lib.DROPPED:
+            self._move("round lost")
+
+    # --- sync points ------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Finishes a sync point that is due."""
+        if not is_due(self.phase):
+            return
+        steps, loss, round = self.steps, self._tally.round_loss, self.round.round
+        trained = time.perf_counter() - self._tally.round_started
+        dropped = self._exchange()
+        self._parts.append((steps, loss, trained, self._waited))
+        if self.handle and not dropped and (self.round.round != round or self.phase is Phase.DONE):
+            self._log_round(round)  # a round may have several parts
+
+    def finish(self) -> str:
+        """The loop has ended: completes a sync point that is due. Returns why the worker leaves; "": the run is done."""
+        self.settle()
+        if self.phase is Phase.DONE:
+            return ""
+        if self.phase is Phase.APART:
+            return "the script ended before its first step"
+        done, of = self.round.round, self.round.steps
+        where = f"after {self.steps} of the {of} steps of round {done + 1}" if self.steps else f"after round {done}"
+        return f"the script ended before the run, {where}"
+
+    def _exchange(self) -> bool:
+        """Pushes a round that is due, and waits for the next one, or for the end. True: the round was dropped."""
+        due, lost, joined = is_due(self.phase), self.phase is Phase.LOST_DUE, self.phase is not Phase.APART
+        if due:
+            self._schedules.note_round(self.steps)
+        self._move("exchange")
+        try:
+            dropped = due and self._push(lost)
+            began = time.perf_counter()
+            if not joined:
+                self._join()
+                joined = True
+            done = self._wait_for_round()
+            self._share_state()
+            if not done:
+                self._take_round(dropped)
+            self._model.follow()
+            if self.handle:
+                self._model.write()
+            self._model.broadcast(self._ranks)
+            self._move("run done" if done else "round")
+            self._waited = time.perf_counter() - began
+            return dropped
+        finally:
+            if self.phase is Phase.EXCHANGING:
+                self._move("interrupted" if joined else "not joined")
+
+    def _push(self, lost: bool) -> bool:
+        """Hands the parameters of the round to the library; True: the round was dropped."""
+        self._model.follow()
+        self._check_ranks()
+        self._state.gather(self._ranks)
+        return self._ranks.call(lambda: self._push_rank0(lost)) == b"dropped"
+
+    def _push_rank0(self, lost: bool) -> bytes:
+        error, self._error = self._error, None
+        if error:
+            raise error
+        if lost:
+            return b"dropped"
+        self._model.read()
+        try:
+            self.handle.push()  # type: ignore[union-attr]
+        except _lib.NonFiniteError as e:
+            logger.warning("%s", e)
+            return b"dropped"
+        return b"pushed"
+
+    def _check_ranks(self) -> None:
+        """At the first sync point: the ranks average their gradients if their parameters are equal after some steps."""
+        if self._ranks_agree:
+            return
+        digests = self._ranks.gather(self._model.digest())
+        other = next((i for i, digest in enumerate(digests) if digest != digests[0]), None)
+        if other is not None:
+            raise _lib.Error(
+                f"processes 0 and {other} of torchrun hold different parameters after {self.steps} steps: give "
+                "atoll.Worker a model in DistributedDataParallel, or start one worker for each process without torchrun"
+            )
+        self._ranks_agree = True
+
+    def _join(self) -> None:
+        self._schedules.note_initial()
+        self._state.note_initial()
+        if self.handle:
+            self.handle.set_data(describe(self.train), describe(self.val) if self.evaluate else _lib.Data())
+            self._model.read(initial=True)
+
+    def _wait_for_round(self) -> bool:
+        """Waits for the next round, and evaluates meanwhile. True: the run is done."""
+        event = _lib.WAITING
+        while event not in (_lib.TRAIN, _lib.DONE):
+            event = self._wait()
+            if event == _lib.EVALUATE:
+                self._run_evaluation()
+        return event == _lib.DONE
+
+    def _wait(self) -> int:
+        """The next event. With several ranks, all of them meet here in each slice, so that no collective times out."""
+        event = int(self._ranks.call(lambda: b"%d" % self.handle.wait(_SLICE_MS)))  # type: ignore[union-attr]
+        waited = time.perf_counter() - self._opened
+        if event == _lib.WAITING and self.handle and waited > self._next_line:
+            text = self.handle.text()
+            if text.startswith(("a coordinator:", "the name service:")):  # the library logs all other waits
+                logger.info("waiting for %s for %s", duration_text(waited), text)
+            self._next_line = 2 * waited
+        return event
+
+    def _share_state(self) -> None:
+        """A state that was restored, or reset, on rank 0 goes to the other ranks, with what each of them had alone."""
+        if self._ranks.size == 1:
+            return
+        changed, self._state.changed = self._state.changed, False
+        data = self._ranks.call(lambda: self._state.copy() if changed else b"")
+        if data and self._ranks.rank:
+            self._state.load(data)
+            self._state.load_rank(self._ranks.rank)
+
+    def _take_round(self, dropped: bool) -> None:
+        r = self.handle.begin() if self.handle else self.round
+        whole = self._ranks.numbers([r.round, r.steps, r.step_samples, r.worker])
+        real = np.frombuffer(self._ranks.bytes(np.array([r.position, r.position_rate, r.lr, r.epoch]).tobytes()))
+        position, rate, lr, epoch = (float(v) for v in real)
+        self.round = _lib.Round(whole[0], whole[1], whole[2], position, rate, whole[3], lr, epoch)
+        self.steps = 0
+        self._tally.begin_round()
+        if not self.lasting:
+            self._check_every()
+        self._schedules.begin_round(self.round, late=not (self.lasting or self._state.loaded), dropped=dropped)
+        self.lasting = True
+
+    def _check_every(self) -> None:
+        run = int(self.setting("train.sync_every"))
+        if self.every is not None and self.every != run:
+            raise ValueError(
+                f"every={self.every}, but the run's train.sync_every is {run}: leave `every` out, or give {run}"
+            )
+
+    def setting(self, key: str) -> str:
+        """A setting of the run, on every rank. All ranks call it."""
+        return self._ranks.call(lambda: self.handle.setting(key).encode()).decode()  # type: ignore[union-attr]
+
+    def _log_round(self, round: int) -> None:
+        parts, self._parts = self._parts, []
+        steps, trained, waited = (sum(part[i] for part in parts) for i in (0, 2, 3))
+        loss = sum(part[0] * part[1] for part in parts) / steps
+        info = self.handle.info(hashed=False)  # type: ignore[union-attr]
+        (up, down), self._bytes = self._bytes, (info.bytes_up, info.bytes_down)
+        known = f"loss {loss:.4f}, " if math.isfinite(loss) and loss else ""
+        spent = f"{steps:.0f} steps in {duration_text(trained)}, exchange {duration_text(waited)}"
+        logger.info("round %d: %s%s, up %s, down %s", round + 1, known, spent, bytes_text(info.bytes_up - up),
+                    bytes_text(info.bytes_down - down))
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def _run_evaluation(self) -> None:
+        """Evaluates a piece of the validation samples; rank r takes every part r, r + size, ..."""
+        task = self.handle.evaluation() if self.handle else _lib.Evaluation(0, 0, 1, 0)
+        task = _lib.Evaluation(*self._ranks.numbers([task.start, task.count, task.part, task.n_parts]))
+        self._model.follow()
+        if self.handle:
+            self._model.write()
+        self._model.broadcast(self._ranks)
+        sums = np.zeros((2, task.n_parts))  # losses, tokens
+        if self.evaluate:
+            with self._model.evaluating() as model:
+                for part in range(self._ranks.rank, task.n_parts, self._ranks.size):
+                    at = task.start + part * task.part
+                    indices = np.arange(at, min(at + task.part, task.start + task.count), dtype=np.int64)
+                    sums[:, part] = [float(x) for x in self.evaluate(model, indices)]
+        sums = self._ranks.sums(sums.ravel()).reshape(2, -1)
+        if self.handle:
+            self.handle.evaluated(np.ascontiguousarray(sums[0]), sums[1].astype(np.uint64))
