@@ -1,4 +1,4 @@
-"""The model that a program gives, as a list of tensors."""
+"""Opens what a program gives: its model as a list of tensors, and the library's worker for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from .. import _lib
+from .files import given_files
+from .state import State
 
 
 def open_model(model: Any, optimizers: list[Any], buffers: str, names: Mapping[str, str] | None) -> Any:
@@ -28,3 +32,21 @@ def open_model(model: Any, optimizers: list[Any], buffers: str, names: Mapping[s
         f"the first argument of atoll.Worker is of type {type(model).__name__}: give a torch.nn.Module, or a dict "
         "of name -> torch tensor or float32 numpy array"
     )
+
+
+def open_handle(model: Any, state: State, frozen: str, files: Any, **options: Any) -> _lib.Handle:
+    """The library's worker for a model; on rank 0. Its parameters are attached to the model."""
+    fixed = model.frozen
+    handle = _lib.Handle(
+        model.tensors,
+        devices=model.devices,
+        files={**model.files, **given_files(files)},
+        save=state.save,
+        load=state.load,
+        frozen=fixed.listed if fixed else (),
+        frozen_any=frozen == "any",
+        frozen_read=fixed.read if fixed and fixed.in_files else None,
+        **options,
+    )
+    model.attach(handle.params)
+    return handle

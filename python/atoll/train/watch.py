@@ -13,10 +13,10 @@ _MOVES = 20  # forwards between which the parameters changed, without a step
 
 
 class StepWatch:
-    """Watches one parameter between the forwards of a model, and the first step of its optimizers."""
+    """Watches the parameters between the forwards of a model. names: of the optimizers whose steps are hooked."""
 
-    def __init__(self, model: Any, optimizers: list[Any]) -> None:
-        self._model, self._names = model, ", ".join(type(o).__name__ for o in optimizers)
+    def __init__(self, model: Any, names: str) -> None:
+        self._model, self._names = model, names
         self._version, self._moves = -1, 0
         self._told_stale = self._checked = False
 

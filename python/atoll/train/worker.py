@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
-import math
 import threading
 import os
 import sys
@@ -18,22 +17,16 @@ import numpy as np
 from .. import _lib
 from . import optimizers as script_optimizers
 from .feed import Feed
-from .files import given_files
-from .hooks import ModuleHooks
-from .models import open_model
-from .notes import Tally, detached, on_gpu
-from .optimizers import OptimizerHooks
-from .phase import Phase, in_round
+from .models import open_handle, open_model
+from .notes import Tally
+from .phase import Phase
 from .ranks import Ranks, ranks
 from .rounds import Rounds
-from .samples import count_call
 from .schedules import Schedules
+from .script import DONE, Script
 from .state import State
-from .watch import StepWatch
 
 logger = logging.getLogger("atoll")
-
-_DONE = "the run is done: leave the loop when worker.done is True"
 
 
 class Worker:
@@ -105,53 +98,25 @@ class Worker:
         self.model = open_model(model_or_parameters, self._optimizers, buffers, names)
         objects = list(state) if isinstance(state, (list, tuple)) else [state]
         saved = script_optimizers.named(given) + [(f"state[{i}]", o) for i, o in enumerate(objects)]
-        self._state = State(saved + list(self.model.objects), self.model.stage)
+        state_ = State(saved + list(self.model.objects), self.model.stage)
         self._ranks: Ranks = ranks()
-        self._tally, schedules = Tally(self._ranks), Schedules(objects)
+        tally, schedules = Tally(self._ranks), Schedules(objects)
         self.thread = threading.get_ident()  # that opened it
-        self._hooks: list[Any] = []
         self._info, self._handle = _lib.Info(), None
         try:
             if self._ranks.rank == 0:
-                self._handle = self._open(join, name, dir, frozen, files, threads, max_wait)
-            self.rounds = Rounds(self._handle, self.model, self._state, self._ranks, self._tally, schedules)
+                self._handle = open_handle(self.model, state_, frozen, files, join=join, name=name, dir=dir,
+                                           threads=threads, max_wait_s=max_wait)
+            self.rounds = Rounds(self._handle, self.model, state_, self._ranks, tally, schedules)
             self.rounds.every, self.rounds.evaluate, self.rounds.train, self.rounds.val = every, evaluate, train, val
             self.feed = Feed(self.rounds, self._ranks, script_optimizers.scalers(given, objects), self.skip)
-            self._state.own = {"schedules": schedules, "feed": self.feed, "lr": self._tally}
-            self._add_hooks()
+            state_.own = {"schedules": schedules, "feed": self.feed, "lr": tally}
+            self._script = Script(self.model, self._optimizers, self.rounds, self.feed, tally, state_)
         except BaseException:
             self.close("the script failed to open its worker")
             raise
         self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
-
-    def _open(
-        self, join: Any, name: str | None, dir: Any, frozen: str, files: Any, threads: int, max_wait: int
-    ) -> _lib.Handle:
-        fixed = self.model.frozen
-        handle = _lib.Handle(
-            self.model.tensors,
-            join=join,
-            name=name,
-            dir=dir,
-            devices=self.model.devices,
-            files={**self.model.files, **given_files(files)},
-            save=self._state.save,
-            load=self._state.load,
-            frozen=fixed.listed if fixed else [],
-            frozen_any=frozen == "any",
-            frozen_read=fixed.read if fixed and fixed.in_files else None,
-            threads=threads,
-            max_wait_s=max_wait,
-        )
-        self.model.attach(handle.params)
-        return handle
-
-    def _add_hooks(self) -> None:
-        self._watch = StepWatch(self.model, self._optimizers)
-        self._hooks.append(OptimizerHooks(self._optimizers, self._before_step, self._after_step))
-        if self.model.hooked is not None:
-            self._hooks.append(ModuleHooks(self.model.hooked, self._before_forward, self._after_forward))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -182,9 +147,8 @@ class Worker:
             self._free(text or "the script closed its worker")
 
     def _free(self, text: str) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        if hasattr(self, "_script"):
+            self._script.remove_hooks()
         if self._handle:
             if not self._done:
                 self._handle.leave(text)
@@ -232,41 +196,28 @@ class Worker:
         """
         if self._optimizers:
             raise _lib.Error("worker.step() and optimizer.step() would count twice: optimizer.step() is hooked")
-        if self._done:
-            self.model.write()
-            raise _lib.Done(_DONE)
-        if not in_round(self.rounds.phase):
-            raise _lib.Error("a step came before the first batch: call worker.begin() before the loop")
-        self._watch.stepped()
-        self.feed.before_step()
         if tokens is not None:
             self.tokens(tokens)
-        if loss is not None:
-            self._tally.notes.losses = [(detached(loss), 1)]
-        if lr is not None:
-            self._tally.notes.lr = float(lr)
-        if grad_norm is not None:
-            self._tally.notes.grad_norm = float(grad_norm)
-        self._count()
+        self._script.told_step(loss, lr, grad_norm)
         return self.begin()
 
     def skip(self) -> None:
         """Counts a step that the loop leaves out on purpose: without an update, its samples are not trained."""
         if self.begin():
-            self._count()
+            self._script.count()
 
     def loss(self, loss: Any) -> Any:
         """Notes the loss of a batch (nats per token, mean) for the metrics, and returns it. It waits for no GPU.
 
         Losses of Hugging Face models (output.loss) are noted without it.
         """
-        self._tally.note_loss(loss, self._weight(), by_hand=True)
+        self._script.loss(loss)
         return loss
 
     def tokens(self, n: int) -> None:
         """Tells the tokens of the present step of this process. Without it they are counted where data is known: in
         the batches of atoll.batches, or in the calls of the model; if there are none, samples are."""
-        self._tally.notes.tokens, self._tally.notes.by_hand = int(n), True
+        self._script.tokens(n)
 
     def samples(self, n: int) -> np.ndarray:
         """[n] int64: the next n samples of this round, for programs that read their data themselves.
@@ -276,7 +227,7 @@ class Worker:
         """
         indices = self.feed.samples(n)
         if indices is None:
-            raise _lib.Done(_DONE)
+            raise _lib.Done(DONE)
         return indices
 
     @property
@@ -306,68 +257,9 @@ class Worker:
             raise _lib.Error("rank 0 has the settings of the run, while its worker is open")
         return self._handle.setting(key)
 
-    # --- hooks ------------------------------------------------------------------------------------------------------
-
     @property
     def _done(self) -> bool:
         return self.rounds.phase is Phase.DONE
-
-    def _before_step(self, counts: bool) -> None:
-        rounds = self.rounds
-        self._watch.stepped()
-        if rounds.phase is Phase.EXCHANGING:
-            return
-        if not in_round(rounds.phase) and not self._done:
-            self._watch.stale()
-        if not rounds.begin():
-            raise _lib.Done(_DONE)
-        if counts:
-            self.feed.before_step()
-            rounds.before_step()
-
-    def _after_step(self, optimizer: Any) -> None:
-        lr = optimizer.param_groups[0].get("lr", math.nan)
-        self._tally.notes.lr = math.nan if on_gpu(lr) else float(lr)
-        self._count()
-        self._watch.check_state(self._state)
-
-    def _count(self) -> None:
-        tokens = self.feed.step()
-        if tokens is not None and not self._tally.notes.by_hand:
-            self._tally.notes.tokens = tokens
-        self.rounds.count()
-
-    def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
-        torch = sys.modules["torch"]
-        busy = self.rounds.phase is Phase.EXCHANGING or getattr(module, "_is_replica", False)
-        if busy or not torch.is_grad_enabled() or not self.model.module.training:
-            return
-        self._watch.forward()
-        going = self.rounds.begin()
-        self.feed.forward()
-        if going and not self.feed.batches and not self._tally.notes.by_hand:
-            self._call_tokens = count_call(args, kwargs)
-            self._tally.notes.tokens = self._tally.notes.tokens + self._call_tokens
-
-    def _after_forward(self, _module: Any, _args: Any, kwargs: Any, output: Any) -> None:
-        if not in_round(self.rounds.phase) or not sys.modules["torch"].is_grad_enabled():
-            return
-        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-        if loss is None or getattr(loss, "ndim", None) != 0:
-            return
-        items, tokens = kwargs.get("num_items_in_batch"), self._weight()
-        if items is not None:  # the loss is divided by the tokens of the whole step
-            loss = loss.detach() * items / (tokens.clamp(min=1) if on_gpu(tokens) else max(1, tokens))
-        self._tally.note_loss(loss, tokens)
-
-    _call_tokens: Any = 1
-
-    def _weight(self) -> Any:
-        """Tokens of the batch whose loss is noted next."""
-        if not self.feed.batches:
-            return self._call_tokens
-        tokens = self.feed.tokens_of(len(self._tally.notes.losses))
-        return 1 if tokens is None else tokens
 
 
 def reason(error: BaseException | None) -> str:
