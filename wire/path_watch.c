@@ -2,6 +2,8 @@
 
 bool path_watch(struct path_watch *w, bool waits, uint64_t bytes, uint64_t now_us)
 {
+    waits = waits && bytes == w->seen; /* what was on its way at the last call may have passed since */
+    w->seen = bytes;
     bool gap = now_us - w->heard_us > PATH_GAP_US || (!waits && now_us - w->waits_us > PATH_GAP_US);
     if (bytes < w->bytes) w->bytes = bytes; /* another connection */
     if (gap || bytes - w->bytes > PATH_SMALL) {

@@ -72,6 +72,18 @@ static void test_slow_path_is_not_named(void **state)
     assert_int_equal(beat(600, true, &bytes, 200), 0); /* 1.6 kbit/s */
 }
 
+/* A small model: a small message every 4 s, on its way when the heartbeat looks. */
+static void test_small_messages_are_not_named(void **state)
+{
+    (void)state;
+    uint64_t bytes = 1 << 20;
+    begin();
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(beat(1, true, &bytes, 300), 0);
+        assert_int_equal(beat(3, false, &bytes, 0), 0);
+    }
+}
+
 static void test_outage_is_not_named(void **state)
 {
     (void)state;
@@ -99,6 +111,7 @@ int main(void)
         cmocka_unit_test(test_stuck_transfer_is_named_after_30_s),
         cmocka_unit_test(test_new_connection_is_no_progress),
         cmocka_unit_test(test_slow_path_is_not_named),
+        cmocka_unit_test(test_small_messages_are_not_named),
         cmocka_unit_test(test_outage_is_not_named),
         cmocka_unit_test(test_idle_path_is_not_named),
     };
