@@ -20,26 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._structs import (
-    _TEXT_MAX,
-    DIMS_MAX,
-    _Data,
-    _Error,
-    _Evaluation,
-    _File,
-    _Frozen,
-    _Info,
-    _Load,
-    _Log,
-    _Options,
-    _Part,
-    _Read,
-    _Round,
-    _Save,
-    _State,
-    _Step,
-    _Tensor,
-)
+from . import _structs as c
+from ._structs import DIMS_MAX
 
 OK, INVALID, REFUSED, UNREACHABLE, NONFINITE, EXHAUSTED, ORDER, NOMEM, IO, FAILED = range(10)
 WAITING, TRAIN, EVALUATE, DONE = range(4)
@@ -91,16 +73,6 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     flags: int
-
-
-class Frozen(NamedTuple):
-    """A tensor that is not exchanged. dtype: as safetensors writes it; hash: of values that the caller samples."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    hash: int
 
 
 @dataclass(frozen=True)
@@ -207,28 +179,28 @@ def program(name: str) -> str:
 
 
 def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
-    handle, error = c_void_p, POINTER(_Error)
+    handle, error = c_void_p, POINTER(c.Error)
     signatures: dict[str, tuple[object, list[object]]] = {
-        "atoll_set_log": (None, [_Log, c_void_p]),
+        "atoll_set_log": (None, [c.Log, c_void_p]),
         "atoll_version": (c_char_p, []),
-        "atoll_open": (c_int, [POINTER(handle), POINTER(_Options), error]),
-        "atoll_set_data": (c_int, [handle, POINTER(_Data), POINTER(_Data), error]),
+        "atoll_open": (c_int, [POINTER(handle), POINTER(c.Options), error]),
+        "atoll_set_data": (c_int, [handle, POINTER(c.Data), POINTER(c.Data), error]),
         "atoll_params": (c_void_p, [handle]),
         "atoll_n_params": (c_uint64, [handle]),
         "atoll_wait": (c_int, [handle, c_uint32, POINTER(c_int), error]),
         "atoll_text": (c_char_p, [handle]),
-        "atoll_begin": (c_int, [handle, POINTER(_Round), error]),
+        "atoll_begin": (c_int, [handle, POINTER(c.Round), error]),
         "atoll_samples": (c_int, [handle, c_void_p, c_uint32, error]),
-        "atoll_step": (c_int, [handle, POINTER(_Step), POINTER(c_int), error]),
+        "atoll_step": (c_int, [handle, POINTER(c.Step), POINTER(c_int), error]),
         "atoll_push": (c_int, [handle, error]),
-        "atoll_evaluation": (c_int, [handle, POINTER(_Evaluation), error]),
+        "atoll_evaluation": (c_int, [handle, POINTER(c.Evaluation), error]),
         "atoll_evaluated": (c_int, [handle, c_void_p, c_void_p, error]),
-        "atoll_get_info": (None, [handle, POINTER(_Info)]),
+        "atoll_get_info": (None, [handle, POINTER(c.Info)]),
         "atoll_theta_hash": (c_uint64, [handle]),
         "atoll_setting": (c_int, [handle, c_char_p, c_char_p, c_size_t, error]),
         "atoll_leave": (None, [handle, c_char_p]),
         "atoll_close": (None, [handle]),
-        "atoll_tokens_open": (c_int, [POINTER(handle), c_char_p, c_uint32, POINTER(_Data), error]),
+        "atoll_tokens_open": (c_int, [POINTER(handle), c_char_p, c_uint32, POINTER(c.Data), error]),
         "atoll_tokens_read": (c_int, [handle, c_uint64, c_void_p, error]),
         "atoll_tokens_close": (None, [handle]),
     }
@@ -255,7 +227,7 @@ def library() -> ctypes.CDLL:
         if _library is None:
             raise Error(f"libatoll.so does not load: {'; '.join(tried)}: install the package again, or set ATOLL_LIB")
         _library.atoll_set_log(_on_log, None)
-        atexit.register(_library.atoll_set_log, _Log(), None)  # its threads must not call a finished interpreter
+        atexit.register(_library.atoll_set_log, c.Log(), None)  # its threads must not call a finished interpreter
     return _library
 
 
@@ -270,7 +242,7 @@ _interrupted = False
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
-@_Log
+@c.Log
 def _on_log(_ctx: object, level: int, line: bytes) -> None:
     text = line.decode(errors="replace")
     if text.startswith("step "):  # the program prints its own steps
@@ -305,7 +277,7 @@ _configure_log()
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _check(status: int, error: _Error) -> None:
+def _check(status: int, error: c.Error) -> None:
     if status != OK:
         text = error.text.decode(errors="replace") or f"the library failed with status {status}"
         e = _CLASSES.get(status, Error)(text)
@@ -333,12 +305,12 @@ def _encoded(option: str, text: str | os.PathLike[str] | None) -> bytes | None:
 
 def _shown(devices: str) -> bytes:
     """The names of devices for the status: the first 63 bytes, without a cut character."""
-    shown = "".join(c if c.isprintable() else "?" for c in devices)
+    shown = "".join(letter if letter.isprintable() else "?" for letter in devices)
     return shown.encode()[:_NAME_MAX].decode(errors="ignore").encode()
 
 
-def _data(data: Data) -> _Data:
-    return _Data(data.hash, data.samples, data.sample_tokens)
+def _data(data: Data) -> c.Data:
+    return c.Data(data.hash, data.samples, data.sample_tokens)
 
 
 class Handle:
@@ -360,9 +332,6 @@ class Handle:
         files: Mapping[str, bytes],
         save: Callable[[int], list[tuple[int, int]]],
         load: Callable[[memoryview | None], None],
-        frozen: Sequence[Frozen] = (),
-        frozen_any: bool = False,
-        frozen_read: Callable[[int, int, memoryview], None] | None = None,
         threads: int = 0,
         max_wait_s: int = 0,
         frozen: Sequence[Frozen] = (),
@@ -371,26 +340,26 @@ class Handle:
     ) -> None:
         self._lib, self._a, self._raised = library(), c_void_p(), None  # type: ignore[var-annotated]
         self._pid, self._save, self._load = os.getpid(), save, load
-        self._callbacks = _Save(self._on_save), _Load(self._on_load)
+        self._callbacks = c.Save(self._on_save), c.Load(self._on_load)
         self._frozen_read = frozen_read
-        self._read_callback = _Read(self._on_read) if frozen_read else _Read()
-        c_tensors = (_Tensor * max(1, len(tensors)))()
-        for c, t in zip(c_tensors, tensors):
+        self._read_callback = c.Read(self._on_read) if frozen_read else c.Read()
+        c_tensors = (c.Tensor * max(1, len(tensors)))()
+        for at, t in zip(c_tensors, tensors):
             if len(t.shape) > DIMS_MAX:
                 raise InvalidError(f"tensor {t.name} has {len(t.shape)} dimensions: at most {DIMS_MAX} are possible")
-            c.name, c.flags, c.ndim = _encoded("the name of a tensor", t.name), t.flags, len(t.shape)
-            c.shape[: len(t.shape)] = t.shape
-        named = [_File(_encoded("the name of a file", name), data, len(data)) for name, data in files.items()]
-        c_files = (_File * max(1, len(files)))(*named)
-        c_frozen = (_Frozen * max(1, len(frozen)))()
+            at.name, at.flags, at.ndim = _encoded("the name of a tensor", t.name), t.flags, len(t.shape)
+            at.shape[: len(t.shape)] = t.shape
+        named = [c.File(_encoded("the name of a file", name), data, len(data)) for name, data in files.items()]
+        c_files = (c.File * max(1, len(files)))(*named)
+        c_frozen = (c.Frozen * max(1, len(frozen)))()
         for c_one, one in zip(c_frozen, frozen):
             if len(one.shape) > DIMS_MAX:
                 raise InvalidError(f"tensor {one.name} has {len(one.shape)} dimensions: at most {DIMS_MAX} may be")
             c_one.name, c_one.dtype = _encoded("the name of a tensor", one.name), _encoded("a dtype", one.dtype)
             c_one.ndim, c_one.bytes, c_one.hash = len(one.shape), one.bytes, one.hash
             c_one.shape[: len(one.shape)] = one.shape
-        options = _Options(
-            size=ctypes.sizeof(_Options),
+        options = c.Options(
+            size=ctypes.sizeof(c.Options),
             join=_encoded("join", join),
             name=_encoded("name", name),
             dir=_encoded("dir", dir),
@@ -399,7 +368,7 @@ class Handle:
             n_tensors=len(tensors),
             files=c_files,
             n_files=len(files),
-            state=_State(None, *self._callbacks),
+            state=c.State(None, *self._callbacks),
             threads=threads,
             max_wait_s=max_wait_s,
             frozen=c_frozen,
@@ -407,7 +376,7 @@ class Handle:
             frozen_any=frozen_any,
             frozen_read=self._read_callback,
         )
-        error = _Error()
+        error = c.Error()
         _check(self._lib.atoll_open(byref(self._a), byref(options), byref(error)), error)
         n = self._lib.atoll_n_params(self._a)
         address = self._lib.atoll_params(self._a)
@@ -450,7 +419,7 @@ class Handle:
             raise Error("the worker is closed: it works only inside its `with` block")
         if os.getpid() != self._pid:
             raise Error("a forked process used the worker of its parent: use it only in the process that made it")
-        error = _Error()
+        error = c.Error()
         status = getattr(self._lib, function)(self._a, *arguments, byref(error))
         raised, self._raised = self._raised, None
         if raised is not None:
@@ -470,7 +439,7 @@ class Handle:
         return str(self._lib.atoll_text(self._a).decode(errors="replace")) if self._a else ""
 
     def begin(self) -> Round:
-        r = _Round()
+        r = c.Round()
         self._call("atoll_begin", byref(r))
         return Round(r.round, r.steps, r.step_samples, r.position, r.position_rate, r.worker)
 
@@ -482,14 +451,14 @@ class Handle:
 
     def step(self, tokens: int, loss: float, lr: float, grad_norm: float, step_us: int) -> int:
         action = c_int()
-        self._call("atoll_step", byref(_Step(tokens, loss, lr, grad_norm, step_us)), byref(action))
+        self._call("atoll_step", byref(c.Step(tokens, loss, lr, grad_norm, step_us)), byref(action))
         return action.value
 
     def push(self) -> None:
         self._call("atoll_push")
 
     def evaluation(self) -> Evaluation:
-        e = _Evaluation()
+        e = c.Evaluation()
         self._call("atoll_evaluation", byref(e))
         return Evaluation(e.start, e.count, e.part, e.n_parts)
 
@@ -499,7 +468,7 @@ class Handle:
 
     def info(self, hashed: bool = True) -> Info:
         """hashed: also theta_hash, which reads all parameters."""
-        i, value = _Info(), 0
+        i, value = c.Info(), 0
         if self._a:
             self._lib.atoll_get_info(self._a, byref(i))
             value = self._lib.atoll_theta_hash(self._a) if hashed else 0
@@ -515,7 +484,7 @@ class Handle:
 
     def leave(self, text: str) -> None:
         if self._a and os.getpid() == self._pid:
-            self._lib.atoll_leave(self._a, text.encode(errors="replace")[: _TEXT_MAX // 2])
+            self._lib.atoll_leave(self._a, text.encode(errors="replace")[: c.TEXT_MAX // 2])
 
     def close(self) -> None:
         if self._a and os.getpid() == self._pid:
@@ -531,7 +500,7 @@ class TokenShards:
     """struct atoll_tokens: samples of `sample_tokens` + 1 tokens from shards that `atoll prepare` wrote."""
 
     def __init__(self, pattern: str | os.PathLike[str], sample_tokens: int) -> None:
-        self._lib, self._t, data, error = library(), c_void_p(), _Data(), _Error()
+        self._lib, self._t, data, error = library(), c_void_p(), c.Data(), c.Error()
         opened = self._lib.atoll_tokens_open(
             byref(self._t), _encoded("the pattern of token shards", pattern), sample_tokens, byref(data), byref(error)
         )
@@ -540,7 +509,7 @@ class TokenShards:
 
     def read(self, index: int) -> np.ndarray:
         """[sample_tokens + 1] uint32, some with TOKEN_MASK. Raises InvalidError (no such sample) or Error."""
-        out, error = np.empty(self._tokens, np.uint32), _Error()
+        out, error = np.empty(self._tokens, np.uint32), c.Error()
         _check(self._lib.atoll_tokens_read(self._t, index, out.ctypes.data, byref(error)), error)
         return out
 

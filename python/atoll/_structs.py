@@ -6,18 +6,18 @@ import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 DIMS_MAX = 8
-_TEXT_MAX = 512
+TEXT_MAX = 512
 
 
-class _Error(ctypes.Structure):
-    _fields_ = [("status", c_int), ("text", c_char * _TEXT_MAX)]
+class Error(ctypes.Structure):
+    _fields_ = [("status", c_int), ("text", c_char * TEXT_MAX)]
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("flags", c_uint32), ("ndim", c_uint32), ("shape", c_uint64 * DIMS_MAX)]
 
 
-class _Frozen(ctypes.Structure):
+class Frozen(ctypes.Structure):
     _fields_ = [
         ("name", c_char_p),
         ("dtype", c_char_p),
@@ -28,53 +28,53 @@ class _Frozen(ctypes.Structure):
     ]
 
 
-class _File(ctypes.Structure):
+class File(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("data", c_char_p), ("size", c_size_t)]
 
 
-class _Data(ctypes.Structure):
+class Data(ctypes.Structure):
     _fields_ = [("hash", c_uint64), ("samples", c_uint64), ("sample_tokens", c_uint32)]
 
 
-class _Part(ctypes.Structure):
+class Part(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("size", c_size_t)]
 
 
-_Save = ctypes.CFUNCTYPE(c_size_t, c_void_p, POINTER(_Part), c_size_t)
-_Load = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
-_Read = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint64, c_void_p, c_size_t)
-_Log = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+Save = ctypes.CFUNCTYPE(c_size_t, c_void_p, POINTER(Part), c_size_t)
+Load = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+Read = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint64, c_void_p, c_size_t)
+Log = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 
 
-class _State(ctypes.Structure):
-    _fields_ = [("ctx", c_void_p), ("save", _Save), ("load", _Load)]
+class State(ctypes.Structure):
+    _fields_ = [("ctx", c_void_p), ("save", Save), ("load", Load)]
 
 
-class _Options(ctypes.Structure):
+class Options(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
         ("join", c_char_p),
         ("name", c_char_p),
         ("dir", c_char_p),
         ("devices", c_char_p),
-        ("tensors", POINTER(_Tensor)),
+        ("tensors", POINTER(Tensor)),
         ("n_tensors", c_uint32),
-        ("files", POINTER(_File)),
+        ("files", POINTER(File)),
         ("n_files", c_uint32),
-        ("train", _Data),
-        ("val", _Data),
-        ("state", _State),
+        ("train", Data),
+        ("val", Data),
+        ("state", State),
         ("threads", c_uint32),
         ("max_wait_s", c_uint32),
-        ("frozen", POINTER(_Frozen)),
+        ("frozen", POINTER(Frozen)),
         ("n_frozen", c_uint32),
         ("frozen_any", c_uint32),
-        ("frozen_read", _Read),
+        ("frozen_read", Read),
         ("frozen_ctx", c_void_p),
     ]
 
 
-class _Round(ctypes.Structure):
+class Round(ctypes.Structure):
     _fields_ = [
         ("round", c_uint64),
         ("steps", c_uint32),
@@ -85,7 +85,7 @@ class _Round(ctypes.Structure):
     ]
 
 
-class _Step(ctypes.Structure):
+class Step(ctypes.Structure):
     _fields_ = [
         ("tokens", c_uint64),
         ("loss", c_double),
@@ -95,11 +95,11 @@ class _Step(ctypes.Structure):
     ]
 
 
-class _Evaluation(ctypes.Structure):
+class Evaluation(ctypes.Structure):
     _fields_ = [("start", c_uint64), ("count", c_uint64), ("part", c_uint64), ("n_parts", c_uint32)]
 
 
-class _Info(ctypes.Structure):
+class Info(ctypes.Structure):
     _fields_ = [
         ("run", c_char * 96),
         ("name", c_char * 96),
