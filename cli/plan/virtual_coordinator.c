@@ -165,7 +165,7 @@ static void append_object(struct virtual_coordinator *c, const struct round_clos
     }
     log->n++;
     struct update u = {.n_named = close->n, .codec = "relay"};
-    if (!cost->relayed) config_down_spec(c->setup->config, u.codec);
+    if (!cost->relayed) config_down_spec(c->setup->config, false, u.codec);
     uint64_t at = update_encoded_size(&u) - sizeof(uint32_t) + relay_head_size(close->n);
     for (uint32_t i = 0; i < c->setup->workers; i++) o->named[i].round = SYNC_NO_ROUND;
     for (uint32_t i = 0; i < close->n; i++) {
