@@ -1,6 +1,7 @@
 #include "cli/plan/virtual_coordinator.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -238,6 +239,7 @@ static void send_assign(struct virtual_peer *p, uint64_t t)
                                    .steps = work->steps,
                                    .step0 = work->step0,
                                    .step_rate = work->step_rate,
+                                   .lr = NAN,
                                    .n_ranges = work->n_ranges,
                                    .n_fragments = r->p.n_fragments};
     memcpy(m.assign.ranges, work->ranges, sizeof m.assign.ranges);

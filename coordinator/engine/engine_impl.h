@@ -240,13 +240,20 @@ void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char 
 void engine_progress(struct engine *e);
 
 /* --- engine_notes.c --- */
-/* The note holds, with this text. When it begins, it is logged and becomes an event, unless it was `told` by an earlier
- * process. */
+/* Sends a warning about the training to all workers, which log it. */
+void engine_tell(struct engine *e, const char *text);
+/* The note holds, with this text. When it begins, it is logged, told to the workers, and becomes an event, unless it
+ * was `told` by an earlier process. */
 void engine_note(struct engine *e, enum engine_note note, bool told, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void engine_note_end(struct engine *e, enum engine_note note);
 /* Follows the agreement of the deltas of a round (from 0); NaN: unknown. */
 void engine_note_agreement(struct engine *e, uint64_t round, double agreement, bool told);
+/* Takes the learning rate of a reported step. last: of its round; the rate is then compared with those of the others.
+ */
+/* Mean learning rate of the workers in the newest merged round before `round`; NaN: not known. async: of each worker's
+ * last round. */
+double engine_run_lr(const struct engine *e, uint64_t round);
 /* Takes the learning rate of a reported step. last: of its round; the rate is then compared with those of the others.
  */
 void engine_note_step(struct engine *e, struct session *s, const struct metrics_step *step, bool last);

@@ -1,5 +1,5 @@
-/* Notes: warnings about the training of the run that hold until their cause ends. A note is logged and becomes an event
- * when it begins; the status shows it while it holds. */
+/* Notes: warnings about the training of the run that hold until their cause ends. A note is logged, told to the
+ * workers, and becomes an event when it begins; the status shows it while it holds. */
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -15,6 +15,14 @@ enum { AGREEING_ROUNDS = 3, NAMES_MAX = 4 };
 static const double agreement_most = 0.999; /* deltas of other samples differ more than that */
 static const double rates_differ = 0.2, positions_differ = 0.05;
 
+void engine_tell(struct engine *e, const char *text)
+{
+    struct msg m = {.type = MSG_NOTE};
+    snprintf(m.note.text, sizeof m.note.text, "%s", text);
+    for (uint32_t i = 0; i < e->sessions.cap; i++)
+        if (e->sessions.sessions[i].id) engine_send_control(e, &e->sessions.sessions[i], &m);
+}
+
 void engine_note(struct engine *e, enum engine_note note, bool told, const char *fmt, ...)
 {
     bool begins = !e->notes[note][0];
@@ -26,6 +34,7 @@ void engine_note(struct engine *e, enum engine_note note, bool told, const char 
     assert(e->notes[note][0]);
     if (!begins || told) return;
     log_warn("%s", e->notes[note]);
+    engine_tell(e, e->notes[note]);
     engine_emit_text(e, ENGINE_EVENT_NOTE, NULL, e->notes[note]);
 }
 
@@ -119,4 +128,21 @@ void engine_note_step(struct engine *e, struct session *s, const struct metrics_
     bool gone = !session_by_id(&e->sessions, e->differing[0]) || !session_by_id(&e->sessions, e->differing[1]);
     if (gone) engine_note_end(e, ENGINE_NOTE_RATES);
     compare_rates(e, s);
+}
+
+double engine_run_lr(const struct engine *e, uint64_t round)
+{
+    bool async = e->config.train.method == METHOD_ASYNC;
+    uint64_t newest = 0;
+    double sum = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->sessions.cap; i++) {
+        const struct session *s = &e->sessions.sessions[i];
+        if (!s->id || !s->rate.known || (!async && (s->rate.round >= round || s->rate.round < newest))) continue;
+        if (!async && s->rate.round > newest) sum = n = 0;
+        newest = s->rate.round;
+        sum += s->rate.lr;
+        n++;
+    }
+    return n ? sum / n : NAN;
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import math
 import os
 import shutil
 import sys
@@ -115,6 +116,8 @@ class _Round(ctypes.Structure):
         ("position", c_double),
         ("position_rate", c_double),
         ("worker", c_uint32),
+        ("lr", c_double),
+        ("epoch", c_double),
     ]
 
 
@@ -179,6 +182,8 @@ class Round:
     position: float
     position_rate: float
     worker: int
+    lr: float = math.nan  # of the run's newest merged round, mean over its workers; NaN: not known
+    epoch: float = 0.0  # epochs of the training data that earlier rounds got
 
 
 @dataclass(frozen=True)
@@ -488,7 +493,7 @@ class Handle:
     def begin(self) -> Round:
         r = _Round()
         self._call("atoll_begin", byref(r))
-        return Round(r.round, r.steps, r.step_samples, r.position, r.position_rate, r.worker)
+        return Round(r.round, r.steps, r.step_samples, r.position, r.position_rate, r.worker, r.lr, r.epoch)
 
     def samples(self, n: int) -> np.ndarray:
         """[n] uint64: the next samples of this round."""

@@ -39,7 +39,7 @@ def crc32c(data):
 
 def frame(kind, body=b""):
     """Header and body of one message (protocol §3)."""
-    head = MAGIC + struct.pack("<BBHI", 1, kind, 0, len(body))
+    head = MAGIC + struct.pack("<BBHI", 2, kind, 0, len(body))
     return head + struct.pack("<I", crc32c(head + body)) + body
 
 

@@ -1,4 +1,4 @@
-/* Writes the seed inputs of the fuzzers of wire/ from the golden messages: make_wire_corpus tests/golden/protocol_v1
+/* Writes the seed inputs of the fuzzers of wire/ from the golden messages: make_wire_corpus tests/golden/protocol_v2
  * tests/fuzz/corpus. */
 #include <dirent.h>
 #include <stdbool.h>

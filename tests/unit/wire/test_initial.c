@@ -58,7 +58,7 @@ static void test_head_matches_golden_file(void **state)
     (void)state;
     struct initial_head h = sample();
     size_t n = initial_head_encode(&h, buffer);
-    golden_check("protocol_v1/initial_head", buffer, n);
+    golden_check("protocol_v2/initial_head", buffer, n);
 }
 
 int main(void)

@@ -171,6 +171,7 @@ static void test_means_are_exact_after_a_restart(void **state)
         api_rig_wait(a, ATOLL_TRAIN);
         assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
         if (r) expect_means(atoll_params(a), own, "one worker");
+        assert_true(fabs(round.epoch - 4 * r / 50.0) < 1e-12);
         for (uint32_t i = 0; i < round.steps; i++) assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
         set_variances(atoll_params(a), 0, r);
         for (int w = 0; w < 2; w++) memcpy(own[w], atoll_params(a), sizeof own[w]);
@@ -181,6 +182,41 @@ static void test_means_are_exact_after_a_restart(void **state)
         a = open_external(0, "w0", 1, 0);
     }
     atoll_close(a);
+}
+
+static void count_warnings(void *ctx, enum atoll_log_level level, const char *line)
+{
+    if (level == ATOLL_LOG_WARN && strstr(line, "coordinator: w0 and w1 send nearly the same delta")) ++*(int *)ctx;
+}
+
+/* The coordinator's warnings reach the programs, and so does the rate that the workers reported. */
+static void test_workers_are_told(void **state)
+{
+    (void)state;
+    enum atoll_action action;
+    struct atoll_round round;
+    int told = 0;
+    const struct atoll_step step = {.tokens = 3, .loss = NAN, .lr = 0.125, .grad_norm = NAN};
+    api_rig_start("{model: {family: external}, train: {max_steps: 12}, coordinator: {min_workers: 2}}");
+    atoll_set_log(count_warnings, &told);
+    struct atoll *workers[2] = {open_external(0, "w0", 1, 0), NULL};
+    enum atoll_event event = ATOLL_WAITING;
+    for (int i = 0; i < 20; i++) assert_int_equal(atoll_wait(workers[0], 20, &event, &error), ATOLL_OK);
+    workers[1] = open_external(1, "w1", 1, 0);
+    for (uint32_t r = 0; r < 6; r++) {
+        api_rig_wait_both(workers, ATOLL_TRAIN);
+        assert_int_equal(told, r >= 3 ? 2 : 0); /* once by each worker */
+        for (int w = 0; w < 2; w++) {
+            assert_int_equal(atoll_begin(workers[w], &round, &error), ATOLL_OK);
+            assert_true(r ? round.lr == 0.125 : isnan(round.lr));
+            for (uint32_t i = 0; i < round.steps; i++)
+                assert_int_equal(atoll_step(workers[w], &step, &action, &error), ATOLL_OK);
+            for (int k = 3; k < 7; k++) atoll_params(workers[w])[k] -= 0.25f * (float)k;
+            assert_int_equal(atoll_push(workers[w], &error), ATOLL_OK);
+        }
+    }
+    for (int w = 0; w < 2; w++) atoll_close(workers[w]);
+    atoll_set_log(NULL, NULL);
 }
 
 static void test_other_tensors_than_the_first_worker(void **state)
@@ -254,10 +290,15 @@ int main(void)
 {
 #define RUN(test) cmocka_unit_test_setup_teardown(test, tmpdir_make, stop)
     const struct CMUnitTest tests[] = {
-        RUN(test_external_run_starts_from_first_worker), RUN(test_means_are_exact),
-        RUN(test_means_are_exact_beside_topk),           RUN(test_means_are_exact_beside_relay),
-        RUN(test_means_are_exact_beside_other_codecs),   RUN(test_means_are_exact_after_a_restart),
-        RUN(test_other_tensors_than_the_first_worker),   RUN(test_evaluation),
+        RUN(test_external_run_starts_from_first_worker),
+        RUN(test_means_are_exact),
+        RUN(test_means_are_exact_beside_topk),
+        RUN(test_means_are_exact_beside_relay),
+        RUN(test_means_are_exact_beside_other_codecs),
+        RUN(test_means_are_exact_after_a_restart),
+        RUN(test_workers_are_told),
+        RUN(test_other_tensors_than_the_first_worker),
+        RUN(test_evaluation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,12 @@ static void test_equal_deltas_are_noted_once(void **state)
     }
     assert_non_null(strstr(last_note(), "worker-0 and worker-1 send nearly the same delta (agreement 1.0000 in 3 "
                                         "rounds): do they train on the same samples?"));
+    for (int i = 0; i < 2; i++) { /* each worker is told once */
+        struct msg m;
+        rig_expect(&rig, i, MSG_NOTE, &m);
+        assert_string_equal(m.note.text, last_note());
+        rig_expect_none(&rig, i, MSG_NOTE);
+    }
     play_round(2, 40, 300);
     assert_false(holds("nearly the same delta"));
     rig_wait(&rig, 2000000); /* events of one second are counted together */
@@ -132,6 +138,26 @@ static void test_rates_of_other_positions_are_not_compared(void **state)
     rig_close(&rig);
 }
 
+/* ASSIGN says the mean rate of the newest merged round, and the epochs that earlier rounds got. */
+static void test_assignments_tell_rate_and_epoch(void **state)
+{
+    (void)state;
+    start(2, NULL);
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 2; i++) {
+            rig_assigned(&rig, i);
+            const struct msg_assign *task = &rig.workers[i].task;
+            assert_true(!round ? isnan(task->lr) : fabs(task->lr - (round == 3 ? 0.03 : 0.015)) < 1e-8);
+            assert_true(fabs(task->epoch - (double)rig.workers[0].task.ranges[0].start / 50) < 1e-12);
+            assert_int_equal(rig.workers[0].task.ranges[0].start > 0, round > 0);
+        }
+        report_lr(0, round == 2 ? 0.03f : 0.01f, 0);
+        report_lr(1, round == 2 ? METRICS_UNKNOWN : 0.02f, 0);
+        rig_deliver_all(&rig, 2, 1);
+    }
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +165,7 @@ int main(void)
         cmocka_unit_test(test_other_deltas_are_not_noted),
         cmocka_unit_test(test_other_learning_rates_are_noted_once),
         cmocka_unit_test(test_rates_of_other_positions_are_not_compared),
+        cmocka_unit_test(test_assignments_tell_rate_and_epoch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
