@@ -7,6 +7,7 @@
 #include "common/base/median.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "common/config/codec_choice.h"
 #include "common/tensor/layout.h"
 #include "compress/codec_simd.h"
 
@@ -68,12 +69,18 @@ enum status merger_init(struct merger *m, const struct config *config, bool para
                          .weights = config->merge.weights,
                          .bounds = merge_bounds_of(config),
                          .parameters = parameters,
+                         .parameters_of_means = config_delta_replaces(config, true),
                          .pool = pool,
                          .threads = pool ? pool_threads(pool) : 1,
                          .part_max = part_max};
     assert(part_max && m->threads >= 1 && m->threads <= POOL_THREADS_MAX);
     m->scratch = mem_alloc(2 * (size_t)m->threads * part_max, sizeof *m->scratch);
     return m->scratch ? STATUS_OK : STATUS_NOMEM;
+}
+
+bool merger_takes_parameters(const struct merger *m, const struct layout *layout, uint32_t fragment)
+{
+    return layout_is_mean(layout, fragment) ? m->parameters_of_means : m->parameters;
 }
 
 void merger_finish(struct merger *m)
@@ -165,6 +172,7 @@ enum status merge_start(struct merge *merge, struct merger *m, const struct layo
                             .tokens = tokens};
     assert(n && fragment < layout->n_fragments);
     assert(codec_count(codec) == layout->fragments[fragment].count && merge_part_max(codec) <= m->part_max);
+    merge->parameters = merger_takes_parameters(m, layout, fragment);
     merge->rda = m->rule == MERGE_RDA && n > 1 && !layout_is_mean(layout, fragment);
     assert(!merge->rda || !codec_sparse(codec));
     TRY(reserve(merge));
@@ -237,7 +245,7 @@ static void compute_norms(const struct merge *merge, const struct merge_delta *d
         for (struct piece at = {0}; next_tensor_range(merge, part, &at);) {
             if (at.tensor != tensor) memset(sum, 0, sizeof sum);
             tensor = at.tensor;
-            for (size_t k = at.from; merge->m->parameters && k < at.to; k++)
+            for (size_t k = at.from; merge->parameters && k < at.to; k++)
                 x[k - part.from] = merge->theta[k] - x[k - part.from];
             squares(x + (at.from - part.from), at.to - at.from, sum);
             double all = 0;
@@ -376,10 +384,10 @@ static void add_clipped(const struct merge *merge, const double *factors, struct
         for (size_t k = at.from; k < at.to; k++) {
             size_t i = k - part.from;
             float y = x[i];
-            if (merge->m->parameters && factor < 1)
+            if (merge->parameters && factor < 1)
                 acc[i] = acc[i] + w * (float)(merge->theta[k] - factor * ((double)merge->theta[k] - (double)y));
             else
-                acc[i] = acc[i] + (merge->m->parameters ? w : a) * y;
+                acc[i] = acc[i] + (merge->parameters ? w : a) * y;
             if (weight && !merge_unsent(y)) weight[i] = weight[i] + w;
         }
     }
@@ -485,7 +493,7 @@ static void add_pieces(const struct merge_job *job, size_t p, bool again, float 
 {
     const struct merge *merge = job->merge;
     const struct codec_part part = codec_part(merge->codec, p);
-    const float *theta = merge->m->parameters ? merge->theta : NULL;
+    const float *theta = merge->parameters ? merge->theta : NULL;
     for (struct piece at = {0}; next_tensor_range(merge, part, &at);)
         for (size_t k = at.from; (!again || lengths(merge)[at.tensor] < 0) && k < at.to; k++) merge->acc[k] = -0.0f;
     for (uint32_t d = 0; d < job->count; d++) {
@@ -552,7 +560,7 @@ static void scale_job(void *ctx, int thread, int threads)
             again = again || factor < 0;
             for (size_t k = at.from; factor > 0 && k < at.to; k++) {
                 double v = factor * (double)merge->acc[k];
-                merge->acc[k] = (float)(merge->m->parameters ? (double)merge->theta[k] - v : v);
+                merge->acc[k] = (float)(merge->parameters ? (double)merge->theta[k] - v : v);
             }
         }
         if (again) add_pieces(job, p, true, merge->m->scratch + 2 * (size_t)thread * merge->m->part_max);

@@ -70,8 +70,9 @@ struct merger {
     enum merge_rule rule;
     enum merge_weights weights;
     struct merge_bounds bounds;
-    bool parameters;   /* payloads are parameters: delta = theta - payload */
-    struct pool *pool; /* borrowed; NULL: the calling thread alone */
+    bool parameters;          /* payloads are parameters: delta = theta - payload */
+    bool parameters_of_means; /* same, of mean tensors */
+    struct pool *pool;        /* borrowed; NULL: the calling thread alone */
     int threads;
     size_t part_max; /* floats of the largest part */
     float *scratch;  /* [threads][2][part_max] */
@@ -93,12 +94,15 @@ struct merge {
     double median;          /* tokens of the median delta; 0: unknown */
     const uint64_t *tokens; /* [n] of all deltas; borrowed */
     uint32_t measured;      /* clip, rda: deltas whose norms are known */
+    bool parameters;        /* payloads are parameters */
     bool rda;               /* the rule applies to this merge: several deltas of trained tensors */
 };
 
-/* part_max: floats of the largest part of any codec used with it. NOMEM. */
+/* parameters: of trained tensors. part_max: floats of the largest part of any codec used with it. NOMEM. */
 enum status merger_init(struct merger *m, const struct config *config, bool parameters, struct pool *pool,
                         size_t part_max) MUST_CHECK;
+/* True if the payloads of this fragment are parameters. */
+bool merger_takes_parameters(const struct merger *m, const struct layout *layout, uint32_t fragment);
 /* Accepts a zeroed struct. */
 void merger_finish(struct merger *m);
 /* merge.clip auto: merges of three and more deltas, with tolerances that honest deltas stay below (docs/results.md). */

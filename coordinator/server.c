@@ -104,6 +104,7 @@ static bool is_of_run(uint8_t type)
     case MSG_METRICS:
     case MSG_LEAVE:
     case MSG_DONE:
+    case MSG_NOTE:
     case MSG_UPLOAD: return true;
     default: return false;
     }

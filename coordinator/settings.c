@@ -91,7 +91,7 @@ static enum status read_all(struct config *config, struct config_sources *source
     uint32_t n = config_up_specs(config, specs);
     for (uint32_t i = 1; i < n; i++)
         if (codec_spec_check(specs[i], err) != STATUS_OK) return prefix_key(&r, AT(codec.up_allowed));
-    config_down_spec(config, down);
+    config_down_spec(config, false, down);
     if (down[0] && codec_spec_check(down, err) != STATUS_OK) return prefix_key(&r, AT(codec.down));
     double evict_s = config->coordinator.evict_after_s;
     if (evict_s > 0 && evict_s < EVICT_MIN_S)
@@ -168,7 +168,7 @@ static bool takes_rule(const struct config *c)
 static bool takes_feedback(const struct config *c)
 {
     char down[CODEC_SPEC_MAX];
-    config_down_spec(c, down);
+    config_down_spec(c, false, down);
     return !codec_spec_lossless(c->codec.up) || (down[0] && !codec_spec_lossless(down));
 }
 

@@ -206,6 +206,9 @@ struct atoll_round {
     double position;       /* schedule position of the first step, in inner steps of the run */
     double position_rate;  /* schedule steps per inner step */
     uint32_t worker;       /* this worker's number in the run */
+    double lr;             /* of the run's newest merged round, mean over its workers; NaN: not known */
+    double epoch;          /* epochs of the training data that the run has handed out when this round was opened; 0
+                            * without data */
 };
 
 /* Starts the round that ATOLL_TRAIN announced; atoll_params are its first parameters. ORDER: there is none. */

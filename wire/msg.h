@@ -64,7 +64,8 @@ enum wire_lane { WIRE_CONTROL, WIRE_BULK };
     X(ENROLLED, 23, CONTROL, C)                                                                                        \
     X(UPLOAD, 24, CONTROL, C)                                                                                          \
     X(PROBE, 25, BULK, W)                                                                                              \
-    X(PROBE_REPLY, 26, BULK, C)
+    X(PROBE_REPLY, 26, BULK, C)                                                                                        \
+    X(NOTE, 27, CONTROL, C)
 
 enum msg_type {
 #define MSG_ENUM(name, number, lane, direction) MSG_##name = (number),
@@ -206,6 +207,8 @@ struct msg_assign {
     uint32_t steps;     /* inner steps to take (H) */
     double step0;       /* schedule position of the first of them */
     double step_rate;   /* schedule steps per inner step (1 with a fixed set of workers) */
+    double lr;          /* mean learning rate of the workers in the newest merged round; NaN: not known */
+    double epoch;       /* epochs of training data that earlier work got; 0: without data; NaN: not known */
     uint32_t n_ranges;  /* samples, used in order; their counts add up to steps * batch_size * grad_accum */
     struct wire_range ranges[WIRE_RANGES_MAX];
     uint32_t n_fragments;
@@ -352,6 +355,11 @@ struct msg_probe_reply {
     size_t size; /* 0 .. WIRE_PROBE_MAX */
 };
 
+/* A warning about the training of the run. */
+struct msg_note {
+    char text[WIRE_TEXT_MAX];
+};
+
 struct msg {
     enum msg_type type;
     union {
@@ -380,6 +388,7 @@ struct msg {
         struct msg_upload upload;
         struct msg_probe probe;
         struct msg_probe_reply probe_reply;
+        struct msg_note note;
     };
 };
 

@@ -128,6 +128,8 @@ static const struct field assign[] = {
     U32_IN(msg_assign, steps, 1, UINT32_MAX),
     F64(msg_assign, step0),
     F64(msg_assign, step_rate),
+    F64_ANY(msg_assign, lr),
+    F64_ANY(msg_assign, epoch),
     COUNT(msg_assign, n_ranges, 1, WIRE_RANGES_MAX),
     LIST(msg_assign, ranges, n_ranges, range, WIRE_RANGES_MAX),
     COUNT(msg_assign, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
@@ -245,6 +247,8 @@ static const struct field probe_reply[] = {
     END,
 };
 
+static const struct field note[] = {REMARK(msg_note, text), END};
+
 /* A range whose end does not fit in 64 bits would wrap in every later sum. */
 static bool range_wraps(uint64_t start, uint64_t count)
 {
@@ -316,6 +320,7 @@ const struct msg_spec *msg_spec_of(unsigned type)
         [MSG_UPLOAD] = {upload, NULL},
         [MSG_PROBE] = {probe, NULL},
         [MSG_PROBE_REPLY] = {probe_reply, NULL},
+        [MSG_NOTE] = {note, NULL},
     };
     bool known = type < sizeof specs / sizeof specs[0] && specs[type].fields;
     return known ? &specs[type] : NULL;

@@ -53,7 +53,7 @@ static double seconds_now(void)
 static enum status compress(struct bench *b, uint32_t i)
 {
     size_t size;
-    double norm = delta_host(b->pool, round_delta_form(b->config), b->theta, b->values, b->delta, b->count);
+    double norm = delta_host(b->pool, round_delta_form(b->config, false), b->theta, b->values, b->delta, b->count);
     if (!(norm >= 0)) return STATUS_NONFINITE;
     TRY(feedback_encode(&b->feedback, b->up, b->pool, b->delta, b->payloads[i], b->cap, &size));
     feedback_commit(&b->feedback);
@@ -120,7 +120,7 @@ static enum status apply(struct bench *b, bool relayed)
         apply_update_step(b->pool, &step, b->delta, b->theta, b->count);
     } else {
         TRY(codec_open(f->down, b->outer->payload + PAYLOAD_AT, b->down_bytes, NULL, &view));
-        apply_update_view(b->pool, &view, round_update_form(b->config) == UPDATE_PARAMETERS, b->theta);
+        apply_update_view(b->pool, &view, round_update_form(b->config, false) == UPDATE_PARAMETERS, b->theta);
     }
     return hash_floats(b->pool, b->theta, b->count) == 1 ? STATUS_CORRUPT : STATUS_OK;
 }
@@ -199,7 +199,7 @@ static void bench_finish(struct bench *b)
 static enum status bench_init(struct bench *b, const struct layout *layout, struct err *err)
 {
     struct codec *in_journal = b->outer->fragments[b->fragment].up;
-    const char *spec = config_merge_spec(b->config);
+    const char *spec = config_merge_spec(b->config, false);
     TRY(codec_create_for_fragment(&b->up, spec, layout, b->fragment, err));
     b->count = codec_count(b->up);
     b->cap = codec_bound(b->up);

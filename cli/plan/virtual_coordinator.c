@@ -1,6 +1,7 @@
 #include "cli/plan/virtual_coordinator.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -165,7 +166,7 @@ static void append_object(struct virtual_coordinator *c, const struct round_clos
     }
     log->n++;
     struct update u = {.n_named = close->n, .codec = "relay"};
-    if (!cost->relayed) config_down_spec(c->setup->config, u.codec);
+    if (!cost->relayed) config_down_spec(c->setup->config, false, u.codec);
     uint64_t at = update_encoded_size(&u) - sizeof(uint32_t) + relay_head_size(close->n);
     for (uint32_t i = 0; i < c->setup->workers; i++) o->named[i].round = SYNC_NO_ROUND;
     for (uint32_t i = 0; i < close->n; i++) {
@@ -238,6 +239,7 @@ static void send_assign(struct virtual_peer *p, uint64_t t)
                                    .steps = work->steps,
                                    .step0 = work->step0,
                                    .step_rate = work->step_rate,
+                                   .lr = NAN,
                                    .n_ranges = work->n_ranges,
                                    .n_fragments = r->p.n_fragments};
     memcpy(m.assign.ranges, work->ranges, sizeof m.assign.ranges);

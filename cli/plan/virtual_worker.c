@@ -71,7 +71,7 @@ static void fill_offer(const struct virtual_worker *w, uint32_t fragment, struct
     uint64_t samples = (uint64_t)task->steps * c->train.batch_size * c->train.grad_accum;
     *offer = (struct msg_offer){.round = w->sync.round,
                                 .fragment = fragment,
-                                .form = round_delta_form(c),
+                                .form = round_delta_form(c, false),
                                 .base_version = w->base[fragment],
                                 .bytes = w->sync.f[fragment].bytes,
                                 .tokens = samples * c->model.block_size,

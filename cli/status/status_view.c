@@ -207,6 +207,19 @@ static void print_refused(const json_t *o, const struct page *page)
     print(page, "refused", &line);
 }
 
+static void print_notes(const json_t *o, const struct page *page)
+{
+    size_t i;
+    json_t *note;
+    json_array_foreach(json_object_get(o, "notes"), i, note)
+    {
+        struct line line = {0};
+        if (json_is_string(note)) add(&line, "%s", json_string_value(note));
+        text_make_clean(line.text);
+        print(page, "warning", &line);
+    }
+}
+
 static void print_text(const json_t *o, const char *key, const char *label, const struct page *page)
 {
     struct line line = {0};
@@ -325,6 +338,7 @@ void status_view_print(const json_t *o, unsigned width, FILE *out)
     print_staleness(o, &page);
     print_text(o, "waiting_for", "waiting for", &page);
     print_text(o, "bottleneck", "bottleneck", &page);
+    print_notes(o, &page);
     print_refused(o, &page);
     print_text(o, "theta_hash", "theta_hash", &page);
     print_workers(o, &page);

@@ -27,8 +27,17 @@ bool config_may_relay(const struct config *config)
     return down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
 }
 
-void config_down_spec(const struct config *config, char out[CODEC_SPEC_MAX])
+const char *config_up_spec(const struct config *config, bool mean)
 {
+    return mean ? "fp32" : config->codec.up;
+}
+
+void config_down_spec(const struct config *config, bool mean, char out[CODEC_SPEC_MAX])
+{
+    if (mean) {
+        memcpy(out, "fp32", sizeof "fp32");
+        return;
+    }
     switch (config_down(config)) {
     case CONFIG_DOWN_CODEC: snprintf(out, CODEC_SPEC_MAX, "%s", config->codec.down); break;
     case CONFIG_DOWN_RELAY: out[0] = 0; break;
@@ -63,15 +72,21 @@ uint32_t config_up_specs(const struct config *config, char out[CONFIG_UP_MAX][CO
     return n;
 }
 
-const char *config_merge_spec(const struct config *config)
+const char *config_merge_spec(const struct config *config, bool mean)
 {
-    return config_up_mixed(config) ? "fp32" : config->codec.up;
+    return mean || config_up_mixed(config) ? "fp32" : config->codec.up;
 }
 
-bool config_update_replaces(const struct config *config)
+bool config_update_replaces(const struct config *config, bool mean)
 {
     bool relay = config_down(config) == CONFIG_DOWN_RELAY;
-    return codec_spec_lossless(relay ? config->codec.up : config->codec.down);
+    return mean || codec_spec_lossless(relay ? config->codec.up : config->codec.down);
+}
+
+bool config_delta_replaces(const struct config *config, bool mean)
+{
+    if (config->train.method == METHOD_ASYNC || config->train.method == METHOD_DDP) return false;
+    return mean || (!config_up_mixed(config) && codec_spec_lossless(config->codec.up));
 }
 
 bool config_error_feedback(const struct config *config, const char *spec)

@@ -290,7 +290,7 @@ static enum status check_up_allowed(const struct config_resolve *r)
 /* A coordinate of a sparse delta has few senders: the mean over all workers would shrink it. */
 static enum status resolve_merge(const struct config_resolve *r)
 {
-    bool sparse = codec_spec_sparse(config_merge_spec(r->config));
+    bool sparse = codec_spec_sparse(config_merge_spec(r->config, false));
     return config_derive(r, AT(merge.rule), sparse ? "contributors" : "mean"); /* equal rules for dense deltas */
 }
 
@@ -304,7 +304,7 @@ static enum status check_rda(const struct config_resolve *r)
         return config_refuse(r, KEYS(AT(merge.rule), AT(train.method)),
                              "rda does not go with train.method ddp, whose gradient is a sum over tokens; "
                              "allowed: mean");
-    if (codec_spec_sparse(config_merge_spec(c)))
+    if (codec_spec_sparse(config_merge_spec(c, false)))
         return config_refuse(r, KEYS(AT(merge.rule), AT(codec.up)),
                              "rda needs a dense codec.up, not %.60s; allowed: contributors, mean", c->codec.up);
     if (down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO)

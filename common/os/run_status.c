@@ -29,6 +29,7 @@ json_t *run_status_new(void)
     if (!o) return NULL;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_set_new(o, keys[i], json_null());
     json_object_set_new(o, "refused_for", json_object());
+    json_object_set_new(o, "notes", json_array());
     json_object_set_new(o, "fragments", json_array());
     json_object_set_new(o, "workers_gone", json_null());
     json_object_set_new(o, "workers_not_listed", json_null());

@@ -108,6 +108,13 @@ bool layout_is_mean(const struct layout *layout, uint32_t fragment)
     return layout->tensors[layout->fragments[fragment].first_tensor].mean;
 }
 
+uint32_t layout_first_mean(const struct layout *layout)
+{
+    uint32_t f = 0;
+    while (f < layout->n_fragments && !layout_is_mean(layout, f)) f++;
+    return f;
+}
+
 bool tensor_is_embedding(const char *name)
 {
     static const char *const words[] = {"wte", "wpe", "embed_tokens", "lm_head"};

@@ -77,6 +77,8 @@ size_t layout_encoded_size(const struct layout *layout);
 void layout_encode(const struct layout *layout, struct writer *w);
 /* True: the fragment holds mean tensors, otherwise trained ones. */
 bool layout_is_mean(const struct layout *layout, uint32_t fragment);
+/* The first fragment of mean tensors, which follow the trained ones; n_fragments: there is none. */
+uint32_t layout_first_mean(const struct layout *layout);
 /* True: a part of the name between dots is wte, wpe, embed_tokens or lm_head, the embeddings of GPT-2 and Llama. */
 bool tensor_is_embedding(const char *name);
 /* Fill an initialised layout; checks every limit before it allocates. CORRUPT, NOMEM; call layout_finish then, too. */

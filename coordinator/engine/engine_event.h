@@ -13,6 +13,7 @@ enum engine_event_kind {
     ENGINE_EVENT_EVICT,      /* line */
     ENGINE_EVENT_FAULT,      /* line */
     ENGINE_EVENT_LINK,       /* line: transfers take most of a round, or no longer do */
+    ENGINE_EVENT_NOTE,       /* line: a warning about the training begins to hold */
     ENGINE_EVENT_WAITING,    /* line: the run waits longer than usual */
     ENGINE_EVENT_RESTART,    /* restart: this engine continues the run in the store */
     ENGINE_EVENT_CHANGE,     /* change: a setting of the run changed (--change) */
@@ -117,7 +118,7 @@ struct engine_event {
     };
 };
 
-/* JOIN, LEAVE, EVICT, FAULT, LINK and WAITING. */
+/* JOIN, LEAVE, EVICT, FAULT, LINK, NOTE and WAITING. */
 static inline bool engine_event_is_line(const struct engine_event *event)
 {
     return event->kind <= ENGINE_EVENT_WAITING;

@@ -25,6 +25,7 @@
  *     engine_round.c      writing records, and the round event that follows from them
  *     engine_session.c    heard, silent, ready
  *     engine_late.c       workers that lack updates
+ *     engine_notes.c      warnings that hold until their cause ends
  *     engine_effects.c    clock, sends, refusals, events */
 #ifndef COORDINATOR_ENGINE_IMPL_H
 #define COORDINATOR_ENGINE_IMPL_H
@@ -55,6 +56,7 @@ enum {
     ENGINE_LOSSES = 8,
     ENGINE_DATA_VOTES = 8,      /* different hashes of one data set that are counted */
     ENGINE_NOTICE_US = 5000000, /* a longer wait is logged, before round times are measured */
+    ENGINE_NOTE_MAX = 512,
 };
 
 /* What a share waits for. */
@@ -142,6 +144,9 @@ struct engine_initial {
     uint64_t left;
 };
 
+/* Warnings that hold until their cause ends (engine_notes.c). */
+enum engine_note { ENGINE_NOTE_OVERSHOOT, ENGINE_NOTE_AGREEMENT, ENGINE_NOTE_RATES, ENGINE_NOTES };
+
 struct engine {
     struct config config;       /* of the run: RUN records set the keys that belong to it */
     struct config wanted;       /* as the caller gave it */
@@ -198,7 +203,9 @@ struct engine {
     double norm_ratio;               /* largest of the round, as in engine_event_round; 0: unknown */
     char norm_worker[WIRE_NAME_MAX];
     struct outer_report outer_report;           /* of the running round */
-    bool overshoots;                            /* the last outer step was too long; logged once */
+    char notes[ENGINE_NOTES][ENGINE_NOTE_MAX];  /* "": does not hold */
+    uint32_t agreeing;                          /* rounds in a row whose deltas were nearly equal */
+    uint64_t differing[2];                      /* sessions whose learning rates differ */
     struct logged_text logged[ENGINE_REFUSALS]; /* the latest logged refusals */
     uint64_t rejected[REJECT_LAST + 1];         /* refused deltas of this process, by enum reject_code */
     uint8_t *chunk;                             /* [DOWNLOAD_CHUNK] */
@@ -231,6 +238,25 @@ void engine_emit(struct engine *e, const struct engine_event *event);
 void engine_emit_text(struct engine *e, enum engine_event_kind kind, const char *worker, const char *text);
 /* Notes progress of the run: restarts the wait before the next "waiting for" line. */
 void engine_progress(struct engine *e);
+
+/* --- engine_notes.c --- */
+/* Sends a warning about the training to all workers, which log it. */
+void engine_tell(struct engine *e, const char *text);
+/* The note holds, with this text. When it begins, it is logged, told to the workers, and becomes an event, unless it
+ * was `told` by an earlier process. */
+void engine_note(struct engine *e, enum engine_note note, bool told, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void engine_note_end(struct engine *e, enum engine_note note);
+/* Follows the agreement of the deltas of a round (from 0); NaN: unknown. */
+void engine_note_agreement(struct engine *e, uint64_t round, double agreement, bool told);
+/* Takes the learning rate of a reported step. last: of its round; the rate is then compared with those of the others.
+ */
+/* Mean learning rate of the workers in the newest merged round before `round`; NaN: not known. async: of each worker's
+ * last round. */
+double engine_run_lr(const struct engine *e, uint64_t round);
+/* Takes the learning rate of a reported step. last: of its round; the rate is then compared with those of the others.
+ */
+void engine_note_step(struct engine *e, struct session *s, const struct metrics_step *step, bool last);
 
 /* --- engine_session.c --- */
 /* Notes that a message of the session's worker arrived, on any lane. */
@@ -342,6 +368,7 @@ void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const st
 /* Logs ignored messages and repeated events, once a second. */
 void engine_limits_report(struct engine *e);
 uint64_t engine_limits_deadline_us(const struct engine *e); /* when it has something to log; UINT64_MAX: never */
+void engine_on_probe(struct engine *e, uint64_t peer, const struct msg_probe *m);
 
 /* --- engine_data.c --- */
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err) MUST_CHECK;
@@ -397,9 +424,6 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
 /* The key of this connection may send this message. Otherwise the message is refused and the connection closed. */
 bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m);
 void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m);
-
-/* --- engine_probe.c --- */
-void engine_on_probe(struct engine *e, uint64_t peer, const struct msg_probe *m);
 
 /* --- engine_join.c --- */
 /* Refuses a name that belongs to another worker. True: it was refused. */

@@ -158,6 +158,7 @@ void engine_on_metrics(struct engine *e, struct session *s, const struct msg_met
         const struct metrics_step *step = &m->steps[accepted[i]];
         bool counted = count_step(s, step);
         s->skips += counted && !isfinite(step->grad_norm);
+        if (counted) engine_note_step(e, s, step, trained(e, s, step));
         emit_step(e, s, m, accepted[i], i + 1 == n);
     }
     emit_strange(e, s);

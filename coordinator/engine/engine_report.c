@@ -375,6 +375,14 @@ static void add_pace(json_t *o, const struct engine *e, const struct engine_summ
     if (e->link_text[0]) run_status_set(o, "bottleneck", json_string(e->link_text));
 }
 
+static void add_notes(json_t *o, const struct engine *e)
+{
+    json_t *notes = json_array();
+    for (int i = 0; i < ENGINE_NOTES; i++)
+        if (e->notes[i][0]) json_array_append_new(notes, json_string(e->notes[i]));
+    run_status_set(o, "notes", notes);
+}
+
 static void add_fragments(json_t *o, const struct engine *e)
 {
     const struct ledger *l = &e->ledger;
@@ -413,6 +421,7 @@ static json_t *status_object(const struct engine *e)
     if (l->down[0]) run_status_set(o, "down", json_string(l->down));
     if (e->config.train.method == METHOD_ASYNC) run_status_set(o, "staleness", json_counts(e->stale, ROUND_STALENESS));
     add_refusals(o, e);
+    add_notes(o, e);
     add_fragments(o, e);
     return o;
 }

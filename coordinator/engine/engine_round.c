@@ -55,14 +55,16 @@ static void note_link(struct engine *e)
 }
 
 /* A step longer than twice the distance to the minimum along D moves away from it. */
-static void warn_of_overshoot(struct engine *e, double length)
+static void note_overshoot(struct engine *e, double length)
 {
-    bool overshoots = length > 2;
-    if (overshoots && !e->overshoots && e->info.pending)
-        log_warn("the outer step of round %llu overshoots: rate times gain is %.3g, more than 2; lower "
-                 "outer.learning_rate or outer.momentum",
-                 (unsigned long long)e->info.event.round, length);
-    e->overshoots = overshoots;
+    if (!(length > 2)) {
+        engine_note_end(e, ENGINE_NOTE_OVERSHOOT);
+        return;
+    }
+    engine_note(e, ENGINE_NOTE_OVERSHOOT, !e->info.pending,
+                "the outer step of round %llu overshoots: rate times gain is %.3g, more than 2; lower "
+                "outer.learning_rate or outer.momentum",
+                (unsigned long long)e->info.event.round, length);
 }
 
 static void note(struct engine *e, uint64_t round)
@@ -99,7 +101,8 @@ static void note(struct engine *e, uint64_t round)
     memcpy(e->info.stale, sum->stale, sizeof e->info.stale);
     for (uint32_t i = 0; i < ROUND_STALENESS; i++) e->stale[i] += sum->stale[i];
     e->info.pending = event->round > e->rounds_reported;
-    warn_of_overshoot(e, signs.length);
+    note_overshoot(e, signs.length);
+    engine_note_agreement(e, round - 1, signs.agreement, !e->info.pending);
 }
 
 /* async: one delta may end two rounds; its work counts for the first of them. */

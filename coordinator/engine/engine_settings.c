@@ -2,6 +2,7 @@
  * RUN records; the command line and CONFIG only have to agree with them.
  *
  * - CONFIG may hold the settings of any earlier time of the run: after a change the first command still continues it.
+ * - A larger train.max_steps in CONFIG makes the run longer, as with --change.
  * - --change writes a RUN record with the new value. Everything before it stays as it was, so a replay gives the same
  *   bits. The record makes the run longer, or changes a rate, from the next round on.
  * - Until a worker has joined, CONFIG replaces the settings. */
@@ -82,6 +83,11 @@ static enum status agree(const struct engine *e, struct err *err)
         log_info("the run keeps the values that --change gave it: %s", names);
         return STATUS_OK;
     }
+    if (e->wanted.train.max_steps < e->config.train.max_steps)
+        return err_set(
+            err, STATUS_INVALID,
+            "train.max_steps: %u is below the run's %u: it can only grow; leave it out to continue as before",
+            e->wanted.train.max_steps, e->config.train.max_steps);
     return err_set(err, STATUS_INVALID,
                    "the run has other values: %s: write --change KEY=VALUE to change one from here on, or leave CONFIG "
                    "and these settings out to continue as before",
@@ -119,7 +125,7 @@ static enum status check_change(const struct engine *e, const struct config *nex
 }
 
 /* Checks the new settings as a whole, as at the first start. The devices are the workers' own. */
-static enum status check_all(const struct config *next, struct err *err)
+static enum status check_all(const struct config *next, const char *what, struct err *err)
 {
     struct config *copy = mem_alloc(1, sizeof *copy);
     struct config_sources sources = {0};
@@ -131,7 +137,7 @@ static enum status check_all(const struct config *next, struct err *err)
         if (!config_keys[i].local) sources.of[i] = CONFIG_COORDINATOR;
     enum status status = config_resolve(copy, &sources, err);
     mem_free(copy);
-    return status == STATUS_OK ? status : err_prefix(err, "--change");
+    return status == STATUS_OK ? status : err_prefix(err, "%s", what);
 }
 
 static enum status set_all(const struct engine *e, struct config *next, struct err *err)
@@ -146,7 +152,24 @@ static enum status set_all(const struct engine *e, struct config *next, struct e
     for (int i = 0; i < config_keys_count; i++)
         if (differs(next, &e->config, i)) TRY(check_change(e, next, i, err));
     if (next->train.method == METHOD_DDP) next->outer.learning_rate = next->inner.learning_rate;
-    return check_all(next, err);
+    return check_all(next, "--change", err);
+}
+
+/* Says which schedules follow the new length. */
+static void log_schedules(const struct config *before, const struct config *next)
+{
+    const struct {
+        int key;
+        bool follows;
+    } schedules[] = {{AT(inner.schedule), next->inner.schedule != SCHEDULE_CONSTANT && !config_is_external(next)},
+                     {AT(outer.schedule), next->outer.schedule == OUTER_COSINE}};
+    char value[CONFIG_VALUE_MAX];
+    if (next->train.max_steps == before->train.max_steps) return;
+    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++)
+        if (schedules[i].follows)
+            log_info("train.max_steps grew from %u to %u: the %s schedule of %s.learning_rate now ends at %u",
+                     before->train.max_steps, next->train.max_steps, config_value_text(next, schedules[i].key, value),
+                     config_keys[schedules[i].key].section, next->train.max_steps);
 }
 
 static void emit_change(struct engine *e, const struct config *next, int key)
@@ -161,22 +184,47 @@ static void emit_change(struct engine *e, const struct config *next, int key)
     engine_emit(e, &event);
 }
 
+/* Gives the run new settings, from here on. *any_p: they differ. */
+static enum status adopt(struct engine *e, const struct config *next, bool *any_p, struct err *err)
+{
+    *any_p = false;
+    for (int i = 0; i < config_keys_count; i++) {
+        if (!differs(next, &e->config, i)) continue;
+        emit_change(e, next, i);
+        *any_p = true;
+    }
+    if (!*any_p) return STATUS_OK;
+    log_schedules(&e->config, next);
+    e->config = *next;
+    return engine_settings_write(e, err);
+}
+
 static enum status change(struct engine *e, struct err *err)
 {
     bool any = false;
     struct config *next = mem_alloc(1, sizeof *next);
     if (!next) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
     enum status status = set_all(e, next, err);
-    for (int i = 0; i < config_keys_count && status == STATUS_OK; i++) {
-        if (!differs(next, &e->config, i)) continue;
-        emit_change(e, next, i);
-        any = true;
-    }
-    if (status == STATUS_OK && any) {
-        e->config = *next;
-        status = engine_settings_write(e, err);
-    } else if (status == STATUS_OK) {
-        log_info("--change: the run has these values already");
+    if (status == STATUS_OK) status = adopt(e, next, &any, err);
+    if (status == STATUS_OK && !any) log_info("--change: the run has these values already");
+    mem_free(next);
+    return status;
+}
+
+/* The caller gives a larger train.max_steps, and otherwise the run's settings: the run gets longer. */
+static enum status grow(struct engine *e, struct err *err)
+{
+    char names[DIFF_MAX];
+    bool any;
+    if (e->wanted.train.max_steps <= e->config.train.max_steps) return STATUS_OK;
+    struct config *next = mem_alloc(1, sizeof *next);
+    if (!next) return err_set(err, STATUS_NOMEM, "no memory for the configuration");
+    *next = e->config;
+    next->train.max_steps = e->wanted.train.max_steps;
+    enum status status = STATUS_OK;
+    if (!config_run_diff(&e->wanted, next, false, names, sizeof names)) {
+        status = check_all(next, "a larger train.max_steps", err);
+        if (status == STATUS_OK) status = adopt(e, next, &any, err);
     }
     mem_free(next);
     return status;
@@ -185,6 +233,7 @@ static enum status change(struct engine *e, struct err *err)
 enum status engine_settings_settle(struct engine *e, struct err *err)
 {
     if (!e->ledger.modelled) return replace(e, err);
+    TRY(grow(e, err));
     TRY(agree(e, err));
     if (e->n_changes) TRY(change(e, err));
     return engine_settings_text(e, err);

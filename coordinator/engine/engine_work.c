@@ -101,6 +101,14 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
+/* Epochs that work before the outstanding one got. */
+static double run_epoch(const struct engine *e)
+{
+    const struct lease_book *book = &e->ledger.round.leases;
+    uint64_t samples = e->ledger.model.train_samples;
+    return samples ? (double)(book->cursor - lease_outstanding(book)) / (double)samples : 0;
+}
+
 void engine_send_assign(struct engine *e, struct session *s, const struct member *m)
 {
     const struct assignment *work = &m->work;
@@ -111,6 +119,8 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
                                  .steps = work->steps,
                                  .step0 = work->step0,
                                  .step_rate = work->step_rate,
+                                 .lr = engine_run_lr(e, work->round),
+                                 .epoch = run_epoch(e),
                                  .n_ranges = work->n_ranges,
                                  .n_fragments = e->ledger.layout.n_fragments}};
     memcpy(msg.assign.ranges, work->ranges, sizeof msg.assign.ranges);

@@ -24,6 +24,20 @@ struct session_own {
     uint64_t version, from, to; /* bytes [from, to) of update `version` relay it; version 0: no update does */
 };
 
+/* Sums over the reported steps of a round whose learning rate is known. */
+struct session_rates {
+    uint64_t round;
+    double lr, position;
+    uint32_t n;
+};
+
+/* Means over a finished round. */
+struct session_rate {
+    bool known;
+    uint64_t round;
+    double lr, position;
+};
+
 struct session {
     uint64_t id; /* random; 0: slot is free */
     uint8_t uuid[WIRE_UUID];
@@ -46,6 +60,8 @@ struct session {
     uint64_t ready_us;                /* ready for work since then; 0: not ready */
     uint64_t step_round, step_tokens; /* the round of its reported steps, and their tokens */
     uint32_t last_step;               /* the last reported step of that round */
+    struct session_rates rates;       /* of the running round */
+    struct session_rate rate;         /* of the last round whose last step was reported */
     uint64_t eval_passed;             /* serial of the evaluation in which it returned a share, or was late */
     uint64_t eval_late;               /* id of the EVAL that it has not answered in time; 0: none */
     uint64_t strange, strange_us;     /* ignored step records not logged yet; time of the last line, 0: never */

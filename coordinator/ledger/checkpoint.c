@@ -497,17 +497,20 @@ static enum status head_decode_layout(struct layout *layout, struct checkpoint_i
                                                                                                : STATUS_CORRUPT;
 }
 
-/* Vectors of n_params floats come first, then the residuals: none, or one of each fragment. The settings decide how
- * many there are; the size of the file does, too. */
+/* Vectors of n_params floats come first, then the residuals: none, or one of each fragment of trained tensors. The
+ * settings decide how many there are; the size of the file does, too. */
 static enum status check_arrays(struct store *store, uint64_t round, const struct layout *layout,
                                 const uint64_t *hashes, uint32_t n, uint64_t at, uint64_t total, float *room,
                                 struct err *err)
 {
     assert(layout->n_params > 0); /* head_decode_layout */
-    const uint64_t whole = layout->n_params * sizeof(float), copies = (total - at) / whole, F = layout->n_fragments;
-    uint64_t residuals = F > 1 && n > copies ? F : 0;
-    if ((total - at) % whole || n != copies - (residuals ? 1 : 0) + residuals)
-        return bad(err, round, "has a wrong size");
+    const uint32_t F = layout_first_mean(layout);
+    const uint64_t whole = layout->n_params * sizeof(float), bytes = total - at;
+    uint64_t trained = 0;
+    for (uint32_t f = 0; f < F; f++) trained += layout->fragments[f].count * sizeof(float);
+    bool has_residuals = F && n >= F && bytes == (n - F) * whole + trained;
+    uint32_t residuals = has_residuals ? F : 0;
+    if (!has_residuals && bytes != n * whole) return bad(err, round, "has a wrong size");
     for (uint32_t i = 0; i < n; i++) {
         bool vector = i < n - residuals;
         size_t count = vector ? layout->n_params : layout->fragments[i - (n - residuals)].count;

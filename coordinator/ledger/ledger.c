@@ -109,6 +109,7 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     }
     assert(l->layout.n_fragments > 0 && l->layout.n_fragments <= LAYOUT_FRAGMENTS_MAX);
     round_init(&l->round, l->config, l->layout.n_fragments);
+    l->round.first_mean = layout_first_mean(&l->layout);
     l->modelled = true; /* from here on ledger_finish cleans up */
     return outer_state_init(&l->outer, l->config, &l->layout, err);
 }

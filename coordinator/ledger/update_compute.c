@@ -52,7 +52,7 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
 {
     struct outer_state *o = &l->outer;
     enum config_down down = config_down(l->config);
-    bool can_relay = down == CONFIG_DOWN_RELAY || down == CONFIG_DOWN_AUTO;
+    bool can_relay = config_may_relay(l->config) && !layout_is_mean(&l->layout, close->fragment);
     struct outer_ways ways = {.fragment = close->fragment,
                               .named = close->n,
                               .head = update_encoded_size(u),
@@ -63,7 +63,7 @@ static enum status merge_deltas(struct ledger *l, const struct round_close *clos
     size_t bytes = table;
     for (uint32_t i = 0; i < close->n; i++) bytes += round_close_part(&l->round, close, i)->bytes;
     ways.deltas = bytes - table;
-    *relay_p = down == CONFIG_DOWN_RELAY || (can_relay && outer_state_relays(o, &ways));
+    *relay_p = can_relay && (down == CONFIG_DOWN_RELAY || outer_state_relays(o, &ways));
     l->down_ways[0] = ways.relay_bytes;
     l->down_ways[1] = ways.union_bytes;
     if (*relay_p) {
@@ -104,7 +104,7 @@ enum status update_compute(struct ledger *l, const struct round_close *close, st
     *u = (struct update){.fragment = close->fragment,
                          .version = step.version,
                          .round = step.round,
-                         .form = round_update_form(l->config),
+                         .form = round_update_form(l->config, layout_is_mean(&l->layout, close->fragment)),
                          .n_named = close->n,
                          .named = l->named};
     for (uint32_t i = 0; i < close->n; i++) {

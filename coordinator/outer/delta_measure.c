@@ -69,7 +69,10 @@ struct delta_measure delta_measure(const struct outer_state *s, uint32_t fragmen
 {
     const struct fragment *frag = &s->layout->fragments[fragment];
     struct delta_measure m = {.in_range = true};
-    struct measure_job job = {.s = s, .view = view, .theta = s->merger.parameters ? s->theta + frag->offset : NULL};
+    struct measure_job job = {
+        .s = s,
+        .view = view,
+        .theta = merger_takes_parameters(&s->merger, s->layout, fragment) ? s->theta + frag->offset : NULL};
     size_t parts = codec_parts(view->codec);
     pool_run_if(s->pool, parts > 1, measure_parts, &job);
     for (size_t i = 0; i < parts; i++) m.norm += s->squares[i];

@@ -18,7 +18,6 @@
 #include "coordinator/outer/arrival.h"
 #include "coordinator/outer/delta_measure.h"
 #include "coordinator/outer/outer_opt.h"
-#include "coordinator/round/round_form.h"
 #include "wire/msg.h"
 #include "wire/object.h"
 
@@ -34,10 +33,11 @@ static int thread_count(const struct config *config)
 }
 
 /* The fragment's downlink has error feedback: later updates carry the coding error. */
-static bool keeps_residual(const struct outer_state *s, const struct outer_fragment *frag)
+static bool keeps_residual(const struct outer_state *s, uint32_t f)
 {
     const struct config *c = s->config;
-    return frag->down && round_update_form(c) == UPDATE_INCREMENT && config_error_feedback(c, c->codec.down);
+    return s->fragments[f].down && !config_update_replaces(c, layout_is_mean(s->layout, f)) &&
+           config_error_feedback(c, c->codec.down);
 }
 
 typedef enum status (*create_fn)(struct codec **codec_p, const char *spec, const struct layout *layout,
@@ -48,15 +48,16 @@ static enum status init_codecs(struct outer_state *s, uint32_t f, create_fn crea
 {
     const struct config *c = s->config;
     struct outer_fragment *frag = &s->fragments[f];
-    TRY(create(&frag->up, config_merge_spec(c), s->layout, f, err));
+    bool mean = layout_is_mean(s->layout, f);
+    TRY(create(&frag->up, config_merge_spec(c, mean), s->layout, f, err));
     char spec[CODEC_SPEC_MAX], specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
-    uint32_t n = config_up_mixed(c) ? config_up_specs(c, specs) : 0;
+    uint32_t n = config_up_mixed(c) && !mean ? config_up_specs(c, specs) : 0;
     for (; frag->n_arriving < n; frag->n_arriving++) {
         struct codec **codec = &frag->arriving[frag->n_arriving];
         TRY(create(codec, specs[frag->n_arriving], s->layout, f, err));
         if (merge_part_max(*codec) > *part_max) *part_max = merge_part_max(*codec);
     }
-    config_down_spec(c, spec);
+    config_down_spec(c, mean, spec);
     if (spec[0]) TRY(create(&frag->down, spec, s->layout, f, err));
     size_t up = merge_part_max(frag->up), down = frag->down ? merge_part_max(frag->down) : 0;
     if (up > *part_max) *part_max = up;
@@ -74,7 +75,7 @@ static enum status init_fragment(struct outer_state *s, uint32_t f, size_t *part
     TRY(init_codecs(s, f, codec_create_for_fragment, part_max, err));
     /* The residual of a union does not decay: it stays valid until a worker sends the coordinate again. */
     float decay = config_down(s->config) == CONFIG_DOWN_CODEC ? codec_feedback_decay(frag->down) : 1;
-    if (feedback_init(&frag->residual, count, decay, keeps_residual(s, frag)) == STATUS_OK) return STATUS_OK;
+    if (feedback_init(&frag->residual, count, decay, keeps_residual(s, f)) == STATUS_OK) return STATUS_OK;
     return err_set(err, STATUS_NOMEM, "no memory for the residual of %zu parameters", count);
 }
 
@@ -98,7 +99,7 @@ static enum status init_merger(struct outer_state *s, size_t part_max, struct er
     s->squares = mem_alloc(most_parts(s), sizeof *s->squares);
     if (threads > 1 && pool_create(threads, POOL_FLOATS_EXACT, &s->pool) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "cannot start %d threads: set coordinator.threads", threads);
-    bool parameters = round_delta_form(s->config) == DELTA_PARAMETERS;
+    bool parameters = config_delta_replaces(s->config, false);
     enum status status = merger_init(&s->merger, s->config, parameters, s->pool, part_max);
     bool all = s->deltas && s->tokens && s->squares;
     return all && status == STATUS_OK ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory to merge deltas");
@@ -162,7 +163,8 @@ static bool wants_all(const struct config *c)
 {
     if (c->merge.rule == MERGE_RDA) return true;
     if (c->train.method == METHOD_ASYNC) return false;
-    return config_may_relay(c) || (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(config_merge_spec(c)));
+    return config_may_relay(c) ||
+           (c->merge.rule == MERGE_CONTRIBUTORS && codec_spec_sparse(config_merge_spec(c, false)));
 }
 
 enum status outer_state_bytes(uint64_t *bytes, const struct config *config, const struct layout *layout,
@@ -180,7 +182,7 @@ enum status outer_state_bytes(uint64_t *bytes, const struct config *config, cons
         if (s.fragments[f].up) codecs += codec_memory(s.fragments[f].up);
         if (s.fragments[f].down) codecs += codec_memory(s.fragments[f].down);
         for (uint32_t i = 0; i < s.fragments[f].n_arriving; i++) codecs += codec_memory(s.fragments[f].arriving[i]);
-        if (status == STATUS_OK && keeps_residual(&s, &s.fragments[f])) floats += layout->fragments[f].count;
+        if (status == STATUS_OK && keeps_residual(&s, f)) floats += layout->fragments[f].count;
     }
     if (status == STATUS_OK) {
         uint64_t together = OBJECT_HEAD_MAX + deltas * opened_bytes(&s), payload = payload_bytes(&s);

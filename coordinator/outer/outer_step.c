@@ -12,8 +12,6 @@
 #include "coordinator/outer/outer_opt.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/outer/publish.h"
-#include "coordinator/round/round_form.h"
-#include "wire/msg.h"
 
 enum { BLOCK = 4096, GRAIN = 1 << 15 }; /* floats of a block; a thread's share is a multiple of GRAIN floats */
 
@@ -219,21 +217,21 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     const struct fragment *frag = &s->layout->fragments[step->fragment];
     struct outer_fragment *state = &s->fragments[step->fragment];
     float *theta = s->theta + frag->offset;
-    bool replace = round_update_form(c) == UPDATE_PARAMETERS;
+    bool of_means = layout_is_mean(s->layout, step->fragment);
+    bool replace = config_update_replaces(c, of_means);
     struct outer_step_job job = {.s = s,
                                  .step = step,
                                  .frag = frag,
                                  .relay = step->relay,
-                                 .mean =
-                                     layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round),
-                                 .sparse = config_down(c) != CONFIG_DOWN_CODEC,
+                                 .mean = of_means || outer_state_averages(s, step->round),
+                                 .sparse = config_down(c) != CONFIG_DOWN_CODEC && !of_means,
                                  .in = {.theta = theta,
                                         .acc = s->acc,
                                         .n = frag->count,
                                         .increment = !replace,
-                                        .parameters = round_delta_form(c) == DELTA_PARAMETERS}};
+                                        .parameters = config_delta_replaces(c, of_means)}};
     plan(&job);
-    job.sums = !layout_is_mean(s->layout, step->fragment) && c->train.method != METHOD_ASYNC;
+    job.sums = !of_means && c->train.method != METHOD_ASYNC;
     memset(s->cells, 0, outer_cells(frag->count) * sizeof *s->cells);
     pool_run_if(s->pool, frag->count > GRAIN, step_range, &job);
     collect_sums(&job);

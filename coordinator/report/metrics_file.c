@@ -108,6 +108,7 @@ static const char *const kind_names[] = {
     [ENGINE_EVENT_EVAL] = "eval",       [ENGINE_EVENT_CHECKPOINT] = "checkpoint",
     [ENGINE_EVENT_LINK] = "link",       [ENGINE_EVENT_WAITING] = "waiting",
     [ENGINE_EVENT_DONE] = "done",       [ENGINE_EVENT_CHANGE] = "change",
+    [ENGINE_EVENT_NOTE] = "note",
 };
 
 static void put_line(json_t *o, const struct engine_event_line *e)
@@ -229,6 +230,7 @@ static json_t *object_of(const struct engine_event *e)
     case ENGINE_EVENT_EVICT:
     case ENGINE_EVENT_FAULT:
     case ENGINE_EVENT_LINK:
+    case ENGINE_EVENT_NOTE:
     case ENGINE_EVENT_WAITING: put_line(o, &e->line); break;
     case ENGINE_EVENT_RESTART: put_restart(o, &e->restart); break;
     case ENGINE_EVENT_CHANGE: put_change(o, &e->change); break;

@@ -211,6 +211,7 @@ void report_event(struct report *r, const struct engine_event *e)
         break;
     case ENGINE_EVENT_WAITING: report_line(r, "waiting for %s", text); break;
     case ENGINE_EVENT_EVAL: eval_line(r, &e->eval); break;
+    case ENGINE_EVENT_NOTE: /* logged as a warning */
     case ENGINE_EVENT_DONE:
     case ENGINE_EVENT_STEP:
     case ENGINE_EVENT_UPDATE:

@@ -10,7 +10,7 @@
 
 struct gate_rule gate_rule_of(const struct config *c)
 {
-    struct gate_rule rule = {.learning_rate = 1, .sparse = codec_spec_sparse(config_merge_spec(c))};
+    struct gate_rule rule = {.learning_rate = 1, .sparse = codec_spec_sparse(config_merge_spec(c, false))};
     if (config_is_external(c)) return rule;
     rule.learning_rate = lr_inner_peak(c);
     rule.warmup_steps = c->inner.warmup_steps;

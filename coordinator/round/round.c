@@ -31,7 +31,8 @@ static void params_from_config(struct round_params *p, const struct config *c, u
         .overlap = c->train.overlap,
         .grace_us = strcmp(c->outer.grace, "auto") != 0 ? (uint64_t)(1e6 * strtod(c->outer.grace, NULL)) : UINT64_MAX,
         .together = ddp,
-        .form = round_delta_form(c),
+        .form = round_delta_form(c, false),
+        .form_of_means = round_delta_form(c, true),
         .gate = gate_rule_of(c),
         .clips = c->merge.clip != MERGE_CLIP_OFF,
     };
@@ -50,6 +51,7 @@ void round_init(struct round *r, const struct config *config, uint32_t n_fragmen
 {
     memset(r, 0, sizeof *r);
     params_from_config(&r->p, config, n_fragments);
+    r->first_mean = n_fragments;
     r->policy = config->train.method == METHOD_ASYNC ? &policy_async : &policy_barrier;
     member_table_init(&r->members, n_fragments);
     lease_book_init(&r->leases);
@@ -394,7 +396,8 @@ static uint16_t check_offer(const struct round *r, const struct member *m, const
                             const char **reason_p)
 {
     *reason_p = "form, steps or tokens do not match the assignment";
-    if (offer->form != r->p.form || offer->steps != m->work.steps) return REJECT_CORRUPT;
+    uint8_t form = offer->fragment < r->first_mean ? r->p.form : r->p.form_of_means;
+    if (offer->form != form || offer->steps != m->work.steps) return REJECT_CORRUPT;
     uint64_t most = m->work.steps * r->p.step_samples * r->p.sample_tokens;
     if (!offer->tokens || offer->tokens > most || (offer->tokens < most && !r->p.any_length)) return REJECT_CORRUPT;
     return r->policy->judge(r, m, offer, reason_p);

@@ -40,7 +40,8 @@ struct round_params {
     uint32_t overlap;  /* train.overlap */
     uint64_t grace_us; /* async: outer.grace; UINT64_MAX: auto */
     bool together;     /* all fragments of a round close at once */
-    uint8_t form;      /* enum delta_form of this run */
+    uint8_t form;      /* enum delta_form of trained tensors */
+    uint8_t form_of_means;
     struct gate_rule gate;
     bool clips; /* merge.clip is on */
 };
@@ -60,6 +61,7 @@ struct round {
     struct round_params p;
     struct member_table members;
     struct lease_book leases;
+    uint32_t first_mean; /* fragments from here on hold mean tensors; the ledger sets it after round_init */
     uint64_t versions[LAYOUT_FRAGMENTS_MAX];
     /* Where train.max_steps was raised (struct sync_rounds). */
     uint64_t again;

@@ -94,8 +94,8 @@ class Round:
     position: float
     position_rate: float
     worker: int
-    lr: float = math.nan
-    epoch: float = 0.0
+    lr: float = math.nan  # of the run's newest merged round, mean over its workers; NaN: not known
+    epoch: float = 0.0  # epochs of the training data that earlier rounds got
 
 
 class Frozen(NamedTuple):
@@ -441,7 +441,7 @@ class Handle:
     def begin(self) -> Round:
         r = c.Round()
         self._call("atoll_begin", byref(r))
-        return Round(r.round, r.steps, r.step_samples, r.position, r.position_rate, r.worker)
+        return Round(r.round, r.steps, r.step_samples, r.position, r.position_rate, r.worker, r.lr, r.epoch)
 
     def samples(self, n: int) -> np.ndarray:
         """[n] uint64: the next samples of this round."""

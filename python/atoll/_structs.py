@@ -82,6 +82,8 @@ class Round(ctypes.Structure):
         ("position", c_double),
         ("position_rate", c_double),
         ("worker", c_uint32),
+        ("lr", c_double),
+        ("epoch", c_double),
     ]
 
 

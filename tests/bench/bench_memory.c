@@ -70,7 +70,7 @@ static enum status measure_codecs(struct sizes *s, const struct config *c, const
         size_t before = mem_live_bytes();
         TRY(codec_create_for_fragment(&up, c->codec.up, layout, f, err));
         char spec[CODEC_SPEC_MAX];
-        config_down_spec(c, spec);
+        config_down_spec(c, false, spec);
         TRY(codec_create_for_fragment(&down, spec[0] ? spec : c->codec.up, layout, f, err));
         s->codecs += mem_live_bytes() - before;
         s->up += codec_bound(up);

@@ -114,7 +114,7 @@ atoll_planted(rollback_on_host_only worker/outer/outer_loop_delta.c
     "if (status == STATUS_OK && loop->delta_device) delta_device_residual_changed(loop->delta_device, fragment);"
     "")
 atoll_planted(older_residual_saved worker/outer/outer_save.c
-    "if (outer_residual_read(loop, i) != STATUS_OK) return 0;"
+    "if (loop->f[i].fb.residual && outer_residual_read(loop, i) != STATUS_OK) return 0;"
     "(void)0;")
 
 # --- a save during the upload
@@ -143,8 +143,8 @@ atoll_planted(round_after_start_begins_at_its_number common/config/sync_points.c
     "r->start_step + (round - r->start_step) * r->sync_every;"
     "round * r->sync_every;")
 atoll_planted(averaged_round_keeps_outer_step coordinator/outer/outer_step.c
-    "layout_is_mean(s->layout, step->fragment) || outer_state_averages(s, step->round)"
-    "layout_is_mean(s->layout, step->fragment)")
+    "of_means || outer_state_averages(s, step->round)"
+    "of_means")
 atoll_planted(relayed_average_takes_outer_rate coordinator/ledger/update_compute.c
     "u->rate = l->outer.lr;"
     "u->rate = l->config->outer.learning_rate;")

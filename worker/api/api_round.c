@@ -12,6 +12,13 @@
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
+/* A round that a restarted worker continues has no message: its own samples tell about where the run stands. */
+static double epoch_of(const struct atoll *a, const struct msg_assign *task)
+{
+    if (!isnan(task->epoch)) return task->epoch;
+    return a->train.samples ? (double)task->ranges[0].start / (double)a->train.samples : 0;
+}
+
 enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct atoll_error *error)
 {
     enum atoll_status bad = api_check(a, round, "atoll_begin", error);
@@ -37,7 +44,9 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
                                   .step_samples = a->config.train.batch_size * a->config.train.grad_accum,
                                   .position = task->step0,
                                   .position_rate = task->step_rate,
-                                  .worker = task->worker_id};
+                                  .worker = task->worker_id,
+                                  .lr = task->lr,
+                                  .epoch = epoch_of(a, task)};
     return ATOLL_OK;
 }
 

@@ -231,6 +231,7 @@ void outer_loop_on_message(struct outer_loop *loop, enum wire_lane lane, const s
     case MSG_CREDIT: on_credit(loop, &m->credit, now_us); break;
     case MSG_REJECT: on_reject(loop, &m->reject, now_us); break;
     case MSG_CHUNK: outer_on_chunk(loop, &m->chunk, now_us); break;
+    case MSG_NOTE: log_warn("coordinator: %s", m->note.text); break;
     case MSG_DONE: sync_on_done(s, &m->done, now_us); break;
     default: break;
     }

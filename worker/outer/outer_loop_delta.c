@@ -101,7 +101,7 @@ static void mark_encoded(struct outer_fragment *f, double norm)
 static enum status encode_fragment(struct outer_loop *loop, uint32_t i, const float *values)
 {
     struct outer_fragment *f = &loop->f[i];
-    double norm = delta_host(loop->model.pool, (enum delta_form)loop->form, loop->base + f->offset, values + f->offset,
+    double norm = delta_host(loop->model.pool, (enum delta_form)f->form, loop->base + f->offset, values + f->offset,
                              loop->scratch, f->count);
     if (!isfinite((float)norm)) return STATUS_NONFINITE;
     TRY(feedback_encode(&f->fb, f->up, loop->model.pool, loop->scratch, f->payload + f->head, f->payload_cap - f->head,
@@ -234,12 +234,6 @@ void outer_drop_nonfinite_delta(struct outer_loop *loop, uint32_t fragment, uint
     if (loop->faults >= FAULTS_MAX) fail_diverged(loop);
 }
 
-static uint8_t form_of(const struct outer_loop *loop)
-{
-    if (loop->model.config->train.method == METHOD_DDP) return DELTA_GRADIENT;
-    return loop->lossless && !loop->async ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
-}
-
 static void record_times(struct outer_loop *loop, const struct outer_result *result, uint64_t round, uint64_t took_us,
                          uint64_t now_us)
 {
@@ -280,7 +274,6 @@ static enum status send_deltas(struct outer_loop *loop, const float *values, uin
     bool any = false;
     for (uint32_t i = 0; i < loop->n_fragments; i++) any = any || sync_is_sent(&loop->sync, i);
     if (any) {
-        loop->form = form_of(loop);
         TRY(encode_all(loop, values));
         /* Earlier deltas of a round can be computed again from the state of the round before, if there is one. */
         bool first = loop->save.saved_round == SYNC_NO_ROUND && !loop->save.running && !loop->async;

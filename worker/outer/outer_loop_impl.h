@@ -26,6 +26,7 @@ struct outer_fragment {
     struct codec *up, *down; /* down: NULL if all updates are relayed */
 
     struct feedback fb;
+    uint8_t form;     /* enum delta_form */
     bool pending;     /* payload is encoded, and neither merged nor refused */
     uint8_t *payload; /* [payload_cap] */
     size_t head;      /* bytes of the payload before those of the codec: its name, with codec.up_allowed */
@@ -85,6 +86,7 @@ struct outer_loop {
     enum apply_rule rule;
     double alpha;
     float *scratch;                       /* [largest fragment] */
+    float *zeros;                         /* [largest fragment of means]: the residual of these in a saved state */
     struct delta_device *delta_device;    /* NULL: the host makes the deltas */
     uint8_t *layout_bytes, *frozen_bytes; /* of JOIN */
     size_t layout_size, frozen_size;
@@ -100,7 +102,6 @@ struct outer_loop {
     struct outer_window window; /* training since the last sync point of the round before */
 
     /* The deltas of sync.round. */
-    uint8_t form; /* enum delta_form */
     uint32_t steps;
     uint64_t tokens, compute_us;
     double loss_sum;

@@ -15,6 +15,12 @@
 
 enum { UPDATE_HEAD_MAX = 512 };
 
+static uint8_t form_of(const struct config *config, bool mean)
+{
+    if (config->train.method == METHOD_DDP) return DELTA_GRADIENT;
+    return config_delta_replaces(config, mean) ? DELTA_PARAMETERS : DELTA_PSEUDO_GRADIENT;
+}
+
 static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err *err)
 {
     struct outer_fragment *f = &loop->f[i];
@@ -22,18 +28,20 @@ static enum status fragment_init(struct outer_loop *loop, uint32_t i, struct err
     const struct layout *layout = loop->model.layout;
     f->offset = layout->fragments[i].offset;
     f->count = layout->fragments[i].count;
-    TRY(codec_create_for_fragment(&f->up, config->codec.up, layout, i, err));
+    bool mean = layout_is_mean(layout, i);
+    TRY(codec_create_for_fragment(&f->up, config_up_spec(config, mean), layout, i, err));
     char down[CODEC_SPEC_MAX];
-    config_down_spec(config, down);
+    config_down_spec(config, mean, down);
     if (down[0]) TRY(codec_create_for_fragment(&f->down, down, layout, i, err));
-    if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback) != STATUS_OK)
+    if (feedback_init(&f->fb, f->count, codec_feedback_decay(f->up), loop->feedback && !mean) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for the residual of fragment %u (%s)", i,
                        units_bytes((double)f->count * sizeof(float)).text);
-    f->head = config_up_mixed(config) ? 1 + strlen(codec_spec(f->up)) : 0;
+    f->form = form_of(config, mean);
+    f->head = config_up_mixed(config) && !mean ? 1 + strlen(codec_spec(f->up)) : 0;
     f->payload_cap = f->head + codec_bound(f->up);
     f->object_cap = f->object_max =
         (f->down ? codec_bound(f->down) : 0) + UPDATE_HEAD_MAX + WIRE_NAMED_MAX * (size_t)24;
-    if (loop->relays) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
+    if (loop->relays && !mean) f->object_max += WIRE_NAMED_MAX * (f->payload_cap + relay_head_size(1));
     f->payload = mem_alloc(1, f->payload_cap);
     f->object = mem_alloc(1, f->object_cap);
     if (!f->payload || !f->object)
@@ -118,7 +126,7 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
 {
     const struct config *config = loop->model.config;
     const struct layout *layout = loop->model.layout;
-    uint64_t largest = 0;
+    uint64_t largest = 0, largest_mean = 0;
     loop->async = config->train.method == METHOD_ASYNC;
     loop->fresh = true;
     sync_set_schedule(&loop->sync, config);
@@ -131,6 +139,8 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->n_fragments = layout->n_fragments;
     for (uint32_t i = 0; i < layout->n_fragments; i++) {
         if (layout->fragments[i].count > largest) largest = layout->fragments[i].count;
+        if (layout_is_mean(layout, i) && layout->fragments[i].count > largest_mean)
+            largest_mean = layout->fragments[i].count;
         TRY(fragment_init(loop, i, err));
     }
     if (loop->relays) TRY(merger_make(loop, err));
@@ -140,7 +150,9 @@ enum status outer_memory_init(struct outer_loop *loop, struct err *err)
     loop->scratch = mem_alloc(largest, sizeof *loop->scratch);
     loop->named = mem_alloc(WIRE_NAMED_MAX, sizeof *loop->named);
     loop->parts = mem_alloc(OUTER_PARTS_MAX + 3 + 2 * (size_t)loop->n_fragments, sizeof *loop->parts);
-    bool all = loop->theta && loop->scratch && loop->named && loop->parts;
+    if (loop->feedback && largest_mean) loop->zeros = mem_alloc(largest_mean, sizeof *loop->zeros);
+    bool all =
+        loop->theta && loop->scratch && (loop->zeros || !loop->feedback || !largest_mean) && loop->named && loop->parts;
     if (all) TRY(make_delta_device(loop, err));
     if (loop->sync.overlaps) loop->live = mem_alloc(loop->n_params, sizeof *loop->live);
     /* async: updates during training change theta, so base is a copy. The delta device keeps it, if there is one. */
@@ -168,6 +180,7 @@ void outer_memory_finish(struct outer_loop *loop)
     mem_free(loop->save.copy);
     mem_free(loop->theta);
     mem_free(loop->scratch);
+    mem_free(loop->zeros);
     mem_free(loop->named);
     merger_finish(&loop->merger);
     mem_free(loop->deltas);

@@ -68,7 +68,7 @@ static void fill_offer(struct outer_loop *loop, uint32_t fragment)
         .session = loop->sync.session,
         .round = loop->sync.round,
         .fragment = fragment,
-        .form = loop->form,
+        .form = f->form,
         .base_version = f->base_version,
         .bytes = f->payload_size,
         .crc = f->payload_crc,

@@ -48,8 +48,10 @@ static enum status add_fragment(struct replica_outer *o, const struct config *co
     struct codec *up = NULL, *down = NULL;
     struct delta_format format;
     char spec[CODEC_SPEC_MAX];
-    enum status status = codec_describe_for_fragment(&up, config->codec.up, layout, i, err);
-    config_down_spec(config, spec);
+    bool mean = layout_is_mean(layout, i);
+    if (mean) relayed = 0;
+    enum status status = codec_describe_for_fragment(&up, config_up_spec(config, mean), layout, i, err);
+    config_down_spec(config, mean, spec);
     if (status == STATUS_OK && spec[0]) status = codec_describe_for_fragment(&down, spec, layout, i, err);
     if (status == STATUS_OK) {
         o->host.messages += codec_memory(up) + codec_bound(up) + update_bytes(up, down, relayed);

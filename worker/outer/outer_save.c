@@ -39,7 +39,7 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
     s->steps = loop->steps;
     s->worker_id = loop->sync.worker_id;
     s->n_fragments = loop->n_fragments;
-    s->form = loop->form;
+    s->form = loop->f[0].form;
     s->has_residual = loop->feedback;
     s->has_live = loop->live != NULL;
     s->has_base = s->has_live && loop->base != loop->theta;
@@ -85,15 +85,18 @@ static size_t collect_parts(struct outer_loop *loop)
     struct outer_part *body = loop->parts;
     struct outer_inner *inner = &loop->model.inner;
     size_t n = 0;
-    for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
-        if (outer_residual_read(loop, i) != STATUS_OK) return 0;
+    for (uint32_t i = 0; i < loop->n_fragments; i++)
+        if (loop->f[i].fb.residual && outer_residual_read(loop, i) != STATUS_OK) return 0;
     body[n++] = (struct outer_part){.data = loop->theta, .size = loop->n_params * sizeof(float)};
     if (loop->saved.has_live)
         body[n++] = (struct outer_part){.data = loop->live, .size = loop->n_params * sizeof(float)};
     if (loop->saved.has_base)
         body[n++] = (struct outer_part){.data = loop->base, .size = loop->n_params * sizeof(float)};
-    for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++)
-        body[n++] = (struct outer_part){.data = loop->f[i].fb.residual, .size = loop->f[i].count * sizeof(float)};
+    for (uint32_t i = 0; loop->feedback && i < loop->n_fragments; i++) {
+        const struct outer_fragment *f = &loop->f[i];
+        const float *residual = f->fb.residual ? f->fb.residual : loop->zeros;
+        body[n++] = (struct outer_part){.data = residual, .size = f->count * sizeof(float)};
+    }
     size_t n_inner = inner->parts ? inner->parts(inner->ctx, body + n, OUTER_PARTS_MAX) : 0;
     if (inner->parts && !n_inner) return 0;
     for (size_t i = 0; i < n_inner; i++) loop->saved.inner_size += body[n++].size;
@@ -242,7 +245,10 @@ static enum status check_saved(const struct outer_loop *loop, struct err *err)
         return err_set(err, STATUS_MISMATCH, "train.overlap, train.stagger or train.apply was different");
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         const struct outer_fragment *f = &loop->f[i];
-        if (s->f[i].count != f->count || s->f[i].payload_size > f->payload_cap)
+        bool of_means = layout_is_mean(loop->model.layout, i); /* earlier versions sent them in codec.up */
+        bool fits = of_means ? !s->f[i].payload_size || s->f[i].payload_size == f->payload_cap
+                             : s->f[i].payload_size <= f->payload_cap;
+        if (s->f[i].count != f->count || !fits || s->form != loop->f[0].form)
             return err_set(err, STATUS_MISMATCH, "its fragments differ from those of the run");
         if (hash_floats(loop->model.pool, s->theta + f->offset, f->count) != s->f[i].hash)
             return err_set(err, STATUS_CORRUPT, "its parameters do not match their hash");
@@ -264,7 +270,6 @@ static bool adopt_state(struct outer_loop *loop)
         log_warn("reset the inner optimizer: its saved state does not fit this model");
         if (inner->load(inner->ctx, NULL, 0) != STATUS_OK) log_error("cannot reset the inner optimizer");
     }
-    loop->form = s->form;
     loop->steps = s->steps;
     loop->tokens = s->tokens;
     loop->loss_sum = s->loss_sum;
@@ -281,7 +286,7 @@ static bool adopt_state(struct outer_loop *loop)
         f->payload_crc = s->f[i].payload_crc;
         f->pending = s->payload[i] != NULL;
         if (f->pending) memcpy(f->payload, s->payload[i], f->payload_size);
-        if (loop->feedback && s->residual) {
+        if (f->fb.residual && s->residual) {
             memcpy(f->fb.residual, s->residual + f->offset, f->count * sizeof(float));
             f->fb.pending = f->pending;
         }

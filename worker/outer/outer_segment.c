@@ -4,8 +4,8 @@
  * train.apply correct, keeps live as the new base. At its apply point, tau steps later:
  *     correct    live = theta + (live - base)              (2605.20866)
  *     mix        live = alpha live + (1 - alpha) theta     (Streaming DiLoCo, 2501.18512)
- * and base = theta. After an averaged round (train.start_step) live = theta. Each element is computed in double
- * precision and rounded once. */
+ * and base = theta. With correct, mean tensors mix with alpha 1/2. After an averaged round (train.start_step) live =
+ * theta. Each element is computed in double precision and rounded once. */
 #include <assert.h>
 #include <math.h>
 
@@ -46,6 +46,11 @@ static void adopt(struct outer_loop *loop, uint32_t i, bool replace)
                          .n = f->count,
                          .rule = loop->fresh || replace ? APPLY_REPLACE : loop->rule,
                          .alpha = loop->alpha};
+    /* A correction adds changes of two anchors: a variance could become negative. */
+    if (a.rule == APPLY_CORRECT && layout_is_mean(loop->model.layout, i)) {
+        a.rule = APPLY_MIX;
+        a.alpha = 0.5;
+    }
     pool_run_if(loop->model.pool, a.n > GRAIN, adopt_share, &a);
 }
 

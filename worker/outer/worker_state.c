@@ -1,5 +1,6 @@
 #include "worker/outer/worker_state.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "common/base/bytes.h"
@@ -47,6 +48,7 @@ static void get_task(struct saved_state *s, struct reader *r)
     t->steps = get_u32(r);
     t->step0 = get_f64(r);
     t->step_rate = get_f64(r);
+    t->lr = t->epoch = NAN; /* for programs only; not saved */
     t->n_ranges = get_u32(r);
     for (uint32_t i = 0; i < WIRE_RANGES_MAX; i++) {
         t->ranges[i].start = get_u64(r);

@@ -41,7 +41,7 @@ finish "$run" 60 0 "atoll launch" # the run is done before summary.json is there
 for page in running remote stopped finished; do
     grep -qE '^run +e2e, diloco' $page.txt || fail "the page does not name the run: $(<$page.txt)"
     grep -qE '^sent +[0-9.]+ [kM]B up, [0-9.]+ [kM]B down' $page.txt || fail "bytes of the page have no unit: $(<$page.txt)"
-    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state) ' $page.txt)" ||
+    ! grep -nE '[a-su-z]_[a-z]|[0-9]\.[0-9]{5}|[0-9]{6}| 0$| null|fragment|^[a-z ]{12} *$' <<<"$(grep -vE '^(theta_hash|state|warning) ' $page.txt)" ||
         fail "the page is a dump: $(<$page.txt)"
 done
 for page in running remote; do

@@ -89,7 +89,10 @@ grep -q "the run keeps the values that --change gave it: train.max_steps (60 her
     fail "the first command does not say what differs: $(<first.log)"
 code=0
 "$BIN/atoll-coordinator" run.yaml --dir run --train.max_steps=80 >other.log 2>&1 || code=$?
-[[ $code == 2 && $(<other.log) == *"write --change KEY=VALUE"* ]] || fail "code $code: $(<other.log)"
+[[ $code == 2 && $(<other.log) == *"train.max_steps: 80 is below the run's 100: it can only grow"* ]] || fail "code $code: $(<other.log)"
+code=0
+"$BIN/atoll-coordinator" run.yaml --dir run --train.max_steps=120 >other.log 2>&1 || code=$?
+[[ $code == 2 && $(<other.log) == *"write --change KEY=VALUE"* ]] || fail "code $code: $(<other.log)" # the rate, too
 
 # --- a new run from this one ------------------------------------------------------------------------------------------
 
@@ -110,6 +113,24 @@ grep -Eq 'init_from: *"?run/checkpoints/round_0' branch/config.yaml || fail "bra
 code=0
 "$BIN/atoll-coordinator" run.yaml --dir branch --resume never >never.log 2>&1 || code=$?
 [[ $code == 1 && $(<never.log) == *"branch already holds a run and --resume is never"* ]] || fail "code $code: $(<never.log)"
+
+# --- a longer CONFIG --------------------------------------------------------------------------------------------------
+
+# A run that is over goes on by its own command with more steps. The coordinator is killed in between.
+"$BIN/atoll" launch run.yaml --train.max_steps=40 --workers 2 --dir grown >brief.log 2>&1 || fail "grown: $(tail -n 3 brief.log)"
+(($(json get grown/summary.json steps) == 40)) || fail "the brief run has $(json get grown/summary.json steps) steps"
+start grown.log "$BIN/atoll" launch run.yaml --train.max_steps=80 --workers 2 --dir grown
+launch=$pid
+until_true 60 "two more rounds" rounds_reach 10 grown
+for id in $(descendants "$launch"); do
+    # shellcheck disable=SC2128 # command_of sets it, and it is no array
+    if command_of "$id" && [[ $command == *"--dir=grown "* && $command != *" launch "* ]]; then kill -KILL "$id" || true; fi
+done
+finish "$launch" 120 0 "the grown run"
+(($(json get grown/summary.json steps) == 80)) || fail "the grown run has $(json get grown/summary.json steps) steps"
+(($(json get grown/summary.json restarts) >= 2)) || fail "the coordinator was not killed"
+grep -q "train.max_steps grew from 40 to 80: the cosine schedule of inner.learning_rate now ends at 80" grown.log grown/logs/*.log ||
+    fail "the log does not name the schedule: $(<grown.log)"
 
 # --- kills ------------------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,8 @@ static void fill_assign(struct source *s, struct msg_assign *m)
     m->steps = 1 + (uint32_t)up_to(s, UINT32_MAX - 1);
     m->step0 = real(s);
     m->step_rate = real(s);
+    m->lr = real(s);
+    m->epoch = real(s);
     m->n_ranges = count(s, 1, WIRE_RANGES_MAX);
     for (uint32_t i = 0; i < m->n_ranges; i++)
         m->ranges[i] = (struct wire_range){.start = any(s) >> 1, .count = any(s) >> 1};
@@ -247,6 +249,7 @@ static void fill_small(struct source *s, struct msg *m)
         raw(s, m->enrol.key, WIRE_KEY);
         LINE(m->enrol.name);
         break;
+    case MSG_NOTE: LINE(m->note.text); break;
     case MSG_ENROLLED: raw(s, m->enrolled.key, WIRE_KEY); break;
     case MSG_UPLOAD:
         m->upload.upload = any(s);

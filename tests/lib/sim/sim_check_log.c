@@ -85,7 +85,7 @@ enum status check_log_init(struct sim_check *c, struct err *err)
         struct check_log *log = &c->logs[f];
         TRY(codec_create_for_fragment(&log->up, c->config.codec.up, &c->layout, f, err));
         char down[CODEC_SPEC_MAX];
-        config_down_spec(&c->config, down);
+        config_down_spec(&c->config, false, down);
         if (down[0]) TRY(codec_create_for_fragment(&log->down, down, &c->layout, f, err));
         struct check_version *v = log_grow(c, f);
         layout_fill(&c->layout, f, c->config.run.seed, v->theta);

@@ -376,12 +376,12 @@ static void test_downlink_follows_uplink(void **state)
         snprintf(up, sizeof up, "codec.up=%s", good[i].up);
         snprintf(down, sizeof down, "codec.down=%s", good[i].down);
         if (RESOLVE(good[i].method, up, down) != STATUS_OK) fail_msg("%s, %s: %s", up, down, err.msg);
-        config_down_spec(&config, spec);
+        config_down_spec(&config, false, spec);
         assert_string_equal(config.codec.down, good[i].is);
         assert_string_equal(spec, good[i].spec);
     }
     assert_int_equal(RESOLVE(SGD, "codec.up=fp32", "codec.down=relay"), STATUS_OK);
-    assert_true(config_update_replaces(&config));
+    assert_true(config_update_replaces(&config, false));
     assert_int_equal(RESOLVE("train.method=async", "outer.optimizer=sgd", "codec.up=topk:9/256", "codec.down=auto"),
                      STATUS_OK);
     assert_string_equal(config.codec.down, "union");

@@ -51,7 +51,7 @@ static void test_workers_may_have_codecs(void **state)
     assert_string_equal(specs[0], "topk:64/4096");
     assert_string_equal(specs[1], "int8:256");
     assert_string_equal(specs[2], "bf16");
-    assert_string_equal(config_merge_spec(&config), "fp32");
+    assert_string_equal(config_merge_spec(&config, false), "fp32");
     assert_int_equal(config.merge.rule, MERGE_MEAN);
     static const char *const bad[] = {",", "bf16,", "bf16,,fp32", "bf16 fp32", "a,b,c,d,e,f,g,h"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

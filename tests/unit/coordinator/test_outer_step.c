@@ -121,7 +121,7 @@ static enum status take(struct world *w, uint64_t version, size_t *size_p)
     return outer_state_step(&w->outer, &step, AT, size_p);
 }
 
-/* Mean tensors take the steps of local SGD with rate 1, whatever outer.* says. */
+/* Mean tensors take the steps of local SGD with rate 1 in fp32, whatever outer.* and codec.* say. */
 static void compare_mean(const char *const *settings, const char *const *as_mean)
 {
     static struct world mean, plain;
@@ -148,12 +148,14 @@ static void test_mean_tensors_take_the_plain_mean(void **state)
     static const char *const
         diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
         *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
-        *const lossy[] = {"outer.learning_rate=0.3", NULL}, *const lossy_sgd[] = {"train.method=local-sgd", NULL},
-        *const cosine[] = {"outer.schedule=cosine", NULL}, *const async[] = {"train.method=async", NULL},
-        *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", NULL};
+        *const lossy[] = {"outer.learning_rate=0.3", NULL}, *const cosine[] = {"outer.schedule=cosine", NULL},
+        *const sparse[] = {"outer.optimizer=sgd", "codec.up=topk:64/4096", "codec.down=union", NULL},
+        *const async[] = {"train.method=async", NULL},
+        *const async_sgd[] = {"train.method=async", "outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL};
     compare_mean(diloco, sgd);
-    compare_mean(lossy, lossy_sgd);
-    compare_mean(cosine, lossy_sgd);
+    compare_mean(lossy, sgd); /* in fp32 */
+    compare_mean(sparse, sgd);
+    compare_mean(cosine, sgd);
     compare_mean(async, async_sgd);
     static struct world w; /* exactly the mean: the merged parameters themselves */
     size_t size = 0;

@@ -257,7 +257,7 @@ static void test_counts_over_limit_are_refused(void **state)
         enum msg_type type;
         size_t count_at, item;
     } lists[] = {{MSG_JOIN, 84, 16},   {MSG_HEARTBEAT, 65, 8}, {MSG_METRICS, 52, 44}, {MSG_WELCOME, 17, 32},
-                 {MSG_ASSIGN, 32, 16}, {MSG_EVAL, 40, 8},      {MSG_DONE, 0, 16},     {MSG_EVAL_RESULT, 48, 16}};
+                 {MSG_ASSIGN, 48, 16}, {MSG_EVAL, 40, 8},      {MSG_DONE, 0, 16},     {MSG_EVAL_RESULT, 48, 16}};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         for (size_t n = 257; n * lists[i].item < WIRE_BODY_MAX - 100; n *= 6) {
             size_t body = lists[i].count_at + 4 + n * lists[i].item;
@@ -289,9 +289,9 @@ static void test_other_version_is_refused_except_refuse(void **state)
     frame_seal(buffer, 200, MSG_REFUSE, size - WIRE_HEADER);
     assert_int_equal(decode_copy(size, &err), STATUS_OK);
     assert_int_equal(got.refuse.code, 777);
-    frame_seal(buffer, WIRE_VERSION, 27, 0);
+    frame_seal(buffer, WIRE_VERSION, 28, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "type 27"));
+    assert_non_null(strstr(err.msg, "type 28"));
     frame_seal(buffer, WIRE_VERSION, 0, 0);
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
 }
@@ -305,12 +305,12 @@ static void test_every_type_has_name_and_lane(void **state)
         bool bulk = *type == MSG_BIND || *type == MSG_CHUNK || *type == MSG_PROBE || *type == MSG_PROBE_REPLY;
         assert_int_equal(msg_lane(*type), bulk ? WIRE_BULK : WIRE_CONTROL);
     }
-    assert_int_equal(n, 26);
+    assert_int_equal(n, 27);
     assert_null(msg_spec_of(0));
-    assert_null(msg_spec_of(27));
+    assert_null(msg_spec_of(28));
     assert_null(msg_spec_of(255));
     assert_string_equal(msg_name(MSG_HEARTBEAT_ACK), "HEARTBEAT_ACK");
-    assert_string_equal(msg_name((enum msg_type)27), "?");
+    assert_string_equal(msg_name((enum msg_type)28), "?");
 }
 
 static void test_messages_match_golden_files(void **state)

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -79,6 +80,145 @@ static void test_external_run_starts_from_first_worker(void **state)
     for (int w = 0; w < 2; w++) atoll_close(workers[w]);
 }
 
+/* Sets the variances of worker w in round r: positive, some tiny. */
+static void set_variances(float *params, int w, uint32_t r)
+{
+    params[0] = w ? 3e-9f : 1e-7f;
+    params[1] = (w ? 0.25f : 3.5f) / (float)(r + 1);
+    params[2] = w ? 400.0f : 7e-3f;
+    params[7] = 1e-3f * (float)(r + 1);
+}
+
+static void expect_means(const float *params, float own[2][8], const char *codecs)
+{
+    static const int of[] = {0, 1, 2, 7};
+    for (int i = 0; i < 4; i++) {
+        double got = (double)params[of[i]], mean = ((double)own[0][of[i]] + (double)own[1][of[i]]) / 2;
+        if (!(got > 0) || fabs(got - mean) > 1e-6 * mean)
+            fail_msg("%s: mean %d is %.9g, not %.9g", codecs, of[i], got, mean);
+    }
+}
+
+static void check_exact_means(const char *codecs)
+{
+    enum atoll_action action;
+    struct atoll_round round;
+    char text[400];
+    float own[2][8];
+    const struct atoll_step step = {.tokens = 3, .loss = NAN, .lr = NAN, .grad_norm = NAN};
+    snprintf(text, sizeof text, "{model: {family: external}, coordinator: {min_workers: 2}, %s}", codecs);
+    api_rig_start(text);
+    struct atoll *workers[2] = {open_external(0, "w0", 1, 0), NULL};
+    enum atoll_event event = ATOLL_WAITING;
+    for (int i = 0; i < 20; i++) assert_int_equal(atoll_wait(workers[0], 20, &event, &error), ATOLL_OK);
+    workers[1] = open_external(1, "w1", 1, 0);
+    for (uint32_t r = 0; r < 3; r++) {
+        api_rig_wait_both(workers, ATOLL_TRAIN);
+        for (int w = 0; w < 2; w++) {
+            float *params = atoll_params(workers[w]);
+            assert_int_equal(atoll_begin(workers[w], &round, &error), ATOLL_OK);
+            if (r) expect_means(params, own, codecs);
+            for (uint32_t i = 0; i < round.steps; i++)
+                assert_int_equal(atoll_step(workers[w], &step, &action, &error), ATOLL_OK);
+            for (int k = 3; k < 7; k++) params[k] -= 0.25f * (float)(w + k);
+            set_variances(params, w, r);
+        }
+        for (int w = 0; w < 2; w++) {
+            memcpy(own[w], atoll_params(workers[w]), sizeof own[w]);
+            assert_int_equal(atoll_push(workers[w], &error), ATOLL_OK);
+        }
+    }
+    api_rig_wait_both(workers, ATOLL_DONE);
+    expect_means(atoll_params(workers[0]), own, codecs);
+    for (int w = 0; w < 2; w++) atoll_close(workers[w]);
+}
+
+static void test_means_are_exact(void **state)
+{
+    (void)state;
+    check_exact_means("codec: {up: int8, down: int8}");
+}
+
+static void test_means_are_exact_beside_topk(void **state)
+{
+    (void)state;
+    check_exact_means("outer: {optimizer: sgd}, codec: {up: 'topk:64/256+sign', down: union}");
+}
+
+static void test_means_are_exact_beside_relay(void **state)
+{
+    (void)state;
+    check_exact_means("outer: {optimizer: sgd}, codec: {up: int8, down: relay}");
+}
+
+static void test_means_are_exact_beside_other_codecs(void **state)
+{
+    (void)state;
+    check_exact_means("codec: {up: int8, up_allowed: bf16, down: int4}");
+}
+
+/* The saved state has no residual of means, which have none, and their delta in fp32. */
+static void test_means_are_exact_after_a_restart(void **state)
+{
+    (void)state;
+    enum atoll_action action;
+    struct atoll_round round;
+    float own[2][8];
+    const struct atoll_step step = {.tokens = 3, .loss = NAN, .lr = NAN, .grad_norm = NAN};
+    api_rig_start("{model: {family: external}, codec: {up: int8, down: int8}}");
+    struct atoll *a = open_external(0, "w0", 1, 0);
+    for (uint32_t r = 0; r < 3; r++) {
+        api_rig_wait(a, ATOLL_TRAIN);
+        assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
+        if (r) expect_means(atoll_params(a), own, "one worker");
+        assert_true(fabs(round.epoch - 4 * r / 50.0) < 1e-12);
+        for (uint32_t i = 0; i < round.steps; i++) assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
+        set_variances(atoll_params(a), 0, r);
+        for (int w = 0; w < 2; w++) memcpy(own[w], atoll_params(a), sizeof own[w]);
+        assert_int_equal(atoll_push(a, &error), ATOLL_OK);
+        if (r == 2) continue;
+        api_rig_wait(a, ATOLL_TRAIN);
+        atoll_close(a);
+        a = open_external(0, "w0", 1, 0);
+    }
+    atoll_close(a);
+}
+
+static void count_warnings(void *ctx, enum atoll_log_level level, const char *line)
+{
+    if (level == ATOLL_LOG_WARN && strstr(line, "coordinator: w0 and w1 send nearly the same delta")) ++*(int *)ctx;
+}
+
+/* The coordinator's warnings reach the programs, and so does the rate that the workers reported. */
+static void test_workers_are_told(void **state)
+{
+    (void)state;
+    enum atoll_action action;
+    struct atoll_round round;
+    int told = 0;
+    const struct atoll_step step = {.tokens = 3, .loss = NAN, .lr = 0.125, .grad_norm = NAN};
+    api_rig_start("{model: {family: external}, train: {max_steps: 12}, coordinator: {min_workers: 2}}");
+    atoll_set_log(count_warnings, &told);
+    struct atoll *workers[2] = {open_external(0, "w0", 1, 0), NULL};
+    enum atoll_event event = ATOLL_WAITING;
+    for (int i = 0; i < 20; i++) assert_int_equal(atoll_wait(workers[0], 20, &event, &error), ATOLL_OK);
+    workers[1] = open_external(1, "w1", 1, 0);
+    for (uint32_t r = 0; r < 6; r++) {
+        api_rig_wait_both(workers, ATOLL_TRAIN);
+        assert_int_equal(told, r >= 3 ? 2 : 0); /* once by each worker */
+        for (int w = 0; w < 2; w++) {
+            assert_int_equal(atoll_begin(workers[w], &round, &error), ATOLL_OK);
+            assert_true(r ? round.lr == 0.125 : isnan(round.lr));
+            for (uint32_t i = 0; i < round.steps; i++)
+                assert_int_equal(atoll_step(workers[w], &step, &action, &error), ATOLL_OK);
+            for (int k = 3; k < 7; k++) atoll_params(workers[w])[k] -= 0.25f * (float)k;
+            assert_int_equal(atoll_push(workers[w], &error), ATOLL_OK);
+        }
+    }
+    for (int w = 0; w < 2; w++) atoll_close(workers[w]);
+    atoll_set_log(NULL, NULL);
+}
+
 static void test_other_tensors_than_the_first_worker(void **state)
 {
     (void)state;
@@ -151,6 +291,12 @@ int main(void)
 #define RUN(test) cmocka_unit_test_setup_teardown(test, tmpdir_make, stop)
     const struct CMUnitTest tests[] = {
         RUN(test_external_run_starts_from_first_worker),
+        RUN(test_means_are_exact),
+        RUN(test_means_are_exact_beside_topk),
+        RUN(test_means_are_exact_beside_relay),
+        RUN(test_means_are_exact_beside_other_codecs),
+        RUN(test_means_are_exact_after_a_restart),
+        RUN(test_workers_are_told),
         RUN(test_other_tensors_than_the_first_worker),
         RUN(test_evaluation),
     };

@@ -208,6 +208,52 @@ static void test_other_keys_follow_each_start(void **state)
     rig_close(&rig);
 }
 
+static enum status start_with(uint32_t max_steps, struct err *err)
+{
+    engine_destroy(rig.engine);
+    rig.engine = NULL;
+    rig.config.train.max_steps = max_steps;
+    enum status status = rig_start(&rig, err);
+    if (status != STATUS_OK) rig.engine = NULL;
+    return status;
+}
+
+/* CONFIG prolongs a run that is over, too. Kills change no bit of it. */
+static void test_a_longer_config_prolongs_the_run(void **state)
+{
+    (void)state;
+    const char *const brief[] = {"coordinator.min_workers=2", "inner.schedule=constant", "train.max_steps=6", NULL};
+    const char *const whole[] = {"coordinator.min_workers=2", "inner.schedule=constant", "train.max_steps=10", NULL};
+    struct err err = {0};
+    uint64_t theta = whole_run(whole);
+    for (power = false, draws = 1; draws < 100; power = true, draws = 100) {
+        begin(brief);
+        rig_play(&rig, NULL);
+        assert_true(summary().done);
+        rig.config.train.max_steps = 10;
+        restart(NULL, power, draws);
+        assert_false(engine_done(rig.engine));
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 1);
+        join_again();
+        rig_play(&rig, restart_between);
+        assert_true(summary().done);
+        assert_int_equal(summary().steps, 10);
+        assert_true(rig_theta_hash(&rig) == theta);
+        rig.config.train.max_steps = 6; /* the first command */
+        restart(NULL, false, 0);
+        assert_int_equal(summary().steps, 10);
+        assert_int_equal(start_with(8, &err), STATUS_INVALID);
+        assert_string_equal(err.msg, "train.max_steps: 8 is below the run's 10: it can only grow; leave it out to "
+                                     "continue as before");
+        rig.config.inner.learning_rate *= 2;
+        assert_int_equal(start_with(12, &err), STATUS_INVALID);
+        assert_non_null(strstr(err.msg, "write --change KEY=VALUE"));
+        rig.config.inner.learning_rate /= 2;
+        assert_int_equal(start_with(10, &err), STATUS_OK);
+        rig_close(&rig);
+    }
+}
+
 static void test_impossible_changes_are_refused(void **state)
 {
     (void)state;
@@ -298,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_a_change_is_replayed),
         cmocka_unit_test(test_earlier_settings_continue_the_run),
         cmocka_unit_test(test_other_keys_follow_each_start),
+        cmocka_unit_test(test_a_longer_config_prolongs_the_run),
         cmocka_unit_test(test_impossible_changes_are_refused),
         cmocka_unit_test(test_a_delta_of_the_old_rate_is_taken),
         cmocka_unit_test(test_async_takes_fewer_workers_at_a_restart),
