@@ -32,7 +32,8 @@
  *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
  *             send heartbeats while the program computes, and write saved states. A process may fork. In the child,
- *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing.
+ *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing. The
+ *             child has closed its copies of the library's lock, connections and files: it may outlive its parent.
  * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
  *             library returns are valid until atoll_close, unless a shorter time is given.
  * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual

@@ -12,6 +12,7 @@
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/os/fileio.h"
+#include "common/os/fork_close.h"
 #include "common/os/temporary.h"
 
 enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60 };
@@ -68,6 +69,7 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool wait, s
     TRY(dir_make(d->path, err));
     snprintf(file, sizeof file, "%s/lock", d->path);
     TRY(file_open_plain(file, O_RDWR | O_CREAT, FILE_PUBLIC, &d->lock_fd, err));
+    fork_close_add(d->lock_fd); /* a child must not hold the lock of a worker that was killed */
     enum status status =
         file_lock(d->lock_fd, wait)
             ? key_open(d, err)
@@ -149,6 +151,9 @@ enum status worker_dir_open_named(struct worker_dir *d, const char *path, char n
 
 void worker_dir_close(struct worker_dir *d)
 {
-    if (d->lock_fd >= 0) close(d->lock_fd);
+    if (d->lock_fd >= 0) {
+        fork_close_remove(d->lock_fd);
+        close(d->lock_fd);
+    }
     d->lock_fd = -1;
 }
