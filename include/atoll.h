@@ -26,8 +26,9 @@
  *             that ends inside a character), or has control characters; a pointer is NULL that no comment allows. With
  *             a NULL worker, functions without a status do nothing and return NULL, 0 or "".
  * Blocking.   Only atoll_wait waits for the network, at most its timeout; until the first connection it may look up to
- *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, waits at most 2 s for a
- *             lock, and resolves the coordinator's name. atoll_push encodes deltas, atoll_begin copies parameters, and
+ *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, and resolves the
+ *             coordinator's name. It waits at most 2 s for the lock of the folder, and 15 s more if the process that
+ *             took it has ended but is not gone yet. atoll_push encodes deltas, atoll_begin copies parameters, and
  *             atoll_theta_hash hashes them: all in proportion to the parameters. atoll_leave and
  *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads

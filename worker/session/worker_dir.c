@@ -8,14 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/os/fileio.h"
 #include "common/os/fork_close.h"
+#include "common/os/lock_holder.h"
 #include "common/os/temporary.h"
 
-enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60 };
+enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60, LOCK_WAIT_S = 15, LOCK_TRIES_A_S = 10 };
 
 static enum status key_make(struct worker_dir *d, const char *path, struct err *err)
 {
@@ -57,6 +59,32 @@ static enum status key_open(struct worker_dir *d, struct err *err)
     return file_exists(path) ? worker_dir_read_key(&d->key, d->path, err) : key_make(d, path, err);
 }
 
+/* The holder has ended: its lock is free soon, and with it this worker's saved state. */
+static bool await_lock(const struct worker_dir *d, long pid)
+{
+    long now;
+    log_info("waiting up to %d s for %s: process %ld has ended, but its lock is not free yet", LOCK_WAIT_S, d->path,
+             pid);
+    for (int tries = LOCK_WAIT_S * LOCK_TRIES_A_S; tries && !lock_holder_runs(d->lock_fd, &now); tries--)
+        if (file_lock(d->lock_fd, false)) return true;
+    log_warn("%s is still locked, by a process that %ld started or by another machine", d->path, pid);
+    return false;
+}
+
+static enum status take_lock(struct worker_dir *d, bool patient, struct err *err)
+{
+    long pid;
+    char holder[64] = "";
+    bool taken = file_lock(d->lock_fd, patient);
+    if (!taken && errno == EWOULDBLOCK && !lock_holder_runs(d->lock_fd, &pid)) taken = await_lock(d, pid);
+    if (taken) {
+        lock_holder_note(d->lock_fd);
+        return STATUS_OK;
+    }
+    if (lock_holder_runs(d->lock_fd, &pid) && pid) snprintf(holder, sizeof holder, " (process %ld)", pid);
+    return err_set(err, STATUS_EXISTS, "another worker runs in %s%s: give this one its own --dir", d->path, holder);
+}
+
 static enum status open_dir(struct worker_dir *d, const char *path, bool wait, struct err *err)
 {
     char file[CONFIG_PATH_MAX + 16];
@@ -70,10 +98,8 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool wait, s
     snprintf(file, sizeof file, "%s/lock", d->path);
     TRY(file_open_plain(file, O_RDWR | O_CREAT, FILE_PUBLIC, &d->lock_fd, err));
     fork_close_add(d->lock_fd); /* a child must not hold the lock of a worker that was killed */
-    enum status status =
-        file_lock(d->lock_fd, wait)
-            ? key_open(d, err)
-            : err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
+    enum status status = take_lock(d, wait, err);
+    if (status == STATUS_OK) status = key_open(d, err);
     if (status != STATUS_OK) worker_dir_close(d);
     return status;
 }
@@ -105,6 +131,8 @@ enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], st
         if (!given && i > 1) snprintf(name, WIRE_NAME_MAX, "%.50s-%d", host, i);
         snprintf(path, sizeof path, "./atoll-worker-%s", name);
         enum status status = open_dir(d, path, given, err);
+        if (status == STATUS_OK && i > 1 && !given)
+            log_info("./atoll-worker-%s is in use: this worker is %s", host, name);
         if (status != STATUS_EXISTS || given) return status;
     }
     return err_set(err, STATUS_EXISTS, "%d workers run in this folder already: give --dir and --name", NAMES_MAX);

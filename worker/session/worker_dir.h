@@ -17,12 +17,14 @@ struct worker_dir {
     int lock_fd;     /* -1: not open */
 };
 
-/* Makes and locks the folder, reads or makes its key (DIR/key, mode 0600). Waits up to two seconds for the lock.
+/* Makes and locks the folder, reads or makes its key (DIR/key, mode 0600). Waits up to two seconds for the lock, and up
+ * to 15 s more if the process that took it has ended (common/os/lock_holder.h): it holds this worker's saved state.
  * EXISTS: another process holds it. INVALID: the folder belongs to a coordinator, or its path is too long. CORRUPT:
  * malformed key. IO. */
 enum status worker_dir_open(struct worker_dir *d, const char *path, struct err *err) MUST_CHECK;
-/* Opens ./atoll-worker-NAME. If `name` is "", sets it to the first free of HOST, HOST-2, HOST-3, ... A given name is
- * kept. Errors as worker_dir_open. */
+/* Opens ./atoll-worker-NAME. If `name` is "", sets it to the first free of HOST, HOST-2, HOST-3, ... The folder of
+ * a running worker is passed at once, that of an ended one after 15 s. A given name is kept. Errors as worker_dir_open.
+ */
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err) MUST_CHECK;
 /* Opens `path` and, if `name` is "", names the worker after the folder; path NULL: worker_dir_choose. Errors as
  * worker_dir_open. */
