@@ -35,6 +35,8 @@
  *             send heartbeats while the program computes, and write saved states. A process may fork. In the child,
  *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing. The
  *             child has closed its copies of the library's lock, connections and files: it may outlive its parent.
+ * Locale.     The library reads and writes numbers in the C locale, whatever setlocale the program called. The
+ *             program's functions (state.save, state.load, log) run in the program's locale.
  * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
  *             library returns are valid until atoll_close, unless a shorter time is given.
  * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual

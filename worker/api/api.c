@@ -110,6 +110,7 @@ static void free_all(struct atoll *a)
 
 enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *options, struct atoll_error *error)
 {
+    API_CALL;
     struct err err = {0};
     if (!a_p) return api_refuse(error, ATOLL_INVALID, "atoll_open: the place for the worker is NULL");
     *a_p = NULL;
@@ -132,6 +133,7 @@ enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *opt
 enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val,
                                  struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, train, "atoll_set_data", error);
     if (bad != ATOLL_OK) return bad;
     if (a->waited || a->phase == API_LEFT)
@@ -142,6 +144,7 @@ enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train
 
 void atoll_leave(struct atoll *a, const char *text)
 {
+    API_CALL;
     if (!api_is_here(a) || a->phase == API_LEFT) return;
     if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
     a->phase = API_LEFT;
@@ -151,6 +154,7 @@ void atoll_leave(struct atoll *a, const char *text)
 
 void atoll_close(struct atoll *a)
 {
+    API_CALL;
     if (!api_is_here(a)) return;
     if (a->phase == API_JOINED) atoll_leave(a, "closed");
     free_all(a);
@@ -175,6 +179,7 @@ uint64_t atoll_n_params(const struct atoll *a)
 
 const char *atoll_text(struct atoll *a)
 {
+    API_CALL;
     if (!a) return "";
     if (!api_is_here(a)) return "this process is a fork of the worker's";
     if (a->phase == API_FAILED) return a->failure.msg;
@@ -213,6 +218,7 @@ uint64_t atoll_theta_hash(const struct atoll *a)
 
 void atoll_get_info(struct atoll *a, struct atoll_info *info)
 {
+    API_CALL;
     if (!info) return;
     *info = (struct atoll_info){0};
     if (!a) return;
@@ -237,6 +243,7 @@ void atoll_get_info(struct atoll *a, struct atoll_info *info)
 
 enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap, struct atoll_error *error)
 {
+    API_CALL;
     char value[CONFIG_VALUE_MAX], shown[TEXT_SHOWN];
     enum atoll_status bad = api_check(a, key && out, "atoll_setting", error);
     if (bad != ATOLL_OK) return bad;

@@ -14,6 +14,7 @@
 
 enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, round, "atoll_begin", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -43,6 +44,7 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
 
 enum atoll_status atoll_samples(struct atoll *a, uint64_t *indices, uint32_t n, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, indices || !n, "atoll_samples", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -106,6 +108,7 @@ static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t s
 enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enum atoll_action *action,
                              struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, step && action, "atoll_step", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -148,6 +151,7 @@ static enum atoll_status check_tokens(const struct atoll *a, struct atoll_error 
 
 enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, true, "atoll_push", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -186,6 +190,7 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
 
 enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *evaluation, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, evaluation, "atoll_evaluation", error);
     if (bad != ATOLL_OK) return bad;
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;
@@ -200,6 +205,7 @@ enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *eva
 enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, const uint64_t *tokens,
                                   struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, true, "atoll_evaluated", error);
     if (bad != ATOLL_OK) return bad;
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;

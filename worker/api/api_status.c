@@ -74,6 +74,7 @@ static void drop(void *ctx, enum log_level level, const char *line)
 static void forward(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx;
+    API_CALL_BACK;
     if (level <= LOG_DEBUG) caller_log(caller_ctx, (enum atoll_log_level)level, line);
 }
 
