@@ -129,7 +129,8 @@ struct atoll_options {
     const char *join;    /* join line, a file with one, or a run folder on this machine; NULL: the variable ATOLL_JOIN,
                           * which the library leaves in the environment */
     const char *name;    /* unique in the run, 1 to 63 bytes, also without invisible characters (zero width, changes of
-                          * direction); NULL: that of `dir`, or the host's */
+                          * direction); NULL: that of `dir`, or the host's, followed by -2, -3, ... if another
+                          * worker has it */
     const char *dir;     /* the worker's own folder; NULL: ./atoll-worker-NAME */
     const char *devices; /* "cuda:0 NVIDIA H100", shown in the status, 0 to 63 bytes as `name`; NULL: "cpu" */
     const struct atoll_tensor *tensors; /* [n_tensors] */

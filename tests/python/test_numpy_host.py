@@ -1,4 +1,4 @@
-"""The program around a worker: processes that it forks, and its locale."""
+"""The program around a worker: processes that it forks, the name of its host, and its locale."""
 
 from __future__ import annotations
 
@@ -113,6 +113,64 @@ with atoll.Worker(p, join=run, dir=f"{folder}/{name}-{chosen}", name=name, state
 print("rate", rate, "point", point, "inside", points)
 print("hash", worker.info().theta_hash)
 """
+
+# A machine of its own is a working directory of its own here.
+NAMED = """
+import os, sys, time
+import numpy as np
+import atoll
+
+machine, run, name, pause = sys.argv[1], sys.argv[2], sys.argv[3] or None, float(sys.argv[4])
+os.makedirs(machine, exist_ok=True)
+os.chdir(machine)
+p = {"w": np.zeros(8, np.float32)}
+with atoll.Worker(p, join=run, name=name, max_wait=60) as worker:
+    while worker.begin():
+        for step in range(worker.assignment.steps):
+            time.sleep(pause)
+            worker.step()
+    print("was", worker.info().name, flush=True)
+"""
+
+
+class Names(RunTest):
+    def machine(self, folder: str, pause: str, name: str = "") -> subprocess.Popen:
+        return self.start_script(NAMED, folder, str(self.run_dir), name, pause)
+
+    def was(self, folder: str) -> str:
+        return self.log(folder).split("was ")[1].strip()
+
+    def test_two_machines_with_one_host_name(self) -> None:
+        """The second one takes the next name, and both keep theirs after a kill."""
+        coordinator = self.start_coordinator(train={"max_steps": 20}, coordinator={"min_workers": 2})
+        both = [self.machine("a", "0.1"), self.machine("b", "0.1")]
+        self.wait_for(60, "two rounds", lambda: self.rounds() >= 2)
+        for process in both:
+            self.kill(process)
+        again = [self.machine("b", "0"), self.machine("a", "0")]
+        for process in (*again, coordinator):
+            self.finish(process)
+        folders = [path for name in "ab" for path in (self.folder / name).iterdir()]
+        self.assertEqual(len(folders), 2, folders)
+        self.assertEqual(folders[0].name, folders[1].name)
+        host = folders[0].name.removeprefix("atoll-worker-")
+        self.assertEqual(sorted([self.was("a"), self.was("b")]), [host, f"{host}-2"], self.logs())
+        joined = {event["worker"] for event in self.events("join")}
+        self.assertEqual(len(joined), 2, joined)
+        for name in "ab":
+            self.assertIn("loaded the saved state after round", self.log(name))
+        self.assertEqual("".join(self.log(name) for name in "ab").count("another worker has the name"), 1)
+
+    def test_given_name_stays(self) -> None:
+        """A name that the script gives is refused, with the way to choose another one."""
+        self.start_coordinator()
+        self.machine("a", "1", "mine")
+        self.wait_for(30, "the first one", lambda: self.events("join"))
+        self.machine("b", "1", "mine")
+        line = "another worker with the name 'mine' is connected: choose another name (--name, or name= in a script)"
+        self.wait_for(30, "the refusal", lambda: f"{line}: retrying for 90 s" in self.log("b"))
+        self.assertFalse((self.folder / "b" / "atoll-worker-mine" / "name").exists())
+
 
 COMMA = 'LC_NUMERIC\ndecimal_point ","\nthousands_sep ""\ngrouping -1\nEND LC_NUMERIC\n'
 

@@ -75,6 +75,7 @@ static enum status open_dir(struct atoll *a, const char *path, struct err *err)
     snprintf(a->options.dir, sizeof a->options.dir, "%s", a->dir.path);
     a->options.self.key = a->dir.key;
     a->options.self.fresh = a->dir.key_is_new;
+    a->options.unnamed = a->dir.base[0] ? &a->dir : NULL;
     return STATUS_OK;
 }
 

@@ -70,7 +70,7 @@ struct outer_loop {
     struct sync sync;
     uint8_t run_id[WIRE_UUID];
     uint64_t config_hash, text_hash; /* of the last CONFIG */
-    bool configured;
+    bool configured, stateless;      /* stateless: no state was saved when the loop began */
     struct outer_model model;
 
     bool async, feedback, lossless; /* lossless: the upload codec is */

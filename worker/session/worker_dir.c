@@ -1,5 +1,6 @@
 #include "worker/session/worker_dir.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -89,6 +90,7 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool wait, s
 {
     char file[CONFIG_PATH_MAX + 16];
     d->lock_fd = -1;
+    d->base[0] = '\0';
     if ((size_t)snprintf(d->path, sizeof d->path, "%s", path) >= sizeof d->path)
         return err_set(err, STATUS_INVALID, "--dir is longer than %d bytes", CONFIG_PATH_MAX - 1);
     snprintf(file, sizeof file, "%s/journal", d->path);
@@ -121,6 +123,47 @@ static void host_name(char out[WIRE_NAME_MAX])
     if (!n) snprintf(out, WIRE_NAME_MAX, "worker");
 }
 
+/* The base is set; a name that worker_dir_rename gave replaces `name`. */
+static enum status name_kept(struct worker_dir *d, const char *base, char name[WIRE_NAME_MAX], struct err *err)
+{
+    char path[CONFIG_PATH_MAX + 8];
+    void *data;
+    size_t size;
+    snprintf(d->base, sizeof d->base, "%s", base);
+    snprintf(path, sizeof path, "%s/name", d->path);
+    enum status status = file_read(path, WIRE_NAME_MAX, &data, &size, err);
+    if (status == STATUS_NOTFOUND) return STATUS_OK;
+    if (status == STATUS_OK) {
+        char *text = data;
+        text[strcspn(text, "\n")] = '\0';
+        bool good = text[0] && strlen(text) < WIRE_NAME_MAX && text_is_name(text, strlen(text));
+        if (good) snprintf(name, WIRE_NAME_MAX, "%s", text);
+        mem_free(data);
+        if (good) return STATUS_OK;
+        status = err_set(err, STATUS_CORRUPT, "%s holds no worker's name: remove it, or give --name", path);
+    }
+    worker_dir_close(d);
+    return status;
+}
+
+enum status worker_dir_rename(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err)
+{
+    char path[CONFIG_PATH_MAX + 8], stem[WIRE_NAME_MAX], line[WIRE_NAME_MAX + 1];
+    unsigned long number = 2;
+    assert(d->base[0] && d->lock_fd >= 0);
+    snprintf(stem, sizeof stem, "%.56s-", d->base);
+    if (!strncmp(name, stem, strlen(stem))) number = strtoul(name + strlen(stem), NULL, 10) + 1;
+    if (number < 2 || number > NAMES_MAX)
+        return err_set(err, STATUS_EXISTS, "the names up to %s are taken: give --name", name);
+    snprintf(path, sizeof path, "%s/key", d->path);
+    TRY(key_make(d, path, err));
+    snprintf(path, sizeof path, "%s/name", d->path);
+    int size = snprintf(line, sizeof line, "%s%lu\n", stem, number);
+    TRY(file_write(path, line, (size_t)size, err));
+    snprintf(name, WIRE_NAME_MAX, "%.*s", size - 1, line);
+    return STATUS_OK;
+}
+
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err)
 {
     char host[WIRE_NAME_MAX], path[WIRE_NAME_MAX + 32];
@@ -133,6 +176,7 @@ enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], st
         enum status status = open_dir(d, path, given, err);
         if (status == STATUS_OK && i > 1 && !given)
             log_info("./atoll-worker-%s is in use: this worker is %s", host, name);
+        if (status == STATUS_OK && !given) status = name_kept(d, host, name, err);
         if (status != STATUS_EXISTS || given) return status;
     }
     return err_set(err, STATUS_EXISTS, "%d workers run in this folder already: give --dir and --name", NAMES_MAX);
@@ -171,10 +215,16 @@ static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, 
 enum status worker_dir_open_named(struct worker_dir *d, const char *path, char name[WIRE_NAME_MAX], struct err *err)
 {
     if (!path) return worker_dir_choose(d, name, err);
+    char base[WIRE_NAME_MAX];
     TRY(worker_dir_open(d, path, err));
-    enum status status = name[0] ? STATUS_OK : name_after_folder(name, path, err);
-    if (status != STATUS_OK) worker_dir_close(d);
-    return status;
+    if (name[0]) return STATUS_OK;
+    enum status status = name_after_folder(base, path, err);
+    if (status != STATUS_OK) {
+        worker_dir_close(d);
+        return status;
+    }
+    memcpy(name, base, WIRE_NAME_MAX);
+    return name_kept(d, base, name, err);
 }
 
 void worker_dir_close(struct worker_dir *d)

@@ -165,6 +165,41 @@ static void test_running_worker_is_passed(void **state)
     worker_dir_close(&d);
 }
 
+/* The run has another worker of this name: the next name and a new key, also for the next start. */
+static void test_next_name_is_kept(void **state)
+{
+    (void)state;
+    struct worker_dir d;
+    struct err err = {0};
+    char name[WIRE_NAME_MAX] = "", given[WIRE_NAME_MAX] = "given";
+    tmpdir_put("box/x", "");
+    assert_int_equal(worker_dir_open_named(&d, tmpdir_path("box"), name, &err), STATUS_OK);
+    struct transport_key first = d.key;
+    assert_string_equal(name, "box");
+    assert_int_equal(worker_dir_rename(&d, name, &err), STATUS_OK);
+    assert_string_equal(name, "box-2");
+    assert_int_equal(worker_dir_rename(&d, name, &err), STATUS_OK);
+    assert_string_equal(name, "box-3");
+    assert_memory_not_equal(&d.key, &first, sizeof first);
+    struct transport_key last = d.key;
+    worker_dir_close(&d);
+
+    name[0] = '\0';
+    assert_int_equal(worker_dir_open_named(&d, tmpdir_path("box"), name, &err), STATUS_OK);
+    assert_string_equal(name, "box-3");
+    assert_memory_equal(&d.key, &last, sizeof last);
+    snprintf(name, sizeof name, "box-64");
+    assert_int_equal(worker_dir_rename(&d, name, &err), STATUS_EXISTS);
+    worker_dir_close(&d);
+    assert_int_equal(worker_dir_open_named(&d, tmpdir_path("box"), given, &err), STATUS_OK);
+    assert_string_equal(given, "given");
+    assert_string_equal(d.base, "");
+    worker_dir_close(&d);
+    tmpdir_put("box/name", "\n");
+    name[0] = '\0';
+    assert_int_equal(worker_dir_open_named(&d, tmpdir_path("box"), name, &err), STATUS_CORRUPT);
+}
+
 /* The key of a worker is a secret: its owner alone may read it. A damaged key is kept. */
 static void test_key_is_private(void **state)
 {
@@ -203,6 +238,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_killed_worker_keeps_its_name, choose_setup, choose_teardown),
         cmocka_unit_test_setup_teardown(test_wait_for_a_lock_ends, choose_setup, choose_teardown),
         cmocka_unit_test_setup_teardown(test_running_worker_is_passed, choose_setup, choose_teardown),
+        cmocka_unit_test_setup_teardown(test_next_name_is_kept, tmpdir_make, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_key_is_private, tmpdir_make, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_run_folder_is_refused, tmpdir_make, tmpdir_remove),
     };
