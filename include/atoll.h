@@ -63,7 +63,7 @@ enum atoll_status {
     ATOLL_INVALID,     /* an argument, a file or a setting is wrong: the same call fails again */
     ATOLL_REFUSED,     /* the coordinator refused this worker, or the run is another one */
     ATOLL_UNREACHABLE, /* no answer from the coordinator; the text says why */
-    ATOLL_NONFINITE,   /* the parameters or the loss hold NaN or infinity */
+    ATOLL_NONFINITE,   /* the parameters (also the initial ones) or the loss hold NaN or infinity */
     ATOLL_EXHAUSTED,   /* the round has fewer samples left */
     ATOLL_ORDER,       /* not allowed now: see the loop above */
     ATOLL_NOMEM,
@@ -175,8 +175,9 @@ enum atoll_event {
 };
 
 /* Connects, joins, sends and receives until there is something to do, or for timeout_ms. After atoll_push it returns
- * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM; ORDER during
- * a round. After any other error than ORDER the worker has left the run: call atoll_close. */
+ * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM; NONFINITE: this
+ * worker's initial parameters should start the run; ORDER during a round. After any other error than ORDER the worker
+ * has left the run: call atoll_close. */
 ATOLL_API enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enum atoll_event *event,
                                        struct atoll_error *error);
 /* What the worker waits for, or the coordinator's last line. Valid until the next call. */

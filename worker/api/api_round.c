@@ -9,6 +9,7 @@
 #include "common/base/units.h"
 #include "worker/api/api_impl.h"
 #include "worker/model/model.h"
+#include "worker/outer/delta_host.h"
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
@@ -156,6 +157,7 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
     struct err err = {0};
+    char text[DELTA_HOST_TEXT];
     if (!r->open || r->done < r->steps)
         return api_refuse(error, ATOLL_ORDER, "atoll_push: call it after the round's last step (ATOLL_SYNC)");
     bad = check_tokens(a, error);
@@ -181,8 +183,11 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
         return api_fail(a, status, &err, error);
     }
     if (status == STATUS_OK) return ATOLL_OK;
-    err_set(&err, status, "round %" PRIu64 ": the parameters or the loss hold NaN or infinity: the round is dropped",
-            r->number + 1);
+    if (!delta_host_nonfinite_text(&a->own, a->params, text))
+        snprintf(text, sizeof text,
+                 isfinite(r->loss_sum) ? "the change of the parameters is too large for fp32"
+                                       : "the loss is NaN or infinite");
+    err_set(&err, status, "round %" PRIu64 ": %s: the round is dropped", r->number + 1, text);
     return api_error(error, status, &err);
 }
 

@@ -161,6 +161,7 @@ static void on_upload(struct outer_loop *loop, const struct msg_upload *m, uint6
     bool mine = m->upload != 0, begins = mine && !loop->initial;
     if (loop->sync.phase != SYNC_JOINING) return;
     if (mine && !loop->initial && outer_initial_open(&loop->initial, &loop->model, &err) != STATUS_OK) {
+        loop->fault = err.code;
         sync_fail(&loop->sync, err.msg);
         return;
     }
@@ -292,6 +293,11 @@ void outer_loop_rename(struct outer_loop *loop, const uint8_t uuid[WIRE_UUID], c
     memcpy(loop->setup.uuid, uuid, WIRE_UUID);
     snprintf(loop->setup.name, sizeof loop->setup.name, "%s", name);
     sync_renamed(&loop->sync, now_us);
+}
+
+enum status outer_loop_fault(const struct outer_loop *loop)
+{
+    return loop->fault ? loop->fault : STATUS_STATE;
 }
 
 uint16_t outer_loop_refused(const struct outer_loop *loop)

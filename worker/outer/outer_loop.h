@@ -152,6 +152,8 @@ enum outer_want outer_loop_want(const struct outer_loop *loop);
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
 /* OUTER_FAILED because the coordinator permanently refused this worker: enum refuse_code; 0 otherwise. */
 uint16_t outer_loop_refused(const struct outer_loop *loop);
+/* OUTER_FAILED without a refusal: NONFINITE, INVALID or NOMEM of the initial model, otherwise STATE. */
+enum status outer_loop_fault(const struct outer_loop *loop);
 /* Another worker has this worker's name, and nothing is lost with this one's: it has no saved state and did not join.
  */
 bool outer_loop_name_refused(const struct outer_loop *loop);

@@ -243,7 +243,7 @@ enum status worker_session_failure(struct worker_session *s, struct err *err)
     return err_set(err,
                    code == REFUSE_KEY ? STATUS_INVALID
                    : code             ? STATUS_REFUSED
-                                      : STATUS_STATE,
+                                      : outer_loop_fault(s->loop),
                    "%s", outer_loop_text(s->loop, 0));
 }
 

@@ -79,6 +79,27 @@ static void test_external_run_starts_from_first_worker(void **state)
     for (int w = 0; w < 2; w++) atoll_close(workers[w]);
 }
 
+/* Nothing is uploaded: a healthy worker starts the run afterwards. */
+static void test_first_worker_is_finite(void **state)
+{
+    (void)state;
+    api_rig_start("model: {family: external}");
+    struct atoll *a = open_external(0, "w0", 1, 0);
+    atoll_params(a)[1] = NAN;
+    atoll_params(a)[2] = INFINITY;
+    atoll_params(a)[4] = NAN;
+    api_rig_fails(a, ATOLL_NONFINITE, "tensor 'weight' has 1 value that is NaN or infinite");
+    atoll_close(a);
+    a = open_external(0, "w0", 1, 0);
+    atoll_params(a)[1] = NAN;
+    atoll_params(a)[2] = -INFINITY;
+    api_rig_fails(a, ATOLL_NONFINITE, "tensor 'norm.running_mean' has 2 values that are NaN or infinite");
+    atoll_close(a);
+    a = open_external(0, "w0", 1, 0);
+    api_rig_wait(a, ATOLL_TRAIN);
+    atoll_close(a);
+}
+
 static void test_other_tensors_than_the_first_worker(void **state)
 {
     (void)state;
@@ -151,6 +172,7 @@ int main(void)
 #define RUN(test) cmocka_unit_test_setup_teardown(test, tmpdir_make, stop)
     const struct CMUnitTest tests[] = {
         RUN(test_external_run_starts_from_first_worker),
+        RUN(test_first_worker_is_finite),
         RUN(test_other_tensors_than_the_first_worker),
         RUN(test_evaluation),
     };
