@@ -1,9 +1,7 @@
 #include "common/base/thread.h"
 
-#include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
-
-#include "common/base/mem.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static locale_t c_locale;
@@ -23,26 +21,29 @@ locale_t thread_c_locale(void)
 struct start {
     void *(*fn)(void *arg);
     void *arg;
+    sem_t taken;
 };
 
 static void *thread_main(void *arg)
 {
-    struct start start = *(struct start *)arg;
-    mem_free(arg);
+    struct start *start = arg;
+    void *(*fn)(void *) = start->fn;
+    void *fn_arg = start->arg;
+    sem_post(&start->taken);
     uselocale(thread_c_locale());
-    return start.fn(start.arg);
+    return fn(fn_arg);
 }
 
 int thread_start(pthread_t *thread, void *(*fn)(void *arg), void *arg)
 {
     sigset_t all, before;
-    struct start *start = mem_alloc(1, sizeof *start);
-    if (!start) return ENOMEM;
-    *start = (struct start){fn, arg};
+    struct start start = {.fn = fn, .arg = arg};
+    sem_init(&start.taken, 0, 0);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(thread, NULL, thread_main, start);
+    int failed = pthread_create(thread, NULL, thread_main, &start);
+    while (!failed && sem_wait(&start.taken)) continue; /* the thread has read `start` */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) mem_free(start);
+    sem_destroy(&start.taken);
     return failed;
 }
