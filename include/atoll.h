@@ -26,13 +26,17 @@
  *             that ends inside a character), or has control characters; a pointer is NULL that no comment allows. With
  *             a NULL worker, functions without a status do nothing and return NULL, 0 or "".
  * Blocking.   Only atoll_wait waits for the network, at most its timeout; until the first connection it may look up to
- *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, waits at most 2 s for a
- *             lock, and resolves the coordinator's name. atoll_push encodes deltas, atoll_begin copies parameters, and
+ *             1.5 s longer for the reason why a join fails. atoll_open reads and writes files, and resolves the
+ *             coordinator's name. It waits at most 2 s for the lock of the folder, and 15 s more if the process that
+ *             took it has ended but is not gone yet. atoll_push encodes deltas, atoll_begin copies parameters, and
  *             atoll_theta_hash hashes them: all in proportion to the parameters. atoll_leave and
  *             atoll_close wait for a running save and at most 2 s for queued messages. No other function blocks.
  * Threads.    One thread at a time may use one struct atoll. Different ones are independent. The library's own threads
  *             send heartbeats while the program computes, and write saved states. A process may fork. In the child,
- *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing.
+ *             calls with a struct atoll of its parent return INVALID, and atoll_leave and atoll_close do nothing. The
+ *             child has closed its copies of the library's lock, connections and files: it may outlive its parent.
+ * Locale.     The library reads and writes numbers in the C locale, whatever setlocale the program called. The
+ *             program's functions (state.save, state.load, log) run in the program's locale.
  * Ownership.  Strings and arrays in arguments are copied, except where a comment says borrowed. Pointers that the
  *             library returns are valid until atoll_close, unless a shorter time is given.
  * Memory.     Bytes for each parameter: 4 for atoll_params, 4 for the run's parameters (the anchor), 4 for the residual
@@ -59,7 +63,7 @@ enum atoll_status {
     ATOLL_INVALID,     /* an argument, a file or a setting is wrong: the same call fails again */
     ATOLL_REFUSED,     /* the coordinator refused this worker, or the run is another one */
     ATOLL_UNREACHABLE, /* no answer from the coordinator; the text says why */
-    ATOLL_NONFINITE,   /* the parameters or the loss hold NaN or infinity */
+    ATOLL_NONFINITE,   /* the parameters (also the initial ones) or the loss hold NaN or infinity */
     ATOLL_EXHAUSTED,   /* the round has fewer samples left */
     ATOLL_ORDER,       /* not allowed now: see the loop above */
     ATOLL_NOMEM,
@@ -136,7 +140,8 @@ struct atoll_options {
     const char *join;    /* join line, a file with one, or a run folder on this machine; NULL: the variable ATOLL_JOIN,
                           * which the library leaves in the environment */
     const char *name;    /* unique in the run, 1 to 63 bytes, also without invisible characters (zero width, changes of
-                          * direction); NULL: that of `dir`, or the host's */
+                          * direction); NULL: that of `dir`, or the host's, followed by -2, -3, ... if another
+                          * worker has it */
     const char *dir;     /* the worker's own folder; NULL: ./atoll-worker-NAME */
     const char *devices; /* "cuda:0 NVIDIA H100", shown in the status, 0 to 63 bytes as `name`; NULL: "cpu" */
     const struct atoll_tensor *tensors; /* [n_tensors] */
@@ -190,8 +195,9 @@ enum atoll_event {
 };
 
 /* Connects, joins, sends and receives until there is something to do, or for timeout_ms. After atoll_push it returns
- * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM; ORDER during
- * a round. After any other error than ORDER the worker has left the run: call atoll_close. */
+ * ATOLL_TRAIN once the update has been applied. Errors: REFUSED, UNREACHABLE, INVALID, FAILED, NOMEM; NONFINITE: this
+ * worker's initial parameters should start the run; ORDER during a round. After any other error than ORDER the worker
+ * has left the run: call atoll_close. */
 ATOLL_API enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enum atoll_event *event,
                                        struct atoll_error *error);
 /* What the worker waits for, or the coordinator's last line. Valid until the next call. */

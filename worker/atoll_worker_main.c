@@ -193,6 +193,7 @@ static enum exit_code run_worker(struct arguments *a, struct err *err)
     snprintf(session->dir, sizeof session->dir, "%s", dir.path);
     session->self.key = dir.key;
     session->self.fresh = dir.key_is_new;
+    session->unnamed = dir.base[0] ? &dir : NULL;
     log_set_name(session->self.name);
     log_file_open(dir.path, "worker.log");
     enum exit_code code = train_run(&o, err);

@@ -31,7 +31,7 @@ struct step_note {
 };
 
 struct trainer {
-    const struct train_options *options;
+    struct train_options *options;
     struct config config; /* shared keys of the run, local keys of this worker */
     struct config_sources sources;
     struct gpu_share share; /* this worker's GPUs */
@@ -59,7 +59,7 @@ struct trainer {
     struct skip_log skips;
 };
 
-void train_setup_init(struct trainer *t, const struct train_options *options);
+void train_setup_init(struct trainer *t, struct train_options *options);
 void train_setup_finish(struct trainer *t);
 /* worker_session_options.on_config; ctx is the trainer. */
 enum status train_on_config(void *ctx, const struct msg_config *config, struct outer_model *model, struct err *err);

@@ -17,7 +17,7 @@
 #include "worker/train_data.h"
 #include "worker/train_impl.h"
 
-void train_setup_init(struct trainer *t, const struct train_options *options)
+void train_setup_init(struct trainer *t, struct train_options *options)
 {
     memset(t, 0, sizeof *t);
     t->options = options;

@@ -13,6 +13,7 @@
 
 #include "common/base/mem.h"
 #include "common/os/descriptors.h"
+#include "common/os/fork_close.h"
 #include "common/os/interrupt.h"
 #include "common/os/temporary.h"
 
@@ -140,7 +141,10 @@ bool file_lock(int fd, bool patient)
 
 static void file_out_release(struct file_out *out)
 {
-    if (out->fd >= 0) close(out->fd);
+    if (out->fd >= 0) {
+        fork_close_remove(out->fd);
+        close(out->fd);
+    }
     mem_free(out->path);
     mem_free(out->tmp);
     mem_free(out->buffer);
@@ -157,6 +161,7 @@ static enum status create(struct file_out *out, unsigned mode, struct err *err)
     out->fd = open_retry(out->tmp, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | (out->spare ? 0 : O_EXCL), mode);
     if (out->fd < 0 && errno == ELOOP) return not_plain(err, out->tmp);
     if (out->fd < 0) return fail(err, "create", out->tmp);
+    fork_close_add(out->fd); /* a child would keep the disk space of a replaced file */
     if (!out->spare) return STATUS_OK;
     if (fstat(out->fd, &st) != 0) return fail(err, "examine", out->tmp);
     if (!S_ISREG(st.st_mode)) return not_plain(err, out->tmp);

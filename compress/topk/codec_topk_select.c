@@ -6,11 +6,12 @@
  * 3. Otherwise a histogram of the upper bits gives a guess that is certainly low enough, and step 1 repeats.
  *
  * The guess never changes the result: magnitudes compare as integers, and only step 2 selects. */
+#include <assert.h>
+
 #include "compress/codec_simd.h"
 #include "compress/topk/codec_topk.h"
 
 #if defined(__x86_64__)
-#include <assert.h>
 #include <immintrin.h>
 #endif
 

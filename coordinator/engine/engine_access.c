@@ -67,7 +67,9 @@ void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m)
     }
     if (!text_is_name(m->name, strlen(m->name))) {
         engine_refuse(e, peer, m->name, REFUSE_NAME,
-                      "the name '%s' has invisible characters, shown as '?': choose another --name", m->name);
+                      "the name '%s' has invisible characters, shown as '?': choose another name (--name, or name= in "
+                      "a script)",
+                      m->name);
         return;
     }
     if (engine_refuse_name(e, peer, m->key, m->name)) return;

@@ -33,9 +33,12 @@ bool engine_refuse_name(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE
     bool connected = s && !engine_is_silent(e, s);
     if (!name_is_taken(e, uuid, name)) return false;
     engine_refuse(e, peer, name, REFUSE_NAME,
-                  connected ? "another worker with the name '%s' is connected: choose another --name"
-                            : "the name '%s' belongs to a worker that is silent: choose another --name, or wait until "
-                              "the run goes on without it",
+                  connected
+                      ? "another worker with the name '%s' is connected: choose another name (--name, or "
+                        "name= in a script)"
+                      : "the name '%s' belongs to a worker that is silent: choose another name (--name, or name= in "
+                        "a script), or wait until "
+                        "the run goes on without it",
                   name);
     return true;
 }

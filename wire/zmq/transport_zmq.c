@@ -12,9 +12,9 @@
  * There are no heartbeats of ZMTP: when a connection breaks while a full queue blocks its reading, libzmq up to 4.3.5
  * aborts the process as soon as a heartbeat falls due (zeromq/libzmq issues 4364 and 4841). */
 static const struct zmq_option common_options[] = {
-    {ZMQ_TCP_MAXRT, 30000},        {ZMQ_TCP_KEEPALIVE, 1},     {ZMQ_TCP_KEEPALIVE_IDLE, 15},
-    {ZMQ_TCP_KEEPALIVE_INTVL, 5},  {ZMQ_TCP_KEEPALIVE_CNT, 3}, {ZMQ_RECONNECT_IVL, 100},
-    {ZMQ_RECONNECT_IVL_MAX, 2000}, {ZMQ_LINGER, 1000},         {0, 0},
+    {ZMQ_TCP_MAXRT, ZMQ_BASE_MAXRT_MS}, {ZMQ_TCP_KEEPALIVE, 1},     {ZMQ_TCP_KEEPALIVE_IDLE, 15},
+    {ZMQ_TCP_KEEPALIVE_INTVL, 5},       {ZMQ_TCP_KEEPALIVE_CNT, 3}, {ZMQ_RECONNECT_IVL, 100},
+    {ZMQ_RECONNECT_IVL_MAX, 2000},      {ZMQ_LINGER, 1000},         {0, 0},
 };
 
 enum { CURVE_BOX = 8 + 8 + 16 + 1, WAIT_MAX_MS = 3600 * 1000 };

@@ -13,7 +13,7 @@
 #include "common/base/status.h"
 #include "wire/transport.h"
 
-enum { ZMQ_BASE_SOCKETS = 4 };
+enum { ZMQ_BASE_SOCKETS = 4, ZMQ_BASE_MAXRT_MS = 30000 };
 
 struct zmq_base {
     struct transport transport; /* first: a struct transport * is a struct zmq_base * */

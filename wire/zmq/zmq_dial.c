@@ -18,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"
+#include "common/os/fork_close.h"
 #include "wire/dial_failure.h"
 #include "wire/endpoint.h"
 #include "wire/zmq/peers.h"
@@ -251,6 +252,7 @@ static void begin_handshake(struct dialler *d, struct dialler_lane *lane, int fd
     lane->begun_us = clock_monotonic_us();
     lane->rtt_us = zmq_path_read(fd, &path) ? path.rtt_us : 0;
     if (lane->rtt_us) atomic_store(&d->base.transport.rtt_us, (unsigned)lane->rtt_us);
+    if (zmq_path_is_own(fd, d->address.endpoint)) fork_close_add(fd); /* else: already closed again */
 }
 
 /* The handshake succeeded, failed, or did not begin. */

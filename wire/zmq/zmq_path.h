@@ -11,5 +11,8 @@
 bool zmq_path_read(int fd, struct transport_path *out);
 /* Bytes that this side sent, each counted once. */
 bool zmq_path_sent(int fd, uint64_t *sent_p);
+/* True when the descriptor is a connection of this transport to `endpoint`: it has the port and the transport's own
+ * time limit. The number may belong to another file since ZeroMQ reported it. */
+bool zmq_path_is_own(int fd, const char *endpoint);
 
 #endif

@@ -76,6 +76,7 @@ static enum status open_dir(struct atoll *a, const char *path, struct err *err)
     snprintf(a->options.dir, sizeof a->options.dir, "%s", a->dir.path);
     a->options.self.key = a->dir.key;
     a->options.self.fresh = a->dir.key_is_new;
+    a->options.unnamed = a->dir.base[0] ? &a->dir : NULL;
     return STATUS_OK;
 }
 
@@ -111,6 +112,7 @@ static void free_all(struct atoll *a)
 
 enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *options, struct atoll_error *error)
 {
+    API_CALL;
     struct err err = {0};
     if (!a_p) return api_refuse(error, ATOLL_INVALID, "atoll_open: the place for the worker is NULL");
     *a_p = NULL;
@@ -133,6 +135,7 @@ enum atoll_status atoll_open(struct atoll **a_p, const struct atoll_options *opt
 enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train, const struct atoll_data *val,
                                  struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, train, "atoll_set_data", error);
     if (bad != ATOLL_OK) return bad;
     if (a->waited || a->phase == API_LEFT)
@@ -143,6 +146,7 @@ enum atoll_status atoll_set_data(struct atoll *a, const struct atoll_data *train
 
 void atoll_leave(struct atoll *a, const char *text)
 {
+    API_CALL;
     if (!api_is_here(a) || a->phase == API_LEFT) return;
     if (a->phase == API_JOINED) worker_session_leave(a->session, text ? text : "left");
     a->phase = API_LEFT;
@@ -152,6 +156,7 @@ void atoll_leave(struct atoll *a, const char *text)
 
 void atoll_close(struct atoll *a)
 {
+    API_CALL;
     if (!api_is_here(a)) return;
     if (a->phase == API_JOINED) atoll_leave(a, "closed");
     free_all(a);
@@ -176,6 +181,7 @@ uint64_t atoll_n_params(const struct atoll *a)
 
 const char *atoll_text(struct atoll *a)
 {
+    API_CALL;
     if (!a) return "";
     if (!api_is_here(a)) return "this process is a fork of the worker's";
     if (a->phase == API_FAILED) return a->failure.msg;
@@ -214,6 +220,7 @@ uint64_t atoll_theta_hash(const struct atoll *a)
 
 void atoll_get_info(struct atoll *a, struct atoll_info *info)
 {
+    API_CALL;
     if (!info) return;
     *info = (struct atoll_info){0};
     if (!a) return;
@@ -238,6 +245,7 @@ void atoll_get_info(struct atoll *a, struct atoll_info *info)
 
 enum atoll_status atoll_setting(struct atoll *a, const char *key, char *out, size_t cap, struct atoll_error *error)
 {
+    API_CALL;
     char value[CONFIG_VALUE_MAX], shown[TEXT_SHOWN];
     enum atoll_status bad = api_check(a, key && out, "atoll_setting", error);
     if (bad != ATOLL_OK) return bad;

@@ -5,11 +5,13 @@
  *   api_round.c   rounds, evaluations
  *   api_frozen.c  the caller's tensors that are not exchanged
  *   api_model.c   configuration -> layout of the run; the caller's tensors in it
- *   api_status.c  errors of the library
+ *   api_status.c  errors of the library, log lines
+ *   api_locale.c  the C locale during calls
  *   api_tokens.c  token shards */
 #ifndef WORKER_API_API_IMPL_H
 #define WORKER_API_API_IMPL_H
 
+#include <locale.h>
 #include <sys/types.h>
 
 #include "common/base/pool.h"
@@ -86,6 +88,19 @@ struct atoll {
     bool evaluating;
     uint64_t steps_done; /* in this process; selects the steps to log */
 };
+
+/* --- api_locale.c --- */
+struct api_locale {
+    locale_t before, caller;
+};
+struct api_locale api_locale_enter(void);
+struct api_locale api_locale_call_back(void);
+void api_locale_restore(struct api_locale *l);
+/* The first line of a function of atoll.h that parses or prints numbers, or calls back: the C locale until it returns.
+ */
+#define API_CALL __attribute__((cleanup(api_locale_restore))) struct api_locale api_locale = api_locale_enter()
+/* Before the program's own function is called: the program's locale until the end of the block. */
+#define API_CALL_BACK __attribute__((cleanup(api_locale_restore))) struct api_locale api_locale = api_locale_call_back()
 
 /* --- api_check.c --- */
 /* False for NULL, and in a fork of the process that opened the worker. */

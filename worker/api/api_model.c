@@ -218,11 +218,17 @@ const float *api_run_params(struct atoll *a)
 
 /* --- the program's state ------------------------------------------------------------------------------------------ */
 
+static size_t call_save(const struct atoll *a, struct atoll_part *parts, size_t cap)
+{
+    API_CALL_BACK;
+    return a->state.save(a->state.ctx, parts, cap);
+}
+
 static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
 {
     struct atoll *a = ctx;
     struct atoll_part given[OUTER_PARTS_MAX];
-    size_t n = a->state.save(a->state.ctx, given, cap < OUTER_PARTS_MAX ? cap : OUTER_PARTS_MAX);
+    size_t n = call_save(a, given, cap < OUTER_PARTS_MAX ? cap : OUTER_PARTS_MAX);
     if (!n || n > cap || n > OUTER_PARTS_MAX) {
         log_error("cannot save this worker's state: the program gave no state");
         return 0;
@@ -239,6 +245,7 @@ static size_t state_parts(void *ctx, struct outer_part *parts, size_t cap)
 static enum status state_load(void *ctx, const uint8_t *data, size_t size)
 {
     struct atoll *a = ctx;
+    API_CALL_BACK;
     return a->state.load(a->state.ctx, data, size) ? STATUS_MISMATCH : STATUS_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "common/base/units.h"
 #include "worker/api/api_impl.h"
 #include "worker/model/model.h"
+#include "worker/outer/delta_host.h"
 
 /* --- a round ------------------------------------------------------------------------------------------------------ */
 
@@ -21,6 +22,7 @@ static double epoch_of(const struct atoll *a, const struct msg_assign *task)
 
 enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, round, "atoll_begin", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -52,6 +54,7 @@ enum atoll_status atoll_begin(struct atoll *a, struct atoll_round *round, struct
 
 enum atoll_status atoll_samples(struct atoll *a, uint64_t *indices, uint32_t n, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, indices || !n, "atoll_samples", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -115,6 +118,7 @@ static void note_step(struct atoll *a, const struct atoll_step *step, uint64_t s
 enum atoll_status atoll_step(struct atoll *a, const struct atoll_step *step, enum atoll_action *action,
                              struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, step && action, "atoll_step", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
@@ -157,10 +161,12 @@ static enum atoll_status check_tokens(const struct atoll *a, struct atoll_error 
 
 enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, true, "atoll_push", error);
     if (bad != ATOLL_OK) return bad;
     struct api_round *r = &a->round;
     struct err err = {0};
+    char text[DELTA_HOST_TEXT];
     if (!r->open || r->done < r->steps)
         return api_refuse(error, ATOLL_ORDER, "atoll_push: call it after the round's last step (ATOLL_SYNC)");
     bad = check_tokens(a, error);
@@ -186,8 +192,11 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
         return api_fail(a, status, &err, error);
     }
     if (status == STATUS_OK) return ATOLL_OK;
-    err_set(&err, status, "round %" PRIu64 ": the parameters or the loss hold NaN or infinity: the round is dropped",
-            r->number + 1);
+    if (!delta_host_nonfinite_text(&a->own, a->params, text))
+        snprintf(text, sizeof text,
+                 isfinite(r->loss_sum) ? "the change of the parameters is too large for fp32"
+                                       : "the loss is NaN or infinite");
+    err_set(&err, status, "round %" PRIu64 ": %s: the round is dropped", r->number + 1, text);
     return api_error(error, status, &err);
 }
 
@@ -195,6 +204,7 @@ enum atoll_status atoll_push(struct atoll *a, struct atoll_error *error)
 
 enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *evaluation, struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, evaluation, "atoll_evaluation", error);
     if (bad != ATOLL_OK) return bad;
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;
@@ -209,6 +219,7 @@ enum atoll_status atoll_evaluation(struct atoll *a, struct atoll_evaluation *eva
 enum atoll_status atoll_evaluated(struct atoll *a, const double *loss_sums, const uint64_t *tokens,
                                   struct atoll_error *error)
 {
+    API_CALL;
     enum atoll_status bad = api_check(a, true, "atoll_evaluated", error);
     if (bad != ATOLL_OK) return bad;
     const struct msg_eval *task = a->evaluating ? outer_loop_evaluation(a->loop) : NULL;

@@ -31,9 +31,10 @@ static enum atoll_status status_of(enum status status)
     return ATOLL_FAILED;
 }
 
-static void drop_dashes(char *text, const char *flag)
+/* Removes the first n bytes of each `part`. */
+static void cut(char *text, const char *part, size_t n)
 {
-    for (char *at = text; (at = strstr(at, flag));) memmove(at, at + 2, strlen(at + 2) + 1);
+    for (char *at = text; (at = strstr(at, part));) memmove(at, at + n, strlen(at + n) + 1);
 }
 
 enum atoll_status api_error(struct atoll_error *error, enum status status, const struct err *err)
@@ -42,8 +43,9 @@ enum atoll_status api_error(struct atoll_error *error, enum status status, const
     if (!error || code == ATOLL_OK) return code;
     error->status = code;
     snprintf(error->text, sizeof error->text, "%s", err->msg[0] ? err->msg : status_text(status));
-    drop_dashes(error->text, "--dir");
-    drop_dashes(error->text, "--name");
+    cut(error->text, "--name, or name=", strlen("--name, or "));
+    cut(error->text, "--dir", 2);
+    cut(error->text, "--name", 2);
     text_make_clean(error->text); /* it may contain a text of the coordinator, or end inside a character */
     return code;
 }
@@ -74,6 +76,7 @@ static void drop(void *ctx, enum log_level level, const char *line)
 static void forward(void *ctx, enum log_level level, const char *line)
 {
     (void)ctx;
+    API_CALL_BACK;
     if (level <= LOG_DEBUG) caller_log(caller_ctx, (enum atoll_log_level)level, line);
 }
 

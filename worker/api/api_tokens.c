@@ -16,6 +16,7 @@ struct atoll_tokens {
 enum atoll_status atoll_tokens_open(struct atoll_tokens **t_p, const char *pattern, uint32_t sample_tokens,
                                     struct atoll_data *data, struct atoll_error *error)
 {
+    API_CALL;
     struct err err = {0};
     if (!t_p) return api_refuse(error, ATOLL_INVALID, "atoll_tokens_open: the place for the token shards is NULL");
     *t_p = NULL;
@@ -48,6 +49,7 @@ enum atoll_status atoll_tokens_open(struct atoll_tokens **t_p, const char *patte
 enum atoll_status atoll_tokens_read(const struct atoll_tokens *t, uint64_t index, uint32_t *out,
                                     struct atoll_error *error)
 {
+    API_CALL;
     struct err err = {0};
     uint32_t largest;
     if (!t || !out) return api_refuse(error, ATOLL_INVALID, "atoll_tokens_read: an argument is NULL");
@@ -60,6 +62,7 @@ enum atoll_status atoll_tokens_read(const struct atoll_tokens *t, uint64_t index
 
 void atoll_tokens_close(struct atoll_tokens *t)
 {
+    API_CALL;
     if (!t) return;
     tokens_close(&t->tokens);
     mem_free(t);

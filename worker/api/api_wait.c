@@ -138,6 +138,7 @@ static enum status wait_until(struct atoll *a, uint64_t until_us, enum atoll_eve
 
 enum atoll_status atoll_wait(struct atoll *a, uint32_t timeout_ms, enum atoll_event *event, struct atoll_error *error)
 {
+    API_CALL;
     struct err err = {0};
     enum atoll_status bad = api_check(a, event, "atoll_wait", error);
     if (bad != ATOLL_OK) return bad;

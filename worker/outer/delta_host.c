@@ -1,6 +1,8 @@
 #include "worker/outer/delta_host.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "common/base/pool.h"
 #include "common/base/sum_squares.h"
@@ -67,4 +69,19 @@ bool delta_host_finite(struct pool *pool, const float *values, size_t n)
     pool_run_if(pool, n > SUM_BLOCK, check_share, &check);
     for (int i = 0; i < POOL_THREADS_MAX; i++) nonfinite = nonfinite || check.nonfinite[i];
     return !nonfinite;
+}
+
+bool delta_host_nonfinite_text(const struct layout *layout, const float *values, char text[DELTA_HOST_TEXT])
+{
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const struct tensor *t = &layout->tensors[i];
+        uint64_t bad = 0;
+        for (uint64_t k = codec_first_nonfinite(values + t->offset, t->count); k < t->count; k++)
+            bad += !isfinite(values[t->offset + k]);
+        if (!bad) continue;
+        snprintf(text, DELTA_HOST_TEXT, "tensor '%s' has %" PRIu64 " value%s NaN or infinite", t->name, bad,
+                 bad > 1 ? "s that are" : " that is");
+        return true;
+    }
+    return false;
 }

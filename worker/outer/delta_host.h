@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/tensor/layout.h"
 #include "wire/msg.h"
 
 struct pool;
@@ -20,5 +21,10 @@ double delta_host(struct pool *pool, enum delta_form form, const float *base, co
                   size_t n);
 /* Returns whether values[n] are all finite. */
 bool delta_host_finite(struct pool *pool, const float *values, size_t n);
+
+enum { DELTA_HOST_TEXT = LAYOUT_NAME_MAX + 96 };
+/* "tensor 'x' has 3 values that are NaN or infinite", of the first such tensor. False: all values[n_params] are finite.
+ */
+bool delta_host_nonfinite_text(const struct layout *layout, const float *values, char text[DELTA_HOST_TEXT]);
 
 #endif

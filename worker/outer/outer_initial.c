@@ -118,8 +118,10 @@ enum status outer_initial_open(struct outer_initial **initial_p, const struct ou
     if (!model->initial)
         return err_set(err, STATUS_INVALID,
                        "the run has no model yet, and this worker has no parameters to start from");
-    if (!delta_host_finite(model->pool, model->initial, model->layout->n_params))
-        return err_set(err, STATUS_INVALID, "the initial parameters hold NaN or infinity");
+    char text[DELTA_HOST_TEXT];
+    if (delta_host_nonfinite_text(model->layout, model->initial, text))
+        return err_set(err, STATUS_NONFINITE, "the model cannot start the run: %s: initialize it, then join again",
+                       text);
     struct outer_initial *in = mem_alloc(1, sizeof *in);
     if (in) in->tensors = mem_alloc(model->layout->n_tensors, sizeof *in->tensors);
     if (in) in->frozen = mem_alloc(n_frozen(model), sizeof *in->frozen);

@@ -13,7 +13,7 @@
 struct outer_initial; /* opaque */
 
 /* The model's parameters, files and layout are borrowed. INVALID: the model has no parameters to start from, or a file
- * that may not be uploaded; NOMEM. */
+ * that may not be uploaded; NONFINITE, with the tensor; NOMEM. */
 enum status outer_initial_open(struct outer_initial **initial_p, const struct outer_model *model,
                                struct err *err) MUST_CHECK;
 void outer_initial_close(struct outer_initial *initial); /* accepts NULL */

@@ -24,6 +24,7 @@ enum status outer_loop_create(struct outer_loop **loop_p, const struct outer_set
     loop->save.saved_round = SYNC_NO_ROUND;
     loop->times.round = loop->running.round = SYNC_NO_ROUND;
     outer_saved_run_id(loop, loop->run_id);
+    loop->stateless = !memcmp(loop->run_id, (uint8_t[WIRE_UUID]){0}, WIRE_UUID);
     *loop_p = loop;
     return STATUS_OK;
 }
@@ -160,6 +161,7 @@ static void on_upload(struct outer_loop *loop, const struct msg_upload *m, uint6
     bool mine = m->upload != 0, begins = mine && !loop->initial;
     if (loop->sync.phase != SYNC_JOINING) return;
     if (mine && !loop->initial && outer_initial_open(&loop->initial, &loop->model, &err) != STATUS_OK) {
+        loop->fault = err.code;
         sync_fail(&loop->sync, err.msg);
         return;
     }
@@ -179,6 +181,8 @@ static void on_refuse(struct outer_loop *loop, const struct msg_refuse *m, uint6
         log_info("joining again: %s", m->text);
     else if (before == SYNC_JOINED && m->code == REFUSE_MALFORMED)
         log_warn("the coordinator refused a message: %s", m->text);
+    else if (loop->setup.may_rename && outer_loop_name_refused(loop))
+        return;
     else if (!logged && m->code == REFUSE_NAME && loop->sync.phase != SYNC_STOPPED)
         log_warn("%s: retrying for %d s (it may be this worker's previous session)", m->text, SYNC_NAME_US / 1000000);
     else if (!logged && loop->sync.phase != SYNC_STOPPED && !strcmp(loop->sync.text, m->text))
@@ -276,6 +280,25 @@ enum outer_want outer_loop_want(const struct outer_loop *loop)
 bool outer_loop_configured(const struct outer_loop *loop)
 {
     return loop->configured;
+}
+
+bool outer_loop_name_refused(const struct outer_loop *loop)
+{
+    const struct sync *s = &loop->sync;
+    return s->name_since && (s->phase == SYNC_HELLO || s->phase == SYNC_JOINING) && loop->stateless && !s->holds;
+}
+
+void outer_loop_rename(struct outer_loop *loop, const uint8_t uuid[WIRE_UUID], const char *name, uint64_t now_us)
+{
+    assert(outer_loop_name_refused(loop));
+    memcpy(loop->setup.uuid, uuid, WIRE_UUID);
+    snprintf(loop->setup.name, sizeof loop->setup.name, "%s", name);
+    sync_renamed(&loop->sync, now_us);
+}
+
+enum status outer_loop_fault(const struct outer_loop *loop)
+{
+    return loop->fault ? loop->fault : STATUS_STATE;
 }
 
 uint16_t outer_loop_refused(const struct outer_loop *loop)

@@ -94,6 +94,7 @@ struct outer_setup {
     uint8_t uuid[WIRE_UUID];
     uint8_t run_id[WIRE_UUID]; /* the run to join; zeros: any run of the coordinator. on_config refuses another run */
     char name[WIRE_NAME_MAX];
+    bool may_rename; /* the host watches outer_loop_name_refused */
 
     /* Queues one message. AGAIN: the queue is full (a chunk is sent again later; any other message counts as lost and
      * is resent after a timeout). */
@@ -158,6 +159,13 @@ enum outer_want outer_loop_want(const struct outer_loop *loop);
 const char *outer_loop_text(struct outer_loop *loop, uint64_t now_us);
 /* OUTER_FAILED because the coordinator permanently refused this worker: enum refuse_code; 0 otherwise. */
 uint16_t outer_loop_refused(const struct outer_loop *loop);
+/* OUTER_FAILED without a refusal: NONFINITE, INVALID or NOMEM of the initial model, otherwise STATE. */
+enum status outer_loop_fault(const struct outer_loop *loop);
+/* Another worker has this worker's name, and nothing is lost with this one's: it has no saved state and did not join.
+ */
+bool outer_loop_name_refused(const struct outer_loop *loop);
+/* After outer_loop_name_refused: joins as another worker. The caller's connection must have the key of this uuid. */
+void outer_loop_rename(struct outer_loop *loop, const uint8_t uuid[WIRE_UUID], const char *name, uint64_t now_us);
 /* Whether a coordinator has sent the run's configuration. */
 bool outer_loop_configured(const struct outer_loop *loop);
 struct heartbeat *outer_loop_heartbeat(struct outer_loop *loop);

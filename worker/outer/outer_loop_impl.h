@@ -71,7 +71,8 @@ struct outer_loop {
     struct sync sync;
     uint8_t run_id[WIRE_UUID];
     uint64_t config_hash, text_hash; /* of the last CONFIG */
-    bool configured;
+    enum status fault;               /* of the initial model; 0: none */
+    bool configured, stateless;      /* stateless: no state was saved when the loop began */
     struct outer_model model;
 
     bool async, feedback, lossless; /* lossless: the upload codec is */

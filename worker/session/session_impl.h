@@ -26,7 +26,7 @@ struct step_queue {
 };
 
 struct worker_session {
-    const struct worker_session_options *options;
+    struct worker_session_options *options;
     struct state_dir dir;
     struct outer_loop *loop;
     struct link *volatile link; /* NULL: closed, or not yet dialled; a signal handler reads it */

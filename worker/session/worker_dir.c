@@ -1,5 +1,6 @@
 #include "worker/session/worker_dir.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -8,13 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
 #include "common/os/fileio.h"
+#include "common/os/fork_close.h"
+#include "common/os/lock_holder.h"
 #include "common/os/temporary.h"
 
-enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60 };
+enum { DIGITS = 2 * WIRE_KEY, NAMES_MAX = 64, FOLDER_NAME_MAX = 60, LOCK_WAIT_S = 15, LOCK_TRIES_A_S = 10 };
 
 static enum status key_make(struct worker_dir *d, const char *path, struct err *err)
 {
@@ -56,10 +60,37 @@ static enum status key_open(struct worker_dir *d, struct err *err)
     return file_exists(path) ? worker_dir_read_key(&d->key, d->path, err) : key_make(d, path, err);
 }
 
+/* The holder has ended: its lock is free soon, and with it this worker's saved state. */
+static bool await_lock(const struct worker_dir *d, long pid)
+{
+    long now;
+    log_info("waiting up to %d s for %s: process %ld has ended, but its lock is not free yet", LOCK_WAIT_S, d->path,
+             pid);
+    for (int tries = LOCK_WAIT_S * LOCK_TRIES_A_S; tries && !lock_holder_runs(d->lock_fd, &now); tries--)
+        if (file_lock(d->lock_fd, false)) return true;
+    log_warn("%s is still locked, by a process that %ld started or by another machine", d->path, pid);
+    return false;
+}
+
+static enum status take_lock(struct worker_dir *d, bool patient, struct err *err)
+{
+    long pid;
+    char holder[64] = "";
+    bool taken = file_lock(d->lock_fd, patient);
+    if (!taken && errno == EWOULDBLOCK && !lock_holder_runs(d->lock_fd, &pid)) taken = await_lock(d, pid);
+    if (taken) {
+        lock_holder_note(d->lock_fd);
+        return STATUS_OK;
+    }
+    if (lock_holder_runs(d->lock_fd, &pid) && pid) snprintf(holder, sizeof holder, " (process %ld)", pid);
+    return err_set(err, STATUS_EXISTS, "another worker runs in %s%s: give this one its own --dir", d->path, holder);
+}
+
 static enum status open_dir(struct worker_dir *d, const char *path, bool wait, struct err *err)
 {
     char file[CONFIG_PATH_MAX + 16];
     d->lock_fd = -1;
+    d->base[0] = '\0';
     if ((size_t)snprintf(d->path, sizeof d->path, "%s", path) >= sizeof d->path)
         return err_set(err, STATUS_INVALID, "--dir is longer than %d bytes", CONFIG_PATH_MAX - 1);
     snprintf(file, sizeof file, "%s/journal", d->path);
@@ -68,10 +99,9 @@ static enum status open_dir(struct worker_dir *d, const char *path, bool wait, s
     TRY(dir_make(d->path, err));
     snprintf(file, sizeof file, "%s/lock", d->path);
     TRY(file_open_plain(file, O_RDWR | O_CREAT, FILE_PUBLIC, &d->lock_fd, err));
-    enum status status =
-        file_lock(d->lock_fd, wait)
-            ? key_open(d, err)
-            : err_set(err, STATUS_EXISTS, "another worker runs in %s: give this one its own --dir", d->path);
+    fork_close_add(d->lock_fd); /* a child must not hold the lock of a worker that was killed */
+    enum status status = take_lock(d, wait, err);
+    if (status == STATUS_OK) status = key_open(d, err);
     if (status != STATUS_OK) worker_dir_close(d);
     return status;
 }
@@ -93,6 +123,47 @@ static void host_name(char out[WIRE_NAME_MAX])
     if (!n) snprintf(out, WIRE_NAME_MAX, "worker");
 }
 
+/* The base is set; a name that worker_dir_rename gave replaces `name`. */
+static enum status name_kept(struct worker_dir *d, const char *base, char name[WIRE_NAME_MAX], struct err *err)
+{
+    char path[CONFIG_PATH_MAX + 8];
+    void *data;
+    size_t size;
+    snprintf(d->base, sizeof d->base, "%s", base);
+    snprintf(path, sizeof path, "%s/name", d->path);
+    enum status status = file_read(path, WIRE_NAME_MAX, &data, &size, err);
+    if (status == STATUS_NOTFOUND) return STATUS_OK;
+    if (status == STATUS_OK) {
+        char *text = data;
+        text[strcspn(text, "\n")] = '\0';
+        bool good = text[0] && strlen(text) < WIRE_NAME_MAX && text_is_name(text, strlen(text));
+        if (good) snprintf(name, WIRE_NAME_MAX, "%s", text);
+        mem_free(data);
+        if (good) return STATUS_OK;
+        status = err_set(err, STATUS_CORRUPT, "%s holds no worker's name: remove it, or give --name", path);
+    }
+    worker_dir_close(d);
+    return status;
+}
+
+enum status worker_dir_rename(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err)
+{
+    char path[CONFIG_PATH_MAX + 8], stem[WIRE_NAME_MAX], line[WIRE_NAME_MAX + 1];
+    unsigned long number = 2;
+    assert(d->base[0] && d->lock_fd >= 0);
+    snprintf(stem, sizeof stem, "%.56s-", d->base);
+    if (!strncmp(name, stem, strlen(stem))) number = strtoul(name + strlen(stem), NULL, 10) + 1;
+    if (number < 2 || number > NAMES_MAX)
+        return err_set(err, STATUS_EXISTS, "the names up to %s are taken: give --name", name);
+    snprintf(path, sizeof path, "%s/key", d->path);
+    TRY(key_make(d, path, err));
+    snprintf(path, sizeof path, "%s/name", d->path);
+    int size = snprintf(line, sizeof line, "%s%lu\n", stem, number);
+    TRY(file_write(path, line, (size_t)size, err));
+    snprintf(name, WIRE_NAME_MAX, "%.*s", size - 1, line);
+    return STATUS_OK;
+}
+
 enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], struct err *err)
 {
     char host[WIRE_NAME_MAX], path[WIRE_NAME_MAX + 32];
@@ -103,6 +174,9 @@ enum status worker_dir_choose(struct worker_dir *d, char name[WIRE_NAME_MAX], st
         if (!given && i > 1) snprintf(name, WIRE_NAME_MAX, "%.50s-%d", host, i);
         snprintf(path, sizeof path, "./atoll-worker-%s", name);
         enum status status = open_dir(d, path, given, err);
+        if (status == STATUS_OK && i > 1 && !given)
+            log_info("./atoll-worker-%s is in use: this worker is %s", host, name);
+        if (status == STATUS_OK && !given) status = name_kept(d, host, name, err);
         if (status != STATUS_EXISTS || given) return status;
     }
     return err_set(err, STATUS_EXISTS, "%d workers run in this folder already: give --dir and --name", NAMES_MAX);
@@ -141,14 +215,23 @@ static enum status name_after_folder(char name[WIRE_NAME_MAX], const char *dir, 
 enum status worker_dir_open_named(struct worker_dir *d, const char *path, char name[WIRE_NAME_MAX], struct err *err)
 {
     if (!path) return worker_dir_choose(d, name, err);
+    char base[WIRE_NAME_MAX];
     TRY(worker_dir_open(d, path, err));
-    enum status status = name[0] ? STATUS_OK : name_after_folder(name, path, err);
-    if (status != STATUS_OK) worker_dir_close(d);
-    return status;
+    if (name[0]) return STATUS_OK;
+    enum status status = name_after_folder(base, path, err);
+    if (status != STATUS_OK) {
+        worker_dir_close(d);
+        return status;
+    }
+    memcpy(name, base, WIRE_NAME_MAX);
+    return name_kept(d, base, name, err);
 }
 
 void worker_dir_close(struct worker_dir *d)
 {
-    if (d->lock_fd >= 0) close(d->lock_fd);
+    if (d->lock_fd >= 0) {
+        fork_close_remove(d->lock_fd);
+        close(d->lock_fd);
+    }
     d->lock_fd = -1;
 }

@@ -57,8 +57,14 @@ static uint64_t stopwatch(void)
 
 /* --- connection --------------------------------------------------------------------------------------------------- */
 
-enum status worker_session_open(struct worker_session **s_p, const struct worker_session_options *options,
-                                struct err *err)
+/* Only the secret of a join line enrols another key. */
+static bool may_rename(const struct worker_session *s)
+{
+    struct transport_address address;
+    return s->options->unnamed && transport_address_parse(&address, s->join, NULL) == STATUS_OK && address.has_secret;
+}
+
+enum status worker_session_open(struct worker_session **s_p, struct worker_session_options *options, struct err *err)
 {
     struct worker_session *s = mem_alloc(1, sizeof *s);
     if (!s) return err_set(err, STATUS_NOMEM, "out of memory");
@@ -74,6 +80,7 @@ enum status worker_session_open(struct worker_session **s_p, const struct worker
     memcpy(setup.uuid, options->self.key.public_key, WIRE_UUID);
     memcpy(setup.run_id, options->run_id, WIRE_UUID);
     snprintf(setup.name, sizeof setup.name, "%s", options->self.name);
+    setup.may_rename = may_rename(s);
     state_dir_init(&s->dir, options->dir);
     state_dir_attach(&s->dir, &setup);
     enum status status = outer_loop_create(&s->loop, &setup, clock_monotonic_us());
@@ -176,6 +183,24 @@ static enum status follow_address(struct worker_session *s, struct err *err)
     return STATUS_OK;
 }
 
+static enum status take_next_name(struct worker_session *s, struct err *err)
+{
+    struct transport_worker *self = &s->options->self;
+    char before[WIRE_NAME_MAX];
+    struct link *link = s->link;
+    memcpy(before, self->name, sizeof before);
+    TRY(worker_dir_rename(s->options->unnamed, self->name, err));
+    log_info("another worker has the name %s: this one is %s now, as %.300s/name says", before, self->name,
+             s->options->dir);
+    log_set_name(self->name);
+    self->key = s->options->unnamed->key;
+    self->fresh = true;
+    outer_loop_rename(s->loop, self->key.public_key, self->name, clock_monotonic_us());
+    TRY(worker_session_dial(s, err));
+    link_close(link, 0);
+    return STATUS_OK;
+}
+
 enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, struct err *err)
 {
     const struct worker_session_options *o = s->options;
@@ -188,6 +213,7 @@ enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, s
     else if (due - now < wait)
         wait = due - now;
     worker_session_receive(s, wait);
+    if (may_rename(s) && outer_loop_name_refused(s->loop)) return take_next_name(s, err);
     TRY(session_check_join(s, err));
     uint64_t silent = silent_us(s, now);
     if (silent >= o->max_wait_us)
@@ -217,7 +243,7 @@ enum status worker_session_failure(struct worker_session *s, struct err *err)
     return err_set(err,
                    code == REFUSE_KEY ? STATUS_INVALID
                    : code             ? STATUS_REFUSED
-                                      : STATUS_STATE,
+                                      : outer_loop_fault(s->loop),
                    "%s", outer_loop_text(s->loop, 0));
 }
 

@@ -24,13 +24,17 @@
 #include "wire/msg.h"
 #include "wire/transport.h"
 #include "worker/outer/outer_loop.h"
+#include "worker/session/worker_dir.h"
 
 struct worker_session; /* opaque */
 
 struct worker_session_options {
     struct transport_worker self; /* its key and name */
     char dir[CONFIG_PATH_MAX];    /* the worker's folder, with its saved state */
-    char join[JOIN_LINE_MAX];     /* join line */
+    /* The open folder, if the host or the folder named the worker. The session then renames a worker whose name another
+     * one has: worker_dir_rename, and self changes. NULL: the name is the user's. */
+    struct worker_dir *unnamed;
+    char join[JOIN_LINE_MAX]; /* join line */
     /* If joined by a run folder on this machine: */
     char run_dir[CONFIG_PATH_MAX];           /* "": joined by a join line */
     char address_file[CONFIG_PATH_MAX + 16]; /* file with the join line, which may change */
@@ -65,7 +69,7 @@ enum status worker_session_check_run(const struct worker_session_options *option
 /* --- the session -------------------------------------------------------------------------------------------------- */
 
 /* Creates the outer loop and reads the saved state's run id. `options` outlives the session. NOMEM. */
-enum status worker_session_open(struct worker_session **s_p, const struct worker_session_options *options,
+enum status worker_session_open(struct worker_session **s_p, struct worker_session_options *options,
                                 struct err *err) MUST_CHECK;
 /* Starts to connect. INVALID, NOTFOUND, NOMEM. */
 enum status worker_session_dial(struct worker_session *s, struct err *err) MUST_CHECK;
@@ -79,7 +83,8 @@ void worker_session_receive(struct worker_session *s, uint64_t timeout_us);
 enum status worker_session_wait(struct worker_session *s, uint64_t timeout_us, struct err *err) MUST_CHECK;
 /* The wait is over: the next one is logged anew. */
 void worker_session_worked(struct worker_session *s);
-/* OUTER_FAILED: the error of on_config; INVALID: a refused key; REFUSED: another refusal; STATE: any other reason. */
+/* OUTER_FAILED: the error of on_config; INVALID: a refused key; REFUSED: another refusal; otherwise
+ * outer_loop_fault. */
 enum status worker_session_failure(struct worker_session *s, struct err *err) MUST_CHECK;
 
 /* Queues the record of a finished step for METRICS. step->age_us is ignored. */

@@ -208,6 +208,8 @@ void sync_on_upload(struct sync *s, const struct msg_upload *m, uint64_t total, 
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us);
 /* Drops the session and sends HELLO again; keeps the work. */
 void sync_rejoin(struct sync *s, uint64_t now_us);
+/* The worker has another name and uuid: joins with them. */
+void sync_renamed(struct sync *s, uint64_t now_us);
 /* Both lanes are connected again. Messages that were already repeated without an answer are sent again now.
  * Others wait for their timeout: the answer may be on its way. */
 void sync_reconnected(struct sync *s, uint64_t now_us);

@@ -172,6 +172,14 @@ static void refused_name(struct sync *s, const struct msg_refuse *m, uint64_t no
     snprintf(s->text, sizeof s->text, "%s", m->text);
 }
 
+void sync_renamed(struct sync *s, uint64_t now_us)
+{
+    if (s->phase == SYNC_STOPPED) return;
+    s->name_since = 0;
+    s->text[0] = '\0';
+    sync_rejoin(s, now_us);
+}
+
 void sync_on_refuse(struct sync *s, const struct msg_refuse *m, uint64_t now_us)
 {
     bool joining = s->phase == SYNC_HELLO || s->phase == SYNC_JOINING;

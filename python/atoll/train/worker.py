@@ -50,7 +50,7 @@ class Worker:
         join: the coordinator's join line, a file with it, or a run folder on this machine. None: ATOLL_JOIN.
         every: inner steps between two sync points. None: the run's train.sync_every; another number: ValueError.
         dir: the worker's own folder, with its key and its saved state. None: ./atoll-worker-NAME.
-        name: unique in the run. None: that of `dir`, or the host's.
+        name: unique in the run. None: that of `dir`, or the host's, followed by -2, -3, ... if another worker has it.
         buffers: "mean": float buffers (BatchNorm) become the mean over the workers; "local": they stay as they are.
         state: objects that are saved and restored with the optimizer: schedulers, GradScaler, generators, dicts of
             arrays. Each has state_dict and load_state_dict, or is a generator, a dict or an array. A scheduler that

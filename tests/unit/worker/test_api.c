@@ -364,6 +364,7 @@ static void test_nan_resets_and_third_ends(void **state)
         api_rig_wait(a, ATOLL_TRAIN);
         counter = 9;
         assert_int_equal(api_rig_round(a, NAN, &error), i < 3 ? ATOLL_NONFINITE : ATOLL_FAILED);
+        if (i < 3) assert_non_null(strstr(error.text, " values that are NaN or infinite: the round is dropped"));
         assert_int_equal(counter, 0);
         assert_int_equal(resets, i);
     }
@@ -384,6 +385,7 @@ static void test_infinite_loss_is_not_finite(void **state)
     assert_int_equal(atoll_begin(a, &round, &error), ATOLL_OK);
     for (uint32_t i = 0; i < round.steps; i++) assert_int_equal(atoll_step(a, &step, &action, &error), ATOLL_OK);
     assert_int_equal(atoll_push(a, &error), ATOLL_NONFINITE);
+    assert_non_null(strstr(error.text, "round 1: the loss is NaN or infinite: the round is dropped"));
     atoll_close(a);
 }
 

@@ -219,6 +219,27 @@ static void test_workers_are_told(void **state)
     atoll_set_log(NULL, NULL);
 }
 
+/* Nothing is uploaded: a healthy worker starts the run afterwards. */
+static void test_first_worker_is_finite(void **state)
+{
+    (void)state;
+    api_rig_start("model: {family: external}");
+    struct atoll *a = open_external(0, "w0", 1, 0);
+    atoll_params(a)[1] = NAN;
+    atoll_params(a)[2] = INFINITY;
+    atoll_params(a)[4] = NAN;
+    api_rig_fails(a, ATOLL_NONFINITE, "tensor 'weight' has 1 value that is NaN or infinite");
+    atoll_close(a);
+    a = open_external(0, "w0", 1, 0);
+    atoll_params(a)[1] = NAN;
+    atoll_params(a)[2] = -INFINITY;
+    api_rig_fails(a, ATOLL_NONFINITE, "tensor 'norm.running_mean' has 2 values that are NaN or infinite");
+    atoll_close(a);
+    a = open_external(0, "w0", 1, 0);
+    api_rig_wait(a, ATOLL_TRAIN);
+    atoll_close(a);
+}
+
 static void test_other_tensors_than_the_first_worker(void **state)
 {
     (void)state;
@@ -297,6 +318,8 @@ int main(void)
         RUN(test_means_are_exact_beside_other_codecs),
         RUN(test_means_are_exact_after_a_restart),
         RUN(test_workers_are_told),
+
+        RUN(test_first_worker_is_finite),
         RUN(test_other_tensors_than_the_first_worker),
         RUN(test_evaluation),
     };

@@ -122,7 +122,8 @@ static void test_invisible_name_is_refused(void **state)
     open_with_keys(NULL);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         enrol_as(GUEST, guest.key, names[i]);
-        expect_refusal(GUEST, REFUSE_NAME, "has invisible characters, shown as '?': choose another --name");
+        expect_refusal(GUEST, REFUSE_NAME,
+                       "has invisible characters, shown as '?': choose another name (--name, or name=");
     }
     assert_int_equal(n_listed, 0);
     close_with_keys();
