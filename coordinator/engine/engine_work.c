@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/config/codec_choice.h"
+#include "compress/codec.h"
 #include "coordinator/engine/engine_impl.h"
 
 /* --- closing ------------------------------------------------------------------------------------------------------ */
@@ -42,15 +43,17 @@ static enum status reject_dropped(struct engine *e, uint32_t fragment, struct er
 static void emit_update(struct engine *e, const struct round_close *close)
 {
     const struct ledger *l = &e->ledger;
-    struct engine_event event = {.kind = ENGINE_EVENT_UPDATE,
-                                 .update = {.fragment = close->fragment,
-                                            .version = l->round.versions[close->fragment],
-                                            .round = round_done(&l->round),
-                                            .tokens = l->round.tokens,
-                                            .lr = l->outer.lr,
-                                            .codec = l->down,
-                                            .update_bytes = l->down_bytes}};
-    if (config_down(&e->config) == CONFIG_DOWN_AUTO) {
+    bool of_means = layout_is_mean(&l->layout, close->fragment);
+    struct engine_event event = {
+        .kind = ENGINE_EVENT_UPDATE,
+        .update = {.fragment = close->fragment,
+                   .version = l->round.versions[close->fragment],
+                   .round = round_done(&l->round),
+                   .tokens = l->round.tokens,
+                   .lr = l->outer.lr,
+                   .codec = of_means ? codec_spec(l->outer.fragments[close->fragment].down) : l->down,
+                   .update_bytes = l->down_bytes}};
+    if (config_down(&e->config) == CONFIG_DOWN_AUTO && !of_means) {
         event.update.compared = true;
         event.update.relay_bytes = l->down_ways[0];
         event.update.union_bytes = l->down_ways[1];

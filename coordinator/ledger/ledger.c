@@ -283,7 +283,7 @@ static enum status fold_update(struct ledger *l, const struct update *u, struct 
     for (uint32_t i = 0; i < u->n_named; i++) named[i] = (struct round_named){u->named[i].worker_id, u->named[i].round};
     struct update_entry entry = {u->theta_hash, {at.segment, at.offset + RECORD_CLOCK_BYTES}, size};
     assert(size > sizeof(uint32_t) + u->payload_size);
-    memcpy(l->down, u->codec, sizeof l->down);
+    if (u->fragment < l->round.first_mean) memcpy(l->down, u->codec, sizeof l->down);
     l->down_bytes = size;
     l->down_relay = strcmp(u->codec, "relay") == 0 ? size - sizeof(uint32_t) - u->payload_size : 0;
     l->round.clock_us = l->clock.elapsed_us;

@@ -47,7 +47,7 @@ struct ledger {
     struct outer_state outer;
     struct update_log log;
 
-    char down[64];       /* the last update's encoding: "relay" or its codec; "" before the first update */
+    char down[64];       /* encoding of the last update of trained tensors: "relay" or its codec; "": none yet */
     uint64_t down_bytes; /* bytes of its object */
     uint64_t down_relay; /* relayed: offset of the payload in that object; otherwise 0 */
 

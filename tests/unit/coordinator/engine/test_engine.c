@@ -167,6 +167,36 @@ static void test_update_gives_theta_of_coordinator(void **state)
     rig_close(&rig);
 }
 
+/* Updates of mean tensors are not relayed. They name their own codec, not that of the run. */
+static void test_means_name_their_own_codec(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=local-sgd", "codec.up=fp32+lz4", "codec.down=auto", NULL};
+    const char *relayed[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=relay", NULL};
+    uint8_t object[8192];
+    struct update_named named[4];
+    struct update u;
+    for (int means = 0; means < 2; means++) {
+        rig_layout_flags = means ? LAYOUT_MEAN : 0;
+        rig_open(&rig, means ? relayed : settings);
+        rig_join(&rig, 0);
+        rig_assigned(&rig, 0);
+        rig_deliver_all(&rig, 1, 2.0f);
+        assert_int_equal(rig_events(&rig, ENGINE_EVENT_UPDATE), rig.layout.n_fragments);
+        for (uint32_t f = 0; f < rig.layout.n_fragments; f++) {
+            size_t size = rig_get(&rig, 0, OBJECT_UPDATE, f, 1, object, sizeof object);
+            assert_int_equal(update_decode(&u, named, 4, object, size), STATUS_OK);
+            assert_string_equal(u.codec, means ? "fp32" : "fp32+lz4");
+            assert_int_equal(u.form, UPDATE_PARAMETERS);
+        }
+        static char status[1 << 16]; /* the codec of trained tensors */
+        assert_true(engine_status_json(rig.engine, status, sizeof status) > 0);
+        assert_non_null(strstr(status, means ? "\"down\":null" : "\"down\":\"fp32+lz4\""));
+        rig_close(&rig);
+    }
+    rig_layout_flags = 0;
+}
+
 /* One worker, lossless, outer sgd with lr 1: theta equals the worker's parameters, bit for bit. */
 static void test_single_worker_is_plain_training(void **state)
 {
@@ -334,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_done_waits_for_the_last_update),
         cmocka_unit_test(test_done_waits_for_no_other_worker),
         cmocka_unit_test(test_update_gives_theta_of_coordinator),
+        cmocka_unit_test(test_means_name_their_own_codec),
         cmocka_unit_test(test_single_worker_is_plain_training),
         cmocka_unit_test(test_delta_is_merged_once),
         cmocka_unit_test(test_refused_delta_returns_its_samples),
