@@ -2,7 +2,7 @@
 # ARM: a cross build, its unit tests under qemu-user, and one training run whose theta_hash equals that of this machine
 # with ATOLL_CPU=portable.
 # - The ARM libraries are unpacked below build/aarch64, with lists and caches of apt there: nothing is installed.
-# - Unit tests that need what qemu-user lacks (TCP_INFO) stay out.
+# - Unit tests that need what qemu-user lacks (TCP_INFO, maps of many gigabytes) stay out.
 # ctest: labels=long timeout=7200
 # shellcheck source=tests/e2e/lib.sh
 source tests/e2e/lib.sh || exit 1
@@ -81,7 +81,7 @@ export PKG_CONFIG_SYSROOT_DIR=$sysroot
 export PKG_CONFIG_LIBDIR=$sysroot/usr/lib/aarch64-linux-gnu/pkgconfig:$sysroot/usr/share/pkgconfig
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DATOLL_CUDA=OFF \
     -DCMAKE_TOOLCHAIN_FILE="$home/toolchain.cmake" >configure.log 2>&1 || fail "cmake cannot configure the cross build"
-selected=(--test-dir "$build" -L '^unit$' -LE long -E '^test_(transport_slow|zmq_guard)$')
+selected=(--test-dir "$build" -L '^unit$' -LE long -E '^test_(transport_slow|zmq_guard|large_models)$')
 [[ -z ${ATOLL_ARM_TESTS:-} ]] || selected+=(-R "$ATOLL_ARM_TESTS") # a part, by hand
 ctest -N "${selected[@]}" | sed -nE 's/^ *Test +#[0-9]+: ([^ ]+).*/\1/p' >tests.txt
 mapfile -t targets < <(awk 'NR == FNR { want[$1]; next } $1 in want { for (i = 2; i <= NF; i++) print $i }' \
