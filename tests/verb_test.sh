@@ -95,6 +95,8 @@ build_wait() { # PRESET
 # One interpreter has both (tests/python/run_tests).
 has_modules() { python3 -c 'import numpy, yaml' || /usr/bin/python3 -c 'import numpy, yaml'; }
 
+have_qemu() { command -v qemu-aarch64 || command -v qemu-aarch64-static; }
+
 # needs_python FILTER: true if FILTER selects long tests of the Python package.
 needs_python() {
     local tests
@@ -124,6 +126,10 @@ verb_test() {
     if ((all)); then
         need python3-zmq /usr/bin/python3 -c 'import zmq' # tests/attack
         need_python
+        if [[ $(uname -m) == x86_64 ]] && command -v apt-get >/dev/null; then # test_e2e_aarch64 is skipped without them
+            need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+            need qemu-user have_qemu
+        fi
     fi
     install_missing
     # The fake stack of detect_stack_use_after_return does not align locals to 64 bytes, as AVX-512 requires.

@@ -200,7 +200,8 @@ static void check_value(struct sim_check *c, uint32_t f, struct check_version *v
     bool increment = down == CONFIG_DOWN_CODEC && !codec_lossless(c->logs[f].down);
     if (increment) forget(c, f, v);
     outer_step(c, f, v, mean, weight);
-    for (size_t i = 0; increment && i < n; i++) largest = fmax(largest, fabs((double)decoded[i]));
+    for (size_t i = 0; increment && i < n; i++) /* fmax here stops gcc 12 for ARM with an internal error */
+        if (fabs((double)decoded[i]) > largest) largest = fabs((double)decoded[i]);
     v->slack = 2e-4 + largest / 100.0; /* rounding, and the largest residual of a dense quantizer */
     bool sparse = down == CONFIG_DOWN_CODEC && codec_sparse(c->logs[f].down);
     if (sparse || down == CONFIG_DOWN_UNION || down == CONFIG_DOWN_AUTO) v->slack = INFINITY; /* check_owed is exact */
