@@ -2,8 +2,10 @@
 
 bool path_watch(struct path_watch *w, bool waits, uint64_t bytes, uint64_t now_us)
 {
-    waits = waits && bytes == w->seen; /* what was on its way at the last call may have passed since */
+    bool same = waits && w->waited && bytes == w->seen; /* on their way since the last call */
+    w->waited = waits;
     w->seen = bytes;
+    waits = same;
     bool gap = now_us - w->heard_us > PATH_GAP_US || (!waits && now_us - w->waits_us > PATH_GAP_US);
     if (bytes < w->bytes) w->bytes = bytes; /* another connection */
     if (gap || bytes - w->bytes > PATH_SMALL) {

@@ -18,7 +18,8 @@ enum { PATH_STUCK_US = 30000000, PATH_GAP_US = 10000000, PATH_SMALL = 4096 };
 
 /* Zeroed: nothing was seen. */
 struct path_watch {
-    uint64_t seen;            /* the count at the last call */
+    uint64_t seen;            /* the count at the last call, */
+    bool waited;              /* and whether bytes were on their way then */
     uint64_t bytes, since_us; /* the count at the last progress, and its time */
     uint64_t waits_us;        /* when bytes were last on their way */
     uint64_t heard_us;        /* when the last small message arrived */

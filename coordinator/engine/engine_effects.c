@@ -71,7 +71,10 @@ void engine_refuse(struct engine *e, uint64_t peer, const char *name, enum refus
     vsnprintf(m.refuse.text, sizeof m.refuse.text, fmt, args);
     va_end(args);
     snprintf(line, sizeof line, "refused %s: %s", name ? name : "a worker", m.refuse.text);
-    if (code != REFUSE_UNKNOWN_SESSION && !engine_logged_recently(e, line)) log_info("%s", line);
+    if (code != REFUSE_UNKNOWN_SESSION && !engine_logged_recently(e, line)) {
+        log_info("%s", line);
+        if (code == REFUSE_LAYOUT || code == REFUSE_DATASET) engine_tell(e, line); /* they may be waiting for it */
+    }
     if (engine_send(e, peer, WIRE_CONTROL, &m) != STATUS_OK) log_debug("cannot send REFUSE");
 }
 

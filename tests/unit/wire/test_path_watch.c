@@ -79,8 +79,8 @@ static void test_small_messages_are_not_named(void **state)
     uint64_t bytes = 1 << 20;
     begin();
     for (int i = 0; i < 100; i++) {
-        assert_int_equal(beat(1, true, &bytes, 300), 0);
-        assert_int_equal(beat(3, false, &bytes, 0), 0);
+        assert_int_equal(beat(1, true, &bytes, 0), 0);
+        assert_int_equal(beat(3, false, &bytes, 100), 0);
     }
 }
 
@@ -101,8 +101,8 @@ static void test_idle_path_is_not_named(void **state)
     uint64_t bytes = 1 << 20;
     begin();
     assert_int_equal(beat(100, false, &bytes, 0), 0);
-    assert_int_equal(beat(20, true, &bytes, 0), 0); /* the time before does not count */
-    assert_int_equal(beat(20, true, &bytes, 0), 10);
+    assert_int_equal(beat(20, true, &bytes, 0), 0);  /* the time before does not count */
+    assert_int_equal(beat(20, true, &bytes, 0), 11); /* the first of them may have left just now */
 }
 
 int main(void)
