@@ -102,7 +102,8 @@ struct atoll_frozen {
     uint64_t hash;  /* of values that the caller samples */
 };
 
-/* A file of the model's Hugging Face folder, which every checkpoint contains: config.json, tokenizer.json, ... */
+/* A file of the model's Hugging Face folder, which every checkpoint contains: config.json, tokenizer.json, ... Files of
+ * other names are left out, with a line of level warn. */
 struct atoll_file {
     const char *name;
     const void *data; /* NULL if size is 0 */

@@ -56,11 +56,14 @@ enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint
     if (!a->files) return err_set(err, STATUS_NOMEM, "no memory for the model's files");
     for (uint32_t i = 0; i < n; i++) {
         const char *name = files[i].name ? files[i].name : "";
-        if (!hf_files_allowed(name))
-            return err_set(err, STATUS_INVALID,
-                           "options.files: %s is not a file of a model's folder: give config.json, tokenizer files, "
-                           "generation_config.json or adapter_config.json",
-                           text_shown(name, strlen(name), shown));
+        if (!*name || !text_is_clean(name, strlen(name), false))
+            return err_set(err, STATUS_INVALID, "options.files: the name of a file is not UTF-8 without control bytes");
+        if (!hf_files_allowed(name)) {
+            log_warn("checkpoints leave out %s: their folders hold config.json, tokenizer files, generation_config.json "
+                     "and adapter_config.json",
+                     text_shown(name, strlen(name), shown));
+            continue;
+        }
         if (files[i].size && !files[i].data)
             return err_set(err, STATUS_INVALID, "options.files: the data of %s is NULL, but its size is %zu", name,
                            files[i].size);

@@ -179,7 +179,7 @@ class TorchModel:
         found, seen = {}, set()
         for name, p in self.module.named_parameters():
             exchanged = p.requires_grad or self._adapter and name in self._adapter.held
-            found[name] = Found(p, EXCHANGED if exchanged else FROZEN, 0)
+            found[name] = Found(p, EXCHANGED if exchanged and p.numel() else FROZEN, 0)
             seen.add(id(p))
         for prefix, m in self.module.named_modules():
             for name, b in m.named_buffers(recurse=False):
@@ -210,8 +210,8 @@ class TorchModel:
         for name, now in found.items():
             if now.kind == EXCHANGED and name not in known:
                 self._refuse_new(name, now)
-        self.check_optimizers()
         self._follow_objects(found)
+        self.check_optimizers()
         self._warn_of_frozen([n for n in known if found[n].kind == FROZEN])
 
     def _refuse_new(self, name: str, now: Found) -> None:
@@ -255,7 +255,7 @@ class TorchModel:
 
     def check_optimizers(self) -> None:
         """Raises InvalidError for a parameter of an optimizer that the model does not have."""
-        mine = {id(t.tensor) for t in self._find().values()}
+        mine = {id(t.tensor) for t in self._find().values()} | self.trained  # also those that were replaced
         if isinstance(self.module, torch.nn.Module):
             mine |= {id(p) for _, p in self.module.named_parameters(remove_duplicate=False)}
         for o in self._optimizers:

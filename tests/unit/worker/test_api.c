@@ -83,7 +83,8 @@ static void test_open_refuses_wrong_options(void **state)
     tensors[1] = (struct atoll_tensor){.name = "\n", .ndim = 0};
     refuse_open(&o, ATOLL_INVALID, "must be printable ASCII");
     o = good, o.files = &file, o.n_files = 1;
-    refuse_open(&o, ATOLL_INVALID, "model.safetensors is not a file of a model's folder");
+    file.name = "a\nb";
+    refuse_open(&o, ATOLL_INVALID, "options.files: the name of a file is not UTF-8");
     o = good, o.max_wait_s = 1;
     refuse_open(&o, ATOLL_INVALID, "max_wait_s");
     o = good, o.state.save = save_nothing;
