@@ -213,6 +213,8 @@ class Runs(RunTest):
                 atoll.batches((i for i in range(5)), worker)
             with self.assertRaisesRegex(ValueError, "leave out num_workers and per_epoch"):
                 atoll.batches(Numbers(5), worker, num_workers=2)
+        with self.assertRaisesRegex(ValueError, "val= is a stream"):
+            atoll.Worker({"w": np.zeros(3, np.float32)}, join=self.run_dir, evaluate=print, val=Numbers(5))
 
     def test_resume_has_the_same_bits(self) -> None:
         """Kills in both passes: the hash is that of the undisturbed run."""
