@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -64,6 +65,15 @@ class Shrinking(Numbers):
         return (np.array([self.epoch, k]) for k in range(first, self.n - min(self.epoch, 1)))
 
 
+class Shuffled(Numbers):
+    """Another order each time."""
+
+    def read(self, first: int) -> Iterator[np.ndarray]:
+        order = list(super().read(first))
+        random.shuffle(order)
+        return iter(order)
+
+
 class Units(unittest.TestCase):
     def setUp(self) -> None:
         logger = logging.getLogger("atoll")
@@ -119,6 +129,14 @@ class Units(unittest.TestCase):
         shifted = Numbers(10)
         shifted.set_epoch(1)
         self.assertNotEqual(describe(Numbers(10)).hash, describe(shifted).hash)
+
+    def test_an_order_that_changes(self) -> None:
+        with self.assertNoLogs("atoll", "WARNING"):
+            describe(Numbers(30))
+        with self.assertLogs("atoll", "WARNING") as logs:
+            first = describe(Shuffled(30))
+        self.assertIn("shuffle with a fixed seed", logs.output[0])
+        self.assertEqual(first.hash, describe(Shuffled(40)).hash)  # nothing is compared
 
 
 # NAME RUN FOLDER N PAUSE EVENTS: EVENTS is "kill:8,leave:12", each once, in the middle of that round.
