@@ -16,9 +16,9 @@ _SLOW_S = 5.0  # a skip that takes longer says so
 class Stream:
     """The samples of an iterable data set, numbered over its passes.
 
-    The coordinator leases numbers in ascending order, each to one worker. Number k is sample k of the first pass; after
-    a pass has ended with sample n - 1, it is sample k % n of pass k // n. A worker skips the samples of the others: each
-    worker reads the whole stream. A smaller number than before (the lease of a worker that left) opens it again.
+    The coordinator leases numbers in ascending order, each to one worker. Number k is sample k of the first pass. After
+    a pass has ended with sample n - 1, it is sample k % n of pass k // n. A worker skips the samples of the others:
+    each worker reads the whole stream. A smaller number than before (the lease of a worker that left) opens it again.
 
     Passes are told to a data set with `set_epoch`. `skip(n)` of a data set is used if it has one (`datasets`).
     """

@@ -158,7 +158,9 @@ class Methods(RunTest):
     def test_adapter_of_transformers(self) -> None:
         """model.add_adapter of transformers: its checkpoint loads with model.load_adapter and as a PeftModel."""
         # transformers asks for a release of PEFT that may not be installed; what is used here is older.
-        self.enterContext(mock.patch("transformers.integrations.peft.check_peft_version"))
+        patch = mock.patch("transformers.integrations.peft.check_peft_version")
+        patch.start()
+        self.addCleanup(patch.stop)
         model = base()
         model.add_adapter(config_of("LORA"))
         trained = self.train(model)
