@@ -103,7 +103,7 @@ class Batches:
     """Batches of the samples leased to `worker`, until the run is done. A second iteration goes on where the
     first stopped.
 
-    dataset: has a length and [index], or can only be iterated over (a stream); all workers of the run need the same one.
+    dataset: has a length and [index], or can only be iterated over (a stream); equal in all workers of the run.
     batch_size: samples of a batch of this process. batch_size x processes x batches per optimizer step must be the
     run's train.batch_size x train.grad_accum. collate_fn: as for DataLoader; the default is PyTorch's, or stacks arrays
     if the parameters are numpy's. num_workers: processes that read ahead within a round. per_epoch: an iteration ends

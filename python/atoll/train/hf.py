@@ -24,6 +24,7 @@ except ImportError as error:
 
 from .._lib import InvalidError, logger
 from .batches import Batches
+from .samples import is_stream
 from .worker import Worker, reason
 
 _SAMPLERS = {"RandomSampler", "SequentialSampler", "SeedableRandomSampler", "DistributedSampler", "BatchSampler",
@@ -254,6 +255,8 @@ def _plan_more_epochs(trainer: Any) -> None:
 
 def _check_sampler(loader: Any) -> None:
     """Raises InvalidError for a loader whose order of samples the Trainer needs: the coordinator deals the samples."""
+    if is_stream(loader.dataset):
+        return
     sampler = getattr(loader, "batch_sampler", None)
     seen = [sampler]
     while sampler is not None:
@@ -291,7 +294,7 @@ def _lease(loader: Any, batches: Batches) -> None:
     kind = type(loader)
 
     def iterate(self: Any) -> Iterator[Any]:
-        return itertools.islice(batches, len(self))
+        return iter(batches) if is_stream(batches.dataset) else itertools.islice(batches, len(self))
 
     leased = type(f"Leased{kind.__name__}", (kind,), {"__iter__": iterate})
     object.__dict__["__class__"].__set__(loader, leased)  # accelerate's loaders pretend to have another __class__

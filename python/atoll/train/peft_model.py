@@ -27,12 +27,14 @@ class Adapter:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self._name = module.active_adapter if isinstance(module.active_adapter, str) else module.active_adapters()[0]
+        self._name = _active(module)
         self._config = module.peft_config[self._name]
         self.method = str(getattr(self._config.peft_type, "value", self._config.peft_type))
         from peft import get_peft_model_state_dict  # type: ignore[import-not-found]
 
         file = get_peft_model_state_dict(module, adapter_name=self._name, save_embedding_layers=False)
+        if not _is_peft_model(module):
+            file = {f"base_model.model.{name}": t for name, t in file.items()}
         self._names: dict[str, str] = {}  # name in the model -> name in the file
         left = dict(file)
         for name, p in itertools.chain(module.named_parameters(), module.named_buffers()):
@@ -40,6 +42,8 @@ class Adapter:
             if published is not None:
                 self._names[name] = published
                 del left[published]
+        whole = [*module.parameters(), *module.buffers()]
+        left = {n: t for n, t in left.items() if not any(_is_same(t, p) for p in whole)}  # others are shared by layers
         for published, t in list(left.items()):  # copies, such as the prompts of a model on a GPU
             equal = [n for n, p in module.named_parameters() if p.requires_grad and n not in self._names
                      and p.shape == t.shape and torch.equal(p.detach().cpu(), t.cpu())]
@@ -70,7 +74,7 @@ class Adapter:
         config = copy.copy(self._config)
         config.inference_mode = True  # otherwise the loaded adapter is trainable
         if config.base_model_name_or_path is None:
-            base = self._module.get_base_model() if hasattr(self._module, "get_base_model") else self._module
+            base = self._module.get_base_model() if _is_peft_model(self._module) else self._module
             config.base_model_name_or_path = getattr(base, "name_or_path", None)
         with tempfile.TemporaryDirectory() as folder:
             config.save_pretrained(folder)
@@ -79,3 +83,14 @@ class Adapter:
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.numel() > 0
+
+
+def _is_peft_model(module: Any) -> bool:
+    """False: a model of transformers that has got its adapter by add_adapter. Its file has the names of a PeftModel."""
+    return hasattr(module, "get_base_model")
+
+
+def _active(module: Any) -> str:
+    """The name of the adapter that trains."""
+    name = getattr(module, "active_adapter", None)
+    return name if isinstance(name, str) else module.active_adapters()[0]

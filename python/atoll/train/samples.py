@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import random
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 from .. import _lib
 from . import state
 from .notes import on_gpu
+
+logger = logging.getLogger("atoll")
 
 _HASHED = 32  # samples of a data set that its hash covers
 _HASHED_OF_STREAM = 8  # the first ones
@@ -128,6 +131,11 @@ def _of_stream(dataset: Any) -> _lib.Data:
     content = hash_of(first)
     seed_all(0xA702)
     stable = hash_of(list(itertools.islice(iter(dataset), _HASHED_OF_STREAM))) == content
+    if not stable:
+        logger.warning(
+            "the stream gives other samples when it is read again: if its order changes, workers train some samples "
+            "twice and others never, so shuffle with a fixed seed"
+        )
     tokens = count_tokens([first[0]], 1) if stable else 1
     return _lib.Data(hash_of(["stream", content]) if stable else hash_of(["stream"]), 0, max(1, int(tokens)))
 
@@ -181,7 +189,7 @@ def count_tokens(batch: Any, samples: int) -> Any:
 
 
 def count_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Tokens of a call of the model, as count_tokens: model(x, y), model(x, y, flag=...) and model(**batch) are alike."""
+    """Tokens of a call of the model, as count_tokens: model(x, y), model(x, y, flag=...), model(**batch) are alike."""
     named = next((kwargs[k] for k in ("labels", "targets", "target") if _is_integers(kwargs.get(k))), None)
     if named is not None:
         return _count(named, 0)

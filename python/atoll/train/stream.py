@@ -16,9 +16,9 @@ _SLOW_S = 5.0  # a skip that takes longer says so
 class Stream:
     """The samples of an iterable data set, numbered over its passes.
 
-    The coordinator leases numbers in ascending order, each to one worker. Number k is sample k of the first pass; after
-    a pass has ended with sample n - 1, it is sample k % n of pass k // n. A worker skips the samples of the others: each
-    worker reads the whole stream. A smaller number than before (the lease of a worker that left) opens it again.
+    The coordinator leases numbers in ascending order, each to one worker. Number k is sample k of the first pass. After
+    a pass has ended with sample n - 1, it is sample k % n of pass k // n. A worker skips the samples of the others:
+    each worker reads the whole stream. A smaller number than before (the lease of a worker that left) opens it again.
 
     Passes are told to a data set with `set_epoch`. `skip(n)` of a data set is used if it has one (`datasets`).
     """
@@ -59,11 +59,11 @@ class Stream:
         return [sample for sample, _ in found]
 
     def _open(self, epoch: int, place: int) -> None:
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(epoch)
         self._skipped = place if hasattr(self._dataset, "skip") else 0
         self._count = itertools.count(self._skipped)
+        _set_epoch(self._dataset, epoch)
         stream = self._dataset.skip(self._skipped) if self._skipped else self._dataset
+        _set_epoch(stream, epoch)  # `datasets`: skip() begins at pass 0 again
         self._source = zip(iter(stream), self._count)  # the end of the stream leaves its length in _count
         self._pass, self._at = epoch, self._skipped
 
@@ -78,3 +78,8 @@ class Stream:
             return
         self._length = length
         logger.info("the stream has %d samples: its next pass begins", length)
+
+
+def _set_epoch(dataset: Any, epoch: int) -> None:
+    if hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(epoch)

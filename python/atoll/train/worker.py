@@ -22,6 +22,7 @@ from .notes import Tally
 from .phase import Phase
 from .ranks import Ranks, ranks
 from .rounds import Rounds
+from .samples import is_stream
 from .schedules import Schedules
 from .script import DONE, Script
 from .state import State
@@ -91,6 +92,8 @@ class Worker:
     ) -> None:
         if evaluate is not None and val is None:
             raise ValueError("evaluate= needs val=, the data set whose samples it gets")
+        if evaluate is not None and is_stream(val):
+            raise ValueError("val= is a stream, and evaluations take samples by number: give a data set with [index]")
         if frozen not in ("same", "any"):
             raise _lib.InvalidError(f'frozen={frozen!r}: it is "same" or "any"')
         given = script_optimizers.of_script(optimizer)
