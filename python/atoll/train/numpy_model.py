@@ -47,7 +47,9 @@ class NumpyModel:
     def follow(self) -> None:
         """Takes the arrays that the dict has now. Raises InvalidError if they are not the ones that joined."""
         if len(self.module) != len(self.tensors):
-            raise _lib.InvalidError("the dict has other parameters than at the join: a worker keeps those it joined with")
+            raise _lib.InvalidError(
+                "the dict has other parameters than at the join: a worker keeps those it joined with"
+            )
         for i, (tensor, part) in enumerate(zip(self.tensors, self._slices)):
             now = self.module.get(tensor.name)
             if now is self._arrays[i]:

@@ -126,7 +126,7 @@ class Rounds:
             self._log_round(round)  # a round may have several parts
 
     def finish(self) -> str:
-        """The loop has ended: completes a sync point that is due. Returns why the worker leaves; "": the run is done."""
+        """The loop has ended: completes a sync point that is due. Why the worker leaves; "": the run is done."""
         self.settle()
         if self.phase is Phase.DONE:
             return ""

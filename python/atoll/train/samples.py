@@ -190,7 +190,7 @@ def count_tokens(batch: Any, samples: int) -> Any:
 
 def count_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Tokens of a call of the model, as count_tokens: model(x, y), model(x, y, flag=...), model(**batch) are alike."""
-    named = next((kwargs[k] for k in ("labels", "targets", "target") if _is_integers(kwargs.get(k))), None)
+    named = next((kwargs[k] for k in ("labels", "targets", "target", "y") if _is_integers(kwargs.get(k))), None)
     if named is not None:
         return _count(named, 0)
     first = next((v for v in (*args, *kwargs.values()) if hasattr(v, "shape") and len(v.shape)), None)

@@ -131,7 +131,7 @@ class _Schedule:
             self._first.restore(self._scheduler)
 
     def _go(self, position: float) -> None:
-        """Moves it to a position, unless it stands there, or one step beside it: scripts differ in when they step it."""
+        """Moves it to a position, unless it stands there or one step beside it: scripts step it early or late."""
         moves = self._guess if self.moves is None else self.moves
         target = self._first.at + moves * int(position)
         if abs(_at(self._scheduler) - target) > moves:

@@ -199,7 +199,9 @@ class _Reader:
             raise ValueError(f"it holds a tensor of the class {module}.{name}, which this script has not imported")
         tensors = {key: self.value(form) for key, form in inner.items()}
         size = torch.Size(shape)
-        return kind.__tensor_unflatten__(tensors, self.value(context), size, tuple(stride))  # type: ignore[attr-defined]
+        return kind.__tensor_unflatten__(  # type: ignore[attr-defined]
+            tensors, self.value(context), size, tuple(stride)
+        )
 
     def value(self, form: Any) -> Any:
         if isinstance(form, list):
@@ -336,7 +338,8 @@ def _copy_array(to: np.ndarray, saved: Any, where: str) -> None:
 class State:
     """All state of the program: optimizers, objects, local buffers, random numbers; of each rank what it has alone.
 
-    objects: (name for errors, object). stage: as for Writer. The worker's own entries are `own`: name -> object with get() and set().
+    objects: (name for errors, object). stage: as for Writer. The worker's own entries are `own`: name -> object with
+    get() and set().
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import numpy as np
 import atoll
 from rig import RunTest
 
-RECORDS = Path(__file__).resolve().parents[1] / "golden" / "torchft" / "updates.csv"
+RECORDS = Path(__file__).resolve().parents[2] / "golden" / "torchft" / "updates.csv"
 PERIOD = 6
 STEPS = 24  # the last round is not staggered, so it begins after the last recorded step
 
