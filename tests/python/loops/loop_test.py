@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # atoll imports it in each worker, which takes seconds
 
 import atoll
 from atoll.train.rounds import Rounds
