@@ -425,6 +425,7 @@ class Idle(torch.optim.Optimizer):
 
 
 def idle(script: Script) -> nn.Module:
+    """The wrapper's own update."""
     model, dataset = network(), Points()
     optimizer = Idle(model.parameters())
     with script.worker(model, optimizer):
@@ -433,6 +434,19 @@ def idle(script: Script) -> nn.Module:
             model.zero_grad()
             F.cross_entropy(model(x[None]), torch.tensor([y])).backward()
             optimizer.update()
+    return model
+
+
+def by_hand_alone(script: Script) -> nn.Module:
+    """word_language_model without worker.step()."""
+    model, dataset = network(), Points()
+    with script.worker(model):
+        for step in range(200):
+            x, y = dataset[step % 96]
+            model.zero_grad()
+            F.cross_entropy(model(x[None]), torch.tensor([y])).backward()
+            for p in model.parameters():
+                p.data.add_(p.grad, alpha=-0.1)
     return model
 
 
@@ -494,13 +508,19 @@ class TorchLoops(LoopTest):
     def test_wrapper_of_an_optimizer(self) -> None:
         self.check_leased(sharp)
 
-    def test_optimizer_that_takes_no_step(self) -> None:
+    def check_refused(self, loop: Any, *, what: str) -> None:
+        """A loop whose steps the worker does not see ends with one line."""
         self.run_dir = self.folder / "run"
         self.start_coordinator(coordinator={"min_workers": 1})
-        worker = self.start_loop(idle, "a")
-        self.finish(worker, 60, 1)
-        self.assertIn("the optimizer of atoll.Worker (Idle) took no step: give atoll.Worker the optimizer whose step() "
-                      "runs, or None and call worker.step() after each step", self.log("a"))
+        self.finish(self.start_loop(loop, "a"), 60, 1)  # type: ignore[arg-type]
+        self.assertIn(f"the parameters changed between 20 forwards, and {what}: give atoll.Worker the optimizer whose "
+                      "step() runs, or None and call worker.step() after each step", self.log("a"))  # fmt: skip
+
+    def test_optimizer_that_takes_no_step(self) -> None:
+        self.check_refused(idle, what="the optimizer of atoll.Worker (Idle) took no step")
+
+    def test_updates_by_hand_without_a_step(self) -> None:
+        self.check_refused(by_hand_alone, what="worker.step() was not called")
 
 
 if __name__ == "__main__":
