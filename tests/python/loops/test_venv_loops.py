@@ -26,7 +26,7 @@ BATCH, VOCABULARY, LENGTH = 4, 32, 12
 
 def needs(*modules: str) -> Any:
     """Skips a test without these modules, and imports them: forked workers then have them."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    missing = [name for name in modules if importlib.util.find_spec(name.split(".")[0]) is None]
     for name in modules:
         if not missing:
             importlib.import_module(name)
