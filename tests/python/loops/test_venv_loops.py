@@ -127,6 +127,36 @@ def lightning(script: Script) -> Any:
     return model
 
 
+def lightning_leased(script: Script) -> Any:
+    """The worker opens before fit(), so that train_dataloader() can return leased batches."""
+    import lightning as L
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Module(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.optimizer = torch.optim.AdamW(self.parameters(), 1e-2)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return F.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return self.optimizer
+
+    class Atoll(L.Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.should_stop = worker.done
+
+    model = Module()
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = L.Trainer(max_epochs=-1, accelerator="cpu", callbacks=[Atoll()], **quiet)
+    with script.worker(model, model.optimizer) as worker:  # atoll
+        trainer.fit(model, atoll.batches(pairs(), worker, batch_size=BATCH))
+    return model
+
+
 # --- transformers ---------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +241,10 @@ class VenvLoops(LoopTest):
         self.start_coordinator()  # the same script after the end of the run
         again = self.start_loop(lightning, "a")
         self.finish(again, 60)
+
+    @needs("lightning")
+    def test_lightning_with_leased_samples(self) -> None:
+        self.check_leased(lightning_leased)
 
     @needs("accelerate", "tqdm")
     def test_run_clm_no_trainer(self) -> None:
