@@ -181,18 +181,33 @@ class Batches:
         return self._collate(_fetch(self._source_of_samples, indices))
 
     def __iter__(self) -> Iterator[Any]:
+        self._check_thread()
+        try:
+            yield from self._batches(self._begun_epoch())
+        finally:
+            self._worker.feed.epoch = None
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._worker.thread:
+            raise _lib.Error(
+                "atoll.batches is read in another thread than the one that opened the worker: the samples of a "
+                "round are known only after its exchange, so read them in the loop; num_workers= reads ahead"
+            )
+
+    def _begun_epoch(self) -> int | None:
+        """The epoch in which an iteration of this loop was when the state was saved that a restart has loaded."""
+        return self._worker.feed.epoch if self._per_epoch and self._worker.begin() else None
+
+    def _batches(self, first: int | None) -> Iterator[Any]:
+        """first: passes over the data when the iteration began; None: it begins now."""
         rounds, feed = self._worker.rounds, self._worker.feed
-        first = None  # passes over the data when this iteration began
         while True:
-            if threading.get_ident() != self._worker.thread:
-                raise _lib.Error(
-                    "atoll.batches is read in another thread than the one that opened the worker: the samples of a "
-                    "round are known only after its exchange, so read them in the loop; num_workers= reads ahead"
-                )
+            self._check_thread()
             batch = feed.batch(self.batch_size) if self._goes_on(first) else None
             if batch is None:
                 return
             first = int(rounds.round.epoch) if first is None else first
+            feed.epoch = first if self._per_epoch else None
             if rounds.round is not self._round:
                 self._round, self._source = rounds.round, self._begin(rounds.round)
             data = self._load(batch.indices) if batch.extra else next(self._source)

@@ -45,6 +45,7 @@ class Feed:
         self._forwards = [0, 0]  # since the last step: before and after the hand-out that may look ahead
         self.batches = False  # samples are handed out as batches: their number tells when a step is due
         self._size = 0  # samples of a batch, of all ranks
+        self.epoch: int | None = None  # of a loop that ends with each epoch; None: it is between two of them
 
     # --- handing out ------------------------------------------------------------------------------------------------
 
@@ -198,15 +199,18 @@ class Feed:
 
     # --- saved state ------------------------------------------------------------------------------------------------
 
-    def get(self) -> list[int]:
-        """To save: the samples that the loop holds ahead."""
-        return [int(i) for _, _, indices in self._out for i in indices]
+    def get(self) -> dict[str, Any]:
+        """To save: the samples that the loop holds ahead, and the epoch in which it is."""
+        return {"ahead": [int(i) for _, _, indices in self._out for i in indices], "epoch": self.epoch}
 
-    def set(self, saved: list[int]) -> None:
+    def set(self, saved: dict[str, Any]) -> None:
         """Sets what was saved, in a process that has not taken a sample yet."""
-        if self._first is None and saved:
-            self._ahead, self._repeated = list(saved), True
-            self._first = np.asarray(saved, np.int64)
+        if self._first is not None:
+            return
+        self.epoch = saved["epoch"]
+        if saved["ahead"]:
+            self._ahead, self._repeated = list(saved["ahead"]), True
+            self._first = np.asarray(saved["ahead"], np.int64)
 
 
 class _Scaler:

@@ -297,10 +297,11 @@ class TorchModel:
         """The module whose forwards are watched; None: there is none."""
         return self.outer if isinstance(self.outer, torch.nn.Module) else None
 
-    def version(self) -> int:
-        """Grows with each change of the parameters."""
+    def version(self) -> list[float]:
+        """Differs after a change of the parameters. On a GPU a change through `p.data` is not seen: it would wait."""
         trained = [e.tensor for e in self._entries if not e.flags & _lib.MEAN]
-        return trained[0]._version + trained[-1]._version
+        ends = [trained[0].detach(), trained[-1].detach()]
+        return [t._version for t in ends] + [float(t.flatten()[:64].sum()) for t in ends if t.device.type == "cpu"]
 
     def detach(self) -> None:
         if self._registered is not None:

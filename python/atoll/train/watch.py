@@ -17,13 +17,14 @@ class StepWatch:
 
     def __init__(self, model: Any, names: str) -> None:
         self._model, self._names = model, names
-        self._version, self._moves = -1, 0
+        self._version: list[float] | None = None
+        self._moves = 0
         self._told_stale = self._checked = False
 
     def forward(self) -> None:
         """A training forward. Raises Error if the parameters keep changing and no step is seen."""
         version = self._model.version()
-        self._moves += version != self._version and self._version >= 0
+        self._moves += self._version is not None and version != self._version
         self._version = version
         if self._moves >= _MOVES:
             what = f"the optimizer of atoll.Worker ({self._names}) took no step" if self._names else (
@@ -35,7 +36,7 @@ class StepWatch:
 
     def stepped(self) -> None:
         """A step was seen."""
-        self._version, self._moves = -1, 0
+        self._version, self._moves = None, 0
 
     def stale(self) -> None:
         """A step whose gradient is from before an exchange, because no forward of the model was seen."""
