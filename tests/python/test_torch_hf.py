@@ -62,11 +62,11 @@ def small_gpt2() -> Any:
     return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2))
 
 
-def trainer(model: Any, callbacks: list[Any], *, data: Any = None, **arguments: Any) -> Any:
+def trainer(model: Any, callbacks: list[Any], *, data: Any = None, kind: Any = None, **arguments: Any) -> Any:
     """A Trainer on the CPU that writes nothing; its arguments fit rig.CONFIG."""
     usual = dict(per_device_train_batch_size=4, learning_rate=1e-2, warmup_steps=4, use_cpu=True, save_strategy="no",
                  report_to="none", disable_tqdm=True, logging_steps=1)  # fmt: skip
-    return Trainer(
+    return (kind or Trainer)(
         model=model,
         args=TrainingArguments("unused", **{**usual, **arguments}),
         train_dataset=samples() if data is None else data,
@@ -157,6 +157,74 @@ class TrainerTest(rig.RunTest):
             t.train()
         self.assertEqual(t.state.global_step, 20)
         self.assertIn("scheduled for 50 steps, but the run has 20: set max_steps=20", logged.output[0])
+
+    def test_sampler_that_the_trainer_needs_is_refused(self) -> None:
+        """GRPO draws each prompt several times; length groups and batch samplers have an order of their own."""
+
+        class RepeatSampler(torch.utils.data.Sampler):
+            def __init__(self, data: Any) -> None:
+                self.data = data
+
+            def __iter__(self):
+                return iter([i for i in range(len(self.data)) for _ in range(2)])
+
+            def __len__(self) -> int:
+                return 2 * len(self.data)
+
+        class Repeating(Trainer):
+            def _get_train_sampler(self, *_given: Any) -> Any:
+                return RepeatSampler(self.train_dataset)
+
+        self.start_run()
+        for kind, options, name in (
+            (Repeating, {}, "RepeatSampler"),
+            (Trainer, {"train_sampling_strategy": "group_by_length"}, "LengthGroupedSampler"),
+        ):
+            with self.assertRaises(atoll.InvalidError) as caught:
+                trainer(small_gpt2(), [self.callback(name)], kind=kind, max_steps=20, **options).train()
+            self.assertIn(f"the Trainer draws its samples by a {name}, and a run deals", str(caught.exception))
+
+    def test_loss_is_that_of_the_trainer(self) -> None:
+        """DPO and reward trainers have losses of their own; the noted one is what the Trainer minimizes."""
+
+        class Tripled(Trainer):
+            def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+                loss = super().compute_loss(model, inputs, *args, **kwargs)
+                return 3 * loss if torch.is_tensor(loss) else (3 * loss[0], loss[1])
+
+        losses = {}
+        for kind in (Trainer, Tripled):
+            self.run_dir = self.folder / f"run-{kind.__name__}"
+            self.start_run()
+            t = trainer(small_gpt2(), [self.callback(kind.__name__)], kind=kind, max_steps=20, max_grad_norm=0,
+                        optim="sgd", learning_rate=1e-9)
+            t.train()
+            noted = [e["loss"] for e in self.events("step")]
+            logged = [e["loss"] for e in t.state.log_history if "loss" in e]
+            self.assertEqual(len(noted), 20)
+            for ours, theirs in zip(noted, logged):
+                self.assertAlmostEqual(ours, theirs, delta=2e-3)
+            losses[kind] = noted[0]
+        self.assertAlmostEqual(losses[Tripled], 3 * losses[Trainer], delta=0.01)
+
+    def test_dropped_round_does_not_end_the_trainer(self) -> None:
+        """The Trainer goes on to the end of the run, and its schedule with it, also past the epochs it planned."""
+        self.start_run()
+        steps = []
+
+        class Poison(TrainerCallback):
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                if state.global_step == 12:
+                    next(p for p in given["model"].parameters() if p.grad is not None).grad.fill_(float("nan"))
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+                steps.append((state.global_step, given["lr_scheduler"].last_epoch))
+
+        t = trainer(small_gpt2(), [self.callback(), Poison()], max_steps=20, data=samples(80), max_grad_norm=0)
+        t.train()
+        self.assertEqual(t.state.global_step, 25)
+        self.assertEqual(steps[-1], (25, 20))
+        rig.wait_for(20, "the summary", (self.run_dir / "summary.json").exists)
 
     def test_checkpoint_of_the_trainer_does_not_skip_samples(self) -> None:
         self.start_run()

@@ -64,6 +64,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         name: str | None = None,
         buffers: str = "mean",
         *,
+        frozen: str = "same",
         evaluate: Callable[[Any, np.ndarray], tuple[float, int]] | None = None,
         val: Any = None,
         files: Any = None,
@@ -72,7 +73,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._files = files
         self._options: dict[str, Any] = dict(join=join, every=every, dir=dir, name=name, buffers=buffers)
-        self._options.update(evaluate=evaluate, val=val, threads=threads, max_wait=max_wait)
+        self._options.update(frozen=frozen, evaluate=evaluate, val=val, threads=threads, max_wait=max_wait)
         self._trainer: Any = None
         self._batches: Any = None
         self._loss: Any = None  # of the micro-batches since the last step
