@@ -59,8 +59,8 @@ enum status api_take_files(struct atoll *a, const struct atoll_file *files, uint
         if (!*name || !text_is_clean(name, strlen(name), false))
             return err_set(err, STATUS_INVALID, "options.files: the name of a file is not UTF-8 without control bytes");
         if (!hf_files_allowed(name)) {
-            log_warn("checkpoints leave out %s: their folders hold config.json, tokenizer files, generation_config.json "
-                     "and adapter_config.json",
+            log_warn("checkpoints leave out %s: their folders hold config.json, tokenizer files, "
+                     "generation_config.json and adapter_config.json",
                      text_shown(name, strlen(name), shown));
             continue;
         }

@@ -231,8 +231,8 @@ class Border(RunTest):
                 ("frozen tensor 'body.bias' .*BF16", lambda m: m.body.to(torch.bfloat16)),
             ]):
                 other, its = base(change)
-                with self.assertRaisesRegex(atoll.RefusedError, pattern), self.worker(other, its, f"w{i}", train=DATA) as second:
-                    second.begin()
+                with self.assertRaisesRegex(atoll.RefusedError, pattern):
+                    self.open_once(other, its, f"w{i}", train=DATA)
             other, its = base(lambda m: m.body.weight.mul_(1.001))
             joined: list[bool] = []
             options = {"frozen": "any", "train": DATA}

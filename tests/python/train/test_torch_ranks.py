@@ -69,8 +69,8 @@ class RanksTest(RunTest):
         self.start_coordinator()
         process = self.torchrun("apart", "plain")
         self.finish(process, 120, code=1)
-        self.assertIn("processes 0 and 1 of torchrun hold different parameters after 5 steps: give atoll.Worker a model "
-                      "in DistributedDataParallel", (self.folder / "apart.log").read_text())
+        self.assertIn("processes 0 and 1 of torchrun hold different parameters after 5 steps: give atoll.Worker a "
+                      "model in DistributedDataParallel", (self.folder / "apart.log").read_text())
 
     def test_state_of_each_rank(self) -> None:
         """An optimizer whose ranks hold different parts continues with the bits of an undisturbed run."""
