@@ -116,7 +116,7 @@ class Tally:
             self.notes.losses.append((detached(loss), weight))
 
     def end_step(self, samples: int, last: bool) -> list[Told]:
-        """The steps to tell now. The loss on a GPU is read one step later. samples: of a step, if no token was counted."""
+        """The steps to tell now: losses on a GPU are read later. samples: of a step, if no token was counted."""
         now = time.perf_counter()
         notes, self.notes = self.notes, StepNotes()
         notes.step_us = max(1, int((now - self._started) * 1e6))
