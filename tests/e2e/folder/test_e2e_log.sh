@@ -27,7 +27,7 @@ done
 
 # A later start appends, and the error that ends it is the last line.
 code=0
-"$BIN/atoll-coordinator" run.yaml --dir run --train.max_steps=80 >/dev/null 2>again.log || code=$?
+"$BIN/atoll-coordinator" run.yaml --dir run --train.sync_every=7 >/dev/null 2>again.log || code=$?
 text=$(sed -n '$s/^atoll: //p' again.log)
 [[ $code == 2 && $text && $(tail -n 1 run/logs/coordinator.log) == *"$text" ]] ||
     fail "code $code; the log ends with $(tail -n 1 run/logs/coordinator.log)"

@@ -15,7 +15,7 @@ enum row { AT_START, AT_WORKER_START, RATE, RAISE, NEVER };
 
 static const char *const begins[] = {
     "| at any start of the coordinator", "| at any start of a worker", "| with `--change`, for the rest of the run |",
-    "| with `--change`, to a larger value |", "| never: they belong to the run | all others |"};
+    "| to a larger value, as a flag, in CONFIG or with `--change` |", "| never: they belong to the run | all others |"};
 
 static char lines[NEVER + 1][2048];
 
