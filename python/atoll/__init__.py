@@ -6,7 +6,8 @@
             loss.backward(); optimizer.step(); optimizer.zero_grad()
 
 The first line joins a run. `optimizer.step` is hooked: after the run's number of steps the worker sends what changed,
-waits for the update, and goes on from the run's parameters. The batches are the samples leased to this worker.
+waits for the update, and goes on from the run's parameters. The batches are the samples leased to this worker. A loop
+with data of its own runs `while not worker.done`, and a learning rate of its own follows `int(worker.position)`.
 """
 
 from __future__ import annotations
