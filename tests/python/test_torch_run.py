@@ -136,7 +136,7 @@ class Programs(TorchRun):
             self.assertEqual(self.summary()["tokens"], 15 * 4 * 32)
         for other in ends[1:]:
             np.testing.assert_array_equal(ends[0]["samples"], other["samples"])
-            np.testing.assert_allclose(ends[0]["end"], other["end"], atol=1e-6)
+            np.testing.assert_allclose(ends[0]["end"], other["end"], atol=5e-6)  # sums in another order, through Adam
         np.testing.assert_array_equal(ends[0]["end"], ends[2]["end"])
 
     def test_ddp(self) -> None:
@@ -150,7 +150,7 @@ class Programs(TorchRun):
         first, second, one = self.recorded("ranks"), self.recorded("ranks.1"), self.recorded("one")
         for key in ("r0", "r1", "r2", "end"):
             np.testing.assert_array_equal(first[key], second[key])
-            np.testing.assert_allclose(first[key], one[key], atol=1e-6)
+            np.testing.assert_allclose(first[key], one[key], atol=5e-6)  # sums in another order, through Adam
         self.assertEqual(set(first["samples"]) & set(second["samples"]), set())
         self.assertEqual(set(first["samples"]) | set(second["samples"]), set(one["samples"]))
 

@@ -163,6 +163,8 @@ class TorchModel:
         self.trained: frozenset[int] = frozenset()  # id() of each parameter of the optimizers at the join
         cuda = sorted({e.tensor.device for e in self._entries if e.tensor.device.type == "cuda"}, key=str)
         self.is_cuda = bool(cuda)
+        trained = [e for e in self._entries if not e.flags & _lib.MEAN]
+        self._ends = [trained[0], trained[-1]]
         names_of_cuda = ", ".join(f"{d} {torch.cuda.get_device_name(d)}" for d in cuda)
         self.devices = names_of_cuda or str(self._entries[0].tensor.device)
         self._streams = {d: torch.cuda.Stream(d) for d in cuda}
@@ -297,11 +299,13 @@ class TorchModel:
         """The module whose forwards are watched; None: there is none."""
         return self.outer if isinstance(self.outer, torch.nn.Module) else None
 
-    def version(self) -> list[float]:
-        """Differs after a change of the parameters. On a GPU a change through `p.data` is not seen: it would wait."""
-        trained = [e.tensor for e in self._entries if not e.flags & _lib.MEAN]
-        ends = [trained[0].detach(), trained[-1].detach()]
-        return [t._version for t in ends] + [float(t.flatten()[:64].sum()) for t in ends if t.device.type == "cpu"]
+    def version(self, by_value: bool) -> list[float]:
+        """Differs after a change of the parameters. by_value: also after one through `p.data`; not on a GPU, whose
+        values would have to be waited for."""
+        if not by_value:
+            return [e.tensor._version for e in self._ends]
+        on_cpu = [e.tensor.detach() for e in self._ends if e.tensor.device.type == "cpu" and e.tensor.is_contiguous()]
+        return [float(t.as_strided((min(64, t.numel()),), (1,)).sum()) for t in on_cpu]
 
     def detach(self) -> None:
         if self._registered is not None:

@@ -23,7 +23,7 @@ class StepWatch:
 
     def forward(self) -> None:
         """A training forward. Raises Error if the parameters keep changing and no step is seen."""
-        version = self._model.version()
+        version = self._model.version(by_value=not self._names)
         self._moves += self._version is not None and version != self._version
         self._version = version
         if self._moves >= _MOVES:
