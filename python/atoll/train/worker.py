@@ -118,7 +118,7 @@ class Worker:
         except BaseException:
             self.close("the script failed to open its worker")
             raise
-        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
+        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self), os.getpid())
         atexit.register(self._at_exit)
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -272,8 +272,8 @@ def reason(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
-def _close_at_exit(worker: weakref.ref[Worker]) -> None:
+def _close_at_exit(worker: weakref.ref[Worker], process: int) -> None:
     """The script ended without closing its worker."""
     open_, error = worker(), getattr(sys, "last_value", None)
-    if open_ is not None:
+    if open_ is not None and os.getpid() == process:  # a forked process leaves the worker to its parent
         open_.close(reason(error) if error is not None else None)
