@@ -48,5 +48,9 @@ def open_handle(model: Any, state: State, frozen: str, files: Any, **options: An
         frozen_read=fixed.read if fixed and fixed.in_files else None,
         **options,
     )
-    model.attach(handle.params)
+    try:
+        model.attach(handle.params)
+    except BaseException:
+        handle.close()
+        raise
     return handle

@@ -25,16 +25,17 @@ _SLICE_MS = 200  # a wait is cut into slices, between which Python handles Ctrl-
 
 
 class Rounds:
-    """The outer loop of one worker, on each of its ranks; `handle` is None on ranks above 0.
+    """The outer loop of one worker, on each of its ranks.
 
     - `begin` before a step, `count` after it, `settle` where a sync point may be due, `finish` at the end.
     - At a sync point: parameters and state to the library, wait for the update, parameters to the program.
     """
 
     def __init__(
-        self, handle: _lib.Handle | None, model: Any, state: State, ranks: Ranks, tally: Tally, schedules: Schedules
+        self, model: Any, state: State, ranks: Ranks, tally: Tally, schedules: Schedules
     ) -> None:
-        self.handle, self._model, self._state, self._ranks = handle, model, state, ranks
+        self.handle: _lib.Handle | None = None  # set by the worker on rank 0
+        self._model, self._state, self._ranks = model, state, ranks
         self._tally, self._schedules = tally, schedules
         self.phase = Phase.APART
         self.round = _lib.Round(0, 0, 0, 0.0, 1.0, 0)

@@ -105,21 +105,22 @@ class Worker:
         self._ranks: Ranks = ranks()
         tally, schedules = Tally(self._ranks), Schedules(objects)
         self.thread = threading.get_ident()  # that opened it
-        self._info, self._handle = _lib.Info(), None
+        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self), os.getpid())
+        atexit.register(self._at_exit)
+        self._info, self._handle, self._script = _lib.Info(), None, None
+        self.rounds = Rounds(self.model, state_, self._ranks, tally, schedules)
+        self.rounds.every, self.rounds.evaluate, self.rounds.train, self.rounds.val = every, evaluate, train, val
+        self.feed = Feed(self.rounds, self._ranks, script_optimizers.scalers(given, objects), self.skip)
+        state_.own = {"schedules": schedules, "feed": self.feed, "lr": tally}
         try:
             if self._ranks.rank == 0:
                 self._handle = open_handle(self.model, state_, frozen, files, join=join, name=name, dir=dir,
                                            threads=threads, max_wait_s=max_wait)
-            self.rounds = Rounds(self._handle, self.model, state_, self._ranks, tally, schedules)
-            self.rounds.every, self.rounds.evaluate, self.rounds.train, self.rounds.val = every, evaluate, train, val
-            self.feed = Feed(self.rounds, self._ranks, script_optimizers.scalers(given, objects), self.skip)
-            state_.own = {"schedules": schedules, "feed": self.feed, "lr": tally}
+                self.rounds.handle = self._handle
             self._script = Script(self.model, self._optimizers, self.rounds, self.feed, tally, state_)
         except BaseException:
             self.close("the script failed to open its worker")
             raise
-        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self), os.getpid())
-        atexit.register(self._at_exit)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class Worker:
 
         With a text, which stands in the coordinator's log, it leaves at once. A second call does nothing.
         """
-        open_ = hasattr(self, "rounds") and self.rounds.phase not in (Phase.CLOSED, Phase.APART)
+        open_ = self.rounds.phase not in (Phase.CLOSED, Phase.APART)
         try:
             if text is None and open_ and self._ranks.alive:
                 text = self.rounds.finish()
@@ -150,7 +151,7 @@ class Worker:
             self._free(text or "the script closed its worker")
 
     def _free(self, text: str) -> None:
-        if hasattr(self, "_script"):
+        if self._script:
             self._script.remove_hooks()
         if self._handle:
             if not self._done:
@@ -159,10 +160,8 @@ class Worker:
             self.model.detach()
             self._handle.close()
             self._handle = None
-        if hasattr(self, "rounds"):
-            self.rounds.close()
-        if hasattr(self, "_at_exit"):
-            atexit.unregister(self._at_exit)
+        self.rounds.close()
+        atexit.unregister(self._at_exit)
 
     # --- what the program calls -------------------------------------------------------------------------------------
 
