@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -141,6 +142,7 @@ class Batches:
         self._lists = _Lists()
         self._round: Any = None
         self._source: Iterator[Any] = iter(())
+        self._ahead: collections.deque[list[int]] = collections.deque()  # what _source will give
         if num_workers or pin_memory and not stream:
             self._loader = self._make_loader(num_workers, pin_memory)
         worker.rounds.use(dataset)
@@ -163,19 +165,30 @@ class Batches:
             generator=self._generator,
         )
 
-    def _begin(self, round: _lib.Round) -> Iterator[Any]:
-        lists = self._worker.feed.batch_lists(self.batch_size)
-        if self._loader is None:
-            return (self._load(indices) for indices in lists)
-        if not self._loader.num_workers:
-            self._lists.lists = lists
-            return iter(self._loader)
-        import torch
+    def _read(self, indices: list[int]) -> Any:
+        """A batch that the loader has read ahead. It begins anew in each round, and after another loop took samples."""
+        if self._worker.rounds.round is not self._round or not self._ahead or self._ahead[0] != indices:
+            self._begin(indices)
+        if not self._ahead:
+            return self._load(indices)
+        self._ahead.popleft()
+        return next(self._source)
 
-        start = hash_of([torch.initial_seed(), round.worker, round.round]) >> 1
-        self._lists.lists = [[(start + i) % 2**63, *indices] for i, indices in enumerate(lists)]
-        self._generator.manual_seed(start)
-        return iter(self._loader)
+    def _begin(self, indices: list[int]) -> None:
+        """Lets the loader read the rest of the round, from a batch on."""
+        self._round = round = self._worker.rounds.round
+        lists = self._worker.feed.batch_lists(self.batch_size)
+        first = lists.index(indices) if indices in lists else len(lists)
+        self._ahead = collections.deque(lists[first:])
+        if not self._loader.num_workers:
+            self._lists.lists = lists[first:]
+        else:
+            import torch
+
+            start = hash_of([torch.initial_seed(), round.worker, round.round]) >> 1
+            self._lists.lists = [[(start + i) % 2**63, *lists[i]] for i in range(first, len(lists))]
+            self._generator.manual_seed(start)
+        self._source = iter(self._loader)
 
     def _load(self, indices: list[int]) -> Any:
         return self._collate(_fetch(self._source_of_samples, indices))
@@ -208,9 +221,8 @@ class Batches:
                 return
             first = int(rounds.round.epoch) if first is None else first
             feed.epoch = first if self._per_epoch else None
-            if rounds.round is not self._round:
-                self._round, self._source = rounds.round, self._begin(rounds.round)
-            data = self._load(batch.indices) if batch.extra else next(self._source)
+            direct = batch.extra or self._loader is None
+            data = self._load(batch.indices) if direct else self._read(batch.indices)
             feed.has_tokens(count_tokens(data, self.batch_size))
             yield data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from .. import _lib
 from .phase import Phase
 from .ranks import Ranks
 from .rounds import Rounds
+
+logger = logging.getLogger("atoll")
 
 PLAIN, AHEAD = "plain", "ahead"  # loops that take a step on each batch, or fetch the next one before it
 
@@ -40,7 +43,7 @@ class Feed:
         self._out: collections.deque[list[Any]] = collections.deque()  # handed out: [samples, tokens, indices]
         self._first: np.ndarray | None = None  # the first hand-out of the run
         self._ahead: list[int] = []  # saved: what the loop held at the last sync point
-        self._repeated = False
+        self._repeated = self._told_samples = False
         self._mode = ""
         self._forwards = [0, 0]  # since the last step: before and after the hand-out that may look ahead
         self.batches = False  # samples are handed out as batches: their number tells when a step is due
@@ -147,6 +150,7 @@ class Feed:
         needed, held = self._rounds.round.step_samples, self._held()
         if not self.batches or held == needed:
             self._mode = self._mode or PLAIN if self.batches else ""
+            self._check_samples(held, needed)
             return
         if held > needed and self._mode != PLAIN and not (not self._mode and all(self._forwards)):
             self._mode = AHEAD
@@ -157,6 +161,15 @@ class Feed:
             f"a step after {len(self._out)} batches: the run's step takes {needed} samples (train.batch_size x "
             f"train.grad_accum), which are {needed // self._size} batches of this size"
         )
+
+    def _check_samples(self, held: int, needed: int) -> None:
+        """Says once if worker.samples() gave other numbers of samples than steps take."""
+        first = self._out[0][0] if self._out else needed
+        ahead = held - needed == self._out[-1][0] if self._out else True
+        if held != needed and not ahead and first % needed and not self._told_samples:
+            self._told_samples = True
+            logger.warning("worker.samples() gave %d samples for a step, and a step of the run takes %d "
+                           "(train.batch_size x train.grad_accum): the rest is not trained", held, needed)
 
     def step(self) -> Any:
         """A step was taken, or left out: its batches leave. Returns their tokens on this rank; None: not known."""
@@ -193,8 +206,8 @@ class Feed:
         raise ValueError(
             f"no optimizer.step() after {self._sizes(batch_size, out)}: it is due after "
             f"{self._rounds.round.step_samples} (the run's train.batch_size x train.grad_accum). If the loop left it "
-            "out on purpose, it calls worker.skip(); if a GradScaler did, give the scaler in state=; a loop may fetch "
-            "one batch before the step on the one before, and no more"
+            "out on purpose, it calls worker.skip(); if a GradScaler did, give the scaler in state=; if another "
+            "optimizer took it, give that one to atoll.Worker; a loop may fetch one batch before the step, and no more"
         )
 
     # --- saved state ------------------------------------------------------------------------------------------------

@@ -61,12 +61,15 @@ class Rounds:
 
     def use(self, train: Any) -> None:
         """The training data. Raises Error after the join with other data."""
-        if self.phase is not Phase.APART and train is not self.train:
+        if self.phase in (Phase.APART, Phase.CLOSED):
+            self.train = train
+        elif train is not self.train and (self.train is None or describe(train) != self._joined_with):
             raise _lib.Error(
-                "the run was joined with another training set: give atoll.batches the one data set that it trains on, "
-                "before the first forward"
+                "the run was joined without a training set: make atoll.batches before the first forward and before "
+                "worker.done, or give train= to atoll.Worker"
+                if self.train is None
+                else "the run was joined with another training set: give atoll.batches the one that it trains on"
             )
-        self.train = train
 
     def close(self) -> None:
         """The worker has left the run."""
@@ -201,8 +204,9 @@ class Rounds:
     def _join(self) -> None:
         self._schedules.note_initial()
         self._state.note_initial()
+        self._joined_with = describe(self.train)
         if self.handle:
-            self.handle.set_data(describe(self.train), describe(self.val) if self.evaluate else _lib.Data())
+            self.handle.set_data(self._joined_with, describe(self.val) if self.evaluate else _lib.Data())
             self._model.read(initial=True)
 
     def _wait_for_round(self) -> bool:

@@ -77,6 +77,8 @@ def is_stream(dataset: Any) -> bool:
 def check_dataset(dataset: Any) -> None:
     """Raises TypeError for a data set that has neither a length and [index] nor an iteration that can start again."""
     kind = type(dataset).__name__
+    if isinstance(dataset, dict):
+        raise TypeError("the data set is a dict: give list(data.values()), whose samples have numbers")
     if any(c.__name__ == "DataLoader" for c in type(dataset).__mro__):
         raise TypeError("atoll.batches takes the data set, not a DataLoader: give its `dataset` and `batch_size`")
     if is_stream(dataset):

@@ -63,10 +63,17 @@ def _at(scheduler: Any) -> int:
 class _Place:
     """What a scheduler holds at one position: its own state, and the settings of its optimizer."""
 
-    def __init__(self, scheduler: Any) -> None:
-        self.at = _at(scheduler)
-        self._state = copy.deepcopy(scheduler.state_dict())
-        self._groups = copy.deepcopy(_groups(scheduler.optimizer))
+    def __init__(self, at: int, state: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+        self.at, self._state, self._groups = at, state, groups
+
+    @classmethod
+    def of(cls, scheduler: Any) -> _Place:
+        """The present place."""
+        return cls(_at(scheduler), copy.deepcopy(scheduler.state_dict()), copy.deepcopy(_groups(scheduler.optimizer)))
+
+    def get(self) -> list[Any]:
+        """To save."""
+        return [self.at, self._state, self._groups]
 
     def restore(self, scheduler: Any) -> None:
         """Sets all of it."""
@@ -87,11 +94,13 @@ class _Schedule:
         self._scheduler, self._where, self._guess = scheduler, f"{where}, a {type(scheduler).__name__},", guess
         self.moves: int | None = None  # in a step; 0: it follows no position; None: not seen yet
         self._seen_steps = self._seen_moves = 0
-        self._first = self._begin = _Place(scheduler)  # of the run; of the round
+        self._first = self._begin = _Place.of(scheduler)  # of the run; of the round
+        self._origin = self._first.at  # its place at position 0
 
     def note_initial(self) -> None:
         """It stands where a new run begins."""
-        self._first = self._begin = _Place(self._scheduler)
+        self._first = self._begin = _Place.of(self._scheduler)
+        self._origin = self._first.at
         if type(self._scheduler).__name__ == "ReduceLROnPlateau":
             self.moves = 0
             logger.info("%s follows measurements, not the position of the run: it is left alone", self._where)
@@ -113,34 +122,52 @@ class _Schedule:
             logger.info("%s moved %d times in %d steps, so it does not count steps: it is left alone", self._where,
                         moved, self._seen_steps)
 
-    def begin_round(self, position: float, lr: float, late: bool, dropped: bool) -> None:
-        """As Schedules.begin_round. lr: of the run; NaN: not known."""
+    def begin_round(self, round: _lib.Round, late: bool, dropped: bool) -> None:
+        """As Schedules.begin_round."""
+        position = round.position
         if dropped:
             self._begin.restore(self._scheduler)
         if self.moves is None and late and position >= 1:
-            self._join_late(position, lr)
+            self._join_late(int(position), round.steps, round.lr)
         elif self.moves or self.moves is None and dropped and self._seen_steps < _SEEN:
             self._go(position)
-        self._begin = _Place(self._scheduler)
+        self._begin = _Place.of(self._scheduler)
 
-    def _join_late(self, position: float, lr: float) -> None:
-        """It moves with each step, or stays at its start, if that is nearer to the run's rate."""
-        start = self._lr
-        self._go(position)
-        if differ(self._lr, lr) and _distance(start, lr) < _distance(self._lr, lr):
+    def _join_late(self, position: int, steps: int, lr: float) -> None:
+        """It moves with each step, or stays at its start, if that is nearer to the run's rate.
+
+        lr: mean over the round before, of `steps` steps; NaN: not known. A script that has loaded the scheduler from a
+        file of its own has it at the place of that file.
+        """
+        start, rates = self._lr, []
+        self._origin = 0 if self._first.at else self._origin
+        for at in range(max(0, position - steps), position):
+            self._move_to(max(self._first.at, self._origin + self._guess * at))
+            rates.append(self._lr)
+        self._move_to(max(self._first.at, self._origin + self._guess * position))
+        mean = sum(rates) / len(rates)
+        if differ(mean, lr) and _distance(start, lr) < _distance(mean, lr):
             self._first.restore(self._scheduler)
 
     def _go(self, position: float) -> None:
         """Moves it to a position, unless it stands there or one step beside it: scripts step it early or late."""
         moves = self._guess if self.moves is None else self.moves
-        target = self._first.at + moves * int(position)
+        target = self._origin + moves * int(position)
         if abs(_at(self._scheduler) - target) > moves:
             self._move_to(target)
 
     def follow(self, position: float) -> None:
         """Moves it to a position exactly."""
         if self.moves:
-            self._move_to(self._first.at + self.moves * int(position))
+            self._move_to(self._origin + self.moves * int(position))
+
+    def get(self) -> dict[str, Any]:
+        """To save: the moves in a step, and the place at which the run began."""
+        return {"moves": self.moves, "origin": self._origin, "first": self._first.get()}
+
+    def set(self, saved: dict[str, Any]) -> None:
+        """Sets what was saved: a script may have loaded the scheduler from a file of its own, at another place."""
+        self.moves, self._origin, self._first = saved["moves"], saved["origin"], _Place(*saved["first"])
 
     def _move_to(self, target: int) -> None:
         scheduler = self._scheduler
@@ -186,7 +213,7 @@ class Schedules:
         """late: this worker has neither trained in this run nor a saved state of it."""
         self._rate = round.position_rate
         for schedule in self._all:
-            schedule.begin_round(round.position, round.lr, late, dropped)
+            schedule.begin_round(round, late, dropped)
 
     def before_step(self, position: float) -> None:
         """Before a step, where the position does not grow by one in each."""
@@ -194,11 +221,14 @@ class Schedules:
             for schedule in self._all:
                 schedule.follow(position)
 
-    def get(self) -> list[int | None]:
-        """To save: the moves in a step of each."""
-        return [schedule.moves for schedule in self._all]
+    def __len__(self) -> int:
+        return len(self._all)
 
-    def set(self, saved: list[int | None]) -> None:
+    def get(self) -> list[dict[str, Any]]:
+        """To save: what is known of each."""
+        return [schedule.get() for schedule in self._all]
+
+    def set(self, saved: list[dict[str, Any]]) -> None:
         """Sets what was saved."""
-        for schedule, moves in zip(self._all, saved):
-            schedule.moves = moves
+        for schedule, one in zip(self._all, saved):
+            schedule.set(one)

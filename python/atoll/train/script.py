@@ -30,7 +30,13 @@ class Script:
         self._watch = StepWatch(model, ", ".join(type(o).__name__ for o in optimizers))
         self._hooks: list[Any] = [OptimizerHooks(optimizers, self._before_step, self._after_step)]
         if model.hooked is not None:
-            self._hooks.append(ModuleHooks(model.hooked, self._before_forward, self._after_forward))
+            try:
+                self._hooks.append(ModuleHooks(model.hooked, self._before_forward, self._after_forward))
+            except RuntimeError as e:  # torch.jit.script
+                self.remove_hooks()
+                raise _lib.InvalidError(
+                    f"a {type(model.hooked).__name__} takes no hooks: give atoll.Worker the module it was made of"
+                ) from e
         self._call_tokens: Any = 1  # of the last forward
 
     def remove_hooks(self) -> None:

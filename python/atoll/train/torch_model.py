@@ -53,8 +53,8 @@ def unwrap(module: Any) -> Any:
     while True:
         if isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             module = module.module
-        elif hasattr(module, "_orig_mod"):
-            module = module._orig_mod
+        elif isinstance(module, torch.nn.Module) and "_orig_mod" in module._modules:
+            module = module._modules["_orig_mod"]
         else:
             return module
 
@@ -103,6 +103,8 @@ def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
 def _check(name: str, t: torch.Tensor) -> None:
     if t.dtype not in _FLOATS:
         raise _lib.InvalidError(f"parameter {name} is of {t.dtype}: atoll trains fp32, bf16 and fp16")
+    if any(size > 1 and not stride for size, stride in zip(t.shape, t.stride())):
+        raise _lib.InvalidError(f"parameter {name} is an expanded tensor, whose numbers share memory: give a copy")
     if t.device.type == "meta":
         raise _lib.InvalidError(f"parameter {name} is on the meta device: load the model before atoll.Worker")
 
@@ -125,7 +127,11 @@ class LocalBuffers:
             raise ValueError("the model has other buffers than when they were saved")
         with torch.no_grad():
             for name, buffer in buffers.items():
-                buffer.copy_(saved[name])
+                if buffer.shape == saved[name].shape and buffer.dtype == saved[name].dtype:
+                    buffer.copy_(saved[name])
+                else:  # a queue that grows
+                    owner, _, last = name.rpartition(".")
+                    setattr(self._model.module.get_submodule(owner), last, saved[name].to(buffer.device))
 
 
 class TorchModel:
@@ -180,6 +186,8 @@ class TorchModel:
             return {name: Found(t, EXCHANGED, 0) for name, t in self.module.items()}
         found, seen = {}, set()
         for name, p in self.module.named_parameters():
+            if torch.nn.parameter.is_lazy(p):
+                raise _lib.InvalidError(f"parameter '{name}' has no values yet: call the model before atoll.Worker")
             exchanged = p.requires_grad or self._adapter and name in self._adapter.held
             found[name] = Found(p, EXCHANGED if exchanged and p.numel() else FROZEN, 0)
             seen.add(id(p))
@@ -188,7 +196,7 @@ class TorchModel:
                 if name in m._non_persistent_buffers_set or id(b) in seen:
                     continue
                 seen.add(id(b))
-                mean = self._mean and b.dtype in _FLOATS
+                mean = self._mean and b.dtype in _FLOATS and b.numel() > 0
                 fixed = not b.dtype.is_floating_point and b.numel() > 1  # tables and masks, not counters
                 full = f"{prefix}.{name}" if prefix else name
                 found[full] = Found(b, EXCHANGED if mean else LOCAL, _lib.MEAN if mean else 0, fixed)

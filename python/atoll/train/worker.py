@@ -111,7 +111,9 @@ class Worker:
         self.rounds = Rounds(self.model, state_, self._ranks, tally, schedules)
         self.rounds.every, self.rounds.evaluate, self.rounds.train, self.rounds.val = every, evaluate, train, val
         self.feed = Feed(self.rounds, self._ranks, script_optimizers.scalers(given, objects), self.skip)
-        state_.own = {"schedules": schedules, "feed": self.feed, "lr": tally}
+        state_.own = {"schedules": schedules, "feed": self.feed}
+        if not schedules:  # otherwise these have the rate
+            state_.own["lr"] = tally
         try:
             if self._ranks.rank == 0:
                 self._handle = open_handle(self.model, state_, frozen, files, join=join, name=name, dir=dir,
@@ -128,8 +130,9 @@ class Worker:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        """Without an error, and after Done, the loop has ended: see close(). Any other error is not swallowed."""
-        ended = error is None or isinstance(error, _lib.Done)
+        """Without an error, and after Done, the loop has ended: see close(). Any other error is not swallowed, except
+        the StopIteration of batches that ended with the run."""
+        ended = error is None or isinstance(error, _lib.Done) or isinstance(error, StopIteration) and self._done
         self.close(None if ended else reason(error))
         return error is not None and ended
 
@@ -274,5 +277,8 @@ def reason(error: BaseException | None) -> str:
 def _close_at_exit(worker: weakref.ref[Worker], process: int) -> None:
     """The script ended without closing its worker."""
     open_, error = worker(), getattr(sys, "last_value", None)
-    if open_ is not None and os.getpid() == process:  # a forked process leaves the worker to its parent
+    if open_ is None or os.getpid() != process:  # a forked process leaves the worker to its parent
+        return
+    others = [t.ident for t in threading.enumerate() if t is not threading.current_thread()]
+    if open_.thread not in others:  # a thread that still runs may be in a call of the library
         open_.close(reason(error) if error is not None else None)

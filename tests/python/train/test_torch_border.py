@@ -286,11 +286,44 @@ class Border(RunTest):
             for position, rate in rates[False].items():
                 self.assertAlmostEqual(rate, rates[True][position], places=9, msg=f"{name} at {position}")
 
+    def test_schedules_that_a_script_loads_itself(self) -> None:
+        """A scheduler from a file of the script's own, and the saved state beside it, are not counted twice."""
+        script = SCHEDULED.replace("FOLDER", str(self.folder))
+        rates = {}
+        for kill_at in (-1, 13):
+            self.run_dir = self.folder / f"run{kill_at}"
+            self.start_coordinator(coordinator={"evict_after_s": 100})
+            name = f"w{kill_at}".replace("-", "m")
+            process = self.start_script(script, name, str(self.run_dir), str(kill_at))
+            if kill_at > 0:
+                self.finish(process, code=-9)
+                process = self.start_script(script, name, str(self.run_dir), "-1")
+            self.finish(process)
+            rates[kill_at] = [e["lr"] for e in self.events("step")][-5:]
+        np.testing.assert_allclose(rates[13], rates[-1], rtol=1e-6)
+
+    def test_new_loops_go_on_with_the_round(self) -> None:
+        """Another atoll.batches in the middle of a round takes the samples that are left, also with processes."""
+        for workers in (0, 1):
+            self.run_dir = self.folder / f"run{workers}"
+            self.start_coordinator()
+            model, seen = Model(), []
+            optimizer = torch.optim.SGD(model.parameters(), 0.01)
+            numbered = NUMBERED if workers else list(NUMBERED)
+            with self.worker(model, optimizer, f"w{workers}", train=numbered) as worker:
+                while not worker.done:
+                    for _, (i, x) in zip(range(3), atoll.batches(numbered, worker, batch_size=4, num_workers=workers)):
+                        seen += i.tolist()
+                        model(x).mean().backward()
+                        optimizer.step()
+            self.assertEqual(len(set(seen)), 80)
+
     def test_schedules_of_a_late_worker(self) -> None:
         """Per step: at the run's position. Per epoch and by measurement: left alone, and said."""
         s = torch.optim.lr_scheduler
         kinds = {
             "cosine": (lambda o: s.CosineAnnealingLR(o, 40), lambda n: True),
+            "periodic": (lambda o: s.CosineAnnealingLR(o, 8, 1e-4), lambda n: True),
             "epoch": (lambda o: s.StepLR(o, 1, 0.1), lambda n: n % 50 == 49),
             "plateau": (lambda o: s.ReduceLROnPlateau(o), lambda n: False),
         }
@@ -509,6 +542,41 @@ class Border(RunTest):
         self.assertEqual([e["tokens"] for e in self.events("step")][-1], 80)
 
 
+class Numbered(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, i: int) -> tuple[int, torch.Tensor]:
+        if not 0 <= i < 400:
+            raise IndexError(i)
+        return i, torch.ones(8)
+
+
+NUMBERED = Numbered()
+SCHEDULED = """
+import os, sys, torch, atoll
+name, run, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 20)
+file, n = f"FOLDER/{name}.pt", 0
+if os.path.exists(file):
+    saved = torch.load(file)
+    optimizer.load_state_dict(saved["optimizer"])
+    scheduler.load_state_dict(saved["scheduler"])
+with atoll.Worker(model, optimizer, join=run, dir=f"FOLDER/worker-{name}", name=name, state=[scheduler]) as worker:
+    for x in atoll.batches(list(torch.ones(400, 8)), worker, batch_size=4):
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        n += 1
+        if n % 4 == 0:
+            torch.save({"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, file)
+        if n == kill_at:
+            os.kill(os.getpid(), 9)
+"""
 SCRIPT = """
 import sys, torch, atoll
 model = torch.nn.Linear(8, 1)
