@@ -52,17 +52,28 @@ static void install(void)
     (void)pthread_atfork(before_fork, in_parent, in_child);
 }
 
+static struct entry *free_entry(void)
+{
+    for (int i = 0; i < FORK_CLOSE_MAX; i++)
+        if (!entries[i].used) return &entries[i];
+    return NULL;
+}
+
+static void drop_closed(void)
+{
+    for (int i = 0; i < FORK_CLOSE_MAX; i++) entries[i].used = is_same(&entries[i]);
+}
+
 void fork_close_add(int fd)
 {
     struct stat st;
     int saved = errno;
     pthread_once(&once, install);
     pthread_mutex_lock(&lock);
-    struct entry *place = NULL;
-    for (int i = FORK_CLOSE_MAX - 1; i >= 0; i--) {
-        if (entries[i].used && (entries[i].fd == fd || !is_same(&entries[i]))) entries[i].used = false;
-        if (!entries[i].used) place = &entries[i];
-    }
+    for (int i = 0; i < FORK_CLOSE_MAX; i++)
+        if (entries[i].fd == fd) entries[i].used = false;
+    if (!free_entry()) drop_closed();
+    struct entry *place = free_entry();
     if (place && !fstat(fd, &st)) *place = (struct entry){.fd = fd, .used = true, .dev = st.st_dev, .ino = st.st_ino};
     pthread_mutex_unlock(&lock);
     errno = saved;
