@@ -78,6 +78,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._batches: Any = None
         self._loss: Any = None  # of the micro-batches since the last step
         self._total = 0  # steps of the run; 0: async
+        self._epochs = 0  # that the Trainer planned; 0: not known
 
     def __enter__(self) -> Callback:
         return self
@@ -103,7 +104,18 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         args.ignore_data_skip = True
         trainer = _trainer()
         if hasattr(trainer, "set_initial_training_values"):
-            _plan_more_epochs(trainer)
+            self._plan_more_epochs(trainer)
+
+    def _plan_more_epochs(self, trainer: Any) -> None:
+        """Doubles the epochs that the Trainer plans, so that dropped rounds do not end it before the run, which ends
+        it."""
+        plan = trainer.set_initial_training_values
+
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            self._epochs, *rest = plan(*args, **kwargs)
+            return (2 * self._epochs if self._epochs < sys.maxsize // 2 else self._epochs, *rest)
+
+        trainer.set_initial_training_values = planned
 
     def on_train_begin(
         self,
@@ -174,6 +186,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
                     "in TrainingArguments"
                 )
         self._follow(state)
+        state.num_train_epochs = self._epochs or state.num_train_epochs
         if hasattr(self._trainer, "_globalstep_last_logged"):  # the first loss is the mean since this step
             self._trainer._globalstep_last_logged = state.global_step
 
@@ -241,17 +254,6 @@ def _trainer() -> Any:
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return None
-
-
-def _plan_more_epochs(trainer: Any) -> None:
-    """Doubles the epochs that the Trainer plans, so that dropped rounds do not end it before the run, which ends it."""
-    plan = trainer.set_initial_training_values
-
-    def planned(*args: Any, **kwargs: Any) -> Any:
-        epochs, *rest = plan(*args, **kwargs)
-        return (2 * epochs if epochs < sys.maxsize // 2 else epochs, *rest)
-
-    trainer.set_initial_training_values = planned
 
 
 def _check_sampler(loader: Any) -> None:
