@@ -46,7 +46,7 @@ feed() { exec "$@" <secret.join; }
 join by-line "$BIN/atoll-worker" --join "$line"
 grep -q 'list of processes' by-line.log || fail "no advice about the list of processes: $(<by-line.log)"
 join by-file "$BIN/atoll-worker" --join secret.join
-! grep -q 'warn' by-file.log || fail "a warning about a private file: $(<by-file.log)"
+! grep 'warn' by-file.log | grep -qv ' coordinator: ' || fail "a warning about a private file: $(<by-file.log)"
 join by-stdin feed "$BIN/atoll-worker" --join -
 ATOLL_JOIN=$line join by-env "$BIN/atoll-worker"
 ATOLL_JOIN=$line "$BIN/atoll" status >status.txt 2>&1 || fail "status by ATOLL_JOIN: $(<status.txt)"

@@ -290,7 +290,7 @@ class WrongUses(RunTest):
             odd = iter(atoll.batches(Squares(), worker, 3))
             self.check(atoll.Error, "before the first batch: call worker.begin", worker.step)
             self.check(ValueError, "a step of the run takes 4 samples.*3 samples", lambda: next(odd))
-            self.check(atoll.Error, "another training set", lambda: atoll.batches(Squares(), worker, 4))
+            self.check(atoll.Error, "another training set", lambda: atoll.batches(Squares(65), worker, 4))
 
     def test_sizes(self) -> None:
         """Accumulation that does not fit is one error at the first step; so is `every`."""
