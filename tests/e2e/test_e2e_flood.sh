@@ -7,7 +7,7 @@ source tests/e2e/lib.sh || exit 1
 # shellcheck source=tests/e2e/cluster.sh
 source "$HERE/cluster.sh"
 
-connections=6000 hold=1
+connections=6000 hold=4
 if ((LONG)); then connections=20000 hold=8; else ulimit -n 4096; fi # of the coordinator and of e2e_flood
 make_data
 write_config run.yaml train.max_steps=1000000 coordinator.min_workers=2 train.eval_every=0
