@@ -202,9 +202,8 @@ class Feed:
             self._raise_missing(batch_size)
 
     def _raise_missing(self, batch_size: int) -> None:
-        out = sum(1 for _ in self._out)
         raise ValueError(
-            f"no optimizer.step() after {self._sizes(batch_size, out)}: it is due after "
+            f"no optimizer.step() after {self._sizes(batch_size, len(self._out))}: it is due after "
             f"{self._rounds.round.step_samples} (the run's train.batch_size x train.grad_accum). If the loop left it "
             "out on purpose, it calls worker.skip(); if a GradScaler did, give the scaler in state=; if another "
             "optimizer took it, give that one to atoll.Worker; a loop may fetch one batch before the step, and no more"

@@ -12,6 +12,7 @@ import torch
 
 from .. import _lib
 from .sampled import sampled_bytes
+from .state import is_plain
 
 logger = logging.getLogger("atoll")
 
@@ -24,9 +25,7 @@ _NAMES = {  # types as safetensors names them
 
 def _is_readable(t: Any) -> bool:
     """A tensor whose bytes can be copied: no quantized subclass, not on the meta device."""
-    kind = type(t)
-    plain = kind.__module__.split(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer")
-    return plain and t.device.type != "meta" and t.layout == torch.strided and t.dtype in _NAMES
+    return is_plain(t) and t.device.type != "meta" and t.layout == torch.strided and t.dtype in _NAMES
 
 
 class FrozenTensors:

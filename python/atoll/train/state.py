@@ -38,7 +38,7 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """A tensor whose memory holds its values. Subclasses keep theirs elsewhere, also where they have an address."""
     kind = type(value)
     return kind.__module__.split(".")[0] == "torch" and kind.__name__ in ("Tensor", "Parameter", "Buffer")
@@ -49,7 +49,7 @@ def check_tensor(value: Any, where: str) -> None:
     torch = _torch()
     if type(value).__name__ == "DTensor" or value.layout != torch.strided:
         raise TypeError(f"{where} is a {type(value).__name__} of {value.dtype}: atoll saves whole, dense tensors")
-    if not _is_plain(value):
+    if not is_plain(value):
         if not (hasattr(value, "__tensor_flatten__") and hasattr(type(value), "__tensor_unflatten__")):
             raise TypeError(
                 f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which has no __tensor_flatten__: "
@@ -99,7 +99,7 @@ class Writer:
 
     def _tensor(self, value: Any, where: str) -> Any:
         check_tensor(value, where)
-        if not _is_plain(value):
+        if not is_plain(value):
             return self._subclass(value, where)
         kind, tensor = str(value.dtype).removeprefix("torch."), value.detach()
         if tensor.device.type != "cpu":
