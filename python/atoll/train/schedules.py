@@ -141,11 +141,14 @@ class _Schedule:
         """
         start, rates = self._lr, []
         self._origin = 0 if self._first.at else self._origin
-        for at in range(max(0, position - steps), position):
-            self._move_to(max(self._first.at, self._origin + self._guess * at))
-            rates.append(self._lr)
-        self._move_to(max(self._first.at, self._origin + self._guess * position))
-        mean = sum(rates) / len(rates)
+        try:
+            for at in range(max(0, position - steps), position + 1):
+                self._move_to(max(self._first.at, self._origin + self._guess * at))
+                rates.append(self._lr)
+        except _lib.InvalidError:  # it ends before the position, so it does not count steps
+            self._first.restore(self._scheduler)
+            return
+        mean = sum(rates[:-1]) / len(rates[:-1])
         if differ(mean, lr) and _distance(start, lr) < _distance(mean, lr):
             self._first.restore(self._scheduler)
 

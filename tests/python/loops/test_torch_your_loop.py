@@ -11,8 +11,8 @@ from rig import RunTest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "your-loop.md"
 
-# What stands above a block in the script of its owner. The coordinator of the tests takes a free port, a short run and
-# small batches, and evicts nobody.
+# What stands above a block in the script of its owner. In the tests the coordinator has a free port, few steps and
+# small batches. It waits for a killed worker.
 PRELUDE = """
 import copy, math, os, sys, warnings
 import torch

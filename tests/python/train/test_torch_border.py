@@ -325,6 +325,7 @@ class Border(RunTest):
             "cosine": (lambda o: s.CosineAnnealingLR(o, 40), lambda n: True),
             "periodic": (lambda o: s.CosineAnnealingLR(o, 8, 1e-4), lambda n: True),
             "epoch": (lambda o: s.StepLR(o, 1, 0.1), lambda n: n % 50 == 49),
+            "ends": (lambda o: s.OneCycleLR(o, 0.1, total_steps=3), lambda n: n % 50 == 49),
             "plateau": (lambda o: s.ReduceLROnPlateau(o), lambda n: False),
         }
         for kind, (make, steps) in kinds.items():
