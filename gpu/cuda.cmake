@@ -7,7 +7,7 @@ set(ATOLL_CUDA_ARCHS 80 90 CACHE STRING "Compute capabilities to compile for; th
 list(SORT ATOLL_CUDA_ARCHS COMPARE NATURAL) # oldest first
 set(ATOLL_CUDNN AUTO CACHE STRING "Attention through cuDNN, opened at run time: AUTO (where its headers are) or OFF")
 set_property(CACHE ATOLL_CUDNN PROPERTY STRINGS AUTO OFF)
-set(ATOLL_CUDA_MEASURED 13.0) # nvcc version of the limits in tests/cuda/ptx/registers.txt
+set(ATOLL_CUDA_MEASURED 13.0) # nvcc version with which a spilled register is an error
 set(ATOLL_CUDA_OLDEST 12) # major version of the toolkit; Debian 13 and Ubuntu 24.04 package 12
 set(ATOLL_CUDA_BUILT OFF)
 set(ATOLL_CUDNN_BUILT OFF)
@@ -82,23 +82,16 @@ function(atoll_cudnn_find)
     endif()
 endfunction()
 
-set(cuda_ptx_folder ${CMAKE_BINARY_DIR}/cuda/ptx)
-
-# Flags of all kernels. --fmad=false: the source, not the compiler, decides whether a*b+c is rounded once or twice
-# (tests/cuda/ptx/test_cuda_rounding.sh checks it).
+# Flags of all kernels. --fmad=false: the source, not the compiler, decides whether a*b+c is rounded once or twice.
 set(cuda_flags -std=c++17 -O3 --fmad=false -I${CMAKE_SOURCE_DIR})
 
 # Builds one object from one .cu and appends it to `objects`.
 # - A spilled register is an error with nvcc ATOLL_CUDA_MEASURED; other versions may spill a few.
-# - For tests/cuda, the output of ptxas goes to cuda/NAME.ptxas and the PTX to cuda/ptx/NAME.ptx. nvcc keeps the PTX
-#   among other files, with the architecture in its name if there are several. If another nvcc names it differently, the
-#   plugin is still built.
+# - The output of ptxas goes to cuda/NAME.ptxas (tests/cuda/test_cuda_spills.sh).
 function(atoll_cuda_object source)
     get_filename_component(name ${source} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     set(log ${CMAKE_BINARY_DIR}/cuda/${name}.ptxas)
-    set(ptx ${cuda_ptx_folder}/${name}.ptx)
-    set(kept ${CMAKE_BINARY_DIR}/cuda/${name}.kept)
     set(codes)
     foreach(arch IN LISTS ATOLL_CUDA_ARCHS)
         list(APPEND codes -gencode arch=compute_${arch},code=sm_${arch})
@@ -116,13 +109,12 @@ function(atoll_cuda_object source)
     set(host -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
     set(command ${ATOLL_NVCC} -c ${source} -o ${object} -MD -MF ${object}.d ${cuda_flags} ${codes}
         -gencode arch=compute_${newest},code=compute_${newest} -Xcompiler ${host} ${warnings}
-        -Xptxas ${spills}-v --keep --keep-dir ${kept})
+        -Xptxas ${spills}-v)
     list(JOIN command " " line)
     set(without "to build without the CUDA back end: cmake -DATOLL_CUDA=OFF ${CMAKE_BINARY_DIR}, then again")
-    set(failed "{ cat ${log}; echo '${without}'; rm -rf ${object} ${kept}; exit 1; }")
-    set(found "{ mv ${kept}/${name}.compute_${newest}.ptx ${ptx} 2>/dev/null || mv ${kept}/${name}.ptx ${ptx} || :; }")
-    add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} ${ptx} DEPENDS ${source} DEPFILE ${object}.d
-        COMMAND sh -c "mkdir -p ${kept} ${cuda_ptx_folder} && { ${line} >${log} 2>&1 || ${failed} } && ${found} && rm -r ${kept}"
+    set(failed "{ cat ${log}; echo '${without}'; rm -f ${object}; exit 1; }")
+    add_custom_command(OUTPUT ${object} BYPRODUCTS ${log} DEPENDS ${source} DEPFILE ${object}.d
+        COMMAND sh -c "mkdir -p ${CMAKE_BINARY_DIR}/cuda && { ${line} >${log} 2>&1 || ${failed} }"
         COMMENT "Building CUDA object cuda/${name}.o" VERBATIM)
     set(objects ${objects} ${object} PARENT_SCOPE)
 endfunction()

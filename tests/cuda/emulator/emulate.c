@@ -314,19 +314,14 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
 /* --- functions called by kernels
  * -------------------------------------------------------------------------------------------- */
 
-static bool is_left_out(const char *file, int line)
+void cuda_emulated_barrier(int line)
 {
-    return emulate_watch && !emulate_watch->wait(file, line);
+    park(AT_BLOCK, true, line);
 }
 
-void cuda_emulated_barrier(const char *file, int line)
+void cuda_emulated_warp_barrier(int line)
 {
-    if (!is_left_out(file, line)) park(AT_BLOCK, true, line);
-}
-
-void cuda_emulated_warp_barrier(const char *file, int line)
-{
-    if (!is_left_out(file, line)) park(AT_WARP, true, line);
+    park(AT_WARP, true, line);
 }
 
 unsigned emulate_thread(void)

@@ -22,8 +22,7 @@
  * ATOLL_EMULATED_QUEUE=n       calls block while n or more operations wait in a device's queues
  * ATOLL_EMULATED_PAGEABLE=1    copies from or to pageable host memory block
  * ATOLL_EMULATED_ABORT=hangs   aborting communicators hangs and ends no wait
- * ATOLL_EMULATED_CLOSE=i       closing the communicator of GPU i hangs
- * ATOLL_EMULATED_PTX=folder    kernels run from their PTX (ptx.h) */
+ * ATOLL_EMULATED_CLOSE=i       closing the communicator of GPU i hangs */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
 
@@ -58,7 +57,6 @@ struct emulate_watch {
     void (*block)(void);                                                   /* the next block starts */
     void (*end)(void);                                                     /* end of the launch */
     void (*run)(const char *stack, size_t bytes); /* the thread runs on this stack; NULL: it stopped */
-    bool (*wait)(const char *file, int line);     /* the thread reaches a barrier; false: skip it */
     void (*met)(unsigned first, unsigned last);   /* threads first .. last - 1 reached a barrier; not called for
                                                    * shuffles and votes, which do not order memory */
 };

@@ -101,9 +101,6 @@ struct cuda_rt {
     bool looks, left; /* looks: this wait calls `stopped`; left: the wait ended early */
 };
 
-/* Device whose kernel this thread runs, or NULL. */
-extern _Thread_local struct cuda_rt *emulate_running;
-
 /* Allow and forbid access to device memory; calls nest. */
 void emulate_memory_open(struct cuda_rt *rt);
 void emulate_memory_close(struct cuda_rt *rt);

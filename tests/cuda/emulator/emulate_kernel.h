@@ -20,12 +20,11 @@ extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
  * warp) miss a barrier, or if they wait at different lines. */
 void cuda_emulate(const char *name, void (*thread)(const void *a), const void *a, size_t a_bytes, unsigned x,
                   unsigned y, unsigned threads);
-/* Queue the same for the host's next wait. With ATOLL_EMULATED_PTX, run the PTX of the kernel instead
- * (tests/cuda/ptx/ptx.h). */
+/* Queue the same for the host's next wait. */
 void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *a), const void *a,
                           size_t a_bytes, unsigned threads);
-void cuda_emulated_barrier(const char *file, int line);
-void cuda_emulated_warp_barrier(const char *file, int line);
+void cuda_emulated_barrier(int line);
+void cuda_emulated_warp_barrier(int line);
 float cuda_emulated_xor_f32(float value, unsigned lanes, int line);
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line);
 unsigned cuda_emulated_xor_u32(unsigned value, unsigned lanes, int line);
@@ -45,8 +44,8 @@ void cuda_emulated_wide(const void *p);
 #else
 #define __shared__ static __attribute__((section("cuda_shared")))
 #endif
-#define __syncthreads() cuda_emulated_barrier(__FILE__, __LINE__)
-#define __syncwarp() cuda_emulated_warp_barrier(__FILE__, __LINE__)
+#define __syncthreads() cuda_emulated_barrier(__LINE__)
+#define __syncwarp() cuda_emulated_warp_barrier(__LINE__)
 #define __ballot_sync(mask, vote) cuda_emulated_ballot((vote), __LINE__)
 #define __shfl_xor_sync(mask, value, lanes)                                                                            \
     _Generic((value), float                                                                                            \

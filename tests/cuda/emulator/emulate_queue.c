@@ -330,13 +330,10 @@ enum status cuda_rt_reached(struct cuda_rt *rt, int slot, struct err *err)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-_Thread_local struct cuda_rt *emulate_running;
-
 static void run_kernel(struct cuda_rt *rt, const void *args)
 {
-    emulate_running = rt;
+    (void)rt;
     emulate_launch_run(args);
-    emulate_running = NULL;
 }
 
 void cuda_emulated_launch(const struct cuda_grid *grid, const char *name, void (*thread)(const void *args),

@@ -318,11 +318,6 @@ static void on_run(const char *stack, size_t bytes)
     races.warp = threadIdx.x / LANES;
 }
 
-static bool on_wait(const char *file, int line)
-{
-    return barriers_wait(races.kernel, file, line);
-}
-
 static void on_met(unsigned first, unsigned last)
 {
     pass(first, last);
@@ -337,7 +332,6 @@ void races_begin(void)
                                                .block = on_block,
                                                .end = on_end,
                                                .run = on_run,
-                                               .wait = on_wait,
                                                .met = on_met};
     if (emulate_watch) return;
     size_t bytes = (size_t)(shared_end - shared_begin);

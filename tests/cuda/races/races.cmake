@@ -1,5 +1,5 @@
-# Data races, unnecessary or untested barriers, and bytes moved (../README.md). All tests are long. The kernels are
-# compiled again with -fsanitize=thread; races_calls.c defines the functions that libtsan would.
+# Data races in kernels (../README.md). All tests are long. The kernels are compiled again with -fsanitize=thread;
+# races_calls.c defines the functions that libtsan would.
 set(checked_flags -O1 -g -fsanitize=thread)
 if(CMAKE_C_COMPILER_ID MATCHES "Clang")
     list(APPEND checked_flags -mllvm -tsan-instrument-read-before-write)
@@ -8,19 +8,10 @@ add_library(cuda_checked_kernels OBJECT ${cuda_kernels})
 target_link_libraries(cuda_checked_kernels PRIVATE atoll_gpu)
 target_compile_options(cuda_checked_kernels PRIVATE ${checked_flags})
 add_library(cuda_checked STATIC $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_OBJECTS:cuda_host> cuda/races/races.c
-            cuda/races/races_calls.c cuda/races/barriers.c)
+            cuda/races/races_calls.c)
 target_link_libraries(cuda_checked PUBLIC atoll_gpu)
 target_link_options(cuda_checked INTERFACE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
-
-# A plugin that records the bytes each kernel accesses, for tests with several queues and GPUs.
-add_library(cuda_recorded OBJECT cuda/races/queue_record.c cuda/races/races_calls.c)
-target_link_libraries(cuda_recorded PRIVATE atoll_gpu)
-set_target_properties(cuda_recorded cuda_checked_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON)
-add_library(atoll_cuda_checked MODULE $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_OBJECTS:cuda_recorded>
-            $<TARGET_OBJECTS:cuda_host> $<TARGET_OBJECTS:cuda_common>)
-target_link_libraries(atoll_cuda_checked PRIVATE m Threads::Threads)
-target_link_options(atoll_cuda_checked PRIVATE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
-set_target_properties(atoll_cuda_checked PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+atoll_long_target(cuda_checked cuda_checked_kernels)
 
 # NAME_checked: a test of the emulated kernels that checks every memory access.
 foreach(name IN LISTS cuda_emulated_tests)
@@ -30,24 +21,3 @@ foreach(name IN LISTS cuda_emulated_tests)
     add_test(NAME ${name}_checked COMMAND ${name}_checked WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name}_checked PROPERTIES LABELS "parity;long" TIMEOUT 240 SKIP_RETURN_CODE 77)
 endforeach()
-add_test(NAME test_ranks_recorded COMMAND test_ranks test_gpus WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(test_ranks_recorded PROPERTIES LABELS "parity;long" TIMEOUT 240
-                     ENVIRONMENT ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_checked.so)
-
-# Each barrier is left out once. The tests of single kernels reach every barrier.
-set(barrier_tests ${cuda_emulated_tests})
-list(FILTER barrier_tests INCLUDE REGEX "_(kernels|delta|muon)")
-list(TRANSFORM barrier_tests APPEND _checked)
-add_test(NAME test_cuda_barriers
-         COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${barrier_tests}
-         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(test_cuda_barriers PROPERTIES LABELS "parity;long" TIMEOUT 600)
-
-# The bytes that the kernels of a layer move (traffic.h in place of races.h).
-add_executable(test_cuda_traffic cuda/races/test_cuda_traffic.c cuda/races/traffic.c cuda/races/races_calls.c
-               $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_OBJECTS:cuda_host>)
-target_link_libraries(test_cuda_traffic PRIVATE ${all_libraries} PkgConfig::CMOCKA)
-target_link_options(test_cuda_traffic PRIVATE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
-atoll_long_target(test_cuda_traffic atoll_cuda_checked cuda_checked cuda_checked_kernels cuda_recorded)
-add_test(NAME test_cuda_traffic COMMAND test_cuda_traffic)
-set_tests_properties(test_cuda_traffic PROPERTIES LABELS "parity;long" TIMEOUT 120)

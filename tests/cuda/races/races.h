@@ -22,8 +22,4 @@ void races_begin(void);
 /* Check an access of the running thread to p[bytes]; `code`: address of the access. No effect outside of kernels. */
 void races_access(const void *p, size_t bytes, bool write, const void *code);
 
-/* For tests/cuda/races/barriers.sh. With CUDA_BARRIERS_TO=FILE, append each barrier reached to FILE once, such as
- * "cuda_loss.cu:14 cuda_xent". Returns false for the barrier that CUDA_BARRIER_LEFT_OUT names in this form. */
-bool barriers_wait(const char *kernel, const char *file, int line);
-
 #endif

@@ -1,5 +1,5 @@
-# Builds the CUDA back end for every GPU that packages support (preset "gpus", build/gpus) and checks the kernels'
-# registers. Skipped if nvcc does not know all architectures.
+# Builds the CUDA back end for every GPU that packages support (preset "gpus", build/gpus). $1: bytes of spills allowed.
+# Skipped if nvcc does not know all architectures.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -12,4 +12,4 @@ for arch in $archs; do
 done
 cmake --preset gpus -DATOLL_WERROR=ON >/dev/null
 cmake --build --preset gpus -j "$(nproc)"
-bash tests/cuda/ptx/test_cuda_resources.sh build/gpus/cuda "$archs" build/gpus/bin/atoll_cuda.so
+bash tests/cuda/test_cuda_spills.sh build/gpus/cuda "$1"
