@@ -7,8 +7,7 @@
  * - queues that access the same bytes without an event between (reported by name);
  * - shared memory that is read before it is written (NaN);
  * - missing barriers (threads run in different orders, each as far as it can), and barriers that some threads miss;
- * - misaligned wide loads and stores;
- * - in emulate_mma.c: copies without a wait, misaligned addresses, bank conflicts.
+ * - misaligned wide loads and stores.
  * It cannot detect slow code, wrong memory order between blocks, or wrong calls of NVIDIA's libraries (tests/cuda/stubs
  * does that).
  *
@@ -22,8 +21,7 @@
  * ATOLL_EMULATED_QUEUE=n       calls block while n or more operations wait in a device's queues
  * ATOLL_EMULATED_PAGEABLE=1    copies from or to pageable host memory block
  * ATOLL_EMULATED_ABORT=hangs   aborting communicators hangs and ends no wait
- * ATOLL_EMULATED_CLOSE=i       closing the communicator of GPU i hangs
- * ATOLL_EMULATED_PTX=folder    kernels run from their PTX (ptx.h) */
+ * ATOLL_EMULATED_CLOSE=i       closing the communicator of GPU i hangs */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
 

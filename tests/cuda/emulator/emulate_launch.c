@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "gpu/cuda/kernels/cuda_kernel.h"
-#include "tests/cuda/ptx/ptx.h"
 
 struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const char *name,
                                             void (*thread)(const void *args), const void *args, size_t bytes,
@@ -20,9 +19,5 @@ struct emulated_launch *emulate_launch_keep(const struct cuda_grid *grid, const 
 
 void emulate_launch_run(const struct emulated_launch *l)
 {
-    struct ptx_call call = {.kernel = ptx_find(l->name), .args = l->args};
-    if (call.kernel)
-        cuda_emulate(l->name, ptx_thread, &call, sizeof call, l->x, l->y, l->threads);
-    else
-        cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
+    cuda_emulate(l->name, l->thread, l->args, l->bytes, l->x, l->y, l->threads);
 }

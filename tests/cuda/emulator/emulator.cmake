@@ -6,13 +6,9 @@ file(GLOB cuda_emulation CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/emulate*.c)
 set(cuda_real ${cuda_host}) # sources that need CUDA's headers, see cuda/stubs/stubs.cmake
 list(FILTER cuda_real INCLUDE REGEX "/cuda_(rt|nccl|gemm|cudnn_)[a-z_]*\\.c$")
 list(REMOVE_ITEM cuda_host ${cuda_real})
-list(APPEND cuda_host ${cuda_emulation} cuda/emulator/graph_run.c cuda/ptx/ptx_read.c cuda/ptx/ptx_run.c
-     cuda/ptx/ptx_text.c)
+list(APPEND cuda_host ${cuda_emulation} cuda/emulator/graph_run.c)
 add_library(cuda_kernels OBJECT ${cuda_kernels})
 add_library(cuda_host OBJECT ${cuda_host})
-if(ATOLL_SANITIZE) # PTX needs a build without sanitizers
-    set_source_files_properties(cuda/ptx/ptx_run.c PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
-endif()
 add_library(cuda_common OBJECT ${cuda_common})
 foreach(part IN ITEMS cuda_kernels cuda_host cuda_common)
     target_link_libraries(${part} PRIVATE atoll_gpu)

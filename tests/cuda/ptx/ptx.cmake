@@ -1,12 +1,6 @@
-# Tests of the kernels' PTX (../README.md). The build keeps the PTX in cuda/ptx/*.ptx. All tests are long.
+# Tests of what nvcc and ptxas make of the kernels (../README.md). The build keeps the PTX in cuda/ptx/*.ptx. All tests
+# are long.
 list(GET ATOLL_CUDA_ARCHS -1 newest)
-
-# The tests of tests/parity again; the interpreter runs each kernel from its PTX (ptx.h).
-foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers delta muon far outer theta bf16 recompute)
-    add_test(NAME test_cuda_${name}_ptx COMMAND test_cuda_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_cuda_${name}_ptx PROPERTIES LABELS "parity;long" TIMEOUT 240
-                         ENVIRONMENT ATOLL_EMULATED_PTX=${cuda_ptx_folder})
-endforeach()
 
 function(atoll_ptx_script name timeout)
     add_test(NAME test_cuda_${name} COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/test_cuda_${name}.sh ${ARGN}

@@ -4,7 +4,7 @@
 #   atoll_cuda_stubbed.so                           the whole plugin, for test_stubbed_* and for programs
 
 add_library(cuda_real STATIC ${cuda_real})
-set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c|/ptx_[a-z]+\\.c>)
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_launch\\.c>)
 add_library(cuda_stubs STATIC cuda/stubs/cudart_stub.c cuda/stubs/cudart_stub_queue.c cuda/stubs/cublaslt_stub.c
             cuda/stubs/cublaslt_objects.c ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_real cuda_stubs)
@@ -61,7 +61,7 @@ add_library(cuda_stubbed OBJECT ${cuda_files})
 target_link_libraries(cuda_stubbed PRIVATE atoll_gpu)
 set_target_properties(cuda_stubbed PROPERTIES POSITION_INDEPENDENT_CODE ON)
 add_library(atoll_cuda_stubbed MODULE $<TARGET_OBJECTS:cuda_real> $<TARGET_OBJECTS:cuda_stubs> ${cuda_emulated_threads}
-            $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulator/|/ptx/>
+            $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulator/>
             $<TARGET_OBJECTS:cuda_common> $<TARGET_OBJECTS:cuda_stubbed>)
 target_link_libraries(atoll_cuda_stubbed PRIVATE ${ATOLL_CUDA_CUBLASLT} m dl Threads::Threads)
 set_target_properties(atoll_cuda_stubbed PROPERTIES PREFIX ""
