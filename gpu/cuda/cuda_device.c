@@ -88,22 +88,21 @@ static enum status cuda_reached(struct device *dev, int slot, struct err *err)
 
 void cuda_slow_attention(struct cuda_device *cuda, const char *why)
 {
-    snprintf(cuda->base.note, sizeof cuda->base.note, "attention uses Atoll's own kernel, which is slower: %.145s",
-             why);
+    snprintf(cuda->base.note, sizeof cuda->base.note, "attention computes in plain loops, which is slow: %.145s", why);
 }
 
 /* Opens cuDNN for attention in bf16, if it is available. Appends to the device's name what computes attention. */
 static enum status open_attention(struct cuda_device *cuda, struct err *err)
 {
-    char name[32] = "own attention";
+    char name[32] = "plain attention";
     struct err why = {.code = STATUS_OK};
     TRY(cuda_attention_wish(&cuda->attention, err));
-    if (cuda->attention != CUDA_ATTENTION_OWN) {
+    if (cuda->attention != CUDA_ATTENTION_PLAIN) {
         bool exact = cuda->attention == CUDA_ATTENTION_EXACT;
         enum status status = cuda_cudnn_open(cuda->rt, exact, 0, &cuda->cudnn, name, sizeof name, &why);
         if (status != STATUS_OK) cuda_slow_attention(cuda, why.msg);
         if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN))
-            return err_set(err, status, "device %s: %s; use ATOLL_ATTENTION=own instead", cuda->base.name, why.msg);
+            return err_set(err, status, "device %s: %s; use ATOLL_ATTENTION=plain instead", cuda->base.name, why.msg);
     }
     size_t used = strlen(cuda->base.name);
     snprintf(cuda->base.name + used, sizeof cuda->base.name - used, " bf16, %s", name);

@@ -110,7 +110,7 @@ struct cuda_device {
     struct cuda_stage stage;
     enum cuda_epilogue epilogue;
     enum cuda_attention attention;
-    struct cuda_cudnn *cudnn; /* NULL: Atoll's own kernel computes attention */
+    struct cuda_cudnn *cudnn; /* NULL: the plain loops compute attention */
 };
 
 static inline struct cuda_device *cuda_of(struct device *dev)

@@ -266,12 +266,6 @@ void cuda_op_head(struct device *dev, const struct head_plan *plan, const void *
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
-/* True if the tensor core kernels support the shape: rows of every head begin at 16 bytes. */
-static bool supports_mma(const struct cuda_device *cuda, const struct attn_shape *s)
-{
-    return cuda->bf16 && s->head_dim % CUDA_WIDE == 0;
-}
-
 void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const void *qkv, void *o, float *lse)
 {
     struct cuda_device *cuda = cuda_of(dev);
@@ -282,7 +276,6 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
         cuda_cudnn_attn_fwd(p->as.attn.cudnn, qkv, o, lse);
         return;
     }
-    size_t heads = s->batch * s->heads, blocks = blocks_of(s->seq, CUDA_ATTN_TILE);
     struct cuda_attn_args args = {.seq = s->seq,
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
@@ -292,12 +285,7 @@ void cuda_op_attn_fwd(struct device *dev, const struct attn_plan *plan, const vo
                                   .qkv = qkv,
                                   .o = o,
                                   .lse_out = lse};
-    if (!supports_mma(cuda, s))
-        LAUNCH_ARGS(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), heads, &args);
-    else if (s->head_dim <= 64)
-        LAUNCH_ARGS(cuda, cuda_attn_fwd_64, blocks, heads, &args);
-    else
-        LAUNCH_ARGS(cuda, cuda_attn_fwd_128, blocks, heads, &args);
+    LAUNCH_ARGS(cuda, cuda_attn_fwd, blocks_of(s->seq, CUDA_ATTN_ROWS), s->batch * s->heads, &args);
 }
 
 void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const void *qkv, const void *o,
@@ -315,7 +303,7 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "attn_bwd: the plan is for inference");
         return;
     }
-    size_t heads = s->batch * s->heads, kv_heads = s->batch * s->kv_heads;
+    size_t blocks = blocks_of(s->seq, CUDA_ATTN_ROWS), heads = s->batch * s->heads, kv_heads = s->batch * s->kv_heads;
     struct cuda_attn_args args = {.seq = s->seq,
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
@@ -328,20 +316,9 @@ void cuda_op_attn_bwd(struct device *dev, const struct attn_plan *plan, const vo
                                   .d_o = d_o,
                                   .dot = p->as.attn.dot,
                                   .dqkv = dqkv};
-    size_t blocks = blocks_of(s->seq, supports_mma(cuda, s) ? CUDA_ATTN_TILE : CUDA_ATTN_ROWS);
-    if (!supports_mma(cuda, s)) {
-        LAUNCH_ARGS(cuda, cuda_attn_dot, blocks, heads, &args);
-        LAUNCH_ARGS(cuda, cuda_attn_bwd_q, blocks, heads, &args);
-        LAUNCH_ARGS(cuda, cuda_attn_bwd_kv, blocks, kv_heads, &args);
-    } else if (s->head_dim <= 64) {
-        LAUNCH_ARGS(cuda, cuda_attn_dot_64, blocks_of(s->seq, CUDA_BLOCK / 8), heads, &args);
-        LAUNCH_ARGS(cuda, cuda_attn_bwd_q_64, blocks, heads, &args);
-        LAUNCH_ARGS(cuda, cuda_attn_bwd_kv_64, blocks, kv_heads, &args);
-    } else {
-        LAUNCH_ARGS(cuda, cuda_attn_dot_128, blocks_of(s->seq, CUDA_BLOCK / 16), heads, &args);
-        LAUNCH_ARGS(cuda, cuda_attn_bwd_q_128, blocks, heads, &args);
-        LAUNCH_ARGS(cuda, cuda_attn_bwd_kv_128, blocks, kv_heads, &args);
-    }
+    LAUNCH_ARGS(cuda, cuda_attn_dot, blocks, heads, &args);
+    LAUNCH_ARGS(cuda, cuda_attn_bwd_q, blocks, heads, &args);
+    LAUNCH_ARGS(cuda, cuda_attn_bwd_kv, blocks, kv_heads, &args);
 }
 
 /* --- the outer path ----------------------------------------------------------------------------------------------- */

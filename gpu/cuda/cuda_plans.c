@@ -87,7 +87,7 @@ enum status cuda_op_lin_plan(struct device *dev, const struct lin_shape *shape, 
     return STATUS_OK;
 }
 
-static size_t own_bytes(const struct attn_shape *s)
+static size_t plain_bytes(const struct attn_shape *s)
 {
     return s->inference ? 0 : s->batch * s->heads * s->seq * sizeof(float);
 }
@@ -96,11 +96,11 @@ size_t cuda_attn_bytes(struct device *dev, const struct attn_shape *shape)
 {
     struct cuda_cudnn *cudnn = cuda_of(dev)->cudnn;
     size_t bytes = cudnn ? cuda_cudnn_attn_bytes(cudnn, shape) : 0;
-    return bytes ? bytes : own_bytes(shape);
+    return bytes ? bytes : plain_bytes(shape);
 }
 
-/* Atoll's own kernel, if cuDNN is missing or does not support the shape. */
-static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
+/* The plain loops, if cuDNN is missing or does not support the shape. */
+static enum status attn_plain(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     const struct attn_shape *s = &plan->as.attn.shape;
     if (s->head_dim > CUDA_ATTN_HEAD_MAX) {
@@ -116,7 +116,7 @@ static enum status attn_own(struct cuda_device *cuda, struct cuda_plan *plan)
         return STATUS_UNSUPPORTED;
     }
     if (s->inference) return STATUS_OK;
-    plan->as.attn.dot = cuda_rt_alloc(cuda->rt, own_bytes(s));
+    plan->as.attn.dot = cuda_rt_alloc(cuda->rt, plain_bytes(s));
     return plan->as.attn.dot ? STATUS_OK : STATUS_NOMEM;
 }
 
@@ -124,7 +124,7 @@ static enum status attn_fill(struct cuda_device *cuda, struct cuda_plan *plan)
 {
     assert(plan->kind == CUDA_PLAN_ATTN && plan->as.attn.shape.kv_heads > 0);
     struct err err = {.code = STATUS_OK};
-    if (!cuda->cudnn) return attn_own(cuda, plan);
+    if (!cuda->cudnn) return attn_plain(cuda, plan);
     enum status status = cuda_cudnn_attn_create(cuda->cudnn, &plan->as.attn.shape, &plan->as.attn.cudnn, &err);
     if (status == STATUS_OK) return status;
     if (status != STATUS_UNSUPPORTED || cuda->attention == CUDA_ATTENTION_CUDNN) {
@@ -132,7 +132,7 @@ static enum status attn_fill(struct cuda_device *cuda, struct cuda_plan *plan)
         return status;
     }
     cuda_slow_attention(cuda, err.msg);
-    return attn_own(cuda, plan);
+    return attn_plain(cuda, plan);
 }
 
 enum status cuda_op_attn_plan(struct device *dev, const struct attn_shape *shape, struct attn_plan **out)

@@ -47,9 +47,9 @@ refused 'heads of 256 columns .n_embd / n_head.: a GPU supports at most 128; use
 refused '16384 sequences of 4 heads: a GPU supports 65535 heads in one batch: lower train.batch_size and raise' \
     --train.devices=cuda:0 --train.batch_size=16384 --model.block_size=1 --model.n_head=4 --train.eval_every=0
 export ATOLL_ATTENTION=fast
-refused 'ATOLL_ATTENTION is "fast": set it to own, cudnn or exact' --train.devices=cuda --train.precision=bf16
+refused 'ATOLL_ATTENTION is "fast": set it to exact, cudnn or plain' --train.devices=cuda --train.precision=bf16
 ATOLL_ATTENTION=cudnn
-refused 'no cuDNN; use ATOLL_ATTENTION=own instead' --train.devices=cuda --train.precision=bf16
+refused 'no cuDNN; use ATOLL_ATTENTION=plain instead' --train.devices=cuda --train.precision=bf16
 unset ATOLL_ATTENTION
 ATOLL_NCCL_LIBRARY=$WORK/none ATOLL_CUDA_PLUGIN=$BIN/none.so refused 'no .*none.so: .*; use train.devices=cpu instead' \
     --train.devices=cuda
@@ -82,7 +82,7 @@ for odd in '--train.batch_size=1 --model.block_size=1' '--model.n_embd=9 --model
     # shellcheck disable=SC2086 # several settings
     launch odd --train.devices=cuda --train.precision=bf16 $odd
     ((status == 0)) || fail "$odd: exit code $status: $(tail -n 3 odd.log)"
-    grep -q 'own kernel, which is slower' odd/logs/worker-0.log ||
+    grep -q 'plain loops, which is slow' odd/logs/worker-0.log ||
         fail "$odd: the log does not name the slower attention kernel"
     rm -rf odd
 done

@@ -12,8 +12,7 @@ import programs
 import speeds
 from runner import Failed, OutOfTime, Stopped
 
-ATTENTION = ("kernels_layers test_attn ATOLL_ATTENTION=own", "kernels_layers test_attn ATOLL_ATTENTION=exact",
-             "kernels_layers test_attn_tiles ATOLL_ATTENTION=own")
+ATTENTION = ("kernels_layers test_attn ATOLL_ATTENTION=plain", "kernels_layers test_attn ATOLL_ATTENTION=exact")
 
 
 def info(run, entry):
@@ -270,16 +269,14 @@ def sanitizer(run, entry):
         return
     checks = [(kind, test, f"gpu_kernels_{part}") for kind in ("memcheck", "racecheck")
               for test, part in (("test_norm", "rows"), ("test_embed", "rows"), ("test_head", "layers"),
-                                 ("test_attn", "layers"), ("test_attn_tiles", "layers"),
-                                 ("test_adamw", "vectors"))]
+                                 ("test_attn", "layers"), ("test_adamw", "vectors"))]
     options = ["--error-exitcode", "9", "--report-api-errors", "no", "--kernel-name", "kns=cuda_"] # own kernels only
-    own = {"ATOLL_ATTENTION": "own"}
     entry["passed"], entry["no_time_for"] = [], []
     for i, (kind, test, program) in enumerate(checks):
         check = f"{kind} {test}"
         try:
             run.call([tool, "--tool", kind] + options + [os.path.join(run.bin, program), test],
-                      env=own)
+                     env={"ATOLL_ATTENTION": "plain"})
             entry["passed"].append(check)
         except OutOfTime:
             entry["no_time_for"].append(check)

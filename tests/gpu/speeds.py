@@ -47,8 +47,8 @@ def ceilings(run, entry):
     exact = {"ATOLL_ATTENTION": "exact"}
     run.each(entry, "attention_exact", attentions,
               lambda s: run.bench("attn", run.device, "bf16", half, *s, env=exact))
-    run.each(entry, "attention_own", attentions,
-              lambda s: run.bench("attn", run.device, "bf16", half, *s, env={"ATOLL_ATTENTION": "own"}))
+    run.each(entry, "attention_plain", attentions,
+              lambda s: run.bench("attn", run.device, "bf16", half, *s, env={"ATOLL_ATTENTION": "plain"}))
     run.each(entry, "copy", [1 if run.emulated else 512],
               lambda mb: run.bench("copy", run.device, run.seconds, mb))
     run.each(entry, "ends", [(16, 8, 24)] if run.emulated else ENDS,

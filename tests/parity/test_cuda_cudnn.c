@@ -192,7 +192,7 @@ static void test_refusals(void **state)
     struct err err = {0};
     char name[32];
     enum cuda_attention wish;
-    static const char *const words[] = {"own", "cudnn", "exact"};
+    static const char *const words[] = {"plain", "cudnn", "exact"};
     assert_int_equal(cuda_cudnn_open(rt, false, 2000, &dnn, name, sizeof name, &err), STATUS_OK);
     struct attn_shape shape = {.batch = 2, .seq = 12, .heads = 2, .head_dim = 12};
     assert_int_equal(cuda_cudnn_attn_create(dnn, &shape, &plan, &err), STATUS_UNSUPPORTED);
@@ -223,6 +223,9 @@ static void test_refusals(void **state)
     }
     setenv("ATOLL_ATTENTION", "flash", 1);
     assert_int_equal(cuda_attention_wish(&wish, &err), STATUS_INVALID);
+    setenv("ATOLL_ATTENTION", "own", 1); /* an earlier value */
+    assert_int_equal(cuda_attention_wish(&wish, &err), STATUS_INVALID);
+    assert_non_null(strstr(err.msg, "those kernels are gone: set it to exact"));
     unsetenv("ATOLL_ATTENTION");
     unsetenv("ATOLL_EMULATE_CUDNN");
     assert_int_equal(cuda_cudnn_open(rt, false, 0, &dnn, name, sizeof name, &err), STATUS_UNSUPPORTED);

@@ -468,8 +468,9 @@ static void check_loss(size_t c)
 typedef void (*attn_kernel)(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 
 /* One head, as many sequences as the grid's height; the last blocks of the last sequence run. */
-static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
+static void attend(size_t head_dim)
 {
+    static const attn_kernel kernels[] = {cuda_attn_fwd, cuda_attn_dot, cuda_attn_bwd_q, cuda_attn_bwd_kv};
     enum { SEQ = 1500, FAR_SEQUENCES = CUDA_GRID_Y_MAX - 1 };
     size_t ld = 3 * head_dim, all = FAR_SEQUENCES * (size_t)SEQ;
     struct array *qkv = activations(SEQ * ld), *d_o = activations(SEQ * head_dim);
@@ -492,9 +493,8 @@ static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
                                             .lse_out = behind(lse, all),
                                             .dot = behind(dot, all),
                                             .dqkv = behind(dqkv, all * ld)};
-        for (int i = 0; i < 4; i++) { /* forward, dot, backward of queries, backward of keys */
-            size_t dots = rows == CUDA_ATTN_ROWS ? rows : head_dim > 64 ? CUDA_BLOCK / 16 : CUDA_BLOCK / 8;
-            struct cuda_grid grid = grid_of(blocks_of(SEQ, i == 1 ? dots : rows), before(FAR_SEQUENCES) + 1, 2);
+        for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+            struct cuda_grid grid = grid_of(blocks_of(SEQ, CUDA_ATTN_ROWS), before(FAR_SEQUENCES) + 1, 2);
             kernels[i](&grid, &args);
             launched("attention");
         }
@@ -504,14 +504,7 @@ static void attend(size_t head_dim, size_t rows, const attn_kernel kernels[4])
 
 static void check_attention(size_t c)
 {
-    static const attn_kernel plain[] = {cuda_attn_fwd, cuda_attn_dot, cuda_attn_bwd_q, cuda_attn_bwd_kv};
-    static const attn_kernel mma_64[] = {cuda_attn_fwd_64, cuda_attn_dot_64, cuda_attn_bwd_q_64, cuda_attn_bwd_kv_64};
-    static const attn_kernel mma_128[] = {cuda_attn_fwd_128, cuda_attn_dot_128, cuda_attn_bwd_q_128,
-                                          cuda_attn_bwd_kv_128};
-    if (c % CUDA_WIDE) attend(45, CUDA_ATTN_ROWS, plain);
-    if (c % CUDA_WIDE || !bf16) return;
-    attend(64, CUDA_ATTN_TILE, mma_64);
-    attend(128, CUDA_ATTN_TILE, mma_128);
+    if (c % CUDA_WIDE) attend(45);
 }
 
 /* --- the outer path ----------------------------------------------------------------------------------------------- */

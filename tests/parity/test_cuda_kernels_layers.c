@@ -234,20 +234,6 @@ static void check_attn(void)
     attn_one(2, 35, 6, 2, 16, 1);
 }
 
-/* On tensor cores: tiles of 128 queries or keys by 64 and 32; warps of 32 and 16 rows. */
-static void check_attn_tiles(void)
-{
-    if (!pair.bf16) return;
-    attn_one(1, 1, 2, 2, 80, 1);
-    attn_one(1, 128, 1, 1, 64, 1);
-    attn_one(1, 129, 2, 1, 64, 3);
-    attn_one(2, 65, 4, 2, 48, 1);
-    attn_one(2, 33, 3, 3, 96, 1);
-    attn_one(1, 97, 3, 1, 24, 2);
-    attn_one(1, 167, 4, 2, 128, 2);
-    attn_one(1, 290, 1, 1, 16, 6);
-}
-
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
 static void test_refusals(void **state)
@@ -319,15 +305,16 @@ static void test_emulated_plans_without_memory(void **state)
 PAIR_TEST(lin)
 PAIR_TEST(head)
 PAIR_TEST(attn)
-PAIR_TEST(attn_tiles)
 
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lin),       cmocka_unit_test(test_head),
-        cmocka_unit_test(test_attn),      cmocka_unit_test(test_attn_tiles),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_emulated_plans_without_memory),
+        cmocka_unit_test(test_lin),
+        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_attn),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_emulated_plans_without_memory),
         cmocka_unit_test(test_lin_fused), /* last: on a GPU it makes the highest demands on the library */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

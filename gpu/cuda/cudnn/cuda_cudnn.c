@@ -34,14 +34,18 @@ struct cuda_cudnn_attn {
 
 enum status cuda_attention_wish(enum cuda_attention *out, struct err *err)
 {
-    static const char *const words[] = {"", "own", "cudnn", "exact"};
+    static const char *const words[] = {"", "plain", "cudnn", "exact"};
     const char *value = getenv("ATOLL_ATTENTION");
     for (int i = 0; i < 4; i++) {
         if (strcmp(value ? value : "", words[i]) != 0) continue;
         *out = (enum cuda_attention)i;
         return STATUS_OK;
     }
-    return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": set it to own, cudnn or exact", value);
+    if (!strcmp(value, "own"))
+        return err_set(err, STATUS_INVALID,
+                       "ATOLL_ATTENTION is \"own\": those kernels are gone: set it to exact, which gives equal bits "
+                       "with cuDNN, or to plain");
+    return err_set(err, STATUS_INVALID, "ATOLL_ATTENTION is \"%.40s\": set it to exact, cudnn or plain", value);
 }
 
 static size_t single_room(struct cuda_rt *rt)

@@ -9,17 +9,17 @@
 struct cuda_cudnn;      /* cuDNN on one device */
 struct cuda_cudnn_attn; /* a plan */
 
-/* What computes attention on a GPU (ATOLL_ATTENTION). AUTO (not set): cuDNN if it is available and supports the shape,
- * else Atoll's own kernel. */
+/* What computes attention in bf16 (ATOLL_ATTENTION). AUTO (not set): cuDNN if it is available and supports the shape,
+ * else the plain loops of cuda_attention.cu. */
 enum cuda_attention {
     CUDA_ATTENTION_AUTO,
-    CUDA_ATTENTION_OWN,   /* "own": Atoll's own kernel */
+    CUDA_ATTENTION_PLAIN, /* "plain": the plain loops */
     CUDA_ATTENTION_CUDNN, /* "cudnn": cuDNN or an error */
     CUDA_ATTENTION_EXACT  /* "exact": as AUTO, but equal inputs give equal bits: cuDNN sums dq in a fixed order, with
-                             scratch of T*T, or Atoll's own kernel is used */
+                             scratch of T*T, or the plain loops are used */
 };
 
-/* Reads ATOLL_ATTENTION. INVALID, with a one-line message, for an unknown value. */
+/* Reads ATOLL_ATTENTION. INVALID, with a one-line message, for an unknown value and for "own", which is gone. */
 enum status cuda_attention_wish(enum cuda_attention *out, struct err *err) MUST_CHECK;
 
 /* scratch_max: limit of one plan's scratch memory in bytes. 0: 1 GiB; for a single sequence, an eighth of the GPU's

@@ -1,5 +1,5 @@
-/* cuDNN, loaded at run time. Programs start without it, and a GPU without it uses Atoll's own attention kernel. The
- * table has only the calls of the graph ("backend") interface that attention needs. The headers supply types and
+/* cuDNN, loaded at run time. Programs start without it, and attention then computes in plain loops.
+ * The table has only the calls of the graph ("backend") interface that attention needs. The headers supply types and
  * constants; nothing is linked. Empty in builds without the headers (ATOLL_CUDNN). */
 #ifndef GPU_CUDA_CUDNN_LIB_H
 #define GPU_CUDA_CUDNN_LIB_H

@@ -31,20 +31,18 @@ enum {
     CUDA_ROW_WARPS = 8,        /* rows per block of a row kernel, one warp each */
     CUDA_GRID_Y_MAX = 65535,   /* limit of grid y of any launch; for attention: heads of all sequences */
     CUDA_SEGMENTS = 1024,      /* segments of a scalar reduction, at most; the length alone decides */
-    CUDA_ATTN_ROWS = 8,        /* queries (in backward: keys) per block of plain attention, one warp each */
+    CUDA_ATTN_ROWS = 8,        /* queries (in backward: keys) per block of attention, one warp each */
     CUDA_ATTN_HEAD_MAX = 128,  /* columns of a head, at most: limit of shared memory */
-    CUDA_ATTN_TILE = 128,      /* queries or keys per block of tensor core attention, and threads of such a block */
     CUDA_CHUNK_THREADS = 128,  /* threads per block of cuda_delta_chunk */
     CUDA_CHUNK_MAX = 4096,     /* values of a chunk, at most: 32 in the registers of each thread */
     CUDA_CHOSEN_MAX = 1024     /* values sent of a chunk, at most: their magnitudes lie in shared memory */
 };
 
-/* An entry of the kernel list, a section of the plugin. cuda_rt.c loads all of them when it opens a GPU. bytes: dynamic
- * shared memory of a launch. */
+/* An entry of the kernel list, a section of the plugin. cuda_rt.c loads all of them when it opens a GPU. Compilers may
+ * align an entry to 16 bytes, so it is as long: gaps between entries would be read as entries. */
 struct cuda_known_kernel {
     const void *kernel;
-    size_t bytes;
-};
+} __attribute__((aligned(16)));
 
 struct cuda_grid {
     unsigned x, y;
@@ -292,19 +290,6 @@ void cuda_attn_fwd(const struct cuda_grid *grid, const struct cuda_attn_args *a)
 void cuda_attn_dot(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_bwd_q(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 void cuda_attn_bwd_kv(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-
-/* --- cuda_attn_fwd.cu, cuda_attn_bwd.cu: bf16 whose rows begin at 16 bytes, head_dim a multiple of CUDA_WIDE and at
- * most the number in the name: ceil(seq / CUDA_ATTN_TILE) by batch*heads blocks, bwd_kv batch*kv_heads ------------- */
-
-void cuda_attn_fwd_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-void cuda_attn_fwd_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-/* ceil(seq / (CUDA_BLOCK / 8)), _128: / 16, by batch*heads */
-void cuda_attn_dot_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-void cuda_attn_dot_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-void cuda_attn_bwd_q_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-void cuda_attn_bwd_q_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-void cuda_attn_bwd_kv_64(const struct cuda_grid *grid, const struct cuda_attn_args *a);
-void cuda_attn_bwd_kv_128(const struct cuda_grid *grid, const struct cuda_attn_args *a);
 
 /* --- cuda_delta_chunk.cu, cuda_delta_block.cu --------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* Causal self-attention with plain loops. It supports every shape, needs memory linear in T, and uses no atomics. It
- * serves fp32, and bf16 heads whose rows tensor cores cannot load (see gpu/cuda/kernels/cuda_attn_fwd.cu).
+/* Causal self-attention with plain loops, without tensor cores. It supports every shape, needs memory linear in T, and
+ * uses no atomics. It serves fp32, and bf16 where cuDNN is missing or refuses the shape (gpu/cuda/cudnn).
  *
  * - Grid: ceil(T / 8) by heads times sequences. Block: 8 warps.
  * - A warp takes one row (query, or key in bwd_kv). The block walks over the other side in tiles of 32 rows in shared

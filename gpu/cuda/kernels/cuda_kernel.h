@@ -37,24 +37,23 @@
 #define UNROLL _Pragma("unroll")
 #define UNROLL_4 _Pragma("unroll 4")
 #define KERNEL_BOUNDS(threads) __launch_bounds__(threads, KERNEL_RESIDENT > (threads) ? KERNEL_RESIDENT / (threads) : 1)
-/* Adds the kernel to the list of struct cuda_known_kernel; `bytes`: its dynamic shared memory. */
-#define KNOWN_KERNEL(kernel, bytes)                                                                                    \
-    __attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel kernel##_known = {    \
-        (const void *)kernel, (bytes)};
+/* Adds the kernel to the list of struct cuda_known_kernel. */
+#define KNOWN_KERNEL(kernel)                                                                                           \
+    __attribute__((section("atoll_kernels"), used)) static struct cuda_known_kernel kernel##_known = {                 \
+        (const void *)kernel};
 /* Calls the runtime instead of <<< >>>, whose code needs the C++ library (guards of static variables). The caller gets
  * errors from cudaGetLastError. */
-static inline void kernel_launch(const void *kernel, const struct cuda_grid *grid, unsigned threads, size_t bytes,
-                                 const void *args)
+static inline void kernel_launch(const void *kernel, const struct cuda_grid *grid, unsigned threads, const void *args)
 {
     void *all[] = {(void *)args};
-    (void)cudaLaunchKernel(kernel, dim3(grid->x, grid->y), dim3(threads), all, bytes, (cudaStream_t)grid->stream);
+    (void)cudaLaunchKernel(kernel, dim3(grid->x, grid->y), dim3(threads), all, 0, (cudaStream_t)grid->stream);
 }
 #define KERNEL(name, args, threads)                                                                                    \
     static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a);                                  \
-    KNOWN_KERNEL(name##_kernel, 0)                                                                                     \
+    KNOWN_KERNEL(name##_kernel)                                                                                        \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
-        kernel_launch((const void *)name##_kernel, grid, (threads), 0, a);                                             \
+        kernel_launch((const void *)name##_kernel, grid, (threads), a);                                                \
     }                                                                                                                  \
     static __global__ void KERNEL_BOUNDS(threads) name##_kernel(const struct args a)
 #define ACT_KERNEL(name, args, threads)                                                                                \
@@ -67,12 +66,12 @@ static inline void kernel_launch(const void *kernel, const struct cuda_grid *gri
     {                                                                                                                  \
         name##_body(a, 1);                                                                                             \
     }                                                                                                                  \
-    KNOWN_KERNEL(name##_fp32_kernel, 0)                                                                                \
-    KNOWN_KERNEL(name##_bf16_kernel, 0)                                                                                \
+    KNOWN_KERNEL(name##_fp32_kernel)                                                                                   \
+    KNOWN_KERNEL(name##_bf16_kernel)                                                                                   \
     extern "C" void name(const struct cuda_grid *grid, const struct args *a)                                           \
     {                                                                                                                  \
         const void *kernel = a->bf16 ? (const void *)name##_bf16_kernel : (const void *)name##_fp32_kernel;            \
-        kernel_launch(kernel, grid, (threads), 0, a);                                                                  \
+        kernel_launch(kernel, grid, (threads), a);                                                                     \
     }                                                                                                                  \
     DEVICE void name##_body(const struct args a, const int bf16)
 

@@ -89,12 +89,8 @@ static void load_kernels(struct cuda_rt *rt)
     extern struct cuda_known_kernel __start_atoll_kernels[] __attribute__((visibility("hidden")));
     extern struct cuda_known_kernel __stop_atoll_kernels[] __attribute__((visibility("hidden")));
     struct cudaFuncAttributes attributes;
-    for (struct cuda_known_kernel *k = __start_atoll_kernels; k < __stop_atoll_kernels; k++) {
+    for (struct cuda_known_kernel *k = __start_atoll_kernels; k < __stop_atoll_kernels; k++)
         check(rt, cudaFuncGetAttributes(&attributes, k->kernel), "cannot load the kernels of this build");
-        if (!k->bytes) continue; /* more than 48 KB must be requested */
-        check(rt, cudaFuncSetAttribute(k->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k->bytes),
-              "cannot reserve the shared memory of the kernels");
-    }
 }
 
 static enum status open_in(struct cuda_rt *rt, const char *gpu, struct err *err)

@@ -85,7 +85,7 @@ extern char shared_begin[] __asm__("__start_cuda_shared");
 extern char shared_end[] __asm__("__stop_cuda_shared");
 static char shared_none[16] __attribute__((section("cuda_shared"), used));
 
-_Noreturn void emulate_broken(const char *what, int line)
+static _Noreturn void broken(const char *what, int line)
 {
     fprintf(stderr, "%s, line %d: block %u,%u thread %u: %s\n", emu.name, line, blockIdx.x, blockIdx.y, threadIdx.x,
             what);
@@ -186,7 +186,7 @@ static int fiber_take(void)
     if (emu.n_idle) return emu.idle[--emu.n_idle];
     int fiber = emu.n_fibers++;
     emu.stacks[fiber] = malloc(STACK_BYTES);
-    if (!emu.stacks[fiber]) emulate_broken("no memory for its stack", 0);
+    if (!emu.stacks[fiber]) broken("no memory for its stack", 0);
     struct context *context = &emu.contexts[fiber];
     getcontext(&context->whole);
     context->stack = context->whole.uc_stack.ss_sp = emu.stacks[fiber];
@@ -251,10 +251,10 @@ static bool release(unsigned first, unsigned last, enum state state)
     unsigned waiting = count(first, last, state), at = first;
     if (!waiting) return false;
     while (emu.state[at] != state) at++;
-    if (count(first, last, DONE)) emulate_broken("some threads ended, others wait for them at a barrier", emu.line[at]);
+    if (count(first, last, DONE)) broken("some threads ended, others wait for them at a barrier", emu.line[at]);
     if (waiting < last - first) return false;
     for (unsigned i = first; i < last; i++)
-        if (emu.line[i] != emu.line[first]) emulate_broken("threads wait at different barriers", emu.line[i]);
+        if (emu.line[i] != emu.line[first]) broken("threads wait at different barriers", emu.line[i]);
     memset(emu.state + first, READY, last - first);
     if (emulate_watch && emu.orders[first]) emulate_watch->met(first, last);
     return true;
@@ -285,9 +285,8 @@ static void run_block(unsigned index)
             while (run_warp(at) && release(warp, warp + LANES, AT_WARP)) continue;
         }
         if (count(0, emu.n, DONE) == emu.n) break;
-        if (!release(0, emu.n, AT_BLOCK)) emulate_broken("threads wait for each other", emu.line[0]);
+        if (!release(0, emu.n, AT_BLOCK)) broken("threads wait for each other", emu.line[0]);
     }
-    emulate_copies_end(emu.n);
 }
 
 void cuda_emulate(const char *name, void (*thread)(const void *args), const void *args, size_t args_bytes, unsigned x,
@@ -300,7 +299,7 @@ void cuda_emulate(const char *name, void (*thread)(const void *args), const void
     emu.n = threads;
     gridDim = (struct emulated_index){x, y, 1};
     blockDim = (struct emulated_index){threads, 1, 1};
-    if (!x || !y || threads > THREADS_MAX || threads % LANES) emulate_broken("a GPU would refuse this grid", 0);
+    if (!x || !y || threads > THREADS_MAX || threads % LANES) broken("a GPU would refuse this grid", 0);
     if (emulate_watch) emulate_watch->launch(name, args, args_bytes);
     for (unsigned row = first_of(y, emu.last_y); row < y; row++)
         for (unsigned column = first_of(x, emu.last_x); column < x; column++) {
@@ -322,16 +321,6 @@ void cuda_emulated_barrier(int line)
 void cuda_emulated_warp_barrier(int line)
 {
     park(AT_WARP, true, line);
-}
-
-unsigned emulate_thread(void)
-{
-    return emu.current;
-}
-
-void emulate_meet(int line)
-{
-    park(AT_WARP, false, line);
 }
 
 /* Slot of the thread for its warp's next exchange. */
@@ -360,7 +349,7 @@ unsigned cuda_emulated_ballot(int vote, int line)
 
 void cuda_emulated_wide(const void *p)
 {
-    if ((uintptr_t)p % 16 != 0) emulate_broken("a 16-byte access that is not aligned", 0);
+    if ((uintptr_t)p % 16 != 0) broken("a 16-byte access that is not aligned", 0);
 }
 
 double cuda_emulated_xor_f64(double value, unsigned lanes, int line)

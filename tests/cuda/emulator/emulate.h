@@ -7,8 +7,7 @@
  * - queues that access the same bytes without an event between (reported by name);
  * - shared memory that is read before it is written (NaN);
  * - missing barriers (threads run in different orders, each as far as it can), and barriers that some threads miss;
- * - misaligned wide loads and stores;
- * - in emulate_mma.c: copies without a wait, misaligned addresses, bank conflicts.
+ * - misaligned wide loads and stores.
  * It cannot detect slow code, wrong memory order between blocks, or wrong calls of NVIDIA's libraries (tests/cuda/stubs
  * does that).
  *

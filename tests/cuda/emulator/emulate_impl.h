@@ -130,15 +130,4 @@ void emulate_hang(struct cuda_rt *rt, bool leave);
 void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write);
 void emulate_clock_join(struct emulated_clock *to, const struct emulated_clock *other);
 
-/* --- emulate.c, for emulate_mma.c --------------------------------------------------------------------------------- */
-
-/* Index of the running thread in its block. */
-unsigned emulate_thread(void);
-/* Wait for the other lanes of the warp; does not order memory. */
-void emulate_meet(int line);
-/* Report an error of the kernel and end the process. */
-_Noreturn void emulate_broken(const char *what, int line);
-/* In emulate_mma.c: check at the end of a block that its threads waited for all copies. */
-void emulate_copies_end(unsigned threads);
-
 #endif

@@ -19,11 +19,9 @@ size_t stub_left;
 static _Thread_local int current;
 static _Thread_local cudaError_t last;
 
-/* gpu/cuda/rt/cuda_rt.c loads the kernels in this section, which nvcc fills in a real build. One needs shared memory.
- */
+/* gpu/cuda/rt/cuda_rt.c loads the kernels in this section, which nvcc fills in a real build. */
 static const char kernel;
-__attribute__((section("atoll_kernels"), used, aligned(16))) static struct cuda_known_kernel known[] = {
-    {&kernel, 0}, {&kernel, 65536}};
+__attribute__((section("atoll_kernels"), used)) static struct cuda_known_kernel known[] = {{&kernel}, {&kernel}};
 
 __attribute__((constructor)) static void from_environment(void)
 {
@@ -209,13 +207,6 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     memset(attributes, 0, sizeof *attributes);
     cudart_stub.loaded++;
     return cudaSuccess;
-}
-
-cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
-{
-    STUB_BEGIN();
-    bool asked = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value == (int)known[1].bytes;
-    return stub_end(function == &kernel && asked ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

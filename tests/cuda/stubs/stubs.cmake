@@ -4,7 +4,7 @@
 #   atoll_cuda_stubbed.so                           the whole plugin, for test_stubbed_* and for programs
 
 add_library(cuda_real STATIC ${cuda_real})
-set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_mma\\.c|/emulate_launch\\.c>)
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_launch\\.c>)
 add_library(cuda_stubs STATIC cuda/stubs/cudart_stub.c cuda/stubs/cudart_stub_queue.c cuda/stubs/cublaslt_stub.c
             cuda/stubs/cublaslt_objects.c ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_real cuda_stubs)

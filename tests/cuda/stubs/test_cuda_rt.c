@@ -151,10 +151,6 @@ static void test_opening_fails(void **state)
     refused(0, STATUS_IO,
             "device cuda:0 Stub 0: cannot load the kernels of this build: no kernel image is available "
             "for execution on the device (cudaErrorNoKernelImageForDevice)");
-    fails("cudaFuncSetAttribute", 1, cudaErrorInvalidValue);
-    refused(0, STATUS_IO,
-            "device cuda:0 Stub 0: cannot reserve the shared memory of the kernels: invalid "
-            "argument (cudaErrorInvalidValue)");
     fails("cudaStreamCreateWithFlags", 1, cudaErrorMemoryAllocation);
     refused(0, STATUS_NOMEM, "device cuda:0 Stub 0: cannot create a stream: out of memory (cudaErrorMemoryAllocation)");
     fails("cudaEventCreateWithFlags", 2, cudaErrorMemoryAllocation);
