@@ -27,10 +27,10 @@ static void advance(struct engine *e, uint64_t now_us)
     if (gap >= ENGINE_NOTICE_US)
         log_info("the coordinator paused for %s: extending all time limits by the pause",
                  units_duration((double)gap * 1e-6).text);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        shift_time(&e->sessions.sessions[i].heard_us, gap);
-        shift_time(&e->sessions.sessions[i].moved_us, gap);
-        shift_time(&e->sessions.sessions[i].idle_us, gap);
+    for_each_session(e, s) {
+        shift_time(&s->heard_us, gap);
+        shift_time(&s->moved_us, gap);
+        shift_time(&s->idle_us, gap);
     }
     for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
         shift_time(&e->eval.shares[i].given_us, gap);
@@ -161,8 +161,7 @@ static void emit_waiting(struct engine *e)
 static bool all_left(const struct engine *e)
 {
     if (e->found_done && e->n_finished < e->config.coordinator.min_workers) return false;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
+    for_each_member(&e->ledger.round.members, m) {
         bool expected = m->active || m->heard_us + ENGINE_EVICT_UNMEASURED_US / 2 > e->done_us;
         if (expected && !m->left) return false;
     }
@@ -171,8 +170,9 @@ static bool all_left(const struct engine *e)
 
 static bool any_awaits_last(const struct engine *e)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id && engine_awaits_last(e, &e->sessions.sessions[i])) return true;
+    for_each_session(e, s) {
+        if (engine_awaits_last(e, s)) return true;
+    }
     return false;
 }
 

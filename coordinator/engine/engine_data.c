@@ -64,10 +64,7 @@ static uint32_t free_slot(const struct engine *e, uint32_t fragment)
 {
     for (uint32_t slot = 0;; slot++) {
         bool used = false;
-        for (uint32_t i = 0; i < e->sessions.cap && !used; i++) {
-            const struct session *s = &e->sessions.sessions[i];
-            used = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
-        }
+        for_each_session(e, s) used = used || (s->uploads[fragment].active && s->uploads[fragment].slot == slot);
         if (!used) return slot;
         assert(slot < e->sessions.cap);
     }
@@ -347,9 +344,7 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     uint64_t version = e->ledger.round.versions[close->fragment];
     uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
     if (e->ledger.down_relay) note_own(e, close);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         download_wake(&s->download, close->fragment, version, size);
         if (!s->down_from_us) s->down_from_us = e->now_us;
         leave_out_own(s, close->fragment, version);
@@ -449,9 +444,7 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
 enum status engine_serve(struct engine *e, struct err *err)
 {
     e->retry_us = UINT64_MAX;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         TRY(send_downloads(e, s, err));
         if (s->download.again_us > e->now_us && s->download.again_us < e->retry_us) e->retry_us = s->download.again_us;
     }

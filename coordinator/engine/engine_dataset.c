@@ -58,8 +58,7 @@ enum status engine_check_data(struct engine *e, struct session *s, const struct 
         count(e, s, own, set, hashes[set]);
         s->data_hashes[set] = hashes[set];
     }
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *other = &e->sessions.sessions[i];
+    for_each_session(e, other) {
         for (uint32_t set = 0; set < 2 && other->id; set++) {
             if (!other->data_hashes[set] || other->data_hashes[set] == hash_of_most(e, set)) continue;
             *refused_p = *refused_p || other == s;

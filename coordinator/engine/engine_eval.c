@@ -40,10 +40,10 @@ static bool has_data(const struct engine *e)
 static bool none_evaluates(const struct engine *e)
 {
     bool any = false;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++)
-        if (e->ledger.round.members.members[i]->active && !session_by_member(&e->sessions, i)) return false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+    for_each_member(&e->ledger.round.members, m) {
+        if (m->active && !session_by_member(&e->sessions, m->id)) return false;
+    }
+    for_each_session(e, s) {
         if (s->id && s->evaluates) return false;
         any = any || s->id;
     }
@@ -109,8 +109,7 @@ static uint64_t part_windows(const struct engine *e, uint64_t count)
 static uint32_t share_count(const struct engine *e, uint64_t windows, bool final)
 {
     uint32_t n = 0, late = 0;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         if (!can_evaluate(e, s)) continue;
         n += !s->eval_late;
         late += s->eval_late > 0;
@@ -216,9 +215,8 @@ static struct session *choose_holder(struct engine *e, const struct eval_share *
 {
     struct session *again = NULL;
     *soon_p = false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id || !s->evaluates || engine_eval_answered(share, s->member)) continue;
+    for_each_session(e, s) {
+        if (!s->evaluates || engine_eval_answered(share, s->member)) continue;
         bool returned = s->eval_passed == e->eval.serial && (barrier(e) || e->eval.final);
         bool last = returned || s->eval_late;
         if (can_evaluate(e, s) && !last) return s;
@@ -232,8 +230,7 @@ static struct session *choose_holder(struct engine *e, const struct eval_share *
 static bool all_refused(const struct engine *e)
 {
     bool any = false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
         if (!s->id || !s->evaluates || engine_is_silent(e, s)) continue;
         if (!m || !m->false_evals) return false;
@@ -345,8 +342,7 @@ static enum status finish(struct engine *e, const char *over, struct err *err)
         engine_watch_loss(e, run->round, event.eval.val_loss);
     }
     engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
+    for_each_session(e, s) engine_refresh_ready(e, s);
     return STATUS_OK;
 }
 

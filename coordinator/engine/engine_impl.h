@@ -221,6 +221,10 @@ struct engine {
     uint64_t probing_until_us;    /* PROBE is answered until then; 0: no PROBE has come */
 };
 
+/* A loop over all sessions; s: the name of its variable. The body may remove s. */
+#define for_each_session(e, s)                                                                                         \
+    for (struct session *s = session_next(&(e)->sessions, NULL); s; s = session_next(&(e)->sessions, s))
+
 /* --- engine_effects.c --- */
 uint64_t engine_draw(struct engine *e); /* never 0 */
 struct record_clock engine_clock(const struct engine *e);

@@ -231,9 +231,9 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     struct session **list = mem_alloc(e->sessions.cap, sizeof *list);
     uint32_t n = 0;
     if (!list) return err_set(err, STATUS_NOMEM, "no memory to seat workers");
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id && e->sessions.sessions[i].member == SESSION_NO_MEMBER)
-            list[n++] = &e->sessions.sessions[i];
+    for_each_session(e, s) {
+        if (s->member == SESSION_NO_MEMBER) list[n++] = s;
+    }
     assert(n <= e->sessions.cap);
     qsort(list, n, sizeof(struct session *), by_name);
     enum status status = STATUS_OK;
@@ -251,12 +251,8 @@ enum status engine_seat_all(struct engine *e, struct err *err)
 /* The round, + 1, whose ASSIGN the worker will get again: one of its deltas is missing. 0: none. */
 static uint64_t assigned_round(const struct engine *e, const struct session *s)
 {
-    const struct round *r = &e->ledger.round;
-    const struct member *m = member_by_id(&r->members, s->member);
-    bool waited = false;
-    if (!m || !m->work.open || e->config.train.method == METHOD_ASYNC) return 0;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++) waited = waited || m->work.parts[f].state == PART_WAITED;
-    return waited ? m->work.round + 1 : 0;
+    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    return m && member_waits(m) && e->config.train.method != METHOD_ASYNC ? m->work.round + 1 : 0;
 }
 
 static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume,

@@ -51,8 +51,7 @@ void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const st
 
 static struct session *session_of_peer(const struct engine *e, uint64_t peer)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         if (s->id && (s->control == peer || s->bulk == peer)) return s;
     }
     return NULL;

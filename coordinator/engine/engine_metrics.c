@@ -16,8 +16,7 @@ static const uint64_t age_max_us = 7 * 86400 * UINT64_C(1000000); /* no outage w
 static uint64_t tokens_so_far(const struct engine *e)
 {
     uint64_t tokens = e->ledger.round.tokens;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
         if (m && m->work.open && !m->work.merged && m->work.round == s->step_round) tokens += s->step_tokens;
     }

@@ -43,20 +43,13 @@ static uint64_t idle_limit_us(const struct engine *e)
     return measured || limit > PATIENCE_US ? limit : PATIENCE_US;
 }
 
-static bool delivered_part(const struct engine *e, const struct member *m)
-{
-    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
-        if (m->work.parts[f].state == PART_HELD) return true;
-    return false;
-}
-
 /* The time since which the worker could have delivered something; UINT64_MAX: it waits for others. */
 static uint64_t idle_since_us(const struct engine *e, const struct session *s)
 {
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (s->ready_us || engine_eval_holds(e, s)) return UINT64_MAX;
     if (!m || !m->work.open) return s->idle_us;
-    if (delivered_part(e, m)) return UINT64_MAX;
+    if (member_first_held(m)) return UINT64_MAX;
     bool known = m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER;
     return known && m->assigned_us > s->idle_us ? m->assigned_us : s->idle_us;
 }
@@ -66,8 +59,7 @@ static struct session *find_idle(struct engine *e)
 {
     struct session *found = NULL;
     uint64_t since = 0, limit = idle_limit_us(e);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         uint64_t at = s->id ? idle_since_us(e, s) : UINT64_MAX;
         if (at > e->now_us || e->now_us - at < limit || (found && since <= at)) continue;
         found = s;
@@ -97,9 +89,7 @@ static void refuse_full(struct engine *e, uint64_t peer, const char *name)
     char names[200] = "";
     size_t used = 0;
     uint32_t n = 0, hidden = 0;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         if (used + strlen(s->name) + 3 > sizeof names) {
             hidden++;
             continue;

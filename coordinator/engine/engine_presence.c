@@ -17,13 +17,10 @@ static enum status remind(struct engine *e, struct session *s, struct err *err)
         return STATUS_OK;
     }
     engine_eval_remind(e, s);
-    if (!m || !m->work.open || s->last.state != WORKER_READY) return STATUS_OK;
-    bool waited = false, past = false, barrier = e->config.train.method != METHOD_ASYNC;
-    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++) {
-        waited = waited || m->work.parts[f].state == PART_WAITED;
+    if (!m || !member_waits(m) || s->last.state != WORKER_READY) return STATUS_OK;
+    bool past = false, barrier = e->config.train.method != METHOD_ASYNC;
+    for (uint32_t f = 0; f < m->n_fragments; f++)
         past = past || (f < s->last.n_fragments && s->last.versions[f] > m->work.versions[f]);
-    }
-    if (!waited) return STATUS_OK;
     /* The worker lost its delta and has moved past its base version, so it cannot recompute the delta. */
     if (barrier && past) return engine_drop(e, m, UINT32_MAX, REJECT_BASE, err);
     engine_send_assign(e, s, m);
@@ -113,11 +110,9 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
 static void emit_eviction(struct engine *e, const struct member *m, const char *reason)
 {
     char text[280];
-    bool others = false;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++)
-        others = others || e->ledger.round.members.members[i]->active;
     snprintf(text, sizeof text, "%s; %s", reason,
-             others ? "other workers get its samples" : "its samples wait for the next worker");
+             member_count_active(&e->ledger.round.members) ? "other workers get its samples"
+                                                           : "its samples wait for the next worker");
     engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
 }
 
@@ -163,17 +158,15 @@ enum status engine_evict(struct engine *e, struct err *err)
 {
     uint64_t gap = engine_anyone_here(e) ? 0 : e->now_us - e->evict_us;
     e->evict_us = e->now_us;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) e->ledger.round.members.members[i]->heard_us += gap;
-    for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
+    for_each_member(&e->ledger.round.members, m) m->heard_us += gap;
+    for_each_member(&e->ledger.round.members, m) {
         struct session *s = session_by_member(&e->sessions, m->id);
         uint64_t limit = engine_evict_after_us(e, s);
         assert(limit > 0);
-        if (m->active && (e->now_us - m->heard_us >= limit || (s && s->flooded)))
+        if (m->active && !e->ledger.done && (e->now_us - m->heard_us >= limit || (s && s->flooded)))
             TRY(evict_member(e, m, s, limit, err));
     }
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         if (s->id && (s->flooded || e->now_us - s->heard_us >= engine_evict_after_us(e, s)))
             session_remove(&e->sessions, s);
     }
@@ -187,10 +180,7 @@ static bool waits_for(const struct engine *e, const struct session *s)
 {
     const struct member *m = member_by_id(&e->ledger.round.members, s->member);
     if (engine_eval_holds(e, s) && engine_eval_blocks(e)) return true;
-    if (!m || e->config.train.method == METHOD_ASYNC || !m->work.open) return false;
-    for (uint32_t f = 0; f < e->ledger.round.p.n_fragments; f++)
-        if (m->work.parts[f].state == PART_WAITED) return true;
-    return false;
+    return m && e->config.train.method != METHOD_ASYNC && member_waits(m);
 }
 
 /* A silent partition is only seen as silence. The end of a worker's process closes its connection, and a send to it
@@ -210,9 +200,7 @@ static void probe(struct engine *e, struct session *s)
 
 void engine_watch_sessions(struct engine *e)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         probe(e, s);
         if (s->silent || s->closed || !engine_is_silent(e, s)) continue;
         s->silent = true;
@@ -225,9 +213,7 @@ void engine_watch_sessions(struct engine *e)
 uint64_t engine_watch_deadline_us(const struct engine *e)
 {
     uint64_t at = UINT64_MAX;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         if (s->flooded) return 0;
         uint64_t probe_at = s->heard_us + ENGINE_PROBE_US, silent_at = s->heard_us + ENGINE_SILENT_US;
         uint64_t evict_at = s->heard_us + engine_evict_after_us(e, s);
@@ -236,9 +222,8 @@ uint64_t engine_watch_deadline_us(const struct engine *e)
         if (!s->closed && !s->silent && silent_at < at) at = silent_at;
         if (evict_at < at) at = evict_at;
     }
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
-        uint64_t evict_at = m->heard_us + engine_evict_after_us(e, session_by_member(&e->sessions, i));
+    for_each_member(&e->ledger.round.members, m) {
+        uint64_t evict_at = m->heard_us + engine_evict_after_us(e, session_by_member(&e->sessions, m->id));
         if (m->active && evict_at < at) at = evict_at;
     }
     return at;

@@ -131,21 +131,13 @@ static void waiting_eval(const struct engine *e, struct line *line)
     }
 }
 
-static bool has_waited_part(const struct round *r, const struct member *m)
-{
-    for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
-        if (m->work.parts[f].state == PART_WAITED) return true;
-    return false;
-}
-
 static void waiting_work(const struct engine *e, struct line *line)
 {
     const struct round *r = &e->ledger.round;
     bool async = e->config.train.method == METHOD_ASYNC;
     uint32_t missing = 0, all = 0; /* members whose delta the round waits for; members with a place in the round */
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        missing += has_waited_part(r, m);
+    for_each_member(&r->members, m) {
+        missing += member_waits(m);
         all += m->active && m->next_round == r->round + 1;
     }
     if (async)
@@ -153,21 +145,18 @@ static void waiting_work(const struct engine *e, struct line *line)
     else
         add(line, "round %llu: %u of %u deltas are in%s", (unsigned long long)r->round + 1,
             all > missing ? all - missing : 0, all, missing ? ", missing: " : "");
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        if (has_waited_part(r, m)) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
+    for_each_member(&r->members, m) {
+        if (member_waits(m)) add_worker(e, line, m->name, session_by_member(&e->sessions, m->id), m);
     }
 }
 
 static void waiting_ready(const struct engine *e, struct line *line)
 {
     uint32_t ready = 0, need = e->config.coordinator.min_workers;
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
+    for_each_session(e, s) ready += s->ready_us > 0;
     add(line, "workers: %u of %u are ready", ready, need);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s->ready_us) continue;
+    for_each_session(e, s) {
+        if (s->ready_us) continue;
         add(line, "%s", line->n ? "" : "; ");
         add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
     }
@@ -178,8 +167,7 @@ static void add_refused(const struct engine *e, struct line *line)
 {
     const struct round *r = &e->ledger.round;
     const char *why = NULL;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!m->active) continue;
         if (!m->strikes) return;
         if (!why || !why[0]) why = m->refused;
@@ -214,9 +202,9 @@ void engine_emit_restart(struct engine *e)
     const struct round *r = &e->ledger.round;
     struct line line = {.out = text, .cap = sizeof text};
     add(&line, "continuing the run in this folder");
-    for (uint32_t i = 0; i < r->members.n && e->config.train.method != METHOD_ASYNC && !e->ledger.done; i++) {
-        const struct member *m = r->members.members[i];
-        if (!m->active || (!m->in_step && !m->work.open)) continue;
+    bool waits = e->config.train.method != METHOD_ASYNC && !e->ledger.done;
+    for_each_member(&r->members, m) {
+        if (!waits || !m->active || (!m->in_step && !m->work.open)) continue;
         if (!line.n)
             add(&line, " at round %llu of %llu; waiting for ", (unsigned long long)r->round + 1,
                 (unsigned long long)round_total(r));
@@ -250,7 +238,7 @@ static void totals(const struct engine *e, struct engine_summary *out)
     out->worker_steps = l->round.worker_steps;
     out->rounds = round_done(&l->round);
     out->compute_s = (double)l->round.compute_us * 1e-6;
-    for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
+    for_each_member(&l->round.members, m) out->workers += m->tokens > 0;
     out->steps = round_span(&l->round, out->rounds).first;
     if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     out->val_tokens = l->eval_tokens;
@@ -313,9 +301,8 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
 {
     json_t *list = json_array();
     uint32_t gone = 0, hidden = 0;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
-        const struct session *s = session_by_member(&e->sessions, i);
+    for_each_member(&e->ledger.round.members, m) {
+        const struct session *s = session_by_member(&e->sessions, m->id);
         if (is_gone(m, s) && !m->tokens) continue; /* it contributed nothing, and its place is free */
         if (detail != DETAIL_ALL && is_gone(m, s))
             gone++;
@@ -324,9 +311,8 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
         else
             json_array_append_new(list, worker_json(e, m->name, m, s, detail));
     }
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s->member != SESSION_NO_MEMBER) continue;
+    for_each_session(e, s) {
+        if (s->member != SESSION_NO_MEMBER) continue;
         if (detail == DETAIL_NONE)
             hidden++;
         else

@@ -33,8 +33,7 @@ bool engine_is_silent(const struct engine *e, const struct session *s)
 bool engine_anyone_here(const struct engine *e)
 {
     if (e->knocked_us && e->now_us - e->knocked_us < ENGINE_KNOCK_US) return true;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         if (s->id && !s->closed && !engine_is_silent(e, s)) return true;
     }
     return false;

@@ -73,9 +73,9 @@ static uint64_t bytes_since(const struct engine *e, const struct checkpoint_info
 /* A worker that joined since the fresh snapshot was written may still load it. */
 static bool is_loaded_by_another(const struct engine *e, const struct session *joiner)
 {
-    for (uint32_t i = 0; i < e->sessions.cap && e->fresh_us; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s == joiner || s->joined_us < e->fresh_us || engine_is_silent(e, s)) continue;
+    if (!e->fresh_us) return false;
+    for_each_session(e, s) {
+        if (s == joiner || s->joined_us < e->fresh_us || engine_is_silent(e, s)) continue;
         if (!s->beating || s->last.state == WORKER_CATCHING_UP) return true;
     }
     return false;

@@ -292,7 +292,7 @@ static enum status init_volatile(struct engine *e, struct err *err)
     if (!l->modelled) return STATUS_OK;
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
-    for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
+    for_each_member(&l->round.members, m) m->heard_us = e->now_us;
     round_note_resume(&l->round, e->now_us);
     engine_limits_size(e);
     TRY(engine_keep_files(e, e->ledger.model.frozen_whole ? &e->ledger.frozen : NULL, false, err));

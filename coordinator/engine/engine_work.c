@@ -16,9 +16,8 @@ static void emit_late(struct engine *e, const struct round_close *close)
 {
     char limit[160], names[300] = "", text[WIRE_TEXT_MAX];
     const struct round *r = &e->ledger.round;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        if (!m->work.open || m->work.parts[close->fragment].state != PART_WAITED) continue;
+    for_each_member(&r->members, m) {
+        if (!member_has(m, close->fragment, PART_WAITED)) continue;
         size_t n = strlen(names);
         snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->name);
     }
@@ -30,8 +29,7 @@ static void emit_late(struct engine *e, const struct round_close *close)
 /* Rejects running uploads of dropped parts, so that their workers stop sending. */
 static enum status reject_dropped(struct engine *e, uint32_t fragment, struct err *err)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
         if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
         upload_drop(&s->uploads[fragment]);
@@ -80,8 +78,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     engine_wake_gets(e, close);
     TRY(reject_dropped(e, close->fragment, err));
     if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
+    for_each_session(e, other) engine_refresh_ready(e, other);
     return STATUS_OK;
 }
 
@@ -152,8 +149,7 @@ static enum status seat_first(struct engine *e, struct err *err)
 {
     uint32_t ready = 0;
     if (e->ledger.round.members.n) return STATUS_OK;
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us > 0;
+    for_each_session(e, s) ready += s->ready_us > 0;
     return ready >= e->config.coordinator.min_workers ? engine_seat_all(e, err) : STATUS_OK;
 }
 
@@ -226,8 +222,7 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
                                  .done = {.round = round_done(&l->round), .tokens = l->round.tokens, .val_loss = NAN}};
     if (l->eval_tokens) event.done.val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     engine_emit(e, &event);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
+    for_each_session(e, s) {
         if (s->id && !engine_awaits_last(e, s)) engine_send_done(e, s);
     }
     *any_p = true;
