@@ -14,11 +14,6 @@
 
 enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
 
-const struct checkpoint_info *engine_newest(const struct engine *e)
-{
-    return e->n_kept ? &e->kept[e->n_kept - 1] : NULL;
-}
-
 enum status engine_kept_room(struct engine *e, struct err *err)
 {
     if (e->n_kept < e->cap_kept) return STATUS_OK;
@@ -57,13 +52,14 @@ static uint64_t saved_version(const struct engine *e, const struct member *m, ui
 static bool all_past(const struct engine *e, const struct checkpoint_info *info)
 {
     for_each_session(e, s) {
-        if (s->id && (!s->beating || s->last.state == WORKER_CATCHING_UP)) return false;
+        if (!s->beating || s->last.state == WORKER_CATCHING_UP) return false;
     }
     for_each_member(&e->ledger.round.members, m) {
         const struct session *s = session_by_member(&e->sessions, m->id);
         if (!m->active) continue;
         if (!s || s->last.n_fragments != info->n_fragments) return false;
-        if (engine_is_late(e, s) && engine_snapshot_is_shorter(e, s, s->last.versions)) continue; /* it gets another */
+        if (admission_is_late(e, s) && engine_snapshot_is_shorter(e, s, s->last.versions))
+            continue; /* it gets another */
         for (uint32_t f = 0; f < info->n_fragments; f++) {
             bool saved = e->ledger.done || saved_version(e, m, f) >= info->versions[f];
             if (s->last.versions[f] < info->versions[f] || !saved) return false;

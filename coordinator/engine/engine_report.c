@@ -42,10 +42,10 @@ static struct units_text whole_seconds(uint64_t us)
 /* Adds the time until an absent member is evicted. The line ends with the rule of the last one. */
 static void add_eviction(const struct engine *e, struct line *line, const struct session *s, const struct member *m)
 {
-    if (m && m->active && engine_anyone_here(e)) {
-        uint64_t at = m->heard_us + engine_evict_after_us(e, s);
+    if (m && m->active && admission_anyone_here(e)) {
+        uint64_t at = m->heard_us + admission_evict_after_us(e, s);
         add(line, ", evicted in %s", whole_seconds(at > e->now_us ? at - e->now_us : 0).text);
-        line->rule = engine_evict_rule(e, s);
+        line->rule = admission_evict_rule(e, s);
     }
     add(line, ")");
 }
@@ -55,7 +55,7 @@ static void add_eviction(const struct engine *e, struct line *line, const struct
 static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
 {
     uint64_t still = e->now_us - s->moved_us;
-    if (still >= engine_evict_after_us(e, NULL)) add(line, ", no progress for %s", whole_seconds(still).text);
+    if (still >= admission_evict_after_us(e, NULL)) add(line, ", no progress for %s", whole_seconds(still).text);
     add(line, ")");
 }
 
@@ -64,7 +64,7 @@ static bool is_moving(const struct engine *e, const struct session *s)
 {
     if (!s->beating || s->last.state == WORKER_FINISHED) return false;
     if (s->last.state == WORKER_SENDING || s->last.expected) return true;
-    return s->last.state == WORKER_WAITING && engine_lacks_update(e, s);
+    return s->last.state == WORKER_WAITING && admission_lacks_update(e, s);
 }
 
 /* "training, step 12/30", "receiving update, 43 % at 9.8 Mbit/s": its state, and what its link does meanwhile. */
@@ -74,8 +74,8 @@ static const char *activity_of(const struct engine *e, const struct session *s, 
     uint8_t state = s->last.state;
     if (!s->beating)
         snprintf(out, cap, "joining");
-    else if (state == WORKER_READY && engine_is_late(e, s))
-        snprintf(out, cap, "catching up, %s", engine_late_text(e, s, late, sizeof late));
+    else if (state == WORKER_READY && admission_is_late(e, s))
+        snprintf(out, cap, "catching up, %s", admission_late_text(e, s, late, sizeof late));
     else if (state == WORKER_TRAINING)
         snprintf(out, cap, "training, step %u/%u", s->last.step, s->last.steps);
     else if (state == WORKER_SENDING)
@@ -99,10 +99,10 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
     if (!s) {
         add(line, "not connected");
         add_eviction(e, line, s, m);
-    } else if (m && engine_is_aside(e, m)) {
+    } else if (m && admission_is_aside(e, m)) {
         char text[WIRE_TEXT_MAX];
-        add(line, "%s)", engine_aside_text(e, m, text, sizeof text));
-    } else if (s->closed || engine_is_silent(e, s)) {
+        add(line, "%s)", admission_aside_text(e, m, text, sizeof text));
+    } else if (s->closed || admission_is_silent(e, s)) {
         add(line, "%s for %s", s->closed ? "connection closed, silent" : "silent",
             whole_seconds(e->now_us - s->heard_us).text);
         add_eviction(e, line, s, m);
@@ -125,7 +125,7 @@ static void waiting_eval(const struct engine *e, struct line *line)
         const struct session *s = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
         if (s)
-            add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
+            add_worker(e, line, s->name, s, engine_member(e, s));
         else
             add(line, "%sa free worker", line->n++ ? ", " : "");
     }
@@ -158,7 +158,7 @@ static void waiting_ready(const struct engine *e, struct line *line)
     for_each_session(e, s) {
         if (s->ready_us) continue;
         add(line, "%s", line->n ? "" : "; ");
-        add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
+        add_worker(e, line, s->name, s, engine_member(e, s));
     }
 }
 
@@ -212,7 +212,7 @@ void engine_emit_restart(struct engine *e)
     }
     if (line.n > 1)
         add(&line, "; after the first of them is here, the others have %s (%s)",
-            whole_seconds(engine_evict_after_us(e, NULL)).text, engine_evict_rule(e, NULL));
+            whole_seconds(admission_evict_after_us(e, NULL)).text, admission_evict_rule(e, NULL));
     text_make_clean(text);
     struct engine_event event = {.kind = ENGINE_EVENT_RESTART, .restart.text = text};
     if (e->ledger.modelled) event.restart = (struct engine_event_restart){text, true, round_done(r), round_total(r)};
@@ -260,9 +260,9 @@ static const char *worker_state(const struct engine *e, const struct member *m, 
 {
     if (!s) return is_gone(m, s) ? "gone" : "lost";
     if (s->closed) return "closed";
-    if (engine_is_silent(e, s)) return "silent";
-    if (m && engine_is_aside(e, m)) return "aside";
-    if (s->beating && s->last.state == WORKER_READY && engine_is_late(e, s))
+    if (admission_is_silent(e, s)) return "silent";
+    if (m && admission_is_aside(e, m)) return "aside";
+    if (s->beating && s->last.state == WORKER_READY && admission_is_late(e, s))
         return session_state_name(WORKER_CATCHING_UP);
     return s->beating ? session_state_name(s->last.state) : "joining";
 }
@@ -290,8 +290,9 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "steps_merged", m ? json_integer((json_int_t)m->steps) : json_null());
     json_object_set_new(o, "devices", s ? json_string(s->devices) : json_null());
     json_object_set_new(o, "doing", s ? json_string(activity_of(e, s, activity, sizeof activity)) : json_null());
-    json_object_set_new(
-        o, "aside", m && engine_is_aside(e, m) ? json_string(engine_aside_text(e, m, text, sizeof text)) : json_null());
+    json_object_set_new(o, "aside",
+                        m && admission_is_aside(e, m) ? json_string(admission_aside_text(e, m, text, sizeof text))
+                                                      : json_null());
     json_object_set_new(o, "norm_ratio", m && m->norm_ratio > 0 ? json_real(m->norm_ratio) : json_null());
     return o;
 }

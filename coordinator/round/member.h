@@ -1,5 +1,6 @@
 /* The table of members: workers with a place in the run, by id. A place belongs to one uuid, is journaled and outlives
- * connections: a worker that returns gets the same place. A session (coordinator/engine/session.h) is one connection.
+ * connections: a worker that returns gets the same place. A session (coordinator/engine/state/session.h) is one
+ * connection.
  *
  * A member that left or was evicted before any of its work was merged keeps its place only until another worker needs
  * one. So the table grows with the workers that contribute, and not with joins. */

@@ -44,11 +44,14 @@ coordinator/round:  common/base common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
 coordinator/ledger: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer
 coordinator/limits: common/base wire
-coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
-coordinator/report: common/base common/config common/os coordinator/engine
-coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
+coordinator/engine/state: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
+coordinator/admission: common/base common/config common/os compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits coordinator/engine/state
+coordinator/engine/model: common/base common/config common/os common/tensor wire coordinator/ledger coordinator/admission coordinator/engine/state
+coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/admission coordinator/engine/state coordinator/engine/model
+coordinator/report: common/base common/config common/os coordinator/engine/state/engine_event.h
+coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/admission coordinator/engine coordinator/report
 
-cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger
+cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger coordinator/admission
 cli/status:         common/base common/config common/os wire worker/session cli coordinator/run_folder.h
 cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli
 cli/plan:           common/base common/config common/os common/tensor compress wire wire/zmq gpu worker worker/outer worker/replica worker/sync coordinator coordinator/outer coordinator/round cli cli/link/link_line.h

@@ -1,5 +1,7 @@
 /* Notes: warnings about the training of the run that hold until their cause ends. A note is logged, told to the
  * workers, and becomes an event when it begins; the status shows it while it holds. */
+#include "coordinator/engine/state/engine_notes.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -8,19 +10,12 @@
 
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/engine/state/engine_effects.h"
 
 enum { AGREEING_ROUNDS = 3, NAMES_MAX = 4 };
 
 static const double agreement_most = 0.999; /* deltas of other samples differ more than that */
 static const double rates_differ = 0.2, positions_differ = 0.05;
-
-void engine_tell(struct engine *e, const char *text)
-{
-    struct msg m = {.type = MSG_NOTE};
-    snprintf(m.note.text, sizeof m.note.text, "%s", text);
-    for_each_session(e, s) engine_send_control(e, s, &m);
-}
 
 void engine_note(struct engine *e, enum engine_note note, bool told, const char *fmt, ...)
 {

@@ -1,4 +1,4 @@
-#include "coordinator/engine/session.h"
+#include "coordinator/engine/state/session.h"
 
 #include <assert.h>
 #include <string.h>
