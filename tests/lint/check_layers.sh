@@ -2,6 +2,8 @@
 #   - A room includes only itself and the rooms that its line in the table allows.
 #   - The table is ordered: a line allows only rooms of lines above it, so no two rooms include each other.
 #   - A name that ends in .h allows that header alone: for a factory, or for a pure core that needs one rule of a room.
+#   - The parts of a room may have an order: its header says "A part calls only parts further down in this list", and the
+#     list names each source of the room, or each one whose name begins like all of these (order.awk).
 #   - An include of the project has the form "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
 # shellcheck shell=bash
 set -euo pipefail
@@ -99,4 +101,13 @@ while read -r source; do
         bad=1
     }
 done < <(find common compress wire gpu worker coordinator cli -name '*.c' | sort)
+
+while read -r header; do
+    folder=${header%/*}
+    mapfile -t parts < <(sed -n '/calls only parts further down/,/\*\//s/^ \*     \([a-z_0-9]*\.c\) .*/\1/p' "$header" | sed "s|^|$folder/|")
+    begin=$(printf '%s\n' "${parts[@]##*/}" | sed 's/\.c$//' |
+        awk 'NR == 1 { p = $0 } { while (index($0, p) != 1) p = substr(p, 1, length(p) - 1) } END { print p }')
+    ((${#parts[@]} > 1)) || { echo "$header: its list of parts is missing" && bad=1 && continue; }
+    awk -f tests/lint/strip.awk "$folder/$begin"*.c | awk -v list="${parts[*]}" -f tests/lint/order.awk || bad=1
+done < <(grep -rl 'calls only parts further down' common compress wire gpu worker coordinator cli --include='*.h' | sort)
 exit $bad
