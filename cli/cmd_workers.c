@@ -1,5 +1,5 @@
-/* atoll workers and atoll revoke: the list of workers that may join a run (coordinator/worker_list.h). A running
- * coordinator reads a changed list before the verb returns. */
+/* atoll workers and atoll revoke: the list of workers that may join a run (coordinator/admission/worker_list.h). A
+ * running coordinator reads a changed list before the verb returns. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -10,9 +10,9 @@
 #include "common/base/text.h"
 #include "common/config/options.h"
 #include "common/os/fileio.h"
+#include "coordinator/admission/worker_list.h"
 #include "coordinator/run_dir.h"
 #include "coordinator/run_folder.h"
-#include "coordinator/worker_list.h"
 
 enum { READ_US = 600000 }; /* a running coordinator looks at the list four times a second */
 

@@ -21,7 +21,7 @@
 #include "common/os/temporary.h"
 #include "wire/endpoint.h"
 
-enum { KEY_BYTES = 32, KEYS_BYTES = 4 * (2 * KEY_BYTES + 1), ADDRESS_MAX = 1024 };
+enum { ADDRESS_MAX = 1024 };
 
 static void path_of(const char *dir, const char *file, char out[FILEIO_PATH_MAX])
 {
@@ -149,62 +149,6 @@ void run_dir_forget_summary(const char *dir)
     unlink(path);
 }
 
-/* --- keys --------------------------------------------------------------------------------------------------------- */
-
-static void key_line(const uint8_t key[KEY_BYTES], char *out)
-{
-    number_hex_text(key, KEY_BYTES, out);
-    out[2 * KEY_BYTES] = '\n';
-    out[2 * KEY_BYTES + 1] = 0;
-}
-
-static bool key_read(const char *line, uint8_t key[KEY_BYTES])
-{
-    return number_hex(line, key, KEY_BYTES) && line[2 * KEY_BYTES] == '\n';
-}
-
-static enum status keys_make_enrolment(const char *dir, struct run_keys *keys, struct err *err)
-{
-    const uint8_t *const fields[] = {keys->server_public, keys->server_secret, keys->enrol_public, keys->enrol_secret};
-    struct transport_key enrol;
-    char path[FILEIO_PATH_MAX], text[KEYS_BYTES + 1] = "";
-    TRY(transport_key_make(&enrol, err));
-    memcpy(keys->enrol_public, enrol.public_key, WIRE_KEY);
-    memcpy(keys->enrol_secret, enrol.secret, WIRE_KEY);
-    for (int i = 0; i < 4; i++) key_line(fields[i], text + strlen(text));
-    path_of(dir, "keys", path);
-    enum status status = file_write_private(path, text, strlen(text), err);
-    explicit_bzero(&enrol, sizeof enrol);
-    explicit_bzero(text, sizeof text);
-    return status;
-}
-
-enum status run_dir_keys(const char *dir, struct run_keys *keys, struct err *err)
-{
-    uint8_t *const fields[] = {keys->server_public, keys->server_secret, keys->enrol_public, keys->enrol_secret};
-    char path[FILEIO_PATH_MAX];
-    path_of(dir, "keys", path);
-    if (!file_exists(path)) {
-        struct transport_key server;
-        TRY(transport_key_make(&server, err));
-        memcpy(keys->server_public, server.public_key, WIRE_KEY);
-        memcpy(keys->server_secret, server.secret, WIRE_KEY);
-        explicit_bzero(&server, sizeof server);
-        return keys_make_enrolment(dir, keys, err);
-    }
-    void *data;
-    size_t size;
-    TRY(file_read(path, KEYS_BYTES, &data, &size, err));
-    bool good = size == KEYS_BYTES;
-    for (int i = 0; good && i < 4; i++) good = key_read((const char *)data + i * (2 * KEY_BYTES + 1), fields[i]);
-    mem_free(data);
-    return good ? STATUS_OK
-                : err_set(err, STATUS_CORRUPT,
-                          "%.300s is not a key file: restore it, or remove it to create new keys "
-                          "(workers then need the new join line)",
-                          path);
-}
-
 /* --- address ------------------------------------------------------------------------------------------------------ */
 
 void run_dir_last_endpoint(const char *dir, const char *listen, char *out, size_t cap)
@@ -305,8 +249,8 @@ static enum status address_replace_secret(const char *dir, const uint8_t secret[
 enum status run_dir_renew_enrolment(const char *dir, struct err *err)
 {
     struct run_keys keys;
-    TRY(run_dir_keys(dir, &keys, err));
-    enum status status = keys_make_enrolment(dir, &keys, err);
+    TRY(run_keys_read(dir, &keys, err));
+    enum status status = run_keys_renew(dir, &keys, err);
     if (status == STATUS_OK) status = address_replace_secret(dir, keys.enrol_secret, err);
     explicit_bzero(&keys, sizeof keys);
     return status;

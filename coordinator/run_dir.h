@@ -1,5 +1,5 @@
 /* The coordinator's small files in the run folder: lock, config.yaml, run_id, address, keys. The list of workers:
- * coordinator/worker_list.h. Journal and checkpoints: coordinator/ledger/store.h. */
+ * coordinator/admission/worker_list.h. Journal and checkpoints: coordinator/ledger/store.h. */
 #ifndef COORDINATOR_RUN_DIR_H
 #define COORDINATOR_RUN_DIR_H
 
@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
+#include "coordinator/admission/run_keys.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -39,13 +40,6 @@ enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], s
 void run_dir_forget_address(const char *dir);
 /* Removes an old summary.json: scripts would take the unfinished run for complete. */
 void run_dir_forget_summary(const char *dir);
-/* The keys of a run: the coordinator's own, and the one whose secret is in the join line. */
-struct run_keys {
-    uint8_t server_public[WIRE_KEY], server_secret[WIRE_KEY], enrol_public[WIRE_KEY], enrol_secret[WIRE_KEY];
-};
-
-/* Reads the keys of the run; the first call creates them (RUN/keys, mode 0600). */
-enum status run_dir_keys(const char *dir, struct run_keys *keys, struct err *err) MUST_CHECK;
 /* Makes a new enrolment key, in RUN/keys and in the join lines of RUN/address if that exists. */
 enum status run_dir_renew_enrolment(const char *dir, struct err *err) MUST_CHECK;
 /* Writes the endpoint to listen on into out: `listen`, with "*" replaced by the port of RUN/endpoint if that exists. */

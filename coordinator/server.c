@@ -18,10 +18,10 @@
 #include "common/os/fileio.h"
 #include "common/os/log_file.h"
 #include "common/os/std_streams.h"
+#include "coordinator/admission/roster.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/report/report.h"
-#include "coordinator/roster.h"
 #include "coordinator/run_dir.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
@@ -287,7 +287,7 @@ static enum status start(struct server *s, struct err *err)
     if (!s->buffer) return err_set(err, STATUS_NOMEM, "no memory for messages");
     TRY(store_disk_open(&s->store, o->run_dir, err));
     TRY(report_open(&s->report, o->config, o->run_dir, stdout, err));
-    TRY(run_dir_keys(o->run_dir, &s->keys, err));
+    TRY(run_keys_read(o->run_dir, &s->keys, err));
     TRY(roster_open(&s->roster, o->run_dir, s->keys.enrol_public, err));
     TRY(start_engine(s, err));
     if (!engine_done(s->engine)) run_dir_forget_summary(o->run_dir);
@@ -330,9 +330,9 @@ static uint64_t sender_of(struct server *s, uint64_t peer, bool *worker_p)
     return who ? who : 1;
 }
 
-static void obey(struct server *s, uint64_t peer, enum engine_verdict verdict)
+static void obey(struct server *s, uint64_t peer, enum admission_verdict verdict)
 {
-    if (verdict == ENGINE_CLOSE) s->transport->ops->drop(s->transport, peer);
+    if (verdict == ADMISSION_CLOSE) s->transport->ops->drop(s->transport, peer);
 }
 
 static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, const uint8_t *data, size_t size,
@@ -343,13 +343,13 @@ static enum status handle(struct server *s, uint64_t peer, enum wire_lane lane, 
     uint64_t now = clock_monotonic_us();
     bool worker;
     uint64_t sender = sender_of(s, peer, &worker);
-    enum engine_verdict verdict = engine_admit(s->engine, sender, peer, lane, data, size, now);
-    if (verdict != ENGINE_ADMIT) {
+    enum admission_verdict verdict = admission_message(s->engine, sender, peer, lane, data, size, now);
+    if (verdict != ADMISSION_ADMIT) {
         obey(s, peer, verdict);
         return STATUS_OK;
     }
     if (msg_decode(&m, data, size, &why) != STATUS_OK) {
-        obey(s, peer, engine_on_malformed(s->engine, peer, lane, &why, now));
+        obey(s, peer, admission_malformed(s->engine, peer, lane, &why, now));
         return STATUS_OK;
     }
     if (worker && is_of_run(m.type)) s->run_up += transport_wire_bytes(size);

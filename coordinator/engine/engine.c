@@ -27,10 +27,10 @@ static void advance(struct engine *e, uint64_t now_us)
     if (gap >= ENGINE_NOTICE_US)
         log_info("the coordinator paused for %s: extending all time limits by the pause",
                  units_duration((double)gap * 1e-6).text);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        shift_time(&e->sessions.sessions[i].heard_us, gap);
-        shift_time(&e->sessions.sessions[i].moved_us, gap);
-        shift_time(&e->sessions.sessions[i].idle_us, gap);
+    for_each_session(e, s) {
+        shift_time(&s->heard_us, gap);
+        shift_time(&s->moved_us, gap);
+        shift_time(&s->idle_us, gap);
     }
     for (uint32_t i = 0; e->eval.open && i < e->eval.n; i++) {
         shift_time(&e->eval.shares[i].given_us, gap);
@@ -72,7 +72,7 @@ static struct session *claimed_session(struct engine *e, uint64_t peer, uint64_t
     }
     assert(s->id == id);
     s->control = peer;
-    engine_hear(e, s);
+    admission_hear(e, s);
     return s;
 }
 
@@ -92,15 +92,17 @@ static void on_status(struct engine *e, uint64_t peer)
 static enum status dispatch(struct engine *e, uint64_t peer, const struct msg *m, struct err *err)
 {
     struct session *s;
-    if (!engine_may_send(e, peer, m)) return STATUS_OK;
+    if (!admission_may_send(e, peer, m)) return STATUS_OK;
     switch (m->type) {
-    case MSG_ENROL: engine_on_enrol(e, peer, &m->enrol); return STATUS_OK;
+    case MSG_ENROL: admission_enrol(e, peer, &m->enrol); return STATUS_OK;
     case MSG_HELLO: engine_on_hello(e, peer, &m->hello); return STATUS_OK;
     case MSG_JOIN: return engine_on_join(e, peer, &m->join, err);
     case MSG_BIND: engine_on_bind(e, peer, &m->bind); return STATUS_OK;
     case MSG_STATUS: on_status(e, peer); return STATUS_OK;
-    case MSG_PROBE: engine_on_probe(e, peer, &m->probe); return STATUS_OK;
-    case MSG_CHUNK: return engine_on_chunk(e, peer, &m->chunk, err);
+    case MSG_PROBE: admission_probe(e, peer, &m->probe); return STATUS_OK;
+    case MSG_CHUNK:
+        return m->chunk.kind == OBJECT_INITIAL ? engine_on_initial(e, peer, &m->chunk, err)
+                                               : engine_on_chunk(e, peer, &m->chunk, err);
     case MSG_HEARTBEAT:
         s = claimed_session(e, peer, m->heartbeat.session);
         return s ? engine_on_heartbeat(e, s, &m->heartbeat, err) : STATUS_OK;
@@ -139,10 +141,10 @@ enum status engine_on_worker_listed(struct engine *e, const struct engine_worker
 {
     advance(e, now_us);
     struct member *m = member_by_uuid(&e->ledger.round.members, w->key); /* a uuid is the start of the key */
-    bool readmitted = !w->revoked && m && engine_is_aside(e, m) &&
+    bool readmitted = !w->revoked && m && admission_is_aside(e, m) &&
                       w->readmitted_us < engine_clock(e).elapsed_us - m->struck_us; /* after its last refusal */
     if (!w->revoked && !readmitted) return STATUS_OK;
-    TRY(w->revoked ? engine_revoke(e, w->key, err) : engine_readmit(e, m, err));
+    TRY(w->revoked ? engine_revoke(e, w->key, err) : admission_readmit(e, m, err));
     return pump(e, err);
 }
 
@@ -161,8 +163,7 @@ static void emit_waiting(struct engine *e)
 static bool all_left(const struct engine *e)
 {
     if (e->found_done && e->n_finished < e->config.coordinator.min_workers) return false;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
+    for_each_member(&e->ledger.round.members, m) {
         bool expected = m->active || m->heard_us + ENGINE_EVICT_UNMEASURED_US / 2 > e->done_us;
         if (expected && !m->left) return false;
     }
@@ -171,8 +172,9 @@ static bool all_left(const struct engine *e)
 
 static bool any_awaits_last(const struct engine *e)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id && engine_awaits_last(e, &e->sessions.sessions[i])) return true;
+    for_each_session(e, s) {
+        if (engine_awaits_last(e, s)) return true;
+    }
     return false;
 }
 
@@ -191,7 +193,7 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
         TRY(engine_evict(e, err));
     }
     TRY(pump(e, err));
-    engine_limits_report(e);
+    admission_limits_report(e);
     emit_waiting(e);
     if (is_over(e)) e->finished = true;
     return STATUS_OK;
@@ -204,7 +206,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 static uint64_t next_deadline_us(const struct engine *e)
 {
-    uint64_t at = min_u64(e->retry_us, engine_limits_deadline_us(e));
+    uint64_t at = min_u64(e->retry_us, admission_limits_deadline_us(e));
     if (is_over(e)) return 0;
     if (e->ledger.done) return any_awaits_last(e) ? at : min_u64(at, e->done_us + ENGINE_LINGER_US);
     at = min_u64(at, e->notice_us);

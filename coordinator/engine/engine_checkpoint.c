@@ -14,11 +14,6 @@
 
 enum { BEHIND_MAX = 32 }; /* the most checkpoints beyond checkpoint.keep that late members can keep */
 
-const struct checkpoint_info *engine_newest(const struct engine *e)
-{
-    return e->n_kept ? &e->kept[e->n_kept - 1] : NULL;
-}
-
 enum status engine_kept_room(struct engine *e, struct err *err)
 {
     if (e->n_kept < e->cap_kept) return STATUS_OK;
@@ -56,16 +51,15 @@ static uint64_t saved_version(const struct engine *e, const struct member *m, ui
  * is catching up or has sent no heartbeat: it needs the next update. Eviction ends the wait for a lost member. */
 static bool all_past(const struct engine *e, const struct checkpoint_info *info)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (s->id && (!s->beating || s->last.state == WORKER_CATCHING_UP)) return false;
+    for_each_session(e, s) {
+        if (!s->beating || s->last.state == WORKER_CATCHING_UP) return false;
     }
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
-        const struct session *s = session_by_member(&e->sessions, i);
+    for_each_member(&e->ledger.round.members, m) {
+        const struct session *s = session_by_member(&e->sessions, m->id);
         if (!m->active) continue;
         if (!s || s->last.n_fragments != info->n_fragments) return false;
-        if (engine_is_late(e, s) && engine_snapshot_is_shorter(e, s, s->last.versions)) continue; /* it gets another */
+        if (admission_is_late(e, s) && engine_snapshot_is_shorter(e, s, s->last.versions))
+            continue; /* it gets another */
         for (uint32_t f = 0; f < info->n_fragments; f++) {
             bool saved = e->ledger.done || saved_version(e, m, f) >= info->versions[f];
             if (s->last.versions[f] < info->versions[f] || !saved) return false;
@@ -189,13 +183,13 @@ static enum status carry_held(struct engine *e, struct err *err)
     struct ledger *l = &e->ledger;
     uint8_t head[RECORD_DELTA_HEAD], *payload = l->outer.payload;
     bool any = false;
-    for (uint32_t i = 0; i < l->round.members.n; i++) {
-        struct assignment *work = &l->round.members.members[i]->work;
+    for_each_member(&l->round.members, m) {
+        struct assignment *work = &m->work;
         for (uint32_t f = 0; work->open && f < l->layout.n_fragments; f++) {
             struct part *part = &work->parts[f];
             if (part->state != PART_HELD) continue;
             assert(part->bytes <= l->outer.payload_cap);
-            struct record_delta copy = {.id = i, .fragment = f, .round = work->round, .part = *part};
+            struct record_delta copy = {.id = m->id, .fragment = f, .round = work->round, .part = *part};
             struct writer w = writer_of(head, sizeof head);
             record_delta_encode(&copy, &w);
             struct store_part parts[2] = {{head, w.pos}, {payload, part->bytes}};
@@ -234,10 +228,8 @@ enum status engine_checkpoint(struct engine *e, struct err *err)
 
 static bool any_part_held(const struct round *r)
 {
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        for (uint32_t f = 0; work->open && f < r->p.n_fragments; f++)
-            if (work->parts[f].state == PART_HELD) return true;
+    for_each_member(&r->members, m) {
+        if (member_first_held(m)) return true;
     }
     return false;
 }

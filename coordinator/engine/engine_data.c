@@ -64,10 +64,7 @@ static uint32_t free_slot(const struct engine *e, uint32_t fragment)
 {
     for (uint32_t slot = 0;; slot++) {
         bool used = false;
-        for (uint32_t i = 0; i < e->sessions.cap && !used; i++) {
-            const struct session *s = &e->sessions.sessions[i];
-            used = s->id && s->uploads[fragment].active && s->uploads[fragment].slot == slot;
-        }
+        for_each_session(e, s) used = used || (s->uploads[fragment].active && s->uploads[fragment].slot == slot);
         if (!used) return slot;
         assert(slot < e->sessions.cap);
     }
@@ -105,11 +102,11 @@ enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment,
     else
         e->rejected[code]++; /* the worker hears it when it offers the delta again */
     emit_refused(e, m->name, round, fragment, reason);
-    if (m->strikes > strikes && engine_is_aside(e, m)) {
+    if (m->strikes > strikes && admission_is_aside(e, m)) {
         char text[WIRE_TEXT_MAX];
-        engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, engine_aside_text(e, m, text, sizeof text));
+        engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, admission_aside_text(e, m, text, sizeof text));
     }
-    if (s) engine_refresh_ready(e, s);
+    if (s) admission_refresh_ready(e, s);
     return STATUS_OK;
 }
 
@@ -117,14 +114,14 @@ enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment,
 static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
                                const char *reason, struct err *err)
 {
-    assert(member_by_id(&e->ledger.round.members, s->member)->work.round == offer->round);
+    assert(engine_member(e, s)->work.round == offer->round);
     return engine_refuse_part(e, s->member, offer->fragment, code, reason, err);
 }
 
 /* Measures the upload of this round's delta: delivered fragments, and those in transfer. */
 static void note_upload(const struct engine *e, struct session *s)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     uint64_t have = 0, total = 0;
     bool waited = false;
     for (uint32_t f = 0; m && m->work.open && f < e->ledger.layout.n_fragments; f++) {
@@ -155,7 +152,7 @@ static struct round_offer offer_of(const struct msg_offer *m)
 
 enum status engine_on_offer(struct engine *e, struct session *s, const struct msg_offer *m, struct err *err)
 {
-    const struct member *member = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *member = engine_member(e, s);
     struct round_offer offer = offer_of(m);
     uint16_t code = REJECT_UNASSIGNED;
     const char *reason = "this worker has no such assignment";
@@ -264,11 +261,10 @@ static enum status deliver(struct engine *e, struct session *s, struct upload *u
 
 enum status engine_on_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err)
 {
-    if (m->kind == OBJECT_INITIAL) return engine_initial_chunk(e, peer, m, err);
     struct session *s = e->ledger.modelled ? session_by_bulk(&e->sessions, peer) : NULL;
     if (!s || m->kind != OBJECT_DELTA || m->fragment >= e->ledger.layout.n_fragments) return STATUS_OK;
     struct upload *u = &s->uploads[m->fragment];
-    engine_hear(e, s);
+    admission_hear(e, s);
     switch (upload_chunk(u, m)) {
     case STATUS_OK:
         TRY(e->store->ops->spool_write(e->store, spool_offset(e, u) + m->offset, m->data, m->size, err));
@@ -347,9 +343,7 @@ void engine_wake_gets(struct engine *e, const struct round_close *close)
     uint64_t version = e->ledger.round.versions[close->fragment];
     uint64_t size = object_size(e, OBJECT_UPDATE, close->fragment, version);
     if (e->ledger.down_relay) note_own(e, close);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         download_wake(&s->download, close->fragment, version, size);
         if (!s->down_from_us) s->down_from_us = e->now_us;
         leave_out_own(s, close->fragment, version);
@@ -449,9 +443,7 @@ static enum status send_downloads(struct engine *e, struct session *s, struct er
 enum status engine_serve(struct engine *e, struct err *err)
 {
     e->retry_us = UINT64_MAX;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         TRY(send_downloads(e, s, err));
         if (s->download.again_us > e->now_us && s->download.again_us < e->retry_us) e->retry_us = s->download.again_us;
     }

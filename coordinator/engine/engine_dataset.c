@@ -35,12 +35,12 @@ static uint64_t hash_of_most(const struct engine *e, uint32_t set)
 static enum status refuse(struct engine *e, struct session *s, uint32_t set, struct err *err)
 {
     char text[WIRE_TEXT_MAX];
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     snprintf(text, sizeof text,
              "the %s data of '%s' differs from the other workers' somewhere in its shards: copy the shards again",
              set_names[set], s->name);
     engine_refuse(e, s->control, s->name, REFUSE_DATASET, "%s", text);
-    TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
+    TRY(admission_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     engine_progress(e);
     engine_emit_text(e, ENGINE_EVENT_EVICT, s->name, text);
     session_remove(&e->sessions, s);
@@ -50,7 +50,7 @@ static enum status refuse(struct engine *e, struct session *s, uint32_t set, str
 enum status engine_check_data(struct engine *e, struct session *s, const struct msg_heartbeat *m, bool *refused_p,
                               struct err *err)
 {
-    struct member *own = member_by_id(&e->ledger.round.members, s->member);
+    struct member *own = engine_member(e, s);
     const uint64_t hashes[] = {m->train_hash, m->val_hash};
     *refused_p = false;
     for (uint32_t set = 0; set < 2; set++) {
@@ -58,8 +58,7 @@ enum status engine_check_data(struct engine *e, struct session *s, const struct 
         count(e, s, own, set, hashes[set]);
         s->data_hashes[set] = hashes[set];
     }
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *other = &e->sessions.sessions[i];
+    for_each_session(e, other) {
         for (uint32_t set = 0; set < 2 && other->id; set++) {
             if (!other->data_hashes[set] || other->data_hashes[set] == hash_of_most(e, set)) continue;
             *refused_p = *refused_p || other == s;

@@ -39,27 +39,18 @@ static bool has_data(const struct engine *e)
 /* All workers of the run are here, at least one, and none of them has validation data. */
 static bool none_evaluates(const struct engine *e)
 {
-    bool any = false;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++)
-        if (e->ledger.round.members.members[i]->active && !session_by_member(&e->sessions, i)) return false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (s->id && s->evaluates) return false;
-        any = any || s->id;
+    for_each_member(&e->ledger.round.members, m) {
+        if (m->active && !session_by_member(&e->sessions, m->id)) return false;
     }
-    return any;
+    for_each_session(e, s) {
+        if (s->evaluates) return false;
+    }
+    return session_next(&e->sessions, NULL) != NULL;
 }
 
 bool engine_eval_complete(const struct engine *e)
 {
     return !has_data(e) || (e->ledger.evaluated && e->ledger.eval_final);
-}
-
-uint64_t engine_eval_points(const struct engine *e, uint64_t rounds)
-{
-    uint32_t every = e->config.train.eval_every, steps = e->config.train.eval_every_steps;
-    if (steps) return round_span(&e->ledger.round, rounds).first / steps;
-    return every ? rounds / every : 0;
 }
 
 static bool due(const struct engine *e, bool *final_p)
@@ -72,18 +63,6 @@ static bool due(const struct engine *e, bool *final_p)
     if (!done || none_evaluates(e) || (barrier(e) && round_busy(&l->round))) return false;
     uint64_t before = !barrier(e) ? last : last == done ? done : done - 1;
     return engine_eval_points(e, done) > engine_eval_points(e, before);
-}
-
-/* The worker can take a share: it is connected, has the parameters and is idle. */
-static bool can_evaluate(const struct engine *e, const struct session *s)
-{
-    if (!s->id || !s->evaluates || !s->beating || engine_is_silent(e, s) || engine_eval_holds(e, s)) return false;
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!m || m->work.open || m->false_evals || engine_is_aside(e, m) || engine_is_late(e, s)) return false;
-    if (s->last.state == WORKER_CATCHING_UP || s->last.state == WORKER_FINISHED) return false;
-    /* A member in step delivered all its work, so an older heartbeat may still say "training". A member whose work was
-     * dropped may really be training. */
-    return m->in_step || s->last.state != WORKER_TRAINING;
 }
 
 /* Sets the versions to evaluate, and the round and tokens of their loss. */
@@ -109,9 +88,8 @@ static uint64_t part_windows(const struct engine *e, uint64_t count)
 static uint32_t share_count(const struct engine *e, uint64_t windows, bool final)
 {
     uint32_t n = 0, late = 0;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!can_evaluate(e, s)) continue;
+    for_each_session(e, s) {
+        if (!admission_may(e, s, ADMISSION_EVALUATE)) continue;
         n += !s->eval_late;
         late += s->eval_late > 0;
     }
@@ -169,14 +147,14 @@ static void give(struct engine *e, struct eval_share *share, struct session *s)
     share->given_us = e->now_us;
     if (!share->asked_us) share->asked_us = e->now_us;
     send_eval(e, s, share);
-    engine_refresh_ready(e, s);
+    admission_refresh_ready(e, s);
 }
 
 void engine_eval_prefer(struct engine *e, uint64_t session)
 {
     bool final;
     struct session *s = session_by_id(&e->sessions, session);
-    if (e->eval.open || !due(e, &final) || final || !s || !can_evaluate(e, s)) return;
+    if (e->eval.open || !due(e, &final) || final || !s || !admission_may(e, s, ADMISSION_EVALUATE)) return;
     start(e, false);
     give(e, &e->eval.shares[0], s);
 }
@@ -201,9 +179,8 @@ static uint64_t share_limit_us(const struct engine *e, uint64_t windows)
 /* The session may take the share soon: it still has another one, or it saves its state. */
 static bool will_be_free(const struct engine *e, const struct eval_share *share, const struct session *s)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
-    if (!s->id || !s->evaluates || !m || m->false_evals || engine_is_aside(e, m) || engine_is_silent(e, s))
-        return false;
+    const struct member *m = engine_member(e, s);
+    if (!s->evaluates || !m || m->false_evals || admission_is_aside(e, m) || admission_is_silent(e, s)) return false;
     if (engine_eval_holds(e, s)) return share->holder != s->id;
     bool busy = s->last.state == WORKER_CATCHING_UP && m->in_step && s->eval_passed != e->eval.serial;
     return busy && share->stage != EVAL_FIRST && e->now_us - share->asked_us < share_limit_us(e, share->n);
@@ -216,13 +193,12 @@ static struct session *choose_holder(struct engine *e, const struct eval_share *
 {
     struct session *again = NULL;
     *soon_p = false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id || !s->evaluates || engine_eval_answered(share, s->member)) continue;
+    for_each_session(e, s) {
+        if (!s->evaluates || engine_eval_answered(share, s->member)) continue;
         bool returned = s->eval_passed == e->eval.serial && (barrier(e) || e->eval.final);
         bool last = returned || s->eval_late;
-        if (can_evaluate(e, s) && !last) return s;
-        if (can_evaluate(e, s) && share->stage == EVAL_FIRST) again = s;
+        if (admission_may(e, s, ADMISSION_EVALUATE) && !last) return s;
+        if (admission_may(e, s, ADMISSION_EVALUATE) && share->stage == EVAL_FIRST) again = s;
         *soon_p = *soon_p || will_be_free(e, share, s);
     }
     return *soon_p ? NULL : again;
@@ -232,10 +208,9 @@ static struct session *choose_holder(struct engine *e, const struct eval_share *
 static bool all_refused(const struct engine *e)
 {
     bool any = false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
-        if (!s->id || !s->evaluates || engine_is_silent(e, s)) continue;
+    for_each_session(e, s) {
+        const struct member *m = engine_member(e, s);
+        if (!s->evaluates || admission_is_silent(e, s)) continue;
         if (!m || !m->false_evals) return false;
         any = true;
     }
@@ -259,7 +234,7 @@ static bool take_late(struct engine *e, struct eval_share *share, struct session
              share->stage == EVAL_FIRST ? "gets its share" : "checks instead");
     engine_emit_text(e, ENGINE_EVENT_FAULT, holder->name, text);
     share->holder = 0;
-    engine_refresh_ready(e, holder);
+    admission_refresh_ready(e, holder);
     return true;
 }
 
@@ -284,7 +259,7 @@ static void distribute(struct engine *e, const char **over_p)
         struct eval_share *share = &e->eval.shares[i];
         struct session *holder = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
-        if (share->holder && (!holder || engine_is_silent(e, holder))) {
+        if (share->holder && (!holder || admission_is_silent(e, holder))) {
             log_info("evaluation: giving the share of %s to another worker",
                      holder ? holder->name : "a worker that left");
             share->holder = share->asked_us = 0;
@@ -345,8 +320,7 @@ static enum status finish(struct engine *e, const char *over, struct err *err)
         engine_watch_loss(e, run->round, event.eval.val_loss);
     }
     engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
+    for_each_session(e, s) admission_refresh_ready(e, s);
     return STATUS_OK;
 }
 
@@ -379,7 +353,7 @@ void engine_on_eval_result(struct engine *e, struct session *s, const struct msg
             engine_eval_answer(e, share, s, m);
         else /* the worker has moved past the version */
             s->eval_passed = e->eval.serial;
-        engine_refresh_ready(e, s);
+        admission_refresh_ready(e, s);
     }
 }
 

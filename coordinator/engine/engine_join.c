@@ -14,67 +14,11 @@ enum {
 
 /* --- HELLO -------------------------------------------------------------------------------------------------------- */
 
-/* An active member owns its name, silent or not. So does a session that waits for the first round. */
-static bool name_is_taken(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
-{
-    const struct member_table *members = &e->ledger.round.members;
-    const struct session *s = session_by_name(&e->sessions, name);
-    if (s && memcmp(s->uuid, uuid, WIRE_UUID) != 0) return true;
-    for (uint32_t i = 0; i < members->n; i++) {
-        const struct member *m = members->members[i];
-        if (m->active && !strcmp(m->name, name) && memcmp(m->uuid, uuid, WIRE_UUID) != 0) return true;
-    }
-    return false;
-}
-
-bool engine_refuse_name(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
-{
-    const struct session *s = session_by_name(&e->sessions, name);
-    bool connected = s && !engine_is_silent(e, s);
-    if (!name_is_taken(e, uuid, name)) return false;
-    engine_refuse(e, peer, name, REFUSE_NAME,
-                  connected
-                      ? "another worker with the name '%s' is connected: choose another name (--name, or "
-                        "name= in a script)"
-                      : "the name '%s' belongs to a worker that is silent: choose another name (--name, or name= in "
-                        "a script), or wait until "
-                        "the run goes on without it",
-                  name);
-    return true;
-}
-
-/* The connected worker with the same uuid and another name: both use copies of one folder. NULL: none. */
-static const struct session *original_of(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
-{
-    const struct session *s = session_by_uuid(&e->sessions, uuid);
-    return s && strcmp(s->name, name) != 0 && !engine_is_silent(e, s) ? s : NULL;
-}
-
-static bool refuse_early(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
-{
-    struct engine_peer p;
-    if (engine_refuse_name(e, peer, uuid, name)) return true;
-    const struct session *original = original_of(e, uuid, name);
-    if (original) {
-        engine_refuse(e, peer, name, REFUSE_NAME,
-                      "the folder of '%s' is a copy of the folder of '%s', which is connected: use another --dir", name,
-                      original->name);
-        return true;
-    }
-    if (e->io.peer && e->io.peer(e->io.ctx, peer, &p) && strcmp(p.name, name) != 0) {
-        engine_refuse(e, peer, name, REFUSE_KEY,
-                      "the key of '%s' is enrolled under the name '%s': use that --name, or another --dir", name,
-                      p.name);
-        return true;
-    }
-    return false;
-}
-
 void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
 {
     static const uint8_t none[WIRE_UUID];
     e->knocked_us = e->now_us;
-    if (refuse_early(e, peer, m->uuid, m->name)) return;
+    if (admission_refuses(e, peer, m->uuid, m->name)) return;
     if (memcmp(m->run_id, none, WIRE_UUID) != 0 && memcmp(m->run_id, e->ledger.run_id, WIRE_UUID) != 0) {
         engine_refuse(e, peer, m->name, REFUSE_RUN,
                       "the saved state of worker '%s' belongs to another run: use another --dir, or remove that folder",
@@ -88,81 +32,6 @@ void engine_on_hello(struct engine *e, uint64_t peer, const struct msg_hello *m)
 }
 
 /* --- JOIN --------------------------------------------------------------------------------------------------------- */
-
-static void refuse_layout(struct engine *e, uint64_t peer, const struct msg_join *m)
-{
-    struct layout other;
-    struct reader r = reader_of(m->layout, m->layout_size);
-    char what[LAYOUT_DIFFERENCE_MAX] = "cannot read its layout";
-    layout_init(&other);
-    if (layout_decode(&other, &r) == STATUS_OK) layout_difference(&other, &e->ledger.layout, what);
-    layout_finish(&other);
-    engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the model of '%s' differs from the run's: %s", m->name, what);
-}
-
-/* Compares the tensors that are not exchanged. Refuses the worker and returns false if they differ. */
-static bool frozen_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
-{
-    const struct record_model *run = &e->ledger.model;
-    struct frozen other = {0};
-    char text[FROZEN_DIFFERENCE_MAX];
-    if (!run->frozen || m->frozen_any) return true;
-    if (m->frozen_size == run->frozen_size && (!m->frozen_size || !memcmp(m->frozen, run->frozen, m->frozen_size)))
-        return true;
-    const char *what = "its list of frozen tensors is malformed";
-    if (frozen_decode(&other, m->frozen, m->frozen_size) == STATUS_OK)
-        what = frozen_difference(&other, &e->ledger.frozen, text);
-    frozen_finish(&other);
-    assert(what); /* equal lists have equal bytes */
-    engine_refuse(e, peer, m->name, REFUSE_LAYOUT,
-                  "the base model of '%s' differs from the run's: %s: use the same base model as the other workers; "
-                  "frozen=\"any\" allows another quantization of it",
-                  m->name, what);
-    return false;
-}
-
-/* A worker without validation data does not evaluate. */
-static void refuse_data(struct engine *e, uint64_t peer, const struct msg_join *m, bool train)
-{
-    const struct record_model *model = &e->ledger.model;
-    uint64_t given = train ? m->train_samples : m->val_samples, run = train ? model->train_samples : model->val_samples;
-    char what[64] = "in its content";
-    if (given != run)
-        snprintf(what, sizeof what, "%llu samples instead of %llu", (unsigned long long)given, (unsigned long long)run);
-    else if (m->sample_tokens != model->sample_tokens)
-        snprintf(what, sizeof what, "samples of %u tokens instead of %u", m->sample_tokens, model->sample_tokens);
-    engine_refuse(e, peer, m->name, REFUSE_DATASET,
-                  "the %s data of '%s' differs from the run's (%s): use the same data as the other workers",
-                  train ? "training" : "validation", m->name, what);
-}
-
-static bool join_matches(struct engine *e, uint64_t peer, const struct msg_join *m)
-{
-    const struct record_model *model = &e->ledger.model;
-    bool train = m->train_hash == model->train_hash && m->train_samples == model->train_samples;
-    bool val = !m->val_samples || !model->val_samples ||
-               (m->val_hash == model->val_hash && m->val_samples == model->val_samples);
-    if (m->layout_hash != layout_hash(&e->ledger.layout))
-        refuse_layout(e, peer, m);
-    else if (!train || !val || m->sample_tokens != model->sample_tokens)
-        refuse_data(e, peer, m, !train || val);
-    else
-        return frozen_matches(e, peer, m);
-    return false;
-}
-
-/* The first worker with validation data defines that of the run. */
-static enum status define_val(struct engine *e, const struct msg_join *m, struct err *err)
-{
-    struct record_val val = {.hash = m->val_hash, .samples = m->val_samples};
-    uint8_t body[RECORD_SMALL_MAX];
-    struct writer w = writer_of(body, sizeof body);
-    if (!m->val_samples || e->ledger.model.val_samples || e->ledger.done) return STATUS_OK;
-    record_val_encode(&val, &w);
-    assert(!w.bad);
-    log_info("validation data: %llu samples, those of %s", (unsigned long long)m->val_samples, m->name);
-    return ledger_write(&e->ledger, RECORD_VAL, body, w.pos, NULL, err);
-}
 
 /* The worker's versions are in the update log, so it can continue from its saved state. */
 static bool can_resume(const struct engine *e, const struct msg_join *m)
@@ -210,7 +79,7 @@ static enum status seat(struct engine *e, struct session *s, struct err *err)
     if (!m || !m->active || strcmp(m->name, s->name) != 0) {
         uint32_t id = m ? m->id : member_free_place(&round->members);
         assert(id != UINT32_MAX && (m || !session_by_member(&e->sessions, id)));
-        TRY(engine_write_member(e, RECORD_MEMBER_JOIN, id, s->uuid, s->name, err));
+        TRY(admission_write_member(e, RECORD_MEMBER_JOIN, id, s->uuid, s->name, err));
     }
     m = member_by_uuid(&round->members, s->uuid);
     assert(m && m->active);
@@ -231,18 +100,18 @@ enum status engine_seat_all(struct engine *e, struct err *err)
     struct session **list = mem_alloc(e->sessions.cap, sizeof *list);
     uint32_t n = 0;
     if (!list) return err_set(err, STATUS_NOMEM, "no memory to seat workers");
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id && e->sessions.sessions[i].member == SESSION_NO_MEMBER)
-            list[n++] = &e->sessions.sessions[i];
+    for_each_session(e, s) {
+        if (s->member == SESSION_NO_MEMBER) list[n++] = s;
+    }
     assert(n <= e->sessions.cap);
     qsort(list, n, sizeof(struct session *), by_name);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
         status =
-            engine_write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name, err);
+            admission_write_member(e, RECORD_MEMBER_JOIN, e->ledger.round.members.n, list[i]->uuid, list[i]->name, err);
         if (status == STATUS_OK) status = seat(e, list[i], err);
         if (status != STATUS_OK) break;
-        engine_refresh_ready(e, list[i]);
+        admission_refresh_ready(e, list[i]);
     }
     mem_free(list);
     return status;
@@ -251,12 +120,8 @@ enum status engine_seat_all(struct engine *e, struct err *err)
 /* The round, + 1, whose ASSIGN the worker will get again: one of its deltas is missing. 0: none. */
 static uint64_t assigned_round(const struct engine *e, const struct session *s)
 {
-    const struct round *r = &e->ledger.round;
-    const struct member *m = member_by_id(&r->members, s->member);
-    bool waited = false;
-    if (!m || !m->work.open || e->config.train.method == METHOD_ASYNC) return 0;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++) waited = waited || m->work.parts[f].state == PART_WAITED;
-    return waited ? m->work.round + 1 : 0;
+    const struct member *m = engine_member(e, s);
+    return m && member_waits(m) && e->config.train.method != METHOD_ASYNC ? m->work.round + 1 : 0;
 }
 
 static void send_welcome(struct engine *e, const struct session *s, const struct msg_join *join, bool resume,
@@ -277,7 +142,7 @@ static void send_welcome(struct engine *e, const struct session *s, const struct
         m.welcome.current[f] = (struct wire_version){l->round.versions[f], l->outer.fragments[f].hash};
         m.welcome.snapshot[f] = (struct wire_version){newest->versions[f], newest->hashes[f]};
     }
-    engine_limits_grant(e, &m.welcome, join);
+    admission_limits_grant(e, &m.welcome, join);
     engine_send_control(e, s, &m);
 }
 
@@ -320,9 +185,27 @@ static struct session *open_session(struct engine *e, uint64_t peer, const struc
     return s;
 }
 
+/* The MODEL record exists. */
+static enum status begin_serving(struct engine *e, const struct msg_join *m, struct err *err)
+{
+    const struct layout *layout = &e->ledger.layout;
+    uint32_t n = layout->n_fragments;
+    if (session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
+        return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
+    admission_limits_size(e);
+    TRY(engine_checkpoint(e, err));
+    char data[64] = "workers draw their own samples", frozen[48] = "";
+    if (m->train_samples) snprintf(data, sizeof data, "%llu training samples", (unsigned long long)m->train_samples);
+    uint32_t kept = e->ledger.frozen.n;
+    if (kept) snprintf(frozen, sizeof frozen, ", and %u frozen tensor%s", kept, kept > 1 ? "s" : "");
+    log_info("model: %llu parameters in %u tensors, %u fragment%s%s; %s", (unsigned long long)layout->n_params,
+             layout->n_tensors, n, n > 1 ? "s" : "", frozen, data);
+    return STATUS_OK;
+}
+
 enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
 {
-    if (refuse_early(e, peer, m->uuid, m->name)) return STATUS_OK;
+    if (admission_refuses(e, peer, m->uuid, m->name)) return STATUS_OK;
     if (m->config_hash != e->config_hash) {
         engine_refuse(e, peer, m->name, REFUSE_CONFIG,
                       "the settings of '%s' differ from the run's: repeat HELLO to get them", m->name);
@@ -332,17 +215,18 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     if (!e->ledger.modelled) {
         TRY(engine_define_model(e, peer, m, err));
         if (!e->ledger.modelled) return STATUS_OK;
+        TRY(begin_serving(e, m, err));
     }
-    if (!join_matches(e, peer, m)) return STATUS_OK;
+    if (!engine_match(e, peer, m)) return STATUS_OK;
     bool room;
-    TRY(engine_make_room(e, peer, m, &room, err));
+    TRY(admission_make_room(e, peer, m, &room, err));
     if (!room) return STATUS_OK;
     struct session *s = open_session(e, peer, m);
     if (!s) {
         engine_refuse(e, peer, m->name, REFUSE_FULL, "the coordinator has no memory for worker '%s'", m->name);
         return STATUS_OK;
     }
-    TRY(define_val(e, m, err));
+    TRY(engine_define_val(e, m, err));
     TRY(seat(e, s, err));
     bool known = can_resume(e, m), resume = known && !is_far_behind(e, s, m);
     if (!resume) engine_snapshot_refresh(e, s);
@@ -350,6 +234,17 @@ enum status engine_on_join(struct engine *e, uint64_t peer, const struct msg_joi
     engine_progress(e);
     emit_joined(e, s->name, m, resume);
     return STATUS_OK;
+}
+
+/* The last chunk completes the initial model: its worker joins with it. */
+enum status engine_on_initial(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err)
+{
+    bool complete;
+    TRY(engine_initial_chunk(e, peer, m, &complete, err));
+    if (!complete) return STATUS_OK;
+    enum status status = engine_on_join(e, e->initial.control, e->initial.join, err);
+    engine_initial_drop(e);
+    return status;
 }
 
 void engine_refuse_session(struct engine *e, uint64_t peer, uint64_t id)
@@ -375,5 +270,5 @@ void engine_on_bind(struct engine *e, uint64_t peer, const struct msg_bind *m)
     if (!s) return; /* refusals go to the control lane: the next heartbeat is refused */
     if (s->bulk != peer) download_resume(&s->download);
     s->bulk = peer;
-    engine_hear(e, s);
+    admission_hear(e, s);
 }

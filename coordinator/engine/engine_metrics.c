@@ -16,9 +16,8 @@ static const uint64_t age_max_us = 7 * 86400 * UINT64_C(1000000); /* no outage w
 static uint64_t tokens_so_far(const struct engine *e)
 {
     uint64_t tokens = e->ledger.round.tokens;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+    for_each_session(e, s) {
+        const struct member *m = engine_member(e, s);
         if (m && m->work.open && !m->work.merged && m->work.round == s->step_round) tokens += s->step_tokens;
     }
     return tokens;
@@ -51,7 +50,7 @@ void engine_emit_skips(struct engine *e, struct session *s)
 /* The worker has reported the last step of its round. */
 static bool trained(const struct engine *e, const struct session *s, const struct metrics_step *last)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     return !m || m->work.round != last->round || last->step + 1 >= m->work.steps;
 }
 
@@ -80,7 +79,7 @@ static bool explained(const struct engine *e, const struct member *m, const stru
 /* Accepts one record, within the number that the worker's assignments allow. */
 static bool take_record(const struct engine *e, struct session *s, const struct metrics_step *step)
 {
-    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    struct member *m = engine_member(e, s);
     if (m && m->records && explained(e, m, step)) {
         m->records--;
         return true;

@@ -11,19 +11,16 @@
 /* Repeats DONE, EVAL or ASSIGN to an idle worker that should be busy: it has lost the message, or its state. */
 static enum status remind(struct engine *e, struct session *s, struct err *err)
 {
-    struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    struct member *m = engine_member(e, s);
     if (e->ledger.done) {
         if (!engine_awaits_last(e, s)) engine_send_done(e, s);
         return STATUS_OK;
     }
     engine_eval_remind(e, s);
-    if (!m || !m->work.open || s->last.state != WORKER_READY) return STATUS_OK;
-    bool waited = false, past = false, barrier = e->config.train.method != METHOD_ASYNC;
-    for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++) {
-        waited = waited || m->work.parts[f].state == PART_WAITED;
+    if (!m || !member_waits(m) || s->last.state != WORKER_READY) return STATUS_OK;
+    bool past = false, barrier = e->config.train.method != METHOD_ASYNC;
+    for (uint32_t f = 0; f < m->n_fragments; f++)
         past = past || (f < s->last.n_fragments && s->last.versions[f] > m->work.versions[f]);
-    }
-    if (!waited) return STATUS_OK;
     /* The worker lost its delta and has moved past its base version, so it cannot recompute the delta. */
     if (barrier && past) return engine_drop(e, m, UINT32_MAX, REJECT_BASE, err);
     engine_send_assign(e, s, m);
@@ -34,7 +31,7 @@ static void note_download(const struct engine *e, struct session *s)
 {
     uint64_t total = s->last.expected;
     transfer_note(&s->down, s->last.received < total ? s->last.received : total, total, e->now_us);
-    if (!s->down_from_us || engine_lacks_update(e, s)) return;
+    if (!s->down_from_us || admission_lacks_update(e, s)) return;
     s->down_us = e->now_us - s->down_from_us;
     s->down_from_us = 0;
 }
@@ -82,13 +79,13 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
     watch_path(e, s);
     struct msg reply = {.type = MSG_HEARTBEAT_ACK, .heartbeat_ack.sent_us = m->sent_us};
     char *waiting_for = reply.heartbeat_ack.waiting_for, late[160];
-    if (engine_is_late(e, s))
-        snprintf(waiting_for, WIRE_TEXT_MAX, "nobody: this worker is %s", engine_late_text(e, s, late, sizeof late));
+    if (admission_is_late(e, s))
+        snprintf(waiting_for, WIRE_TEXT_MAX, "nobody: this worker is %s", admission_late_text(e, s, late, sizeof late));
     else
         engine_waiting(e, waiting_for, WIRE_TEXT_MAX);
     engine_send_control(e, s, &reply);
     TRY(remind(e, s, err));
-    engine_refresh_ready(e, s);
+    admission_refresh_ready(e, s);
     return STATUS_OK;
 }
 
@@ -96,12 +93,12 @@ enum status engine_on_heartbeat(struct engine *e, struct session *s, const struc
 
 enum status engine_on_leave(struct engine *e, struct session *s, const struct msg_leave *m, struct err *err)
 {
-    struct member *member = member_by_id(&e->ledger.round.members, s->member);
+    struct member *member = engine_member(e, s);
     char name[WIRE_NAME_MAX];
     memcpy(name, s->name, sizeof name);
     if (m->finished) e->n_finished++;
     if (m->finished && member) member->left = true;
-    if (!m->finished) TRY(engine_lose_place(e, RECORD_MEMBER_LEAVE, member, err));
+    if (!m->finished) TRY(admission_lose_place(e, RECORD_MEMBER_LEAVE, member, err));
     engine_emit_skips(e, s);
     session_remove(&e->sessions, s);
     engine_progress(e);
@@ -113,11 +110,9 @@ enum status engine_on_leave(struct engine *e, struct session *s, const struct ms
 static void emit_eviction(struct engine *e, const struct member *m, const char *reason)
 {
     char text[280];
-    bool others = false;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++)
-        others = others || e->ledger.round.members.members[i]->active;
     snprintf(text, sizeof text, "%s; %s", reason,
-             others ? "other workers get its samples" : "its samples wait for the next worker");
+             member_count_active(&e->ledger.round.members) ? "other workers get its samples"
+                                                           : "its samples wait for the next worker");
     engine_emit_text(e, ENGINE_EVENT_EVICT, m->name, text);
 }
 
@@ -127,13 +122,13 @@ enum status engine_revoke(struct engine *e, const uint8_t uuid[WIRE_UUID], struc
     if (e->initial.id && !memcmp(e->initial.join->uuid, uuid, WIRE_UUID)) engine_initial_drop(e);
     const struct member *m = member_by_uuid(&e->ledger.round.members, uuid);
     if (s) {
-        engine_refuse(e, s->control, s->name, REFUSE_KEY, ENGINE_REVOKED_TEXT);
+        engine_refuse(e, s->control, s->name, REFUSE_KEY, ADMISSION_REVOKED_TEXT);
         if (e->io.drop) e->io.drop(e->io.ctx, s->control);
         if (e->io.drop && s->bulk != SESSION_NO_PEER) e->io.drop(e->io.ctx, s->bulk);
         session_remove(&e->sessions, s);
     }
     if (!m || !m->active || e->ledger.done) return STATUS_OK;
-    TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
+    TRY(admission_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     engine_progress(e);
     emit_eviction(e, m, "its key was revoked");
     return STATUS_OK;
@@ -150,8 +145,8 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
         snprintf(text, sizeof text, "no message for %s%s (limit %s: %s)",
                  units_duration((double)(e->now_us - m->heard_us) * 1e-6).text,
                  s && s->closed ? ", connection closed" : "", units_duration((double)limit * 1e-6).text,
-                 engine_evict_rule(e, s));
-    TRY(engine_lose_place(e, RECORD_MEMBER_EVICT, m, err));
+                 admission_evict_rule(e, s));
+    TRY(admission_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     assert(!m->active);
     engine_progress(e);
     emit_eviction(e, m, text);
@@ -161,21 +156,18 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
 
 enum status engine_evict(struct engine *e, struct err *err)
 {
-    uint64_t gap = engine_anyone_here(e) ? 0 : e->now_us - e->evict_us;
+    uint64_t gap = admission_anyone_here(e) ? 0 : e->now_us - e->evict_us;
     e->evict_us = e->now_us;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) e->ledger.round.members.members[i]->heard_us += gap;
-    for (uint32_t i = 0; i < e->ledger.round.members.n && !e->ledger.done; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
+    for_each_member(&e->ledger.round.members, m) m->heard_us += gap;
+    for_each_member(&e->ledger.round.members, m) {
         struct session *s = session_by_member(&e->sessions, m->id);
-        uint64_t limit = engine_evict_after_us(e, s);
+        uint64_t limit = admission_evict_after_us(e, s);
         assert(limit > 0);
-        if (m->active && (e->now_us - m->heard_us >= limit || (s && s->flooded)))
+        if (m->active && !e->ledger.done && (e->now_us - m->heard_us >= limit || (s && s->flooded)))
             TRY(evict_member(e, m, s, limit, err));
     }
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (s->id && (s->flooded || e->now_us - s->heard_us >= engine_evict_after_us(e, s)))
-            session_remove(&e->sessions, s);
+    for_each_session(e, s) {
+        if (!admission_may(e, s, ADMISSION_STAY)) session_remove(&e->sessions, s);
     }
     return STATUS_OK;
 }
@@ -185,12 +177,9 @@ enum status engine_evict(struct engine *e, struct err *err)
 /* The barrier waits for a part of this member, or the evaluation for its share. */
 static bool waits_for(const struct engine *e, const struct session *s)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     if (engine_eval_holds(e, s) && engine_eval_blocks(e)) return true;
-    if (!m || e->config.train.method == METHOD_ASYNC || !m->work.open) return false;
-    for (uint32_t f = 0; f < e->ledger.round.p.n_fragments; f++)
-        if (m->work.parts[f].state == PART_WAITED) return true;
-    return false;
+    return m && e->config.train.method != METHOD_ASYNC && member_waits(m);
 }
 
 /* A silent partition is only seen as silence. The end of a worker's process closes its connection, and a send to it
@@ -210,11 +199,9 @@ static void probe(struct engine *e, struct session *s)
 
 void engine_watch_sessions(struct engine *e)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         probe(e, s);
-        if (s->silent || s->closed || !engine_is_silent(e, s)) continue;
+        if (s->silent || s->closed || !admission_is_silent(e, s)) continue;
         s->silent = true;
         log_info("%s is silent: no message for %s (%d heartbeats)", s->name,
                  units_duration((double)(e->now_us - s->heard_us) * 1e-6).text, ENGINE_SILENT_BEATS);
@@ -225,20 +212,17 @@ void engine_watch_sessions(struct engine *e)
 uint64_t engine_watch_deadline_us(const struct engine *e)
 {
     uint64_t at = UINT64_MAX;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id) continue;
+    for_each_session(e, s) {
         if (s->flooded) return 0;
         uint64_t probe_at = s->heard_us + ENGINE_PROBE_US, silent_at = s->heard_us + ENGINE_SILENT_US;
-        uint64_t evict_at = s->heard_us + engine_evict_after_us(e, s);
+        uint64_t evict_at = s->heard_us + admission_evict_after_us(e, s);
         if (s->probe_us > probe_at) probe_at = s->probe_us;
         if (!s->closed && probe_at < at) at = probe_at;
         if (!s->closed && !s->silent && silent_at < at) at = silent_at;
         if (evict_at < at) at = evict_at;
     }
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
-        uint64_t evict_at = m->heard_us + engine_evict_after_us(e, session_by_member(&e->sessions, i));
+    for_each_member(&e->ledger.round.members, m) {
+        uint64_t evict_at = m->heard_us + admission_evict_after_us(e, session_by_member(&e->sessions, m->id));
         if (m->active && evict_at < at) at = evict_at;
     }
     return at;

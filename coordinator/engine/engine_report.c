@@ -42,10 +42,10 @@ static struct units_text whole_seconds(uint64_t us)
 /* Adds the time until an absent member is evicted. The line ends with the rule of the last one. */
 static void add_eviction(const struct engine *e, struct line *line, const struct session *s, const struct member *m)
 {
-    if (m && m->active && engine_anyone_here(e)) {
-        uint64_t at = m->heard_us + engine_evict_after_us(e, s);
+    if (m && m->active && admission_anyone_here(e)) {
+        uint64_t at = m->heard_us + admission_evict_after_us(e, s);
         add(line, ", evicted in %s", whole_seconds(at > e->now_us ? at - e->now_us : 0).text);
-        line->rule = engine_evict_rule(e, s);
+        line->rule = admission_evict_rule(e, s);
     }
     add(line, ")");
 }
@@ -55,7 +55,7 @@ static void add_eviction(const struct engine *e, struct line *line, const struct
 static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
 {
     uint64_t still = e->now_us - s->moved_us;
-    if (still >= engine_evict_after_us(e, NULL)) add(line, ", no progress for %s", whole_seconds(still).text);
+    if (still >= admission_evict_after_us(e, NULL)) add(line, ", no progress for %s", whole_seconds(still).text);
     add(line, ")");
 }
 
@@ -64,7 +64,7 @@ static bool is_moving(const struct engine *e, const struct session *s)
 {
     if (!s->beating || s->last.state == WORKER_FINISHED) return false;
     if (s->last.state == WORKER_SENDING || s->last.expected) return true;
-    return s->last.state == WORKER_WAITING && engine_lacks_update(e, s);
+    return s->last.state == WORKER_WAITING && admission_lacks_update(e, s);
 }
 
 /* "training, step 12/30", "receiving update, 43 % at 9.8 Mbit/s": its state, and what its link does meanwhile. */
@@ -74,8 +74,8 @@ static const char *activity_of(const struct engine *e, const struct session *s, 
     uint8_t state = s->last.state;
     if (!s->beating)
         snprintf(out, cap, "joining");
-    else if (state == WORKER_READY && engine_is_late(e, s))
-        snprintf(out, cap, "catching up, %s", engine_late_text(e, s, late, sizeof late));
+    else if (state == WORKER_READY && admission_is_late(e, s))
+        snprintf(out, cap, "catching up, %s", admission_late_text(e, s, late, sizeof late));
     else if (state == WORKER_TRAINING)
         snprintf(out, cap, "training, step %u/%u", s->last.step, s->last.steps);
     else if (state == WORKER_SENDING)
@@ -99,10 +99,10 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
     if (!s) {
         add(line, "not connected");
         add_eviction(e, line, s, m);
-    } else if (m && engine_is_aside(e, m)) {
+    } else if (m && admission_is_aside(e, m)) {
         char text[WIRE_TEXT_MAX];
-        add(line, "%s)", engine_aside_text(e, m, text, sizeof text));
-    } else if (s->closed || engine_is_silent(e, s)) {
+        add(line, "%s)", admission_aside_text(e, m, text, sizeof text));
+    } else if (s->closed || admission_is_silent(e, s)) {
         add(line, "%s for %s", s->closed ? "connection closed, silent" : "silent",
             whole_seconds(e->now_us - s->heard_us).text);
         add_eviction(e, line, s, m);
@@ -125,17 +125,10 @@ static void waiting_eval(const struct engine *e, struct line *line)
         const struct session *s = session_by_id(&e->sessions, share->holder);
         if (share->done) continue;
         if (s)
-            add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
+            add_worker(e, line, s->name, s, engine_member(e, s));
         else
             add(line, "%sa free worker", line->n++ ? ", " : "");
     }
-}
-
-static bool has_waited_part(const struct round *r, const struct member *m)
-{
-    for (uint32_t f = 0; m->work.open && f < r->p.n_fragments; f++)
-        if (m->work.parts[f].state == PART_WAITED) return true;
-    return false;
 }
 
 static void waiting_work(const struct engine *e, struct line *line)
@@ -143,9 +136,8 @@ static void waiting_work(const struct engine *e, struct line *line)
     const struct round *r = &e->ledger.round;
     bool async = e->config.train.method == METHOD_ASYNC;
     uint32_t missing = 0, all = 0; /* members whose delta the round waits for; members with a place in the round */
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        missing += has_waited_part(r, m);
+    for_each_member(&r->members, m) {
+        missing += member_waits(m);
         all += m->active && m->next_round == r->round + 1;
     }
     if (async)
@@ -153,23 +145,20 @@ static void waiting_work(const struct engine *e, struct line *line)
     else
         add(line, "round %llu: %u of %u deltas are in%s", (unsigned long long)r->round + 1,
             all > missing ? all - missing : 0, all, missing ? ", missing: " : "");
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        if (has_waited_part(r, m)) add_worker(e, line, m->name, session_by_member(&e->sessions, i), m);
+    for_each_member(&r->members, m) {
+        if (member_waits(m)) add_worker(e, line, m->name, session_by_member(&e->sessions, m->id), m);
     }
 }
 
 static void waiting_ready(const struct engine *e, struct line *line)
 {
     uint32_t ready = 0, need = e->config.coordinator.min_workers;
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us;
+    for_each_session(e, s) ready += s->ready_us > 0;
     add(line, "workers: %u of %u are ready", ready, need);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s->ready_us) continue;
+    for_each_session(e, s) {
+        if (s->ready_us) continue;
         add(line, "%s", line->n ? "" : "; ");
-        add_worker(e, line, s->name, s, member_by_id(&e->ledger.round.members, s->member));
+        add_worker(e, line, s->name, s, engine_member(e, s));
     }
 }
 
@@ -178,8 +167,7 @@ static void add_refused(const struct engine *e, struct line *line)
 {
     const struct round *r = &e->ledger.round;
     const char *why = NULL;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!m->active) continue;
         if (!m->strikes) return;
         if (!why || !why[0]) why = m->refused;
@@ -214,9 +202,9 @@ void engine_emit_restart(struct engine *e)
     const struct round *r = &e->ledger.round;
     struct line line = {.out = text, .cap = sizeof text};
     add(&line, "continuing the run in this folder");
-    for (uint32_t i = 0; i < r->members.n && e->config.train.method != METHOD_ASYNC && !e->ledger.done; i++) {
-        const struct member *m = r->members.members[i];
-        if (!m->active || (!m->in_step && !m->work.open)) continue;
+    bool waits = e->config.train.method != METHOD_ASYNC && !e->ledger.done;
+    for_each_member(&r->members, m) {
+        if (!waits || !m->active || (!m->in_step && !m->work.open)) continue;
         if (!line.n)
             add(&line, " at round %llu of %llu; waiting for ", (unsigned long long)r->round + 1,
                 (unsigned long long)round_total(r));
@@ -224,7 +212,7 @@ void engine_emit_restart(struct engine *e)
     }
     if (line.n > 1)
         add(&line, "; after the first of them is here, the others have %s (%s)",
-            whole_seconds(engine_evict_after_us(e, NULL)).text, engine_evict_rule(e, NULL));
+            whole_seconds(admission_evict_after_us(e, NULL)).text, admission_evict_rule(e, NULL));
     text_make_clean(text);
     struct engine_event event = {.kind = ENGINE_EVENT_RESTART, .restart.text = text};
     if (e->ledger.modelled) event.restart = (struct engine_event_restart){text, true, round_done(r), round_total(r)};
@@ -250,7 +238,7 @@ static void totals(const struct engine *e, struct engine_summary *out)
     out->worker_steps = l->round.worker_steps;
     out->rounds = round_done(&l->round);
     out->compute_s = (double)l->round.compute_us * 1e-6;
-    for (uint32_t i = 0; i < l->round.members.n; i++) out->workers += l->round.members.members[i]->tokens > 0;
+    for_each_member(&l->round.members, m) out->workers += m->tokens > 0;
     out->steps = round_span(&l->round, out->rounds).first;
     if (l->eval_final && l->eval_tokens) out->final_val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     out->val_tokens = l->eval_tokens;
@@ -272,9 +260,9 @@ static const char *worker_state(const struct engine *e, const struct member *m, 
 {
     if (!s) return is_gone(m, s) ? "gone" : "lost";
     if (s->closed) return "closed";
-    if (engine_is_silent(e, s)) return "silent";
-    if (m && engine_is_aside(e, m)) return "aside";
-    if (s->beating && s->last.state == WORKER_READY && engine_is_late(e, s))
+    if (admission_is_silent(e, s)) return "silent";
+    if (m && admission_is_aside(e, m)) return "aside";
+    if (s->beating && s->last.state == WORKER_READY && admission_is_late(e, s))
         return session_state_name(WORKER_CATCHING_UP);
     return s->beating ? session_state_name(s->last.state) : "joining";
 }
@@ -302,8 +290,9 @@ static json_t *worker_json(const struct engine *e, const char *name, const struc
     json_object_set_new(o, "steps_merged", m ? json_integer((json_int_t)m->steps) : json_null());
     json_object_set_new(o, "devices", s ? json_string(s->devices) : json_null());
     json_object_set_new(o, "doing", s ? json_string(activity_of(e, s, activity, sizeof activity)) : json_null());
-    json_object_set_new(
-        o, "aside", m && engine_is_aside(e, m) ? json_string(engine_aside_text(e, m, text, sizeof text)) : json_null());
+    json_object_set_new(o, "aside",
+                        m && admission_is_aside(e, m) ? json_string(admission_aside_text(e, m, text, sizeof text))
+                                                      : json_null());
     json_object_set_new(o, "norm_ratio", m && m->norm_ratio > 0 ? json_real(m->norm_ratio) : json_null());
     return o;
 }
@@ -313,9 +302,8 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
 {
     json_t *list = json_array();
     uint32_t gone = 0, hidden = 0;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
-        const struct session *s = session_by_member(&e->sessions, i);
+    for_each_member(&e->ledger.round.members, m) {
+        const struct session *s = session_by_member(&e->sessions, m->id);
         if (is_gone(m, s) && !m->tokens) continue; /* it contributed nothing, and its place is free */
         if (detail != DETAIL_ALL && is_gone(m, s))
             gone++;
@@ -324,9 +312,8 @@ static void add_workers(json_t *o, const struct engine *e, enum detail detail)
         else
             json_array_append_new(list, worker_json(e, m->name, m, s, detail));
     }
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s->member != SESSION_NO_MEMBER) continue;
+    for_each_session(e, s) {
+        if (s->member != SESSION_NO_MEMBER) continue;
         if (detail == DETAIL_NONE)
             hidden++;
         else

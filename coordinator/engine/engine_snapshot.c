@@ -32,7 +32,7 @@ static uint64_t spool_offset(const struct engine *e)
 /* Barrier: a worker with an open assignment trains it again, so it must not start after the assignment's versions. */
 static bool is_usable(const struct engine *e, const struct session *s, const uint64_t *versions)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     if (!m || !m->work.open || e->config.train.method == METHOD_ASYNC) return true;
     for (uint32_t f = 0; f < e->ledger.layout.n_fragments; f++)
         if (versions[f] > m->work.versions[f]) return false;
@@ -67,15 +67,15 @@ enum status engine_snapshot_theta(struct engine *e, const struct checkpoint_info
 
 static uint64_t bytes_since(const struct engine *e, const struct checkpoint_info *info)
 {
-    return engine_lack_of(e, info->versions, info->n_fragments).bytes;
+    return admission_lack_of(e, info->versions, info->n_fragments).bytes;
 }
 
 /* A worker that joined since the fresh snapshot was written may still load it. */
 static bool is_loaded_by_another(const struct engine *e, const struct session *joiner)
 {
-    for (uint32_t i = 0; i < e->sessions.cap && e->fresh_us; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || s == joiner || s->joined_us < e->fresh_us || engine_is_silent(e, s)) continue;
+    if (!e->fresh_us) return false;
+    for_each_session(e, s) {
+        if (s == joiner || s->joined_us < e->fresh_us || admission_is_silent(e, s)) continue;
         if (!s->beating || s->last.state == WORKER_CATCHING_UP) return true;
     }
     return false;
@@ -90,7 +90,7 @@ static bool can_refresh(const struct engine *e, const struct session *joiner)
  */
 static bool has_unknown_merge(const struct engine *e, const struct session *s, const uint64_t *versions)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     if (m && m->work.open) return true;
     for (uint32_t f = 0; m && f < e->ledger.layout.n_fragments; f++)
         if (m->merged_in[f] > versions[f]) return true;
@@ -99,7 +99,7 @@ static bool has_unknown_merge(const struct engine *e, const struct session *s, c
 
 bool engine_snapshot_is_shorter(const struct engine *e, const struct session *s, const uint64_t *versions)
 {
-    uint64_t lack = engine_lack_of(e, versions, e->ledger.layout.n_fragments).bytes, since;
+    uint64_t lack = admission_lack_of(e, versions, e->ledger.layout.n_fragments).bytes, since;
     if (lack <= theta_bytes(e) || has_unknown_merge(e, s, versions) || !can_refresh(e, s)) return false;
     since = bytes_since(e, engine_snapshot_newest(e, s));
     return theta_bytes(e) + (since > theta_bytes(e) ? 0 : since) < lack;
@@ -107,13 +107,13 @@ bool engine_snapshot_is_shorter(const struct engine *e, const struct session *s,
 
 static bool stands_still(const struct engine *e)
 {
-    uint64_t still = 2 * engine_usual_round_us(e);
+    uint64_t still = 2 * admission_usual_round_us(e);
     return e->now_us - e->updated_us > (still > STILL_US ? still : STILL_US);
 }
 
 bool engine_snapshot_renews(struct engine *e, struct session *s)
 {
-    if (!engine_is_late(e, s)) {
+    if (!admission_is_late(e, s)) {
         s->aged = 0;
         s->renew_us = 0;
         return false;

@@ -292,9 +292,9 @@ static enum status init_volatile(struct engine *e, struct err *err)
     if (!l->modelled) return STATUS_OK;
     if (session_table_init(&e->sessions, e->config.coordinator.max_workers, l->layout.n_fragments) != STATUS_OK)
         return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
-    for (uint32_t i = 0; i < l->round.members.n; i++) l->round.members.members[i]->heard_us = e->now_us;
+    for_each_member(&l->round.members, m) m->heard_us = e->now_us;
     round_note_resume(&l->round, e->now_us);
-    engine_limits_size(e);
+    admission_limits_size(e);
     TRY(engine_keep_files(e, e->ledger.model.frozen_whole ? &e->ledger.frozen : NULL, false, err));
     if (!e->n_kept) TRY(engine_checkpoint(e, err));
     e->collect_due = e->sweep_due = true;
@@ -319,7 +319,7 @@ enum status engine_create(struct engine **engine_p, const struct engine_options 
     e->rounds_reported = options->rounds_reported;
     e->now_us = e->start_us = e->evict_us = now_us;
     e->retry_us = e->kept_round = UINT64_MAX;
-    engine_limits_size(e);
+    admission_limits_size(e);
     e->chunk = mem_alloc(1, DOWNLOAD_CHUNK);
     e->eval.cap = e->config.coordinator.max_workers;
     e->eval.shares = mem_alloc(e->eval.cap, sizeof *e->eval.shares);

@@ -16,9 +16,8 @@ static void emit_late(struct engine *e, const struct round_close *close)
 {
     char limit[160], names[300] = "", text[WIRE_TEXT_MAX];
     const struct round *r = &e->ledger.round;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        if (!m->work.open || m->work.parts[close->fragment].state != PART_WAITED) continue;
+    for_each_member(&r->members, m) {
+        if (!member_has(m, close->fragment, PART_WAITED)) continue;
         size_t n = strlen(names);
         snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->name);
     }
@@ -30,9 +29,8 @@ static void emit_late(struct engine *e, const struct round_close *close)
 /* Rejects running uploads of dropped parts, so that their workers stop sending. */
 static enum status reject_dropped(struct engine *e, uint32_t fragment, struct err *err)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        const struct member *m = s->id ? member_by_id(&e->ledger.round.members, s->member) : NULL;
+    for_each_session(e, s) {
+        const struct member *m = engine_member(e, s);
         if (!m || !s->uploads[fragment].active || m->work.parts[fragment].state != PART_DROPPED) continue;
         upload_drop(&s->uploads[fragment]);
         TRY(engine_reject(e, s, m->work.round, fragment, REJECT_LATE, "too late: its round closed without it", err));
@@ -80,8 +78,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     engine_wake_gets(e, close);
     TRY(reject_dropped(e, close->fragment, err));
     if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) engine_refresh_ready(e, &e->sessions.sessions[i]);
+    for_each_session(e, other) admission_refresh_ready(e, other);
     return STATUS_OK;
 }
 
@@ -91,7 +88,7 @@ enum status engine_close_fragments(struct engine *e, bool *any_p, struct err *er
     struct round_close close;
     while (round_next_close(r, e->now_us, &close)) {
         uint64_t done = round_done(r);
-        engine_gate(e, &close);
+        admission_gate(e, &close);
         TRY(close_one(e, &close, err));
         *any_p = true;
         assert(round_done(r) >= done);
@@ -152,8 +149,7 @@ static enum status seat_first(struct engine *e, struct err *err)
 {
     uint32_t ready = 0;
     if (e->ledger.round.members.n) return STATUS_OK;
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        ready += e->sessions.sessions[i].id && e->sessions.sessions[i].ready_us > 0;
+    for_each_session(e, s) ready += s->ready_us > 0;
     return ready >= e->config.coordinator.min_workers ? engine_seat_all(e, err) : STATUS_OK;
 }
 
@@ -178,7 +174,7 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
         if (!s) continue;
         engine_send_assign(e, s, member_by_id(&l->round.members, ids[i]));
         if (s->last.state == WORKER_READY) s->last.state = WORKER_TRAINING; /* until its next heartbeat */
-        engine_refresh_ready(e, s);
+        admission_refresh_ready(e, s);
     }
     *any_p = true;
     return STATUS_OK;
@@ -189,12 +185,12 @@ enum status engine_open_work(struct engine *e, bool *any_p, struct err *err)
 bool engine_awaits_last(const struct engine *e, const struct session *s)
 {
     uint64_t since = s->moved_us > e->done_us ? s->moved_us : e->done_us;
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     assert(e->ledger.done);
-    if (m && !m->in_step && !e->found_done && engine_lack_of(e, s->last.versions, s->last.n_fragments).updates > 1)
+    if (m && !m->in_step && !e->found_done && admission_lack_of(e, s->last.versions, s->last.n_fragments).updates > 1)
         return false; /* it had no part in the end of the run */
     if (s->closed || s->silent || s->last.state == WORKER_TRAINING || s->last.state == WORKER_EVALUATING) return false;
-    return (!s->beating || engine_lacks_update(e, s)) && e->now_us - since < ENGINE_LAST_US;
+    return (!s->beating || admission_lacks_update(e, s)) && e->now_us - since < ENGINE_LAST_US;
 }
 
 void engine_send_done(struct engine *e, const struct session *s)
@@ -226,9 +222,8 @@ enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
                                  .done = {.round = round_done(&l->round), .tokens = l->round.tokens, .val_loss = NAN}};
     if (l->eval_tokens) event.done.val_loss = l->eval_loss_sum / (double)l->eval_tokens;
     engine_emit(e, &event);
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (s->id && !engine_awaits_last(e, s)) engine_send_done(e, s);
+    for_each_session(e, s) {
+        if (!engine_awaits_last(e, s)) engine_send_done(e, s);
     }
     *any_p = true;
     return STATUS_OK;

@@ -1,9 +1,12 @@
 /* Private to coordinator/ledger/store_disk*.c: a store in a run folder. Its layout: coordinator/ledger/store.h.
  *
- *     store_disk.c             open, close, journal segments, the spool
- *     store_disk_files.c       tokenizer/: the files that checkpoints contain beside their models
- *     store_disk_checkpoints.c   checkpoints/: one folder per checkpoint
- *     store_disk_aside.c       damaged files are renamed, not removed */
+ * A part calls only parts further down in this list.
+ *
+ *     store_disk.c              open, close, journal segments, the spool
+ *     store_disk_aside.c        damaged files are renamed, not removed
+ *     store_disk_checkpoints.c  checkpoints/: one folder per checkpoint
+ *     store_disk_files.c        tokenizer/: the files that checkpoints contain beside their models
+ *     store_disk_base.c         errors, paths, lists, foreign files that are in the way */
 #ifndef COORDINATOR_STORE_DISK_H
 #define COORDINATOR_STORE_DISK_H
 
@@ -36,7 +39,7 @@ static inline struct store_disk *store_disk_of(struct store *s)
     return (struct store_disk *)s;
 }
 
-/* --- store_disk.c --- */
+/* --- store_disk_base.c --- */
 /* IO: "cannot <what> <path>: <cause>", the cause from errno. */
 enum status store_disk_fail(struct err *err, const char *what, const char *path);
 /* The same of a call that reads: CORRUPT for damage of the disk (status_of_read). */
@@ -50,6 +53,10 @@ void store_disk_segment_path(const struct store_disk *d, uint64_t segment, char 
 /* Writes the numbers of names PREFIX<digits>SUFFIX in a folder into out[cap], ascending. LIMIT: there are more. */
 enum status store_disk_list_numbers(const char *path, const char *prefix, const char *suffix, uint64_t *out, size_t cap,
                                     size_t *n_p, struct err *err) MUST_CHECK;
+/* Renames a foreign file or folder at `path` to NAME.kept-PID. */
+enum status store_disk_make_way(const char *path, struct err *err) MUST_CHECK;
+/* Unmaps the checkpoint whose theta was read last. */
+void store_disk_unmap(struct store_disk *d);
 
 /* --- store_disk_files.c --- */
 /* See struct store_ops. */
@@ -59,8 +66,6 @@ enum status store_disk_files_keep(struct store *s, const char *init_dir, const c
 void store_disk_files_path(const struct store_disk *d, char out[FILEIO_PATH_MAX]);
 
 /* --- store_disk_checkpoints.c --- */
-/* Renames a foreign file or folder at `path` to NAME.kept-PID. */
-enum status store_disk_make_way(const char *path, struct err *err) MUST_CHECK;
 /* See struct store_ops. */
 enum status store_disk_checkpoint_write(struct store *s, const struct store_checkpoint *in, struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_list(struct store *s, uint64_t *out, size_t cap, size_t *n_p,
@@ -71,10 +76,6 @@ enum status store_disk_checkpoint_state_read(struct store *s, uint64_t round, ui
                                              struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_theta_read(struct store *s, uint64_t round, const struct layout *layout,
                                              uint64_t first, float *dst, uint64_t count, struct err *err) MUST_CHECK;
-enum status store_disk_checkpoint_put_aside(struct store *s, uint64_t round, char *name, size_t cap,
-                                            struct err *err) MUST_CHECK;
-enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
-                                         struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_remove(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_keep(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
 enum status store_disk_checkpoint_keep_end(struct store *s, uint64_t round, struct err *err) MUST_CHECK;
@@ -83,7 +84,12 @@ enum status store_disk_checkpoint_keep_end(struct store *s, uint64_t round, stru
 enum status store_disk_sweep(struct store_disk *d, struct err *err) MUST_CHECK;
 /* Makes `latest` a link to the newest checkpoint, if there is one. */
 enum status store_disk_name_latest(struct store_disk *d, struct err *err) MUST_CHECK;
-/* Unmaps the checkpoint whose theta was read last. */
-void store_disk_unmap(struct store_disk *d);
+
+/* --- store_disk_aside.c --- */
+/* See struct store_ops. */
+enum status store_disk_checkpoint_put_aside(struct store *s, uint64_t round, char *name, size_t cap,
+                                            struct err *err) MUST_CHECK;
+enum status store_disk_segment_put_aside(struct store *s, uint64_t segment, uint64_t keep, char *name, size_t cap,
+                                         struct err *err) MUST_CHECK;
 
 #endif

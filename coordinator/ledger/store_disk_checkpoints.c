@@ -15,18 +15,10 @@
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
 
-enum { KEPT_MAX = 100 };
-
 static void checkpoint_path(const struct store_disk *d, uint64_t round, const char *file, char out[FILEIO_PATH_MAX])
 {
     snprintf(out, FILEIO_PATH_MAX, "%s/checkpoints/round_%06llu%s%s", d->dir, (unsigned long long)round,
              file[0] ? "/" : "", file);
-}
-
-void store_disk_unmap(struct store_disk *d)
-{
-    if (d->mapped) safetensors_close(&d->map);
-    d->mapped = false;
 }
 
 static enum status write_state(const char *path, const struct store_checkpoint *in, struct err *err)
@@ -183,23 +175,6 @@ enum status store_disk_checkpoint_keep_end(struct store *s, uint64_t round, stru
     char kept[FILEIO_PATH_MAX];
     kept_path(store_disk_of(s), round, kept);
     return folder_remove(kept) ? STATUS_OK : store_disk_fail(err, "remove", kept);
-}
-
-enum status store_disk_make_way(const char *path, struct err *err)
-{
-    char aside[FILEIO_PATH_MAX];
-    struct stat st;
-    if (lstat(path, &st)) return STATUS_OK;
-    for (unsigned n = 0; n < KEPT_MAX; n++) {
-        if (snprintf(aside, sizeof aside, n ? "%s.kept-%ld-%u" : "%s.kept-%ld", path, (long)getpid(), n) >=
-            (int)sizeof aside)
-            break;
-        if (!lstat(aside, &st)) continue;
-        if (rename(path, aside)) break;
-        log_warn("renamed %.300s to %.300s: the run needs the old name", path, aside);
-        return STATUS_OK;
-    }
-    return store_disk_fail(err, "rename", path);
 }
 
 /* Makes `latest` a link to the checkpoint, or a text file with its name if the file system has no links. Writes only if

@@ -20,10 +20,9 @@ static enum status gradient_norm(struct ledger *l, struct err *err)
     double sum = 0;
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
         struct round_close close = {.fragment = f};
-        for (uint32_t i = 0; i < l->round.members.n && close.n < WIRE_NAMED_MAX; i++) {
-            const struct assignment *work = &l->round.members.members[i]->work;
-            uint8_t state = work->parts[f].state;
-            if (work->open && (state == PART_HELD || state == PART_MERGED)) close.ids[close.n++] = i;
+        for_each_member(&l->round.members, m) {
+            bool delivered = member_has(m, f, PART_HELD) || member_has(m, f, PART_MERGED);
+            if (delivered && close.n < WIRE_NAMED_MAX) close.ids[close.n++] = m->id;
         }
         if (!close.n) continue;
         TRY(delta_read_merge(l, &close, 0, false, err));

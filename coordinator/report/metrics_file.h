@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "common/base/status.h"
-#include "coordinator/engine/engine_event.h"
+#include "coordinator/engine/state/engine_event.h"
 
 struct metrics_file {
     FILE *file;

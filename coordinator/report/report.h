@@ -9,7 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/config/config.h"
-#include "coordinator/engine/engine_event.h"
+#include "coordinator/engine/state/engine_event.h"
 #include "coordinator/report/metrics_file.h"
 
 struct report {

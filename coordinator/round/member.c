@@ -35,6 +35,7 @@ static struct member *member_create(uint32_t n_fragments)
 {
     struct member *m = mem_alloc(1, sizeof *m);
     if (!m) return NULL;
+    m->n_fragments = n_fragments;
     m->merged = mem_alloc(n_fragments, sizeof *m->merged);
     m->merged_in = mem_alloc(n_fragments, sizeof *m->merged_in);
     m->last = mem_alloc(n_fragments, sizeof *m->last);
@@ -73,16 +74,16 @@ bool member_is_vacant(const struct member *m)
     return !m->active && !m->work.open && !m->tokens;
 }
 
-void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[WIRE_UUID], const char *name)
+void member_replace(struct member *m, const uint8_t uuid[WIRE_UUID], const char *name)
 {
     assert(member_is_vacant(m) && !m->steps && !m->in_step);
-    struct member fresh = {.id = m->id, .active = true, .next_round = m->next_round};
+    struct member fresh = {.id = m->id, .n_fragments = m->n_fragments, .active = true, .next_round = m->next_round};
     fresh.merged = m->merged;
     fresh.merged_in = m->merged_in;
     fresh.last = m->last;
     fresh.work.versions = m->work.versions;
     fresh.work.parts = m->work.parts;
-    for (uint32_t f = 0; f < n_fragments; f++) {
+    for (uint32_t f = 0; f < m->n_fragments; f++) {
         assert(!m->merged[f] && !m->merged_in[f]);
         m->last[f] = (struct gate_sample){0};
         m->work.versions[f] = 0;
@@ -95,8 +96,9 @@ void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[W
 
 uint32_t member_free_place(const struct member_table *t)
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        if (member_is_vacant(t->members[i])) return i;
+    for_each_member(t, m) {
+        if (member_is_vacant(m)) return m->id;
+    }
     return t->n < MEMBERS_MAX ? t->n : UINT32_MAX;
 }
 
@@ -108,16 +110,45 @@ struct member *member_by_id(const struct member_table *t, uint32_t id)
 
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID])
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        if (!memcmp(t->members[i]->uuid, uuid, WIRE_UUID)) return t->members[i];
+    for_each_member(t, m) {
+        if (!memcmp(m->uuid, uuid, WIRE_UUID)) return m;
+    }
     return NULL;
 }
 
 uint32_t member_count_active(const struct member_table *t)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < t->n; i++) n += t->members[i]->active;
+    for_each_member(t, m) n += m->active;
     return n;
+}
+
+bool member_has(const struct member *m, uint32_t fragment, enum part_state state)
+{
+    return m->work.open && m->work.parts[fragment].state == state;
+}
+
+static const struct part *first_part(const struct member *m, enum part_state state)
+{
+    for (uint32_t f = 0; f < m->n_fragments; f++)
+        if (member_has(m, f, state)) return &m->work.parts[f];
+    return NULL;
+}
+
+bool member_waits(const struct member *m)
+{
+    return first_part(m, PART_WAITED) != NULL;
+}
+
+const struct part *member_first_held(const struct member *m)
+{
+    return first_part(m, PART_HELD);
+}
+
+struct member *member_next(const struct member_table *t, const struct member *m)
+{
+    uint32_t i = m ? m->id + 1 : 0;
+    return i < t->n ? t->members[i] : NULL;
 }
 
 enum { SPEEDS_LEAST = 3 };

@@ -1,5 +1,6 @@
 /* The table of members: workers with a place in the run, by id. A place belongs to one uuid, is journaled and outlives
- * connections: a worker that returns gets the same place. A session (coordinator/engine/session.h) is one connection.
+ * connections: a worker that returns gets the same place. A session (coordinator/engine/state/session.h) is one
+ * connection.
  *
  * A member that left or was evicted before any of its work was merged keeps its place only until another worker needs
  * one. So the table grows with the workers that contribute, and not with joins. */
@@ -65,7 +66,7 @@ struct member_speed {
 };
 
 struct member {
-    uint32_t id; /* its index */
+    uint32_t id, n_fragments; /* its index; the length of the arrays below */
     uint8_t uuid[WIRE_UUID];
     char name[WIRE_NAME_MAX];
     bool active;  /* has neither left nor been evicted */
@@ -114,13 +115,23 @@ enum status member_add(struct member_table *t, const uint8_t uuid[WIRE_UUID], co
 /* The member is gone, and none of its work was merged or can be: another worker may get its place. */
 bool member_is_vacant(const struct member *m);
 /* Gives a vacant place to another worker. next_round stays, so that (id, round) names one assignment only. */
-void member_replace(struct member *m, uint32_t n_fragments, const uint8_t uuid[WIRE_UUID], const char *name);
+void member_replace(struct member *m, const uint8_t uuid[WIRE_UUID], const char *name);
 /* The place of a new worker: the lowest vacant one, otherwise n; UINT32_MAX: all places are taken. */
 uint32_t member_free_place(const struct member_table *t);
 /* NULL: there is no such member. */
 struct member *member_by_id(const struct member_table *t, uint32_t id);
 struct member *member_by_uuid(const struct member_table *t, const uint8_t uuid[WIRE_UUID]);
 uint32_t member_count_active(const struct member_table *t);
+/* The part of this fragment is in this state, and the assignment is open. */
+bool member_has(const struct member *m, uint32_t fragment, enum part_state state);
+/* A part of its open assignment has not arrived. */
+bool member_waits(const struct member *m);
+/* The first part that was delivered and not merged; NULL: none. */
+const struct part *member_first_held(const struct member *m);
+/* The member after m, by id; m NULL: the first. NULL: none. */
+struct member *member_next(const struct member_table *t, const struct member *m);
+/* A loop over all members, by id; m: the name of its variable. */
+#define for_each_member(table, m) for (struct member *m = member_next((table), NULL); m; m = member_next((table), m))
 /* Adds an assignment of `steps` inner steps that took all_s seconds, and computes step_s. One assignment with an outage
  * does not change it, and short ones on a busy machine scatter less together. */
 void member_speed_add(struct member_speed *s, double all_s, uint32_t steps);

@@ -42,8 +42,7 @@ struct group {
 static struct group group_of(const struct round *r, uint32_t fragment)
 {
     struct group g = {.from_us = UINT64_MAX};
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!m->work.open) continue;
         const struct part *part = &m->work.parts[fragment];
         g.waited += m->active && part->state == PART_WAITED;
@@ -60,9 +59,9 @@ static struct group group_of(const struct round *r, uint32_t fragment)
 static double fastest_step_s(const struct round *r)
 {
     double least = 0;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        double step_s = r->members.members[i]->active ? r->members.members[i]->speed.step_s : 0;
-        if (step_s > 0 && (least == 0 || step_s < least)) least = step_s;
+    for_each_member(&r->members, m) {
+        double step_s = m->speed.step_s;
+        if (m->active && step_s > 0 && (least == 0 || step_s < least)) least = step_s;
     }
     return least;
 }
@@ -94,9 +93,8 @@ static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t
     double scatter = scatter_share * (double)usual.limit_us, soon = soon_share * (double)usual.limit_us;
     double slack = slack_share * r->p.overlap * 1e6 * fastest_step_s(r);
     if (slack > soon) soon = slack;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        if (!m->active || !m->work.open || m->work.parts[fragment].state != PART_WAITED) continue;
+    for_each_member(&r->members, m) {
+        if (!m->active || !member_has(m, fragment, PART_WAITED)) continue;
         double expected = expected_us(r, g, m, from + soon);
         if (expected < from && expected + (double)usual.limit_us > from) expected = from; /* overdue */
         if (expected < from || expected > from + soon) continue;
@@ -110,12 +108,11 @@ static uint64_t closes_us(const struct round *r, const struct group *g, uint32_t
 static bool awaits_others(const struct round *r, const struct group *g, uint32_t fragment)
 {
     uint32_t known = g->held, coming = 0;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
-        if (!m->active || (m->work.open && m->work.parts[fragment].state == PART_HELD)) continue;
+    for_each_member(&r->members, m) {
+        if (!m->active || member_has(m, fragment, PART_HELD)) continue;
         bool delivered = m->last[fragment].norm > 0;
         known += delivered;
-        coming += !delivered && m->work.open && m->work.parts[fragment].state == PART_WAITED;
+        coming += !delivered && member_has(m, fragment, PART_WAITED);
     }
     return r->p.clips && coming && known < GATE_MEMBERS_MIN && known + coming >= GATE_MEMBERS_MIN;
 }
@@ -132,10 +129,9 @@ static bool async_close(const struct round *r, uint64_t now_us, struct round_clo
         struct group g = group_of(r, f);
         if (!g.held || now_us < due_us(r, &g, f)) continue;
         *close = (struct round_close){.fragment = f};
-        for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
-            const struct assignment *work = &r->members.members[i]->work;
-            if (!work->open || work->parts[f].state != PART_HELD) continue;
-            close->ids[close->n++] = i;
+        for_each_member(&r->members, m) {
+            if (!member_has(m, f, PART_HELD) || close->n == WIRE_NAMED_MAX) continue;
+            close->ids[close->n++] = m->id;
             if (!r->p.grace_us) return true; /* each delta is an outer step */
         }
         return true;
@@ -172,8 +168,7 @@ static uint32_t meet_others(const struct round *r, const struct member *m, uint6
 {
     double start = round_begins_us(r, m, now_us), alone = round_offers_us(r, m, start, steps) - start, meet = 0;
     if (!r->p.grace_us) return steps; /* each delta is an outer step anyway */
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *other = r->members.members[i];
+    for_each_member(&r->members, other) {
         bool known = other != m && other->active && other->work.open && other->assigned_us &&
                      other->assigned_us != MEMBER_ASSIGNED_EARLIER && other->speed.step_s > 0;
         if (!known) continue;
@@ -208,10 +203,9 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
 {
     uint64_t handed_out = r->steps_committed + r->steps_outstanding, left = budget(r) - handed_out;
     uint32_t ready = 0;
-    for (uint32_t i = 0; i < r->members.n; i++) ready += r->members.members[i]->ready;
+    for_each_member(&r->members, m) ready += m->ready;
     if (handed_out >= budget(r) || (!handed_out && ready < r->p.min_workers)) return STATUS_OK;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         /* With overlap a worker is still training when its delta is merged: its next work must be there in time. */
         bool ahead = r->p.overlap && m->in_step;
         if (!m->active || m->work.open || (!m->ready && !ahead)) continue;
@@ -219,7 +213,7 @@ static enum status async_plan(const struct round *r, uint64_t now_us, struct rou
         if (steps > left) steps = (uint32_t)left;
         assert(steps > 0 && steps <= r->p.sync_every);
         struct round_grant *grant = &open->grants[0];
-        *grant = (struct round_grant){.id = i,
+        *grant = (struct round_grant){.id = m->id,
                                       .round = m->next_round,
                                       .steps = steps,
                                       .step0 = (double)handed_out / r->p.min_workers,

@@ -32,11 +32,9 @@ struct arrival_count {
 static struct arrival_count count(const struct round *r, uint32_t fragment)
 {
     struct arrival_count t = {0};
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        if (!work->open) continue;
-        t.held += work->parts[fragment].state == PART_HELD;
-        t.waited += work->parts[fragment].state == PART_WAITED;
+    for_each_member(&r->members, m) {
+        t.held += member_has(m, fragment, PART_HELD);
+        t.waited += member_has(m, fragment, PART_WAITED);
     }
     return t;
 }
@@ -51,10 +49,8 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 static uint64_t resumed_us(const struct round *r, uint32_t fragment)
 {
     uint64_t us = max_u64(patience_us, r->p.evict_us);
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        if (work->open && work->parts[fragment].state == PART_HELD)
-            us = max_u64(us, 2 * work->parts[fragment].compute_us);
+    for_each_member(&r->members, m) {
+        if (member_has(m, fragment, PART_HELD)) us = max_u64(us, 2 * m->work.parts[fragment].compute_us);
     }
     return us;
 }
@@ -96,9 +92,8 @@ static bool barrier_close(const struct round *r, uint64_t now_us, struct round_c
     }
     if (pick == UINT32_MAX) return false;
     *close = (struct round_close){.fragment = pick, .late = late_pick, .limit = close_limit(r, pick)};
-    for (uint32_t i = 0; i < r->members.n && close->n < WIRE_NAMED_MAX; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        if (work->open && work->parts[pick].state == PART_HELD) close->ids[close->n++] = i;
+    for_each_member(&r->members, m) {
+        if (member_has(m, pick, PART_HELD) && close->n < WIRE_NAMED_MAX) close->ids[close->n++] = m->id;
     }
     assert(close->n > 0 && !r->closed[pick]);
     return true;
@@ -136,8 +131,7 @@ static bool in_step(const struct round *r, const struct member *m)
 static uint32_t count_participants(const struct round *r, uint64_t now_us)
 {
     uint32_t at_once = 0, ready = 0;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!m->active || m->work.open) continue;
         at_once += in_step(r, m);
         ready += !in_step(r, m) && m->ready;
@@ -183,12 +177,11 @@ static enum status barrier_plan(const struct round *r, uint64_t now_us, struct r
     struct sync_round span = round_span(r, r->round);
     struct lease_plan plan = lease_plan_start(&r->leases);
     assert(span.first < r->p.max_steps && span.steps > 0);
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!m->active || m->work.open || (!in_step(r, m) && !m->ready)) continue;
         struct round_grant *grant = &open->grants[open->n++];
         *grant = (struct round_grant){
-            .id = i, .round = r->round, .steps = span.steps, .step0 = (double)span.first, .step_rate = 1};
+            .id = m->id, .round = r->round, .steps = span.steps, .step0 = (double)span.first, .step_rate = 1};
     }
     if (r->p.dynamic && !span.is_averaged) share_steps(r, open->grants, open->n);
     for (uint32_t i = 0; i < open->n; i++) {
@@ -202,9 +195,8 @@ static void barrier_updated(struct round *r, uint32_t fragment)
 {
     assert(r->open && !r->closed[fragment]);
     r->closed[fragment] = true;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        struct member *m = r->members.members[i];
-        if (!m->work.open || m->work.parts[fragment].state != PART_WAITED) continue;
+    for_each_member(&r->members, m) {
+        if (!member_has(m, fragment, PART_WAITED)) continue;
         m->work.parts[fragment] = (struct part){.state = PART_DROPPED, .code = REJECT_LATE};
         round_settle(r, m);
     }

@@ -73,8 +73,8 @@ void round_fold_settings(struct round *r, const struct config *config)
 {
     note_length(r, config->train.max_steps);
     params_from_config(&r->p, config, r->p.n_fragments);
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        struct assignment *work = &r->members.members[i]->work;
+    for_each_member(&r->members, m) {
+        struct assignment *work = &m->work;
         if (work->open && work->peak < r->p.gate.learning_rate) work->peak = r->p.gate.learning_rate;
     }
 }
@@ -147,7 +147,7 @@ enum status round_fold_join(struct round *r, uint32_t id, const uint8_t uuid[WIR
     m = member_by_id(&r->members, id);
     if (m) {
         if (!member_is_vacant(m)) return STATUS_STATE;
-        member_replace(m, r->p.n_fragments, uuid, name);
+        member_replace(m, uuid, name);
         return STATUS_OK;
     }
     if (id != r->members.n) return STATUS_STATE;
@@ -369,8 +369,7 @@ enum status round_check(const struct round *r)
     uint64_t steps = 0;
     uint32_t unmerged = 0;
     if (!r->policy->barrier && r->open) return STATUS_CORRUPT;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!member_fits(r, m)) return STATUS_CORRUPT;
         steps += m->work.open ? m->work.steps : 0;
         unmerged += m->work.open && !m->work.merged;
@@ -469,7 +468,7 @@ uint64_t round_deadline_us(const struct round *r)
 static struct gate_sample sample_now(const struct round *r, const struct member *m, uint32_t fragment)
 {
     const struct part *part = &m->work.parts[fragment];
-    return m->work.open && part->state == PART_HELD ? sample_of(r, m, part) : m->last[fragment];
+    return member_has(m, fragment, PART_HELD) ? sample_of(r, m, part) : m->last[fragment];
 }
 
 double round_excess(const struct round *r, const struct round_close *close, uint32_t i)
@@ -540,7 +539,8 @@ uint64_t round_staleness(const struct round *r, uint32_t fragment, uint64_t base
 
 bool round_busy(const struct round *r)
 {
-    for (uint32_t i = 0; i < r->members.n; i++)
-        if (r->members.members[i]->work.open) return true;
+    for_each_member(&r->members, m) {
+        if (m->work.open) return true;
+    }
     return false;
 }

@@ -18,10 +18,7 @@ static void allow_records(struct member *m)
 static uint32_t held(const struct round *r, uint32_t fragment)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        const struct assignment *work = &r->members.members[i]->work;
-        n += work->open && work->parts[fragment].state == PART_HELD;
-    }
+    for_each_member(&r->members, m) n += member_has(m, fragment, PART_HELD);
     return n;
 }
 
@@ -43,8 +40,7 @@ static void start_clocks(struct round *r, uint64_t now_us, bool resumed)
 void round_note_resume(struct round *r, uint64_t now_us)
 {
     start_clocks(r, now_us, true);
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         m->records = RECORDS_KEPT; /* of the rounds that its worker trained before this process started */
         allow_records(m);
         if (!m->work.open) continue;
@@ -60,8 +56,7 @@ void round_note_open(struct round *r, uint64_t now_us)
         r->arrivals = (struct deadline){0};
         r->durations = (struct deadline){0};
     }
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         if (!m->work.open || m->assigned_us) continue;
         m->assigned_us = now_us;
         m->before_us = m->offered_us;
@@ -69,13 +64,6 @@ void round_note_open(struct round *r, uint64_t now_us)
         m->offered_us = 0;
         allow_records(m);
     }
-}
-
-static bool has_waited_part(const struct member *m, uint32_t n_fragments)
-{
-    for (uint32_t f = 0; f < n_fragments; f++)
-        if (m->work.parts[f].state == PART_WAITED) return true;
-    return false;
 }
 
 /* Inner steps of an assignment after its sync point: its worker trains them while its delta is under way. */
@@ -121,7 +109,7 @@ static void measure_speed(const struct round *r, struct member *m, const struct 
 
 void round_note_delivery(struct round *r, const struct member *m, uint32_t fragment, uint64_t now_us)
 {
-    bool complete = !has_waited_part(m, r->p.n_fragments);
+    bool complete = !member_waits(m);
     member_by_id(&r->members, m->id)->work.parts[fragment].held_us = now_us;
     assert(m->work.open && m->work.parts[fragment].state == PART_HELD);
     if (m->assigned_us != MEMBER_ASSIGNED_EARLIER) {
@@ -143,8 +131,7 @@ void round_note_close(struct round *r, uint64_t now_us)
 
 void round_note_pause(struct round *r, uint64_t gap_us)
 {
-    for (uint32_t i = 0; i < r->members.n; i++) {
-        struct member *m = r->members.members[i];
+    for_each_member(&r->members, m) {
         m->heard_us += gap_us;
         if (m->assigned_us && m->assigned_us != MEMBER_ASSIGNED_EARLIER) m->assigned_us += gap_us;
         if (m->offered_us) m->offered_us += gap_us;
@@ -160,8 +147,9 @@ void round_note_pause(struct round *r, uint64_t gap_us)
 
 static bool any_ready(const struct round *r)
 {
-    for (uint32_t i = 0; i < r->members.n; i++)
-        if (r->members.members[i]->active && r->members.members[i]->ready) return true;
+    for_each_member(&r->members, m) {
+        if (m->active && m->ready) return true;
+    }
     return false;
 }
 

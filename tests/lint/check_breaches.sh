@@ -34,6 +34,11 @@ breach layers worker/sync/sync.c '#include "worker/outer/outer_loop.h"' 'worker/
 breach layers coordinator/outer/publish.c '#include "coordinator/ledger/ledger.h"' 'coordinator/outer must not include coordinator/ledger/ledger.h'
 breach layers coordinator/round/round.c '#include "round.h"' 'write the folder too, "coordinator/round/round.h"'
 breach layers gpu/newroom.c '#include "gpu/cpu/gemm.h"' 'gpu must not include gpu/cpu/gemm.h'
+breach layers coordinator/engine/engine_data.c 'void f(void) { engine_on_join(e, 0, m, err); }' \
+    'calls engine_on_join of coordinator/engine/engine_join.c, which is further up'
+breach layers coordinator/ledger/store_disk_base.c 'void f(void) { store_disk_sweep(d, err); }' \
+    'calls store_disk_sweep of coordinator/ledger/store_disk_checkpoints.c, which is further up'
+breach layers coordinator/engine/engine_other.c 'int x;' 'engine_other.c: has no line in the list of parts'
 mkdir cli/room
 breach layers cli/room/x.c '#include "common/base/log.h"' 'cli/room has no line'
 rmdir cli/room

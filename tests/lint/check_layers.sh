@@ -2,6 +2,8 @@
 #   - A room includes only itself and the rooms that its line in the table allows.
 #   - The table is ordered: a line allows only rooms of lines above it, so no two rooms include each other.
 #   - A name that ends in .h allows that header alone: for a factory, or for a pure core that needs one rule of a room.
+#   - The parts of a room may have an order: its header says "A part calls only parts further down in this list", and the
+#     list names each source of the room, or each one whose name begins like all of these (order.awk).
 #   - An include of the project has the form "folder/file.h", and a source includes its own header first (X.h or X_impl.h).
 # shellcheck shell=bash
 set -euo pipefail
@@ -44,11 +46,14 @@ coordinator/round:  common/base common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
 coordinator/ledger: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer
 coordinator/limits: common/base wire
-coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
-coordinator/report: common/base common/config common/os coordinator/engine
-coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/engine coordinator/report
+coordinator/engine/state: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
+coordinator/admission: common/base common/config common/os compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits coordinator/engine/state
+coordinator/engine/model: common/base common/config common/os common/tensor wire coordinator/ledger coordinator/admission coordinator/engine/state
+coordinator/engine: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/admission coordinator/engine/state coordinator/engine/model
+coordinator/report: common/base common/config common/os coordinator/engine/state/engine_event.h
+coordinator:        common/base common/config common/os common/tensor compress wire coordinator/outer coordinator/ledger coordinator/admission coordinator/engine coordinator/report
 
-cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger
+cli:                common/base common/config common/os common/tensor compress wire worker worker/model worker/replica worker/session coordinator coordinator/outer coordinator/ledger coordinator/admission
 cli/status:         common/base common/config common/os wire worker/session cli coordinator/run_folder.h
 cli/link:           common/base common/config common/os wire coordinator/run_folder.h cli
 cli/plan:           common/base common/config common/os common/tensor compress wire wire/zmq gpu worker worker/outer worker/replica worker/sync coordinator coordinator/outer coordinator/round cli cli/link/link_line.h
@@ -96,4 +101,13 @@ while read -r source; do
         bad=1
     }
 done < <(find common compress wire gpu worker coordinator cli -name '*.c' | sort)
+
+while read -r header; do
+    folder=${header%/*}
+    mapfile -t parts < <(sed -n '/calls only parts further down/,/\*\//s/^ \*     \([a-z_0-9]*\.c\) .*/\1/p' "$header" | sed "s|^|$folder/|")
+    begin=$(printf '%s\n' "${parts[@]##*/}" | sed 's/\.c$//' |
+        awk 'NR == 1 { p = $0 } { while (index($0, p) != 1) p = substr(p, 1, length(p) - 1) } END { print p }')
+    ((${#parts[@]} > 1)) || { echo "$header: its list of parts is missing" && bad=1 && continue; }
+    awk -f tests/lint/strip.awk "$folder/$begin"*.c | awk -v list="${parts[*]}" -f tests/lint/order.awk || bad=1
+done < <(grep -rl 'calls only parts further down' common compress wire gpu worker coordinator cli --include='*.h' | sort)
 exit $bad

@@ -121,7 +121,7 @@ static void coordinator_poll(struct sim_cluster *c)
         struct msg m;
         enum status status = msg_decode(&m, data, size, &err);
         assert(status == STATUS_OK);
-        if (engine_admit(c->engine, peer + 1, peer, lane, data, size, now) != ENGINE_ADMIT)
+        if (admission_message(c->engine, peer + 1, peer, lane, data, size, now) != ADMISSION_ADMIT)
             sim_check_fail(c->check, "%s of an honest worker is above its limit", msg_name(m.type));
         status = engine_on_message(c->engine, peer, lane, &m, now, &err);
         if (coordinator_over(c, status, &err)) return;

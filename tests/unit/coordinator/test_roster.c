@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
-#include "coordinator/roster.h"
+#include "coordinator/admission/roster.h"
 #include "coordinator/run_dir.h"
 #include "tests/lib/store/tmpdir.h"
 
@@ -94,7 +94,7 @@ static void test_changes_are_followed(void **state)
     struct run_keys keys;
     struct err err = {0};
     int n_revoked = 0;
-    assert_int_equal(run_dir_keys(tmpdir, &keys, &err), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &keys, &err), STATUS_OK);
     assert_int_equal(roster_open(&r, tmpdir, keys.enrol_public, &err), STATUS_OK);
     assert_int_equal(roster_enrol(r, key_a, "a", &err), STATUS_OK);
     assert_int_equal(roster_enrol(r, key_b, "b", &err), STATUS_OK);
@@ -114,7 +114,7 @@ static void test_changes_are_followed(void **state)
     assert_int_equal(right_of(r, key_a, "a"), ENGINE_RIGHT_NONE);
     assert_int_equal(right_of(r, key_b, "b"), ENGINE_RIGHT_WORKER);
     assert_int_equal(right_of(r, keys.enrol_public, ""), ENGINE_RIGHT_NONE); /* the old join line is void */
-    assert_int_equal(run_dir_keys(tmpdir, &keys, &err), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &keys, &err), STATUS_OK);
     assert_int_equal(right_of(r, keys.enrol_public, ""), ENGINE_RIGHT_ENROL);
     assert_int_equal(roster_enrol(r, key_a, "a", &err), STATUS_REFUSED);
     assert_non_null(strstr(err.msg, "'a' was revoked"));

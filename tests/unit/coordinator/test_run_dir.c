@@ -135,7 +135,7 @@ static void test_pipes_are_refused_or_replaced(void **state)
     assert_non_null(strstr(err.msg, "/lock is not a plain file: remove it"));
     tmpdir_take("lock");
     assert_int_equal(mkfifo(tmpdir_path("keys"), 0666), 0);
-    assert_int_equal(run_dir_keys(tmpdir, &keys, &err), STATUS_IO);
+    assert_int_equal(run_keys_read(tmpdir, &keys, &err), STATUS_IO);
     assert_non_null(strstr(err.msg, "/keys is not a plain file: remove it"));
     tmpdir_take("keys");
     assert_int_equal(mkfifo(tmpdir_path("address"), 0666), 0);
@@ -167,12 +167,12 @@ static void test_keys_are_made_once(void **state)
     struct err err = {0};
     memset(&made, 0, sizeof made);
     memset(&read, 0, sizeof read);
-    assert_int_equal(run_dir_keys(tmpdir, &made, &err), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &made, &err), STATUS_OK);
     assert_int_equal(mode_of("keys"), 0600);
-    assert_int_equal(run_dir_keys(tmpdir, &read, &err), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &read, &err), STATUS_OK);
     assert_memory_equal(&made, &read, sizeof made);
     tmpdir_take("keys");
-    assert_int_equal(run_dir_keys(tmpdir, &read, &err), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &read, &err), STATUS_OK);
     assert_memory_not_equal(&made, &read, sizeof made);
 }
 
@@ -195,7 +195,7 @@ static void test_invalid_keys_are_refused_and_kept(void **state)
         if (i == 3) memcpy(bad + size, "0", 2);
         if (i == 4) bad[0] = ' ';
         tmpdir_put("keys", bad);
-        assert_int_equal(run_dir_keys(tmpdir, &keys, &err), i == 3 ? STATUS_LIMIT : STATUS_CORRUPT);
+        assert_int_equal(run_keys_read(tmpdir, &keys, &err), i == 3 ? STATUS_LIMIT : STATUS_CORRUPT);
         assert_non_null(strstr(err.msg, "/keys"));
         holds("keys", bad);
     }
@@ -220,7 +220,7 @@ static void test_address_is_written_and_printed(void **state)
     struct run_keys keys;
     char line[1024], text[2048], *port;
     char tail[160] = "/";
-    assert_int_equal(run_dir_keys(tmpdir, &keys, NULL), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &keys, NULL), STATUS_OK);
     number_hex_text(keys.server_public, WIRE_KEY, tail + 1);
     tail[65] = '/';
     number_hex_text(keys.enrol_secret, WIRE_KEY, tail + 66);
@@ -265,15 +265,15 @@ static void test_enrolment_key_is_renewed(void **state)
     char *line;
     void *data;
     size_t size;
-    assert_int_equal(run_dir_keys(tmpdir, &before, NULL), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &before, NULL), STATUS_OK);
     assert_int_equal(run_dir_renew_enrolment(tmpdir, &err), STATUS_OK); /* without an address: the run is stopped */
     assert_false(file_exists(tmpdir_path("address")));
-    assert_int_equal(run_dir_keys(tmpdir, &after, NULL), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &after, NULL), STATUS_OK);
     assert_memory_equal(before.server_secret, after.server_secret, WIRE_KEY);
     assert_memory_not_equal(before.enrol_secret, after.enrol_secret, WIRE_KEY);
     line_for("tcp://127.0.0.1:29600", "example.org", &after);
     assert_int_equal(run_dir_renew_enrolment(tmpdir, &err), STATUS_OK);
-    assert_int_equal(run_dir_keys(tmpdir, &after, NULL), STATUS_OK);
+    assert_int_equal(run_keys_read(tmpdir, &after, NULL), STATUS_OK);
     assert_int_equal(mode_of("address"), 0600);
     assert_int_equal(mode_of("keys"), 0600);
     assert_int_equal(file_read(tmpdir_path("address"), 4096, &data, &size, NULL), STATUS_OK);

@@ -180,11 +180,12 @@ static unsigned flood(int kind)
         if (k < closed_until) continue;
         uint64_t peer = flood_message(kind, k, &m);
         if (msg_encode(&m, encoded, sizeof encoded, &size) != STATUS_OK) fail_msg("flood %d", kind);
-        enum engine_verdict verdict = engine_admit(rig.engine, 777, peer, msg_lane(m.type), encoded, size, rig.now);
-        if (verdict == ENGINE_CLOSE) closed_until = k + PER_SECOND / 10;
+        enum admission_verdict verdict =
+            admission_message(rig.engine, 777, peer, msg_lane(m.type), encoded, size, rig.now);
+        if (verdict == ADMISSION_CLOSE) closed_until = k + PER_SECOND / 10;
         if (engine_next_deadline_us(rig.engine) <= rig.now)
             assert_int_equal(engine_tick(rig.engine, rig.now, &err), STATUS_OK);
-        if (verdict != ENGINE_ADMIT) continue;
+        if (verdict != ADMISSION_ADMIT) continue;
         taken++;
         assert_int_equal(engine_on_message(rig.engine, peer, msg_lane(m.type), &m, rig.now, &err), STATUS_OK);
         if (rig_take(&rig, 1, MSG_WELCOME, &answer)) rig.workers[1].session = answer.welcome.session;
@@ -242,7 +243,8 @@ static void test_ignored_messages_are_logged(void **state)
     int answers = 0;
     assert_int_equal(msg_encode(&m, encoded, sizeof encoded, &size), STATUS_OK);
     for (int i = 0; i < 100; i++) {
-        if (engine_admit(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, encoded, size, rig.now) != ENGINE_ADMIT)
+        if (admission_message(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, encoded, size, rig.now) !=
+            ADMISSION_ADMIT)
             continue;
         answers++;
         rig_say(&rig, rig.workers[0].control, &m);
@@ -268,11 +270,11 @@ static void test_malformed_messages_are_limited(void **state)
     open_rig();
     log_set_sink(count_lines, &lines);
     for (int i = 0; i < 2000 && !closed; i++) {
-        enum engine_verdict verdict =
-            engine_admit(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, noise, sizeof noise, rig.now);
-        if (verdict == ENGINE_ADMIT)
-            verdict = engine_on_malformed(rig.engine, rig.workers[0].control, WIRE_CONTROL, &why, rig.now);
-        closed = verdict == ENGINE_CLOSE ? i : 0;
+        enum admission_verdict verdict =
+            admission_message(rig.engine, 5, rig.workers[0].control, WIRE_CONTROL, noise, sizeof noise, rig.now);
+        if (verdict == ADMISSION_ADMIT)
+            verdict = admission_malformed(rig.engine, rig.workers[0].control, WIRE_CONTROL, &why, rig.now);
+        closed = verdict == ADMISSION_CLOSE ? i : 0;
     }
     assert_in_range(closed, 400, 600);
     assert_in_range(rig.n_out, 5, 10);

@@ -1,4 +1,4 @@
-#include "coordinator/roster.h"
+#include "coordinator/admission/roster.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
-#include "coordinator/run_dir.h"
+#include "coordinator/admission/run_keys.h"
 
 struct roster {
     const char *run_dir;
@@ -116,7 +116,7 @@ static void follow_keys(struct roster *r)
     char path[FILEIO_PATH_MAX];
     struct run_keys keys;
     snprintf(path, sizeof path, "%s/keys", r->run_dir);
-    if (!file_exists(path) || run_dir_keys(r->run_dir, &keys, NULL) != STATUS_OK) return;
+    if (!file_exists(path) || run_keys_read(r->run_dir, &keys, NULL) != STATUS_OK) return;
     pthread_mutex_lock(&r->lock);
     bool changed = memcmp(r->enrol_key, keys.enrol_public, WIRE_KEY) != 0;
     memcpy(r->enrol_key, keys.enrol_public, WIRE_KEY);

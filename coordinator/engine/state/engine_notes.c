@@ -1,5 +1,7 @@
 /* Notes: warnings about the training of the run that hold until their cause ends. A note is logged, told to the
  * workers, and becomes an event when it begins; the status shows it while it holds. */
+#include "coordinator/engine/state/engine_notes.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
@@ -8,20 +10,12 @@
 
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/engine/state/engine_effects.h"
 
 enum { AGREEING_ROUNDS = 3, NAMES_MAX = 4 };
 
 static const double agreement_most = 0.999; /* deltas of other samples differ more than that */
 static const double rates_differ = 0.2, positions_differ = 0.05;
-
-void engine_tell(struct engine *e, const char *text)
-{
-    struct msg m = {.type = MSG_NOTE};
-    snprintf(m.note.text, sizeof m.note.text, "%s", text);
-    for (uint32_t i = 0; i < e->sessions.cap; i++)
-        if (e->sessions.sessions[i].id) engine_send_control(e, &e->sessions.sessions[i], &m);
-}
 
 void engine_note(struct engine *e, enum engine_note note, bool told, const char *fmt, ...)
 {
@@ -50,8 +44,7 @@ static void write_names(const struct engine *e, uint64_t round, char *out, size_
 {
     const struct member *named[NAMES_MAX];
     uint32_t all = 0, n = 0;
-    for (uint32_t i = 0; i < e->ledger.round.members.n; i++) {
-        const struct member *m = e->ledger.round.members.members[i];
+    for_each_member(&e->ledger.round.members, m) {
         if (m->work.round != round || !m->work.merged) continue;
         if (n < NAMES_MAX) named[n++] = m;
         all++;
@@ -94,10 +87,8 @@ static bool same_position(const struct engine *e, double a, double b)
 static void compare_rates(struct engine *e, const struct session *s)
 {
     bool compared = false;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *other = &e->sessions.sessions[i];
-        if (!other->id || other == s || !other->rate.known || !same_position(e, other->rate.position, s->rate.position))
-            continue;
+    for_each_session(e, other) {
+        if (other == s || !other->rate.known || !same_position(e, other->rate.position, s->rate.position)) continue;
         double larger = fmax(other->rate.lr, s->rate.lr);
         compared = true;
         if (!(fabs(other->rate.lr - s->rate.lr) > rates_differ * larger)) continue;
@@ -136,9 +127,8 @@ double engine_run_lr(const struct engine *e, uint64_t round)
     uint64_t newest = 0;
     double sum = 0;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        const struct session *s = &e->sessions.sessions[i];
-        if (!s->id || !s->rate.known || (!async && (s->rate.round >= round || s->rate.round < newest))) continue;
+    for_each_session(e, s) {
+        if (!s->rate.known || (!async && (s->rate.round >= round || s->rate.round < newest))) continue;
         if (!async && s->rate.round > newest) sum = n = 0;
         newest = s->rate.round;
         sum += s->rate.lr;

@@ -1,4 +1,4 @@
-#include "coordinator/worker_list.h"
+#include "coordinator/admission/worker_list.h"
 
 #include <assert.h>
 #include <errno.h>

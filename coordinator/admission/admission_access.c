@@ -5,7 +5,8 @@
 #include "common/base/log.h"
 #include "common/base/number.h"
 #include "common/base/text.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/admission/admission.h"
+#include "coordinator/engine/state/engine_effects.h"
 
 /* The session that a message names; 0: it names none. */
 static uint64_t session_named(const struct msg *m)
@@ -31,7 +32,7 @@ static const uint8_t *uuid_named(const struct engine *e, const struct msg *m)
     return s ? s->uuid : NULL;
 }
 
-bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m)
+bool admission_may_send(struct engine *e, uint64_t peer, const struct msg *m)
 {
     struct engine_peer p;
     if (!e->io.peer) return true;
@@ -39,7 +40,7 @@ bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m)
     const char *name = p.name[0] ? p.name : NULL;
     const uint8_t *uuid = uuid_named(e, m);
     if (p.right == ENGINE_RIGHT_NONE)
-        engine_refuse(e, peer, name, REFUSE_KEY, ENGINE_REVOKED_TEXT);
+        engine_refuse(e, peer, name, REFUSE_KEY, ADMISSION_REVOKED_TEXT);
     else if (p.right == ENGINE_RIGHT_ENROL && m->type != MSG_ENROL && m->type != MSG_STATUS && m->type != MSG_PROBE)
         engine_refuse(
             e, peer, name, REFUSE_KEY,
@@ -55,7 +56,63 @@ bool engine_may_send(struct engine *e, uint64_t peer, const struct msg *m)
     return false;
 }
 
-void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m)
+/* An active member owns its name, silent or not. So does a session that waits for the first round. */
+static bool name_is_taken(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct member_table *members = &e->ledger.round.members;
+    const struct session *s = session_by_name(&e->sessions, name);
+    if (s && memcmp(s->uuid, uuid, WIRE_UUID) != 0) return true;
+    for (uint32_t i = 0; i < members->n; i++) {
+        const struct member *m = members->members[i];
+        if (m->active && !strcmp(m->name, name) && memcmp(m->uuid, uuid, WIRE_UUID) != 0) return true;
+    }
+    return false;
+}
+
+static bool refuse_name(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_name(&e->sessions, name);
+    bool connected = s && !admission_is_silent(e, s);
+    if (!name_is_taken(e, uuid, name)) return false;
+    engine_refuse(e, peer, name, REFUSE_NAME,
+                  connected
+                      ? "another worker with the name '%s' is connected: choose another name (--name, or "
+                        "name= in a script)"
+                      : "the name '%s' belongs to a worker that is silent: choose another name (--name, or name= in "
+                        "a script), or wait until "
+                        "the run goes on without it",
+                  name);
+    return true;
+}
+
+/* The connected worker with the same uuid and another name: both use copies of one folder. NULL: none. */
+static const struct session *original_of(const struct engine *e, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    const struct session *s = session_by_uuid(&e->sessions, uuid);
+    return s && strcmp(s->name, name) != 0 && !admission_is_silent(e, s) ? s : NULL;
+}
+
+bool admission_refuses(struct engine *e, uint64_t peer, const uint8_t uuid[WIRE_UUID], const char *name)
+{
+    struct engine_peer p;
+    if (refuse_name(e, peer, uuid, name)) return true;
+    const struct session *original = original_of(e, uuid, name);
+    if (original) {
+        engine_refuse(e, peer, name, REFUSE_NAME,
+                      "the folder of '%s' is a copy of the folder of '%s', which is connected: use another --dir", name,
+                      original->name);
+        return true;
+    }
+    if (e->io.peer && e->io.peer(e->io.ctx, peer, &p) && strcmp(p.name, name) != 0) {
+        engine_refuse(e, peer, name, REFUSE_KEY,
+                      "the key of '%s' is enrolled under the name '%s': use that --name, or another --dir", name,
+                      p.name);
+        return true;
+    }
+    return false;
+}
+
+void admission_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m)
 {
     struct engine_peer p;
     struct err err = {0};
@@ -72,7 +129,7 @@ void engine_on_enrol(struct engine *e, uint64_t peer, const struct msg_enrol *m)
                       m->name);
         return;
     }
-    if (engine_refuse_name(e, peer, m->key, m->name)) return;
+    if (refuse_name(e, peer, m->key, m->name)) return;
     assert(e->io.enrol);
     enum status status = e->io.enrol(e->io.ctx, m->key, m->name, &err);
     if (status != STATUS_OK) {

@@ -1,15 +1,16 @@
-/* Names the workers whose deltas the merge clips (merge.clip), and readmits members that were put aside.
+/* Names the workers whose deltas the merge clips (merge.clip), and says which members are put aside.
  *
  * - A clipped delta counts, with the norm of the others. It costs its worker nothing that the operator must know at
  *   once, so a line appears at the 8th round in a row, and at the 64th, the 512th, ...
- * - GATE_STRIKES deltas in a row that are not finite put the member aside: it gets no work (engine_is_aside). */
+ * - GATE_STRIKES deltas in a row that are not finite put the member aside: it gets no work (admission_is_aside). */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/log.h"
-#include "coordinator/engine/engine_impl.h"
+#include "common/base/units.h"
+#include "coordinator/admission/admission.h"
+#include "coordinator/engine/state/engine_effects.h"
 
 enum { CLIPPED_TOLD = 8 };
 
@@ -33,7 +34,7 @@ static void count_clipped(struct engine *e, struct member *m)
     engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, text);
 }
 
-void engine_gate(struct engine *e, const struct round_close *close)
+void admission_gate(struct engine *e, const struct round_close *close)
 {
     const struct merge_bounds *bounds = &e->ledger.outer.merger.bounds;
     for (uint32_t i = 0; i < close->n; i++) {
@@ -48,13 +49,25 @@ void engine_gate(struct engine *e, const struct round_close *close)
     }
 }
 
-enum status engine_readmit(struct engine *e, struct member *m, struct err *err)
+static uint64_t aside_left_us(const struct engine *e, const struct member *m)
 {
-    assert(engine_is_aside(e, m));
-    TRY(engine_write_member(e, RECORD_MEMBER_READMIT, m->id, m->uuid, m->name, err));
-    m->refused[0] = 0;
-    struct session *s = session_by_member(&e->sessions, m->id);
-    if (s) engine_refresh_ready(e, s);
-    log_info("readmitted %s", m->name);
-    return STATUS_OK;
+    uint64_t now = e->clock_base.elapsed_us + (e->now_us - e->start_us);
+    uint64_t until = m->struck_us + (uint64_t)(e->config.coordinator.readmit_s * 1e6);
+    return until > now ? until - now : 0;
+}
+
+bool admission_is_aside(const struct engine *e, const struct member *m)
+{
+    if (m->strikes < GATE_STRIKES) return false;
+    return !(e->config.coordinator.readmit_s > 0) || aside_left_us(e, m);
+}
+
+const char *admission_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap)
+{
+    char length[48] = "until the operator readmits it";
+    if (e->config.coordinator.readmit_s > 0)
+        snprintf(length, sizeof length, "for %s", units_whole_seconds((double)aside_left_us(e, m) * 1e-6).text);
+    snprintf(out, cap, "put aside %s after %u refused deltas in a row%s%s", length, m->strikes,
+             m->refused[0] ? ": " : "", m->refused);
+    return out;
 }

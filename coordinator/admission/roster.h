@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "coordinator/engine/engine.h"
-#include "coordinator/worker_list.h"
+#include "coordinator/admission/worker_list.h"
+#include "coordinator/engine/state/engine_io.h"
 
 struct roster;
 

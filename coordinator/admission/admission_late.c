@@ -8,14 +8,15 @@
 #include <stdio.h>
 
 #include "common/base/units.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/admission/admission.h"
+#include "coordinator/engine/state/engine_effects.h"
 
 enum { REACH_US = 1000000 };
 
-struct engine_lack engine_lack_of(const struct engine *e, const uint64_t *versions, uint32_t n)
+struct admission_lack admission_lack_of(const struct engine *e, const uint64_t *versions, uint32_t n)
 {
     const struct ledger *l = &e->ledger;
-    struct engine_lack lack = {0};
+    struct admission_lack lack = {0};
     for (uint32_t f = 0; f < n && f < l->layout.n_fragments; f++) {
         uint64_t held = versions[f], now = l->round.versions[f];
         if (held >= now) continue;
@@ -25,28 +26,36 @@ struct engine_lack engine_lack_of(const struct engine *e, const uint64_t *versio
     return lack;
 }
 
-uint64_t engine_usual_round_us(const struct engine *e)
+bool admission_lacks_update(const struct engine *e, const struct session *s)
+{
+    const struct round *r = &e->ledger.round;
+    for (uint32_t f = 0; f < s->last.n_fragments && f < r->p.n_fragments; f++)
+        if (s->last.versions[f] < r->versions[f]) return true;
+    return false;
+}
+
+uint64_t admission_usual_round_us(const struct engine *e)
 {
     const struct round *r = &e->ledger.round;
     uint64_t running = r->opened_us && e->now_us > r->opened_us ? e->now_us - r->opened_us : 0;
     return deadline_of(&r->durations, 0, 0, UINT64_MAX / 8, running).limit_us;
 }
 
-bool engine_is_late(const struct engine *e, const struct session *s)
+bool admission_is_late(const struct engine *e, const struct session *s)
 {
-    const struct member *m = member_by_id(&e->ledger.round.members, s->member);
+    const struct member *m = engine_member(e, s);
     if (!m || m->in_step || m->work.open || !s->beating || e->ledger.done) return false;
-    struct engine_lack lack = engine_lack_of(e, s->last.versions, s->last.n_fragments);
+    struct admission_lack lack = admission_lack_of(e, s->last.versions, s->last.n_fragments);
     if (!s->last.rate) return lack.updates > 1; /* it has not loaded anything long enough for a measurement */
-    uint64_t reach = engine_usual_round_us(e);
+    uint64_t reach = admission_usual_round_us(e);
     if (reach < REACH_US) reach = REACH_US;
     return 1e6 * (double)lack.bytes / (double)s->last.rate > (double)reach;
 }
 
-const char *engine_late_text(const struct engine *e, const struct session *s, char *out, size_t cap)
+const char *admission_late_text(const struct engine *e, const struct session *s, char *out, size_t cap)
 {
-    struct engine_lack lack = engine_lack_of(e, s->last.versions, s->last.n_fragments);
-    double round_s = (double)engine_usual_round_us(e) * 1e-6, rate = (double)s->last.rate;
+    struct admission_lack lack = admission_lack_of(e, s->last.versions, s->last.n_fragments);
+    double round_s = (double)admission_usual_round_us(e) * 1e-6, rate = (double)s->last.rate;
     assert(lack.updates > 0);
     int n = snprintf(out, cap, "%llu update%s behind", (unsigned long long)lack.updates, lack.updates == 1 ? "" : "s");
     if (!s->last.rate || n < 0 || (size_t)n >= cap) return out;

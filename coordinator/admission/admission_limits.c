@@ -6,7 +6,8 @@
 #include "common/base/log.h"
 #include "common/base/units.h"
 #include "compress/codec.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/admission/admission.h"
+#include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/outer/arrival.h"
 
 enum {
@@ -16,7 +17,7 @@ enum {
     LINES_MAX = 4, /* lines about ignored messages in one second */
 };
 
-void engine_limits_size(struct engine *e)
+void admission_limits_size(struct engine *e)
 {
     const struct layout *layout = &e->ledger.layout;
     uint64_t bytes = 0;
@@ -37,7 +38,7 @@ void engine_limits_size(struct engine *e)
     e->rate_needs = needs;
 }
 
-void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const struct msg_join *join)
+void admission_limits_grant(struct engine *e, const struct msg_welcome *m, const struct msg_join *join)
 {
     uint64_t replays = 0;
     for (uint32_t f = 0; f < m->n_fragments; f++) {
@@ -51,17 +52,17 @@ void engine_limits_grant(struct engine *e, const struct msg_welcome *m, const st
 
 static struct session *session_of_peer(const struct engine *e, uint64_t peer)
 {
-    for (uint32_t i = 0; i < e->sessions.cap; i++) {
-        struct session *s = &e->sessions.sessions[i];
-        if (s->id && (s->control == peer || s->bulk == peer)) return s;
+    for_each_session(e, s) {
+        if (s->control == peer || s->bulk == peer) return s;
     }
     return NULL;
 }
 
-static enum engine_verdict verdict_of(struct engine *e, uint64_t peer, enum rate_class class, enum rate_verdict verdict)
+static enum admission_verdict verdict_of(struct engine *e, uint64_t peer, enum rate_class class,
+                                         enum rate_verdict verdict)
 {
-    if (verdict == RATE_ALLOW) return ENGINE_ADMIT;
-    if (verdict == RATE_IGNORE) return ENGINE_IGNORE;
+    if (verdict == RATE_ALLOW) return ADMISSION_ADMIT;
+    if (verdict == RATE_IGNORE) return ADMISSION_IGNORE;
     if (verdict == RATE_CLOSE) {
         struct session *s = session_of_peer(e, peer);
         char text[160];
@@ -71,19 +72,19 @@ static enum engine_verdict verdict_of(struct engine *e, uint64_t peer, enum rate
                  RATE_REFUSED_US / 1000000);
         engine_emit_text(e, ENGINE_EVENT_FAULT, s ? s->name : NULL, text);
     }
-    return ENGINE_CLOSE;
+    return ADMISSION_CLOSE;
 }
 
-enum engine_verdict engine_admit(struct engine *e, uint64_t who, uint64_t peer, enum wire_lane lane,
-                                 const uint8_t *data, size_t size, uint64_t now_us)
+enum admission_verdict admission_message(struct engine *e, uint64_t who, uint64_t peer, enum wire_lane lane,
+                                         const uint8_t *data, size_t size, uint64_t now_us)
 {
     enum rate_class class = size < WIRE_HEADER ? RATE_INVALID : rate_class_of(data[TYPE_AT], lane);
     e->speaker = who;
     return verdict_of(e, peer, class, rate_admit(&e->rate, who, peer, class, size, now_us));
 }
 
-enum engine_verdict engine_on_malformed(struct engine *e, uint64_t peer, enum wire_lane lane, const struct err *why,
-                                        uint64_t now_us)
+enum admission_verdict admission_malformed(struct engine *e, uint64_t peer, enum wire_lane lane, const struct err *why,
+                                           uint64_t now_us)
 {
     enum rate_verdict rate = rate_admit(&e->rate, e->speaker, peer, RATE_INVALID, 0, now_us);
     if (rate != RATE_ALLOW) return verdict_of(e, peer, RATE_INVALID, rate);
@@ -95,7 +96,7 @@ enum engine_verdict engine_on_malformed(struct engine *e, uint64_t peer, enum wi
     snprintf(line, sizeof line, "refused a malformed message of %s: %s", s ? s->name : "a connection", why->msg);
     if (!engine_logged_recently(e, line)) log_warn("%s", line);
     if (lane == WIRE_CONTROL && engine_send(e, peer, lane, &m) != STATUS_OK) log_debug("cannot send REFUSE");
-    return ENGINE_ADMIT;
+    return ADMISSION_ADMIT;
 }
 
 /* "w1: ignored 11995 STATUS messages in 1 s above the limit of 5 per second" */
@@ -126,7 +127,7 @@ static void report_ignored(struct engine *e)
     if (others) log_warn("ignored messages of %u more connections", others);
 }
 
-void engine_limits_report(struct engine *e)
+void admission_limits_report(struct engine *e)
 {
     struct repeat_line line;
     char text[sizeof line.text + 64];
@@ -141,7 +142,7 @@ void engine_limits_report(struct engine *e)
     if (lost) log_warn("left out %u more lines about workers", lost);
 }
 
-uint64_t engine_limits_deadline_us(const struct engine *e)
+uint64_t admission_limits_deadline_us(const struct engine *e)
 {
     uint64_t at = repeat_deadline_us(&e->repeat);
     return e->rate.report_us && e->rate.report_us < at ? e->rate.report_us : at;
@@ -153,7 +154,7 @@ uint64_t engine_limits_deadline_us(const struct engine *e)
  * get 10 s, then none for 20 s, so that they never slow a run down for long. */
 enum { PROBING_US = 10 * 1000 * 1000, RESTING_US = 20 * 1000 * 1000 };
 
-void engine_on_probe(struct engine *e, uint64_t peer, const struct msg_probe *m)
+void admission_probe(struct engine *e, uint64_t peer, const struct msg_probe *m)
 {
     static const uint8_t filling[WIRE_PROBE_MAX];
     struct msg reply = {.type = MSG_PROBE_REPLY, .probe_reply = {.id = m->id, .data = filling, .size = m->want}};

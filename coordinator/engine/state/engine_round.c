@@ -8,6 +8,8 @@
  *   records after the checkpoint.
  * - async: training continues during an evaluation, and newer versions exist when it ends. Rounds are therefore
  *   reported at once, and the evaluation by its own event. Only the last round waits for its evaluation. */
+#include "coordinator/engine/state/engine_round.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +17,8 @@
 
 #include "common/base/log.h"
 #include "common/base/units.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/engine/state/engine_effects.h"
+#include "coordinator/engine/state/engine_notes.h"
 
 static void begin(struct engine *e)
 {
@@ -154,6 +157,13 @@ enum status engine_write(struct engine *e, enum record_type type, const uint8_t 
     TRY(ledger_write(&e->ledger, type, body, size, payload, err));
     engine_round_follow(e, (uint16_t)type, body, size);
     return STATUS_OK;
+}
+
+uint64_t engine_eval_points(const struct engine *e, uint64_t rounds)
+{
+    uint32_t every = e->config.train.eval_every, steps = e->config.train.eval_every_steps;
+    if (steps) return round_span(&e->ledger.round, rounds).first / steps;
+    return every ? rounds / every : 0;
 }
 
 /* The evaluations that the run still waits for, in units of one. The last one covers the whole validation set. async

@@ -1,4 +1,6 @@
 /* The first JOIN defines the run: layout, data set and theta_0. */
+#include "coordinator/engine/model/engine_model.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +14,27 @@
 #include "common/tensor/hf_config.h"
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/admission/admission.h"
+#include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/ledger/checkpoint_folder.h"
+#include "coordinator/ledger/init_folder.h"
+
+struct init_folder *engine_initial_folder(const struct engine *e)
+{
+    return e->store->ops->init_folder ? e->store->ops->init_folder(e->store) : NULL;
+}
+
+const char *engine_initial_found(const struct engine *e)
+{
+    struct init_folder *folder = engine_initial_folder(e);
+    return folder && config_is_external(&e->config) ? init_folder_path(folder) : NULL;
+}
+
+static enum status forget_initial(struct engine *e, struct err *err)
+{
+    e->init_dir = e->ledger.init_dir = NULL;
+    return init_folder_remove(engine_initial_folder(e), err);
+}
 
 /* The folder may have changed since the settings were read. A folder without config.json passes. */
 static enum status init_fits(struct engine *e, struct err *err)
@@ -233,25 +254,7 @@ static enum status refuse_initial(struct engine *e, uint64_t peer, const struct 
     *err = (struct err){0};
     engine_refuse(e, peer, m->name, REFUSE_LAYOUT, "the run's initial model does not fit that of '%s': %s", m->name,
                   why);
-    return is_uploaded(e) ? engine_initial_forget(e, err) : STATUS_OK;
-}
-
-/* The MODEL record exists. */
-static enum status begin_serving(struct engine *e, const struct msg_join *m, struct err *err)
-{
-    const struct layout *layout = &e->ledger.layout;
-    uint32_t n = layout->n_fragments;
-    if (session_table_init(&e->sessions, e->config.coordinator.max_workers, n) != STATUS_OK)
-        return err_set(err, STATUS_NOMEM, "no memory for %u workers", e->config.coordinator.max_workers);
-    engine_limits_size(e);
-    TRY(engine_checkpoint(e, err));
-    char data[64] = "workers draw their own samples", frozen[48] = "";
-    if (m->train_samples) snprintf(data, sizeof data, "%llu training samples", (unsigned long long)m->train_samples);
-    uint32_t kept = e->ledger.frozen.n;
-    if (kept) snprintf(frozen, sizeof frozen, ", and %u frozen tensor%s", kept, kept > 1 ? "s" : "");
-    log_info("model: %llu parameters in %u tensors, %u fragment%s%s; %s", (unsigned long long)layout->n_params,
-             layout->n_tensors, n, n > 1 ? "s" : "", frozen, data);
-    return STATUS_OK;
+    return is_uploaded(e) ? forget_initial(e, err) : STATUS_OK;
 }
 
 enum status engine_define_model(struct engine *e, uint64_t peer, const struct msg_join *m, struct err *err)
@@ -272,7 +275,6 @@ enum status engine_define_model(struct engine *e, uint64_t peer, const struct ms
     if (status == STATUS_OK && fits) {
         status = write_model(e, m, &layout, &frozen, &why);
         if (status == STATUS_INVALID && config_is_external(&e->config)) status = refuse_initial(e, peer, m, &why);
-        if (status == STATUS_OK && e->ledger.modelled) status = begin_serving(e, m, &why);
         if (status != STATUS_OK) (void)err_set(err, status, "%s", why.msg);
     }
     layout_finish(&layout);

@@ -91,6 +91,8 @@ bool session_table_full(const struct session_table *t);
 /* Makes a free slot a session. NULL: no free slot, or no memory. */
 struct session *session_add(struct session_table *t, uint64_t id);
 void session_remove(struct session_table *t, struct session *s);
+/* The session after s; s NULL: the first. NULL: none. s may have been removed. */
+struct session *session_next(const struct session_table *t, const struct session *s);
 /* NULL: not found; the same below. */
 struct session *session_by_id(const struct session_table *t, uint64_t id);
 struct session *session_by_uuid(const struct session_table *t, const uint8_t uuid[WIRE_UUID]);

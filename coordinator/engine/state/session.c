@@ -1,4 +1,4 @@
-#include "coordinator/engine/session.h"
+#include "coordinator/engine/state/session.h"
 
 #include <assert.h>
 #include <string.h>
@@ -62,45 +62,52 @@ void session_remove(struct session_table *t, struct session *s)
     memset(s, 0, sizeof *s);
 }
 
+struct session *session_next(const struct session_table *t, const struct session *s)
+{
+    for (uint32_t i = s ? (uint32_t)(s - t->sessions) + 1 : 0; i < t->cap; i++)
+        if (t->sessions[i].id) return &t->sessions[i];
+    return NULL;
+}
+
 struct session *session_by_id(const struct session_table *t, uint64_t id)
 {
-    for (uint32_t i = 0; i < t->cap; i++)
-        if (id && t->sessions[i].id == id) return &t->sessions[i];
+    for (struct session *s = NULL; (s = session_next(t, s));)
+        if (s->id == id) return s;
     return NULL;
 }
 
 struct session *session_by_uuid(const struct session_table *t, const uint8_t uuid[WIRE_UUID])
 {
-    for (uint32_t i = 0; i < t->cap; i++)
-        if (t->sessions[i].id && !memcmp(t->sessions[i].uuid, uuid, WIRE_UUID)) return &t->sessions[i];
+    for (struct session *s = NULL; (s = session_next(t, s));)
+        if (!memcmp(s->uuid, uuid, WIRE_UUID)) return s;
     return NULL;
 }
 
 struct session *session_after(const struct session_table *t, uint64_t id)
 {
-    for (uint32_t i = 0; i < t->cap; i++)
-        if (t->sessions[i].id && t->sessions[i].before == id) return &t->sessions[i];
+    for (struct session *s = NULL; (s = session_next(t, s));)
+        if (s->before == id) return s;
     return NULL;
 }
 
 struct session *session_by_name(const struct session_table *t, const char *name)
 {
-    for (uint32_t i = 0; i < t->cap; i++)
-        if (t->sessions[i].id && !strcmp(t->sessions[i].name, name)) return &t->sessions[i];
+    for (struct session *s = NULL; (s = session_next(t, s));)
+        if (!strcmp(s->name, name)) return s;
     return NULL;
 }
 
 struct session *session_by_member(const struct session_table *t, uint32_t member)
 {
-    for (uint32_t i = 0; i < t->cap; i++)
-        if (t->sessions[i].id && t->sessions[i].member == member) return &t->sessions[i];
+    for (struct session *s = NULL; (s = session_next(t, s));)
+        if (s->member == member) return s;
     return NULL;
 }
 
 struct session *session_by_bulk(const struct session_table *t, uint64_t peer)
 {
-    for (uint32_t i = 0; i < t->cap; i++)
-        if (t->sessions[i].id && t->sessions[i].bulk == peer) return &t->sessions[i];
+    for (struct session *s = NULL; (s = session_next(t, s));)
+        if (s->bulk == peer) return s;
     return NULL;
 }
 

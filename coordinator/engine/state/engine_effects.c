@@ -1,5 +1,7 @@
 /* Effects of the engine: draw, read the clock, send, refuse, emit an event. All handlers use them; they call no other
  * part of the engine. */
+#include "coordinator/engine/state/engine_effects.h"
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +10,6 @@
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/rng.h"
-#include "coordinator/engine/engine_impl.h"
 
 enum { DRAW_STREAM = 1000 };
 
@@ -44,6 +45,13 @@ void engine_send_control(struct engine *e, const struct session *s, const struct
 {
     if (engine_send(e, s->control, WIRE_CONTROL, m) != STATUS_OK)
         log_debug("cannot send %s to %s: the worker will request it again", msg_name(m->type), s->name);
+}
+
+void engine_tell(struct engine *e, const char *text)
+{
+    struct msg m = {.type = MSG_NOTE};
+    snprintf(m.note.text, sizeof m.note.text, "%s", text);
+    for_each_session(e, s) engine_send_control(e, s, &m);
 }
 
 /* A refused worker retries: log one line a minute for each text, and at most ENGINE_REFUSALS lines a minute in all. */

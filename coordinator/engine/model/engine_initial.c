@@ -14,7 +14,9 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/units.h"
-#include "coordinator/engine/engine_impl.h"
+#include "coordinator/admission/admission.h"
+#include "coordinator/engine/model/engine_model.h"
+#include "coordinator/engine/state/engine_effects.h"
 #include "coordinator/ledger/init_folder.h"
 
 enum {
@@ -24,20 +26,9 @@ enum {
     LOST_CHUNKS = 32,       /* chunks that are allowed again after each JOIN: twice the window */
 };
 
-static struct init_folder *folder_of(const struct engine *e)
-{
-    return e->store->ops->init_folder ? e->store->ops->init_folder(e->store) : NULL;
-}
-
 bool engine_wants_initial(const struct engine *e)
 {
     return !e->ledger.modelled && !e->init_dir && config_is_external(&e->config);
-}
-
-const char *engine_initial_found(const struct engine *e)
-{
-    struct init_folder *folder = folder_of(e);
-    return folder && config_is_external(&e->config) ? init_folder_path(folder) : NULL;
 }
 
 void engine_initial_drop(struct engine *e)
@@ -110,7 +101,7 @@ static enum status begin(struct engine *e, uint64_t peer, const struct msg_join 
                          const struct frozen *frozen, struct err *err)
 {
     struct engine_initial *u = &e->initial;
-    TRY(init_folder_begin(folder_of(e), err));
+    TRY(init_folder_begin(engine_initial_folder(e), err));
     TRY(keep_join(u, m, err));
     u->id = engine_draw(e);
     u->control = peer;
@@ -142,7 +133,7 @@ enum status engine_initial_join(struct engine *e, uint64_t peer, const struct ms
     bool fits;
     if (u->id && memcmp(u->join->uuid, m->uuid, WIRE_UUID) != 0 && must_wait(e, peer)) return STATUS_OK;
     if (!is_uploader(e, m)) {
-        if (!folder_of(e)) return err_set(err, STATUS_UNSUPPORTED, "this store keeps no initial model");
+        if (!engine_initial_folder(e)) return err_set(err, STATUS_UNSUPPORTED, "this store keeps no initial model");
         if (u->id) log_info("%s takes over the upload of the initial model from %s", m->name, u->join->name);
         engine_initial_drop(e);
         layout_init(&layout);
@@ -180,7 +171,7 @@ static void refuse(struct engine *e, const char *why)
 /* False: the upload was refused. The first checkpoint is written at once, so all of it must fit twice. */
 static bool disk_suffices(struct engine *e, uint64_t total)
 {
-    uint64_t left = init_folder_free(folder_of(e));
+    uint64_t left = init_folder_free(engine_initial_folder(e));
     char why[256];
     if (total <= left / 2) return true;
     snprintf(why, sizeof why,
@@ -230,7 +221,7 @@ static enum status take_bytes(struct engine *e, const uint8_t *data, size_t size
     while (size) {
         assert(u->file < u->head.n_files && u->left);
         size_t n = u->left < size ? (size_t)u->left : size;
-        TRY(init_folder_write(folder_of(e), u->head.files[u->file].name, data, n, err));
+        TRY(init_folder_write(engine_initial_folder(e), u->head.files[u->file].name, data, n, err));
         data += n;
         size -= n;
         u->have += n;
@@ -240,35 +231,24 @@ static enum status take_bytes(struct engine *e, const uint8_t *data, size_t size
     return STATUS_OK;
 }
 
-/* All bytes are here: the uploader joins with its model. */
+/* All bytes are here: the run starts from them. */
 static enum status complete(struct engine *e, struct err *err)
 {
-    struct engine_initial u = e->initial;
-    struct init_folder *folder = folder_of(e);
+    struct engine_initial *u = &e->initial;
+    struct init_folder *folder = engine_initial_folder(e);
     if (send_upload(e) != STATUS_OK) log_debug("cannot send UPLOAD: the worker will repeat JOIN");
-    e->initial = (struct engine_initial){0};
-    enum status status = init_folder_commit(folder, err);
-    if (status == STATUS_OK) {
-        log_info("received the initial model of %s: %s", u.join->name, units_bytes((double)u.total).text);
-        e->init_dir = e->ledger.init_dir = init_folder_path(folder);
-        status = engine_on_join(e, u.control, u.join, err);
-    }
-    mem_free(u.join);
-    mem_free(u.layout);
-    mem_free(u.frozen);
-    mem_free(u.model_config);
-    return status;
+    u->id = 0;
+    TRY(init_folder_commit(folder, err));
+    log_info("received the initial model of %s: %s", u->join->name, units_bytes((double)u->total).text);
+    e->init_dir = e->ledger.init_dir = init_folder_path(folder);
+    return STATUS_OK;
 }
 
-enum status engine_initial_forget(struct engine *e, struct err *err)
-{
-    e->init_dir = e->ledger.init_dir = NULL;
-    return init_folder_remove(folder_of(e), err);
-}
-
-enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, struct err *err)
+enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct msg_chunk *m, bool *complete_p,
+                                 struct err *err)
 {
     struct engine_initial *u = &e->initial;
+    *complete_p = false;
     if (!u->id || m->key != u->id || !may_upload(e, peer)) return STATUS_OK;
     u->heard_us = e->now_us;
     if (m->offset != u->have || m->size > m->total - m->offset || m->offset + m->size > u->upto ||
@@ -282,7 +262,8 @@ enum status engine_initial_chunk(struct engine *e, uint64_t peer, const struct m
     TRY(take_bytes(e, m->data + head, m->size - head, err));
     engine_progress(e);
     assert(u->have <= u->total);
-    if (u->have == u->total) return complete(e, err);
+    *complete_p = u->have == u->total;
+    if (*complete_p) return complete(e, err);
     uint64_t left = u->total - u->have, upto = u->have + (left < INITIAL_WINDOW ? left : INITIAL_WINDOW);
     if (u->upto - u->have > INITIAL_WINDOW / 2) return STATUS_OK;
     u->upto = upto;
