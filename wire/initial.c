@@ -3,16 +3,22 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/base/bytes.h"
+#include "common/base/field_rows.h"
 #include "common/base/hash.h"
 
-enum { MAGIC = 0x4e495441 /* "ATIN" */, FORMAT = 1, FIXED = 12 };
+static const struct field file_fields[] = {LINE(initial_file, name, 0), U64(initial_file, size), END};
+const struct field initial_head_fields[] = {
+    CONST("magic", 4, 0x4e495441), /* bytes "ATIN" */
+    CONST("format", 1, 1),
+    CONST("zero", 3, 0),
+    COUNT(initial_head, n_files, 1, INITIAL_FILES_MAX),
+    LIST(initial_head, files, n_files, file_fields, INITIAL_FILES_MAX),
+    END,
+};
 
 size_t initial_head_size(const struct initial_head *h)
 {
-    size_t size = FIXED + sizeof(uint32_t);
-    for (uint32_t i = 0; i < h->n_files; i++) size += 2 + strlen(h->files[i].name) + 8;
-    return size;
+    return fields_size(initial_head_fields, h) + sizeof(uint32_t);
 }
 
 uint64_t initial_total(const struct initial_head *h)
@@ -25,16 +31,7 @@ uint64_t initial_total(const struct initial_head *h)
 size_t initial_head_encode(const struct initial_head *h, uint8_t *dst)
 {
     struct writer w = writer_of(dst, INITIAL_HEAD_MAX);
-    assert(h->n_files && h->n_files <= INITIAL_FILES_MAX);
-    put_u32(&w, MAGIC);
-    put_u8(&w, FORMAT);
-    put_u8(&w, 0);
-    put_u16(&w, 0);
-    put_u32(&w, h->n_files);
-    for (uint32_t i = 0; i < h->n_files; i++) {
-        put_str(&w, h->files[i].name);
-        put_u64(&w, h->files[i].size);
-    }
+    fields_put(initial_head_fields, h, &w);
     put_u32(&w, crc32c(0, dst, w.pos));
     assert(!w.bad && w.pos == initial_head_size(h));
     return w.pos;
@@ -45,16 +42,16 @@ static enum status bad(struct err *err, const char *what)
     return err_set(err, STATUS_CORRUPT, "the list of its files %s", what);
 }
 
-/* Checks the last file, which must be new, and adds its size. */
-static enum status check_file(const struct initial_head *h, uint64_t *sum, struct err *err)
+/* Checks file i, whose name must be new, and adds its size. */
+static enum status check_file(const struct initial_head *h, uint32_t i, uint64_t *sum, struct err *err)
 {
-    const struct initial_file *file = &h->files[h->n_files - 1];
+    const struct initial_file *file = &h->files[i];
     if (!file->size || __builtin_add_overflow(*sum, file->size, sum)) return bad(err, "has a wrong size");
     if (strcmp(file->name, INITIAL_MODEL) != 0 && strcmp(file->name, INITIAL_FROZEN) != 0 &&
         !hf_files_allowed(file->name))
         return bad(err, "has a name that no model folder has");
-    for (uint32_t i = 0; i + 1 < h->n_files; i++)
-        if (!strcmp(h->files[i].name, file->name)) return bad(err, "has one name twice");
+    for (uint32_t k = 0; k < i; k++)
+        if (!strcmp(h->files[k].name, file->name)) return bad(err, "has one name twice");
     return STATUS_OK;
 }
 
@@ -63,19 +60,11 @@ enum status initial_head_decode(struct initial_head *h, const uint8_t *src, size
     struct reader r = reader_of(src, size);
     uint64_t sum = INITIAL_HEAD_MAX;
     bool model = false;
-    uint32_t magic = get_u32(&r);
-    uint8_t format = get_u8(&r), zero = get_u8(&r);
-    uint16_t zeros = get_u16(&r);
-    uint32_t n = get_u32(&r);
     *h = (struct initial_head){0};
-    if (r.bad || magic != MAGIC || format != FORMAT || zero || zeros || !n || n > INITIAL_FILES_MAX)
-        return bad(err, "is malformed");
-    for (uint32_t i = 0; i < n; i++) {
-        get_str(&r, h->files[i].name, sizeof h->files[i].name);
-        h->files[i].size = get_u64(&r);
-        if (r.bad) return bad(err, "is malformed");
-        h->n_files = i + 1;
-        TRY(check_file(h, &sum, err));
+    fields_get(initial_head_fields, h, &r); /* check_file says what is wrong with a name */
+    if (r.bad || !h->n_files) return bad(err, "is malformed");
+    for (uint32_t i = 0; i < h->n_files; i++) {
+        TRY(check_file(h, i, &sum, err));
         model = model || !strcmp(h->files[i].name, INITIAL_MODEL);
     }
     uint32_t crc = crc32c(0, src, r.pos);

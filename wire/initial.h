@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/field.h"
 #include "common/base/status.h"
 #include "common/tensor/frozen.h"
 #include "common/tensor/hf_files.h"
@@ -25,6 +26,9 @@ struct initial_head {
     uint32_t n_files;
     struct initial_file files[INITIAL_FILES_MAX];
 };
+
+/* The head, without the CRC-32C behind it. */
+extern const struct field initial_head_fields[];
 
 /* Bytes that initial_head_encode writes. */
 size_t initial_head_size(const struct initial_head *h);

@@ -1,50 +1,12 @@
 #include "wire/msg_table.h"
 
+#include "common/base/field_rows.h"
 #include "common/base/hash.h"
 
-/* A row names the struct and the member, then the bounds where not every value is valid: U32(msg_offer, steps). */
-#define ROW(what, type, member, low, high)                                                                             \
-    {                                                                                                                  \
-        .name = #member, .kind = (what), .at = offsetof(struct type, member), .min = (low), .max = (high)              \
-    }
-#define U8(type, member, low, high) ROW(FIELD_U8, type, member, low, high)
-#define U16(type, member, low, high) ROW(FIELD_U16, type, member, low, high)
-#define U32(type, member) ROW(FIELD_U32, type, member, 0, UINT32_MAX)
-#define U32_IN(type, member, low, high) ROW(FIELD_U32, type, member, low, high)
-#define U64(type, member) ROW(FIELD_U64, type, member, 0, UINT64_MAX)
-#define U64_IN(type, member, low, high) ROW(FIELD_U64, type, member, low, high)
-#define BOOL(type, member) ROW(FIELD_BOOL, type, member, 0, 1)
-#define F32(type, member) ROW(FIELD_F32, type, member, 0, 0)
-#define F32_ANY(type, member) ROW(FIELD_F32_ANY, type, member, 0, 0)
-#define F64(type, member) ROW(FIELD_F64, type, member, 0, 0)
-#define F64_ANY(type, member) ROW(FIELD_F64_ANY, type, member, 0, 0)
-#define UUID(type, member) ROW(FIELD_UUID, type, member, 0, 0)
-#define KEY(type, member) ROW(FIELD_KEY, type, member, 0, 0)
-/* `low` is the minimum length; the terminator takes one byte of the member. */
-#define LINE(type, member, low) ROW(FIELD_LINE, type, member, low, sizeof(((struct type *)0)->member) - 1)
-#define REMARK(type, member) ROW(FIELD_REMARK, type, member, 0, sizeof(((struct type *)0)->member) - 1)
-#define TEXT(type, member, high) ROW(FIELD_TEXT, type, member, 0, high)
-#define BLOB(type, member, size_member, low, high)                                                                     \
-    {                                                                                                                  \
-        .name = #member, .kind = FIELD_BLOB, .at = offsetof(struct type, member),                                      \
-        .count_at = offsetof(struct type, size_member), .min = (low), .max = (high)                                    \
-    }
-#define LIST(type, member, count, table, high)                                                                         \
-    {                                                                                                                  \
-        .name = #member, .kind = FIELD_LIST, .at = offsetof(struct type, member),                                      \
-        .count_at = offsetof(struct type, count), .max = (high), .items = (table),                                     \
-        .stride = sizeof(((struct type *)0)->member[0])                                                                \
-    }
-#define COUNT(type, member, low, high) U32_IN(type, member, low, high)
-#define END                                                                                                            \
-    {                                                                                                                  \
-        .kind = FIELD_END                                                                                              \
-    }
-
-static const struct field number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
+const struct field wire_number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
 static const struct field part[] = {F64_ANY(wire_part, sum), U64(wire_part, tokens), END};
-static const struct field version[] = {U64(wire_version, version), U64(wire_version, hash), END};
-static const struct field range[] = {U64(wire_range, start), U64(wire_range, count), END};
+const struct field wire_version_fields[] = {U64(wire_version, version), U64(wire_version, hash), END};
+const struct field wire_range_fields[] = {U64(wire_range, start), U64(wire_range, count), END};
 static const struct field step[] = {
     U64(metrics_step, round),    U32(metrics_step, step),
     F64(metrics_step, position), F32_ANY(metrics_step, loss),
@@ -54,16 +16,16 @@ static const struct field step[] = {
 };
 
 static const struct field hello[] = {
-    UUID(msg_hello, uuid), UUID(msg_hello, run_id), LINE(msg_hello, name, 1), LINE(msg_hello, software, 0), END,
+    BYTES(msg_hello, uuid), BYTES(msg_hello, run_id), LINE(msg_hello, name, 1), LINE(msg_hello, software, 0), END,
 };
 static const struct field config[] = {
-    UUID(msg_config, run_id),
+    BYTES(msg_config, run_id),
     U64(msg_config, config_hash),
     TEXT(msg_config, text, WIRE_CONFIG_MAX - 1),
     END,
 };
 static const struct field join[] = {
-    UUID(msg_join, uuid),
+    BYTES(msg_join, uuid),
     LINE(msg_join, name, 1),
     U64(msg_join, config_hash),
     U64(msg_join, layout_hash),
@@ -76,7 +38,7 @@ static const struct field join[] = {
     LINE(msg_join, devices, 0),
     U64(msg_join, round),
     COUNT(msg_join, n_held, 0, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_join, held, n_held, version, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_join, held, n_held, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
     BLOB(msg_join, layout, layout_size, 1, WIRE_BODY_MAX),
     TEXT(msg_join, model_config, WIRE_CONFIG_MAX - 1),
     BOOL(msg_join, frozen_any),
@@ -92,8 +54,8 @@ static const struct field welcome[] = {
     BOOL(msg_welcome, shorter),
     U64(msg_welcome, assigned),
     COUNT(msg_welcome, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_welcome, current, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_welcome, snapshot, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_welcome, current, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_welcome, snapshot, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
     END,
 };
 /* REFUSE is decoded in every protocol version: unknown codes must pass, because the text explains them. */
@@ -111,7 +73,7 @@ static const struct field heartbeat[] = {
     U64(msg_heartbeat, train_hash),
     U64(msg_heartbeat, val_hash),
     COUNT(msg_heartbeat, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_heartbeat, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_heartbeat, versions, n_fragments, wire_number, LAYOUT_FRAGMENTS_MAX),
     U64(msg_heartbeat, received),
     U64(msg_heartbeat, expected),
     U64(msg_heartbeat, rate),
@@ -125,15 +87,12 @@ static const struct field heartbeat_ack[] = {
 static const struct field assign[] = {
     U64(msg_assign, round),
     U32(msg_assign, worker_id),
-    U32_IN(msg_assign, steps, 1, UINT32_MAX),
-    F64(msg_assign, step0),
-    F64(msg_assign, step_rate),
+    WORK_STEPS(msg_assign, 1),
     F64_ANY(msg_assign, lr),
     F64_ANY(msg_assign, epoch),
-    COUNT(msg_assign, n_ranges, 1, WIRE_RANGES_MAX),
-    LIST(msg_assign, ranges, n_ranges, range, WIRE_RANGES_MAX),
+    WORK_RANGES(msg_assign),
     COUNT(msg_assign, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_assign, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_assign, versions, n_fragments, wire_number, LAYOUT_FRAGMENTS_MAX),
     END,
 };
 static const struct field eval[] = {
@@ -143,7 +102,7 @@ static const struct field eval[] = {
     U64_IN(msg_eval, part, 1, UINT64_MAX),
     U64_IN(msg_eval, wanted, 1, UINT64_MAX),
     COUNT(msg_eval, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_eval, versions, n_fragments, number, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_eval, versions, n_fragments, wire_number, LAYOUT_FRAGMENTS_MAX),
     END,
 };
 static const struct field eval_result[] = {
@@ -222,14 +181,14 @@ static const struct field metrics[] = {
 static const struct field leave[] = {U64(msg_leave, session), BOOL(msg_leave, finished), REMARK(msg_leave, text), END};
 static const struct field done[] = {
     COUNT(msg_done, n_fragments, 0, LAYOUT_FRAGMENTS_MAX),
-    LIST(msg_done, final, n_fragments, version, LAYOUT_FRAGMENTS_MAX),
+    LIST(msg_done, final, n_fragments, wire_version_fields, LAYOUT_FRAGMENTS_MAX),
     REMARK(msg_done, text),
     END,
 };
 static const struct field status[] = {END};
 static const struct field status_reply[] = {TEXT(msg_status_reply, json, WIRE_STATUS_MAX - 1), END};
-static const struct field enrol[] = {KEY(msg_enrol, key), LINE(msg_enrol, name, 1), END};
-static const struct field enrolled[] = {KEY(msg_enrolled, key), END};
+static const struct field enrol[] = {BYTES(msg_enrol, key), LINE(msg_enrol, name, 1), END};
+static const struct field enrolled[] = {BYTES(msg_enrolled, key), END};
 static const struct field upload[] = {
     U64(msg_upload, upload), U64(msg_upload, have), U64(msg_upload, upto), REMARK(msg_upload, text), END,
 };

@@ -2,8 +2,16 @@
 #ifndef WIRE_MSG_TABLE_H
 #define WIRE_MSG_TABLE_H
 
-#include "wire/field.h"
+#include "common/base/field_rows.h"
 #include "wire/msg.h"
+
+/* Elements of lists. */
+extern const struct field wire_number[], wire_version_fields[], wire_range_fields[];
+
+/* An assignment, in each message, record and file that holds one: its steps, and its samples. */
+#define WORK_STEPS(type, low) U32_IN(type, steps, low, UINT32_MAX), F64(type, step0), F64(type, step_rate)
+#define WORK_RANGES(type)                                                                                              \
+    COUNT(type, n_ranges, 1, WIRE_RANGES_MAX), LIST(type, ranges, n_ranges, wire_range_fields, WIRE_RANGES_MAX)
 
 struct msg_spec {
     const struct field *fields;

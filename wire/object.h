@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/field.h"
 #include "common/base/status.h"
 #include "wire/msg.h"
 
@@ -30,6 +31,10 @@ struct update {
     const uint8_t *payload;           /* decode: borrowed from src */
     size_t payload_size;
 };
+
+/* The bytes: update_fields, n_named times update_named_fields, update_payload_fields, the payload, and the CRC-32C of
+ * all these. A snapshot's head ends with a CRC-32C, too. */
+extern const struct field update_fields[], update_named_fields[], update_payload_fields[], snapshot_head_fields[];
 
 /* Bytes that update_encode writes. */
 size_t update_encoded_size(const struct update *u);

@@ -17,6 +17,11 @@ struct writer writer_of(void *data, size_t cap)
     return (struct writer){.data = data, .cap = cap};
 }
 
+struct writer writer_counting(void)
+{
+    return (struct writer){.cap = SIZE_MAX};
+}
+
 void reader_fail(struct reader *r)
 {
     r->bad = true;
@@ -37,6 +42,7 @@ const uint8_t *get_bytes(struct reader *r, size_t n)
 {
     assert(r->pos <= r->size && (!r->bad || r->pos == r->size)); /* reader_fail moves to the end */
     if (r->bad || n > r->size - r->pos) {
+        r->ended = r->ended || !r->bad;
         reader_fail(r);
         return NULL;
     }
@@ -107,7 +113,7 @@ void put_bytes(struct writer *w, const void *data, size_t n)
         w->bad = true;
         return;
     }
-    if (n && data != w->data + w->pos)
+    if (n && w->data && data != w->data + w->pos)
         memcpy(w->data + w->pos, data, n); /* the caller may have built the bytes in place */
     w->pos += n;
 }

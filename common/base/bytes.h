@@ -11,11 +11,12 @@
 struct reader {
     const uint8_t *data;
     size_t size, pos;
-    bool bad; /* an access went past the end, or reader_fail was called */
+    bool bad;   /* an access went past the end, or reader_fail was called */
+    bool ended; /* an access went past the end, and reader_fail was not called before */
 };
 
 struct writer {
-    uint8_t *data;
+    uint8_t *data; /* NULL: only counts */
     size_t cap, pos;
     bool bad; /* a value did not fit */
 };
@@ -37,6 +38,8 @@ size_t reader_left(const struct reader *r);
 bool reader_done(const struct reader *r);
 
 struct writer writer_of(void *data, size_t cap);
+/* Stores nothing: an encoder that writes to it leaves its size in `pos`. */
+struct writer writer_counting(void);
 void put_u8(struct writer *w, uint8_t v);
 void put_u16(struct writer *w, uint16_t v);
 void put_u32(struct writer *w, uint32_t v);

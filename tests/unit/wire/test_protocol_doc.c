@@ -60,8 +60,9 @@ static void add_type(struct text *t, const struct field *f, const struct field *
     case FIELD_F64: add(t, "f64"); break;
     case FIELD_F32_ANY: add(t, "f32 any"); break;
     case FIELD_F64_ANY: add(t, "f64 any"); break;
-    case FIELD_UUID: add(t, "uuid"); break;
-    case FIELD_KEY: add(t, "key"); break;
+    case FIELD_BOOLS: add(t, "2 bools"); break;
+    case FIELD_BYTES: add(t, f->max == WIRE_UUID ? "uuid" : "key"); break;
+    case FIELD_CONST: add(t, "%" PRIu64 " bytes 0x%" PRIx64, f->max, f->min); break;
     case FIELD_LINE: add(t, "line %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_REMARK: add(t, "remark %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_TEXT: add(t, "text %" PRIu64 "..%" PRIu64, f->min, f->max); break;

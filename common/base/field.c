@@ -1,11 +1,18 @@
-#include "wire/field.h"
+#include "common/base/field.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "common/base/text.h"
-#include "wire/msg.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as in memory");
+
+/* Bytes of the kinds that are written as in memory. */
+static const uint8_t sizes[] = {
+    [FIELD_U8] = 1,  [FIELD_U16] = 2, [FIELD_U32] = 4,     [FIELD_U64] = 8,     [FIELD_BOOL] = 1,
+    [FIELD_F32] = 4, [FIELD_F64] = 8, [FIELD_F32_ANY] = 4, [FIELD_F64_ANY] = 8,
+};
 
 /* memcpy through the type of the table avoids unaligned and aliased access. */
 #define LOAD(type, object, offset)                                                                                     \
@@ -22,7 +29,7 @@
 
 static uint32_t list_count(const struct field *f, const void *object)
 {
-    return LOAD(uint32_t, object, f->count_at);
+    return f->count_at == FIELD_ALL ? (uint32_t)f->max : LOAD(uint32_t, object, f->count_at);
 }
 
 static const char *list_item(const struct field *f, const void *object, uint32_t i)
@@ -67,8 +74,9 @@ static bool field_ok(const struct field *f, const void *object)
     case FIELD_BOOL:
     case FIELD_F32_ANY:
     case FIELD_F64_ANY:
-    case FIELD_UUID:
-    case FIELD_KEY:
+    case FIELD_BOOLS:
+    case FIELD_BYTES:
+    case FIELD_CONST:
     case FIELD_END: break;
     }
     return true;
@@ -83,36 +91,14 @@ const struct field *fields_check(const struct field *table, const void *object)
 
 size_t fields_size(const struct field *table, const void *object)
 {
-    size_t n = 0;
-    for (const struct field *f = table; f->kind != FIELD_END; f++) {
-        switch (f->kind) {
-        case FIELD_U8:
-        case FIELD_BOOL: n += 1; break;
-        case FIELD_U16: n += 2; break;
-        case FIELD_U32:
-        case FIELD_F32:
-        case FIELD_F32_ANY: n += 4; break;
-        case FIELD_U64:
-        case FIELD_F64:
-        case FIELD_F64_ANY: n += 8; break;
-        case FIELD_UUID: n += WIRE_UUID; break;
-        case FIELD_KEY: n += WIRE_KEY; break;
-        case FIELD_LINE:
-        case FIELD_REMARK: n += 2 + strlen((const char *)object + f->at); break;
-        case FIELD_TEXT: n += 4 + strlen(LOAD(const char *, object, f->at)) + 1; break;
-        case FIELD_BLOB: n += 4 + LOAD(size_t, object, f->count_at); break;
-        case FIELD_LIST:
-            for (uint32_t i = 0; i < list_count(f, object); i++) n += fields_size(f->items, list_item(f, object, i));
-            break;
-        case FIELD_END: break;
-        }
-    }
-    return n;
+    struct writer w = writer_counting();
+    fields_put(table, object, &w);
+    return w.pos;
 }
 
 static void put_remark(const char *remark, struct writer *w)
 {
-    char clean[WIRE_TEXT_MAX];
+    char clean[FIELD_REMARK_MAX];
     assert(strlen(remark) < sizeof clean);
     memcpy(clean, remark, strlen(remark) + 1);
     text_make_clean(clean);
@@ -123,19 +109,20 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
 {
     for (const struct field *f = table; f->kind != FIELD_END; f++) {
         const char *p = (const char *)object + f->at;
-        assert(field_ok(f, object)); /* the caller ran fields_check */
+        assert(!w->data || field_ok(f, object)); /* the caller ran fields_check */
         switch (f->kind) {
-        case FIELD_U8: put_u8(w, LOAD(uint8_t, p, 0)); break;
-        case FIELD_BOOL: put_u8(w, LOAD(bool, p, 0)); break;
-        case FIELD_U16: put_u16(w, LOAD(uint16_t, p, 0)); break;
-        case FIELD_U32: put_u32(w, LOAD(uint32_t, p, 0)); break;
-        case FIELD_U64: put_u64(w, LOAD(uint64_t, p, 0)); break;
+        case FIELD_U8:
+        case FIELD_U16:
+        case FIELD_U32:
+        case FIELD_U64:
+        case FIELD_BOOL:
         case FIELD_F32:
-        case FIELD_F32_ANY: put_f32(w, LOAD(float, p, 0)); break;
         case FIELD_F64:
-        case FIELD_F64_ANY: put_f64(w, LOAD(double, p, 0)); break;
-        case FIELD_UUID: put_bytes(w, p, WIRE_UUID); break;
-        case FIELD_KEY: put_bytes(w, p, WIRE_KEY); break;
+        case FIELD_F32_ANY:
+        case FIELD_F64_ANY: put_bytes(w, p, sizes[f->kind]); break;
+        case FIELD_BOOLS: put_u8(w, (uint8_t)(LOAD(bool, p, 0) | LOAD(bool, object, f->count_at) << 1)); break;
+        case FIELD_BYTES: put_bytes(w, p, f->max); break;
+        case FIELD_CONST: put_bytes(w, &f->min, f->max); break;
         case FIELD_LINE: put_str(w, p); break;
         case FIELD_REMARK: put_remark(p, w); break;
         case FIELD_TEXT:
@@ -147,25 +134,33 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
             put_u32(w, (uint32_t)LOAD(size_t, object, f->count_at));
             put_bytes(w, LOAD(const uint8_t *, p, 0), LOAD(size_t, object, f->count_at));
             break;
-        case FIELD_LIST:
-            for (uint32_t i = 0; i < list_count(f, object); i++) fields_put(f->items, list_item(f, object, i), w);
-            break;
+        case FIELD_LIST: fields_put_all(f->items, p, f->stride, list_count(f, object), w); break;
         case FIELD_END: break;
         }
     }
 }
 
-static void get_bool(char *p, struct reader *r)
-{
-    uint8_t v = get_u8(r);
-    if (v > 1) reader_fail(r);
-    STORE(bool, p, 0, v == 1);
-}
-
 static void get_fixed(char *p, size_t size, struct reader *r)
 {
     const uint8_t *bytes = get_bytes(r, size);
-    if (bytes) memcpy(p, bytes, size);
+    if (bytes)
+        memcpy(p, bytes, size);
+    else
+        memset(p, 0, size);
+}
+
+/* The lowest `n` bits of a byte whose other bits are 0. */
+static unsigned get_bits(int n, struct reader *r)
+{
+    uint8_t v = get_u8(r);
+    if (v >> n) reader_fail(r);
+    return r->bad ? 0 : v;
+}
+
+static void get_const(const struct field *f, struct reader *r)
+{
+    const uint8_t *bytes = get_bytes(r, f->max);
+    if (bytes && memcmp(bytes, &f->min, f->max) != 0) reader_fail(r);
 }
 
 static void get_text(const struct field *f, char *p, struct reader *r)
@@ -189,35 +184,66 @@ static void get_blob(const struct field *f, void *object, struct reader *r)
     STORE(size_t, object, f->count_at, data ? n : 0);
 }
 
+static void get_field(const struct field *f, void *object, struct reader *r)
+{
+    char *p = (char *)object + f->at;
+    unsigned bits;
+    switch (f->kind) {
+    case FIELD_U8:
+    case FIELD_U16:
+    case FIELD_U32:
+    case FIELD_U64:
+    case FIELD_F32:
+    case FIELD_F64:
+    case FIELD_F32_ANY:
+    case FIELD_F64_ANY: get_fixed(p, sizes[f->kind], r); break;
+    case FIELD_BOOL: STORE(bool, p, 0, get_bits(1, r) != 0); break;
+    case FIELD_BOOLS:
+        bits = get_bits(2, r);
+        STORE(bool, p, 0, bits & 1);
+        STORE(bool, object, f->count_at, bits >> 1);
+        break;
+    case FIELD_BYTES: get_fixed(p, f->max, r); break;
+    case FIELD_CONST: get_const(f, r); break;
+    case FIELD_LINE: get_str(r, p, f->max + 1); break;
+    case FIELD_REMARK:
+        get_str(r, p, f->max + 1);
+        if (!r->bad && !text_is_clean(p, strlen(p), false)) reader_fail(r);
+        break;
+    case FIELD_TEXT: get_text(f, p, r); break;
+    case FIELD_BLOB: get_blob(f, object, r); break;
+    case FIELD_LIST:
+        if (list_count(f, object) > f->max) reader_fail(r);
+        for (uint32_t i = 0; !r->bad && i < list_count(f, object); i++) fields_get(f->items, p + i * f->stride, r);
+        break;
+    case FIELD_END: break;
+    }
+}
+
 void fields_get(const struct field *table, void *object, struct reader *r)
 {
-    for (const struct field *f = table; f->kind != FIELD_END; f++) {
-        char *p = (char *)object + f->at;
-        switch (f->kind) {
-        case FIELD_U8: STORE(uint8_t, p, 0, get_u8(r)); break;
-        case FIELD_BOOL: get_bool(p, r); break;
-        case FIELD_U16: STORE(uint16_t, p, 0, get_u16(r)); break;
-        case FIELD_U32: STORE(uint32_t, p, 0, get_u32(r)); break;
-        case FIELD_U64: STORE(uint64_t, p, 0, get_u64(r)); break;
-        case FIELD_F32:
-        case FIELD_F32_ANY: STORE(float, p, 0, get_f32(r)); break;
-        case FIELD_F64:
-        case FIELD_F64_ANY: STORE(double, p, 0, get_f64(r)); break;
-        case FIELD_UUID: get_fixed(p, WIRE_UUID, r); break;
-        case FIELD_KEY: get_fixed(p, WIRE_KEY, r); break;
-        case FIELD_LINE: get_str(r, p, f->max + 1); break;
-        case FIELD_REMARK:
-            get_str(r, p, f->max + 1);
-            if (!r->bad && !text_is_clean(p, strlen(p), false)) reader_fail(r);
-            break;
-        case FIELD_TEXT: get_text(f, p, r); break;
-        case FIELD_BLOB: get_blob(f, object, r); break;
-        case FIELD_LIST:
-            if (list_count(f, object) > f->max) reader_fail(r);
-            for (uint32_t i = 0; !r->bad && i < list_count(f, object); i++)
-                fields_get(f->items, (char *)object + f->at + i * f->stride, r);
-            break;
-        case FIELD_END: break;
-        }
-    }
+    for (const struct field *f = table; f->kind != FIELD_END; f++) get_field(f, object, r);
+}
+
+void fields_read(const struct field *table, void *object, struct reader *r)
+{
+    fields_get(table, object, r);
+    if (!r->bad && fields_check(table, object)) reader_fail(r);
+}
+
+enum status fields_decode(const struct field *table, void *object, const uint8_t *body, size_t size)
+{
+    struct reader r = reader_of(body, size);
+    fields_read(table, object, &r);
+    return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
+}
+
+void fields_put_all(const struct field *table, const void *array, size_t stride, size_t n, struct writer *w)
+{
+    for (size_t i = 0; i < n; i++) fields_put(table, (const char *)array + i * stride, w);
+}
+
+void fields_read_all(const struct field *table, void *array, size_t stride, size_t n, struct reader *r)
+{
+    for (size_t i = 0; i < n && !r->bad; i++) fields_read(table, (char *)array + i * stride, r);
 }
