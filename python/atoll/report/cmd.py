@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..command import DONE, Options, catch_signals, hold_signals, replace_file, run, say, wrong
-from . import compare as report_compare, data as report_data, plot as report_plot, run as report_run
+from . import charts as report_charts, compare as report_compare, data as report_data, run as report_run
 
 
 def _csv(rows: list[list[Any]]) -> bytes:
@@ -28,7 +28,7 @@ def write(folder: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     """Writes the report of a folder and returns the path of its page. Raises Problem."""
     folder = Path(folder)
     page = Path(out) if out else folder / "report.html"
-    report_plot.load()
+    report_charts.load()
     if (folder / "comparison.json").exists():
         data = report_data.read(folder / "comparison.json")
         try:

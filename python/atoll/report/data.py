@@ -150,6 +150,11 @@ class Comparison:
         return [_row(arm, index, link, [run for run in runs if run["link"] == link]) for link in used or (None,)]
 
     @property
+    def baseline_settings(self) -> dict[str, Any]:
+        """All settings of the baseline."""
+        return next(arm["resolved"] for arm in self.arms if arm["name"] == self.content["baseline"])
+
+    @property
     def step(self) -> dict[str, Any] | None:
         """The step behind the computed times, of the baseline if it has one."""
         baseline = self.content["baseline"]

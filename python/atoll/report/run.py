@@ -13,9 +13,8 @@ from ..command import Problem, clean, version, warn
 from ..metrics import Follower, Lines
 from ..units import bytes_text, count_text, duration_text, percent_text
 from . import html
-from .charts import loss_chart, parts_chart
+from .charts import Chart, loss_chart, parts_chart
 from .data import Curve, Row, known
-from .plot import Chart
 
 _NEEDS = {
     "round": ("time", "round", "tokens", "bytes_up", "bytes_down"),
@@ -155,7 +154,7 @@ def _totals(run: OneRun) -> str:
         ("utilization", _told_by(percent_text, s.get("utilization"))),
         ("restarts", s.get("restarts")), ("theta_hash", s.get("theta_hash")),
     ]
-    return html.table(["", "value"], [html.cell(name) + html.cell(html.text(v)) for name, v in rows if v is not None])
+    return html.table(["", "value"], [[name, value] for name, value in rows if value is not None])
 
 
 def _told(run: OneRun) -> str:
@@ -177,7 +176,7 @@ def _told(run: OneRun) -> str:
 def build(run: OneRun) -> tuple[str, list[Chart]]:
     """The page and its charts."""
     names = (("tokens", "Loss against tokens"), ("seconds", "Loss against time"), ("bytes", "Loss against bytes"))
-    drawn = [(title, loss_chart(axis, curves, axis, None, (), y_label="loss")) for axis, title in names
+    drawn = [(title, loss_chart(axis, curves, axis, None, y_label="loss")) for axis, title in names
              if (curves := _curves(run, axis))]
     parts = run.parts()
     if parts:
@@ -185,10 +184,10 @@ def build(run: OneRun) -> tuple[str, list[Chart]]:
         shares = {worker: [max(0.0, sums[part]) for part in PARTS] for worker, sums in shown}
         some = f" ({len(shown)} of {len(parts)} workers)" if len(shown) < len(parts) else ""
         drawn.append((f"Where the time of each worker goes{some}", parts_chart("utilization", PARTS, shares)))
-    young = "" if _curves(run, "tokens") else '<p class="note">One round is a dot: a chart of the loss needs two.</p>'
+    young = html.note("" if _curves(run, "tokens") else "One round is a dot: a chart of the loss needs two.")
     content = f'<div class="answer"><p>{html.text(_told(run))}</p></div>{young}'
     content += "".join(f"<h2>{title}</h2>{html.figure(chart)}" for title, chart in drawn)
     content += f"<h2>Totals</h2>{_totals(run)}" + html.details("Configuration", html.code(run.config))
     ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.rounds[max(run.rounds)]["time"]))
-    about = html.text(f"a run until {ended} · report by atoll {version()}")
+    about = f"a run until {ended} · report by atoll {version()}"
     return html.page(f"Run {run.name}", about, content), [chart for _, chart in drawn]

@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison import LINKS, STEP, comparison, tiny
 
-from atoll.report import answer as report_answer, compare as report_compare, data as report_data, plot as report_plot
+from atoll.report import answer as report_answer, compare as report_compare, data as report_data, charts as report_charts
 
 BASE = {"base": [2.0, 2.1, 2.2]}
 
@@ -18,7 +18,7 @@ def told(*arguments: Any, **words: Any) -> str:
 
 
 def setUpModule() -> None:
-    report_plot.load()
+    report_charts.load()
 
 
 class VerdictTest(unittest.TestCase):

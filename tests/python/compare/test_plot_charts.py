@@ -1,4 +1,4 @@
-"""Charts of a report: names that lie on no line, dots on a time axis, a young run."""
+"""Charts of a report: names of the lines, dots on a time axis, a young run."""
 
 from __future__ import annotations
 
@@ -17,95 +17,49 @@ from atoll.report import charts as report_charts
 from atoll.report import cmd as report
 from atoll.report import compare as report_compare
 from atoll.report import data as report_data
-from atoll.report import plot as report_plot
 
 
 def setUpModule() -> None:
-    report_plot.load()
+    report_charts.load()
 
 
 def figure_of(make: Any) -> Any:
-    """The figure of a chart for papers. `make` calls a function of report_charts."""
+    """The figure of a chart. `make` calls a function of report_charts."""
     from matplotlib.figure import Figure
 
-    def draw(name: str, size: tuple[float, float], paint: Any, layout: str | None) -> Any:
-        figure = Figure(figsize=size, layout=layout)
-        paint(figure, report_plot.PAPER)
+    def draw(name: str, size: tuple[float, float], paint: Any) -> Any:
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure)
         return figure
 
     with mock.patch.object(report_charts, "draw", draw):
         return make()
 
 
-def row(index: int, title: str) -> report_data.Row:
-    return report_data.Row({"title": title, "name": title}, index, None, [])
-
-
-def curve(index: int, title: str, points: list[tuple[float, float]]) -> report_data.Curve:
+def curve(title: str, points: list[tuple[float, float]]) -> report_data.Curve:
     loss = [y for _, y in points]
-    return report_data.Curve(row(index, title), [x for x, _ in points], loss, loss, loss)
+    row = report_data.Row({"title": title, "name": title}, 0, None, [])
+    return report_data.Curve(row, [x for x, _ in points], loss, loss, loss)
 
 
-class LabelTest(unittest.TestCase):
-    def check(self, figure: Any) -> list[str]:
-        """No text of the axes lies on a line or on another text. Returns the texts."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        (axes,), renderer = figure.axes, FigureCanvasAgg(figure).get_renderer()
-        boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in axes.texts]
-        edge = axes.get_window_extent(renderer)
-        for i, (text, box) in enumerate(boxes):
-            for line in axes.lines:
-                path = line.get_transform().transform_path(line.get_path())
-                if line.get_linestyle() != "None" and len(path.vertices) > 1 and box.x1 < edge.x1:
-                    self.assertFalse(path.intersects_bbox(box, filled=False), f"{text} on {line.get_gid()}")
-            for other, box_of_other in boxes[:i]:
-                self.assertFalse(box.overlaps(box_of_other), f"{text} on {other}")
-        return [text for text, _ in boxes]
-
-    def test_name_at_the_target(self) -> None:
-        """The end of the fast arm lies at the target: its name moves above or below the dashed line."""
-        for end in (2.0, 2.01, 1.99):
-            curves = [curve(0, "DDP", [(10, 3.0), (100, 2.4), (300, 1.98)]),
-                      curve(1, "local SGD, H 20, int8", [(2, 3.0), (10, 2.4), (20, end)])]
-            texts = self.check(figure_of(lambda: report_charts.loss_chart("x", curves, "seconds", 2.0, ())))
-            self.assertEqual(set(texts), {"DDP", "local SGD, H 20, int8", "target"})
-
-    def test_name_beside_another_line(self) -> None:
-        """README's plot: a steep line crosses the place right of another line's end."""
-        curves = [curve(0, "DiLoCo, H 30, int8", [(20, 3.0), (40, 2.3), (60, 2.1)]),
-                  curve(1, "local SGD, H 30, fp32", [(50, 3.0), (66, 2.4), (70, 2.0), (150, 1.95)]),
-                  curve(2, "DDP", [(300, 3.0), (3000, 2.05), (9000, 1.9)])]
-        texts = self.check(figure_of(lambda: report_charts.loss_chart("x", curves, "seconds", 1.98, ())))
-        self.assertEqual(set(texts), {"DiLoCo, H 30, int8", "local SGD, H 30, fp32", "DDP", "target"})
-
-    def test_many_arms(self) -> None:
+class LegendTest(unittest.TestCase):
+    def test_each_line_has_a_name(self) -> None:
         data = report_data.Comparison(comparison())
         for axis, link in (("tokens", None), ("bytes", None), ("seconds", data.links[2]), ("seconds", data.links[0])):
             rows = data.rows_on(link) if link else data.first_rows
             figure = figure_of(lambda rows=rows, axis=axis, link=link: report_compare._loss_chart(
                 data, "x", axis, rows, link)[0])
-            self.check(figure)
-            named = {text.get_text() for text in figure.axes[0].texts}
-            named |= {text.get_text() for legend in figure.legends for text in legend.get_texts()}
-            drawn = {each.title for each in rows if axis != "bytes" or not each.arm["local"]}  # those send nothing
-            self.assertLessEqual(drawn, named)  # a legend has the others
-
-    def test_margin_follows_the_names_in_it(self) -> None:
-        """A long name beside an early end leaves no empty quarter at the right."""
-        curves = [curve(0, "DDP", [(10, 3.0), (1000, 2.0)]),
-                  curve(1, "one worker, outer Nesterov (SNOO)", [(2, 3.0), (20, 2.2)])]
-        axes = figure_of(lambda: report_charts.loss_chart("x", curves, "seconds", 2.1, ())).axes[0]
-        self.assertGreater(axes.get_position().x1, 0.9)
+            named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+            drawn = [each.title for each in rows if axis != "bytes" or not each.arm["local"]]  # those send nothing
+            self.assertEqual(named, [*drawn, "target"])
 
 
 class AxisTest(unittest.TestCase):
-    def panel(self, values: list[list[report_data.Stat]], labels: list[str]) -> Any:
-        return figure_of(lambda: report_charts.panels("x", ["a link"], labels, values, range(len(labels)),
-                                                      "seconds")).axes[0]
+    def panel(self, values: list[report_data.Stat], labels: list[str]) -> Any:
+        return figure_of(lambda: report_charts.panels("x", {"a link": values}, labels, "seconds")).axes[0]
 
     def test_times_are_dots(self) -> None:
-        values = [[report_data.Stat(144.0, 3, 3), report_data.Stat(math.inf, 3, 1), report_data.Stat(31.0, 3, 2)]]
+        values = [report_data.Stat(144.0, 3, 3), report_data.Stat(math.inf, 3, 1), report_data.Stat(31.0, 3, 2)]
         axes = self.panel(values, ["a", "b", "c"])
         self.assertEqual([line for line in axes.lines if len(line.get_xdata()) > 1], [])
         low, high = axes.get_xlim()
@@ -118,15 +72,14 @@ class AxisTest(unittest.TestCase):
 
     def test_equal_times_have_ticks(self) -> None:
         for seconds in (0.004, 3.3, 144.0, 5e5):
-            values = [[report_data.Stat(seconds, 3, 3)]]
-            axes = self.panel(values, ["b"])
+            axes = self.panel([report_data.Stat(seconds, 3, 3)], ["b"])
             low, high = axes.get_xlim()
             self.assertGreaterEqual(sum(low <= tick <= high for tick in axes.get_xticks()), 2, seconds)
 
     def test_equal_losses_have_an_axis(self) -> None:
         """Evaluations that differ by a millionth: no offset, and more than one value of the axis."""
-        curves = [curve(0, "a", [(10, 2.6257), (20, 2.625701)])]
-        figure = figure_of(lambda: report_charts.loss_chart("x", curves, "tokens", None, ()))
+        curves = [curve("a", [(10, 2.6257), (20, 2.625701)])]
+        figure = figure_of(lambda: report_charts.loss_chart("x", curves, "tokens", None))
         figure.canvas.draw()
         ticks = {text.get_text() for text in figure.axes[0].get_yticklabels()}
         self.assertGreater(len(ticks), 2, ticks)

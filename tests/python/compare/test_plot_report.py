@@ -136,7 +136,7 @@ class FilesTest(unittest.TestCase):
         chart = next(c for c in report_compare.build(report_data.Comparison(comparison()))[1] if c.name == "bytes")
         starts = [float(x) for x in re.findall(r'class="arm\d+">\s*<path d="M (-?[\d.]+)', chart.svg)]
         self.assertGreater(len(starts), 10)
-        left = 0.065 * 792  # the axes begin here
+        left = float(re.search(r'<rect x="([\d.]+)', chart.svg)[1])  # the axes begin here
         self.assertGreater(min(starts), left)
 
     def test_unfinished(self) -> None:
