@@ -145,7 +145,7 @@ endfunction()
 
 if(ATOLL_CUDA STREQUAL AUTO AND (ATOLL_SANITIZE OR ATOLL_FUZZ))
     message(STATUS "CUDA back end: not in this build (sanitizers)")
-    atoll_cuda_find() # tests/cuda/stubs/stubs.cmake needs headers and descriptors
+    atoll_cuda_find() # tests/cuda/stubs/stubs.cmake needs the headers
 elseif(ATOLL_CUDA)
     atoll_cuda_find()
     if(NOT ATOLL_CUDA_MISSING)

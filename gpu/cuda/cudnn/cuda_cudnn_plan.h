@@ -16,7 +16,7 @@ struct cudnn_target {
     cudnnBackendDescriptor_t properties; /* of cudnn_properties; such a plan cannot be executed */
 };
 
-/* Describes an absent device, from JSON as cuDNN 9.8 and newer write it (tests/cuda/properties). UNSUPPORTED, with a
+/* Describes an absent device, from JSON as cuDNN 9.8 and newer write it (tests/cuda/graphs). UNSUPPORTED, with a
  * one-line message. The caller frees *out with lib->unmake. */
 enum status cudnn_properties(const struct cudnn_lib *lib, const char *json, cudnnBackendDescriptor_t *out,
                              struct err *err) MUST_CHECK;

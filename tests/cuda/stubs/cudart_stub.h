@@ -1,11 +1,10 @@
-/* Stub of the CUDA runtime without a GPU, with the functions that gpu/ calls: for tests of gpu/cuda/rt/cuda_rt.c,
- * cuda_gemm*.c and cuda_nccl.c.
+/* Stub of the CUDA runtime without a GPU, with the functions that gpu/ calls.
  *
- * - A device is host memory. A stream is a thread that runs its operations in order. Kernels run in
- *   tests/cuda/emulator/emulate.c.
- * - Behavior that the documentation leaves open is the worst case: new memory holds garbage, pageable memory is read
- * and written late, an unfinished query leaves an error behind, and streams and events of another device than the
- * current one are refused.
+ * - A device is host memory; new memory holds garbage. A stream is a thread that runs its operations in order. Kernels
+ *   run in tests/cuda/emulator/emulate.c.
+ * - cudart_faults makes one call fail. Any error except lack of memory also kills the device: its later calls fail,
+ * too, and its operations do nothing. If `call` is NULL, calls that free, query or create events do not count; with
+ *   cudaErrorMemoryAllocation, only calls that create something count.
  * - Environment, for the stub as a plugin: ATOLL_STUB_GPUS=2, ATOLL_STUB_DRIVER=12080 (0: no driver),
  *   ATOLL_STUB_CAPABILITY=75, ATOLL_STUB_MEMORY=BYTES, ATOLL_STUB_FAIL=1:100 (device 1 fails at its 100th operation),
  *   ATOLL_STUB_HANG=1:100 (it hangs). */
@@ -13,9 +12,8 @@
 #define TESTS_CUDA_CUDART_STUB_H
 
 #include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+
+#include "tests/cuda/stubs/stub_faults.h"
 
 enum { STUB_GPUS_MAX = 8 };
 
@@ -28,20 +26,11 @@ struct cudart_stub {
     int gpus, driver, capability;
     size_t memory; /* bytes per device */
     struct stub_at fail, hang;
-    const char *call; /* function whose `after`th call from now returns `code`; NULL: none */
-    unsigned after;
-    /* Number, from 1, of the call that returns `code`; 0: none. Calls that free, query or create events do not count;
-     * with cudaErrorMemoryAllocation, only calls that create something count. */
-    unsigned long any;
-    const char *failed_in; /* name of the last failed call */
-    cudaError_t code;
-    unsigned long loaded;       /* number of kernels whose attributes were queried */
-    bool sleeps[STUB_GPUS_MAX]; /* waits for a stream of this device block instead of spinning */
-    float now_ms;               /* time that events record */
 };
 
-/* A test may set it while no stream has work. */
+/* A test may set them while no stream has work. */
 extern struct cudart_stub cudart_stub;
+extern struct stub_faults cudart_faults; /* left: allocations, streams and events that are not freed */
 
 /* Stream behind a cudaStream_t, for libraries that submit themselves (nccl_stub.c). */
 struct CUstream_st {
@@ -50,9 +39,7 @@ struct CUstream_st {
     int device;
 };
 
-/* Returns the number of allocations, streams and events that are not freed. */
-size_t cudart_stub_left(void);
-/* Make failed devices work again and forget their objects. */
+/* Make failed devices work again. */
 void cudart_stub_heal(void);
 
 #endif

@@ -46,13 +46,6 @@ static inline void stub_made(struct stub_faults *f, int n)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* Report a bug of the caller and end the process. */
-static inline _Noreturn void stub_wrong(const char *stub, const char *what, const char *call)
-{
-    fprintf(stderr, "%s: %s: %s\n", stub, what, call);
-    abort();
-}
-
 /* Invalid object that a failed call returns. */
 #define STUB_NOTHING ((void *)(uintptr_t)0x5757575757575757)
 

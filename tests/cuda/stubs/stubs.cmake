@@ -1,12 +1,11 @@
-# Links the sources of gpu/ that call NVIDIA's libraries with stubs of these libraries (cudart_stub.h, cublaslt_stub.h,
-# nccl_stub.c, cudnn_stub.c). Needs the toolkit's headers and cuBLASLt's descriptors.
-#   test_cublaslt, test_cuda_rt, _nccl, _cudnn_rt   tests of these sources and their calls
-#   atoll_cuda_stubbed.so                           the whole plugin, for test_stubbed_* and for programs
+# Links the sources of gpu/ that call NVIDIA's libraries with stubs of these libraries. Needs the toolkit's headers.
+#   test_cuda_nccl         tests of the calls of NCCL
+#   atoll_cuda_stubbed.so  the whole plugin, for test_library_failures, test_stubbed_* and programs
 
 add_library(cuda_real STATIC ${cuda_real})
-set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_launch\\.c>)
-add_library(cuda_stubs STATIC cuda/stubs/cudart_stub.c cuda/stubs/cudart_stub_queue.c cuda/stubs/cublaslt_stub.c
-            cuda/stubs/cublaslt_objects.c ${cuda_emulated_threads})
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_launch\\.c|/emulate_product\\.c>)
+add_library(cuda_stubs STATIC cuda/stubs/cudart_stub.c cuda/stubs/cublaslt_stub.c
+            ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_real cuda_stubs)
     target_include_directories(${part} SYSTEM PUBLIC ${ATOLL_CUDA_INCLUDE})
     target_link_libraries(${part} PUBLIC atoll_gpu)
@@ -24,34 +23,23 @@ endif()
 if(ATOLL_CUDNN_BUILT)
     list(APPEND cuda_real_definitions ATOLL_CUDNN)
     target_include_directories(cuda_real SYSTEM PUBLIC ${ATOLL_CUDNN_INCLUDE})
-    add_library(cudnn_stub MODULE cuda/stubs/cudnn_stub.c cuda/emulator/graph_run.c ${CMAKE_SOURCE_DIR}/common/base/status.c
-                ${CMAKE_SOURCE_DIR}/common/base/mem.c)
+    add_library(cudnn_stub MODULE cuda/stubs/cudnn_stub.c)
     target_include_directories(cudnn_stub SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDNN_INCLUDE})
     target_include_directories(cudnn_stub PRIVATE ${CMAKE_SOURCE_DIR})
-    target_link_libraries(cudnn_stub PRIVATE m)
     set_target_properties(cudnn_stub PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 endif()
 target_compile_definitions(cuda_real PRIVATE ${cuda_real_definitions})
-target_link_libraries(cuda_stubs PUBLIC ${ATOLL_CUDA_CUBLASLT} m Threads::Threads)
+target_link_libraries(cuda_stubs PUBLIC m Threads::Threads)
 target_link_libraries(cuda_real PUBLIC cuda_stubs)
 
-set(tests cublaslt cuda_rt)
 if(ATOLL_CUDA_NCCL)
-    list(APPEND tests cuda_nccl)
-endif()
-if(ATOLL_CUDNN_BUILT)
-    list(APPEND tests cuda_cudnn_rt)
-endif()
-foreach(name IN LISTS tests)
-    add_executable(test_${name} cuda/stubs/test_${name}.c)
-    target_compile_definitions(test_${name} PRIVATE ${cuda_real_definitions})
-    target_link_libraries(test_${name} PRIVATE ${test_lib} cuda_real ${all_libraries} PkgConfig::CMOCKA)
-    add_test(NAME test_${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_${name} PROPERTIES LABELS "parity;asan;threads" TIMEOUT 120)
-    atoll_test_needs(test_${name} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/stubs/test_${name}.c test_${name})
-endforeach()
-if(TARGET test_cuda_cudnn_rt)
-    target_sources(test_cuda_cudnn_rt PRIVATE cuda/emulator/graph_run.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_attn_graph.c)
+    add_executable(test_cuda_nccl cuda/stubs/test_cuda_nccl.c)
+    target_compile_definitions(test_cuda_nccl PRIVATE ${cuda_real_definitions})
+    target_link_libraries(test_cuda_nccl PRIVATE ${test_lib} cuda_real ${all_libraries} PkgConfig::CMOCKA)
+    add_test(NAME test_cuda_nccl COMMAND test_cuda_nccl WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(test_cuda_nccl PROPERTIES LABELS "parity;asan;threads" TIMEOUT 120)
+    set_property(DIRECTORY PROPERTY needs_test_cuda_nccl test_cuda_nccl nccl_stub)
+    add_dependencies(test_cuda_nccl nccl_stub) # it loads the stub from its own folder
 endif()
 if(ATOLL_SANITIZE)
     return()
@@ -63,21 +51,16 @@ set_target_properties(cuda_stubbed PROPERTIES POSITION_INDEPENDENT_CODE ON)
 add_library(atoll_cuda_stubbed MODULE $<TARGET_OBJECTS:cuda_real> $<TARGET_OBJECTS:cuda_stubs> ${cuda_emulated_threads}
             $<TARGET_OBJECTS:cuda_kernels> $<FILTER:$<TARGET_OBJECTS:cuda_host>,EXCLUDE,/emulator/>
             $<TARGET_OBJECTS:cuda_common> $<TARGET_OBJECTS:cuda_stubbed>)
-target_link_libraries(atoll_cuda_stubbed PRIVATE ${ATOLL_CUDA_CUBLASLT} m dl Threads::Threads)
+target_link_libraries(atoll_cuda_stubbed PRIVATE m dl Threads::Threads)
 set_target_properties(atoll_cuda_stubbed PROPERTIES PREFIX ""
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 
-add_library(stubbed_life OBJECT cuda/stubs/stubbed_life.c)
-target_include_directories(stubbed_life PRIVATE ${CMAKE_SOURCE_DIR})
-target_include_directories(stubbed_life SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
-foreach(name IN ITEMS test_cuda_failures test_library_failures)
-    add_executable(${name} cuda/stubs/${name}.c $<TARGET_OBJECTS:stubbed_life>)
-    target_include_directories(${name} SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
-    target_link_libraries(${name} PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
-    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES LABELS parity TIMEOUT 240)
-    set_property(DIRECTORY PROPERTY needs_${name} ${name} atoll_cuda_stubbed nccl_stub cudnn_stub)
-endforeach()
+add_executable(test_library_failures cuda/stubs/test_library_failures.c)
+target_include_directories(test_library_failures SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE})
+target_link_libraries(test_library_failures PRIVATE ${test_lib} ${all_libraries} PkgConfig::CMOCKA)
+add_test(NAME test_library_failures COMMAND test_library_failures WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(test_library_failures PROPERTIES LABELS parity TIMEOUT 480)
+set_property(DIRECTORY PROPERTY needs_test_library_failures test_library_failures atoll_cuda_stubbed nccl_stub cudnn_stub)
 
 # The comparisons of the GPU tests in tests/CMakeLists.txt, on the stubbed plugin.
 set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbed.so ATOLL_ALGO_CACHE=/dev/null)
@@ -87,14 +70,3 @@ foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage th
                          ENVIRONMENT "${plugin};ATOLL_ATTENTION=own;ATOLL_STUB_GPUS=8") # a machine with 8 GPUs
     set_property(DIRECTORY PROPERTY needs_test_stubbed_${name} gpu_${name} atoll_cuda_stubbed nccl_stub)
 endforeach()
-if(ATOLL_CUDNN_BUILT)
-    set(cudnn ATOLL_CUDNN_LIBRARY=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libcudnn_stub.so)
-    add_test(NAME test_stubbed_cudnn COMMAND gpu_kernels_layers test_attn WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    add_test(NAME test_stubbed_cudnn_exact COMMAND gpu_kernels_layers test_attn WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(test_stubbed_cudnn PROPERTIES LABELS parity TIMEOUT 120 ENVIRONMENT "${plugin};${cudnn}")
-    set_tests_properties(test_stubbed_cudnn_exact PROPERTIES LABELS parity TIMEOUT 120
-                         ENVIRONMENT "${plugin};${cudnn};ATOLL_ATTENTION=exact")
-    foreach(name IN ITEMS test_stubbed_cudnn test_stubbed_cudnn_exact)
-        set_property(DIRECTORY PROPERTY needs_${name} gpu_kernels_layers atoll_cuda_stubbed nccl_stub cudnn_stub)
-    endforeach()
-endif()

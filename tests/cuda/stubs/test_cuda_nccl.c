@@ -20,7 +20,6 @@
 #include "gpu/cuda/comm/cuda_comm.h"
 #include "gpu/cuda/rt/cuda_rt_impl.h"
 #include "tests/cuda/stubs/cudart_stub.h"
-#include "tests/cuda/stubs/stub_faults.h"
 #include "tests/lib/device/emulated_plugin.h"
 
 enum { RANKS = 3, N = 60 };
@@ -108,7 +107,7 @@ static void leave(void)
     }
     cuda_comm_close(NULL);
     assert_int_equal(mem_live_bytes(), 0);
-    assert_int_equal(cudart_stub_left(), 0);
+    assert_int_equal(cudart_faults.left, 0);
 }
 
 /* Work of each rank, in a thread per rank as in a worker. */

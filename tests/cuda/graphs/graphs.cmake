@@ -19,17 +19,17 @@ list(REMOVE_DUPLICATES names)
 list(TRANSFORM names REPLACE "(.+)" "REFUSE(\\1)")
 list(JOIN names "\n" lines)
 file(CONFIGURE OUTPUT ${driver}/driver_names.h CONTENT "${lines}\n")
-add_library(driver_stub SHARED cuda/stubs/driver_stub.c)
+add_library(driver_stub SHARED cuda/graphs/driver_stub.c)
 target_include_directories(driver_stub PRIVATE ${driver})
 set_target_properties(driver_stub PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 LIBRARY_OUTPUT_DIRECTORY ${driver})
 
-add_executable(test_cudnn_graphs cuda/stubs/test_cudnn_graphs.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_attn_graph.c
+add_executable(test_cudnn_graphs cuda/graphs/test_cudnn_graphs.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_attn_graph.c
                ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_cudnn_lib.c ${CMAKE_SOURCE_DIR}/gpu/cuda/cudnn/cuda_cudnn_plan.c)
 target_compile_definitions(test_cudnn_graphs PRIVATE ATOLL_CUDNN)
 target_include_directories(test_cudnn_graphs SYSTEM PRIVATE ${ATOLL_CUDA_INCLUDE} ${ATOLL_CUDNN_INCLUDE})
 target_link_libraries(test_cudnn_graphs PRIVATE atoll_common ${CMAKE_DL_LIBS} m)
 add_dependencies(test_cudnn_graphs driver_stub)
-add_test(NAME test_cudnn_graphs COMMAND test_cudnn_graphs ${CMAKE_CURRENT_LIST_DIR}/properties all)
+add_test(NAME test_cudnn_graphs COMMAND test_cudnn_graphs)
 set_tests_properties(test_cudnn_graphs PROPERTIES LABELS "parity;long" TIMEOUT 900 SKIP_RETURN_CODE 77
     ENVIRONMENT "LD_LIBRARY_PATH=${driver}:${cuda_libraries};ATOLL_CUDNN_LIBRARY=${ATOLL_CUDNN_FILE}")
 atoll_long_target(test_cudnn_graphs)
