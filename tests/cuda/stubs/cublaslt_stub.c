@@ -74,8 +74,8 @@ static struct task task_of(cublasLtMatmulDesc_t op)
 /* The requirements of the documentation, and those of the kernels on a bias. */
 static bool valid(const struct task *t, const struct matrix *d)
 {
-    bool vector = t->epilogue == CUBLASLT_EPILOGUE_BIAS || t->epilogue == CUBLASLT_EPILOGUE_BGRADA;
-    if (vector) return t->bias && (uintptr_t)t->bias % 16 == 0 && (t->bias_type == -1 || t->bias_type == d->type);
+    if (t->epilogue == CUBLASLT_EPILOGUE_BIAS)
+        return t->bias && (uintptr_t)t->bias % 16 == 0 && (t->bias_type == -1 || t->bias_type == d->type);
     if (t->epilogue == CUBLASLT_EPILOGUE_DGELU)
         return t->aux && (uintptr_t)t->aux % 16 == 0 && t->aux_ld % 8 == 0 && t->aux_ld >= (int64_t)d->rows &&
                (t->aux_type == -1 || t->aux_type == d->type);
@@ -246,9 +246,6 @@ static void multiply(const struct product *p, size_t nth)
     void *d = (void *)of_product(p->d, D, nth);
     size_t inner = t->trans_a == CUBLAS_OP_N ? A->cols : A->rows;
     for (size_t i = 0; i < D->rows; i++) {
-        double all = 0;
-        for (size_t k = 0; k < inner; k++) all += element(a, A, t->trans_a != CUBLAS_OP_N, i, k);
-        if (t->epilogue == CUBLASLT_EPILOGUE_BGRADA) put(t->bias, i, D->type, all);
         for (size_t j = 0; j < D->cols; j++) {
             double sum = 0;
             for (size_t k = 0; k < inner; k++)
@@ -306,10 +303,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     if (!lies_on(*on, 0, a) || !lies_on(*on, 1, b) || !lies_on(*on, 2, c) || !lies_on(*on, 3, d))
         return CUBLAS_STATUS_INVALID_VALUE;
     if ((uintptr_t)end_of(&p.task) % algo->data[3]) return CUBLAS_STATUS_INVALID_VALUE;
-    if (stub.refused & p.task.epilogue || algo->data[1] != p.task.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algo->data[1] != p.task.epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
     stub.products++;
-    stub.last = algo->data[0];
-    p.ms = (p.task.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? stub.plain_ms : stub.end_ms) + (float)algo->data[0];
+    p.ms = 10 + (float)algo->data[0];
     stream->submit(stream, run, &p, sizeof p);
     return CUBLAS_STATUS_SUCCESS;
 }

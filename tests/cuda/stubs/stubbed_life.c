@@ -44,7 +44,7 @@ int stubbed_set_up(void **state)
     setenv("ATOLL_CUDA_PLUGIN", beside_program("atoll_cuda_stubbed.so"),
            0); /* the environment may name another plugin */
     setenv("ATOLL_ALGO_CACHE", "/dev/null", 1);
-    setenv("ATOLL_ATTENTION", "own", 1);
+    setenv("ATOLL_ATTENTION", "plain", 1);
     setenv("ATOLL_STUB_GPUS", "2", 1);
     if (!stubbed_find(NULL, "cudart_stub", &stubbed.cudart) || !stubbed_find(NULL, "cudart_stub_left", &stubbed.left) ||
         !stubbed_find(NULL, "cudart_stub_heal", &stubbed.heal) ||

@@ -1,6 +1,6 @@
 /* Tests gpu/cuda/rt/cuda_gemm.c and cuda_gemm_time.c with the real descriptors of cuBLASLt and no GPU
- * (cublaslt_stub.h): the requested product is the one that cuda_rt.h specifies; the faster of two variants is selected
- * and cached. */
+ * (cublaslt_stub.h): the requested product is the one that cuda_rt.h specifies; the fastest algorithm is selected and
+ * cached. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static void start(void)
     struct err err = {.code = STATUS_OK};
     cuda_rt_close(rt);
     rt = NULL;
-    stub = (struct stub){.plain_ms = 10, .end_ms = 12};
+    stub = (struct stub){.idle = false};
     if (cuda_rt_open(0, &rt, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
 }
 
@@ -112,9 +112,7 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     void *out = numbers(s.m * s.ldc, s.bf16_out, 3), *had = numbers(s.m * s.ldc, s.bf16_out, 3);
     void *aux = numbers(s.m * s.ldc, s.bf16_out, 4), *biases = numbers(s.n + later, s.bf16_out, 5);
     const char *bias = (const char *)biases + later * gemm_number_bytes(s.bf16_out);
-    float *sums = numbers(s.n, false, 6);
-    struct cuda_gemm_call call = {
-        .a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux, .bias_grad = sums};
+    struct cuda_gemm_call call = {.a = a, .b = b, .c = accumulate ? out : NULL, .out = out, .bias = bias, .aux = aux};
     assert_int_equal(cuda_rt_gemm_create(rt, &s, &g), STATUS_OK);
     cuda_rt_gemm(rt, g, &call);
     settle();
@@ -133,13 +131,8 @@ static void product_one(struct cuda_gemm_shape s, bool accumulate, size_t later)
     if (stub.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE)
         fail_msg("the proposal allows a split-K reduction in any order");
     if (!(stub.schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) fail_msg("the proposal does not allow split-K");
-    for (size_t j = 0; s.bias_grad && j < s.n; j++) {
-        double want = 0;
-        for (size_t k = 0; k < s.k; k++) want += at(b, s.b_trans ? j * s.ldb + k : k * s.ldb + j, s.bf16);
-        if (!(fabs((double)sums[j] - want) <= 1e-5)) fail_msg("sum %zu is %g, expected %g", j, (double)sums[j], want);
-    }
     cuda_rt_gemm_free(g);
-    void *all[] = {a, b, out, had, aux, biases, sums};
+    void *all[] = {a, b, out, had, aux, biases};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_rt_release(rt, all[i]);
 }
 
@@ -149,9 +142,6 @@ static void test_products(void **state)
     for (int trans = 0; trans < 4; trans++) {
         struct cuda_gemm_shape s = {.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true};
         product_one(s, true, 0);
-        s.bias_grad = true;
-        product_one(s, true, 0);
-        product_one(s, false, 0);
         s = (struct cuda_gemm_shape){.a_trans = trans & 1, .b_trans = trans & 2, .bf16 = true, .bf16_out = true};
         product_one(s, false, 0);
         s.bias = true;
@@ -168,8 +158,7 @@ static void test_products(void **state)
     }
 }
 
-/* --- selection of the variant
- * ---------------------------------------------------------------------------------------------------- */
+/* --- selection of the algorithm ----------------------------------------------------------------------------------- */
 
 static const struct cuda_gemm_shape with_dgelu = {.m = 1024,
                                                   .n = 512,
@@ -181,51 +170,20 @@ static const struct cuda_gemm_shape with_dgelu = {.m = 1024,
                                                   .bf16 = true,
                                                   .bf16_out = true,
                                                   .dgelu = true};
-static const struct cuda_gemm_shape with_bias_grad = {.m = 512,
-                                                      .n = 128,
-                                                      .k = 1024,
-                                                      .lda = 512,
-                                                      .a_trans = true,
-                                                      .ldb = 128,
-                                                      .ldc = 128,
-                                                      .bf16 = true,
-                                                      .bias_grad = true};
+static const struct cuda_gemm_shape of_weights = {
+    .m = 512, .n = 128, .k = 1024, .lda = 512, .a_trans = true, .ldb = 128, .ldc = 128, .bf16 = true};
 
-struct kernel {
-    const struct cuda_gemm *separate;
-    float ms; /* duration of the kernel after a plain product */
-};
-
-static void take_time(void *ms, bool dead)
+/* Create a product. Returns the number of its algorithm (0: the fastest); *timed: products were run. */
+static uint64_t chosen(const struct cuda_gemm_shape *shape, bool *timed)
 {
-    (void)dead;
-    cudart_stub.now_ms += *(float *)ms;
-}
-
-static void run(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
-{
-    const struct kernel *kernel = ctx;
-    cuda_rt_gemm(rt, gemm, call);
-    if (gemm == kernel->separate) rt->stream->submit(rt->stream, take_time, &kernel->ms, sizeof kernel->ms);
-}
-
-/* Returns whether the fused product is selected if the separate kernel takes `ms`. *timed: products were run. */
-static bool fuse(const struct cuda_gemm_shape *shape, enum cuda_epilogue wish, float ms, bool *timed)
-{
-    struct cuda_gemm_shape plain = *shape;
-    struct cuda_gemm *separate = NULL, *fused = NULL;
-    plain.dgelu = plain.bias_grad = false;
-    assert_int_equal(cuda_rt_gemm_create(rt, &plain, &separate), STATUS_OK);
-    struct kernel kernel = {separate, ms};
+    struct cuda_gemm *g = NULL;
     size_t before = stub.products;
-    assert_int_equal(cuda_rt_gemm_fuse(rt, shape, wish, separate, &(struct cuda_gemm_user){run, &kernel}, &fused),
-                     STATUS_OK);
+    assert_int_equal(cuda_rt_gemm_create(rt, shape, &g), STATUS_OK);
     *timed = stub.products > before;
     settle();
-    bool taken = fused;
-    cuda_rt_gemm_free(fused);
-    cuda_rt_gemm_free(separate);
-    return taken;
+    uint64_t algorithm = g->algo[GEMM_VECTOR].data[0];
+    cuda_rt_gemm_free(g);
+    return algorithm;
 }
 
 static void forget(void)
@@ -235,49 +193,27 @@ static void forget(void)
     stub.idle = true;
 }
 
-static void check_faster(const struct cuda_gemm_shape *shape)
+static void check_fastest(const struct cuda_gemm_shape *shape)
 {
     bool timed;
     forget();
-    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed)); /* 10 + 2.5 ms separate against 12 ms fused */
+    assert_int_equal(chosen(shape, &timed), 0);
     assert_true(timed);
     assert_int_equal(stub.alike, 0); /* timed on varied values, like those of a model */
-    assert_false(stub.last);         /* with the fastest algorithm */
     start();
-    stub.idle = true;
-    stub.end_ms = 100; /* later timings differ: the cached choice stays */
-    assert_true(fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed));
-    assert_false(timed);
-    forget();
-    assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
-    assert_true(timed);
-    start();
-    stub.idle = true;
-    stub.end_ms = 1;
-    assert_false(fuse(shape, CUDA_EPILOGUE_TIMED, 1.5f, &timed));
+    assert_int_equal(chosen(shape, &timed), 0);
     assert_false(timed);
 }
 
-static void test_faster(void **state)
-{
-    (void)state;
-    check_faster(&with_dgelu);
-    check_faster(&with_bias_grad);
-}
-
-static void test_asked_for(void **state)
+static void test_fastest(void **state)
 {
     (void)state;
     bool timed;
-    forget();
-    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_SEPARATE, 100, &timed));
-    assert_false(timed);
-    assert_true(fuse(&with_dgelu, CUDA_EPILOGUE_FUSED, 0, &timed)); /* only the algorithm is selected by time */
+    check_fastest(&with_dgelu);
+    check_fastest(&of_weights);
     forget();
     (void)setenv("ATOLL_ALGO_TIMING", "off", 1);
-    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
-    assert_false(timed);
-    assert_true(fuse(&with_dgelu, CUDA_EPILOGUE_FUSED, 0, &timed));
+    assert_int_equal(chosen(&with_dgelu, &timed), STUB_ALGORITHMS - 1);
     assert_false(timed);
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
@@ -300,35 +236,34 @@ static void test_timing_words(void **state)
     (void)unsetenv("ATOLL_ALGO_TIMING");
 }
 
-/* Separate kernels remain if the library has no fused product, refuses to run it, has no memory to time it, or if rows
- * are not aligned. */
-static void test_apart(void **state)
+/* The library has no product, or rows of a product with dgelu are not aligned. */
+static void test_none(void **state)
 {
     (void)state;
-    bool timed;
     struct cuda_gemm_shape odd = with_dgelu;
     odd.ldc = 516;
     struct cuda_gemm_shape biased = {.m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8, .bias = true};
     struct cuda_gemm *none = NULL;
-    const unsigned ends = CUBLASLT_EPILOGUE_DGELU | CUBLASLT_EPILOGUE_BGRADA;
     forget();
-    stub.unknown = ends;
-    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
-    assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_FUSED, 100, &timed));
+    assert_int_equal(cuda_rt_gemm_create(rt, &odd, &none), STATUS_UNSUPPORTED);
+    stub.unknown = CUBLASLT_EPILOGUE_DGELU;
+    assert_int_equal(cuda_rt_gemm_create(rt, &with_dgelu, &none), STATUS_UNSUPPORTED);
     stub.unknown = CUBLASLT_EPILOGUE_BIAS;
     assert_int_equal(cuda_rt_gemm_create(rt, &biased, &none), STATUS_UNSUPPORTED);
     assert_null(none);
-    forget();
-    stub.refused = ends;
-    assert_false(fuse(&with_dgelu, CUDA_EPILOGUE_TIMED, 100, &timed));
-    assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
+}
+
+/* Without memory to time, the first proposal is used and not cached. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    bool timed;
     forget();
     size_t memory = cudart_stub.memory;
     cudart_stub.memory = 0;
-    assert_false(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
-    cudart_stub.memory = memory; /* lack of memory is not cached */
-    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
-    assert_false(fuse(&odd, CUDA_EPILOGUE_FUSED, 100, &timed));
+    assert_int_equal(chosen(&of_weights, &timed), STUB_ALGORITHMS - 1);
+    cudart_stub.memory = memory;
+    assert_int_equal(chosen(&of_weights, &timed), 0);
 }
 
 /* A worker that shares the GPU and read the cache before it had entries. */
@@ -341,12 +276,11 @@ static void test_shared(void **state)
     bool timed;
     forget();
     if (cuda_rt_open(0, &other, name, sizeof name, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 100, &timed));
+    assert_int_equal(chosen(&of_weights, &timed), 0);
     struct cuda_rt *first = rt;
-    size_t before = stub.products;
     rt = other;
-    assert_true(fuse(&with_bias_grad, CUDA_EPILOGUE_TIMED, 0, &timed)); /* the cached choice, not its own measurement */
-    assert_int_equal(stub.products, before);
+    assert_int_equal(chosen(&of_weights, &timed), 0);
+    assert_false(timed); /* the cached choice, not its own measurement */
     cuda_rt_close(rt);
     rt = first;
 }
@@ -375,78 +309,66 @@ static void test_takes(void **state)
 
 /* --- one call fails ----------------------------------------------------------------------------------------------- */
 
-/* Small shapes with a variant to select. */
 static const struct cuda_gemm_shape small_dgelu = {
     .m = 256, .n = 256, .k = 256, .lda = 256, .ldb = 256, .ldc = 256, .bf16 = true, .bf16_out = true, .dgelu = true};
-static const struct cuda_gemm_shape small_bias_grad = {
-    .m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true, .ldb = 256, .ldc = 256, .bf16 = true, .bias_grad = true};
+static const struct cuda_gemm_shape small_weights = {
+    .m = 256, .n = 256, .k = 256, .lda = 256, .a_trans = true, .ldb = 256, .ldc = 256, .bf16 = true};
 
 /* Create, time and run a product with one failed call. Returns whether that call occurred; *ended: device error. */
 static bool fails_once(const struct cuda_gemm_shape *shape, unsigned long nth, int status, bool *ended)
 {
-    struct cuda_gemm_shape plain = *shape;
-    struct cuda_gemm *separate = NULL, *fused = NULL;
-    struct kernel kernel = {.ms = 2.5f};
+    struct cuda_gemm *g = NULL;
     char *p = cuda_rt_alloc(rt, 1 << 18);
-    struct cuda_gemm_call call = {.a = p, .b = p, .out = p, .aux = p, .bias_grad = (float *)(void *)p};
-    plain.dgelu = plain.bias_grad = false;
+    struct cuda_gemm_call call = {.a = p, .b = p, .out = p, .aux = p};
     settle();
     cublaslt_faults.status = status;
     cublaslt_faults.after = nth;
-    if (cuda_rt_gemm_create(rt, &plain, &separate) == STATUS_OK) {
-        kernel.separate = separate;
-        assert_int_equal(
-            cuda_rt_gemm_fuse(rt, shape, CUDA_EPILOGUE_TIMED, separate, &(struct cuda_gemm_user){run, &kernel}, &fused),
-            STATUS_OK);
-        cuda_rt_gemm(rt, fused ? fused : separate, &call);
-    } else if (separate) {
+    if (cuda_rt_gemm_create(rt, shape, &g) == STATUS_OK)
+        cuda_rt_gemm(rt, g, &call);
+    else if (g)
         fail_msg("a failed create returned a product");
-    }
     bool reached = !cublaslt_faults.after;
     *ended = rt->error.code != STATUS_OK;
     if (*ended && !strstr(rt->error.msg, "device cuda:0 Stub 0: cuBLASLt refused a matrix product: "))
         fail_msg("%s", rt->error.msg);
     cublaslt_faults.after = 0;
-    cuda_rt_gemm_free(fused);
-    cuda_rt_gemm_free(separate);
+    cuda_rt_gemm_free(g);
     cuda_rt_release(rt, p);
     assert_int_equal(cublaslt_faults.left, 1); /* the handle */
     return reached;
 }
 
-/* After any failure, the product runs with a proposed algorithm, and the next start selects the faster variant, the
- * fused one. Only the status "not supported" is cached. */
-static void each_fails(const struct cuda_gemm_shape *shape, int status, unsigned long stride)
+/* After any failure the next start selects the fastest algorithm. */
+static void each_fails(const struct cuda_gemm_shape *shape, int status)
 {
     unsigned lives = 0, ended = 0;
     bool reached = true, dead, timed;
-    for (unsigned long nth = 1; reached; nth += stride, lives++) {
+    for (unsigned long nth = 1; reached; nth++, lives++) {
         forget();
         reached = fails_once(shape, nth, status, &dead);
         ended += dead;
         if (!reached) assert_false(dead);
-        if (status == CUBLAS_STATUS_NOT_SUPPORTED) continue;
         start();
         stub.idle = true;
-        if (!fuse(shape, CUDA_EPILOGUE_TIMED, 2.5f, &timed))
-            fail_msg("call %lu (%s): the slower variant is cached", nth, cublaslt_faults.failed_in);
+        if (chosen(shape, &timed))
+            fail_msg("call %lu (%s): a slow algorithm is cached", nth, cublaslt_faults.failed_in);
     }
-    assert_true(lives * stride > 100 && ended * stride > 10 && ended < lives);
+    assert_true(lives > 50 && ended >= 1 && ended < lives);
 }
 
 static void test_each_fails(void **state)
 {
     (void)state;
-    each_fails(&small_dgelu, CUBLAS_STATUS_NOT_SUPPORTED, 3);
-    each_fails(&small_bias_grad, CUBLAS_STATUS_EXECUTION_FAILED, 1);
+    each_fails(&small_dgelu, CUBLAS_STATUS_NOT_SUPPORTED);
+    each_fails(&small_weights, CUBLAS_STATUS_EXECUTION_FAILED);
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products),  cmocka_unit_test(test_faster),
-                                       cmocka_unit_test(test_asked_for), cmocka_unit_test(test_timing_words),
-                                       cmocka_unit_test(test_apart),     cmocka_unit_test(test_shared),
-                                       cmocka_unit_test(test_takes),     cmocka_unit_test(test_each_fails)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_products),     cmocka_unit_test(test_fastest),
+                                       cmocka_unit_test(test_timing_words), cmocka_unit_test(test_none),
+                                       cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_shared),
+                                       cmocka_unit_test(test_takes),        cmocka_unit_test(test_each_fails)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
