@@ -116,7 +116,6 @@ static enum status cuda_use_bf16(struct device *dev, struct err *err)
     if (cuda->plans)
         return err_set(err, STATUS_STATE, "device %s: bf16 must be chosen before the first plan", dev->name);
     if (cuda->bf16) return STATUS_OK;
-    TRY(cuda_epilogue_wish(&cuda->epilogue, err));
     TRY(open_attention(cuda, err));
     cuda->bf16 = true;
     dev->peak_flops = cuda_peak_bf16(dev->name);

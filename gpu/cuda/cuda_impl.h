@@ -39,7 +39,7 @@ struct cuda_plan {
         struct {
             struct lin_shape shape;
             struct cuda_gemm *fwd, *bwd_x, *bwd_w;
-            struct cuda_gemm *bwd_x_dgelu, *bwd_w_bias_grad; /* with a fused epilogue; NULL: use the plain product */
+            struct cuda_gemm *bwd_x_dgelu; /* with the derivative of the GELU; NULL: bwd_x and a kernel */
         } lin;
         struct {
             struct attn_shape shape;
@@ -108,7 +108,6 @@ struct cuda_device {
     size_t n_spans;
 
     struct cuda_stage stage;
-    enum cuda_epilogue epilogue;
     enum cuda_attention attention;
     struct cuda_cudnn *cudnn; /* NULL: the plain loops compute attention */
 };
@@ -203,8 +202,6 @@ void cuda_columns_sum(struct cuda_device *cuda, size_t c, size_t blocks, size_t 
 
 /* --- cuda_lin.c: linear layers ------------------------------------------------------------------------------------ */
 
-/* Reads ATOLL_EPILOGUE. INVALID, with a one-line message, for an unknown value. */
-enum status cuda_epilogue_wish(enum cuda_epilogue *out, struct err *err) MUST_CHECK;
 /* Creates the products of a plan with a shape. Errors: NOMEM, UNSUPPORTED. */
 enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan) MUST_CHECK;
 void cuda_lin_free(struct cuda_plan *plan);

@@ -1,93 +1,14 @@
-/* Linear layers of the CUDA device: matrix products and the kernels around them. In bf16 two kernels may be fused into
- * a product (cuda_rt_gemm_fuse): the derivative of the GELU before a layer, and the gradient of the bias. GELU itself
- * is never fused: y has to be computed from the rounded z (device.h), and a GELU epilogue uses the unrounded z. */
+/* Linear layers of the CUDA device: matrix products and the kernels around them.
+ *
+ * In bf16 the derivative of the GELU before a layer is an epilogue of the product (DGELU). On an H100 that was faster
+ * than a kernel for five of six shapes; the layers of GPT-2 that have it (4C to C) gained 13 and 24 %. It stays a
+ * kernel where the library has no such product, and for operands that are not aligned. The column sums of the bias
+ * gradient were faster as an epilogue (BGRADA) for no shape. GELU itself is never fused: y has to be computed from the
+ * rounded z (device.h), and a GELU epilogue uses the unrounded z. fp32 is the reference for comparisons, so it never
+ * fuses. */
 #include "gpu/cuda/cuda_impl.h"
 
 #include <assert.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum status cuda_epilogue_wish(enum cuda_epilogue *out, struct err *err)
-{
-    static const char *const words[] = {"timed", "fused", "separate"};
-    const char *value = getenv("ATOLL_EPILOGUE");
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(value && *value ? value : "timed", words[i]) != 0) continue;
-        *out = (enum cuda_epilogue)i;
-        return STATUS_OK;
-    }
-    return err_set(err, STATUS_INVALID, "ATOLL_EPILOGUE is \"%.40s\": set it to timed, fused or separate", value);
-}
-
-/* --- backward, fused or separate ---------------------------------------------------------------------------------- */
-
-struct lin_user {
-    struct cuda_device *cuda;
-    const struct cuda_plan *plan;
-};
-
-/* dx; multiplied by the derivative of the GELU if aux is set. */
-static void run_x(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
-{
-    const struct lin_user *user = ctx;
-    struct cuda_device *cuda = user->cuda;
-    size_t n = user->plan->as.lin.shape.n * user->plan->as.lin.shape.k;
-    assert(!call->aux || !call->c);
-    cuda_rt_gemm(cuda->rt, gemm, call);
-    if (call->aux && gemm == user->plan->as.lin.bwd_x)
-        LAUNCH(cuda, cuda_gelu_bwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
-               .z = call->aux, .y = call->out);
-}
-
-/* db = or += the column sums of dy. */
-static void bias_grad(struct cuda_device *cuda, const struct lin_shape *s, const void *dy, float *db, bool accumulate)
-{
-    size_t block = cuda_row_block(cuda, s->n, s->m);
-    if (!block) return;
-    LAUNCH(cuda, cuda_columns, wide_blocks(s->m, s->m, CUDA_COLUMN_THREADS), blocks_of(s->n, block), cuda_columns_args,
-           .n = s->n, .c = s->m, .block = block, .stride = s->m, .bf16 = cuda->bf16, .x = dy,
-           .partials = cuda->partials);
-    cuda_columns_sum(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
-}
-
-/* dw, and db if bias_grad is set. With c both are accumulated. A fused bias gradient overwrites its output, so an
- * accumulated one goes through `partials`. */
-static void run_w(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
-{
-    const struct lin_user *user = ctx;
-    struct cuda_device *cuda = user->cuda;
-    const struct lin_shape *s = &user->plan->as.lin.shape;
-    bool fused = gemm != user->plan->as.lin.bwd_w, accumulate = call->c != NULL;
-    assert(!fused || (call->bias_grad && s->m <= CUDA_PARTIAL_FLOATS));
-    struct cuda_gemm_call product = *call;
-    if (fused && accumulate) product.bias_grad = cuda->partials;
-    cuda_rt_gemm(cuda->rt, gemm, &product);
-    if (!call->bias_grad) return;
-    if (!fused)
-        bias_grad(cuda, s, s->out_in ? call->a : call->b, call->bias_grad, accumulate);
-    else if (accumulate)
-        cuda_columns_sum(cuda, s->m, 1, s->m, cuda->partials, call->bias_grad, true);
-}
-
-/* --- plans -------------------------------------------------------------------------------------------------------- */
-
-/* fp32 is the reference for comparisons, so it never fuses and chooses nothing by time. */
-static enum status lin_fuse(struct cuda_device *cuda, struct cuda_plan *plan, struct cuda_gemm_shape bwd_x,
-                            struct cuda_gemm_shape bwd_w)
-{
-    const struct lin_shape *s = &plan->as.lin.shape;
-    struct lin_user user = {cuda, plan};
-    assert(plan->as.lin.bwd_x && plan->as.lin.bwd_w);
-    if (!cuda->bf16) return STATUS_OK;
-    bwd_x.dgelu = true;
-    if (s->after_act)
-        TRY(cuda_rt_gemm_fuse(cuda->rt, &bwd_x, cuda->epilogue, plan->as.lin.bwd_x,
-                              &(struct cuda_gemm_user){run_x, &user}, &plan->as.lin.bwd_x_dgelu));
-    bwd_w.bias_grad = true; /* cuBLASLt sums columns of B, which is x if weights are [out,in] */
-    if (!s->bias || s->out_in || s->m > CUDA_PARTIAL_FLOATS) return STATUS_OK;
-    return cuda_rt_gemm_fuse(cuda->rt, &bwd_w, cuda->epilogue, plan->as.lin.bwd_w,
-                             &(struct cuda_gemm_user){run_w, &user}, &plan->as.lin.bwd_w_bias_grad);
-}
 
 enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
 {
@@ -124,7 +45,10 @@ enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
     if (s->inference) return STATUS_OK;
     TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));
     TRY(cuda_rt_gemm_create(rt, &bwd_w, &plan->as.lin.bwd_w));
-    return lin_fuse(cuda, plan, bwd_x, bwd_w);
+    if (!bf16 || !s->after_act) return STATUS_OK;
+    bwd_x.dgelu = true;
+    enum status status = cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x_dgelu);
+    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 
 void cuda_lin_free(struct cuda_plan *plan)
@@ -133,7 +57,6 @@ void cuda_lin_free(struct cuda_plan *plan)
     cuda_rt_gemm_free(plan->as.lin.bwd_x);
     cuda_rt_gemm_free(plan->as.lin.bwd_w);
     cuda_rt_gemm_free(plan->as.lin.bwd_x_dgelu);
-    cuda_rt_gemm_free(plan->as.lin.bwd_w_bias_grad);
 }
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
@@ -192,8 +115,24 @@ void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const vo
     if (!has_backward(cuda, p)) return;
     struct cuda_gemm_call call = {
         .a = dy, .b = cuda_weights(cuda, w), .c = accumulate ? dx : NULL, .out = dx, .aux = aux};
-    bool fused = aux && !accumulate && cuda_rt_gemm_takes(p->as.lin.bwd_x_dgelu, &call);
-    run_x(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_x_dgelu : p->as.lin.bwd_x, &call);
+    size_t n = p->as.lin.shape.n * p->as.lin.shape.k;
+    assert(!aux || !accumulate);
+    bool fused = aux && cuda_rt_gemm_takes(p->as.lin.bwd_x_dgelu, &call);
+    cuda_rt_gemm(cuda->rt, fused ? p->as.lin.bwd_x_dgelu : p->as.lin.bwd_x, &call);
+    if (aux && !fused)
+        LAUNCH(cuda, cuda_gelu_bwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
+               .z = aux, .y = dx);
+}
+
+/* db = or += the column sums of dy. */
+static void bias_grad(struct cuda_device *cuda, const struct lin_shape *s, const void *dy, float *db, bool accumulate)
+{
+    size_t block = cuda_row_block(cuda, s->n, s->m);
+    if (!block) return;
+    LAUNCH(cuda, cuda_columns, wide_blocks(s->m, s->m, CUDA_COLUMN_THREADS), blocks_of(s->n, block), cuda_columns_args,
+           .n = s->n, .c = s->m, .block = block, .stride = s->m, .bf16 = cuda->bf16, .x = dy,
+           .partials = cuda->partials);
+    cuda_columns_sum(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
 }
 
 void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
@@ -204,8 +143,8 @@ void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const vo
     if (!p) return;
     const struct lin_shape *s = &p->as.lin.shape;
     if (!has_backward(cuda, p)) return;
-    struct cuda_gemm_call call = {
-        .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw, .bias_grad = db};
-    bool fused = db && cuda_rt_gemm_takes(p->as.lin.bwd_w_bias_grad, &call);
-    run_w(&(struct lin_user){cuda, p}, fused ? p->as.lin.bwd_w_bias_grad : p->as.lin.bwd_w, &call);
+    cuda_rt_gemm(cuda->rt, p->as.lin.bwd_w,
+                 &(struct cuda_gemm_call){
+                     .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw});
+    if (db) bias_grad(cuda, s, dy, db, accumulate);
 }

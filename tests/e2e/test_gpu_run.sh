@@ -36,11 +36,7 @@ toy = sections["train"]["models"]["gpt2-toy"]["ours"]
 assert toy["tokens_per_s"] > 0 and toy["loss"] < toy["loss_first"] + 0.5 and abs(toy["planned_mb"] - toy["taken_mb"]) < 1e-3 and toy["flops_per_token"] > 0
 assert toy["step_tokens"] == 16 * 2 * 2, toy # sequence, batch, parts
 assert sections["ceilings"]["gemm"][0]["tflops"] > 0 and sections["ceilings"]["attention"][0]["bwd_tflops"] > 0
-ends = sections["ceilings"]["ends"][0]
-for name in ("dgelu", "bias_grad"):
-    assert ends[name]["separate_ms"] > 0 and ends[name]["fused_ms"] > 0 and ends[name]["repeats"] is True, ends
-    assert ends[name]["faster"] in ("separate", "fused") and ends[name]["chosen"] in ("separate", "either"), ends
-assert ends["dgelu"]["chosen"] == "separate" # the emulator has no timing, and the fused dgelu rounds differently
+assert sections["ceilings"]["attention_plain"][0]["bwd_tflops"] > 0
 assert [h["v"] for h in sections["ceilings"]["head"]] == [97, 104] and sections["ceilings"]["head"][0]["ms"] > 0
 assert sections["runs"]["steps"] == 100 and sections["runs"]["fp32_off"] < 1e-4
 assert list(sections["launch"]["losses"]) == ["cpu", "fp32", "bf16"], sections["launch"]
@@ -296,7 +292,7 @@ open(tool, "w").close()
 os.chmod(tool, 0o755)
 entry = {"errors": []}
 checks.sanitizer(Sanitized(), entry)
-assert len(entry["passed"]) == 10 and entry["tool_failed"] == ["racecheck test_head"], entry
+assert len(entry["passed"]) == 8 and entry["tool_failed"] == ["racecheck test_head"], entry
 assert len(entry["errors"]) == 1 and entry["errors"][0].startswith("racecheck test_norm: Error: Race"), entry
 
 # A hanging item gets three times its share of the time, not all of it.

@@ -1,8 +1,6 @@
 /* Benchmarks of one device for tests/gpu/run. Each command prints JSON objects, one per line.
  *   bench_gpu info  DEVICE PRECISION
  *   bench_gpu gemm  DEVICE PRECISION SECONDS N K M        y[N,M] = x[N,K] w[K,M] and both gradients
- *   bench_gpu ends  DEVICE SECONDS N K M                  backward of y[N,M] = gelu(z[N,K]) w[K,M] + b[M] in bf16:
- *       separate kernels, fused epilogues, and the device's choice
  *   bench_gpu head  DEVICE PRECISION SECONDS N C V        losses of N rows and their gradients
  *   bench_gpu attn  DEVICE PRECISION SECONDS B T H G HD   H query heads, G key/value heads of HD columns
  *   bench_gpu copy  DEVICE SECONDS MB
@@ -313,7 +311,6 @@ static enum status run(int argc, char **argv, struct device **dev, struct err *e
         TRY(bench_device(argv[2], argv[3], dev, err));
         return head(*dev, strtod(argv[4], NULL), argv + 5, err);
     }
-    if (!strcmp(what, "ends") && argc == 7) return bench_ends(argv[2], strtod(argv[3], NULL), argv + 4, err);
     if (!strcmp(what, "attn") && argc == 10) {
         TRY(bench_device(argv[2], argv[3], dev, err));
         return attn(*dev, strtod(argv[4], NULL), argv + 5, err);

@@ -21,9 +21,6 @@ enum status bench_time(struct device *dev, void (*once)(struct device *dev, void
 enum { BENCH_TEXT = 512 };
 const char *bench_text(const char *text, char out[BENCH_TEXT]);
 
-/* Measure the backward of a layer y[N,M] after a GELU in bf16 and print its line. v: N K M. Opens the device by name.
- */
-enum status bench_ends(const char *device, double seconds, char **v, struct err *err) MUST_CHECK;
 /* Measure the outer path of n parameters with one codec and print its line. */
 enum status bench_delta(struct device *dev, double seconds, const char *spec, size_t n, struct err *err) MUST_CHECK;
 /* The same for a codec without a device form: the host makes the delta. */

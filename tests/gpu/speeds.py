@@ -28,9 +28,6 @@ MODELS = {
 TOY_MODELS = {"gpt2-toy": ("gpt2", 2, 2, 0, 16, 0, 16, 2, 96, 2)}
 GEMMS = [(16384, 768, 2304), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 4800), (16384, 1600, 6400),
          (16384, 2048, 8192), (16384, 8192, 2048), (8192, 8192, 8192)]
-# Layers of GPT-2 whose backward may use a fused epilogue (gpu/cuda/cuda_lin.c).
-ENDS = [(16384, 768, 2304), (16384, 768, 768), (16384, 768, 3072), (16384, 3072, 768), (16384, 1600, 6400),
-        (16384, 6400, 1600)]
 ATTENTIONS = [(32, 1024, 12, 12, 64), (16, 1024, 25, 25, 64), (8, 2048, 32, 8, 64), (4, 4096, 32, 8, 128)]
 
 
@@ -51,15 +48,6 @@ def ceilings(run, entry):
               lambda s: run.bench("attn", run.device, "bf16", half, *s, env={"ATOLL_ATTENTION": "plain"}))
     run.each(entry, "copy", [1 if run.emulated else 512],
               lambda mb: run.bench("copy", run.device, run.seconds, mb))
-    run.each(entry, "ends", [(16, 8, 24)] if run.emulated else ENDS,
-              lambda s: run.bench("ends", run.device, half / 2, *s))
-    for row in entry["ends"]:
-        for name in ("dgelu", "bias_grad"):
-            end = row[name]
-            end["faster"] = "fused" if end["fused_ms"] < end["separate_ms"] else "separate"
-            print(f"    {row['n']} x {row['k']} x {row['m']}, {name}: separate {end['separate_ms']:.3f} ms, fused "
-                  f"{end['fused_ms']:.3f}, chosen {end['chosen']}{'' if end['repeats'] else ', NOT REPRODUCIBLE'}",
-                  flush=True)
     entry["gemm_tflops"] = max((g["tflops"] for g in entry["gemm"]), default=None)
     print(f"    best matrix product {entry['gemm_tflops']} TFLOP/s", flush=True)
 

@@ -117,9 +117,9 @@ static void adamw(struct side *s, uint64_t step)
 }
 
 /* The tolerances allow the rounding of bf16 (at most 2^-9) through forward and backward of two blocks. */
-static void check_model(const char *epilogue)
+static void test_model(void **state)
 {
-    setenv("ATOLL_EPILOGUE", epilogue, 1);
+    (void)state;
     struct side cpu = side_open(false), cuda = side_open(true);
     for (uint64_t step = 1; step <= 3; step++) {
         run(&cpu, true);
@@ -131,20 +131,7 @@ static void check_model(const char *epilogue)
     }
     side_close(&cpu);
     side_close(&cuda);
-    unsetenv("ATOLL_EPILOGUE");
     assert_int_equal(mem_live_bytes(), 0);
-}
-
-static void test_model(void **state)
-{
-    (void)state;
-    check_model("separate");
-}
-
-static void test_model_fused(void **state)
-{
-    (void)state;
-    check_model("fused");
 }
 
 /* --- bf16 weights ------------------------------------------------------------------------------------------------- */
@@ -247,13 +234,7 @@ static void test_refusals(void **state)
     assert_null(cuda_weights(cuda_of(s.dev), s.theta));
     assert_int_equal(s.dev->ops->sync(s.dev, &err), STATUS_INVALID);
     side_close(&s);
-    struct device *cpu, *cuda;
-    setenv("ATOLL_EPILOGUE", "perhaps", 1);
-    assert_int_equal(atoll_cuda_plugin.open(0, &cuda, &err), STATUS_OK);
-    assert_int_equal(device_use_bf16(cuda, &err), STATUS_INVALID);
-    assert_non_null(strstr(err.msg, "ATOLL_EPILOGUE is \"perhaps\""));
-    unsetenv("ATOLL_EPILOGUE");
-    device_close(cuda);
+    struct device *cpu;
     assert_int_equal(device_open("cpu", 1, &cpu, &err), STATUS_OK);
     assert_int_equal(device_use_bf16(cpu, &err), STATUS_UNSUPPORTED);
     assert_int_equal(cpu->act_bytes, sizeof(float));
@@ -339,9 +320,8 @@ static void test_peaks(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model),    cmocka_unit_test(test_model_fused),
-                                       cmocka_unit_test(test_writers),  cmocka_unit_test(test_ranges),
-                                       cmocka_unit_test(test_refusals), cmocka_unit_test(test_sums_anywhere),
-                                       cmocka_unit_test(test_peaks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_model),         cmocka_unit_test(test_writers),
+                                       cmocka_unit_test(test_ranges),        cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_sums_anywhere), cmocka_unit_test(test_peaks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

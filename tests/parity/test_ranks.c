@@ -277,9 +277,7 @@ static void test_gpus_bf16(void **state)
 static void test_gpus_bf16_muon(void **state)
 {
     (void)state;
-    setenv("ATOLL_EPILOGUE", "fused", 1);
     check_bf16(OPTIMIZER_MUON);
-    unsetenv("ATOLL_EPILOGUE");
 }
 
 static void test_cpu(void **state)

@@ -38,19 +38,16 @@ static bool set_batch(struct cuda_rt *rt, cublasLtMatrixLayout_t layout, const s
                                                           &elements, sizeof elements)));
 }
 
-/* Sets the epilogue. Our rows are cuBLASLt's columns, with the same leading dimension, and our B is its A. Therefore
- * bias_grad is BGRADA. */
 static bool describe_end(struct cuda_rt *rt, struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
-    cublasLtEpilogue_t epilogue = s->bias        ? CUBLASLT_EPILOGUE_BIAS
-                                  : s->dgelu     ? CUBLASLT_EPILOGUE_DGELU
-                                  : s->bias_grad ? CUBLASLT_EPILOGUE_BGRADA
-                                                 : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = s->bias    ? CUBLASLT_EPILOGUE_BIAS
+                                  : s->dgelu ? CUBLASLT_EPILOGUE_DGELU
+                                             : CUBLASLT_EPILOGUE_DEFAULT;
     cudaDataType_t out = s->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
     int64_t ld = (int64_t)s->ldc; /* of aux; its type defaults to the type of the output */
     return accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)) &&
-           (!(s->bias || s->bias_grad) || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
+           (!s->bias || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out))) &&
            (!s->dgelu || accepted(rt, SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, ld)));
 }
 
@@ -131,11 +128,9 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
 {
     const float one = 1, zero = 0;
     assert(!g->shape.dgelu || (call->aux && !call->c));
-    assert(!g->shape.bias_grad || call->bias_grad);
     const void *bias = g->shape.bias ? bias_of(rt, g, call->bias) : NULL;
     cublasStatus_t blas = g->shape.bias && !bias ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
     if (bias) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (g->shape.bias_grad) blas = SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias_grad);
     if (g->shape.dgelu) blas = SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->aux);
     if (blas != CUBLAS_STATUS_SUCCESS) return blas;
     return cublasLtMatmul(rt->blas, g->op, &one, call->b, g->first, call->a, g->second, call->c ? &one : &zero,
@@ -143,24 +138,17 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
                           CUDA_WORKSPACE_BYTES, rt->stream);
 }
 
-/* Products with dgelu or bias_grad need aligned operands. A misaligned call uses the plain product and a kernel. */
-static bool needs_alignment(const struct cuda_gemm_shape *s)
-{
-    return s->dgelu || s->bias_grad;
-}
-
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
     assert(shape->m && shape->n && shape->k);
-    assert(shape->bias + shape->dgelu + shape->bias_grad <= 1);
-    assert(!shape->batch || !(shape->bias || shape->dgelu || shape->bias_grad));
+    assert(!(shape->bias && shape->dgelu) && !(shape->batch && (shape->bias || shape->dgelu)));
     g->shape = *shape;
     rt->refusal = CUBLAS_STATUS_NOT_SUPPORTED; /* until the library gives another reason */
     cuda_rt_use(rt);
     if (describe(rt, g)) {
-        if (!needs_alignment(shape)) (void)cuda_gemm_choose(rt, g, GEMM_ELEMENT);
+        if (!shape->dgelu) (void)cuda_gemm_choose(rt, g, GEMM_ELEMENT);
         if (cuda_gemm_rows_aligned(shape)) (void)cuda_gemm_choose(rt, g, GEMM_VECTOR);
     }
     if (!g->has[GEMM_ELEMENT] && !g->has[GEMM_VECTOR]) {
@@ -190,13 +178,12 @@ static bool call_aligned(const struct cuda_gemm *g, const struct cuda_gemm_call 
 {
     uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
     if (g->shape.dgelu) all |= (uintptr_t)call->aux;
-    if (g->shape.bias_grad) all |= (uintptr_t)call->bias_grad;
     return all % GEMM_VECTOR_BYTES == 0;
 }
 
-bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call)
+bool cuda_rt_gemm_takes(const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
 {
-    return fused && call_aligned(fused, call);
+    return gemm && call_aligned(gemm, call);
 }
 
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)

@@ -32,8 +32,8 @@ cublasStatus_t cuda_gemm_multiply(struct cuda_rt *rt, const struct cuda_gemm *g,
 
 /* --- cuda_gemm_time.c --------------------------------------------------------------------------------------------- */
 
-/* *out: whether timing is on. ATOLL_ALGO_TIMING=off uses the library's first proposal and keeps products and kernels
- * separate. INVALID, with a one-line message, for a value other than on and off. */
+/* *out: whether timing is on. ATOLL_ALGO_TIMING=off uses the library's first proposal. INVALID, with a one-line
+ * message, for a value other than on and off. */
 enum status cuda_gemm_timing(bool *out, struct err *err) MUST_CHECK;
 /* Sets algo[alignment] to the cached algorithm, the fastest, or the library's first proposal. False: the library has
  * none. */

@@ -1,5 +1,4 @@
-/* Choice by timing: the fastest algorithm of a matrix product on this GPU, and whether a fused epilogue is faster than
- * a plain product with a separate kernel. Results are kept in the cache. */
+/* Choice by timing: the fastest algorithm of a matrix product on this GPU. Results are kept in the cache. */
 #include "gpu/cuda/rt/cuda_gemm_impl.h"
 
 #include <assert.h>
@@ -21,16 +20,15 @@ enum {
 
 #define SET(desc, what, value) cublasLtMatmulDescSetAttribute((desc), (what), &(value), sizeof(value))
 
-/* Key of a product in the cache: everything that the choice depends on. `kind` names the choice ("vector", "element",
- * "form"). */
-static void key_of(const struct cuda_gemm_shape *s, const char *kind, char key[ALGO_KEY_BYTES])
+/* Key of a product in the cache: everything that the choice depends on. */
+static void key_of(const struct cuda_gemm_shape *s, enum gemm_alignment alignment, char key[ALGO_KEY_BYTES])
 {
     char batch[24] = "";
-    const char *end = s->bias ? "+bias" : s->dgelu ? "+dgelu" : s->bias_grad ? "+bias_grad" : "";
+    const char *end = s->bias ? "+bias" : s->dgelu ? "+dgelu" : "";
     if (s->batch) snprintf(batch, sizeof batch, ",%zu", s->batch); /* the steps follow from the other fields */
     snprintf(key, ALGO_KEY_BYTES, "%zux%zux%zu%s,%zu,%zu,%zu,%c%c,%s-%s%s,%s", s->m, s->n, s->k, batch, s->lda, s->ldb,
              s->ldc, s->a_trans ? 't' : 'n', s->b_trans ? 't' : 'n', s->bf16 ? "bf16" : "fp32",
-             s->bf16_out ? "bf16" : "fp32", end, kind);
+             s->bf16_out ? "bf16" : "fp32", end, alignment == GEMM_VECTOR ? "vector" : "element");
 }
 
 enum status cuda_gemm_timing(bool *out, struct err *err)
@@ -98,7 +96,7 @@ static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, st
     size_t before = gemm_products(s) - 1, in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
     size_t bytes[OPERANDS] = {(before * s->step_a + (s->a_trans ? s->k : s->m) * s->lda) * in,
                               (before * s->step_b + (s->b_trans ? s->n : s->k) * s->ldb) * in,
-                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* one more row for bias or bias_grad */
+                              (before * s->step_c + (s->m + 1) * s->ldc) * out, /* one more row for the bias */
                               s->dgelu ? s->m * s->ldc * out : 0};
     bool ok = true;
     *t = (struct timing){0};
@@ -114,8 +112,7 @@ static bool timing_begin(struct cuda_rt *rt, const struct cuda_gemm_shape *s, st
         .out = t->operands[2],
         .c = s->bf16_out ? NULL : t->operands[2], /* products with an fp32 output accumulate gradients */
         .bias = s->bias ? row : NULL,
-        .aux = t->operands[3],
-        .bias_grad = s->bias_grad ? row : NULL};
+        .aux = t->operands[3]};
     ok = ok && cudaEventCreate(&t->begin) == cudaSuccess && cudaEventCreate(&t->end) == cudaSuccess;
     if (!ok) timing_finish(rt, t);
     return ok;
@@ -183,7 +180,7 @@ static bool set_epilogue_pointers(struct cuda_rt *rt, const struct cuda_gemm *g)
 {
     const struct cuda_gemm_shape *s = &g->shape;
     const void *at = (const char *)rt->workspace + GEMM_VECTOR_BYTES;
-    return (!(s->bias || s->bias_grad) || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
+    return (!s->bias || SET(g->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at) == CUBLAS_STATUS_SUCCESS) &&
            (!s->dgelu || SET(g->op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at) == CUBLAS_STATUS_SUCCESS);
 }
 
@@ -207,7 +204,7 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
     char key[ALGO_KEY_BYTES];
     bool timed = timing_enabled();
     if (!set_epilogue_pointers(rt, g)) return false;
-    key_of(&g->shape, alignment == GEMM_VECTOR ? "vector" : "element", key);
+    key_of(&g->shape, alignment, key);
     if (timed && choose_cached(rt, g, key, alignment)) return true;
     int n = cuda_gemm_propose(rt, g, alignment, found);
     if (!n) return false;
@@ -221,78 +218,4 @@ bool cuda_gemm_choose(struct cuda_rt *rt, struct cuda_gemm *g, enum gemm_alignme
         algo_cache_unlock(&rt->algos);
     }
     return g->has[alignment] = true;
-}
-
-/* --- fused or separate epilogue ----------------------------------------------------------------------------------- */
-
-/* First word of the cache entry of kind "form". */
-enum { FORM_SEPARATE = 1, FORM_FUSED = 2 };
-
-static float time_user(struct cuda_rt *rt, const struct cuda_gemm_user *user, const struct cuda_gemm *g,
-                       const struct timing *t)
-{
-    user->run(user->ctx, g, &t->call);
-    if (cudaEventRecord(t->begin, rt->stream) != cudaSuccess) return -1;
-    for (int i = 0; i < RUNS; i++) user->run(user->ctx, g, &t->call);
-    return rt->error.code == STATUS_OK ? timing_read(rt, t) : -1; /* a failed run ends early and would look fast */
-}
-
-/* FORM_..., or 0 if timing fails. */
-static int faster_form(struct cuda_rt *rt, const struct cuda_gemm *separate, const struct cuda_gemm *fused,
-                       const struct cuda_gemm_user *user)
-{
-    struct timing t;
-    float least[2] = {-1, -1};
-    assert(fused->has[GEMM_VECTOR]);
-    if (!timing_begin(rt, &fused->shape, &t)) return 0;
-    /* A late refusal only rules out the fused product. `user` would record it as an error of the device. */
-    cublasStatus_t first = cuda_gemm_multiply(rt, fused, &fused->algo[GEMM_VECTOR], &t.call);
-    bool runs = first == CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; runs && i < 2 * ROUNDS; i++) {
-        float ms = time_user(rt, user, i % 2 ? fused : separate, &t);
-        if (ms >= 0 && (least[i % 2] < 0 || ms < least[i % 2])) least[i % 2] = ms;
-    }
-    timing_finish(rt, &t);
-    if (first == CUBLAS_STATUS_NOT_SUPPORTED) return FORM_SEPARATE; /* other failures may be temporary */
-    if (least[0] < 0 || least[1] < 0) return 0;
-    return least[1] < least[0] ? FORM_FUSED : FORM_SEPARATE;
-}
-
-/* The cached form, or the form that is timed now and cached; 0: unknown. `fused` NULL: look into the cache only. */
-static int form_of(struct cuda_rt *rt, const char *key, const struct cuda_gemm *separate, const struct cuda_gemm *fused,
-                   const struct cuda_gemm_user *user)
-{
-    uint64_t words[ALGO_WORDS] = {0};
-    if (algo_cache_find(&rt->algos, key, words)) return (int)words[0];
-    if (!fused) return 0;
-    algo_cache_lock(&rt->algos);
-    if (!algo_cache_find(&rt->algos, key, words)) {
-        words[0] = (uint64_t)faster_form(rt, separate, fused, user);
-        if (words[0]) (void)!algo_cache_put(&rt->algos, key, words, NULL);
-    }
-    algo_cache_unlock(&rt->algos);
-    return (int)words[0];
-}
-
-enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
-                              const struct cuda_gemm *separate, const struct cuda_gemm_user *user,
-                              struct cuda_gemm **out)
-{
-    char key[ALGO_KEY_BYTES];
-    struct cuda_gemm *fused = NULL;
-    assert(shape->dgelu != shape->bias_grad && separate && user->run);
-    bool timed = wish == CUDA_EPILOGUE_TIMED;
-    if (wish == CUDA_EPILOGUE_SEPARATE || !cuda_gemm_rows_aligned(shape)) return STATUS_OK;
-    if (timed && (!timing_enabled() || !worth_timing(shape))) return STATUS_OK;
-    key_of(shape, "form", key);
-    if (timed && form_of(rt, key, separate, NULL, user) == FORM_SEPARATE) return STATUS_OK;
-    enum status status = cuda_rt_gemm_create(rt, shape, &fused);
-    if (status == STATUS_UNSUPPORTED) return STATUS_OK; /* the library has no fused product */
-    if (status != STATUS_OK) return status;
-    if (timed && form_of(rt, key, separate, fused, user) != FORM_FUSED) {
-        cuda_rt_gemm_free(fused);
-        return STATUS_OK;
-    }
-    *out = fused;
-    return STATUS_OK;
 }

@@ -25,10 +25,9 @@ struct cuda_gemm_shape {
     size_t m, n, k, lda, ldb, ldc; /* ldc: of C and OUT */
     bool a_trans, b_trans;         /* A is stored as [k,m], B as [n,k] */
     bool bf16, bf16_out;           /* type of A and B; type of OUT, C and bias; false: fp32 */
-    /* The epilogue: at most one of these three, and only with batch 0. */
+    /* The epilogue: at most one of these two, and only with batch 0. */
     bool bias;                     /* bias[n] is added */
     bool dgelu;                    /* OUT is multiplied by gelu'(aux[m,n]), tanh form; aux has OUT's layout; no C */
-    bool bias_grad;                /* bias_grad[n] = column sums of B, fp32; OUT is fp32 */
     size_t batch;                  /* number of products in one call; 0: one */
     size_t step_a, step_b, step_c; /* step_c: of C and OUT */
 };
@@ -48,20 +47,6 @@ struct cuda_gemm_call {
     const void *c; /* NULL: zero; may be out */
     void *out;
     const void *bias, *aux;
-    float *bias_grad;
-};
-
-/* An operation: run() computes it for the operands of `call` with the product `gemm` and the kernels that remain. */
-struct cuda_gemm_user {
-    void (*run)(void *ctx, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call);
-    void *ctx;
-};
-
-/* Whether dgelu and bias_grad are fused into the product or run as separate kernels (ATOLL_EPILOGUE). */
-enum cuda_epilogue {
-    CUDA_EPILOGUE_TIMED,   /* unset or "timed": the faster of the two */
-    CUDA_EPILOGUE_FUSED,   /* "fused": fused if the library can */
-    CUDA_EPILOGUE_SEPARATE /* "separate": kernels */
 };
 
 enum cuda_direction { CUDA_UPLOAD, CUDA_DOWNLOAD, CUDA_INSIDE };
@@ -142,19 +127,13 @@ int cuda_rt_capability(const struct cuda_rt *rt);
 enum status cuda_rt_sync(struct cuda_rt *rt, struct err *err) MUST_CHECK;
 
 /* Creates a matrix product. Errors: UNSUPPORTED: no algorithm for the shape, or the reason in cuda_rt_gemm_refusal;
- * NOMEM. A shape with dgelu or bias_grad needs rows aligned to 16 bytes. */
+ * NOMEM. A shape with dgelu needs rows aligned to 16 bytes. */
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape,
                                 struct cuda_gemm **out) MUST_CHECK;
 /* cuBLASLt's reason why the last product could not be created. */
 const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt);
-/* Creates the fused product of `shape` (with dgelu or bias_grad) if the caller should use it instead of `separate`, the
- * same product without. With TIMED, the form that makes `user` faster wins. *out stays NULL: use `separate`. Errors:
- * NOMEM. */
-enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
-                              const struct cuda_gemm *separate, const struct cuda_gemm_user *user,
-                              struct cuda_gemm **out) MUST_CHECK;
-/* True if `fused` accepts these operands, which must be aligned to 16 bytes. NULL accepts none. */
-bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call);
+/* True if a product with dgelu accepts these operands, which must be aligned to 16 bytes. NULL accepts none. */
+bool cuda_rt_gemm_takes(const struct cuda_gemm *gemm, const struct cuda_gemm_call *call);
 void cuda_rt_gemm_free(struct cuda_gemm *gemm);
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *gemm, const struct cuda_gemm_call *call);
 

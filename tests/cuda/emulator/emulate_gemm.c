@@ -18,7 +18,7 @@ static bool rows_aligned(const struct cuda_gemm_shape *s)
 enum status cuda_rt_gemm_create(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, struct cuda_gemm **out)
 {
     (void)rt;
-    if ((shape->dgelu || shape->bias_grad) && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
+    if (shape->dgelu && !rows_aligned(shape)) return STATUS_UNSUPPORTED;
     struct cuda_gemm *g = mem_alloc(1, sizeof *g);
     if (!g) return STATUS_NOMEM;
     g->shape = *shape;
@@ -32,45 +32,11 @@ const char *cuda_rt_gemm_refusal(const struct cuda_rt *rt)
     return "not here";
 }
 
-/* Run what the real runtime times: the operation in both variants, on buffers of exactly its size. */
-static void rehearse(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const struct cuda_gemm *apart,
-                     const struct cuda_gemm *fused, const struct cuda_gemm_user *user)
+bool cuda_rt_gemm_takes(const struct cuda_gemm *gemm, const struct cuda_gemm_call *call)
 {
-    size_t in = gemm_number_bytes(s->bf16), out = gemm_number_bytes(s->bf16_out);
-    size_t bytes[] = {(s->a_trans ? s->k : s->m) * s->lda * in, (s->b_trans ? s->n : s->k) * s->ldb * in,
-                      s->m * s->ldc * out, s->dgelu ? s->m * s->ldc * out : s->n * sizeof(float)};
-    void *p[4];
-    bool ok = true;
-    for (int i = 0; i < 4; i++) {
-        p[i] = cuda_rt_alloc(rt, bytes[i]);
-        ok = ok && p[i];
-    }
-    struct cuda_gemm_call call = {.a = p[0],
-                                  .b = p[1],
-                                  .c = s->bf16_out ? NULL : p[2],
-                                  .out = p[2],
-                                  .aux = s->dgelu ? p[3] : NULL,
-                                  .bias_grad = s->bias_grad ? p[3] : NULL};
-    if (ok) user->run(user->ctx, apart, &call);
-    if (ok) user->run(user->ctx, fused, &call);
-    for (int i = 0; i < 4; i++) cuda_rt_release(rt, p[i]);
-}
-
-/* The emulator has no GPU timing: products stay separate unless `wish` asks for fusion. */
-enum status cuda_rt_gemm_fuse(struct cuda_rt *rt, const struct cuda_gemm_shape *shape, enum cuda_epilogue wish,
-                              const struct cuda_gemm *apart, const struct cuda_gemm_user *user, struct cuda_gemm **out)
-{
-    if (wish != CUDA_EPILOGUE_FUSED) return STATUS_OK;
-    enum status status = cuda_rt_gemm_create(rt, shape, out);
-    if (status == STATUS_OK) rehearse(rt, shape, apart, *out, user);
-    return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
-}
-
-bool cuda_rt_gemm_takes(const struct cuda_gemm *fused, const struct cuda_gemm_call *call)
-{
-    if (!fused) return false;
+    if (!gemm) return false;
     uintptr_t all = (uintptr_t)call->a | (uintptr_t)call->b | (uintptr_t)call->c | (uintptr_t)call->out;
-    all |= fused->shape.dgelu ? (uintptr_t)call->aux : (uintptr_t)call->bias_grad;
+    if (gemm->shape.dgelu) all |= (uintptr_t)call->aux;
     return all % 16 == 0;
 }
 
@@ -109,7 +75,6 @@ static void touch_all(struct cuda_rt *rt, const struct cuda_gemm_shape *s, const
     if (call->c) touch(rt, call->c, s->m, s->n, s->ldc, s->bf16_out, false);
     if (s->bias) touch(rt, call->bias, 1, s->n, s->n, s->bf16_out, false);
     if (s->dgelu) touch(rt, call->aux, s->m, s->n, s->ldc, s->bf16_out, false);
-    if (s->bias_grad) touch(rt, call->bias_grad, 1, s->n, s->n, false, true);
     touch(rt, call->out, s->m, s->n, s->ldc, s->bf16_out, true);
 }
 
@@ -126,7 +91,7 @@ static void run_gemm(struct cuda_rt *rt, const void *args)
 void cuda_rt_gemm(struct cuda_rt *rt, const struct cuda_gemm *g, const struct cuda_gemm_call *call)
 {
     struct product product = {.shape = g->shape, .call = *call};
-    if ((g->shape.dgelu || g->shape.bias_grad) && !cuda_rt_gemm_takes(g, call))
+    if (g->shape.dgelu && !cuda_rt_gemm_takes(g, call))
         cuda_rt_fail(rt, STATUS_INVALID, "a fused epilogue with operands that it does not support");
     emulate_submit(rt, CUDA_MAIN, "matrix product", run_gemm, &product, sizeof product);
 }

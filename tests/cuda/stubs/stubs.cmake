@@ -67,6 +67,6 @@ set(plugin ATOLL_CUDA_PLUGIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/atoll_cuda_stubbe
 foreach(name IN ITEMS kernels_vectors kernels_rows kernels_layers outer stage theta recompute)
     add_test(NAME test_stubbed_${name} COMMAND gpu_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(test_stubbed_${name} PROPERTIES LABELS parity TIMEOUT 120
-                         ENVIRONMENT "${plugin};ATOLL_ATTENTION=own;ATOLL_STUB_GPUS=8") # a machine with 8 GPUs
+                         ENVIRONMENT "${plugin};ATOLL_ATTENTION=plain;ATOLL_STUB_GPUS=8") # a machine with 8 GPUs
     set_property(DIRECTORY PROPERTY needs_test_stubbed_${name} gpu_${name} atoll_cuda_stubbed nccl_stub)
 endforeach()
