@@ -34,17 +34,6 @@ static double dgelu(double z)
     return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * root * (1 + 3 * cube * z * z);
 }
 
-/* Write the sums of B's columns. */
-static void bias_grad(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
-{
-    for (size_t j = 0; j < s->n; j++) {
-        double sum = 0;
-        for (size_t k = 0; k < s->k; k++)
-            sum += element(call->b, s->b_trans ? j * s->ldb + k : k * s->ldb + j, s->bf16);
-        call->bias_grad[j] = (float)sum;
-    }
-}
-
 /* Copy a stored matrix, transposed or not, to a new array [rows * columns + more]; the caller frees it. */
 static double *widened(const void *p, size_t rows, size_t columns, size_t ld, bool transposed, bool bf16, size_t more)
 {
@@ -71,7 +60,6 @@ static void finish(const struct cuda_gemm_shape *s, const struct cuda_gemm_call 
 
 void emulate_product(const struct cuda_gemm_shape *s, const struct cuda_gemm_call *call)
 {
-    if (s->bias_grad) bias_grad(s, call);
     double *a = widened(call->a, s->m, s->k, s->lda, s->a_trans, s->bf16, s->n);
     double *b = widened(call->b, s->k, s->n, s->ldb, s->b_trans, s->bf16, 0), *row = a + s->m * s->k;
     for (size_t i = 0; i < s->m; i++) {
