@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/state/engine_effects.h"
@@ -21,7 +22,7 @@ static uint64_t idle_limit_us(const struct engine *e)
 {
     uint64_t limit = admission_evict_after_us(e, NULL);
     bool measured = deadline_of(&e->ledger.round.durations, 0, 0, UINT64_MAX, 0).n > 0;
-    return measured || limit > PATIENCE_US ? limit : PATIENCE_US;
+    return measured ? limit : max_u64(limit, PATIENCE_US);
 }
 
 /* The time since which the worker could have delivered something; UINT64_MAX: it waits for others. */

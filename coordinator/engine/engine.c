@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 
 enum { STATUS_KEPT_US = 100000 };
@@ -197,11 +198,6 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     emit_waiting(e);
     if (is_over(e)) e->finished = true;
     return STATUS_OK;
-}
-
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
 }
 
 static uint64_t next_deadline_us(const struct engine *e)

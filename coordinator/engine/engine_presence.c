@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
@@ -214,16 +215,14 @@ uint64_t engine_watch_deadline_us(const struct engine *e)
     uint64_t at = UINT64_MAX;
     for_each_session(e, s) {
         if (s->flooded) return 0;
-        uint64_t probe_at = s->heard_us + ENGINE_PROBE_US, silent_at = s->heard_us + ENGINE_SILENT_US;
-        uint64_t evict_at = s->heard_us + admission_evict_after_us(e, s);
-        if (s->probe_us > probe_at) probe_at = s->probe_us;
-        if (!s->closed && probe_at < at) at = probe_at;
-        if (!s->closed && !s->silent && silent_at < at) at = silent_at;
-        if (evict_at < at) at = evict_at;
+        at = min_u64(at, s->heard_us + admission_evict_after_us(e, s));
+        if (s->closed) continue;
+        at = min_u64(at, max_u64(s->probe_us, s->heard_us + ENGINE_PROBE_US));
+        if (!s->silent) at = min_u64(at, s->heard_us + ENGINE_SILENT_US);
     }
     for_each_member(&e->ledger.round.members, m) {
-        uint64_t evict_at = m->heard_us + admission_evict_after_us(e, session_by_member(&e->sessions, m->id));
-        if (m->active && evict_at < at) at = evict_at;
+        if (!m->active) continue;
+        at = min_u64(at, m->heard_us + admission_evict_after_us(e, session_by_member(&e->sessions, m->id)));
     }
     return at;
 }
