@@ -227,10 +227,10 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     assert(state->down && at < s->payload_cap);
     struct publish publish = {.codec = state->down,
                               .replace = replace,
+                              .theta = theta,
                               .residual = state->residual.residual,
                               .pool = s->pool,
                               .scratch = s->merger.scratch,
                               .scratch_part = s->merger.part_max};
-    return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
-                        &state->hash);
+    return publish_step(&publish, s->acc, s->payload + at, s->payload_cap - at, size_p, &state->hash);
 }
