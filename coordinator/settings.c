@@ -128,118 +128,67 @@ enum status settings_find(const struct options *options, const char *run_dir, ch
                    run_dir, options->program, options->usage);
 }
 
-static bool is_async(const struct config *c)
-{
-    return c->train.method == METHOD_ASYNC;
-}
-
-static bool is_barrier(const struct config *c)
-{
-    return !is_async(c);
-}
-
-static bool has_local_steps(const struct config *c)
-{
-    return c->train.method != METHOD_DDP;
-}
-
-static bool overlaps(const struct config *c)
-{
-    return has_local_steps(c) && sync_overlaps(c);
-}
-
-/* Without overlap replace names what happens, but only with local steps. */
-static bool takes_apply(const struct config *c)
-{
-    return overlaps(c) || (has_local_steps(c) && !strcmp(c->train.apply, "replace"));
-}
-
-static bool takes_start_step(const struct config *c)
-{
-    bool is_mean = c->outer.optimizer == OPTIMIZER_SGD && c->outer.learning_rate == 1;
-    return !c->train.start_step || c->train.sync_every > 1 || !is_mean;
-}
-
-static bool takes_rule(const struct config *c)
-{
-    return c->merge.rule != MERGE_CONTRIBUTORS || codec_spec_sparse(c->codec.up);
-}
-
-static bool takes_feedback(const struct config *c)
-{
-    char down[CODEC_SPEC_MAX];
-    config_down_spec(c, false, down);
-    return !codec_spec_lossless(c->codec.up) || (down[0] && !codec_spec_lossless(down));
-}
-
-static bool evaluates_often(const struct config *c)
-{
-    return c->train.eval_every || c->train.eval_every_steps;
-}
-
-static bool takes_momentum(const struct config *c)
-{
-    return c->outer.optimizer == OPTIMIZER_NESTEROV || c->outer.momentum == 0;
-}
-
-static bool takes_steps_by_speed(const struct config *c)
-{
-    return c->train.method != METHOD_DDP || c->train.dynamic_steps == CHOICE_OFF;
-}
-
-static bool is_muon(const struct config *c)
-{
-    return c->inner.optimizer == OPTIMIZER_MUON;
-}
-
-static bool is_adam(const struct config *c)
-{
-    return c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
-}
-
 static bool is_scaled(const struct config *c)
 {
     return c->inner.scaling != SCALING_NONE;
 }
 
-static bool has_schedule(const struct config *c)
+static bool is_lossless(const struct config *c)
 {
-    return c->inner.schedule != SCHEDULE_CONSTANT;
+    char down[CODEC_SPEC_MAX];
+    config_down_spec(c, false, down);
+    return codec_spec_lossless(c->codec.up) && (!down[0] || codec_spec_lossless(down));
 }
 
-/* Keys that have an effect only under a condition, and that condition in words. */
-static const struct effect {
-    size_t offset;
-    bool (*has)(const struct config *config);
+/* A key that has an effect only under a condition, and that condition in words. */
+struct effect {
+    int key;
+    bool has;
     const char *needs;
-} effects[] = {
-#define EFFECT(key, has, needs)                                                                                        \
-    {                                                                                                                  \
-        offsetof(struct config, key), has, needs                                                                       \
-    }
-    EFFECT(coordinator.quorum, is_barrier, "a train.method with a barrier (not async)"),
-    EFFECT(train.dynamic_steps, takes_steps_by_speed, "another train.method than ddp"),
-    EFFECT(train.overlap, has_local_steps, "another train.method than ddp"),
-    EFFECT(train.stagger, has_local_steps, "another train.method than ddp"),
-    EFFECT(train.apply, takes_apply, "train.overlap or train.stagger"),
-    EFFECT(train.start_step, takes_start_step, "train.sync_every above 1, or another outer step than the plain mean"),
-    EFFECT(train.eval_tokens, evaluates_often, "train.eval_every or train.eval_every_steps above 0"),
-    EFFECT(merge.rule, takes_rule, "a sparse codec.up"),
-    EFFECT(codec.error_feedback, takes_feedback, "a lossy codec"),
-    EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
-    EFFECT(outer.max_staleness, is_async, "train.method async"),
-    EFFECT(outer.staleness_power, is_async, "train.method async"),
-    EFFECT(outer.buffer, is_async, "train.method async"),
-    EFFECT(outer.grace, is_async, "train.method async"),
-    EFFECT(inner.muon_momentum, is_muon, "inner.optimizer muon"),
-    EFFECT(inner.muon_steps, is_muon, "inner.optimizer muon"),
-    EFFECT(inner.beta1, is_adam, "inner.optimizer adamw or muon"),
-    EFFECT(inner.beta2, is_adam, "inner.optimizer adamw or muon"),
-    EFFECT(inner.eps, is_adam, "inner.optimizer adamw or muon"),
-    EFFECT(inner.scaling_workers, is_scaled, "inner.scaling sqrt or linear"),
-    EFFECT(inner.min_lr_fraction, has_schedule, "another inner.schedule than constant"),
-#undef EFFECT
 };
+
+enum { EFFECTS = 21 };
+
+static void effects_of(const struct config *c, struct effect out[EFFECTS])
+{
+    const bool async = c->train.method == METHOD_ASYNC, local_steps = c->train.method != METHOD_DDP;
+    const bool overlaps = local_steps && sync_overlaps(c);
+    /* Without overlap replace names what happens, but only with local steps. */
+    const bool replaces = local_steps && !strcmp(c->train.apply, "replace");
+    const bool outer_mean = c->outer.optimizer == OPTIMIZER_SGD && c->outer.learning_rate == 1;
+    const bool starts = !c->train.start_step || c->train.sync_every > 1 || !outer_mean;
+    const bool by_speed = local_steps || c->train.dynamic_steps == CHOICE_OFF;
+    const bool evaluates = c->train.eval_every || c->train.eval_every_steps;
+    const bool rule = c->merge.rule != MERGE_CONTRIBUTORS || codec_spec_sparse(c->codec.up);
+    const bool momentum = c->outer.optimizer == OPTIMIZER_NESTEROV || c->outer.momentum == 0;
+    const bool muon = c->inner.optimizer == OPTIMIZER_MUON;
+    const bool adam = c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
+    const bool schedule = c->inner.schedule != SCHEDULE_CONSTANT;
+    const struct effect effects[EFFECTS] = {
+        {AT(coordinator.quorum), !async, "a train.method with a barrier (not async)"},
+        {AT(train.dynamic_steps), by_speed, "another train.method than ddp"},
+        {AT(train.overlap), local_steps, "another train.method than ddp"},
+        {AT(train.stagger), local_steps, "another train.method than ddp"},
+        {AT(train.apply), overlaps || replaces, "train.overlap or train.stagger"},
+        {AT(train.start_step), starts, "train.sync_every above 1, or another outer step than the plain mean"},
+        {AT(train.eval_tokens), evaluates, "train.eval_every or train.eval_every_steps above 0"},
+        {AT(merge.rule), rule, "a sparse codec.up"},
+        {AT(codec.error_feedback), !is_lossless(c), "a lossy codec"},
+        {AT(outer.momentum), momentum, "outer.optimizer nesterov"},
+        {AT(outer.max_staleness), async, "train.method async"},
+        {AT(outer.staleness_power), async, "train.method async"},
+        {AT(outer.buffer), async, "train.method async"},
+        {AT(outer.grace), async, "train.method async"},
+        {AT(inner.muon_momentum), muon, "inner.optimizer muon"},
+        {AT(inner.muon_steps), muon, "inner.optimizer muon"},
+        {AT(inner.beta1), adam, "inner.optimizer adamw or muon"},
+        {AT(inner.beta2), adam, "inner.optimizer adamw or muon"},
+        {AT(inner.eps), adam, "inner.optimizer adamw or muon"},
+        {AT(inner.scaling_workers), is_scaled(c), "inner.scaling sqrt or linear"},
+        {AT(inner.min_lr_fraction), schedule, "another inner.schedule than constant"},
+    };
+    memcpy(out, effects, sizeof effects);
+}
 
 /* model.family external: the workers' own programs decide these keys. */
 static bool is_of_program(int key)
@@ -287,10 +236,12 @@ static void warn_of_idle_keys(const struct config *c, const struct config_source
     struct config_sources none;
     config_defaults(&usual, &none);
     if (config_is_external(c)) warn_of_external(c, sources, &usual);
-    for (size_t i = 0; i < sizeof effects / sizeof *effects; i++) {
+    struct effect effects[EFFECTS];
+    effects_of(c, effects);
+    for (int i = 0; i < EFFECTS; i++) {
         char value[CONFIG_VALUE_MAX];
-        int key = config_key_at(effects[i].offset);
-        if (effects[i].has(c) || !is_given(c, sources, &usual, key)) continue;
+        const int key = effects[i].key;
+        if (effects[i].has || !is_given(c, sources, &usual, key)) continue;
         if (config_is_external(c) && is_of_program(key)) continue;
         log_warn("%s.%s: %s has no effect: it needs %s", config_keys[key].section, config_keys[key].key,
                  config_value_text(c, key, value), effects[i].needs);

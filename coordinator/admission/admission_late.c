@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/state/engine_effects.h"
@@ -47,8 +48,7 @@ bool admission_is_late(const struct engine *e, const struct session *s)
     if (!m || m->in_step || m->work.open || !s->beating || e->ledger.done) return false;
     struct admission_lack lack = admission_lack_of(e, s->last.versions, s->last.n_fragments);
     if (!s->last.rate) return lack.updates > 1; /* it has not loaded anything long enough for a measurement */
-    uint64_t reach = admission_usual_round_us(e);
-    if (reach < REACH_US) reach = REACH_US;
+    uint64_t reach = max_u64(admission_usual_round_us(e), REACH_US);
     return 1e6 * (double)lack.bytes / (double)s->last.rate > (double)reach;
 }
 

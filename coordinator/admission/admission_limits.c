@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "compress/codec.h"
 #include "coordinator/admission/admission.h"
@@ -25,8 +26,7 @@ void admission_limits_size(struct engine *e)
     for (uint32_t f = 0; e->ledger.modelled && f < layout->n_fragments; f++) {
         uint64_t theta = layout->fragments[f].count * sizeof(float);
         uint64_t delta = arrival_bound(&e->ledger.outer.fragments[f]);
-        bytes = bytes > theta ? bytes : theta;
-        bytes = bytes > delta ? bytes : delta;
+        bytes = max_u64(bytes, max_u64(theta, delta));
     }
     if (e->ledger.modelled) {
         uint32_t at_once = layout->n_fragments < WINDOW_GETS ? layout->n_fragments : WINDOW_GETS;
@@ -145,7 +145,7 @@ void admission_limits_report(struct engine *e)
 uint64_t admission_limits_deadline_us(const struct engine *e)
 {
     uint64_t at = repeat_deadline_us(&e->repeat);
-    return e->rate.report_us && e->rate.report_us < at ? e->rate.report_us : at;
+    return e->rate.report_us ? min_u64(e->rate.report_us, at) : at;
 }
 
 /* --- probes ------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 
 enum { STATUS_KEPT_US = 100000 };
@@ -25,8 +26,7 @@ static void advance(struct engine *e, uint64_t now_us)
     e->now_us = now_us;
     if (gap < ENGINE_PAUSE_US) return;
     if (gap >= ENGINE_NOTICE_US)
-        log_info("the coordinator paused for %s: extending all time limits by the pause",
-                 units_duration((double)gap * 1e-6).text);
+        log_info("the coordinator paused for %s: extending all time limits by the pause", units_us(gap).text);
     for_each_session(e, s) {
         shift_time(&s->heard_us, gap);
         shift_time(&s->moved_us, gap);
@@ -197,11 +197,6 @@ enum status engine_tick(struct engine *e, uint64_t now_us, struct err *err)
     emit_waiting(e);
     if (is_over(e)) e->finished = true;
     return STATUS_OK;
-}
-
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
 }
 
 static uint64_t next_deadline_us(const struct engine *e)

@@ -34,20 +34,15 @@ enum status engine_reject(struct engine *e, const struct session *s, uint64_t ro
     return STATUS_OK;
 }
 
-static void emit_refused(struct engine *e, const char *worker, uint64_t round, uint32_t fragment, const char *reason)
-{
-    char text[WIRE_TEXT_MAX];
-    snprintf(text, sizeof text, "refused the delta of round %llu, fragment %u: %s", (unsigned long long)round + 1,
-             fragment, reason);
-    engine_emit_text(e, ENGINE_EVENT_FAULT, worker, text);
-}
-
 /* Refuses an offered delta and emits an event. */
 static enum status refuse(struct engine *e, const struct session *s, const struct msg_offer *offer, uint16_t code,
                           const char *reason, struct err *err)
 {
+    char text[WIRE_TEXT_MAX];
     TRY(engine_reject(e, s, offer->round, offer->fragment, code, reason, err));
-    emit_refused(e, s->name, offer->round, offer->fragment, reason);
+    snprintf(text, sizeof text, "refused the delta of round %llu, fragment %u: %s",
+             (unsigned long long)offer->round + 1, offer->fragment, reason);
+    engine_emit_text(e, ENGINE_EVENT_FAULT, s->name, text);
     return STATUS_OK;
 }
 
@@ -87,35 +82,23 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
     return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
 }
 
-enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment, uint16_t code, const char *reason,
-                               struct err *err)
+/* Refuses a delta that the round waits for: drops the part in the journal, sends REJECT and emits the events. */
+static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
+                               const char *reason, struct err *err)
 {
-    struct member *m = member_by_id(&e->ledger.round.members, id);
-    struct session *s = session_by_member(&e->sessions, id);
-    uint64_t round = m->work.round;
+    struct member *m = engine_member(e, s);
     uint32_t strikes = m->strikes;
-    if (s) drop_upload(e, &s->uploads[fragment]);
-    TRY(engine_drop(e, m, fragment, code, err));
+    assert(m->work.round == offer->round);
+    drop_upload(e, &s->uploads[offer->fragment]);
+    TRY(engine_drop(e, m, offer->fragment, code, err));
     snprintf(m->refused, sizeof m->refused, "%s", reason);
-    if (s)
-        TRY(engine_reject(e, s, round, fragment, code, reason, err));
-    else
-        e->rejected[code]++; /* the worker hears it when it offers the delta again */
-    emit_refused(e, m->name, round, fragment, reason);
+    TRY(refuse(e, s, offer, code, reason, err));
     if (m->strikes > strikes && admission_is_aside(e, m)) {
         char text[WIRE_TEXT_MAX];
         engine_emit_text(e, ENGINE_EVENT_FAULT, m->name, admission_aside_text(e, m, text, sizeof text));
     }
-    if (s) admission_refresh_ready(e, s);
+    admission_refresh_ready(e, s);
     return STATUS_OK;
-}
-
-/* Refuses a delta that the round waits for. */
-static enum status refuse_part(struct engine *e, struct session *s, const struct msg_offer *offer, uint16_t code,
-                               const char *reason, struct err *err)
-{
-    assert(engine_member(e, s)->work.round == offer->round);
-    return engine_refuse_part(e, s->member, offer->fragment, code, reason, err);
 }
 
 /* Measures the upload of this round's delta: delivered fragments, and those in transfer. */

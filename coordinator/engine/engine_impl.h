@@ -90,10 +90,6 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
  * would wait for the dropped delta. */
 enum status engine_reject(struct engine *e, const struct session *s, uint64_t round, uint32_t fragment, uint16_t code,
                           const char *reason, struct err *err) MUST_CHECK;
-/* Refuses one part of a member's open assignment, whether it has arrived or not: drops it in the journal, sends REJECT
- * if the worker is connected, and emits the events. */
-enum status engine_refuse_part(struct engine *e, uint32_t id, uint32_t fragment, uint16_t code, const char *reason,
-                               struct err *err) MUST_CHECK;
 void engine_on_get(struct engine *e, struct session *s, const struct msg_get *m);
 void engine_wake_gets(struct engine *e, const struct round_close *close);
 enum status engine_serve(struct engine *e, struct err *err) MUST_CHECK;

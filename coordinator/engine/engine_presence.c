@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/minmax.h"
 #include "common/base/units.h"
 #include "coordinator/engine/engine_impl.h"
 
@@ -142,10 +143,8 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
     if (s && s->flooded)
         snprintf(text, sizeof text, "its connection was closed for too many messages");
     else
-        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s)",
-                 units_duration((double)(e->now_us - m->heard_us) * 1e-6).text,
-                 s && s->closed ? ", connection closed" : "", units_duration((double)limit * 1e-6).text,
-                 admission_evict_rule(e, s));
+        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s)", units_us(e->now_us - m->heard_us).text,
+                 s && s->closed ? ", connection closed" : "", units_us(limit).text, admission_evict_rule(e, s));
     TRY(admission_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     assert(!m->active);
     engine_progress(e);
@@ -192,8 +191,7 @@ static void probe(struct engine *e, struct session *s)
     engine_waiting(e, m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for);
     if (engine_send(e, s->control, WIRE_CONTROL, &m) != STATUS_CLOSED) return;
     s->closed = true;
-    log_info("the connection of %s closed: no message for %s", s->name,
-             units_duration((double)(e->now_us - s->heard_us) * 1e-6).text);
+    log_info("the connection of %s closed: no message for %s", s->name, units_us(e->now_us - s->heard_us).text);
     if (waits_for(e, s)) e->notice_us = e->now_us;
 }
 
@@ -203,8 +201,8 @@ void engine_watch_sessions(struct engine *e)
         probe(e, s);
         if (s->silent || s->closed || !admission_is_silent(e, s)) continue;
         s->silent = true;
-        log_info("%s is silent: no message for %s (%d heartbeats)", s->name,
-                 units_duration((double)(e->now_us - s->heard_us) * 1e-6).text, ENGINE_SILENT_BEATS);
+        log_info("%s is silent: no message for %s (%d heartbeats)", s->name, units_us(e->now_us - s->heard_us).text,
+                 ENGINE_SILENT_BEATS);
         if (waits_for(e, s)) e->notice_us = e->now_us;
     }
 }
@@ -214,16 +212,14 @@ uint64_t engine_watch_deadline_us(const struct engine *e)
     uint64_t at = UINT64_MAX;
     for_each_session(e, s) {
         if (s->flooded) return 0;
-        uint64_t probe_at = s->heard_us + ENGINE_PROBE_US, silent_at = s->heard_us + ENGINE_SILENT_US;
-        uint64_t evict_at = s->heard_us + admission_evict_after_us(e, s);
-        if (s->probe_us > probe_at) probe_at = s->probe_us;
-        if (!s->closed && probe_at < at) at = probe_at;
-        if (!s->closed && !s->silent && silent_at < at) at = silent_at;
-        if (evict_at < at) at = evict_at;
+        at = min_u64(at, s->heard_us + admission_evict_after_us(e, s));
+        if (s->closed) continue;
+        at = min_u64(at, max_u64(s->probe_us, s->heard_us + ENGINE_PROBE_US));
+        if (!s->silent) at = min_u64(at, s->heard_us + ENGINE_SILENT_US);
     }
     for_each_member(&e->ledger.round.members, m) {
-        uint64_t evict_at = m->heard_us + admission_evict_after_us(e, session_by_member(&e->sessions, m->id));
-        if (m->active && evict_at < at) at = evict_at;
+        if (!m->active) continue;
+        at = min_u64(at, m->heard_us + admission_evict_after_us(e, session_by_member(&e->sessions, m->id)));
     }
     return at;
 }

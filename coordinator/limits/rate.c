@@ -1,7 +1,6 @@
 #include "coordinator/limits/rate.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "wire/msg.h"
 
@@ -70,12 +69,6 @@ const char *rate_class_name(enum rate_class class)
                                         "invalid"};
     assert(class < RATE_CLASSES);
     return names[class];
-}
-
-void rate_init(struct rate_table *t, const struct rate_needs *needs)
-{
-    memset(t, 0, sizeof *t);
-    rate_limits(t->limits, needs);
 }
 
 static struct rate_sender *set_of(struct rate_table *t, uint64_t who)

@@ -78,8 +78,7 @@ void rate_limits(struct rate_limit limits[RATE_CLASSES], const struct rate_needs
 enum rate_class rate_class_of(uint8_t type, int lane);
 const char *rate_class_name(enum rate_class class);
 
-void rate_init(struct rate_table *t, const struct rate_needs *needs);
-/* A message of `size` bytes arrived. who > 0. */
+/* A message of `size` bytes arrived. who > 0. A zeroed table with limits has heard nothing yet. */
 enum rate_verdict rate_admit(struct rate_table *t, uint64_t who, uint64_t peer, enum rate_class class, size_t size,
                              uint64_t now_us);
 /* The sender needs n more messages of this class than its limit: it replays a log, for example. */

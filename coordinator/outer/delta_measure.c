@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/base/float_bits.h"
-#include "common/base/sum_squares.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
+#include "coordinator/outer/outer_opt.h"
 
 struct measure_job {
     const struct outer_state *s;
@@ -34,16 +34,6 @@ CODEC_SIMD_BODY subtract_body(const float *restrict theta, float *restrict x, si
 }
 CODEC_SIMD_VARIANTS(subtract, (const float *restrict theta, float *restrict x, size_t n), (theta, x, n))
 
-/* lane[i mod SUM_LANES] += x[i]^2. */
-CODEC_SIMD_BODY square_body(const float *restrict x, size_t n, double *restrict lane)
-{
-    size_t i = 0;
-    for (; i + SUM_LANES <= n; i += SUM_LANES)
-        for (size_t k = 0; k < SUM_LANES; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
-    for (size_t k = 0; i < n; i++, k++) lane[k] += (double)x[i] * (double)x[i];
-}
-CODEC_SIMD_VARIANTS(square, (const float *restrict x, size_t n, double *restrict lane), (x, n, lane))
-
 /* Threads share the parts. */
 static void measure_parts(void *ctx, int thread, int threads)
 {
@@ -55,13 +45,11 @@ static void measure_parts(void *ctx, int thread, int threads)
     for (size_t i = first; i < end; i++) {
         struct codec_part part = codec_part(codec, i);
         size_t n = part.to - part.from;
-        double lane[SUM_LANES] = {0};
         assert(n <= job->s->merger.part_max);
         codec_view_decode(job->view, i, x);
         largest(x, n, &job->largest[thread]);
         if (job->theta) subtract(job->theta + part.from, x, n);
-        square(x, n, lane);
-        job->s->squares[i] = sum_lanes(lane);
+        job->s->squares[i] = outer_dot(x, x, n);
     }
 }
 

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/sum_squares.h"
 #include "common/tensor/apply.h"
+#include "compress/codec_simd.h"
 
 static inline double gradient(const struct outer_in *in, size_t i)
 {
@@ -75,4 +77,21 @@ bool outer_finite(const float *x, size_t n)
         bad |= (bits & 0x7f800000u) == 0x7f800000u;
     }
     return !bad;
+}
+
+/* lane[i mod SUM_LANES] += a[i] b[i]. */
+CODEC_SIMD_BODY product_body(const float *a, const float *b, size_t n, double *restrict lane)
+{
+    size_t i = 0;
+    for (; i + SUM_LANES <= n; i += SUM_LANES)
+        for (size_t k = 0; k < SUM_LANES; k++) lane[k] += (double)a[i + k] * (double)b[i + k];
+    for (size_t k = 0; i < n; i++, k++) lane[k] += (double)a[i] * (double)b[i];
+}
+CODEC_SIMD_VARIANTS(product, (const float *a, const float *b, size_t n, double *restrict lane), (a, b, n, lane))
+
+double outer_dot(const float *a, const float *b, size_t n)
+{
+    double lane[SUM_LANES] = {0};
+    product(a, b, n, lane);
+    return sum_lanes(lane);
 }

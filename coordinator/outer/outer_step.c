@@ -84,23 +84,6 @@ static bool has_momentum(const struct outer_step_job *job)
     return job->s->config->outer.optimizer == OPTIMIZER_NESTEROV && !job->mean;
 }
 
-/* lane[i mod SUM_LANES] += a[i] b[i]. */
-CODEC_SIMD_BODY product_body(const float *a, const float *b, size_t n, double *restrict lane)
-{
-    size_t i = 0;
-    for (; i + SUM_LANES <= n; i += SUM_LANES)
-        for (size_t k = 0; k < SUM_LANES; k++) lane[k] += (double)a[i + k] * (double)b[i + k];
-    for (size_t k = 0; i < n; i++, k++) lane[k] += (double)a[i] * (double)b[i];
-}
-CODEC_SIMD_VARIANTS(product, (const float *a, const float *b, size_t n, double *restrict lane), (a, b, n, lane))
-
-static double dot(const float *a, const float *b, size_t n)
-{
-    double lane[SUM_LANES] = {0};
-    product(a, b, n, lane);
-    return sum_lanes(lane);
-}
-
 /* Adds the dot products of one block. v: the momentum before the step, or NULL. */
 static void add_sums(const struct outer_in *in, const float *v, struct outer_sums *sums)
 {
@@ -108,10 +91,10 @@ static void add_sums(const struct outer_in *in, const float *v, struct outer_sum
     const float *d = in->parameters ? of_parameters : in->acc;
     assert(in->n <= BLOCK);
     for (size_t i = 0; in->parameters && i < in->n; i++) of_parameters[i] = in->theta[i] - in->acc[i];
-    sums->dd += dot(d, d, in->n);
+    sums->dd += outer_dot(d, d, in->n);
     if (!v) return;
-    sums->vv += dot(v, v, in->n);
-    sums->vd += dot(v, d, in->n);
+    sums->vv += outer_dot(v, v, in->n);
+    sums->vd += outer_dot(v, d, in->n);
 }
 
 /* Runs the optimizer on in->n floats of one tensor; the first one is theta[at]. */
@@ -244,10 +227,10 @@ enum status outer_state_step(struct outer_state *s, const struct outer_step *ste
     assert(state->down && at < s->payload_cap);
     struct publish publish = {.codec = state->down,
                               .replace = replace,
+                              .theta = theta,
                               .residual = state->residual.residual,
                               .pool = s->pool,
                               .scratch = s->merger.scratch,
                               .scratch_part = s->merger.part_max};
-    return publish_step(&publish, s->acc, theta, frag->count, s->payload + at, s->payload_cap - at, size_p,
-                        &state->hash);
+    return publish_step(&publish, s->acc, s->payload + at, s->payload_cap - at, size_p, &state->hash);
 }

@@ -11,7 +11,6 @@
 struct publish_job {
     const struct publish *p;
     struct codec_view view;
-    float *theta;
     size_t parts;
     bool bad[POOL_THREADS_MAX]; /* by thread: a value was not finite */
 };
@@ -47,15 +46,15 @@ static void apply_parts(void *ctx, int thread, int threads)
         assert(part.from <= part.to && n <= p->scratch_part);
         codec_view_decode(&job->view, i, x);
         for (size_t k = 0; p->residual && k < n; k++) p->residual[part.from + k] = p->residual[part.from + k] - x[k];
-        apply_update(job->theta + part.from, p->replace, x, n);
-        if (!outer_finite(job->theta + part.from, n)) job->bad[thread] = true;
+        apply_update(p->theta + part.from, p->replace, x, n);
+        if (!outer_finite(p->theta + part.from, n)) job->bad[thread] = true;
     }
 }
 
-enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
-                         size_t *size_p, uint64_t *hash_p)
+enum status publish_step(const struct publish *p, const float *x, uint8_t *payload, size_t cap, size_t *size_p,
+                         uint64_t *hash_p)
 {
-    struct publish_job job = {.p = p, .theta = theta, .parts = codec_parts(p->codec)};
+    struct publish_job job = {.p = p, .parts = codec_parts(p->codec)};
     assert(!p->replace || !p->residual); /* a lossless codec has no residual */
     TRY(codec_encode_pool(p->codec, p->pool, x, payload, cap, size_p, NULL));
     assert(*size_p <= cap);
@@ -63,6 +62,6 @@ enum status publish_step(const struct publish *p, const float *x, float *theta, 
     pool_run_if(p->pool, job.parts > 1, apply_parts, &job);
     for (int i = 0; i < POOL_THREADS_MAX; i++)
         if (job.bad[i]) return STATUS_NONFINITE;
-    *hash_p = hash_floats(p->pool, theta, n);
+    *hash_p = hash_floats(p->pool, p->theta, codec_count(p->codec));
     return STATUS_OK;
 }

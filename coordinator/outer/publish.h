@@ -15,6 +15,7 @@ struct pool;
 struct publish {
     struct codec *codec; /* the fragment's downlink codec */
     bool replace;        /* x is the new theta, not an increment: lossless codecs only */
+    float *theta;        /* [n] floats of the codec */
     float *residual;     /* [n], or NULL: the coding error is dropped */
     struct pool *pool;   /* NULL: the calling thread works alone */
     float *scratch;      /* [threads][scratch_part] */
@@ -30,7 +31,7 @@ void publish_add_residual(float *x, float *residual, float decay, const uint8_t 
  * - OK: payload[*size_p] is the update's payload, theta and residual are updated, *hash_p is hash_floats of theta.
  * - NONFINITE: an element of theta would not be finite.
  * - After an error the caller must not use theta and residual: the run stops and restarts from its journal. */
-enum status publish_step(const struct publish *p, const float *x, float *theta, size_t n, uint8_t *payload, size_t cap,
-                         size_t *size_p, uint64_t *hash_p) MUST_CHECK;
+enum status publish_step(const struct publish *p, const float *x, uint8_t *payload, size_t cap, size_t *size_p,
+                         uint64_t *hash_p) MUST_CHECK;
 
 #endif

@@ -1,10 +1,10 @@
 #include "coordinator/round/deadline.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "common/base/median.h"
 #include "common/base/units.h"
 
 enum { SAMPLES_MIN = 3 };
@@ -15,20 +15,6 @@ void deadline_add(struct deadline *d, uint64_t duration_us)
     d->samples_us[d->next] = duration_us;
     d->next = (d->next + 1) % DEADLINE_SAMPLES;
     if (d->n < DEADLINE_SAMPLES) d->n++;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts v. If n is even, the result is the lower middle value, so it is always a measured one. */
-static uint64_t median(uint64_t *v, uint32_t n)
-{
-    assert(n > 0);
-    qsort(v, n, sizeof *v, by_value);
-    return v[(n - 1) / 2];
 }
 
 static uint64_t clamp(double us, uint64_t floor_us, uint64_t ceiling_us)
@@ -42,22 +28,24 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
                                   uint64_t unknown_us)
 {
     if (d->n < SAMPLES_MIN) return (struct deadline_limit){.limit_us = clamp((double)unknown_us, floor_us, ceiling_us)};
-    uint64_t v[DEADLINE_SAMPLES];
-    memcpy(v, d->samples_us, d->n * sizeof *v);
-    struct deadline_limit limit = {.k = k, .n = d->n, .median_us = median(v, d->n)};
-    for (uint32_t i = 0; i < d->n; i++) v[i] = v[i] > limit.median_us ? v[i] - limit.median_us : limit.median_us - v[i];
-    limit.mad_us = median(v, d->n);
-    limit.limit_us = clamp((double)limit.median_us + k * (double)limit.mad_us, floor_us, ceiling_us);
-    return limit;
+    double v[DEADLINE_SAMPLES];
+    for (uint32_t i = 0; i < d->n; i++) v[i] = (double)d->samples_us[i];
+    double median = median_of(v, d->n);
+    for (uint32_t i = 0; i < d->n; i++) v[i] = fabs(v[i] - median);
+    double mad = median_of(v, d->n);
+    return (struct deadline_limit){.limit_us = clamp(median + k * mad, floor_us, ceiling_us),
+                                   .median_us = (uint64_t)median,
+                                   .mad_us = (uint64_t)mad,
+                                   .k = k,
+                                   .n = d->n};
 }
 
 const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap)
 {
-    struct units_text length = units_duration((double)limit->limit_us * 1e-6);
+    struct units_text length = units_us(limit->limit_us);
     if (limit->n)
         snprintf(out, cap, "%s (median %s + %g x MAD %s of %u durations, bounded)", length.text,
-                 units_duration((double)limit->median_us * 1e-6).text, limit->k,
-                 units_duration((double)limit->mad_us * 1e-6).text, limit->n);
+                 units_us(limit->median_us).text, limit->k, units_us(limit->mad_us).text, limit->n);
     else
         snprintf(out, cap, "%s (default, nothing measured yet)", length.text);
     return out;

@@ -10,6 +10,7 @@
  *   and advances by (active members) / min_workers per inner step. */
 #include <assert.h>
 
+#include "common/base/minmax.h"
 #include "coordinator/round/policy.h"
 
 enum { STEPS_MIN = 5 }; /* the least that DyLU assigns, unless H is smaller or fewer steps are left */
@@ -119,8 +120,8 @@ static bool awaits_others(const struct round *r, const struct group *g, uint32_t
 
 static uint64_t due_us(const struct round *r, const struct group *g, uint32_t fragment)
 {
-    uint64_t closes = closes_us(r, g, fragment), others = g->from_us + others_us;
-    return awaits_others(r, g, fragment) && others > closes ? others : closes;
+    uint64_t closes = closes_us(r, g, fragment);
+    return awaits_others(r, g, fragment) ? max_u64(closes, g->from_us + others_us) : closes;
 }
 
 static bool async_close(const struct round *r, uint64_t now_us, struct round_close *close)
@@ -144,8 +145,7 @@ static uint64_t async_deadline(const struct round *r)
     uint64_t at = UINT64_MAX;
     for (uint32_t f = 0; f < r->p.n_fragments; f++) {
         struct group g = group_of(r, f);
-        uint64_t t = g.held ? due_us(r, &g, f) : UINT64_MAX;
-        if (t < at) at = t;
+        if (g.held) at = min_u64(at, due_us(r, &g, f));
     }
     return at;
 }

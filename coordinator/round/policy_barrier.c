@@ -6,6 +6,7 @@
  * - The delta of a late member is refused; the member joins the next round when it is ready. */
 #include <assert.h>
 
+#include "common/base/minmax.h"
 #include "coordinator/round/policy.h"
 
 enum { STEPS_MOST = 4 }; /* times H: the most that train.dynamic_steps gives to one member */
@@ -37,11 +38,6 @@ static struct arrival_count count(const struct round *r, uint32_t fragment)
         t.waited += member_has(m, fragment, PART_WAITED);
     }
     return t;
-}
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* The opening time of a round from the journal is unknown. Its workers get the time to reconnect and to recompute the
@@ -109,8 +105,7 @@ static uint64_t barrier_deadline(const struct round *r)
     uint64_t at = r->idle_us && r->members.n && !barrier_over(r) ? r->idle_us + patience_us : UINT64_MAX;
     for (uint32_t f = 0; r->open && f < r->p.n_fragments; f++) {
         if (r->closed[f] || !count(r, f).waited) continue;
-        uint64_t t = close_late_us(r, f);
-        if (t < at) at = t;
+        at = min_u64(at, close_late_us(r, f));
     }
     return at;
 }

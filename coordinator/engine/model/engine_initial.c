@@ -33,31 +33,25 @@ bool engine_wants_initial(const struct engine *e)
 
 void engine_initial_drop(struct engine *e)
 {
-    struct engine_initial *u = &e->initial;
-    mem_free(u->join);
-    mem_free(u->layout);
-    mem_free(u->frozen);
-    mem_free(u->model_config);
-    *u = (struct engine_initial){0};
+    mem_free(e->initial.join);
+    e->initial = (struct engine_initial){0};
 }
 
 /* Keeps a copy of JOIN: it defines the model when all bytes are here. */
 static enum status keep_join(struct engine_initial *u, const struct msg_join *m, struct err *err)
 {
     size_t text = strlen(m->model_config) + 1;
-    u->join = mem_alloc(1, sizeof *u->join);
-    u->layout = mem_alloc(1, m->layout_size);
-    u->frozen = mem_alloc(1, m->frozen_size);
-    u->model_config = mem_alloc(1, text);
-    if (!u->join || !u->layout || !u->frozen || !u->model_config)
-        return err_set(err, STATUS_NOMEM, "no memory for a layout");
+    u->join = mem_alloc(1, sizeof *u->join + m->layout_size + m->frozen_size + text);
+    if (!u->join) return err_set(err, STATUS_NOMEM, "no memory for a layout");
+    uint8_t *layout = (uint8_t *)(u->join + 1), *frozen = layout + m->layout_size;
+    char *config = (char *)frozen + m->frozen_size;
+    memcpy(layout, m->layout, m->layout_size);
+    if (m->frozen_size) memcpy(frozen, m->frozen, m->frozen_size);
+    memcpy(config, m->model_config, text);
     *u->join = *m;
-    memcpy(u->layout, m->layout, m->layout_size);
-    memcpy(u->model_config, m->model_config, text);
-    if (m->frozen_size) memcpy(u->frozen, m->frozen, m->frozen_size);
-    u->join->layout = u->layout;
-    u->join->frozen = u->frozen;
-    u->join->model_config = u->model_config;
+    u->join->layout = layout;
+    u->join->frozen = frozen;
+    u->join->model_config = config;
     return STATUS_OK;
 }
 

@@ -1,5 +1,3 @@
-/* Effects of the engine: draw, read the clock, send, refuse, emit an event. All handlers use them; they call no other
- * part of the engine. */
 #include "coordinator/engine/state/engine_effects.h"
 
 #include <assert.h>

@@ -1,5 +1,3 @@
-/* Notes: warnings about the training of the run that hold until their cause ends. A note is logged, told to the
- * workers, and becomes an event when it begins; the status shows it while it holds. */
 #include "coordinator/engine/state/engine_notes.h"
 
 #include <assert.h>

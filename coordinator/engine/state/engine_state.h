@@ -112,9 +112,7 @@ struct loss_watch {
 /* The upload of the initial model. */
 struct engine_initial {
     uint64_t id;           /* of msg_upload; 0: none runs */
-    struct msg_join *join; /* of the uploader; owned with the three below */
-    uint8_t *layout, *frozen;
-    char *model_config;
+    struct msg_join *join; /* of the uploader; owned, in one block with all that it points to */
     uint64_t control, heard_us;
     uint64_t most, most_frozen; /* largest model.safetensors and frozen.safetensors; 0: it has none */
     uint64_t total, have, upto; /* bytes of the object; total 0: its head has not arrived */

@@ -49,6 +49,7 @@ static void world_open(struct world *w, const char *spec, bool replace, bool fee
     w->payload = mem_alloc(1, w->cap);
     w->p = (struct publish){.codec = w->codec,
                             .replace = replace,
+                            .theta = w->theta,
                             .residual = feedback ? w->residual : NULL,
                             .scratch = w->scratch,
                             .scratch_part = N};
@@ -72,7 +73,7 @@ static void world_close(struct world *w)
 
 static enum status publish(struct world *w)
 {
-    return publish_step(&w->p, w->x, w->theta, N, w->payload, w->cap, &w->size, &w->hash);
+    return publish_step(&w->p, w->x, w->payload, w->cap, &w->size, &w->hash);
 }
 
 static void draw(struct world *w, int step)
