@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
 import sys
-import tempfile
 import types
 import unittest
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from folder import FolderTest
 
 from atoll import command
 from atoll.board import cmd as board, points
@@ -25,11 +24,9 @@ def line(event: str, round_: int, **more: Any) -> str:
     return json.dumps({"time": 1.5, "event": event, "round": round_, **more}) + "\n"
 
 
-class BoardTest(unittest.TestCase):
+class BoardTest(FolderTest):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
+        super().setUp()
         self.metrics = self.dir / "metrics.jsonl"
 
     def test_follower(self) -> None:
@@ -72,10 +69,7 @@ class BoardTest(unittest.TestCase):
             self.assertIsNone(points.point_of(other, "steps"), other)
 
     def run_board(self, *words: str, code: int = 0) -> str:
-        out, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            self.assertEqual(board.main([str(self.dir), *words]), code, errors.getvalue())
-        return out.getvalue() + errors.getvalue()
+        return "".join(self.call(board.main, str(self.dir), *words, code=code))
 
     def test_libraries(self) -> None:
         logged: list[dict[str, Any]] = []

@@ -6,12 +6,12 @@ import contextlib
 import importlib.util
 import io
 import json
-import tempfile
 import time
 import unittest
 import warnings
-from pathlib import Path
 from typing import Any
+
+from folder import FolderTest
 
 from atoll import metrics
 from atoll.board import cmd as board
@@ -81,12 +81,7 @@ def table() -> list[tuple[str, bytes]]:
     return found
 
 
-class MetricsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
-
+class MetricsTest(FolderTest):
     def write(self, *lines: bytes) -> None:
         (self.dir / "metrics.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 

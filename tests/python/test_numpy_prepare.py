@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
-import io
+import hashlib
 import json
 import os
 import random
@@ -13,7 +12,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -21,9 +19,13 @@ from unittest import mock
 
 import numpy as np
 
+from folder import FolderTest
+
 from atoll.data import cmd as prepare, input as prepare_input, shards
 
-HERE = os.getcwd()
+# Fraction held out, how, and the start of the SHA-256 of the shards.
+RECORDED = (("0.06", "tails", "36904cd07289dc53"), ("0.3", "documents", "a4803278e339be3e"),
+            ("0", "tails", "762bb25bfd24125b"))
 ATOLL = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve() / "atoll"
 
 
@@ -32,12 +34,7 @@ def words_of(random_: random.Random, n: int) -> str:
     return " ".join(random_.choice(["tide", "boat", "für", "日本", "😀", "x\ny", "0"]) for _ in range(n))
 
 
-class PrepareTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
-
+class PrepareTest(FolderTest):
     def wait_for(self, pattern: str, process: subprocess.Popen[bytes]) -> None:
         """Waits for a file that the program makes."""
         until = time.monotonic() + 30
@@ -55,23 +52,9 @@ class PrepareTest(unittest.TestCase):
 
     def run_program(self, *words: str, code: int = 0, stdin: bytes = b"") -> tuple[str, str]:
         """Runs the Python program, in this process unless it needs more; returns its output and its errors."""
-        out, errors, input_, handlers = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO(stdin)), {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            handlers[number] = signal.getsignal(number)
         if "--processes" not in words:
             words = (*words, "--processes", "1")
-        before, sys.stdin = sys.stdin, input_
-        os.chdir(self.dir)
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-                result = prepare.main(words)
-        finally:
-            os.chdir(HERE)
-            sys.stdin = before
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        self.assertEqual(result, code, errors.getvalue())
-        return out.getvalue(), errors.getvalue()
+        return self.call(prepare.main, *words, code=code, stdin=stdin)
 
     def fails(self, line: str, *words: str, code: int = 2, stdin: bytes = b"") -> None:
         _, errors = self.run_program(*words, code=code, stdin=stdin)
@@ -89,13 +72,6 @@ class PrepareTest(unittest.TestCase):
         paths = sorted((self.dir / out).glob(f"{name}_*.bin"))
         return [int(t) for path in paths for t in np.fromfile(path, "<u2", offset=1024)]
 
-    def both(self, *words: str, processes: str = "1") -> None:
-        """Checks that both programs write the same set."""
-        self.run_c("c", *words, "--force")
-        for n in processes:
-            self.run_program(f"python{n}", *words, "--force", "--processes", n)
-            self.same("c", f"python{n}")
-
     def test_long_input_shows_progress(self) -> None:
         (self.dir / "a.txt").write_text("ab" * 50)
         with mock.patch.object(prepare, "BytesProgress", functools.partial(prepare.BytesProgress, every=0)):
@@ -105,6 +81,7 @@ class PrepareTest(unittest.TestCase):
         self.assertRegex(second, "^encoding, pass 2 of 2: 100 B of 100 B, ")
 
     def test_same_as_c(self) -> None:
+        """Texts: the C program writes the same files."""
         random_ = random.Random(5)
         folder = self.dir / "in" / "below"
         folder.mkdir(parents=True)
@@ -112,19 +89,32 @@ class PrepareTest(unittest.TestCase):
         (folder / "one.md").write_text("z")
         (folder / "bytes.txt").write_bytes(bytes(range(1, 256)) * 9)  # no UTF-8
         (folder / "empty.txt").write_text("")
-        with open(folder / "lines.jsonl", "w", encoding="utf-8") as file:
-            for i in range(150):
-                file.write(
-                    json.dumps({"text": words_of(random_, i * 40), "n": i}, ensure_ascii=i % 2 == 0) + "\n\n"[i % 2 :]
-                )
-        self.both("in", "--val-fraction", "0.06", "--shard-tokens", "1000003", processes="12")  # tails
-        self.assertEqual(json.loads((self.dir / "c/meta.json").read_text())["held_out"], "tails")
-        self.both("in", "--val-fraction", "0.3", "--seed", "7", processes="1")  # whole documents
-        self.assertEqual(json.loads((self.dir / "c/meta.json").read_text())["held_out"], "documents")
-        self.both("in", "--val-fraction", "0")
+        for i in range(40):
+            (folder / f"{i}.txt").write_text(words_of(random_, i * 40))
+        cases = [("in", "0.06", "--shard-tokens", "1000003"), ("in", "0.3", "--seed", "7"), ("in", "0")]
         for size in range(1, 9):  # tails of short texts
-            (self.dir / "short.txt").write_bytes(b"a\nb\xc3\xa4\ncd"[:size])
-            self.both("short.txt", "--val-fraction", "0.5")
+            (self.dir / f"short{size}.txt").write_bytes(b"a\nb\xc3\xa4\ncd"[:size])
+            cases.append((f"short{size}.txt", "0.5"))
+        for words in [(input_, "--val-fraction", *more) for input_, *more in cases]:
+            self.run_c("c", *words, "--force")
+            self.run_program("python", *words, "--force")
+            self.same("c", "python")
+
+    def test_lines(self) -> None:
+        """Documents in lines, as the C program wrote them before it left them to this one; also with two processes."""
+        random_ = random.Random(5)
+        with open(self.dir / "lines.jsonl", "w", encoding="utf-8") as file:
+            for i in range(150):
+                line = json.dumps({"text": words_of(random_, i * 40), "n": i}, ensure_ascii=i % 2 == 0)
+                file.write(line + "\n\n"[i % 2 :])
+        for fraction, held_out, want in RECORDED:
+            for n in ("1", "2"):
+                self.run_program("out", "lines.jsonl", "--val-fraction", fraction, "--force", "--processes", n)
+                found = hashlib.sha256()
+                for path in sorted((self.dir / "out").glob("*.bin")):
+                    found.update(path.read_bytes())
+                self.assertEqual(found.hexdigest()[:16], want)
+                self.assertEqual(json.loads((self.dir / "out/meta.json").read_text())["held_out"], held_out)
 
     def test_permutation(self) -> None:
         for n in (1, 2, 3, 64, 65, 1000, 4097):
@@ -149,7 +139,7 @@ class PrepareTest(unittest.TestCase):
         (self.dir / "plain.jsonl").write_bytes(text)
         with open(self.dir / "packed.jsonl.gz", "wb") as file:  # two members
             file.write(gzip.compress(text[:5000]) + gzip.compress(text[5000:]))
-        self.run_c("a", "plain.jsonl")
+        self.run_program("a", "plain.jsonl")
         self.run_program("b", "packed.jsonl.gz")
         self.same("a", "b")
         self.run_program("c", "-", stdin=text)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
+
+from folder import FolderTest
 
 from atoll import InvalidError, Tokens
 from atoll.data.shards import MASKED, ShardWriter
@@ -16,14 +17,9 @@ from atoll.data.shards import MASKED, ShardWriter
 BIN = Path(os.environ.get("ATOLL_BIN", "build/bin")).resolve()
 
 
-class TokensTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = folder.name
-
+class TokensTest(FolderTest):
     def write(self, name: str, tokens: list[int], width: int, masked: bool) -> str:
-        writer = ShardWriter(self.dir, name, width, masked, 1000)
+        writer = ShardWriter(str(self.dir), name, width, masked, 1000)
         writer.put(np.array(tokens, np.uint32))
         writer.close()
         return f"{self.dir}/{name}_*.bin"

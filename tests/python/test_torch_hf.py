@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 import unittest

@@ -15,7 +15,7 @@ import atoll
 from rig import GPT2 as SIZES
 from rig import RunTest
 from tiny_gpt2 import GPT2, loss_of
-from torch_program import DEVICE, flat
+from torch_program import DEVICE
 
 PROGRAM = str(Path(__file__).with_name("torch_program.py"))
 torch.set_num_threads(1)

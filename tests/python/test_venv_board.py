@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+from folder import FolderTest
 
 try:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -40,11 +41,9 @@ def read_back(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 
 
-class BoardTest(unittest.TestCase):
+class BoardTest(FolderTest):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
+        super().setUp()
         (self.dir / "text.txt").write_text("the tide counted seven white stones\n" * 3000)
         (self.dir / "run.yaml").write_text(CONFIG)
         self.program("atoll", "prepare", "data", "text.txt")

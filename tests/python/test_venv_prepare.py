@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import io
 import json
 import os
 import random
-import signal
 import sys
 import tempfile
 import unittest
@@ -26,10 +23,11 @@ try:
 except ImportError as missing:
     raise unittest.SkipTest(f"no {missing.name}") from None
 
+from folder import FolderTest
+
 from atoll.data import cmd as prepare, text_tokenizer
 
 datasets.disable_progress_bars()
-HERE = os.getcwd()
 END, BEGIN = "<|endoftext|>", "<|begin|>"
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
@@ -62,7 +60,7 @@ def mixed_lines(n: int) -> list[str]:
     return lines
 
 
-class PrepareTest(unittest.TestCase):
+class PrepareTest(FolderTest):
     lines: list[str]
     folder: tempfile.TemporaryDirectory[str]
 
@@ -104,24 +102,8 @@ class PrepareTest(unittest.TestCase):
         tokenizer.no_truncation()
         cls.own = tokenizer
 
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
-
     def run_program(self, *words: str, code: int = 0, processes: str = "1") -> tuple[str, str]:
-        out, errors = io.StringIO(), io.StringIO()
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        os.chdir(self.dir)
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-                result = prepare.main([*words, "--processes", processes])
-        finally:
-            os.chdir(HERE)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        self.assertEqual(result, code, errors.getvalue())
-        return out.getvalue(), errors.getvalue()
+        return self.call(prepare.main, *words, "--processes", processes, code=code)
 
     def fails(self, line: str, *words: str) -> None:
         _, errors = self.run_program(*words, code=2)

@@ -9,7 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 except ImportError as missing:
     raise unittest.SkipTest(f"no {missing.name}") from None
+
+from folder import FolderTest
 
 from atoll import command, generate
 from atoll.data import chat, cmd as prepare, pretrained, text_tokenizer
@@ -55,11 +56,9 @@ class Writes:
         return open, (str(self.path), "w")
 
 
-class StrangersTest(unittest.TestCase):
+class StrangersTest(FolderTest):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
+        super().setUp()
         self.marker = self.dir / "marker"
         self.model, self.tok = self.dir / "model", self.dir / "tok"
         self.tok.mkdir()
@@ -73,13 +72,10 @@ class StrangersTest(unittest.TestCase):
 
     def run_main(self, main: Any, *words: str, code: int) -> tuple[str, str]:
         """Runs a program with "y" for each question; there must be none."""
-        out, errors = io.StringIO(), io.StringIO()
-        with mock.patch.object(sys, "stdin", io.StringIO("y\n" * 9)), \
-                mock.patch("builtins.input", side_effect=AssertionError("it asks a question")), \
-                contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            self.assertEqual(main(list(words)), code, errors.getvalue())
+        with mock.patch("builtins.input", side_effect=AssertionError("it asks a question")):
+            told = self.call(main, *words, code=code, stdin=b"y\n" * 9)
         self.assertFalse(self.marker.exists(), "code of the folder ran")
-        return out.getvalue(), errors.getvalue()
+        return told
 
     def refuses(self, what: str, folder: Path, code: int = 1) -> None:
         words = [str(folder), "--prompt", "ab", "--tokenizer", str(self.dir / "tokenizer.json"), "--tokens", "2"]

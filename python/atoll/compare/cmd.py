@@ -10,7 +10,6 @@ import fcntl
 import fnmatch
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

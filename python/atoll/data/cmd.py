@@ -20,7 +20,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

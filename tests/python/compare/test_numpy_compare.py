@@ -10,13 +10,14 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import atoll
+from folder import FolderTest
+
 from atoll.command import Problem
 from atoll.compare import cmd as compare
 from atoll.compare import data as compare_data
@@ -56,12 +57,10 @@ else:
 """
 
 
-class GridTest(unittest.TestCase):
+class GridTest(FolderTest):
     def setUp(self) -> None:
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(temporary.name)
+        super().setUp()
+        self.enter()
         os.mkdir("data")
         for name in ("train_000000.bin", "val_000000.bin"):
             Path("data", name).write_bytes(b"")

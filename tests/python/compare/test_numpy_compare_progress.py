@@ -6,11 +6,11 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 import unittest
-from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from folder import FolderTest
 
 from atoll import progress
 from atoll.compare import progress as compare_progress, run as compare_run, store as compare_store
@@ -20,11 +20,9 @@ def cell(name: str, kind: str = "run", arm: str = "ddp", link: str | None = None
     return compare_run.Cell(name, kind, arm, 1, os.devnull, None, 2, link, {}, {}, tokens=1000)
 
 
-class ProgressTest(unittest.TestCase):
+class ProgressTest(FolderTest):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
+        super().setUp()
         self.store = compare_store.Store(str(self.dir))
         self.now = 1000.0
         for module in (compare_progress, progress):

@@ -8,7 +8,8 @@ from typing import Any
 
 from comparison import LINKS, STEP, comparison, tiny
 
-from atoll.report import answer as report_answer, compare as report_compare, data as report_data, charts as report_charts
+from atoll.report import answer as report_answer, charts as report_charts, compare as report_compare
+from atoll.report import data as report_data
 
 BASE = {"base": [2.0, 2.1, 2.2]}
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
 from comparison import comparison
+from folder import FolderTest
 
 from atoll.report import cmd as report
 
@@ -17,11 +16,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 @unittest.skipUnless(CHROMIUM, "there is no Chromium: apt-get install chromium")
-class BrowserTest(unittest.TestCase):
+class BrowserTest(FolderTest):
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
+        super().setUp()
         (self.dir / "comparison.json").write_text(json.dumps(comparison()))
         self.page = report.write(self.dir)
 

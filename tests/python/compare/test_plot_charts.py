@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import tempfile
 import unittest
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from comparison import comparison, tiny
+from folder import FolderTest
 
 from atoll.report import charts as report_charts
 from atoll.report import cmd as report
@@ -92,12 +91,7 @@ class AxisTest(unittest.TestCase):
         self.assertNotIn(b"CreationDate", chart.files["pdf"])
 
 
-class YoungRunTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
-
+class YoungRunTest(FolderTest):
     def page(self, rounds: int, evals: tuple[int, ...] = (), **last: Any) -> str:
         lines = [{"event": "round", "round": n, "tokens": 100 * n, "loss": 5.0 - 0.1 * n, "round_s": 10.0, "workers": 1,
                   "bytes_up": 7 * n, "bytes_down": 5 * n, "time": 1e9, **(last if n == rounds else {})}

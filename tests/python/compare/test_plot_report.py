@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
 import json
 import math
 import re
-import tempfile
 import unittest
-from pathlib import Path
 from typing import Any
 
 from comparison import LINKS, comparison, tiny
+from folder import FolderTest
 
 from atoll.report import cmd as report, compare as report_compare, data as report_data
 
@@ -73,18 +70,7 @@ class NumbersTest(unittest.TestCase):
             self.assertEqual(report_data.link_name(spec), name)
 
 
-class FilesTest(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.dir = Path(folder.name)
-
-    def command(self, *words: str) -> tuple[int, str]:
-        out, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            code = report.main(words)
-        return code, out.getvalue() + errors.getvalue()
-
+class FilesTest(FolderTest):
     def test_comparison(self) -> None:
         (self.dir / "comparison.json").write_text(json.dumps(comparison()))
         path = report.write(self.dir)
@@ -167,14 +153,14 @@ class FilesTest(unittest.TestCase):
         self.assertIn("run: {name: x}", page)
 
     def test_errors(self) -> None:
-        self.assertEqual(self.command(str(self.dir / "no"))[0], 2)
-        code, text = self.command(str(self.dir))
-        self.assertEqual((code, text.count("\n")), (2, 1))
+        self.call(report.main, str(self.dir / "no"), code=2)
+        _, text = self.call(report.main, str(self.dir), code=2)
+        self.assertEqual(text.count("\n"), 1)
         self.assertIn("has no comparison.json and no metrics.jsonl", text)
         for content, what in (("{", "is not a result"), ('{"version": 2}', "'links'"), ('{"version": 9}', "version 9")):
             (self.dir / "comparison.json").write_text(content)
-            code, text = self.command(str(self.dir))
-            self.assertEqual((code, text.count("\n")), (1, 1), text)
+            _, text = self.call(report.main, str(self.dir), code=1)
+            self.assertEqual(text.count("\n"), 1, text)
             self.assertIn(what, text)
 
 
