@@ -116,98 +116,6 @@ assert section["ok"] is None and section["out_of_time"] is True and not section[
 assert section["no_time_for"] == ["codecs"], section
 PY
 
-# Malformed answers and hanging programs are recorded; their processes are killed.
-mkdir "$WORK/odd"
-printf '#!/bin/sh\necho "{\\"device\\": 5, \\"note\\": 6}"\n' >"$WORK/odd/bench_gpu"
-printf '#!/bin/sh\nsleep 1000 &\necho $! >"%s"\nwait\n' "$WORK/left" >"$WORK/odd/gpu_kernels"
-cp "$WORK/odd/gpu_kernels" "$WORK/odd/gpu_kernels_vectors"
-chmod +x "$WORK/odd"/*
-status=0
-python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --minutes 0.08 --out "$WORK/odd.json" \
-    >"$WORK/odd.log" 2>&1 || status=$?
-((status == 1)) || fail "malformed and hanging programs: exit code $status, expected 1: $(<"$WORK/odd.log")"
-grep -q 'info: FAILED' "$WORK/odd.log" || fail "an answer of the wrong type passed"
-grep -q 'parity: out of time' "$WORK/odd.log" || fail "a hanging program passed"
-grep -q 'programs kernels_vectors; programs kernels_rows, ' "$WORK/odd.log" ||
-    fail "the output does not name the programs without time"
-grep -q '2 sections, 1 failed: info; 1 out of time: parity ' "$WORK/odd.log" ||
-    fail "unexpected last line: $(tail -n 1 "$WORK/odd.log")"
-[[ -s $WORK/left ]] || fail "the hanging program did not start"
-grep -q 'gpu_kernels_vectors: out of time' "$WORK/odd.json.failed" ||
-    fail "the file of failures lacks the hanging program"
-child_running() {
-    local state
-    state=$(cut -d' ' -f3 "/proc/$(<"$WORK/left")/stat" 2>/dev/null || true) # Z: a zombie has ended
-    [[ -n $state && $state != Z ]]
-}
-! child_running || fail "the child of the hanging program is still running"
-
-# A machine that shows too little memory: the error names ATOLL_HOST_MEMORY, unless it is set already.
-mkdir "$WORK/small"
-cat >"$WORK/small/bench_gpu" <<'SH'
-#!/bin/sh
-echo "bench_gpu: a worker on cuda:0 needs 9.00 GiB of the host's memory, and 1.00 GiB are free" >&2
-exit 1
-SH
-chmod +x "$WORK/small/bench_gpu"
-small() {
-    python3 tests/gpu/run --emulated --bin "$WORK/small" --only train --out "$WORK/small.json" >"$WORK/small.log" 2>&1 &&
-        fail "a refused model passed"
-    grep -c 'are free (set ATOLL_HOST_MEMORY=BYTES if the machine has more: docs/gpu.md)"' "$WORK/small.json" || true
-}
-[[ $(small) == 2 ]] || fail "the errors lack the hint: $(<"$WORK/small.json")" # sections info and train
-[[ $(ATOLL_HOST_MEMORY=1000 small) == 0 ]] ||
-    fail "the errors repeat a hint that is already followed: $(<"$WORK/small.json")"
-
-# Relative paths refer to the caller's folder; an unwritable output is an error.
-mkdir -p "$WORK/here/bin"
-cat >"$WORK/here/bin/bench_gpu" <<'SH'
-#!/bin/sh
-echo "a line from a library" >&2
-echo '{"device": "none", "note": "", "peak_tflops": 0, "recompute": "none", "planned_mb": 10, "taken_mb": 10}'
-SH
-cat >"$WORK/here/bin/gpu_one" <<'SH'
-#!/bin/sh
-printf 'sums\t1e-7\t1e-6\n' >>"$ATOLL_CASE_LOG"
-SH
-for name in kernels_vectors kernels_rows kernels_layers muon recompute; do
-    cp "$WORK/here/bin/gpu_one" "$WORK/here/bin/gpu_$name"
-done
-chmod +x "$WORK/here/bin"/*
-root=$PWD
-(cd "$WORK/here" && python3 "$root/tests/gpu/run" --emulated --bin bin --only parity,memory --out results.json) >"$WORK/here.log" 2>&1 ||
-    fail "called from another folder: $(<"$WORK/here.log")"
-grep -q '"what": "sums"' "$WORK/here/results.json" || fail "called from another folder: the comparisons are missing"
-status=0
-python3 tests/gpu/run --emulated --bin "$WORK/here/bin" --out "$WORK/here/results.json/no" >"$WORK/write.log" 2>&1 || status=$?
-((status == 1)) || fail "unwritable output: exit code $status, expected 1"
-grep -q 'cannot write .*name another file with --out' "$WORK/write.log" ||
-    fail "unwritable output: $(<"$WORK/write.log")"
-
-# SIGTERM keeps the results so far and kills all children.
-rm "$WORK/left"
-start "$WORK/term.log" python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity,ceilings --out "$WORK/term.json"
-until_true 20 "the hanging program" test -s "$WORK/left"
-kill -TERM "$pid"
-finish "$pid" 20 1 "tests/gpu/run after SIGTERM"
-! child_running || fail "the child is still running after SIGTERM"
-grep -q 'stopped by signal 15' "$WORK/term.json" || fail "the results do not record SIGTERM"
-! grep -q ceilings "$WORK/term.json" || fail "a section ran after SIGTERM"
-
-# SIGKILL in the middle of a section, as when a machine is reclaimed: the file holds the finished part.
-cp "$WORK/here/bin/gpu_one" "$WORK/odd/gpu_kernels_vectors"
-cp "$WORK/here/bin/bench_gpu" "$WORK/odd/bench_gpu"
-printf '#!/bin/sh\necho $$ >"%s"\nexec sleep 1000\n' "$WORK/hangs" >"$WORK/odd/gpu_kernels_rows"
-start "$WORK/kill.log" python3 tests/gpu/run --emulated --bin "$WORK/odd" --only info,parity --out "$WORK/kill.json"
-until_true 20 "the second program" test -s "$WORK/hangs"
-kill -KILL "$pid" "$(<"$WORK/hangs")"
-finish "$pid" 20 137 "tests/gpu/run after SIGKILL"
-python3 - "$WORK/kill.json" <<'PY'
-import json, sys
-section = json.load(open(sys.argv[1]))["sections"]["parity"]
-assert section["programs"] == ["kernels_vectors"] and not section["ok"], section
-PY
-
 # Missing cmake; libcublasLt from Python wheels; the content of a pack.
 status=0
 python=$(python3 -c 'import sys; print(sys.executable)')
@@ -218,10 +126,10 @@ grep -q 'cmake failed (No such file or directory); see .*--pack' "$WORK/cmake.lo
     fail "without cmake: $(<"$WORK/cmake.log")"
 mkdir -p "$WORK/venv/lib/python3.12/site-packages/nvidia/cu13/lib" "$WORK/venv/bin"
 python3 - "$WORK/venv" "$BIN" <<'PY'
-import argparse, os, signal, subprocess, sys, time
+import argparse, os, sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "tests/gpu")
-import checks, libraries, programs, runner
+import libraries, programs, runner
 
 folder, built = sys.argv[1:]
 os.environ["VIRTUAL_ENV"] = folder
@@ -258,63 +166,6 @@ if os.path.exists(plugin):
     assert other.cwd == carried, other.cwd
     assert os.path.isfile(programs.libatoll(other.bin)), os.listdir(carried + "/lib")
     other.call([carried + "/bin/gpu_muon", "test_golden"])
-
-# A signal while a program starts ends that program, too.
-quick = runner.Run(argparse.Namespace(emulated=True, bin=built, out=folder + "/quick.json", minutes=1, only=None))
-real, begun = subprocess.Popen, []
-def start(*args, **more):
-    begun.append(real(*args, **more))
-    os.kill(os.getpid(), signal.SIGTERM)
-    return begun[0]
-subprocess.Popen = start
-signal.signal(signal.SIGTERM, quick.stop)
-try:
-    quick.call(["sleep", "1000"])
-    raise AssertionError("SIGTERM was lost")
-except runner.Stopped:
-    assert begun[0].poll() == -signal.SIGKILL, begun[0].poll()
-subprocess.Popen = real
-
-# A fault of compute-sanitizer itself is listed apart, a race that it found before its fault is an error.
-class Sanitized:
-    env, bin = {"CUDA_HOME": folder}, built
-    until = deadline = time.monotonic() + 100
-    def call(self, command, env):
-        kind, test = command[2], command[-1]
-        said = "Internal Sanitizer Error" if kind == "racecheck" and test in ("test_head", "test_norm") else ""
-        said = "Error: Race reported between Write and Read\n" + said if test == "test_norm" and said else said
-        if said:
-            error = runner.Failed(said)
-            error.output = said
-            raise error
-tool, os.environ["PATH"] = folder + "/bin/compute-sanitizer", folder + "/bin:" + os.environ["PATH"]
-open(tool, "w").close()
-os.chmod(tool, 0o755)
-entry = {"errors": []}
-checks.sanitizer(Sanitized(), entry)
-assert len(entry["passed"]) == 8 and entry["tool_failed"] == ["racecheck test_head"], entry
-assert len(entry["errors"]) == 1 and entry["errors"][0].startswith("racecheck test_norm: Error: Race"), entry
-
-# A hanging item gets three times its share of the time, not all of it.
-one = runner.Run.__new__(runner.Run)
-one.save, one.stopped = lambda: None, False
-one.until = one.deadline = one.item_until = time.monotonic() + 100
-entry, lefts = {"errors": []}, []
-def body(item):
-    lefts.append(one.left())
-    if item == 0:
-        raise runner.OutOfTime("hangs")
-    return item
-one.each(entry, "items", range(10), body)
-assert 29 < lefts[0] < 31 and entry["items"] == list(range(1, 10)) and len(entry["errors"]) == 1, (lefts, entry)
-assert "out_of_time" not in entry, entry # the section had time left, so the item hangs
-assert 99 < one.left() <= 100
-one.until = time.monotonic()
-one.each(entry, "items", range(3), body)
-assert entry["items"] == [] and "no time for 0, 1, 2" in entry["errors"][-1] and "out_of_time" not in entry, entry
-one.deadline, entry = one.until, {"errors": []}
-one.each(entry, "items", range(3), body)
-assert entry == {"errors": [], "items": [], "out_of_time": True, "no_time_for": ["items 0, 1, 2"]}, entry
 PY
 mkdir -p "$WORK/carried/bin" "$WORK/carried/lib"
 [[ $(python3 tests/gpu/run --bin "$WORK/carried/bin" --libraries) == "$WORK/carried/lib"* ]] ||

@@ -268,25 +268,16 @@ static uint64_t hash_of(uint32_t f)
     return hash_floats(NULL, engine_theta(rig.engine) + part->offset, part->count);
 }
 
-/* ddp syncs its steps on request and at checkpoints (journal.sync: snapshot); here at every third step. */
 static void note(void)
 {
-    static int turn;
-    struct seen s;
-    struct err err = {0};
-    bool safe = rig.config.train.method != METHOD_DDP;
-    if (!safe && turn++ % 3 == 0) {
-        if (engine_stop(rig.engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
-        safe = true;
-    }
-    s.changes = powercut_changes();
+    struct seen s = {.changes = powercut_changes()};
     for (uint32_t f = 0; f < 2; f++) {
         s.versions[f] = engine_version(rig.engine, f);
         assert_true(s.versions[f] < ROUNDS_MAX);
         same(&hashes[f][s.versions[f]], hash_of(f), "a fragment");
     }
     assert_true(n_seen < SEEN_MAX);
-    if (safe) seen[n_seen++] = s;
+    seen[n_seen++] = s;
 }
 
 static struct store *store_in(const char *folder)
@@ -378,56 +369,12 @@ static const char *const diloco[] = {"coordinator.min_workers=2",
                                      "checkpoint.keep=2",
                                      "train.max_steps=14",
                                      NULL};
-static const char *const ddp[] = {"train.method=ddp",   "coordinator.min_workers=2", "train.max_steps=5",
-                                  "checkpoint.every=1", "checkpoint.keep=1",         NULL};
-
-static void power_fails_in(const char *const *how)
-{
-    take_settings(how);
-    run();
-    every_instant(look_at_run, false);
-}
-
 static void test_run_survives_power_cut(void **state)
 {
     (void)state;
-    power_fails_in(diloco);
-}
-
-static void test_ddp_run_survives_power_cut(void **state)
-{
-    (void)state;
-    power_fails_in(ddp);
-}
-
-/* The power fails once, and again while the run recovers and continues. */
-static void test_run_survives_second_power_cut(void **state)
-{
-    (void)state;
-    enum { FIRST = 3 };
     take_settings(diloco);
-    for (size_t k = 1; k <= FIRST; k++) {
-        n_seen = 0;
-        run();
-        powercut_end();
-        instant = powercut_changes() * k / (FIRST + 1);
-        while (!powercut_syncs(instant)) instant--; /* find an unsynced change */
-        draw = POWERCUT_RANDOM + k;
-        size_t known = 0;
-        while (known + 1 < n_seen && seen[known + 1].changes <= instant) known++;
-        seen[0] = seen[known];
-        seen[0].changes = 0;
-        n_seen = 1;
-        powercut_image(instant, draw, image);
-        powercut_free();
-        tmpdir_clear(root);
-        assert_int_equal(rename(image, root), 0);
-        powercut_begin(root);
-        run();
-        every_instant(look_at_run, true);
-        empty_root();
-        powercut_begin(root);
-    }
+    run();
+    every_instant(look_at_run, false);
 }
 
 /* ---- single failures --------------------------------------------------------------------------------------------- */
@@ -562,8 +509,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_saved_state_survives_power_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_save_keeps_older_state, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_survives_power_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_ddp_run_survives_power_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_run_survives_second_power_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_survives_failed_call, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_survives_failed_allocation, setup, teardown),
     };

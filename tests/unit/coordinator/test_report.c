@@ -274,6 +274,7 @@ static void test_late_loss_names_its_round(void **state)
         assert_int_equal(strstr(logged(), "after round 2, 7 tokens") != NULL, !again);
         emit_event(ENGINE_EVENT_EVAL, 3);
         assert_null(strstr(logged(), "after round 3"));
+        assert_int_equal(strstr(logged(), "repeating round 2: the journal lost it") != NULL, again);
         report_close(&report);
         assert_int_equal(unlink(path), 0);
     }

@@ -1,5 +1,5 @@
-/* Models of billions of parameters, as descriptions only: layouts, planned memory, messages, state machines that
- * count bytes, files with holes. Values exceed 32 bits.
+/* Models of billions of parameters, as descriptions only: layouts, planned memory, state machines that count
+ * bytes, files with holes. Values exceed 32 bits.
  * ctest: labels=asan */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,15 +19,12 @@
 #include "common/tensor/safetensors.h"
 #include "common/tensor/tokens.h"
 #include "compress/codec.h"
-#include "compress/relay.h"
-#include "coordinator/ledger/record.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/outer/outer_state.h"
 #include "coordinator/round/download.h"
 #include "coordinator/round/lease.h"
 #include "coordinator/round/upload.h"
 #include "tests/lib/store/tmpdir.h"
-#include "wire/object.h"
 #include "worker/inner/shard.h"
 #include "worker/model/decoder.h"
 #include "worker/model/model.h"
@@ -168,67 +165,6 @@ static void test_outer_memory_counts_beyond_32_bits(void **state)
     if (outer_memory_bytes(&outer, &config, &layout, 1, &err) != STATUS_OK) fail_msg("%s", err.msg);
     assert_true(outer.host.messages > 4 * theta && outer.host.messages < 4 * theta + theta / 64);
     layout_finish(&layout);
-}
-
-/* --- messages, objects, records ----------------------------------------------------------------------------------- */
-
-static void pass(const struct msg *m, struct msg *out)
-{
-    static uint8_t bytes[WIRE_HEADER + 65536];
-    size_t size;
-    struct err err = {0};
-    assert_int_equal(msg_encode(m, bytes, sizeof bytes, &size), STATUS_OK);
-    if (msg_decode(out, bytes, size, &err) != STATUS_OK) fail_msg("%s", err.msg);
-}
-
-static void test_messages_carry_64_bit_sizes(void **state)
-{
-    (void)state;
-    struct msg m = {.type = MSG_OFFER, .offer = {.form = 0, .bytes = 32 * G + 1, .tokens = 40 * G, .steps = 1}}, back;
-    pass(&m, &back);
-    assert_true(back.offer.bytes == 32 * G + 1 && back.offer.tokens == 40 * G);
-    m = (struct msg){.type = MSG_CREDIT, .credit = {.have = 31 * G + 3, .upto = 32 * G + 5}};
-    pass(&m, &back);
-    assert_true(back.credit.have == 31 * G + 3 && back.credit.upto == 32 * G + 5);
-    m = (struct msg){.type = MSG_GET, .get = {.kind = OBJECT_SNAPSHOT, .offset = 16 * G + 7, .length = 32 * G}};
-    pass(&m, &back);
-    assert_true(back.get.offset == 16 * G + 7 && back.get.length == 32 * G);
-    m = (struct msg){.type = MSG_CHUNK,
-                     .chunk = {.offset = 30 * G + 9,
-                               .total = 32 * G,
-                               .data = (const uint8_t *)"abc",
-                               .size = 3,
-                               .crc = crc32c(0, "abc", 3)}};
-    pass(&m, &back);
-    assert_true(back.chunk.offset == 30 * G + 9 && back.chunk.total == 32 * G);
-}
-
-static void test_objects_carry_64_bit_sizes(void **state)
-{
-    (void)state;
-    uint8_t bytes[256];
-    struct snapshot_head head = {.count = 8 * G + 1, .version = 5, .hash = 7}, head_back;
-    snapshot_head_encode(&head, bytes);
-    assert_int_equal(snapshot_head_decode(&head_back, bytes, sizeof bytes), STATUS_OK);
-    assert_int_equal(head_back.count, 8 * G + 1);
-    struct update u = {.version = 1, .codec = "fp32", .payload_size = 32 * G + 4}, u_back;
-    assert_int_equal(update_encoded_size(&u), 32 * G + 4 + 62 + 4);
-    uint64_t sizes[2] = {5 * G, 6 * G + 1}, from, to;
-    assert_int_equal(relay_range((const uint8_t *)sizes, sizeof sizes, 2, 1, &from, &to), STATUS_OK);
-    assert_true(from == 16 + 5 * G && to == 16 + 11 * G + 1);
-    u.payload = bytes;
-    u.payload_size = 16;
-    size_t size, at;
-    assert_int_equal(update_encode(&u, bytes, sizeof bytes, &size), STATUS_OK);
-    const uint64_t huge = 32 * G + 4;
-    memcpy(bytes + size - 4 - 16 - 8, &huge, 8);
-    assert_int_equal(update_peek(&u_back, NULL, 0, bytes, size - 20, &at), STATUS_OK);
-    assert_true(u_back.payload_size == huge && at == size - 20);
-    struct record_delta delta = {.part = {.bytes = 32 * G + 8, .tokens = 9 * G}}, delta_back;
-    struct writer w = writer_of(bytes, sizeof bytes);
-    record_delta_encode(&delta, &w);
-    assert_int_equal(record_delta_decode(&delta_back, bytes, RECORD_DELTA_HEAD), STATUS_OK);
-    assert_true(delta_back.part.bytes == 32 * G + 8 && delta_back.part.tokens == 9 * G);
 }
 
 /* ---- state machines ---------------------------------------------------------------------------------------------- */
@@ -458,8 +394,6 @@ int main(void)
         cmocka_unit_test(test_activations_count_beyond_32_bits),
         cmocka_unit_test(test_shards_cover_large_theta),
         cmocka_unit_test(test_outer_memory_counts_beyond_32_bits),
-        cmocka_unit_test(test_messages_carry_64_bit_sizes),
-        cmocka_unit_test(test_objects_carry_64_bit_sizes),
         cmocka_unit_test(test_coordinator_transfers_beyond_32_bits),
         cmocka_unit_test(test_worker_transfers_beyond_32_bits),
         cmocka_unit_test(test_spool_ranges_do_not_overlap),

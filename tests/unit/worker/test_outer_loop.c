@@ -18,31 +18,6 @@
 
 static struct scripted *const s = &scripted;
 
-static void test_fresh_join_makes_version_0(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    assert_true(scripted_until_training());
-    assert_int_equal(s->snapshot_gets, 0);
-    scripted_check_theta();
-    scripted_rounds(5);
-    scripted_check_theta();
-    scripted_check_nothing_lost();
-    assert_int_equal(s->top[0], 5);
-    assert_int_equal(s->saves, 5);
-    assert_int_equal(s->joins, 1);
-}
-
-static void test_lossless_sends_parameters(void **state)
-{
-    (void)state;
-    scripted_begin("fp32");
-    scripted_rounds(3);
-    assert_int_equal(s->offered[0].form, DELTA_PARAMETERS);
-    scripted_check_theta();
-    scripted_check_nothing_lost();
-}
-
 static void test_version_0_of_other_weights_is_downloaded(void **state)
 {
     (void)state;
@@ -75,135 +50,6 @@ static void test_version_0_of_own_parameters_is_kept(void **state)
         scripted_check_theta();
         scripted_end();
     }
-}
-
-static void test_late_joiner_takes_snapshot_and_log(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    for (int v = 0; v < 6; v++)
-        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
-    s->snapshot_at = s->oldest = 4;
-    assert_true(scripted_until_training());
-    assert_int_equal(s->snapshot_gets, SCRIPTED_F);
-    scripted_check_theta();
-    assert_int_equal(outer_loop_assignment(s->loop)->round, 6);
-}
-
-static void test_killed_after_save_offers_same_bytes(void **state)
-{
-    (void)state;
-    uint32_t crc;
-    scripted_begin("int8:256");
-    scripted_rounds(2);
-    s->hold_merge = true;
-    scripted_train();
-    scripted_train_done();
-    scripted_pass(2000000);
-    crc = s->offered[0].crc;
-    assert_int_equal(s->loop->sync.state, WORKER_WAITING);
-    scripted_worker_kill();
-    scripted_worker_up();
-    float was = s->inner[0];
-    assert_true(was == 0);
-    scripted_pass(5000000);
-    assert_int_equal(s->offered[0].crc, crc);
-    assert_true(s->inner[0] == 3);
-    s->hold_merge = false;
-    s->part_have[0] = s->part_have[1] = 0; /* the coordinator lost it, too */
-    scripted_pass(60000000);
-    log_set_sink(NULL, NULL);
-    log_set_level(LOG_ERROR - 1);
-    scripted_check_theta();
-    scripted_check_nothing_lost();
-}
-
-/* A worker killed during training recomputes the same round from the same state: the run's parameters stay the same. */
-static void test_kills_do_not_change_run(void **state)
-{
-    (void)state;
-    uint64_t hashes[2];
-    for (int kills = 0; kills < 2; kills++) {
-        if (kills) scripted_end();
-        scripted_begin("int8:256");
-        for (int i = 0; i < 8; i++) {
-            scripted_rounds(1);
-            if (!kills) continue;
-            assert_true(scripted_until_training());
-            if (i % 2) scripted_train();
-            scripted_worker_kill();
-            scripted_worker_up();
-        }
-        assert_true(scripted_until_training());
-        hashes[kills] = s->hash_at[0][8];
-    }
-    assert_int_equal(hashes[0], hashes[1]);
-}
-
-static void test_upload_resumes_after_coordinator_restart(void **state)
-{
-    (void)state;
-    scripted_begin("fp32");
-    scripted_rounds(1);
-    scripted_train();
-    scripted_train_done();
-    s->mute = true; /* every later message is lost */
-    scripted_pass(3000000);
-    s->mute = false;
-    s->session = 1; /* the coordinator lost its sessions, but holds half of fragment 0 */
-    s->part_have[0] = 0;
-    scripted_pass(60000000);
-    log_set_sink(NULL, NULL);
-    log_set_level(LOG_ERROR - 1);
-    assert_true(s->joins >= 2);
-    scripted_rounds(1);
-    scripted_check_theta();
-    scripted_check_nothing_lost();
-}
-
-static void test_refused_delta_returns_to_residual(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(2);
-    assert_true(scripted_until_training());
-    scripted_train();
-    s->reject = REJECT_LATE;
-    s->no_work = true; /* no new work before the round closes */
-    scripted_train_done();
-    scripted_pass(1000000);
-    s->reject = 0;
-    s->no_work = false;
-    assert_int_equal(s->loop->sync.last_again, 1);
-    scripted_check_nothing_lost();                                        /* the residual holds the whole delta */
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false); /* the round closes without the worker */
-    scripted_rounds(3);
-    scripted_check_theta();
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_false(s->merged_round[f][2]);
-    scripted_check_nothing_lost(); /* the next deltas include it */
-}
-
-static void test_unmerged_delta_returns_to_residual(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(1);
-    s->hold_merge = true;
-    s->no_work = true;
-    scripted_train();
-    scripted_train_done();
-    scripted_pass(1000000);
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) {
-        s->offered[f].round = 1;
-        scripted_publish(f, false);
-        s->merged_round[f][1] = true; /* the coordinator claims "merged", but no update names the delta */
-    }
-    s->hold_merge = false;
-    s->no_work = false;
-    scripted_pass(5000000);
-    scripted_rounds(2);
-    scripted_check_theta();
-    scripted_check_nothing_lost();
 }
 
 static void test_wrong_hash_drops_state_and_rejoins(void **state)
@@ -259,56 +105,6 @@ static void test_damaged_snapshot_is_requested_again(void **state)
     assert_true(scripted_until_training());
     assert_int_equal(s->snapshot_gets, SCRIPTED_F + 1);
     assert_int_equal(s->joins, 1);
-    scripted_check_theta();
-}
-
-static void test_deleted_log_means_snapshot_without_residual(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(2);
-    scripted_worker_kill();
-    for (int v = 0; v < 5; v++)
-        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
-    s->snapshot_at = s->oldest = 6;
-    scripted_worker_up();
-    assert_true(scripted_until_training());
-    scripted_check_theta();
-    for (int i = 0; i < 10; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
-}
-
-/* Saved every third round and killed two rounds later: the residual of the saved round is part of deltas merged
- * since. Keeping it would send it twice. */
-static void test_older_state_resets_its_residual(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    s->config.checkpoint.worker_every = 3;
-    scripted_rounds(6);
-    assert_int_equal(s->saves, 2);
-    assert_true(s->loop->f[0].fb.residual[1] != 0.0f);
-    scripted_worker_kill();
-    scripted_worker_up();
-    assert_true(scripted_until_training());
-    scripted_check_theta();
-    assert_true(s->inner[0] == 4); /* of round 3 */
-    for (int i = 0; i < 500; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
-    scripted_rounds(2);
-    scripted_check_theta();
-}
-
-static void test_damaged_state_falls_back_to_older(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(4);
-    scripted_worker_kill();
-    s->stored_size[0] -= 100;
-    scripted_worker_up();
-    assert_true(scripted_until_training());
-    scripted_check_theta();
-    assert_true(s->inner[0] == 3); /* of one round earlier */
-    scripted_rounds(1);
     scripted_check_theta();
 }
 
@@ -393,61 +189,6 @@ static void test_taken_name_is_retried(void **state)
     assert_int_equal(outer_loop_want(s->loop), OUTER_WAIT);
     s->refuse_hello = 0;
     assert_true(scripted_until_training());
-}
-
-static void test_evaluation_and_done_end_run(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(1);
-    s->no_work = true; /* no new work */
-    s->loop->sync.has_task = false;
-    struct msg m = {.type = MSG_EVAL,
-                    .eval = {.eval_id = 1,
-                             .start = 2,
-                             .count = 3,
-                             .part = 2,
-                             .wanted = 3,
-                             .n_fragments = SCRIPTED_F,
-                             .versions = {1, 1}}};
-    scripted_answer(&m);
-    scripted_pass(200000);
-    assert_int_equal(outer_loop_want(s->loop), OUTER_EVAL);
-    assert_int_equal(outer_loop_evaluation(s->loop)->count, 3);
-    outer_loop_eval_begin(s->loop, s->now);
-    static const struct wire_part parts[] = {{3, 16}, {1.5, 8}};
-    outer_loop_eval_done(s->loop, 4.5, parts, s->now);
-    assert_int_equal(outer_loop_want(s->loop), OUTER_WAIT);
-    m = (struct msg){.type = MSG_DONE, .done = {.n_fragments = SCRIPTED_F, .text = "all done"}};
-    scripted_answer(&m);
-    scripted_pass(200000);
-    assert_int_equal(outer_loop_want(s->loop), OUTER_DONE);
-    assert_string_equal(outer_loop_text(s->loop, s->now), "all done");
-    assert_int_equal(s->leaves, 1);
-}
-
-static void test_lossy_network_loses_no_delta(void **state)
-{
-    (void)state;
-    for (int seed = 0; seed < 6; seed++) {
-        if (seed) scripted_end();
-        scripted_begin("int8:256");
-        s->draw = (uint64_t)seed << 32;
-        s->loss = 0.05 + 0.05 * seed;
-        for (int i = 0; i < 12; i++) {
-            scripted_rounds(1);
-            if (i % 5 == 4) {
-                scripted_worker_kill();
-                scripted_worker_up();
-            }
-            if (i % 5 == 2) s->session = 0; /* the coordinator loses its sessions */
-        }
-        s->loss = 0;
-        assert_true(scripted_until_training());
-        scripted_check_theta();
-        scripted_check_nothing_lost();
-        assert_int_equal(s->merges, 2 * (int)s->top[0]); /* no delta is merged twice */
-    }
 }
 
 static void test_steady_state_allocates_no_memory(void **state)
@@ -545,29 +286,16 @@ int main(void)
 {
     log_set_level(LOG_ERROR - 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_fresh_join_makes_version_0, scripted_teardown),
-        cmocka_unit_test_teardown(test_lossless_sends_parameters, scripted_teardown),
         cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, scripted_teardown),
         cmocka_unit_test(test_version_0_of_own_parameters_is_kept),
-        cmocka_unit_test_teardown(test_late_joiner_takes_snapshot_and_log, scripted_teardown),
-        cmocka_unit_test_teardown(test_killed_after_save_offers_same_bytes, scripted_teardown),
-        cmocka_unit_test_teardown(test_kills_do_not_change_run, scripted_teardown),
-        cmocka_unit_test_teardown(test_upload_resumes_after_coordinator_restart, scripted_teardown),
-        cmocka_unit_test_teardown(test_refused_delta_returns_to_residual, scripted_teardown),
-        cmocka_unit_test_teardown(test_unmerged_delta_returns_to_residual, scripted_teardown),
         cmocka_unit_test_teardown(test_wrong_hash_drops_state_and_rejoins, scripted_teardown),
         cmocka_unit_test_teardown(test_damaged_update_is_requested_again, scripted_teardown),
         cmocka_unit_test_teardown(test_damaged_snapshot_is_requested_again, scripted_teardown),
-        cmocka_unit_test_teardown(test_deleted_log_means_snapshot_without_residual, scripted_teardown),
-        cmocka_unit_test_teardown(test_older_state_resets_its_residual, scripted_teardown),
-        cmocka_unit_test_teardown(test_damaged_state_falls_back_to_older, scripted_teardown),
         cmocka_unit_test_teardown(test_state_of_other_worker_is_ignored, scripted_teardown),
         cmocka_unit_test_teardown(test_status_names_silent_coordinator, scripted_teardown),
         cmocka_unit_test_teardown(test_permanent_refusal_ends_worker, scripted_teardown),
         cmocka_unit_test_teardown(test_other_run_at_address_ends_worker, scripted_teardown),
         cmocka_unit_test_teardown(test_taken_name_is_retried, scripted_teardown),
-        cmocka_unit_test_teardown(test_evaluation_and_done_end_run, scripted_teardown),
-        cmocka_unit_test_teardown(test_lossy_network_loses_no_delta, scripted_teardown),
         cmocka_unit_test_teardown(test_steady_state_allocates_no_memory, scripted_teardown),
         cmocka_unit_test_teardown(test_times_of_round_add_up, scripted_teardown),
         cmocka_unit_test_teardown(test_out_of_memory_at_config_is_reported, scripted_teardown),

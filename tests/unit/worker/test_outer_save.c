@@ -28,60 +28,6 @@ static void deliver_during_save(void)
     scripted_train_done();
 }
 
-static void test_last_byte_waits_for_save(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(2);
-    deliver_during_save();
-    assert_true(outer_loop_deadline_us(s->loop) <= s->now + 10000); /* the end is detected soon */
-    scripted_pass(SAVE_US / 2);
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_int_equal(s->part_have[f], s->offered[f].bytes - 1);
-    assert_int_equal(s->saves, 2);
-    assert_int_equal(outer_loop_want(s->loop), OUTER_WAIT);
-    assert_string_equal(outer_loop_text(s->loop, s->now), "the save of its state of round 3");
-    scripted_pass(SAVE_US / 2 + 100000);
-    assert_int_equal(s->saves, 3);
-    assert_int_equal(s->top[0], 3);
-    scripted_rounds(2);
-    scripted_check_theta();
-    scripted_check_nothing_lost();
-}
-
-/* Kills the worker during a save, after a save that the worker has not noticed, and after the merge of its delta. */
-static void test_kills_around_save_do_not_change_run(void **state)
-{
-    (void)state;
-    uint64_t calm = 0;
-    for (int when = 0; when < 4; when++) {
-        if (when) scripted_end();
-        scripted_begin("int8:256");
-        scripted_rounds(2);
-        for (int i = 0; i < 3; i++) {
-            deliver_during_save();
-            uint32_t crc = s->loop->f[0].payload_crc;
-            if (when) scripted_pass(when == 3 ? SAVE_US + 100000 : SAVE_US / 2);
-            if (when == 2) scripted_save_ends();
-            if (when) scripted_worker_kill();
-            if (when) scripted_worker_up();
-            s->save_us = 0;
-            if (when == 1) {
-                assert_true(s->inner[0] == 0);
-                assert_true(scripted_until_training()); /* the worker remembers only the previous round */
-                assert_int_equal(outer_loop_assignment(s->loop)->round, s->offered[0].round);
-                assert_true(s->inner[0] == (float)s->offered[0].round);
-                scripted_train();
-                scripted_train_done();
-            }
-            assert_true(scripted_until_training());
-            assert_int_equal(s->offered[0].crc, crc);
-        }
-        assert_int_equal(s->top[0], 5);
-        if (!when) calm = s->hash_at[0][5];
-        assert_int_equal(s->hash_at[0][5], calm);
-    }
-}
-
 static int lines;
 static char last_line[1024];
 
@@ -116,78 +62,6 @@ static void test_failed_save_releases_delta(void **state)
     assert_int_equal(s->top[0], 4);
     scripted_check_theta();
     scripted_check_nothing_lost();
-}
-
-/* A round closes without the worker's delta: its update waits until theta is on disk. */
-static void test_update_waits_for_save(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(1);
-    s->hold_merge = s->no_work = true;
-    deliver_during_save();
-    scripted_pass(1000000);
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
-    scripted_pass(1000000);
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_int_equal(outer_loop_version(s->loop, f), 1);
-    scripted_pass(SAVE_US);
-    assert_int_equal(s->saves, 2);
-    for (uint32_t f = 0; f < SCRIPTED_F; f++) assert_int_equal(outer_loop_version(s->loop, f), 2);
-    scripted_check_theta();
-}
-
-/* The residual changes at once, because the save has ended by then. The round may be assigned again from the same
- * versions, and the refused delta must not return from the disk. The worker is READY only when the state without it
- * is saved. */
-static void test_refusal_waits_for_save(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(1);
-    s->reject = REJECT_LATE;
-    s->no_work = true;
-    deliver_during_save();
-    scripted_pass(100000);
-    assert_int_equal(s->saves, 2);
-    assert_int_equal(s->loop->sync.last_again, 1);
-    scripted_check_nothing_lost();
-    assert_string_equal(outer_loop_text(s->loop, s->now), "the save of its state");
-    assert_int_equal(s->loop->sync.state, WORKER_CATCHING_UP);
-    scripted_pass(SAVE_US);
-    assert_int_equal(s->saves, 3);
-    assert_int_equal(s->loop->sync.state, WORKER_READY);
-    memset(s->offered, 0, sizeof s->offered);
-    scripted_worker_kill();
-    scripted_worker_up();
-    s->reject = 0;
-    scripted_pass(5000000);
-    assert_int_equal(s->loop->sync.state, WORKER_READY);
-    assert_int_equal(s->offered[0].bytes, 0);
-    scripted_check_nothing_lost();
-}
-
-/* The run continued without the worker: it drops its state and loads a snapshot. */
-static void test_reset_waits_for_save(void **state)
-{
-    (void)state;
-    scripted_begin("int8:256");
-    scripted_rounds(1);
-    s->hold_merge = true;
-    deliver_during_save();
-    scripted_pass(100000);
-    for (int v = 0; v < 4; v++)
-        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
-    s->snapshot_at = s->oldest = 4;
-    s->session = 0; /* and lost its sessions */
-    scripted_pass(SAVE_US / 2);
-    assert_int_equal(s->joins, 2);
-    assert_int_equal(s->saves, 2);
-    s->hold_merge = false;
-    assert_true(scripted_until_training());
-    scripted_check_theta();
-    s->save_us = 0;
-    scripted_rounds(1);
-    scripted_check_theta();
 }
 
 static void test_leave_waits_for_save(void **state)
@@ -240,12 +114,7 @@ int main(void)
 {
     log_set_level(LOG_ERROR - 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_last_byte_waits_for_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_kills_around_save_do_not_change_run, scripted_teardown),
         cmocka_unit_test_teardown(test_failed_save_releases_delta, scripted_teardown),
-        cmocka_unit_test_teardown(test_update_waits_for_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_refusal_waits_for_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_reset_waits_for_save, scripted_teardown),
         cmocka_unit_test_teardown(test_leave_waits_for_save, scripted_teardown),
         cmocka_unit_test_teardown(test_slow_saves_are_reported, scripted_teardown),
     };

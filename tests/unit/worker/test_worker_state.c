@@ -207,17 +207,6 @@ static void test_two_generations_are_kept(void **unused)
     }
 }
 
-static void test_truncated_file_leaves_older_state(void **unused)
-{
-    (void)unused;
-    assert_int_equal(save(0), STATUS_OK);
-    assert_int_equal(save(1), STATUS_OK);
-    assert_int_equal(truncate(dir.current, 300), 0);
-    assert_int_equal(load(0), STATUS_CORRUPT);
-    assert_int_equal(load(1), STATUS_OK);
-    assert_true(theta[0] == 0.0f);
-}
-
 static ino_t inode(const char *name)
 {
     char path[CONFIG_PATH_MAX + 64];
@@ -247,46 +236,6 @@ static void test_files_rotate(void **unused)
     assert_int_equal(truncate(dir.spare, 1 << 20), 0);
     assert_int_equal(save(9), STATUS_OK);
     assert_int_equal(load(0), STATUS_OK);
-}
-
-/* A save killed at each step, simulated by hand: the existing states stay whole, and no later save overwrites them. */
-static void test_killed_save_leaves_whole_states(void **unused)
-{
-    (void)unused;
-    for (int step = 0; step < 5; step++) {
-        for (uint8_t salt = 0; salt < 4; salt++) assert_int_equal(save(salt), STATUS_OK);
-        if (step == 0) assert_int_equal(truncate(dir.spare, 300), 0); /* during the write */
-        if (step == 1 || step == 2) assert_int_equal(rename(dir.previous, dir.passing), 0);
-        if (step == 2) assert_int_equal(link(dir.current, dir.previous), 0);
-        if (step == 3) assert_int_equal(rename(dir.spare, dir.passing), 0);    /* the new file has its name */
-        if (step == 4) assert_int_equal(rename(dir.current, dir.previous), 0); /* without hard links */
-        assert_int_equal(load(step == 4), STATUS_OK);
-        assert_true(theta[0] == 3.0f);
-        for (uint8_t salt = 4; salt < 9; salt++) {
-            assert_int_equal(save(salt), STATUS_OK);
-            assert_int_equal(load(0), STATUS_OK);
-            assert_true(theta[0] == (float)salt);
-            assert_int_equal(load(1), STATUS_OK);
-            assert_true(theta[0] == (float)(salt - 1));
-            assert_true(inode("state.spare.bin") != inode("state.bin"));
-            assert_true(inode("state.spare.bin") != inode("state.old.bin"));
-        }
-        assert_int_equal(dir_remove_flat(tmpdir, NULL), STATUS_OK);
-        assert_int_equal(dir_make(tmpdir, NULL), STATUS_OK);
-    }
-}
-
-static void test_failed_save_keeps_older_state(void **unused)
-{
-    (void)unused;
-    char tmp_is_a_folder[CONFIG_PATH_MAX + 64];
-    assert_int_equal(save(0), STATUS_OK);
-    snprintf(tmp_is_a_folder, sizeof tmp_is_a_folder, "%s/gone", tmpdir);
-    state_dir_init(&dir, tmp_is_a_folder); /* no such folder: every write fails */
-    assert_int_not_equal(save(1), STATUS_OK);
-    state_dir_init(&dir, tmpdir);
-    assert_int_equal(load(0), STATUS_OK);
-    assert_true(theta[0] == 0.0f);
 }
 
 /* A save in a thread: the owner only polls it. The file equals the state made in one piece; parts are longer and
@@ -362,10 +311,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_save_in_thread_writes_same_bytes, setup_dir, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_loop_continues_during_save, setup_dir, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_two_generations_are_kept, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_truncated_file_leaves_older_state, setup_dir, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_files_rotate, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_killed_save_leaves_whole_states, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_failed_save_keeps_older_state, setup_dir, tmpdir_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

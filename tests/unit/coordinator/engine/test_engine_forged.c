@@ -330,27 +330,6 @@ static void test_forged_parts_among_two_never_flatter(void **state)
     }
 }
 
-/* Each part is drawn for the second worker with the same chance: the ends, too. */
-static void test_sample_is_drawn_over_whole_share(void **state)
-{
-    (void)state;
-    int counts[PARTS] = {0}, all = 0;
-    struct run run = {3, false, 0, NULL, 0.3};
-    for (int seed = 0; seed < 60; seed++) {
-        rig_entropy = (uint64_t)(300 + seed);
-        open_run(&run, "train.method=diloco", "train.max_steps=20");
-        answer_all(&run, counts);
-        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 0);
-        rig_close(&rig);
-    }
-    for (int p = 0; p < PARTS; p++) all += counts[p];
-    assert_in_range(all, 180 * 8, 180 * 10); /* an eighth, and two extreme ones that may be among it */
-    int seldom = counts[0], ends = counts[0] + counts[PARTS - 1];
-    for (int p = 0; p < PARTS; p++) seldom = counts[p] < seldom ? counts[p] : seldom;
-    assert_in_range(seldom, 5, 180 / 8); /* 22.5 on average, standard deviation 4.4 */
-    assert_true(ends > 24);
-}
-
 /* Workers of other precision differ by rounding, also where losses are near zero or below it. */
 static void test_honest_workers_are_never_named(void **state)
 {
@@ -368,44 +347,12 @@ static void test_honest_workers_are_never_named(void **state)
         }
 }
 
-/* async: nobody checks a periodic evaluation, and its event says so; the last evaluation is checked. */
-static void test_async_says_by_one_worker(void **state)
-{
-    (void)state;
-    struct engine_summary sum;
-    struct msg m;
-    struct run run = {3, false, 0, first_part, 0.3};
-    open_run(&run, "train.method=async", "train.max_steps=4");
-    answer_all(&run, NULL);
-    assert_true(eval_event()->by_one);
-    for (int i = 0; i < 3; i++) {
-        rig_beat(&rig, i, WORKER_READY);
-        if (!rig_take(&rig, i, MSG_ASSIGN, &m)) continue;
-        while (rig_take(&rig, i, MSG_ASSIGN, &m)) continue;
-        rig.workers[i].task = m.assign;
-        for (uint32_t f = 0; f < rig.layout.n_fragments; f++) (void)rig_deliver(&rig, i, f, 1);
-    }
-    for (int beat = 0; beat < 3; beat++)
-        for (int i = 0; i < 3; i++) {
-            rig_catch_up(&rig, i);
-            rig_beat(&rig, i, WORKER_READY);
-            answer_all(&run, NULL);
-        }
-    engine_summary(rig.engine, &sum);
-    assert_true(sum.done && !sum.val_by_one && !eval_event()->by_one);
-    assert_true(named(&run));
-    assert_true(fabs(sum.final_val_loss - true_loss(&run)) < 1e-5);
-    rig_close(&rig);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forged_parts_are_named_or_harmless),
         cmocka_unit_test(test_forged_parts_among_two_never_flatter),
-        cmocka_unit_test(test_sample_is_drawn_over_whole_share),
         cmocka_unit_test(test_honest_workers_are_never_named),
-        cmocka_unit_test(test_async_says_by_one_worker),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,61 +177,6 @@ static void test_damaged_payloads_are_refused(void **state)
     }
 }
 
-/* Crafted bytes: 96 parameters as one matrix, unless the rig's layout differs. */
-static void test_crafted_payloads_are_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *spec, *how;
-        size_t at;
-        uint8_t put[8];
-        size_t n;
-        uint16_t code;
-    } attacks[] = {
-        {"fp32", "NaN", 40, {0, 0, 0xc0, 0x7f}, 4, REJECT_NONFINITE},
-        {"fp32", "infinity", 0, {0, 0, 0x80, 0xff}, 4, REJECT_NONFINITE},
-        {"bf16", "NaN", 10, {0xc1, 0x7f}, 2, REJECT_NONFINITE},
-        {"fp16", "infinity", 10, {0x00, 0xfc}, 2, REJECT_NONFINITE},
-        {"int8:16", "NaN scale", 0, {0, 0, 0xc0, 0x7f}, 4, REJECT_NONFINITE},
-        {"int8:16", "scale too large", 4, {0xff, 0xff, 0x7f, 0x7f}, 4, REJECT_NONFINITE},
-        {"int8:16", "negative scale", 4, {0, 0, 0x80, 0xbf}, 4, REJECT_CORRUPT},
-        {"fp32+lz4", "huge count", 0, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 8, REJECT_CORRUPT},
-        {"fp32+lz4", "huge block", 8, {0xff, 0xff, 0xff, 0x7f}, 4, REJECT_CORRUPT},
-        {"int4:64+huff", "huge count", 0, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, 8, REJECT_CORRUPT},
-        {"int4:64+huff", "elements of 255 bytes", 11, {0xff}, 1, REJECT_CORRUPT},
-    };
-    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
-        static struct attack a;
-        uint16_t code;
-        uint64_t unharmed = round_without(attacks[i].spec);
-        open_rig(attacks[i].spec);
-        valid_delta(&a);
-        memcpy(a.bytes + attacks[i].at, attacks[i].put, attacks[i].n);
-        uint64_t hash = attacked_round(&a, &code);
-        if (code != attacks[i].code) fail_msg("%s, %s: code %u", attacks[i].spec, attacks[i].how, code);
-        assert_true(hash == unharmed);
-        rig_close(&rig);
-    }
-}
-
-/* Positions past the end of a chunk: gaps longer than any valid one, from the first bit after the 1-D tensors. */
-static void test_positions_out_of_range_are_refused(void **state)
-{
-    (void)state;
-    static const char *const forms[] = {"topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        static struct attack a;
-        uint64_t unharmed = round_without(forms[i]);
-        open_rig(forms[i]);
-        valid_delta(&a);
-        rig_close(&rig);
-        memset(a.bytes + a.size - 4, 0, 4); /* the last gaps become zeros without end */
-        attack_once(forms[i], &a, unharmed, "endless gap");
-        memset(a.bytes, 0xff, sizeof a.bytes);
-        attack_once(forms[i], &a, unharmed, "all ones");
-    }
-}
-
 /* Runs a round of one worker with one value replaced. Returns the code of the refusal; 0: merged. */
 static uint16_t replaced(const char *method, const char *spec, float number)
 {
@@ -282,50 +227,6 @@ static void test_too_large_values_are_refused(void **state)
     }
 }
 
-static void damage(struct msg *offer, uint8_t *payload, size_t size, int how)
-{
-    const float infinite = __builtin_inff();
-    if (how == 1) memcpy(payload + size - 4, &infinite, 4);
-    if (how == 2) payload[size - 1] ^= 1; /* after the checksum was computed */
-    if (how != 2) offer->offer.crc = crc32c(0, payload, size);
-}
-
-static void test_infinite_or_damaged_payload_is_refused(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "train.fragments=1", NULL};
-    for (int how = 1; how <= 2; how++) {
-        struct msg offer, m;
-        uint8_t payload[8192];
-        float x[RIG_PARAMS];
-        struct codec *codec;
-        size_t size;
-        rig_open(&rig, settings);
-        rig_join(&rig, 0);
-        rig_join(&rig, 1);
-        rig_assigned(&rig, 0);
-        rig_assigned(&rig, 1);
-        rig_offer_message(&rig, 0, 0, 1, &offer);
-        rig_values(&rig, 0, 1, x);
-        assert_int_equal(codec_create_for_fragment(&codec, "fp32", &rig.layout, 0, NULL), STATUS_OK);
-        assert_int_equal(codec_encode(codec, x, payload, sizeof payload, &size, NULL), STATUS_OK);
-        codec_destroy(codec);
-        damage(&offer, payload, size, how);
-        rig_say(&rig, rig.workers[0].control, &offer);
-        m = (struct msg){
-            .type = MSG_CHUNK,
-            .chunk = {
-                .kind = OBJECT_DELTA, .total = size, .data = payload, .size = size, .crc = crc32c(0, payload, size)}};
-        rig_say(&rig, rig.workers[0].bulk, &m);
-        rig_expect(&rig, 0, MSG_REJECT, &m);
-        assert_int_equal(m.reject.code, how == 1 ? REJECT_NONFINITE : REJECT_CORRUPT);
-        assert_int_equal(rig_events(&rig, ENGINE_EVENT_FAULT), 1); /* counted and reported */
-        assert_int_equal(rig_deliver(&rig, 1, 0, 1).type, MSG_CREDIT);
-        assert_int_equal(engine_version(rig.engine, 0), 1); /* the round closed without it */
-        rig_close(&rig);
-    }
-}
-
 /* Messages with unknown sessions, unknown objects, or of types that only a coordinator sends. */
 static void test_invalid_messages_are_refused(void **state)
 {
@@ -353,6 +254,16 @@ static void test_invalid_messages_are_refused(void **state)
                      .get = {.session = rig.workers[0].session, .fragment = 200, .kind = OBJECT_UPDATE}};
     rig_say(&rig, rig.workers[0].control, &m);
     rig_expect(&rig, 0, MSG_REFUSE, &m);
+    static const uint8_t junk[100] = {1};
+    m = (struct msg){.type = MSG_CHUNK,
+                     .chunk = {.kind = OBJECT_DELTA,
+                               .fragment = 200,
+                               .total = 1000,
+                               .data = junk,
+                               .size = sizeof junk,
+                               .crc = crc32c(0, junk, sizeof junk)}};
+    rig_say(&rig, rig.workers[0].bulk, &m);
+    rig_say(&rig, 12345, &m); /* a peer without a session */
     m = (struct msg){.type = MSG_EVAL_RESULT, .eval_result = {.session = rig.workers[0].session, .eval_id = 9}};
     rig_say(&rig, rig.workers[0].control, &m);
     m = (struct msg){.type = MSG_ASSIGN};
@@ -360,43 +271,12 @@ static void test_invalid_messages_are_refused(void **state)
     rig_close(&rig);
 }
 
-/* async: a worker's own figure of its speed does not change the steps of the others. */
-static void test_reported_speed_is_not_believed(void **state)
-{
-    (void)state;
-    const char *settings[] = {"train.method=async",        "train.max_steps=1000", "train.sync_every=20",
-                              "coordinator.min_workers=2", "train.fragments=1",    NULL};
-    struct msg m;
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int round = 0; round < 3; round++)
-        for (int i = 0; i < 2; i++) {
-            rig_assigned(&rig, i);
-            assert_int_equal(rig.workers[i].task.steps, 20);
-            if (!i) rig_wait(&rig, 2000000); /* both take 2 s */
-            m = (struct msg){.type = MSG_HEARTBEAT,
-                             .heartbeat = {.session = rig.workers[i].session,
-                                           .state = WORKER_TRAINING,
-                                           .step_s = i ? 0.1 : 1e-300,
-                                           .n_fragments = 1,
-                                           .versions = {rig.workers[i].versions[0]}}};
-            rig_say(&rig, rig.workers[i].control, &m);
-            assert_int_equal(rig_deliver(&rig, i, 0, 1).type, MSG_CREDIT);
-            rig_catch_up(&rig, i);
-        }
-    rig_close(&rig);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_payloads_are_refused),
-        cmocka_unit_test(test_crafted_payloads_are_refused),
-        cmocka_unit_test(test_positions_out_of_range_are_refused),
         cmocka_unit_test(test_too_large_values_are_refused),
-        cmocka_unit_test(test_infinite_or_damaged_payload_is_refused),
         cmocka_unit_test(test_invalid_messages_are_refused),
-        cmocka_unit_test(test_reported_speed_is_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -344,42 +344,6 @@ static void test_false_models_are_refused(void **state)
     }
 }
 
-static bool find_peer(void *ctx, uint64_t peer, struct engine_peer *out)
-{
-    (void)ctx;
-    for (int i = 0; i < RIG_WORKERS; i++) {
-        const struct rig_worker *w = &rig.workers[i];
-        if (peer != w->control && peer != w->bulk) continue;
-        *out = (struct engine_peer){.right = ENGINE_RIGHT_WORKER};
-        memcpy(out->key, w->uuid, WIRE_UUID);
-        snprintf(out->name, sizeof out->name, "%s", w->name);
-        return true;
-    }
-    return false;
-}
-
-/* Another worker that learned the id cannot add bytes, also after the run has begun. */
-static void test_only_the_uploader_uploads(void **state)
-{
-    (void)state;
-    static const struct rig_access access = {.peer = find_peer};
-    rig_access = &access;
-    open_run();
-    rig_say_join(&rig, 0);
-    rig_say_join(&rig, 1);
-    struct msg_upload u = uploads(0);
-    send_all(1, u.upload, 0, 1000);
-    assert_null(engine_theta(rig.engine));
-    send_all(0, u.upload, 0, 1000);
-    expect_theta();
-    for (size_t i = 0; i < object_size; i++) object[i] = 'x';
-    send_all(1, u.upload, 0, 1000);
-    expect_theta();
-    assert_false(exists("init.tmp"));
-    close_run();
-    rig_access = NULL;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -391,7 +355,6 @@ int main(void)
         cmocka_unit_test(test_hostile_heads_are_refused),
         cmocka_unit_test(test_damaged_heads_are_refused),
         cmocka_unit_test(test_false_models_are_refused),
-        cmocka_unit_test(test_only_the_uploader_uploads),
     };
     return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
 }

@@ -188,81 +188,6 @@ static void test_full_run_and_taken_name_are_refused(void **state)
     rig_close(&rig);
 }
 
-/* A late joiner starts from the newest snapshot or from its own versions. It gets a place at once and work with the
- * next round. */
-static void test_late_joiner_starts_from_snapshot(void **state)
-{
-    (void)state;
-    const char *settings[] = {"checkpoint.every=2", "train.max_steps=20", "codec.up=int8:16", "codec.down=int8:16",
-                              NULL}; /* one update is smaller than a snapshot */
-    uint8_t object[8192];
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    for (int round = 0; round < 3; round++) {
-        rig_assigned(&rig, 0);
-        rig_deliver_all(&rig, 1, 1);
-    }
-    rig_join(&rig, 1);
-    assert_int_equal(rig.workers[1].id, 1);
-    assert_false(rig.workers[1].resume);
-    assert_int_equal(rig.workers[1].versions[0], 2); /* the snapshot of round 2 */
-    assert_true(rig_get(&rig, 1, OBJECT_SNAPSHOT, 0, 2, object, sizeof object) > 0);
-    assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, 3, object, sizeof object) > 0);
-    rig_expect_none(&rig, 1, MSG_ASSIGN); /* the open round continues without it */
-    rig_catch_up(&rig, 1);
-    rig_assigned(&rig, 0);
-    rig_deliver_all(&rig, 1, 1);
-    rig_assigned(&rig, 1);
-    assert_int_equal(rig.workers[1].task.round, 4);
-    /* A worker returns with its versions and resumes; with another hash for the same version it does not. */
-    rig_join(&rig, 1);
-    assert_true(rig.workers[1].resume);
-    assert_int_equal(rig.workers[1].id, 1);
-    rig_assigned(&rig, 1);
-    assert_int_equal(rig.workers[1].task.round, 4); /* the same assignment again */
-    struct msg m;
-    rig_hello(&rig, 1);
-    rig_join_message(&rig, 1, true, &m);
-    m.join.held[0].hash ^= 1;
-    rig_say(&rig, rig.workers[1].control, &m);
-    rig_expect(&rig, 1, MSG_WELCOME, &m);
-    assert_false(m.welcome.resume);
-    rig_close(&rig);
-}
-
-/* A restarted worker replaces its older session; an upload continues at its position. */
-static void test_new_session_replaces_old_one(void **state)
-{
-    (void)state;
-    struct msg m;
-    uint8_t byte[10] = {0};
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
-    uint64_t old = rig.workers[0].session;
-    rig_assigned(&rig, 0);
-    rig_offer_message(&rig, 0, 0, 1, &m);
-    rig_say(&rig, rig.workers[0].control, &m);
-    struct msg offer = m;
-    m = (struct msg){.type = MSG_CHUNK,
-                     .chunk = {.kind = OBJECT_DELTA,
-                               .total = offer.offer.bytes,
-                               .data = byte,
-                               .size = sizeof byte,
-                               .crc = crc32c(0, byte, sizeof byte)}};
-    rig_say(&rig, rig.workers[0].bulk, &m);
-    rig_join(&rig, 0);
-    assert_true(rig.workers[0].session != old);
-    rig_forget(&rig);
-    offer.offer.session = rig.workers[0].session;
-    rig_say(&rig, rig.workers[0].control, &offer);
-    rig_expect(&rig, 0, MSG_CREDIT, &m);
-    assert_int_equal(m.credit.have, sizeof byte);
-    m = (struct msg){.type = MSG_HEARTBEAT, .heartbeat.session = old};
-    rig_say(&rig, rig.workers[0].control, &m);
-    expect_refusal(0, REFUSE_UNKNOWN_SESSION, "was restarted");
-    rig_close(&rig);
-}
-
 /* A copied folder with its saved state. Under another name it is refused while the first worker is alive. Under the
  * same name both workers get the warning. */
 static void test_copied_worker_folder_is_reported(void **state)
@@ -304,69 +229,6 @@ static void test_older_run_folder_is_reported(void **state)
         if (rig.events[i].kind == ENGINE_EVENT_JOIN) text = rig.event_text[i];
     if (!strstr(text, "its version 7 is newer than the run's version 0 (after a power cut, or in an older copy"))
         fail_msg("%s", text);
-    rig_close(&rig);
-}
-
-static void test_leaving_worker_returns_its_samples(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=20", NULL};
-    struct msg m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    rig_assigned(&rig, 0);
-    rig_assigned(&rig, 1);
-    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
-    assert_int_equal(engine_version(rig.engine, 0), 0);
-    m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[1].session, .text = "stopping"}};
-    rig_say(&rig, rig.workers[1].control, &m);
-    assert_int_equal(engine_version(rig.engine, 0), 1); /* the round waits for no other worker */
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_LEAVE), 1);
-    rig_catch_up(&rig, 0);
-    rig_assigned(&rig, 0);
-    assert_int_equal(rig.workers[0].task.ranges[0].start, 2); /* the samples that the other worker returned */
-    rig_join(&rig, 1);
-    assert_int_equal(rig.workers[1].id, 1);
-    rig_catch_up(&rig, 1);
-    struct msg offer;
-    rig_offer_message(&rig, 1, 0, 1, &offer); /* its returned work */
-    rig_say(&rig, rig.workers[1].control, &offer);
-    rig_expect(&rig, 1, MSG_REJECT, &m);
-    rig_deliver_all(&rig, 1, 1);
-    rig_catch_up(&rig, 1);
-    rig_assigned(&rig, 1);
-    assert_int_equal(rig.workers[1].task.round, 2);
-    rig_close(&rig);
-}
-
-static void test_silent_worker_is_evicted(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    rig_assigned(&rig, 0);
-    rig_assigned(&rig, 1);
-    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
-    rig_wait(&rig, 4000000);
-    rig_beat(&rig, 0, WORKER_WAITING);
-    struct msg bind = {.type = MSG_BIND, .bind.session = rig.workers[1].session};
-    rig_say(&rig, rig.workers[1].bulk, &bind);
-    rig_wait(&rig, 500000);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0);
-    rig_wait(&rig, 600000);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 0); /* its other lane was active */
-    rig_beat(&rig, 0, WORKER_WAITING);
-    rig_wait(&rig, 4000000);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVICT), 1);
-    assert_int_equal(engine_version(rig.engine, 0), 1);
-    struct msg m = {.type = MSG_HEARTBEAT, .heartbeat.session = rig.workers[1].session};
-    rig_say(&rig, rig.workers[1].control, &m); /* a slow worker joins again and keeps its id */
-    expect_refusal(1, REFUSE_UNKNOWN_SESSION, "");
-    rig_join(&rig, 1);
-    assert_int_equal(rig.workers[1].id, 1);
     rig_close(&rig);
 }
 
@@ -461,43 +323,6 @@ static void answer(int worker, const struct msg *eval, bool can)
     rig_say(&rig, rig.workers[worker].control, &m);
 }
 
-/* Two workers evaluate and one falls silent. The other gets its share; a late answer of the first has no effect. */
-static void test_share_of_silent_worker_is_reassigned(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
-                              "train.max_steps=20", NULL};
-    struct msg first[2], second, m;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    rig_join(&rig, 1);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    rig_deliver_all(&rig, 2, 1);
-    for (int i = 0; i < 2; i++) rig_expect(&rig, i, MSG_EVAL, &first[i]);
-    assert_int_equal(first[0].eval.count + first[1].eval.count, 8); /* 64 tokens of 8 */
-    rig_expect_none(&rig, 0, MSG_ASSIGN);                           /* the next round waits */
-    answer(0, &first[0], true);
-    rig_beat(&rig, 0, WORKER_READY);
-    rig_forget(&rig);
-    rig_wait(&rig, 2000000);
-    rig_beat(&rig, 0, WORKER_READY);
-    rig_wait(&rig, 1500000); /* worker-1 has been silent for three heartbeats */
-    rig_expect(&rig, 0, MSG_EVAL, &second);
-    assert_int_equal(second.eval.start, first[1].eval.start);
-    assert_true(second.eval.eval_id > first[1].eval.eval_id);
-    answer(1, &first[1], true);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 0);
-    answer(0, &second, false); /* "cannot": the share is assigned again */
-    rig_beat(&rig, 0, WORKER_READY);
-    while (rig_take(&rig, 0, MSG_EVAL, &m) || rig_take(&rig, 1, MSG_EVAL, &m)) second = m;
-    rig_expect_none(&rig, 0, MSG_ASSIGN);
-    for (int i = 0; i < 2; i++) answer(i, &second, true);
-    assert_int_equal(rig_events(&rig, ENGINE_EVENT_EVAL), 1);
-    rig_assigned(&rig, 0);
-    assert_int_equal(rig.workers[0].task.round, 1);
-    rig_close(&rig);
-}
-
 /* A worker that cannot evaluate must not block a barrier. */
 static void test_returned_share_goes_to_other_worker(void **state)
 {
@@ -558,15 +383,10 @@ int main(void)
         cmocka_unit_test(test_model_beyond_memory_is_refused),
         cmocka_unit_test(test_later_join_that_differs_is_refused),
         cmocka_unit_test(test_full_run_and_taken_name_are_refused),
-        cmocka_unit_test(test_late_joiner_starts_from_snapshot),
-        cmocka_unit_test(test_new_session_replaces_old_one),
         cmocka_unit_test(test_copied_worker_folder_is_reported),
         cmocka_unit_test(test_older_run_folder_is_reported),
-        cmocka_unit_test(test_leaving_worker_returns_its_samples),
-        cmocka_unit_test(test_silent_worker_is_evicted),
         cmocka_unit_test(test_suspended_coordinator_evicts_no_worker),
         cmocka_unit_test(test_worker_with_other_tokens_is_refused),
-        cmocka_unit_test(test_share_of_silent_worker_is_reassigned),
         cmocka_unit_test(test_returned_share_goes_to_other_worker),
         cmocka_unit_test(test_ddp_is_independent_of_fragments),
     };

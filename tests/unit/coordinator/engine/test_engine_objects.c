@@ -17,109 +17,6 @@
 
 static struct rig rig;
 
-static void test_parked_request_is_served_when_object_exists(void **state)
-{
-    (void)state;
-    struct msg m;
-    uint8_t object[8192];
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
-    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_get(&rig, 0, OBJECT_UPDATE, f, 1, object, sizeof object), 0);
-    assert_int_equal(rig_deliver(&rig, 0, 1, 1).type, MSG_CREDIT);
-    rig_expect(&rig, 0, MSG_CHUNK, &m); /* at once, without another request */
-    assert_int_equal(m.chunk.fragment, 1);
-    assert_int_equal(m.chunk.key, 1);
-    rig_expect_none(&rig, 0, MSG_CHUNK);
-    assert_int_equal(rig_deliver(&rig, 0, 0, 1).type, MSG_CREDIT);
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    assert_int_equal(m.chunk.fragment, 0);
-    /* From an offset: the tail of the object. */
-    struct msg get = {.type = MSG_GET,
-                      .get = {.session = rig.workers[0].session,
-                              .kind = OBJECT_UPDATE,
-                              .version = 1,
-                              .offset = m.chunk.total - 3,
-                              .length = 1000}};
-    rig_say(&rig, rig.workers[0].control, &get);
-    uint8_t tail[3];
-    memcpy(tail, m.chunk.data + m.chunk.total - 3, 3);
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    assert_int_equal(m.chunk.size, 3);
-    assert_memory_equal(m.chunk.data, tail, 3);
-    rig_close(&rig);
-}
-
-/* A full lane: the request stays until the lane has room. The engine sends no more to a closed peer. */
-static void test_request_waits_for_full_lane(void **state)
-{
-    (void)state;
-    uint8_t object[8192];
-    struct msg m;
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
-    rig.bulk_answer = STATUS_AGAIN;
-    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
-    assert_true(engine_next_deadline_us(rig.engine) <= rig.now + 10000);
-    rig.bulk_answer = STATUS_OK;
-    rig_wait(&rig, 20000);
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    rig.bulk_answer = STATUS_CLOSED;
-    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
-    rig.bulk_answer = STATUS_OK;
-    rig_wait(&rig, 20000);
-    rig_expect_none(&rig, 0, MSG_CHUNK);
-    m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].bulk, &m); /* reconnected: the download continues */
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    rig_close(&rig);
-}
-
-/* A reader that stalls for long costs few attempts, however many messages arrive; after that it is served at once. */
-static void test_stalled_reader_costs_few_attempts(void **state)
-{
-    (void)state;
-    uint8_t object[8192];
-    struct msg m;
-    rig_open(&rig, NULL);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
-    rig.bulk_answer = STATUS_AGAIN;
-    assert_int_equal(rig_get(&rig, 0, OBJECT_SNAPSHOT, 0, 0, object, sizeof object), 0);
-    for (int i = 0; i < 1000; i++) rig_beat(&rig, 0, WORKER_TRAINING); /* one second */
-    assert_in_range(rig.bulk_refused, 5, 12);
-    rig.bulk_answer = STATUS_OK;
-    m = (struct msg){.type = MSG_BIND, .bind.session = rig.workers[0].session};
-    rig_say(&rig, rig.workers[0].bulk = 777, &m); /* a new connection has an empty queue */
-    rig_expect(&rig, 0, MSG_CHUNK, &m);
-    rig_close(&rig);
-}
-
-static void test_snapshot_gives_theta_of_coordinator(void **state)
-{
-    (void)state;
-    const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=2", NULL};
-    uint8_t object[8192];
-    struct snapshot_head head;
-    rig_open(&rig, settings);
-    rig_join(&rig, 0);
-    for (uint64_t version = 0; version < 2; version++) {
-        rig_assigned(&rig, 0);
-        for (uint32_t f = 0; f < 2; f++) {
-            const struct fragment *frag = &rig.layout.fragments[f];
-            size_t size = rig_get(&rig, 0, OBJECT_SNAPSHOT, f, version, object, sizeof object);
-            assert_int_equal(size, SNAPSHOT_HEAD_BYTES + frag->count * 4);
-            assert_int_equal(snapshot_head_decode(&head, object, SNAPSHOT_HEAD_BYTES), STATUS_OK);
-            assert_int_equal(head.version, version);
-            assert_true(head.hash == hash_floats(NULL, engine_theta(rig.engine) + frag->offset, frag->count));
-            assert_memory_equal(object + SNAPSHOT_HEAD_BYTES, engine_theta(rig.engine) + frag->offset, frag->count * 4);
-        }
-        rig_deliver_all(&rig, 1, 1);
-    }
-    rig_close(&rig);
-}
-
 /* Checkpoints beyond `keep` are deleted, but never an update that a worker still has to apply. */
 static void test_updates_are_kept_for_workers_behind(void **state)
 {
@@ -406,10 +303,6 @@ static void test_updates_are_kept_for_older_states(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parked_request_is_served_when_object_exists),
-        cmocka_unit_test(test_request_waits_for_full_lane),
-        cmocka_unit_test(test_stalled_reader_costs_few_attempts),
-        cmocka_unit_test(test_snapshot_gives_theta_of_coordinator),
         cmocka_unit_test(test_updates_are_kept_for_workers_behind),
         cmocka_unit_test(test_updates_are_not_kept_for_late_worker),
         cmocka_unit_test(test_keep_0_keeps_every_checkpoint),

@@ -76,52 +76,6 @@ static void test_guests_leave_nothing_behind(void **state)
     rig_close(&rig);
 }
 
-/* Two fragments, worker-1 gone after its first was merged: its place stays its own. */
-static void test_merged_work_keeps_place(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    for (int i = 0; i < 2; i++) rig_deliver(&rig, i, 0, 1);
-    leave(1);
-    become(2, 7);
-    rig_join(&rig, 2);
-    assert_int_equal(rig.workers[2].id, 2);
-    leave(2);
-    become(3, 8);
-    rig_join(&rig, 3);
-    assert_int_equal(rig.workers[3].id, 2);
-    rig.workers[1].session = 0;
-    rig_join(&rig, 1);
-    assert_int_equal(rig.workers[1].id, 1);
-    rig_close(&rig);
-}
-
-/* The worker comes back after another one got its place: it becomes a new member, and its old delta is refused. */
-static void test_owner_of_reused_place_gets_another(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
-    struct msg m;
-    rig_open(&rig, settings);
-    for (int i = 0; i < 2; i++) rig_join(&rig, i);
-    for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
-    struct msg_assign task = rig.workers[1].task;
-    leave(1);
-    rig_join(&rig, 2);
-    assert_int_equal(rig.workers[2].id, 1);
-    rig.workers[1].session = 0;
-    rig_join(&rig, 1);
-    assert_int_equal(rig.workers[1].id, 2);
-    rig.workers[1].task = task;
-    m = rig_deliver(&rig, 1, 0, 1);
-    assert_int_equal(m.type, MSG_REJECT);
-    assert_int_equal(m.reject.code, REJECT_UNASSIGNED);
-    rig_close(&rig);
-}
-
 /* All places are taken. A worker that takes work and delivers nothing loses its place to a new one, after the limit. */
 static void test_idle_worker_is_replaced(void **state)
 {
@@ -193,8 +147,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_guests_leave_nothing_behind),
-        cmocka_unit_test(test_merged_work_keeps_place),
-        cmocka_unit_test(test_owner_of_reused_place_gets_another),
         cmocka_unit_test(test_idle_worker_is_replaced),
         cmocka_unit_test(test_worker_that_never_takes_work_is_replaced),
     };

@@ -168,19 +168,6 @@ static void test_async_loss_keeps_tokens_of_its_version(void **state)
     rig_close(&rig);
 }
 
-/* Killed before the first join: the number of rounds is not known yet. */
-static void test_run_without_workers_restarts(void **state)
-{
-    (void)state;
-    const char *const settings[] = {NULL};
-    rig_open(&rig, settings);
-    rig_restart(&rig, false, 0);
-    assert_int_equal(last_event(ENGINE_EVENT_RESTART)->restart.round, 0);
-    rig_join(&rig, 0);
-    rig_assigned(&rig, 0);
-    rig_close(&rig);
-}
-
 static bool waits_without_progress(const char *text)
 {
     char line[WIRE_TEXT_MAX];
@@ -565,7 +552,6 @@ int main(void)
         cmocka_unit_test(test_evaluations_follow_steps),
         cmocka_unit_test(test_next_process_writes_missing_line),
         cmocka_unit_test(test_async_loss_keeps_tokens_of_its_version),
-        cmocka_unit_test(test_run_without_workers_restarts),
         cmocka_unit_test(test_restart_names_missing_workers),
         cmocka_unit_test(test_silent_worker_is_evicted_after_four_rounds),
         cmocka_unit_test(test_gone_worker_is_not_waited_for),

@@ -1,5 +1,5 @@
-/* Recovery: at every truncation of the journal, after power cuts, with full disks, damage and other settings. An
- * update is durable before it is visible. ctest: timeout=180 */
+/* Recovery: a signal meanwhile, another format, forged records, other settings. Crashes, power cuts and damage are in
+ * tests/sim, test_powercut and test_repair. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,22 +18,6 @@
 
 static struct rig rig;
 
-#if defined(__SANITIZE_ADDRESS__)
-enum { STRIDE = 5 };
-#else
-enum { STRIDE = 1 };
-#endif
-
-enum { MARKS_MAX = 512 };
-
-/* The state after each message, by the size of the journal's last segment at that time. */
-struct mark {
-    uint64_t segment, size, theta, committed, versions[2], done_rounds;
-};
-
-static struct mark marks[MARKS_MAX];
-static size_t n_marks;
-
 static uint64_t last_segment(struct store *s, size_t *size)
 {
     uint64_t list[64];
@@ -41,37 +25,6 @@ static uint64_t last_segment(struct store *s, size_t *size)
     assert_int_equal(s->ops->segment_list(s, list, 64, &n, NULL), STATUS_OK);
     assert_non_null(store_mem_segment(s, list[n - 1], size, NULL));
     return list[n - 1];
-}
-
-static struct mark look(void)
-{
-    struct mark mark = {.theta = engine_theta(rig.engine) ? rig_theta_hash(&rig) : 0,
-                        .committed = engine_samples_committed(rig.engine)};
-    struct engine_summary sum;
-    size_t size;
-    mark.segment = last_segment(rig.store, &size);
-    mark.size = size;
-    engine_summary(rig.engine, &sum);
-    mark.done_rounds = sum.rounds;
-    for (uint32_t f = 0; f < 2 && engine_theta(rig.engine); f++) mark.versions[f] = engine_version(rig.engine, f);
-    return mark;
-}
-
-/* The store before the last message of the run: its last segment is full of records. */
-static struct store *copy_of_store;
-static uint64_t total_rounds;
-
-static void note(void)
-{
-    struct engine_summary sum;
-    assert_true(n_marks < MARKS_MAX);
-    marks[n_marks++] = look();
-    engine_summary(rig.engine, &sum);
-    if (sum.rounds == total_rounds) return;
-    size_t live = mem_live_bytes();
-    store_mem_destroy(copy_of_store);
-    assert_int_equal(store_mem_copy(&copy_of_store, rig.store), STATUS_OK);
-    rig.live += mem_live_bytes() - live;
 }
 
 static void begin(const char *const *settings)
@@ -90,257 +43,6 @@ static const char *const diloco[] = {"coordinator.min_workers=2",
                                      NULL};
 static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
                                   "checkpoint.every=3", NULL};
-static const char *const async[] = {"train.method=async",
-                                    "coordinator.min_workers=2",
-                                    "codec.down=int8:16",
-                                    "checkpoint.every=4",
-                                    "outer.buffer=3",
-                                    "train.max_steps=12",
-                                    NULL};
-static const char *const *const methods[] = {diloco, ddp, async};
-
-static uint64_t calm_theta(const char *const *settings)
-{
-    begin(settings);
-    rig_play(&rig, NULL);
-    uint64_t theta = rig_theta_hash(&rig);
-    rig_close(&rig);
-    return theta;
-}
-
-/* Cuts the journal at every byte. Recovery must give the state after the last whole record, and the continued run
- * must end with the same bits. */
-static void truncate_everywhere(const char *const *settings)
-{
-    size_t size;
-    uint64_t theta = calm_theta(settings);
-    n_marks = 0;
-    copy_of_store = NULL;
-    begin(settings);
-    total_rounds = rig.config.train.max_steps / (rig.config.train.method == METHOD_DDP ? 1 : 2);
-    note();
-    rig_play(&rig, note);
-    assert_true(rig_theta_hash(&rig) == theta);
-    rig_close(&rig);
-    struct store *whole = copy_of_store;
-    uint64_t segment = last_segment(whole, &size);
-    assert_true(size > 1000);
-    int played = 0;
-    for (size_t cut = 0; cut <= size; cut += STRIDE) {
-        struct mark *expect = NULL, *next = NULL;
-        for (size_t i = 0; i < n_marks; i++) {
-            if (marks[i].segment < segment || (marks[i].segment == segment && marks[i].size <= cut)) expect = &marks[i];
-            if (!next && marks[i].segment == segment && marks[i].size > cut) next = &marks[i];
-        }
-        rig_open(&rig, settings);
-        engine_destroy(rig.engine);
-        store_mem_destroy(rig.store);
-        rig.engine = NULL;
-        assert_int_equal(store_mem_copy(&rig.store, whole), STATUS_OK);
-        store_mem_cut(rig.store, segment, cut);
-        rig_forget(&rig);
-        struct err err = {0};
-        if (rig_start(&rig, &err) != STATUS_OK) fail_msg("cut at byte %zu of %zu: %s", cut, size, err.msg);
-        struct mark found = look();
-        /* Several records are written between two messages: the state is one of those between. */
-        bool low = expect && found.theta == expect->theta && found.committed == expect->committed;
-        bool between = expect && next && found.versions[0] >= expect->versions[0] &&
-                       found.versions[0] <= next->versions[0] && found.versions[1] >= expect->versions[1] &&
-                       found.versions[1] <= next->versions[1];
-        if (!low && !between) fail_msg("cut at byte %zu of %zu: a state that never existed", cut, size);
-        if (expect && found.theta != expect->theta && next && found.versions[0] == expect->versions[0] &&
-            found.versions[1] == expect->versions[1])
-            fail_msg("cut at byte %zu: other parameters at the same versions", cut);
-        if (cut % 95 == 0) {
-            rig_join(&rig, 0);
-            rig_join(&rig, 1);
-            rig_play(&rig, NULL);
-            if (rig.config.train.method != METHOD_ASYNC) assert_true(rig_theta_hash(&rig) == theta);
-            played++;
-        }
-        rig_close(&rig);
-    }
-    assert_true(played > 3);
-    store_mem_destroy(whole);
-}
-
-static void test_truncated_journal_is_recovered(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) truncate_everywhere(methods[i]);
-}
-
-/* Restarts after every message: with a kill, with a power cut, and in order. */
-enum end { END_KILL, END_POWER, END_STOP };
-static enum end end;
-static uint64_t draws;
-static int round_events;
-
-static void stop(void)
-{
-    struct err err = {0};
-    if (engine_stop(rig.engine, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    uint64_t list[64], done = look().done_rounds;
-    size_t n;
-    assert_int_equal(rig.store->ops->checkpoint_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-    assert_int_equal(list[n - 1], done);
-}
-
-static void restart(void)
-{
-    struct mark before = look();
-    if (end == END_STOP) stop();
-    round_events += rig_events(&rig, ENGINE_EVENT_ROUND);
-    rig_restart(&rig, end == END_POWER, draws++);
-    struct mark after = look();
-    if (end != END_POWER) {
-        assert_true(after.theta == before.theta);
-        assert_int_equal(after.committed, before.committed);
-    }
-    for (int i = 0; i < 2; i++) {
-        rig_join(&rig, i);
-        if (rig.at_work[i]) rig_beat(&rig, i, WORKER_SENDING);
-    }
-}
-
-static void test_restart_after_any_message_ends_at_same_theta(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < 2; i++) { /* not async: its assignments depend on arrival times */
-        uint64_t theta = calm_theta(methods[i]);
-        for (int p = END_KILL; p <= END_STOP; p++) {
-            end = (enum end)p;
-            round_events = 0;
-            begin(methods[i]);
-            rig_play(&rig, restart);
-            assert_true(rig_theta_hash(&rig) == theta);
-            struct engine_summary sum;
-            engine_summary(rig.engine, &sum);
-            if (end == END_STOP) assert_int_equal(round_events + rig_events(&rig, ENGINE_EVENT_ROUND), sum.rounds);
-            assert_true(sum.restarts > 5);
-            assert_int_equal(sum.workers, 2);
-            assert_int_equal(engine_samples_committed(rig.engine), i ? 10 : 20);
-            rig_close(&rig);
-        }
-    }
-}
-
-/* Async has no fixed end, but a restart between two messages changes no state either. */
-static void test_async_restart_keeps_samples(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        end = i ? END_STOP : END_KILL;
-        begin(async);
-        rig_play(&rig, restart);
-        assert_int_equal(engine_samples_committed(rig.engine), 24);
-        rig_close(&rig);
-    }
-}
-
-/* Every update that a worker may have seen is in the synced part of the journal. */
-static void check_durable(void)
-{
-    for (size_t i = 0; i < rig.n_out; i++) {
-        const struct msg *m = rig.out[i].m;
-        if (m->type != MSG_CHUNK || m->chunk.kind != OBJECT_UPDATE) continue;
-        uint64_t list[64];
-        size_t n, size, synced;
-        bool found = false;
-        assert_int_equal(rig.store->ops->segment_list(rig.store, list, 64, &n, NULL), STATUS_OK);
-        for (size_t k = 0; k < n && !found; k++) {
-            const uint8_t *bytes = store_mem_segment(rig.store, list[k], &size, &synced);
-            found = synced >= m->chunk.size && memmem(bytes, synced, m->chunk.data, m->chunk.size);
-        }
-        assert_true(found);
-    }
-}
-
-static void park(void)
-{
-    for (int i = 0; i < 2; i++)
-        for (uint32_t f = 0; f < 2; f++) {
-            struct msg m = {.type = MSG_GET,
-                            .get = {.session = rig.workers[i].session,
-                                    .kind = OBJECT_UPDATE,
-                                    .fragment = f,
-                                    .version = engine_version(rig.engine, f) + 1,
-                                    .length = 100000}};
-            rig_say(&rig, rig.workers[i].control, &m);
-        }
-    check_durable();
-}
-
-static void test_update_is_durable_before_visible(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "checkpoint.every=0", NULL};
-    begin(settings);
-    park();
-    rig_play(&rig, park);
-    int updates = 0;
-    for (size_t i = 0; i < rig.n_out; i++) updates += rig.out[i].m->type == MSG_CHUNK;
-    assert_true(updates >= 10);
-    rig_close(&rig);
-}
-
-/* The disk fills up at any byte: one error line, and with new space the run continues to the same end. */
-static void test_run_continues_after_full_disk(void **state)
-{
-    (void)state;
-    uint64_t theta = calm_theta(diloco);
-    for (uint64_t room = 8; room < 6000; room += 173) { /* bytes; with 8 the record of the LEAVE does not fit */
-        struct err err = {0};
-        struct msg m;
-        begin(diloco);
-        rig_assigned(&rig, 0);
-        store_mem_set_room(rig.store, room);
-        enum status status = STATUS_OK;
-        for (uint32_t f = 0; f < 2 && status == STATUS_OK; f++)
-            for (int i = 0; i < 2 && status == STATUS_OK; i++) {
-                if (!f && i) rig_assigned(&rig, i);
-                rig_offer_message(&rig, i, f, (float)(1 + i), &m);
-                status = engine_on_message(rig.engine, rig.workers[i].control, WIRE_CONTROL, &m, ++rig.now, &err);
-                if (status != STATUS_OK) break;
-            }
-        /* Offers write no record, nor does a heartbeat of a new worker. A LEAVE does. */
-        m = (struct msg){.type = MSG_LEAVE, .leave = {.session = rig.workers[1].session}};
-        status = engine_on_message(rig.engine, rig.workers[1].control, WIRE_CONTROL, &m, ++rig.now, &err);
-        if (room < 60) {
-            assert_int_equal(status, STATUS_IO);
-            assert_non_null(strstr(err.msg, "No space left"));
-            assert_null(strchr(err.msg, '\n'));
-        }
-        store_mem_set_room(rig.store, UINT64_MAX);
-        rig_restart(&rig, false, 0);
-        rig_join(&rig, 0);
-        rig_join(&rig, 1);
-        rig_play(&rig, NULL);
-        if (status != STATUS_OK) assert_true(rig_theta_hash(&rig) == theta);
-        rig_close(&rig);
-    }
-}
-
-/* A quorum was complete when the coordinator died: the other deltas are still in time after the restart. */
-static void test_restart_keeps_quorum_open(void **state)
-{
-    (void)state;
-    const char *settings[] = {"coordinator.min_workers=2", "coordinator.quorum=1", NULL};
-    begin(settings);
-    rig_assigned(&rig, 0);
-    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 0, f, 1).type, MSG_CREDIT);
-    rig_restart(&rig, false, 0);
-    rig_join(&rig, 0);
-    rig_wait(&rig, 10000000);
-    rig_join(&rig, 1);
-    rig_assigned(&rig, 1);
-    rig_wait(&rig, 10000000);
-    assert_int_equal(engine_version(rig.engine, 0), 0);
-    for (uint32_t f = 0; f < 2; f++) assert_int_equal(rig_deliver(&rig, 1, f, 1).type, MSG_CREDIT);
-    assert_int_equal(engine_version(rig.engine, 0), 1);
-    rig_close(&rig);
-}
-
 /* The run is over and the coordinator restarts with one more worker: that worker gets DONE, too, before the
  * coordinator ends. */
 static void test_finished_run_sends_done_after_restart(void **state)
@@ -386,27 +88,6 @@ static void test_interrupted_recovery_changes_nothing(void **state)
     assert_non_null(rig.engine);
     assert_true(records > 10);
     assert_true(rig_theta_hash(&rig) == theta);
-    rig_close(&rig);
-}
-
-static void test_damaged_journal_is_refused(void **state)
-{
-    (void)state;
-    struct err err = {0};
-    size_t size;
-    begin(diloco);
-    rig_play(&rig, NULL);
-    engine_destroy(rig.engine);
-    rig.engine = NULL;
-    uint64_t segment = last_segment(rig.store, &size);
-    uint8_t *bytes = store_mem_segment(rig.store, segment, &size, NULL);
-    bytes[JOURNAL_SEGMENT_HEADER + 40] ^= 1;
-    assert_int_equal(rig_start(&rig, &err), STATUS_CORRUPT);
-    assert_non_null(strstr(err.msg, "damaged"));
-    bytes[JOURNAL_SEGMENT_HEADER + 40] ^= 1;
-    err = (struct err){0};
-    rig.engine = NULL;
-    if (rig_start(&rig, &err) != STATUS_OK) fail_msg("%s", err.msg);
     rig_close(&rig);
 }
 
@@ -554,15 +235,8 @@ static void test_replay_detects_forged_update(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truncated_journal_is_recovered),
-        cmocka_unit_test(test_restart_after_any_message_ends_at_same_theta),
-        cmocka_unit_test(test_async_restart_keeps_samples),
-        cmocka_unit_test(test_update_is_durable_before_visible),
-        cmocka_unit_test(test_run_continues_after_full_disk),
-        cmocka_unit_test(test_restart_keeps_quorum_open),
         cmocka_unit_test(test_finished_run_sends_done_after_restart),
         cmocka_unit_test(test_interrupted_recovery_changes_nothing),
-        cmocka_unit_test(test_damaged_journal_is_refused),
         cmocka_unit_test(test_checkpoint_of_other_format_is_refused),
         cmocka_unit_test(test_settings_may_change_before_first_join),
         cmocka_unit_test(test_other_settings_are_refused),

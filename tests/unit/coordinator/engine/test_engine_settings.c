@@ -91,28 +91,6 @@ static void test_a_longer_run_takes_all_its_steps(void **state)
     }
 }
 
-/* With rounds of whole length, the run is the one that was that long from the beginning. */
-static void test_a_longer_run_has_the_same_bits(void **state)
-{
-    (void)state;
-    static const char *const methods[] = {"train.method=diloco", "train.method=ddp", "train.method=local-sgd"};
-    static const char *const then = "train.max_steps=10";
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        const char *const brief[] = {methods[i], "coordinator.min_workers=2", "inner.schedule=constant",
-                                     "train.max_steps=6", NULL};
-        const char *const whole[] = {methods[i], "coordinator.min_workers=2", "inner.schedule=constant",
-                                     "train.max_steps=10", NULL};
-        uint64_t theta = whole_run(whole);
-        begin(brief);
-        rig_play(&rig, NULL);
-        restart(&then, false, 0);
-        join_again();
-        rig_play(&rig, NULL);
-        assert_true(rig_theta_hash(&rig) == theta);
-        rig_close(&rig);
-    }
-}
-
 /* --- restarts ----------------------------------------------------------------------------------------------------- */
 
 static bool power;
@@ -122,42 +100,6 @@ static void restart_between(void)
 {
     restart(NULL, power, draws++);
     join_again();
-}
-
-static const char *const rate[] = {"outer.learning_rate=0.3"};
-
-/* A change in the middle; then a restart after every message, with the log from the beginning or from checkpoints. */
-static void test_a_change_is_replayed(void **state)
-{
-    (void)state;
-    for (int variant = 0; variant < 4; variant++) {
-        const char *const settings[] = {
-            "coordinator.min_workers=2", "codec.up=int8:16",
-            "codec.down=int8:16",        variant / 2 ? "checkpoint.every=2" : "checkpoint.every=100",
-            "train.max_steps=10",        NULL};
-        uint64_t thetas[2];
-        for (int calm = 0; calm < 2; calm++) {
-            begin(settings);
-            for (int round = 0; round < 2; round++) {
-                rig_assigned(&rig, 0);
-                rig_assigned(&rig, 1);
-                rig_deliver_all(&rig, 2, (float)(1 + round));
-            }
-            restart(rate, false, 0);
-            assert_int_equal(rig_events(&rig, ENGINE_EVENT_CHANGE), 1);
-            rig.at_work[0] = rig.at_work[1] = false;
-            join_again();
-            power = variant % 2;
-            rig_play(&rig, calm ? NULL : restart_between);
-            thetas[calm] = rig_theta_hash(&rig);
-            assert_true(engine_config(rig.engine)->outer.learning_rate == 0.3);
-            restart(NULL, false, 0);
-            assert_true(rig_theta_hash(&rig) == thetas[calm]);
-            rig_close(&rig);
-        }
-        assert_true(thetas[0] == thetas[1]);
-        assert_true(thetas[0] != whole_run(settings));
-    }
 }
 
 /* The settings of any time of the run still continue it: the first command, and a config.yaml that a crash left old. */
@@ -340,8 +282,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_longer_run_takes_all_its_steps),
-        cmocka_unit_test(test_a_longer_run_has_the_same_bits),
-        cmocka_unit_test(test_a_change_is_replayed),
         cmocka_unit_test(test_earlier_settings_continue_the_run),
         cmocka_unit_test(test_other_keys_follow_each_start),
         cmocka_unit_test(test_a_longer_config_prolongs_the_run),
