@@ -42,24 +42,25 @@ enum status run_dir_check_free(const char *dir, struct err *err)
     return STATUS_OK;
 }
 
-/* Files that a first start makes. The lock is the last: until then no other coordinator starts here. */
-static const char *const files[] = {"address", "config.yaml", "endpoint",         "keys", "metrics.jsonl",
-                                    "run_id",  "worker-keys", "worker-keys.lock", "lock"};
-enum { FILES = sizeof files / sizeof *files };
+/* What a first start makes. The lock is the last: until then no other coordinator starts here. */
+static const struct {
+    const char *name;
+    bool folder;
+} made[] = {{"journal", true},      {"tokenizer", true},         {"logs", true},
+            {"address", false},     {"config.yaml", false},      {"endpoint", false},
+            {"keys", false},        {"metrics.jsonl", false},    {"run_id", false},
+            {"worker-keys", false}, {"worker-keys.lock", false}, {"lock", false}};
+enum { MADE = sizeof made / sizeof *made, JOURNAL = 0 };
 
 void run_dir_look(struct run_dir_before *before, const char *dir)
 {
     char path[FILEIO_PATH_MAX];
-    path_of(dir, "journal", path);
-    *before = (struct run_dir_before){.existing = dir_existing_length(dir), .begun = file_exists(path)};
-    path_of(dir, "tokenizer", path);
-    before->tokenizer = file_exists(path);
-    path_of(dir, "logs", path);
-    before->logs = file_exists(path);
-    for (int i = 0; i < FILES; i++) {
-        path_of(dir, files[i], path);
-        before->files |= (unsigned)file_exists(path) << i;
+    *before = (struct run_dir_before){.existing = dir_existing_length(dir)};
+    for (int i = 0; i < MADE; i++) {
+        path_of(dir, made[i].name, path);
+        before->names |= (unsigned)file_exists(path) << i;
     }
+    before->begun = before->names >> JOURNAL & 1;
 }
 
 void run_dir_undo(const struct run_dir_before *before, const char *dir)
@@ -67,17 +68,15 @@ void run_dir_undo(const struct run_dir_before *before, const char *dir)
     char path[FILEIO_PATH_MAX];
     struct err err;
     if (before->begun) return;
-    path_of(dir, "journal", path);
-    if (dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
-    path_of(dir, "tokenizer", path);
-    if (!before->tokenizer && dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
-    path_of(dir, "logs", path);
-    if (!before->logs && dir_remove_flat(path, &err) != STATUS_OK) log_warn("%s", err.msg);
     path_of(dir, "checkpoints", path);
     rmdir(path); /* fails if it is not empty */
-    for (int i = 0; i < FILES; i++) {
-        path_of(dir, files[i], path);
-        if (!(before->files >> i & 1)) unlink(path);
+    for (int i = 0; i < MADE; i++) {
+        if (before->names >> i & 1) continue;
+        path_of(dir, made[i].name, path);
+        if (!made[i].folder)
+            unlink(path);
+        else if (dir_remove_flat(path, &err) != STATUS_OK)
+            log_warn("%s", err.msg);
     }
     dir_remove_made(dir, before->existing);
 }
@@ -135,17 +134,10 @@ enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], s
     return file_write(path, text, 2 * WIRE_UUID + 1, err);
 }
 
-void run_dir_forget_address(const char *dir)
+void run_dir_forget(const char *dir, const char *file)
 {
     char path[FILEIO_PATH_MAX];
-    path_of(dir, "address", path);
-    unlink(path);
-}
-
-void run_dir_forget_summary(const char *dir)
-{
-    char path[FILEIO_PATH_MAX];
-    path_of(dir, "summary.json", path);
+    path_of(dir, file, path);
     unlink(path);
 }
 

@@ -21,10 +21,8 @@ enum status run_dir_lock(const char *dir, int *fd_p, struct err *err) MUST_CHECK
 /* What was in the run folder before a coordinator started. */
 struct run_dir_before {
     size_t existing; /* length of the part of its path that existed */
-    unsigned files;  /* bit i: file i of run_dir.c existed */
+    unsigned names;  /* bit i: name i of run_dir.c existed */
     bool begun;      /* it holds a journal */
-    bool tokenizer;  /* it holds the folder tokenizer */
-    bool logs;       /* and logs */
 };
 
 void run_dir_look(struct run_dir_before *before, const char *dir);
@@ -36,10 +34,8 @@ enum status run_dir_write_config(const char *dir, const struct config *config, c
                                  struct err *err) MUST_CHECK;
 /* Writes RUN/run_id in hex. A program that dials RUN/address compares it, to see if this run still answers there. */
 enum status run_dir_write_id(const char *dir, const uint8_t run_id[WIRE_UUID], struct err *err) MUST_CHECK;
-/* Forgets the address of an ended coordinator: removes RUN/address. */
-void run_dir_forget_address(const char *dir);
-/* Removes an old summary.json: scripts would take the unfinished run for complete. */
-void run_dir_forget_summary(const char *dir);
+/* Removes a file of the run folder that does not hold any more. */
+void run_dir_forget(const char *dir, const char *file);
 /* Makes a new enrolment key, in RUN/keys and in the join lines of RUN/address if that exists. */
 enum status run_dir_renew_enrolment(const char *dir, struct err *err) MUST_CHECK;
 /* Writes the endpoint to listen on into out: `listen`, with "*" replaced by the port of RUN/endpoint if that exists. */

@@ -290,7 +290,8 @@ static enum status start(struct server *s, struct err *err)
     TRY(run_keys_read(o->run_dir, &s->keys, err));
     TRY(roster_open(&s->roster, o->run_dir, s->keys.enrol_public, err));
     TRY(start_engine(s, err));
-    if (!engine_done(s->engine)) run_dir_forget_summary(o->run_dir);
+    /* Scripts would take the unfinished run for complete. */
+    if (!engine_done(s->engine)) run_dir_forget(o->run_dir, "summary.json");
     TRY(write_config(s, err));
     TRY(run_dir_write_id(o->run_dir, engine_run_id(s->engine), err));
     TRY(listen_on(s, err));
@@ -312,7 +313,7 @@ static void finish(struct server *s, enum status status)
     if (s->report.metrics.file) report_close(&s->report);
     mem_free(s->buffer);
     if (s->lock < 0) return;
-    if (s->started) run_dir_forget_address(s->options->run_dir);
+    if (s->started) run_dir_forget(s->options->run_dir, "address");
     if (status != STATUS_OK && !stays) run_dir_undo(&s->before, s->options->run_dir);
     close(s->lock);
 }

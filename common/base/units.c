@@ -53,6 +53,11 @@ struct units_text units_duration(double seconds)
     return two_units(hours, 24, "d", "h");
 }
 
+struct units_text units_us(uint64_t us)
+{
+    return units_duration((double)us * 1e-6);
+}
+
 struct units_text units_whole_seconds(double seconds)
 {
     return units_duration(rint(seconds));

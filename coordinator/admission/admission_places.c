@@ -57,7 +57,7 @@ static enum status replace(struct engine *e, struct session *s, const char *by, 
     const struct member *m = engine_member(e, s);
     memcpy(name, s->name, sizeof name);
     snprintf(text, sizeof text, "delivered nothing for %s (limit %s), and all places are taken: %s gets the place",
-             units_duration((double)idle * 1e-6).text, units_duration((double)idle_limit_us(e) * 1e-6).text, by);
+             units_us(idle).text, units_us(idle_limit_us(e)).text, by);
     TRY(admission_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     session_remove(&e->sessions, s);
     engine_progress(e);
@@ -84,7 +84,7 @@ static void refuse_full(struct engine *e, uint64_t peer, const char *name)
         "the run is full: %s hold all %u places (coordinator.max_workers). '%s' gets a place when one of them "
         "leaves or delivers nothing for %s; for more places restart the coordinator with a larger "
         "coordinator.max_workers",
-        names, e->config.coordinator.max_workers, name, units_duration((double)idle_limit_us(e) * 1e-6).text);
+        names, e->config.coordinator.max_workers, name, units_us(idle_limit_us(e)).text);
 }
 
 enum status admission_make_room(struct engine *e, uint64_t peer, const struct msg_join *m, bool *room_p,

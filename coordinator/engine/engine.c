@@ -26,8 +26,7 @@ static void advance(struct engine *e, uint64_t now_us)
     e->now_us = now_us;
     if (gap < ENGINE_PAUSE_US) return;
     if (gap >= ENGINE_NOTICE_US)
-        log_info("the coordinator paused for %s: extending all time limits by the pause",
-                 units_duration((double)gap * 1e-6).text);
+        log_info("the coordinator paused for %s: extending all time limits by the pause", units_us(gap).text);
     for_each_session(e, s) {
         shift_time(&s->heard_us, gap);
         shift_time(&s->moved_us, gap);

@@ -230,7 +230,7 @@ static bool take_late(struct engine *e, struct eval_share *share, struct session
         return false;
     }
     snprintf(text, sizeof text, "its evaluation after round %llu is late: no result within %s; another worker %s",
-             (unsigned long long)e->eval.round, units_duration((double)limit * 1e-6).text,
+             (unsigned long long)e->eval.round, units_us(limit).text,
              share->stage == EVAL_FIRST ? "gets its share" : "checks instead");
     engine_emit_text(e, ENGINE_EVENT_FAULT, holder->name, text);
     share->holder = 0;

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/minmax.h"
 #include "coordinator/engine/engine_impl.h"
 
 enum { SAMPLE_SHARE = 8 }; /* one of so many parts is evaluated twice */
@@ -41,8 +42,7 @@ static uint64_t n_parts(const struct eval_share *share)
 
 static uint64_t windows_of(const struct eval_share *share, uint64_t part)
 {
-    uint64_t left = share->count - part * share->part;
-    return left < share->part ? left : share->part;
+    return min_u64(share->count - part * share->part, share->part);
 }
 
 static bool in_sample(const struct eval_share *share, uint64_t part)
@@ -54,6 +54,17 @@ static bool in_sample(const struct eval_share *share, uint64_t part)
 static double mean_of(struct wire_part part)
 {
     return isfinite(part.sum) ? part.sum / (double)(part.tokens ? part.tokens : 1) : INFINITY;
+}
+
+static double sample_mean(const struct eval_share *share, const struct wire_part *parts)
+{
+    struct wire_part all = {0};
+    for (uint64_t i = 0; i < n_parts(share); i++) {
+        if (!in_sample(share, i)) continue;
+        all.sum += parts[i].sum;
+        all.tokens += parts[i].tokens;
+    }
+    return mean_of(all);
 }
 
 /* The size of a loss, in nats per token, below which rounding errors do not shrink further. */
@@ -195,21 +206,14 @@ static uint64_t draw_sample(struct engine *e, const struct eval_share *share)
 static void dispute(struct engine *e, struct eval_share *share, int part)
 {
     char text[WIRE_TEXT_MAX];
-    struct wire_part sums[2] = {{0}};
     snprintf(text, sizeof text,
              "disputed evaluation after round %llu, %s: %s gives %s, %s gives %s; one of them is wrong, and the larger "
              "value counts",
              (unsigned long long)e->eval.round, windows_text(share, part).text, name_of(e, share->first),
              value_of(share->parts[part]).text, name_of(e, share->second), value_of(share->checks[part]).text);
     engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
-    for (uint64_t i = 0; i < n_parts(share); i++) {
-        if (!in_sample(share, i)) continue;
-        sums[0].sum += share->parts[i].sum;
-        sums[0].tokens += share->parts[i].tokens;
-        sums[1].sum += share->checks[i].sum;
-        sums[1].tokens += share->checks[i].tokens;
-    }
-    double gap = mean_of(sums[1]) - mean_of(sums[0]); /* NaN or infinite: so is the value */
+    /* NaN or infinite: so is the value */
+    double gap = sample_mean(share, share->checks) - sample_mean(share, share->parts);
     if (!(gap <= 0)) share->loss_sum += gap * (double)share->tokens;
     share->done = share->checked = e->eval.disputed = true;
 }

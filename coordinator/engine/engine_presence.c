@@ -143,10 +143,8 @@ static enum status evict_member(struct engine *e, const struct member *m, struct
     if (s && s->flooded)
         snprintf(text, sizeof text, "its connection was closed for too many messages");
     else
-        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s)",
-                 units_duration((double)(e->now_us - m->heard_us) * 1e-6).text,
-                 s && s->closed ? ", connection closed" : "", units_duration((double)limit * 1e-6).text,
-                 admission_evict_rule(e, s));
+        snprintf(text, sizeof text, "no message for %s%s (limit %s: %s)", units_us(e->now_us - m->heard_us).text,
+                 s && s->closed ? ", connection closed" : "", units_us(limit).text, admission_evict_rule(e, s));
     TRY(admission_lose_place(e, RECORD_MEMBER_EVICT, m, err));
     assert(!m->active);
     engine_progress(e);
@@ -193,8 +191,7 @@ static void probe(struct engine *e, struct session *s)
     engine_waiting(e, m.heartbeat_ack.waiting_for, sizeof m.heartbeat_ack.waiting_for);
     if (engine_send(e, s->control, WIRE_CONTROL, &m) != STATUS_CLOSED) return;
     s->closed = true;
-    log_info("the connection of %s closed: no message for %s", s->name,
-             units_duration((double)(e->now_us - s->heard_us) * 1e-6).text);
+    log_info("the connection of %s closed: no message for %s", s->name, units_us(e->now_us - s->heard_us).text);
     if (waits_for(e, s)) e->notice_us = e->now_us;
 }
 
@@ -204,8 +201,8 @@ void engine_watch_sessions(struct engine *e)
         probe(e, s);
         if (s->silent || s->closed || !admission_is_silent(e, s)) continue;
         s->silent = true;
-        log_info("%s is silent: no message for %s (%d heartbeats)", s->name,
-                 units_duration((double)(e->now_us - s->heard_us) * 1e-6).text, ENGINE_SILENT_BEATS);
+        log_info("%s is silent: no message for %s (%d heartbeats)", s->name, units_us(e->now_us - s->heard_us).text,
+                 ENGINE_SILENT_BEATS);
         if (waits_for(e, s)) e->notice_us = e->now_us;
     }
 }

@@ -106,10 +106,7 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
         add(line, "%s for %s", s->closed ? "connection closed, silent" : "silent",
             whole_seconds(e->now_us - s->heard_us).text);
         add_eviction(e, line, s, m);
-    } else if (s->last.state == WORKER_TRAINING) {
-        add(line, "%s", activity_of(e, s, activity, sizeof activity));
-        add_standstill(e, line, s);
-    } else if (is_moving(e, s)) {
+    } else if (s->last.state == WORKER_TRAINING || is_moving(e, s)) {
         add(line, "%s", activity_of(e, s, activity, sizeof activity));
         add_standstill(e, line, s);
     } else {

@@ -24,12 +24,6 @@ static enum status report_recovering(const struct engine *e, struct err *err)
     return e->io.recovering(e->io.ctx, e->ledger.modelled ? round_done(&e->ledger.round) : 0, e->recovered, err);
 }
 
-/* Running totals continue from the last record. */
-static void continue_clock(struct engine *e)
-{
-    e->clock_base = e->ledger.clock;
-}
-
 static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                          struct err *err)
 {
@@ -40,7 +34,7 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     if (newest && at.segment < newest->segment) return ledger_index(&e->ledger, type, at, body, size, err);
     if (type == RECORD_MODEL) TRY(engine_settings_check(e, err)); /* before replay recomputes steps */
     TRY(ledger_replay(&e->ledger, type, at, body, size, err));
-    continue_clock(e);
+    e->clock_base = e->ledger.clock; /* running totals continue from the last record */
     engine_round_follow(e, type, body, size);
     return STATUS_OK;
 }
@@ -254,7 +248,7 @@ static enum status explain(const struct engine *e, enum status status, struct er
 static enum status recover(struct engine *e, struct err *err)
 {
     TRY(load_checkpoints(e, err));
-    continue_clock(e);
+    e->clock_base = e->ledger.clock;
     e->round_begun_us = e->ledger.clock.elapsed_us;
     e->seen_rounds = e->ledger.modelled ? round_done(&e->ledger.round) : 0;
     struct journal_tail tail = {.lost = count_lost};

@@ -42,11 +42,10 @@ struct deadline_limit deadline_of(const struct deadline *d, double k, uint64_t f
 
 const char *deadline_text(const struct deadline_limit *limit, char *out, size_t cap)
 {
-    struct units_text length = units_duration((double)limit->limit_us * 1e-6);
+    struct units_text length = units_us(limit->limit_us);
     if (limit->n)
         snprintf(out, cap, "%s (median %s + %g x MAD %s of %u durations, bounded)", length.text,
-                 units_duration((double)limit->median_us * 1e-6).text, limit->k,
-                 units_duration((double)limit->mad_us * 1e-6).text, limit->n);
+                 units_us(limit->median_us).text, limit->k, units_us(limit->mad_us).text, limit->n);
     else
         snprintf(out, cap, "%s (default, nothing measured yet)", length.text);
     return out;

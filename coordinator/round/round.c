@@ -88,42 +88,41 @@ void round_finish(struct round *r)
 
 /* --- folds -------------------------------------------------------------------------------------------------------- */
 
+/* A part of its last assignment was dropped for this reason. */
+static bool dropped_for(const struct member *m, uint16_t code)
+{
+    for (uint32_t f = 0; f < m->n_fragments; f++)
+        if (m->work.parts[f].state == PART_DROPPED && m->work.parts[f].code == code) return true;
+    return false;
+}
+
 /* Notes a row of assignments that were refused for their values. Counts per assignment, not per fragment: a worker with
  * one bad fragment of many gets no credit for the others. */
-static void count_strike(struct round *r, struct member *m)
+static void count_strike(const struct round *r, struct member *m)
 {
-    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
-        const struct part *part = &m->work.parts[f];
-        if (part->state != PART_DROPPED || part->code != REJECT_NONFINITE) continue;
+    if (dropped_for(m, REJECT_NONFINITE)) {
         m->strikes += m->strikes < UINT32_MAX;
         m->struck_us = r->clock_us;
-        return;
+    } else if (m->work.merged) {
+        m->strikes = 0;
     }
-    if (m->work.merged) m->strikes = 0;
 }
 
 /* A part was refused for its content: its worker goes on with the next round, so the time at which it hears of the
  * refusal decides nothing. */
-static bool was_refused(const struct round *r, const struct member *m)
+static bool was_refused(const struct member *m)
 {
-    for (uint32_t f = 0; f < r->p.n_fragments; f++) {
-        const struct part *part = &m->work.parts[f];
-        if (part->state == PART_DROPPED && (part->code == REJECT_NONFINITE || part->code == REJECT_CORRUPT))
-            return true;
-    }
-    return false;
+    return dropped_for(m, REJECT_NONFINITE) || dropped_for(m, REJECT_CORRUPT);
 }
 
 void round_settle(struct round *r, struct member *m)
 {
     struct assignment *work = &m->work;
-    if (!work->open) return;
-    for (uint32_t f = 0; f < r->p.n_fragments; f++)
-        if (work->parts[f].state == PART_WAITED || work->parts[f].state == PART_HELD) return;
+    if (!work->open || member_waits(m) || member_first_held(m)) return;
     work->open = false;
     m->assigned_us = 0;
     count_strike(r, m);
-    m->in_step = m->active && (work->merged || was_refused(r, m)) && m->strikes < GATE_STRIKES;
+    m->in_step = m->active && (work->merged || was_refused(m)) && m->strikes < GATE_STRIKES;
     assert(r->steps_outstanding >= work->steps);
     assert(work->merged == !lease_find(&r->leases, m->id, work->round));
     r->steps_outstanding -= work->steps;

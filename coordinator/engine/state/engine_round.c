@@ -214,8 +214,8 @@ static void judge_link(struct engine *e, const struct engine_event_round *round)
     snprintf(e->link_text, sizeof e->link_text,
              "transfers take %s of a round (sending %s, receiving %s of %s): %s, or use fewer bits in "
              "codec.up (%s) and codec.down (%s)",
-             units_percent(round->link_s / round->round_s).text, units_duration((double)info->up_us * 1e-6).text,
-             units_duration((double)info->down_us * 1e-6).text, units_duration(round->round_s).text,
+             units_percent(round->link_s / round->round_s).text, units_us(info->up_us).text,
+             units_us(info->down_us).text, units_duration(round->round_s).text,
              e->config.train.method == METHOD_DDP ? "set train.method to diloco" : "raise train.sync_every",
              e->config.codec.up, e->config.codec.down);
     engine_emit_text(e, ENGINE_EVENT_LINK, e->info.slowest, e->link_text);
