@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/config/codec_choice.h"
 #include "common/config/config_init.h"
 #include "common/config/config_resolve.h"
@@ -219,12 +220,11 @@ static bool is_given(const struct config *c, const struct config_sources *source
 static void warn_of_external(const struct config *c, const struct config_sources *sources, const struct config *usual)
 {
     char names[400] = "";
-    size_t used = 0;
-    for (int key = 0; key < config_keys_count && used < sizeof names; key++)
+    for (int key = 0; key < config_keys_count; key++)
         if (is_of_program(key) && is_given(c, sources, usual, key))
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s.%s", used ? ", " : "",
-                                     config_keys[key].section, config_keys[key].key);
-    if (used)
+            text_add(names, sizeof names, "%s%s.%s", names[0] ? ", " : "", config_keys[key].section,
+                     config_keys[key].key);
+    if (names[0])
         log_warn("no effect with model.family external, where the workers' programs own model and inner optimizer: %s",
                  names);
 }

@@ -129,6 +129,16 @@ bool text_stream_end(struct text_stream *s, FILE *out)
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
+void text_add(char *out, size_t cap, const char *fmt, ...)
+{
+    size_t used = strlen(out);
+    va_list args;
+    assert(used < cap);
+    va_start(args, fmt);
+    vsnprintf(out + used, cap - used, fmt, args);
+    va_end(args);
+}
+
 const char *text_shown(const char *text, size_t n, char out[TEXT_SHOWN])
 {
     int most = n < TEXT_SHOWN ? (int)n : TEXT_SHOWN - 4;

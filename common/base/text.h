@@ -28,6 +28,9 @@ void text_print(FILE *out, const char *fmt, ...) __attribute__((format(printf, 2
 /* Write text[n] to out for use in a message: clean, and if it is too long its beginning and "...". Returns out. */
 const char *text_shown(const char *text, size_t n, char out[TEXT_SHOWN]);
 
+/* printf behind the text in out[cap], as much of it as fits. */
+void text_add(char *out, size_t cap, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* Text that arrives in pieces, which may end inside a character. {0} at the start. */
 struct text_stream {
     char part[4]; /* [n] an incomplete character */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "common/base/minmax.h"
+#include "common/base/text.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/state/engine_effects.h"
@@ -57,11 +58,10 @@ const char *admission_late_text(const struct engine *e, const struct session *s,
     struct admission_lack lack = admission_lack_of(e, s->last.versions, s->last.n_fragments);
     double round_s = (double)admission_usual_round_us(e) * 1e-6, rate = (double)s->last.rate;
     assert(lack.updates > 0);
-    int n = snprintf(out, cap, "%llu update%s behind", (unsigned long long)lack.updates, lack.updates == 1 ? "" : "s");
-    if (!s->last.rate || n < 0 || (size_t)n >= cap) return out;
+    snprintf(out, cap, "%llu update%s behind", (unsigned long long)lack.updates, lack.updates == 1 ? "" : "s");
+    if (!s->last.rate) return out;
     bool keeps_up = (double)lack.bytes / (double)lack.updates < rate * round_s;
-    snprintf(out + n, cap - (size_t)n, ", %s at %.3g Mbit/s; a round takes %s%s",
-             units_duration((double)lack.bytes / rate).text, rate * 8e-6, units_duration(round_s).text,
-             keeps_up ? "" : ": this link cannot keep up");
+    text_add(out, cap, ", %s at %.3g Mbit/s; a round takes %s%s", units_duration((double)lack.bytes / rate).text,
+             rate * 8e-6, units_duration(round_s).text, keeps_up ? "" : ": this link cannot keep up");
     return out;
 }

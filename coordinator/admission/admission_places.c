@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/base/minmax.h"
+#include "common/base/text.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/state/engine_effects.h"
@@ -69,16 +70,14 @@ static enum status replace(struct engine *e, struct session *s, const char *by, 
 static void refuse_full(struct engine *e, uint64_t peer, const char *name)
 {
     char names[200] = "";
-    size_t used = 0;
     uint32_t n = 0, hidden = 0;
     for_each_session(e, s) {
-        if (used + strlen(s->name) + 3 > sizeof names) {
+        if (strlen(names) + strlen(s->name) + 3 > sizeof names)
             hidden++;
-            continue;
-        }
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", n++ ? ", " : "", s->name);
+        else
+            text_add(names, sizeof names, "%s%s", n++ ? ", " : "", s->name);
     }
-    if (hidden) snprintf(names + used, sizeof names - used, " ...");
+    if (hidden) text_add(names, sizeof names, " ...");
     engine_refuse(
         e, peer, name, REFUSE_FULL,
         "the run is full: %s hold all %u places (coordinator.max_workers). '%s' gets a place when one of them "

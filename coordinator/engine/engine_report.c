@@ -1,6 +1,5 @@
 #include <jansson.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,23 +15,10 @@
 
 struct line {
     char *out;
-    size_t cap, used;
+    size_t cap;
     int n;
     const char *rule; /* of the eviction that the line announces; NULL: none */
 };
-
-static void add(struct line *line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct line *line, const char *fmt, ...)
-{
-    va_list args;
-    if (line->used >= line->cap) return;
-    va_start(args, fmt);
-    int n = vsnprintf(line->out + line->used, line->cap - line->used, fmt, args);
-    va_end(args);
-    if (n > 0) line->used += (size_t)n;
-    if (line->used >= line->cap) line->used = line->cap - 1;
-}
 
 static struct units_text whole_seconds(uint64_t us)
 {
@@ -44,10 +30,10 @@ static void add_eviction(const struct engine *e, struct line *line, const struct
 {
     if (m && m->active && admission_anyone_here(e)) {
         uint64_t at = m->heard_us + admission_evict_after_us(e, s);
-        add(line, ", evicted in %s", whole_seconds(at > e->now_us ? at - e->now_us : 0).text);
+        text_add(line->out, line->cap, ", evicted in %s", whole_seconds(at > e->now_us ? at - e->now_us : 0).text);
         line->rule = admission_evict_rule(e, s);
     }
-    add(line, ")");
+    text_add(line->out, line->cap, ")");
 }
 
 /* Adds the time without progress. Heartbeats continue while a disk or device hangs, and only the operator can tell that
@@ -55,8 +41,9 @@ static void add_eviction(const struct engine *e, struct line *line, const struct
 static void add_standstill(const struct engine *e, struct line *line, const struct session *s)
 {
     uint64_t still = e->now_us - s->moved_us;
-    if (still >= admission_evict_after_us(e, NULL)) add(line, ", no progress for %s", whole_seconds(still).text);
-    add(line, ")");
+    if (still >= admission_evict_after_us(e, NULL))
+        text_add(line->out, line->cap, ", no progress for %s", whole_seconds(still).text);
+    text_add(line->out, line->cap, ")");
 }
 
 /* The worker sends a delta or receives an object: its bytes must move. */
@@ -85,8 +72,7 @@ static const char *activity_of(const struct engine *e, const struct session *s, 
                  transfer_text(&s->down, progress, sizeof progress));
     else
         snprintf(out, cap, "%s", session_state_name(state));
-    size_t used = strlen(out);
-    if (s->path_stuck) snprintf(out + used, cap - used, ", the path " PATH_WATCH_TEXT);
+    if (s->path_stuck) text_add(out, cap, ", the path " PATH_WATCH_TEXT);
     return out;
 }
 
@@ -95,28 +81,28 @@ static void add_worker(const struct engine *e, struct line *line, const char *na
                        const struct member *m)
 {
     char activity[192];
-    add(line, "%s%s (", line->n++ ? ", " : "", name);
+    text_add(line->out, line->cap, "%s%s (", line->n++ ? ", " : "", name);
     if (!s) {
-        add(line, "not connected");
+        text_add(line->out, line->cap, "not connected");
         add_eviction(e, line, s, m);
     } else if (m && admission_is_aside(e, m)) {
         char text[WIRE_TEXT_MAX];
-        add(line, "%s)", admission_aside_text(e, m, text, sizeof text));
+        text_add(line->out, line->cap, "%s)", admission_aside_text(e, m, text, sizeof text));
     } else if (s->closed || admission_is_silent(e, s)) {
-        add(line, "%s for %s", s->closed ? "connection closed, silent" : "silent",
-            whole_seconds(e->now_us - s->heard_us).text);
+        text_add(line->out, line->cap, "%s for %s", s->closed ? "connection closed, silent" : "silent",
+                 whole_seconds(e->now_us - s->heard_us).text);
         add_eviction(e, line, s, m);
     } else if (s->last.state == WORKER_TRAINING || is_moving(e, s)) {
-        add(line, "%s", activity_of(e, s, activity, sizeof activity));
+        text_add(line->out, line->cap, "%s", activity_of(e, s, activity, sizeof activity));
         add_standstill(e, line, s);
     } else {
-        add(line, "%s)", activity_of(e, s, activity, sizeof activity));
+        text_add(line->out, line->cap, "%s)", activity_of(e, s, activity, sizeof activity));
     }
 }
 
 static void waiting_eval(const struct engine *e, struct line *line)
 {
-    add(line, "the evaluation: ");
+    text_add(line->out, line->cap, "the evaluation: ");
     for (uint32_t i = 0; i < e->eval.n; i++) {
         const struct eval_share *share = &e->eval.shares[i];
         const struct session *s = session_by_id(&e->sessions, share->holder);
@@ -124,7 +110,7 @@ static void waiting_eval(const struct engine *e, struct line *line)
         if (s)
             add_worker(e, line, s->name, s, engine_member(e, s));
         else
-            add(line, "%sa free worker", line->n++ ? ", " : "");
+            text_add(line->out, line->cap, "%sa free worker", line->n++ ? ", " : "");
     }
 }
 
@@ -138,10 +124,10 @@ static void waiting_work(const struct engine *e, struct line *line)
         all += m->active && m->next_round == r->round + 1;
     }
     if (async)
-        add(line, "the next delta%s", missing ? ": " : "");
+        text_add(line->out, line->cap, "the next delta%s", missing ? ": " : "");
     else
-        add(line, "round %llu: %u of %u deltas are in%s", (unsigned long long)r->round + 1,
-            all > missing ? all - missing : 0, all, missing ? ", missing: " : "");
+        text_add(line->out, line->cap, "round %llu: %u of %u deltas are in%s", (unsigned long long)r->round + 1,
+                 all > missing ? all - missing : 0, all, missing ? ", missing: " : "");
     for_each_member(&r->members, m) {
         if (member_waits(m)) add_worker(e, line, m->name, session_by_member(&e->sessions, m->id), m);
     }
@@ -151,10 +137,10 @@ static void waiting_ready(const struct engine *e, struct line *line)
 {
     uint32_t ready = 0, need = e->config.coordinator.min_workers;
     for_each_session(e, s) ready += s->ready_us > 0;
-    add(line, "workers: %u of %u are ready", ready, need);
+    text_add(line->out, line->cap, "workers: %u of %u are ready", ready, need);
     for_each_session(e, s) {
         if (s->ready_us) continue;
-        add(line, "%s", line->n ? "" : "; ");
+        text_add(line->out, line->cap, "%s", line->n ? "" : "; ");
         add_worker(e, line, s->name, s, engine_member(e, s));
     }
 }
@@ -169,7 +155,7 @@ static void add_refused(const struct engine *e, struct line *line)
         if (!m->strikes) return;
         if (!why || !why[0]) why = m->refused;
     }
-    if (why) add(line, "; all deltas refused%s%s", why[0] ? ": " : "", why);
+    if (why) text_add(line->out, line->cap, "; all deltas refused%s%s", why[0] ? ": " : "", why);
 }
 
 const char *engine_waiting(const struct engine *e, char *out, size_t cap)
@@ -180,7 +166,7 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
     if (e->initial.id)
         engine_initial_text(e, out, cap);
     else if (!e->ledger.modelled)
-        add(&line, "the first worker to join");
+        text_add(line.out, line.cap, "the first worker to join");
     else if (e->eval.open && (engine_eval_blocks(e) || e->eval.final))
         waiting_eval(e, &line);
     else if (round_busy(&e->ledger.round))
@@ -188,28 +174,27 @@ const char *engine_waiting(const struct engine *e, char *out, size_t cap)
     else
         waiting_ready(e, &line);
     add_refused(e, &line);
-    if (line.rule) add(&line, "; eviction: %s", line.rule);
+    if (line.rule) text_add(line.out, line.cap, "; eviction: %s", line.rule);
     text_make_clean(out); /* the text may end inside a UTF-8 character */
     return out;
 }
 
 void engine_emit_restart(struct engine *e)
 {
-    char text[WIRE_TEXT_MAX];
+    char text[WIRE_TEXT_MAX] = "continuing the run in this folder";
     const struct round *r = &e->ledger.round;
     struct line line = {.out = text, .cap = sizeof text};
-    add(&line, "continuing the run in this folder");
     bool waits = e->config.train.method != METHOD_ASYNC && !e->ledger.done;
     for_each_member(&r->members, m) {
         if (!waits || !m->active || (!m->in_step && !m->work.open)) continue;
         if (!line.n)
-            add(&line, " at round %llu of %llu; waiting for ", (unsigned long long)r->round + 1,
-                (unsigned long long)round_total(r));
-        add(&line, "%s%s", line.n++ ? ", " : "", m->name);
+            text_add(line.out, line.cap, " at round %llu of %llu; waiting for ", (unsigned long long)r->round + 1,
+                     (unsigned long long)round_total(r));
+        text_add(line.out, line.cap, "%s%s", line.n++ ? ", " : "", m->name);
     }
     if (line.n > 1)
-        add(&line, "; after the first of them is here, the others have %s (%s)",
-            whole_seconds(admission_evict_after_us(e, NULL)).text, admission_evict_rule(e, NULL));
+        text_add(line.out, line.cap, "; after the first of them is here, the others have %s (%s)",
+                 whole_seconds(admission_evict_after_us(e, NULL)).text, admission_evict_rule(e, NULL));
     text_make_clean(text);
     struct engine_event event = {.kind = ENGINE_EVENT_RESTART, .restart.text = text};
     if (e->ledger.modelled) event.restart = (struct engine_event_restart){text, true, round_done(r), round_total(r)};

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/text.h"
 #include "common/config/codec_choice.h"
 #include "compress/codec.h"
 #include "coordinator/engine/engine_impl.h"
@@ -18,8 +19,7 @@ static void emit_late(struct engine *e, const struct round_close *close)
     const struct round *r = &e->ledger.round;
     for_each_member(&r->members, m) {
         if (!member_has(m, close->fragment, PART_WAITED)) continue;
-        size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", m->name);
+        text_add(names, sizeof names, "%s%s", names[0] ? ", " : "", m->name);
     }
     snprintf(text, sizeof text, "closing round %llu without %s: the quorum has delivered, time limit %s",
              (unsigned long long)r->round + 1, names, deadline_text(&close->limit, limit, sizeof limit));

@@ -8,10 +8,8 @@
 #include "coordinator/round/policy.h"
 #include "coordinator/round/round_form.h"
 
-enum {
-    EXTERNAL_SAMPLE_TOKENS =
-        1 << 20 /* model.family external: the largest sample; each sample may have another length */
-};
+/* model.family external: the largest sample; each sample may have another length. */
+enum { EXTERNAL_SAMPLE_TOKENS = 1 << 20 };
 
 static void params_from_config(struct round_params *p, const struct config *c, uint32_t n_fragments)
 {

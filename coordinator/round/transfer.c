@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "common/base/text.h"
+
 enum { MEASURE_US = 500000 }; /* a shorter time measures queues, not the link */
 
 void transfer_note(struct transfer *t, uint64_t have, uint64_t total, uint64_t now_us)
@@ -25,8 +27,7 @@ const char *transfer_text(const struct transfer *t, char *out, size_t cap)
     assert(cap > 0);
     out[0] = '\0';
     if (!t->total) return out;
-    int n = snprintf(out, cap, ", %u %%", (unsigned)(100.0 * (double)t->have / (double)t->total));
-    if (t->rate > 0 && n > 0 && (size_t)n < cap)
-        snprintf(out + n, cap - (size_t)n, t->rate * 8e-6 < 10 ? " at %.2g Mbit/s" : " at %.0f Mbit/s", t->rate * 8e-6);
+    snprintf(out, cap, ", %u %%", (unsigned)(100.0 * (double)t->have / (double)t->total));
+    if (t->rate > 0) text_add(out, cap, t->rate * 8e-6 < 10 ? " at %.2g Mbit/s" : " at %.0f Mbit/s", t->rate * 8e-6);
     return out;
 }

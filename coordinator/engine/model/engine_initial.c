@@ -13,6 +13,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/text.h"
 #include "common/base/units.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/engine/model/engine_model.h"
@@ -72,12 +73,11 @@ const char *engine_initial_text(const struct engine *e, char *out, size_t cap)
 {
     const struct engine_initial *u = &e->initial;
     uint64_t silent_us = e->now_us - u->heard_us;
-    int n =
-        snprintf(out, cap, "the initial model, which %s uploads (%s of %s", u->join->name,
-                 units_bytes((double)u->have).text, units_bytes((double)(u->total ? u->total : most_bytes(u))).text);
-    if (n > 0 && (size_t)n < cap && silent_us >= ENGINE_SILENT_US)
-        n += snprintf(out + n, cap - (size_t)n, ", silent for %s", units_whole_seconds((double)silent_us * 1e-6).text);
-    if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
+    snprintf(out, cap, "the initial model, which %s uploads (%s of %s", u->join->name,
+             units_bytes((double)u->have).text, units_bytes((double)(u->total ? u->total : most_bytes(u))).text);
+    if (silent_us >= ENGINE_SILENT_US)
+        text_add(out, cap, ", silent for %s", units_whole_seconds((double)silent_us * 1e-6).text);
+    text_add(out, cap, ")");
     return out;
 }
 

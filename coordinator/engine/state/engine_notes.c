@@ -47,11 +47,10 @@ static void write_names(const struct engine *e, uint64_t round, char *out, size_
         if (n < NAMES_MAX) named[n++] = m;
         all++;
     }
-    size_t at = 0;
     out[0] = '\0';
-    for (uint32_t i = 0; i < n && at < cap; i++)
-        at += (size_t)snprintf(out + at, cap - at, "%s%s", !i ? "" : i + 1 == all ? " and " : ", ", named[i]->name);
-    if (all > n && at < cap) snprintf(out + at, cap - at, " and %u others", all - n);
+    for (uint32_t i = 0; i < n; i++)
+        text_add(out, cap, "%s%s", !i ? "" : i + 1 == all ? " and " : ", ", named[i]->name);
+    if (all > n) text_add(out, cap, " and %u others", all - n);
 }
 
 void engine_note_agreement(struct engine *e, uint64_t round, double agreement, bool told)

@@ -76,6 +76,18 @@ static void test_shown_text_is_clean_and_truncated(void **state)
     assert_string_equal(out + TEXT_SHOWN - 5, "x...");
 }
 
+static void test_text_grows_as_far_as_it_fits(void **state)
+{
+    (void)state;
+    char out[8] = "ab";
+    text_add(out, sizeof out, ", %d", 7);
+    assert_string_equal(out, "ab, 7");
+    text_add(out, sizeof out, ", %s", "long");
+    assert_string_equal(out, "ab, 7, ");
+    text_add(out, sizeof out, "more");
+    assert_string_equal(out, "ab, 7, ");
+}
+
 static void test_hidden_characters_are_no_name_and_are_replaced(void **state)
 {
     (void)state;
@@ -147,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_valid_utf8_is_clean),
                                        cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
                                        cmocka_unit_test(test_shown_text_is_clean_and_truncated),
+                                       cmocka_unit_test(test_text_grows_as_far_as_it_fits),
                                        cmocka_unit_test(test_hidden_characters_are_no_name_and_are_replaced),
                                        cmocka_unit_test(test_stream_shows_marks_in_place_of_what_a_terminal_obeys),
                                        cmocka_unit_test(test_distance_counts_changed_bytes)};

@@ -250,7 +250,7 @@ static void test_address_is_written_and_printed(void **state)
     assert_null(strstr(line_for("tcp://[::]:29600", "auto", &keys), "[::]"));
     holds("endpoint", "tcp://[::]:29600");
     tmpdir_take("endpoint");
-    run_dir_forget_address(tmpdir);
+    run_dir_forget(tmpdir, "address");
     assert_false(file_exists(tmpdir_path("address")));
     tmpdir_take("keys");
 }
