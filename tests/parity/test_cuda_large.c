@@ -7,27 +7,24 @@
 
 #include <cmocka.h>
 
-#include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda_plugin.h"
+#include "tests/lib/device/device_pair.h"
 #include "tests/lib/device/large_case.h"
 
 static struct device *dev;
 
 static int device_make(void **state)
 {
-    struct err err = {0};
     (void)state;
-    return atoll_cuda_plugin.open(0, &dev, &err) == STATUS_OK ? 0 : -1;
+    dev = cuda_begin(false);
+    return 0;
 }
 
 static int device_end(void **state)
 {
-    struct err err = {0};
     (void)state;
-    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    device_close(dev);
-    return mem_live_bytes() ? -1 : 0;
+    cuda_end(dev);
+    return 0;
 }
 
 static void *take(struct device *of, uint64_t bytes)
