@@ -1,6 +1,6 @@
 /* Tests the attention graphs for cuDNN (gpu/cuda/cudnn/cuda_attn_graph.h) against the attention of the CPU device. An
  * interpreter executes the operations one by one (tests/cuda/emulator/graph_run.h). Tolerances are the rounding of fp32
- * and of bf16. Grouped key heads are compared with the same keys repeated for every query head. */
+ * and of bf16. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,76 +16,36 @@
 
 static struct device *cpu;
 
-/* One case: packed rows of H + 2G heads, and rows of 3H heads with repeated keys and values for the CPU device. */
+/* One case: rows of H + 2G heads. */
 struct attn_case {
     struct attn_graph_shape s;
     size_t n, c, row, stats;
-    float *qkv, *d_o;                  /* inputs of both */
-    float *o, *lse, *dqkv;             /* expected, from the CPU device; dqkv summed to H + 2G heads */
-    float *got_o, *got_lse, *got_dqkv; /* from the graph */
-    void *act[ATTN_ROLES];             /* the graph's buffers in its type; Q and DQ are the packed ones */
-    float *dot, *dq_sum;
+    float *qkv, *d_o;      /* inputs of both */
+    float *o, *lse, *dqkv; /* expected, from the CPU device */
+    float *got_lse, *dot, *dq_sum;
+    void *act[ATTN_ROLES]; /* the graph's buffers in its type; Q and DQ are the packed ones */
 };
-
-/* Copy packed[N, row] to wide[N, 3C] and repeat every key head; fold: the reverse, summing the repeated heads. */
-static void spread(const struct attn_graph_shape *s, float *wide, float *packed, bool fold)
-{
-    size_t n = s->batch * s->seq, hd = s->head_dim, row = (s->heads + 2 * s->kv_heads) * hd, c = s->heads * hd;
-    size_t group = s->heads / s->kv_heads;
-    for (size_t r = 0; r < n; r++)
-        for (size_t head = 0; head < 3 * s->heads; head++) {
-            size_t part = head / s->heads, h = head % s->heads;
-            size_t to = part == 0 ? h : s->heads + (part - 1) * s->kv_heads + h / group;
-            float *w = wide + r * 3 * c + head * hd, *p = packed + r * row + to * hd;
-            for (size_t i = 0; i < hd; i++) {
-                if (fold)
-                    p[i] = part > 0 && h % group ? p[i] + w[i] : w[i];
-                else
-                    w[i] = p[i];
-            }
-        }
-}
 
 static void reference(struct attn_case *k)
 {
     const struct attn_graph_shape *s = &k->s;
-    struct attn_shape shape = {.batch = s->batch, .seq = s->seq, .heads = s->heads, .head_dim = s->head_dim};
-    float *wide = mem_alloc(k->n * 3 * k->c, sizeof *wide), *dwide = mem_alloc(k->n * 3 * k->c, sizeof *dwide);
+    struct attn_shape shape = {
+        .batch = s->batch, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
     struct attn_plan *plan;
-    assert_true(wide && dwide);
     assert_int_equal(cpu->ops->attn_plan(cpu, &shape, &plan), STATUS_OK);
-    spread(s, wide, k->qkv, false);
-    cpu->ops->attn_fwd(cpu, plan, wide, k->o, k->lse);
-    cpu->ops->attn_bwd(cpu, plan, wide, k->o, k->lse, k->d_o, dwide);
+    cpu->ops->attn_fwd(cpu, plan, k->qkv, k->o, k->lse);
+    cpu->ops->attn_bwd(cpu, plan, k->qkv, k->o, k->lse, k->d_o, k->dqkv);
     assert_int_equal(cpu->ops->sync(cpu, NULL), STATUS_OK);
     cpu->ops->plan_free(cpu, plan);
-    spread(s, dwide, k->dqkv, true);
-    mem_free(wide);
-    mem_free(dwide);
 }
 
 /* Allocate an activation in the graph's type: a copy of `from`, or NaN if `from` is NULL. */
 static void *activation(const struct attn_case *k, const float *from, size_t n)
 {
-    bool half = k->s.type == ATTN_BF16;
-    void *p = mem_alloc(n, half ? sizeof(uint16_t) : sizeof(float));
-    assert_non_null(p);
-    for (size_t i = 0; i < n; i++) {
-        if (half)
-            ((uint16_t *)p)[i] = graph_bf16(from ? from[i] : NAN);
-        else
-            ((float *)p)[i] = from ? from[i] : NAN;
-    }
+    float *p = case_poisoned(n);
+    if (from) memcpy(p, from, n * sizeof *p);
+    for (size_t i = 0; i < n && k->s.type == ATTN_BF16; i++) ((uint16_t *)(void *)p)[i] = graph_bf16(p[i]);
     return p;
-}
-
-static float *values(const struct attn_case *k, const void *p, size_t n)
-{
-    float *out = mem_alloc(n, sizeof *out);
-    assert_non_null(out);
-    for (size_t i = 0; i < n; i++)
-        out[i] = k->s.type == ATTN_BF16 ? graph_float(((const uint16_t *)p)[i]) : ((const float *)p)[i];
-    return out;
 }
 
 static void run(struct attn_case *k, const struct attn_graph *graph)
@@ -128,31 +88,35 @@ static void case_open(struct attn_case *k, bool low)
     if (low) low_scores(k);
     for (size_t i = 0; s->type == ATTN_BF16 && i < k->n * k->row; i++) k->qkv[i] = graph_float(graph_bf16(k->qkv[i]));
     for (size_t i = 0; s->type == ATTN_BF16 && i < k->n * k->c; i++) k->d_o[i] = graph_float(graph_bf16(k->d_o[i]));
-    k->o = case_poisoned(k->n * k->c);
-    k->lse = case_poisoned(k->stats);
-    k->dqkv = case_poisoned(k->n * k->row);
-    k->got_lse = case_poisoned(k->stats);
-    k->dot = case_poisoned(k->stats);
-    k->dq_sum = case_poisoned(k->n * k->c);
+    float **outputs[] = {&k->o, &k->dqkv, &k->lse, &k->got_lse, &k->dot, &k->dq_sum};
+    const size_t sizes[] = {k->n * k->c, k->n * k->row, k->stats, k->stats, k->stats, k->n * k->c};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) *outputs[i] = case_poisoned(sizes[i]);
+    k->act[ATTN_Q] = activation(k, k->qkv, k->n * k->row);
+    k->act[ATTN_DO] = activation(k, k->d_o, k->n * k->c);
+    k->act[ATTN_O] = activation(k, NULL, k->n * k->c);
+    k->act[ATTN_DQ] = activation(k, NULL, k->n * k->row);
     reference(k);
 }
 
 static void case_finish(struct attn_case *k)
 {
-    void *all[] = {k->qkv,    k->d_o,   k->o,        k->dqkv,        k->lse,         k->got_lse,      k->dot,
-                   k->dq_sum, k->got_o, k->got_dqkv, k->act[ATTN_Q], k->act[ATTN_O], k->act[ATTN_DO], k->act[ATTN_DQ]};
+    void *all[] = {k->qkv, k->d_o, k->o, k->dqkv, k->lse, k->got_lse, k->dot, k->dq_sum};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    for (size_t i = 0; i < ATTN_ROLES; i++) mem_free(k->act[i]);
 }
 
-static void same(const char *what, const struct attn_case *k, const float *got, const float *wanted, size_t n,
+static void same(const char *what, const struct attn_case *k, const void *got, bool half, const float *wanted, size_t n,
                  double tol)
 {
     char text[128];
     const struct attn_graph_shape *s = &k->s;
+    float *values = mem_alloc(n, sizeof *values);
     double *want = case_widen(wanted, n);
+    for (size_t i = 0; i < n; i++) values[i] = half ? graph_float(((const uint16_t *)got)[i]) : ((const float *)got)[i];
     snprintf(text, sizeof text, "%s of B%zu T%zu H%zu G%zu hd%zu%s", what, s->batch, s->seq, s->heads, s->kv_heads,
              s->head_dim, s->exact ? " exact" : "");
-    case_close(text, got, want, n, tol);
+    case_close(text, values, want, n, tol);
+    mem_free(values);
     mem_free(want);
 }
 
@@ -177,17 +141,11 @@ static void check(const struct attn_graph_shape *shape, bool low)
     if (low) attn_graph_finite_mask(&backward);
     assert_int_equal(has_infinity(&forward), !low);
     assert_int_equal(has_infinity(&backward), !low);
-    k.act[ATTN_Q] = activation(&k, k.qkv, k.n * k.row);
-    k.act[ATTN_DO] = activation(&k, k.d_o, k.n * k.c);
-    k.act[ATTN_O] = activation(&k, NULL, k.n * k.c);
-    k.act[ATTN_DQ] = activation(&k, NULL, k.n * k.row);
     run(&k, &forward);
     run(&k, &backward);
-    k.got_o = values(&k, k.act[ATTN_O], k.n * k.c);
-    k.got_dqkv = values(&k, k.act[ATTN_DQ], k.n * k.row);
-    same("lse", &k, k.got_lse, k.lse, k.stats, 3e-6 * more);
-    same("o", &k, k.got_o, k.o, k.n * k.c, (half ? 4e-3 : 3e-6) * more);
-    if (shape->seq > 1) same("dqkv", &k, k.got_dqkv, k.dqkv, k.n * k.row, (half ? 1e-2 : 2e-5) * more);
+    same("lse", &k, k.got_lse, false, k.lse, k.stats, 3e-6 * more);
+    same("o", &k, k.act[ATTN_O], half, k.o, k.n * k.c, (half ? 4e-3 : 3e-6) * more);
+    if (shape->seq > 1) same("dqkv", &k, k.act[ATTN_DQ], half, k.dqkv, k.n * k.row, (half ? 1e-2 : 2e-5) * more);
     case_finish(&k);
 }
 

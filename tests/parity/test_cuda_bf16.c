@@ -14,8 +14,8 @@
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/rt/cuda_peak.h"
-#include "gpu/cuda_plugin.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/device/device_pair.h"
 #include "worker/model/decoder.h"
 #include "worker/model/gpt2.h"
 
@@ -51,11 +51,13 @@ static struct side side_open(bool cuda)
     struct side s = {.n = gpt2_offsets_of(&shape).n_params};
     struct err err = {0};
     int32_t tokens[ROWS], targets[ROWS];
-    enum status status = cuda ? atoll_cuda_plugin.open(0, &s.dev, &err) : device_open("cpu", 1, &s.dev, &err);
-    if (status != STATUS_OK) fail_msg("%s", err.msg);
-    if (cuda) assert_int_equal(device_use_bf16(s.dev, &err), STATUS_OK);
+    if (cuda)
+        s.dev = cuda_begin(true);
+    else if (device_open("cpu", 1, &s.dev, &err) != STATUS_OK)
+        fail_msg("%s", err.msg);
     assert_int_equal(s.dev->act_bytes, cuda ? 2 : 4);
-    status = decoder_create(&gpt2_family, &shape, s.dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &s.model, &err);
+    enum status status =
+        decoder_create(&gpt2_family, &shape, s.dev, BATCH, SEQ, MODEL_TRAIN | MODEL_LOSS, &s.model, &err);
     if (status != STATUS_OK) fail_msg("%s", err.msg);
     for (int i = 0; i < ROWS; i++) {
         tokens[i] = (7 * i * i + 3 * i) % 70;
@@ -250,11 +252,9 @@ static void test_sums_anywhere(void **state)
 {
     enum { N = 20011 };
     (void)state;
-    struct device *dev = NULL;
-    struct err err = {0};
+    struct device *dev = cuda_begin(false);
     float *values = case_normal(N, 5, 1), results[4] = {0};
     double want[2] = {0, 0};
-    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     float *p = dev->ops->alloc(dev, (N + 1) * sizeof *p), *out = dev->ops->alloc(dev, sizeof results);
     assert_true(p && out);
     for (size_t i = 0; i < N; i++) {
@@ -273,9 +273,8 @@ static void test_sums_anywhere(void **state)
     for (int i = 0; i < 2; i++) assert_true(fabs((double)results[i] - want[i]) < 1e-6 * want[1]);
     dev->ops->release(dev, p);
     dev->ops->release(dev, out);
-    device_close(dev);
     mem_free(values);
-    assert_int_equal(mem_live_bytes(), 0);
+    cuda_end(dev);
 }
 
 /* Peaks for MFU: names match by whole words, variants have their own peak, and unknown names have none. */
@@ -309,12 +308,9 @@ static void test_peaks(void **state)
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
         if (fabs(cuda_peak_bf16(peaks[i].name) * 1e-12 - peaks[i].tflops) > 1e-6)
             fail_msg("%s: %g", peaks[i].name, cuda_peak_bf16(peaks[i].name));
-    struct device *dev;
-    struct err err;
-    assert_int_equal(atoll_cuda_plugin.open(0, &dev, &err), STATUS_OK);
-    assert_int_equal(device_use_bf16(dev, &err), STATUS_OK);
+    struct device *dev = cuda_begin(true);
     assert_true(dev->peak_flops == 0); /* the emulator has no peak */
-    device_close(dev);
+    cuda_end(dev);
 }
 
 int main(int argc, char **argv)

@@ -9,27 +9,16 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/delta_case.h"
+#include "tests/lib/device/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static struct device *open_cuda(unsigned order)
 {
-    struct device *dev = NULL;
-    struct err err = {0};
     emulate_order(order);
-    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    return dev;
-}
-
-static void close_cuda(struct device *dev)
-{
-    struct err err = {0};
-    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    device_close(dev);
-    assert_int_equal(mem_live_bytes(), 0);
+    return cuda_begin(false);
 }
 
 /* Run every codec on every kind of values, with ascending, descending and shuffled threads in turn. */
@@ -42,7 +31,7 @@ static void each_case(const char *const *specs, size_t n_specs)
             struct device *dev = open_cuda((unsigned)at % 3);
             delta_case_check(dev, specs[i], spans, n_spans, (enum delta_values)values,
                              (enum delta_call)(at % DELTA_CALLS));
-            close_cuda(dev);
+            cuda_end(dev);
         }
 }
 
@@ -75,7 +64,7 @@ static void test_add(void **state)
         for (int values = 0; values < DELTA_N; values++) {
             struct device *dev = open_cuda((unsigned)values % 3);
             delta_case_add(dev, specs[i], spans, n_spans, (enum delta_values)values);
-            close_cuda(dev);
+            cuda_end(dev);
         }
 }
 
@@ -87,7 +76,7 @@ static void test_order(void **state)
     struct device *dev = open_cuda(0);
     delta_case_check(dev, "topk:32/256", &span, 1, DELTA_CHUNK_ORDER, DELTA_CALL_ALONE);
     delta_case_check(dev, "1bit:64", &span, 1, DELTA_BLOCK_ORDER, DELTA_CALL_ALONE);
-    close_cuda(dev);
+    cuda_end(dev);
 }
 
 /* The largest K that fits into shared memory, and more ties than K. */
@@ -97,7 +86,7 @@ static void test_many_chosen(void **state)
     (void)state;
     struct device *dev = open_cuda(2);
     delta_case_check(dev, "topk:1024/2048", &span, 1, DELTA_TIES, DELTA_CALL);
-    close_cuda(dev);
+    cuda_end(dev);
 }
 
 static void test_not_finite(void **state)
@@ -121,7 +110,7 @@ static void test_not_finite(void **state)
             assert_int_equal(size, 77);
             mem_free(room);
             codec_destroy(codec);
-            close_cuda(dev);
+            cuda_end(dev);
         }
 }
 

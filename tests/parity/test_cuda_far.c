@@ -16,10 +16,10 @@
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
 #include "gpu/cuda/kernels/cuda_act.h"
-#include "gpu/cuda_plugin.h"
 #include "gpu/delta_rules.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_case.h"
+#include "tests/lib/device/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -168,15 +168,13 @@ static void compare(const char *name)
 static void each_kind(void **state)
 {
     const check_fn *check = *state;
-    struct err err = {0};
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler would continue in the middle of a launch */
     signal(SIGBUS, SIG_DFL);
     for (int kind = 0; kind < 4; kind++) {
-        if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        dev = cuda_begin(false);
         bf16 = kind / 2;
         (*check)(COLUMNS - kind % 2 * 3);
-        device_close(dev);
-        assert_int_equal(mem_live_bytes(), 0);
+        cuda_end(dev);
     }
 }
 

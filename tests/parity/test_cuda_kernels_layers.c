@@ -38,8 +38,6 @@ static struct vec dgelu_of(const struct vec *aux, size_t n, size_t m)
         assert_int_equal(ON(d, sync, NULL), STATUS_OK);
         ON(d, plan_free, plan);
     }
-    vec_free(&dy);
-    vec_free(&w);
     mem_free(ones);
     return dgelu;
 }
@@ -84,16 +82,12 @@ static void lin_one(size_t n, size_t k, size_t m, bool out_in, bool act)
     vec_same("lin dx accumulated", &dx2, tol(3e-6, 4e-3));
     vec_same("lin dx through an activation", &dz, tol(3e-6, 8e-3));
     vec_same("lin dw", &dw, 3e-6);
-    if (out_in)
-        vec_free(&db);
-    else
-        vec_same("lin db", &db, 3e-6);
+    if (!out_in) vec_same("lin db", &db, 3e-6);
     if (act) {
         struct vec dgelu = dgelu_of(&aux, n, m);
         vec_same("dgelu", &dgelu, tol(3e-6, 8e-3));
     }
-    struct vec *rest[] = {&x, &w, &dy, &aux, &again, &z};
-    for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
+    vecs_free();
 }
 
 /* Parameters and gradients at an offset of one element: their alignment depends on the layout. */
@@ -113,8 +107,7 @@ static void lin_unaligned(size_t n, size_t k, size_t m)
     }
     vec_same("lin dx through an activation, not aligned", &dz, tol(3e-6, 8e-3));
     vec_same("lin dw and db, not aligned", &grad, 3e-6);
-    struct vec *rest[] = {&w, &x, &dy, &z};
-    for (size_t i = 0; i < COUNT(rest); i++) vec_free(rest[i]);
+    vecs_free();
 }
 
 static void check_lin(void)
@@ -151,19 +144,11 @@ static void head_one(size_t n, size_t c, size_t v, size_t rows)
         ON(d, head, infer, x.at[d], wte.at[d], t, 1, loss_only.at[d], NULL, NULL, false);
     }
     /* one class: the loss is zero, the gradients are rounding noise */
-    if (v > 1)
-        vec_same("head dx", &dx, tol(1e-5, 1e-2));
-    else
-        vec_free(&dx);
-    if (v > 1)
-        vec_same("head dwte", &dwte, tol(1e-5, 1e-2));
-    else
-        vec_free(&dwte);
+    if (v > 1) vec_same("head dx", &dx, tol(1e-5, 1e-2));
+    if (v > 1) vec_same("head dwte", &dwte, tol(1e-5, 1e-2));
     vec_same("head loss", &loss, tol(1e-5, 5e-3));
     vec_same("head loss alone", &loss_only, tol(1e-5, 5e-3));
-    vec_free(&x);
-    vec_free(&wte);
-    vec_free(&ids);
+    vecs_free();
     mem_free(targets);
 }
 
@@ -202,8 +187,7 @@ static void attn_one(size_t batch, size_t seq, size_t heads, size_t kv_heads, si
     vec_same("attn o, inference", &o2, tol(3e-6, 4e-3));
     vec_same("attn lse", &lse, 3e-6);
     vec_same("attn dqkv", &dqkv, tol(2e-5, 1e-2));
-    vec_free(&qkv);
-    vec_free(&g);
+    vecs_free();
 }
 
 static void check_attn(void)

@@ -34,17 +34,11 @@ static void norm_one(size_t n, size_t c, size_t weight)
     vec_same("norm y", &y, tol(2e-6, 4e-3));
     vec_same("norm mean", &mean, 1e-5);
     vec_same("norm rstd", &rstd, 2e-6);
-    if (c > 2)
-        vec_same("norm dx", &dx, tol(1e-5, 4e-3));
-    else
-        vec_free(&dx); /* the true gradient is (nearly) zero, so dx is rounding noise */
+    if (c > 2) vec_same("norm dx", &dx, tol(1e-5, 4e-3)); /* else it is nearly zero: rounding noise */
     vec_same("norm dx onto the residual", &dres, c > 2 ? tol(1e-5, 3e-3) : 1e-2);
     vec_same("norm dw", &dw, 1e-5);
     vec_same("norm db", &db, 1e-5);
-    vec_free(&x);
-    vec_free(&w);
-    vec_free(&b);
-    vec_free(&g);
+    vecs_free();
 }
 
 static void check_norm(void)
@@ -71,9 +65,7 @@ static void rms_one(size_t n, size_t c, float eps)
     vec_same("rms dx", &dx, tol(1e-5, 4e-3));
     vec_same("rms dx onto the residual", &dres, tol(1e-5, 4e-3));
     vec_same("rms dw", &dw, 1e-5);
-    vec_free(&x);
-    vec_free(&w);
-    vec_free(&g);
+    vecs_free();
 }
 
 static void rope_one(size_t n, size_t seq, size_t heads, size_t head_dim, size_t ld)
@@ -86,7 +78,7 @@ static void rope_one(size_t n, size_t seq, size_t heads, size_t head_dim, size_t
     }
     vec_same("rope", &x, tol(1e-6, 4e-3));
     vec_same("rope back", &g, tol(1e-6, 4e-3));
-    vec_free(&table);
+    vecs_free();
 }
 
 static void glu_one(size_t n, size_t f, float sigma)
@@ -101,7 +93,7 @@ static void glu_one(size_t n, size_t f, float sigma)
     vec_same("glu h", &h, tol(2e-6, 4e-3));
     vec_same("glu dgu", &dgu, tol(2e-6, 4e-3));
     vec_same("glu dgu in place", &gu, tol(2e-6, 4e-3));
-    vec_free(&dh);
+    vecs_free();
 }
 
 static void check_llama(void)
@@ -140,10 +132,7 @@ static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows, siz
     vec_same("embed out", &out, tol(1e-7, 4e-3));
     vec_same("embed dwte", &dwte, 1e-6);
     vec_same("embed dwpe", &dwpe, 1e-6);
-    vec_free(&wte);
-    vec_free(&wpe);
-    vec_free(&dout);
-    vec_free(&ids);
+    vecs_free();
     mem_free(tokens);
 }
 

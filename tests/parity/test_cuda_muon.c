@@ -12,57 +12,42 @@
 
 #include "common/base/mem.h"
 #include "gpu/cuda/cuda_impl.h"
-#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/device/device_pair.h"
 #include "tests/lib/device/muon_case.h"
+
+enum { BATCHES = 2 };
 
 static bool bf16;   /* precision of the device */
 static int batches; /* index of the batch mode, below BATCHES */
 
-enum { BATCHES = 2 };
+typedef void (*check_fn)(struct device *dev);
 
-static void on_device(unsigned order, void (*check)(struct device *dev))
+static void on_device(unsigned order, check_fn check)
 {
     static const size_t floats[BATCHES] = {CUDA_MUON_FLOATS, 1};
-    struct device *dev;
-    struct err err = {0};
     emulate_order(order);
-    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    struct device *dev = cuda_begin(bf16);
     ((struct cuda_device *)dev)->muon_floats = floats[batches];
-    if (bf16) assert_int_equal(device_use_bf16(dev, NULL), STATUS_OK);
     check(dev);
-    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    device_close(dev);
-    assert_int_equal(mem_live_bytes(), 0);
+    cuda_end(dev);
 }
 
-static void each(void (*check)(struct device *dev))
+/* *state: a check. Run it with products in fp32 and in bf16; momentum and parameters are fp32. */
+static void each(void **state)
 {
-    for (unsigned order = 0; order < 3; order++)
-        for (batches = 0; batches < BATCHES; batches++) on_device(order, check);
+    const check_fn *check = *state;
+    for (int kind = 0; kind < 2; kind++) {
+        bf16 = kind;
+        for (unsigned order = 0; order < 3; order++)
+            for (batches = 0; batches < BATCHES; batches++) on_device(order, *check);
+    }
+    bf16 = false;
 }
 
 static void check_golden(struct device *dev)
 {
     muon_case_golden(dev, bf16 ? 5e-2 : 1e-5);
-}
-
-static void test_golden(void **state)
-{
-    (void)state;
-    each(check_golden);
-}
-
-static void test_directions(void **state)
-{
-    (void)state;
-    each(muon_case_directions);
-}
-
-static void test_edges(void **state)
-{
-    (void)state;
-    each(muon_case_edges);
 }
 
 static uint64_t first_bits[2][BATCHES]; /* fp32, bf16 */
@@ -74,22 +59,13 @@ static void check_bits(struct device *dev)
     assert_true(bits == *first);
 }
 
-static void test_bits(void **state)
-{
-    (void)state;
-    each(check_bits);
-}
-
 /* A batched product equals the single ones. Only emulated: a library may use another kernel and round differently. */
 static void test_emulated_batches(void **state)
 {
-    (void)state;
-    for (int kind = 0; kind < 2; kind++) {
-        bf16 = kind;
-        for (batches = 0; batches < BATCHES; batches++) on_device(0, check_bits);
-        assert_true(first_bits[kind][0] == first_bits[kind][1]);
-    }
-    bf16 = false;
+    check_fn check = check_bits;
+    *state = &check;
+    each(state);
+    for (int kind = 0; kind < 2; kind++) assert_true(first_bits[kind][0] == first_bits[kind][1]);
 }
 
 static void check_same(struct device *dev)
@@ -100,35 +76,9 @@ static void check_same(struct device *dev)
     device_close(cpu);
 }
 
-static void test_same(void **state)
-{
-    (void)state;
-    each(check_same);
-}
-
 static void check_bf16_momentum(struct device *dev)
 {
     muon_case_bf16_momentum(dev, bf16 ? 4e-2 : 2e-2);
-}
-
-static void test_bf16_momentum(void **state)
-{
-    (void)state;
-    each(check_bf16_momentum);
-}
-
-/* Products in bf16, momentum and parameters in fp32. */
-static void test_bf16(void **state)
-{
-    (void)state;
-    bf16 = true;
-    each(check_golden);
-    each(muon_case_directions);
-    each(check_same);
-    each(muon_case_edges);
-    each(check_bits);
-    each(check_bf16_momentum);
-    bf16 = false;
 }
 
 static void test_emulated_no_memory(void **state)
@@ -136,10 +86,8 @@ static void test_emulated_no_memory(void **state)
     (void)state;
     static const struct muon_matrix matrices[] = {{.rows = 3, .cols = 5, .ld = 5},
                                                   {.offset = 15, .rows = 5, .cols = 3, .ld = 3}};
-    struct device *dev;
+    struct device *dev = cuda_begin(false);
     struct muon_plan *plan;
-    struct err err = {0};
-    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
     size_t before = mem_live_bytes();
     enum status status = STATUS_NOMEM;
     int n = 0;
@@ -159,17 +107,24 @@ static void test_emulated_no_memory(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
+#define EACH(name, check)                                                                                              \
+    {                                                                                                                  \
+        "test_" #name, each, NULL, NULL, &(check_fn)                                                                   \
+        {                                                                                                              \
+            check                                                                                                      \
+        }                                                                                                              \
+    }
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_directions),
-        cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_bf16_momentum),
+        EACH(golden, check_golden),
+        EACH(directions, muon_case_directions),
+        EACH(edges, muon_case_edges),
+        EACH(bits, check_bits),
+        EACH(same, check_same),
+        EACH(bf16_momentum, check_bf16_momentum),
         cmocka_unit_test(test_emulated_batches),
         cmocka_unit_test(test_emulated_no_memory),
     };

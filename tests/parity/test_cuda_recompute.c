@@ -8,9 +8,8 @@
 
 #include <cmocka.h>
 
-#include "common/base/mem.h"
-#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/device/device_pair.h"
 #include "tests/lib/device/recompute_case.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -29,17 +28,13 @@ static const struct model_config rope = {.n_layer = 3,
 static void test_same_bits(void **state)
 {
     (void)state;
-    struct device *dev;
-    struct err err = {0};
     for (unsigned order = 0; order < 2; order++) { /* fp32, bf16 */
         emulate_order(order);
-        if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-        if (order && device_use_bf16(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+        struct device *dev = cuda_begin(order);
         recompute_case(dev, &gpt2_family, &small, 2, 9);
         recompute_case(dev, &llama_family, &rope, 2, 9);
-        device_close(dev);
+        cuda_end(dev);
     }
-    assert_int_equal(mem_live_bytes(), 0);
 }
 
 int main(void)

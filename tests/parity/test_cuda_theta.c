@@ -12,9 +12,8 @@
 #include <cmocka.h>
 
 #include "common/base/log.h"
-#include "common/base/mem.h"
-#include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
+#include "tests/lib/device/device_pair.h"
 #include "tests/lib/rigs/scripted.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -24,10 +23,8 @@ static struct scripted *const s = &scripted;
 static void begin_with(void (*start)(const char *, const char *, struct device *), const char *up, const char *down,
                        unsigned seed)
 {
-    struct err err = {0};
-    struct device *dev = NULL;
     emulate_queue_order(seed);
-    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    struct device *dev = cuda_begin(false);
     if (seed) /* seed 0: no pinned buffers */
         assert_int_equal(device_stage_plan(dev, 4 * SCRIPTED_N / 5, NULL), STATUS_OK);
     start(up, down, dev);
@@ -41,11 +38,8 @@ static void begin(const char *up, const char *down, unsigned seed)
 static void finish(void)
 {
     struct device *dev = s->device;
-    struct err err = {0};
     scripted_end();
-    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    device_close(dev);
-    assert_int_equal(mem_live_bytes(), 0);
+    cuda_end(dev);
 }
 
 /* Bytes sent to the device from the end of a round until the next training. */

@@ -234,31 +234,18 @@ static void test_hooks(void **state)
     for (size_t i = 0; i < SUBJECTS; i++) check_hooks(&subjects[i]);
 }
 
-static void test_portable(void **state)
+static void test_level(void **state)
 {
-    (void)state;
-    run_level("portable");
-}
-
-static void test_avx2(void **state)
-{
-    (void)state;
-    run_level("avx2");
-}
-
-static void test_avx512(void **state)
-{
-    (void)state;
-    run_level("avx512");
+    run_level(*state);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hooks),
-        cmocka_unit_test(test_portable),
-        cmocka_unit_test(test_avx2),
-        cmocka_unit_test(test_avx512),
+        {"test_portable", test_level, NULL, NULL, "portable"},
+        {"test_avx2", test_level, NULL, NULL, "avx2"},
+        {"test_avx512", test_level, NULL, NULL, "avx512"},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,22 +222,9 @@ static void run_level(const char *level)
     instance_close(&in);
 }
 
-static void test_portable(void **state)
+static void test_level(void **state)
 {
-    (void)state;
-    run_level("portable");
-}
-
-static void test_avx2(void **state)
-{
-    (void)state;
-    run_level("avx2");
-}
-
-static void test_avx512(void **state)
-{
-    (void)state;
-    run_level("avx512");
+    run_level(*state);
 }
 
 static int load_gpt2(void **state)
@@ -255,9 +242,9 @@ static int load_llama(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_portable),
-        cmocka_unit_test(test_avx2),
-        cmocka_unit_test(test_avx512),
+        {"test_portable", test_level, NULL, NULL, "portable"},
+        {"test_avx2", test_level, NULL, NULL, "avx2"},
+        {"test_avx512", test_level, NULL, NULL, "avx512"},
     };
     int failed = cmocka_run_group_tests_name("gpt2", tests, load_gpt2, unload);
     return cmocka_run_group_tests_name("llama", tests, load_llama, unload) || failed;

@@ -206,9 +206,26 @@ static void compare(const char *what, struct outcome *got, const struct outcome 
     if (!(fabs(got->loss - want->loss) < 1e-5 * fabs(want->loss))) fail_msg("%s: loss %g", what, got->loss);
 }
 
+static enum optimizer adamw = OPTIMIZER_ADAMW, muon = OPTIMIZER_MUON;
+
+/* A training on several ranks. Muon shards whole matrices: the shares differ in size, and buckets cut them anywhere. */
+static struct training {
+    const char *device;
+    enum optimizer kind;
+    int seeds;
+} trainings[] = {{"cuda", OPTIMIZER_ADAMW, 3},
+                 {"cuda", OPTIMIZER_SGD, 1},
+                 {"cuda", OPTIMIZER_MUON, 2},
+                 {"cpu", OPTIMIZER_ADAMW, 1},
+                 {"cpu", OPTIMIZER_MUON, 1}};
+
 /* Compare every number of ranks and every order of the queues with one rank. */
-static void check_training(const char *device, enum optimizer kind, int seeds)
+static void test_training(void **state)
 {
+    const struct training *training = *state;
+    const char *device = training->device;
+    const enum optimizer kind = training->kind;
+    const int seeds = training->seeds;
     char what[64], seed[16];
     struct replica_config config = config_of(device, 1);
     config.opt.kind = kind;
@@ -232,25 +249,6 @@ static void check_training(const char *device, enum optimizer kind, int seeds)
     }
     drop(&one);
     unsetenv("ATOLL_EMULATED_SEED");
-}
-
-static void test_gpus(void **state)
-{
-    (void)state;
-    check_training("cuda", OPTIMIZER_ADAMW, 3);
-}
-
-static void test_gpus_sgd(void **state)
-{
-    (void)state;
-    check_training("cuda", OPTIMIZER_SGD, 1);
-}
-
-/* Muon shards whole matrices: the shares differ in size, and buckets cut them anywhere. */
-static void test_gpus_muon(void **state)
-{
-    (void)state;
-    check_training("cuda", OPTIMIZER_MUON, 2);
 }
 
 /* The bf16 weights follow parameters from other ranks. */
@@ -278,13 +276,6 @@ static void test_gpus_bf16_muon(void **state)
 {
     (void)state;
     check_bf16(OPTIMIZER_MUON);
-}
-
-static void test_cpu(void **state)
-{
-    (void)state;
-    check_training("cpu", OPTIMIZER_ADAMW, 1);
-    check_training("cpu", OPTIMIZER_MUON, 1);
 }
 
 static void gradient(const struct replica_config *config, float *out, double *loss)
@@ -353,10 +344,10 @@ static void test_eval(void **state)
 }
 
 /* A run saved with some number of ranks continues with another number. */
-static void check_other_number_of_ranks(enum optimizer kind)
+static void test_other_number_of_ranks(void **state)
 {
     struct replica_config config = config_of("cuda", 1);
-    config.opt.kind = kind;
+    config.opt.kind = *(const enum optimizer *)*state;
     struct outcome one = train(&config);
     for (uint32_t ranks = 1; ranks <= 3; ranks += 2) { /* 1 and 4, 3 and 2 */
         struct outcome half = {0}, back = {0}, end = {0};
@@ -389,34 +380,24 @@ static void check_other_number_of_ranks(enum optimizer kind)
     drop(&one);
 }
 
-static void test_other_number_of_ranks(void **state)
-{
-    (void)state;
-    check_other_number_of_ranks(OPTIMIZER_ADAMW);
-}
-
-static void test_other_ranks_muon(void **state)
-{
-    (void)state;
-    check_other_number_of_ranks(OPTIMIZER_MUON);
-}
-
 /* The rounding of bf16 moments does not depend on the rank that holds them. */
 static void test_bf16_moments(void **state)
 {
-    (void)state;
     bf16_moments = true;
-    check_training("cpu", OPTIMIZER_ADAMW, 1);
-    check_training("cpu", OPTIMIZER_MUON, 1);
-    check_other_number_of_ranks(OPTIMIZER_MUON);
+    for (int i = 3; i < 5; i++) {
+        *state = &trainings[i];
+        test_training(state);
+    }
+    *state = &muon;
+    test_other_number_of_ranks(state);
     bf16_moments = false;
 }
 
 /* A step whose gradient is not finite changes nothing, on any rank. */
-static void check_refused(enum optimizer kind)
+static void test_refused(void **state)
 {
     struct replica_config config = config_of("cuda", 2);
-    config.opt.kind = kind;
+    config.opt.kind = *(const enum optimizer *)*state;
     struct replica *r = open_replica(&config);
     struct outcome before = {0}, after = {0};
     steps(r, 0, 2, NULL);
@@ -433,18 +414,6 @@ static void check_refused(enum optimizer kind)
     replica_destroy(r);
     drop(&before);
     drop(&after);
-}
-
-static void test_refused(void **state)
-{
-    (void)state;
-    check_refused(OPTIMIZER_ADAMW);
-}
-
-static void test_refused_muon(void **state)
-{
-    (void)state;
-    check_refused(OPTIMIZER_MUON);
 }
 
 /* A GPU fails at any operation: the error names it, and no rank hangs. */
@@ -572,22 +541,23 @@ static void test_refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpus),
-        cmocka_unit_test(test_gpus_sgd),
+        {"test_gpus", test_training, NULL, NULL, &trainings[0]},
+        {"test_gpus_sgd", test_training, NULL, NULL, &trainings[1]},
+        {"test_gpus_muon", test_training, NULL, NULL, &trainings[2]},
+        {"test_cpu", test_training, NULL, NULL, &trainings[3]},
+        {"test_cpu_muon", test_training, NULL, NULL, &trainings[4]},
         cmocka_unit_test(test_gpus_bf16),
-        cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_gradient),
         cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_other_number_of_ranks),
-        cmocka_unit_test(test_refused),
+        {"test_other_number_of_ranks", test_other_number_of_ranks, NULL, NULL, &adamw},
+        {"test_other_ranks_muon", test_other_number_of_ranks, NULL, NULL, &muon},
+        {"test_refused", test_refused, NULL, NULL, &adamw},
+        {"test_refused_muon", test_refused, NULL, NULL, &muon},
         cmocka_unit_test(test_failure),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_gpus_muon),
         cmocka_unit_test(test_gpus_bf16_muon),
-        cmocka_unit_test(test_other_ranks_muon),
         cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_back_too_late),
-        cmocka_unit_test(test_refused_muon),
         cmocka_unit_test(test_bf16_moments),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]); /* run one test */

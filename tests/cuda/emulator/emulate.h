@@ -4,7 +4,7 @@
  * - accesses outside of device memory (guard pages);
  * - host code that accesses device memory (protected while no operation runs) or reads a result before its wait (no
  *   operation runs earlier);
- * - queues that access the same bytes without an event between (reported by name);
+ * - queues that access the same bytes without an event between (reported);
  * - shared memory that is read before it is written (NaN);
  * - missing barriers (threads run in different orders, each as far as it can), and barriers that some threads miss;
  * - misaligned wide loads and stores.

@@ -77,42 +77,6 @@ static void touch(struct cuda_rt *rt, const struct attn_graph_tensor *t, const v
             }
 }
 
-struct extent {
-    uintptr_t begin, end;
-};
-
-static struct extent extent_of(const struct attn_graph_tensor *t, const void *p)
-{
-    size_t elements = 1, size = t->type == ATTN_BF16 ? sizeof(uint16_t) : sizeof(float);
-    for (int i = 0; i < 4; i++) elements += (size_t)((t->dim[i] - 1) * t->stride[i]);
-    return (struct extent){(uintptr_t)p, (uintptr_t)p + elements * size};
-}
-
-/* True if the workspace of a role overlaps no other tensor. q, k and v may interleave. */
-static bool apart(const struct attn_graph *graph, void *const memory[ATTN_ROLES], enum attn_graph_role role,
-                  struct extent own)
-{
-    for (int i = 0; i < graph->n_tensors; i++) {
-        const struct attn_graph_tensor *t = &graph->tensors[i];
-        if (t->role <= ATTN_VALUE || t->role == role) continue;
-        struct extent other = extent_of(t, memory[t->role]);
-        if (other.begin < own.end && own.begin < other.end) return false;
-    }
-    return true;
-}
-
-static void check_scratch(struct cuda_rt *rt, const struct attn_graph *graph, void *const memory[ATTN_ROLES],
-                          struct extent workspace)
-{
-    bool good = apart(graph, memory, ATTN_INSIDE, workspace);
-    for (int i = 0; i < graph->n_tensors; i++) {
-        const struct attn_graph_tensor *t = &graph->tensors[i];
-        if (t->role == ATTN_LSE || t->role == ATTN_DOT || t->role == ATTN_DQ_SUM)
-            good = good && apart(graph, memory, t->role, extent_of(t, memory[t->role]));
-    }
-    if (!good) cuda_rt_fail(rt, STATUS_INVALID, "the workspace of attention overlaps its other memory");
-}
-
 struct call {
     const struct cudnn_kernel *kernel; /* freed after its plan's workspace, whose release waits for this call */
     void *memory[ATTN_ROLES], *workspace;
@@ -132,8 +96,6 @@ static void run(struct cuda_rt *rt, const void *args)
     for (int i = 0; i < graph->n_tensors; i++)
         if (graph->tensors[i].role > ATTN_VALUE)
             touch(rt, &graph->tensors[i], call->memory[graph->tensors[i].role], forward);
-    check_scratch(rt, graph, call->memory,
-                  (struct extent){(uintptr_t)call->workspace, (uintptr_t)call->workspace + call->kernel->workspace});
     emulate_touch(rt, call->workspace, call->kernel->workspace, true);
     memset(call->workspace, 0xff, call->kernel->workspace);
     if (graph_run(graph, bound, &err) != STATUS_OK) cuda_rt_fail(rt, STATUS_INVALID, err.msg);

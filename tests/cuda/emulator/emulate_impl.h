@@ -54,8 +54,6 @@ struct emulated_queue {
     enum cuda_queue id;
     struct cuda_rt *rt;
     struct emulated_clock clock;
-    const char **names; /* [n_names] names of the operations by clock, for messages */
-    size_t n_names;
 };
 
 struct cuda_event {
@@ -126,7 +124,7 @@ bool emulate_leave(struct cuda_rt *rt);
 void emulate_hang(struct cuda_rt *rt, bool leave);
 
 /* Record that the running operation reads or writes bytes of device memory; host memory is ignored. A clash with
- * another queue fails the runtime with a message that names both operations. */
+ * another queue fails the runtime with a message that names the operation and the other queue. */
 void emulate_touch(struct cuda_rt *rt, const void *p, size_t bytes, bool write);
 void emulate_clock_join(struct emulated_clock *to, const struct emulated_clock *other);
 

@@ -53,22 +53,7 @@ void emulate_queues_finish(struct cuda_rt *rt)
             next = op->next;
             free(op);
         }
-        free(rt->queues[q].names);
     }
-}
-
-/* Names are needed from the first event on; without events only one queue is in use. */
-static void keep_name(struct emulated_queue *q, const char *name)
-{
-    size_t clock = q->clock.at[q->id], had = q->n_names;
-    if (!q->rt->recording) return;
-    if (clock >= had) {
-        q->n_names = 2 * clock + 64;
-        q->names = realloc(q->names, q->n_names * sizeof *q->names);
-        if (!q->names) abort();
-        memset(q->names + had, 0, (q->n_names - had) * sizeof *q->names);
-    }
-    q->names[clock] = name;
 }
 
 static struct emulated_op *append(struct cuda_rt *rt, enum cuda_queue queue, const char *name, size_t bytes)
@@ -78,7 +63,6 @@ static struct emulated_op *append(struct cuda_rt *rt, enum cuda_queue queue, con
     if (!op) abort();
     emulate_clock_join(&q->clock, &rt->host);
     q->clock.at[queue]++;
-    keep_name(q, name);
     op->name = name;
     op->clock = q->clock;
     *q->last = op;

@@ -70,12 +70,6 @@ static void say_place(const struct region *r, uintptr_t p)
         return;
     }
     fprintf(stderr, " at byte %td of %zu bytes of device memory", (ptrdiff_t)(p - (uintptr_t)r->p), r->bytes);
-    for (size_t at = 0; at + sizeof p <= races.args_bytes; at += sizeof p) {
-        uintptr_t q = *(const uintptr_t *)(races.args + at);
-        if (q - (uintptr_t)r->p >= r->bytes) continue;
-        fprintf(stderr, " (the pointer at byte %zu of the arguments)", at);
-        return;
-    }
 }
 
 static _Noreturn void finish(void)
@@ -86,20 +80,8 @@ static _Noreturn void finish(void)
 
 static _Noreturn void outside(uintptr_t p, size_t bytes, bool write, const void *code)
 {
-    const struct region *near = NULL;
-    uintptr_t best = 4096;
-    for (const struct region *r = races.regions; r; r = r->next) {
-        uintptr_t begin = (uintptr_t)r->p, end = begin + r->bytes;
-        uintptr_t away = p < begin ? begin - p : p < end ? 0 : p - end;
-        if (away >= best) continue;
-        best = away;
-        near = r;
-    }
     say_access(bytes, write, code);
-    if (near)
-        say_place(near, p);
-    else
-        fprintf(stderr, " at %p, which is neither the thread's stack, shared memory nor device memory", (void *)p);
+    fprintf(stderr, " at %p, which is neither the thread's stack, shared memory nor device memory", (void *)p);
     finish();
 }
 

@@ -122,6 +122,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = 0;
     STUB_BEGIN();
+    if (cudart_stub.driver / 1000 < CUDART_VERSION / 1000) return stub_end(cudaErrorInsufficientDriver);
     *count = cudart_stub.gpus;
     return stub_end(cudart_stub.gpus ? cudaSuccess : cudaErrorNoDevice);
 }

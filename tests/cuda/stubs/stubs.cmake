@@ -3,7 +3,7 @@
 #   atoll_cuda_stubbed.so  the whole plugin, for test_library_failures, test_stubbed_* and programs
 
 add_library(cuda_real STATIC ${cuda_real})
-set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_launch\\.c|/emulate_product\\.c>)
+set(cuda_emulated_threads $<FILTER:$<TARGET_OBJECTS:cuda_host>,INCLUDE,/emulate\\.c|/emulate_product\\.c>)
 add_library(cuda_stubs STATIC cuda/stubs/cudart_stub.c cuda/stubs/cublaslt_stub.c
             ${cuda_emulated_threads})
 foreach(part IN ITEMS cuda_real cuda_stubs)

@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -11,7 +12,12 @@
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_case.h"
 
+enum { VECS_MAX = 128 };
+
 struct device_pair pair;
+
+static float *vecs[VECS_MAX][2];
+static size_t n_vecs;
 
 struct vec vec_of(size_t n, const float *values, bool act)
 {
@@ -30,6 +36,8 @@ struct vec vec_of(size_t n, const float *values, bool act)
     }
     mem_free(half);
     mem_free(wide);
+    assert_true(n_vecs < VECS_MAX);
+    memcpy(vecs[n_vecs++], v.at, sizeof v.at);
     return v;
 }
 
@@ -62,9 +70,11 @@ struct vec vec_params(size_t n, uint64_t stream, float sigma)
     return v;
 }
 
-void vec_free(struct vec *v)
+void vecs_free(void)
 {
-    for (int d = 0; d < 2; d++) ON(d, release, v->at[d]);
+    for (size_t i = 0; i < n_vecs; i++)
+        for (int d = 0; d < 2; d++) ON(d, release, vecs[i][d]);
+    n_vecs = 0;
 }
 
 float *vec_host(const struct vec *v, int which)
@@ -80,7 +90,7 @@ float *vec_host(const struct vec *v, int which)
     return host;
 }
 
-void vec_same(const char *what, struct vec *v, double allowed)
+void vec_same(const char *what, const struct vec *v, double allowed)
 {
     float *cpu = vec_host(v, 0), *cuda = vec_host(v, 1);
     double *want = case_widen(cpu, v->n);
@@ -88,7 +98,23 @@ void vec_same(const char *what, struct vec *v, double allowed)
     mem_free(cpu);
     mem_free(cuda);
     mem_free(want);
-    vec_free(v);
+}
+
+struct device *cuda_begin(bool bf16)
+{
+    struct device *dev = NULL;
+    struct err err = {0};
+    if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    if (bf16 && device_use_bf16(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    return dev;
+}
+
+void cuda_end(struct device *dev)
+{
+    struct err err = {0};
+    if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
+    device_close(dev);
+    assert_int_equal(mem_live_bytes(), 0);
 }
 
 void pair_each(void (*check)(void))
@@ -99,13 +125,10 @@ void pair_each(void (*check)(void))
         emulate_order(order % 3);
         pair.bf16 = order == 3;
         if (device_open("cpu", 1, &pair.devs[0], &err) != STATUS_OK) fail_msg("%s", err.msg);
-        if (atoll_cuda_plugin.open(0, &pair.devs[1], &err) != STATUS_OK) fail_msg("%s", err.msg);
-        if (pair.bf16) assert_int_equal(device_use_bf16(pair.devs[1], &err), STATUS_OK);
+        pair.devs[1] = cuda_begin(pair.bf16);
         check();
-        for (int d = 0; d < 2; d++) {
-            if (ON(d, sync, &err) != STATUS_OK) fail_msg("%s", err.msg);
-            device_close(pair.devs[d]);
-        }
-        assert_int_equal(mem_live_bytes(), 0);
+        vecs_free();
+        device_close(pair.devs[0]);
+        cuda_end(pair.devs[1]);
     }
 }
