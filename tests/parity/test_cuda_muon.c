@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_muon.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/muon_case.h"
@@ -28,7 +28,7 @@ static void on_device(unsigned order, void (*check)(struct device *dev))
     struct err err = {0};
     emulate_order(order);
     if (atoll_cuda_plugin.open(0, &dev, &err) != STATUS_OK) fail_msg("%s", err.msg);
-    ((struct cuda_device *)dev)->muon_floats = floats[batches];
+    cuda_of(dev)->muon->floats = floats[batches];
     if (bf16) assert_int_equal(device_use_bf16(dev, NULL), STATUS_OK);
     check(dev);
     if (dev->ops->sync(dev, &err) != STATUS_OK) fail_msg("%s", err.msg);

@@ -1,4 +1,4 @@
-# Data races, unnecessary or untested barriers, and bytes moved (../README.md). All tests are long. The kernels are
+# Data races, and unnecessary or untested barriers (../README.md). All tests are long. The kernels are
 # compiled again with -fsanitize=thread; races_calls.c defines the functions that libtsan would.
 set(checked_flags -O1 -g -fsanitize=thread)
 if(CMAKE_C_COMPILER_ID MATCHES "Clang")
@@ -42,12 +42,4 @@ add_test(NAME test_cuda_barriers
          COMMAND bash ${CMAKE_CURRENT_LIST_DIR}/barriers.sh ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${barrier_tests}
          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(test_cuda_barriers PROPERTIES LABELS "parity;long" TIMEOUT 600)
-
-# The bytes that the kernels of a layer move (traffic.h in place of races.h).
-add_executable(test_cuda_traffic cuda/races/test_cuda_traffic.c cuda/races/traffic.c cuda/races/races_calls.c
-               $<TARGET_OBJECTS:cuda_checked_kernels> $<TARGET_OBJECTS:cuda_host>)
-target_link_libraries(test_cuda_traffic PRIVATE ${all_libraries} PkgConfig::CMOCKA)
-target_link_options(test_cuda_traffic PRIVATE LINKER:--wrap=memcpy,--wrap=memmove,--wrap=memset)
-atoll_long_target(test_cuda_traffic atoll_cuda_checked cuda_checked cuda_checked_kernels cuda_recorded)
-add_test(NAME test_cuda_traffic COMMAND test_cuda_traffic)
-set_tests_properties(test_cuda_traffic PROPERTIES LABELS "parity;long" TIMEOUT 120)
+atoll_long_target(atoll_cuda_checked cuda_checked cuda_checked_kernels cuda_recorded)
