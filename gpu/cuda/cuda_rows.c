@@ -91,48 +91,52 @@ static bool norm_fuses(size_t c)
     return c % CUDA_WIDE == 0 && c <= CUDA_FUSED_COLUMNS;
 }
 
+/* dx, and partial sums of dw (and db) in *blocks blocks of rows. Returns false with an error of the device. */
+static bool norm_backward(struct cuda_device *cuda, struct cuda_norm_args *args, bool rms, size_t *blocks)
+{
+    size_t c = args->c, columns = wide_blocks(c, c, CUDA_COLUMN_THREADS), rows = blocks_of(args->n, CUDA_ROW_WARPS);
+    args->bf16 = cuda->bf16;
+    args->partials = cuda->rows->partials;
+    args->block = row_block(cuda, args->n, rms ? c : 2 * c);
+    if (!args->block) return false;
+    *blocks = blocks_of(args->n, args->block);
+    if (norm_fuses(c) && c <= CUDA_FUSED_SHORT && rms)
+        LAUNCH_ARGS(cuda, cuda_rms_fused_short, *blocks, 1, args);
+    else if (norm_fuses(c) && c <= CUDA_FUSED_SHORT)
+        LAUNCH_ARGS(cuda, cuda_norm_fused_short, *blocks, 1, args);
+    else if (norm_fuses(c) && rms)
+        LAUNCH_ARGS(cuda, cuda_rms_fused, *blocks, 1, args);
+    else if (norm_fuses(c))
+        LAUNCH_ARGS(cuda, cuda_norm_fused, *blocks, 1, args);
+    else if (rms) {
+        LAUNCH_ARGS(cuda, cuda_rms_columns, columns, *blocks, args);
+        LAUNCH_ARGS(cuda, cuda_rms_bwd, rows, 1, args);
+    } else {
+        LAUNCH_ARGS(cuda, cuda_norm_columns, columns, *blocks, args);
+        LAUNCH_ARGS(cuda, cuda_norm_bwd, rows, 1, args);
+    }
+    return true;
+}
+
 static void norm_bwd(struct device *dev, size_t n, size_t c, const void *dy, const void *x, const float *w,
                      const float *mean, const float *rstd, const void *dres, void *dx, float *dw, float *db,
                      bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    size_t block = row_block(cuda, n, 2 * c);
-    if (!block) return;
-    size_t blocks = blocks_of(n, block);
-    if (norm_fuses(c)) {
-        struct cuda_fused_args args = {.n = n,
-                                       .c = c,
-                                       .block = block,
-                                       .bf16 = cuda->bf16,
-                                       .x = x,
-                                       .dy = dy,
-                                       .dres = dres,
-                                       .w = w,
-                                       .mean = mean,
-                                       .rstd = rstd,
-                                       .dx = dx,
-                                       .partials = cuda->rows->partials};
-        if (c <= CUDA_FUSED_SHORT)
-            LAUNCH_ARGS(cuda, cuda_norm_fused_short, blocks, 1, &args);
-        else
-            LAUNCH_ARGS(cuda, cuda_norm_fused, blocks, 1, &args);
-    } else {
-        LAUNCH(cuda, cuda_norm_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_norm_args, .n = n, .c = c,
-               .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .mean = mean, .rstd = rstd,
-               .partials = cuda->rows->partials);
-        LAUNCH(cuda, cuda_norm_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
-               .dy = dy, .x = x, .w = w, .mean = mean, .rstd = rstd, .dres = dres, .dx = dx);
-    }
+    struct cuda_norm_args args = {
+        .n = n, .c = c, .x = x, .dy = dy, .dres = dres, .w = w, .mean = mean, .rstd = rstd, .dx = dx};
+    size_t blocks;
+    if (!norm_backward(cuda, &args, false, &blocks)) return;
     bool together = db == dw + c; /* true in GPT-2's layout */
-    columns_sum(cuda, together ? 2 * c : c, blocks, 2 * c, cuda->rows->partials, dw, accumulate);
-    if (!together) columns_sum(cuda, c, blocks, 2 * c, cuda->rows->partials + c, db, accumulate);
+    columns_sum(cuda, together ? 2 * c : c, blocks, 2 * c, args.partials, dw, accumulate);
+    if (!together) columns_sum(cuda, c, blocks, 2 * c, args.partials + c, db, accumulate);
 }
 
 static void rms_fwd(struct device *dev, size_t n, size_t c, float eps, const void *x, const float *w, void *y,
                     float *rstd)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    LAUNCH(cuda, cuda_rms_fwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_rms_args, .n = n, .c = c, .bf16 = cuda->bf16,
+    LAUNCH(cuda, cuda_rms_fwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_norm_args, .n = n, .c = c, .bf16 = cuda->bf16,
            .eps = eps, .x = x, .w = w, .y = y, .rstd_out = rstd);
 }
 
@@ -140,32 +144,9 @@ static void rms_bwd(struct device *dev, size_t n, size_t c, const void *dy, cons
                     const float *rstd, const void *dres, void *dx, float *dw, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    size_t block = row_block(cuda, n, c);
-    if (!block) return;
-    size_t blocks = blocks_of(n, block);
-    if (norm_fuses(c)) {
-        struct cuda_fused_args args = {.n = n,
-                                       .c = c,
-                                       .block = block,
-                                       .bf16 = cuda->bf16,
-                                       .x = x,
-                                       .dy = dy,
-                                       .dres = dres,
-                                       .w = w,
-                                       .rstd = rstd,
-                                       .dx = dx,
-                                       .partials = cuda->rows->partials};
-        if (c <= CUDA_FUSED_SHORT)
-            LAUNCH_ARGS(cuda, cuda_rms_fused_short, blocks, 1, &args);
-        else
-            LAUNCH_ARGS(cuda, cuda_rms_fused, blocks, 1, &args);
-    } else {
-        LAUNCH(cuda, cuda_rms_columns, wide_blocks(c, c, CUDA_COLUMN_THREADS), blocks, cuda_rms_args, .n = n, .c = c,
-               .block = block, .bf16 = cuda->bf16, .dy = dy, .x = x, .rstd = rstd, .partials = cuda->rows->partials);
-        LAUNCH(cuda, cuda_rms_bwd, blocks_of(n, CUDA_ROW_WARPS), 1, cuda_rms_args, .n = n, .c = c, .bf16 = cuda->bf16,
-               .dy = dy, .x = x, .w = w, .rstd = rstd, .dres = dres, .dx = dx);
-    }
-    columns_sum(cuda, c, blocks, c, cuda->rows->partials, dw, accumulate);
+    struct cuda_norm_args args = {.n = n, .c = c, .x = x, .dy = dy, .dres = dres, .w = w, .rstd = rstd, .dx = dx};
+    size_t blocks;
+    if (norm_backward(cuda, &args, true, &blocks)) columns_sum(cuda, c, blocks, c, args.partials, dw, accumulate);
 }
 
 /* --- elementwise -------------------------------------------------------------------------------------------------- */

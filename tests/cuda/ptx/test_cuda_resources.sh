@@ -13,8 +13,8 @@ archs=$2
 plugin=$3
 budget=tests/cuda/ptx/registers.txt
 compgen -G "$logs/*.ptxas" >/dev/null || exit 77
-# ACT_KERNEL defines two kernels: fp32 and bf16.
-kernels=$(sed -nE 's/^KERNEL\(([a-z0-9_]+),.*/\1/p; s/^ACT_KERNEL\(([a-z0-9_]+),.*/\1_fp32\n\1_bf16/p' gpu/cuda/kernels/cuda_*.cu | sort)
+# ACT_KERNEL and WIDE_KERNEL define two kernels: fp32 and bf16.
+kernels=$(sed -nE 's/^KERNEL\(([a-z0-9_]+),.*/\1/p; s/^(ACT|WIDE)_KERNEL\(([a-z0-9_]+),.*/\2_fp32\n\2_bf16/p' gpu/cuda/kernels/cuda_*.cu | sort)
 version=$("${ATOLL_NVCC:-nvcc}" --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
 same=$(sed -nE 's/^set\(ATOLL_CUDA_MEASURED ([0-9.]+)\).*/\1/p' gpu/cuda.cmake)
 [[ -n $version && -n $same ]] || { echo "cannot read the version of nvcc or ATOLL_CUDA_MEASURED in gpu/cuda.cmake" && exit 1; }
