@@ -15,9 +15,9 @@ enum { PREFIX = sizeof prefix - 1 };
 /* Variables that are not keys, without the prefix and in lower case: those of docs/gpu.md
  * (tests/lint/check_environment.sh compares the lists), ... */
 static const char *const programs[] = {
-    "algo_cache", "algo_timing",  "attention",    "bin_dir",          "cpu",          "cuda_plugin", "cudnn_library",
-    "epilogue",   "gpu_grace",    "gpu_timeout",  "host_coordinator", "host_free",    "host_memory", "join",
-    "logged",     "nccl_library", "progress_bar", "supervised",       "worker_index", "workers_here"};
+    "algo_cache",   "algo_timing",  "attention",        "bin_dir",      "cpu",         "cuda_plugin", "cudnn_library",
+    "gpu_grace",    "gpu_timeout",  "host_coordinator", "host_free",    "host_memory", "join",        "logged",
+    "nccl_library", "progress_bar", "supervised",       "worker_index", "workers_here"};
 /* ... and those of ./run, the tests and the Python package; a star matches any ending. */
 static const char *const tools[] = {"bin", "build", "case_log",   "emulate*", "fuzz_spec",    "golden",      "hf_out",
                                     "lib", "long",  "no_install", "stub_*",   "test_presets", "torch_python"};

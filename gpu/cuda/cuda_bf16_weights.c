@@ -1,24 +1,23 @@
-/* The bf16 image of the parameters. With bf16 the parameters stay fp32, and matrix products read a rounded image of
- * them. AdamW writes both. Every other write makes its range of the image stale. A stale range is rounded again when a
- * model announces that it will read the range. */
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_bf16_weights.h"
 
 #include <assert.h>
 #include <string.h>
 
-size_t cuda_params_bytes(struct device *dev, size_t n)
+#include "common/base/mem.h"
+
+static size_t params_bytes(struct device *dev, size_t n)
 {
     return cuda_of(dev)->bf16 ? (n + CUDA_IMAGE_SLACK) * sizeof(uint16_t) : 0;
 }
 
-enum status cuda_op_params_plan(struct device *dev, size_t n)
+static enum status params_plan(struct device *dev, size_t n)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    if (!cuda->bf16 || n <= cuda->image.size) return STATUS_OK;
-    uint16_t *values = cuda_rt_alloc(cuda->rt, cuda_params_bytes(dev, n));
+    if (!cuda->bf16 || n <= cuda->image->size) return STATUS_OK;
+    uint16_t *values = cuda_rt_alloc(cuda->rt, params_bytes(dev, n));
     if (!values) return STATUS_NOMEM;
-    cuda_rt_release(cuda->rt, cuda->image.values);
-    cuda->image = (struct cuda_bf16_weights){.values = values, .size = n};
+    cuda_rt_release(cuda->rt, cuda->image->values);
+    *cuda->image = (struct cuda_bf16_weights){.values = values, .size = n};
     return STATUS_OK;
 }
 
@@ -59,7 +58,7 @@ static void stale_add(struct cuda_bf16_weights *image, size_t begin, size_t end)
 
 void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes)
 {
-    struct cuda_bf16_weights *image = &cuda->image;
+    struct cuda_bf16_weights *image = cuda->image;
     uintptr_t begin = (uintptr_t)p, theta = (uintptr_t)image->theta, size = image->n * sizeof(float);
     if (!image->theta || !bytes || begin >= theta + size || begin + bytes <= theta) return;
     size_t from = begin > theta ? (begin - theta) / sizeof(float) : 0, end = begin + bytes - theta;
@@ -68,16 +67,16 @@ void cuda_written(struct cuda_device *cuda, const void *p, size_t bytes)
 
 static void round_range(struct cuda_device *cuda, size_t begin, size_t end)
 {
-    assert(begin < end && end <= cuda->image.n && cuda->image.n <= cuda->image.size);
+    assert(begin < end && end <= cuda->image->n && cuda->image->n <= cuda->image->size);
     size_t n = end - begin, width = (begin | n) % CUDA_WIDE ? 1 : CUDA_WIDE;
     LAUNCH(cuda, cuda_round, blocks_of(n / width, CUDA_BLOCK), 1, cuda_round_args, .n = n, .width = width,
-           .x = cuda->image.theta + begin, .y = cuda->image.values + begin);
+           .x = cuda->image->theta + begin, .y = cuda->image->values + begin);
 }
 
-void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
+static void params(struct device *dev, const float *theta, size_t n, size_t offset, size_t count)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    struct cuda_bf16_weights *image = &cuda->image;
+    struct cuda_bf16_weights *image = cuda->image;
     if (!cuda->bf16) return;
     if (n > image->size || offset > n || count > n - offset) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "more parameters than planned");
@@ -106,9 +105,29 @@ void cuda_op_params(struct device *dev, const float *theta, size_t n, size_t off
 
 const void *cuda_weights(struct cuda_device *cuda, const float *w)
 {
-    const struct cuda_bf16_weights *image = &cuda->image;
+    const struct cuda_bf16_weights *image = cuda->image;
     if (!cuda->bf16) return w;
     if (image->theta && w >= image->theta && w < image->theta + image->n) return image->values + (w - image->theta);
     cuda_rt_fail(cuda->rt, STATUS_INVALID, "weights lie outside of the parameters");
     return NULL;
+}
+
+uint16_t *cuda_image_of(struct cuda_device *cuda, const float *theta)
+{
+    return cuda->image->theta == theta ? cuda->image->values : NULL;
+}
+
+enum status cuda_bf16_weights_open(struct cuda_device *cuda)
+{
+    cuda->ops.params_plan = params_plan;
+    cuda->ops.params_bytes = params_bytes;
+    cuda->ops.params = params;
+    cuda->image = mem_alloc(1, sizeof *cuda->image);
+    return cuda->image ? STATUS_OK : STATUS_NOMEM;
+}
+
+void cuda_bf16_weights_close(struct cuda_device *cuda)
+{
+    if (cuda->image) cuda_rt_release(cuda->rt, cuda->image->values);
+    mem_free(cuda->image);
 }

@@ -3,15 +3,16 @@
  *
  * A group of one GPU has no communicator and no events: its collectives do nothing. The same watchdog watches it. Host
  * waits of a single GPU block, so only the last resort ends a hang there. */
-#include "gpu/collective.h"
+#include "gpu/cuda/cuda_collective.h"
 
 #include <assert.h>
 #include <stdatomic.h>
 
 #include "common/base/mem.h"
+#include "gpu/collective.h"
 #include "gpu/cuda/comm/cuda_comm.h"
 #include "gpu/cuda/comm/cuda_watchdog.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_bf16_weights.h"
 
 /* Ticket of blocking collectives. */
 enum { OWN_TICKET = COLLECTIVE_TICKETS, EVENTS };

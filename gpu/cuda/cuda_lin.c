@@ -6,17 +6,29 @@
  * gradient were faster as an epilogue (BGRADA) for no shape. GELU itself is never fused: y has to be computed from the
  * rounded z (device.h), and a GELU epilogue uses the unrounded z. fp32 is the reference for comparisons, so it never
  * fuses. */
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_lin.h"
 
 #include <assert.h>
 
-enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
+#include "gpu/cuda/cuda_bf16_weights.h"
+#include "gpu/cuda/cuda_plans.h"
+#include "gpu/cuda/cuda_rows.h"
+
+struct plan {
+    struct cuda_plan base;
+    struct lin_shape shape;
+    struct cuda_gemm *fwd, *bwd_x, *bwd_w;
+    struct cuda_gemm *bwd_x_dgelu; /* with the derivative of the GELU; NULL: bwd_x and a kernel */
+};
+
+/* Creates the products. Errors: NOMEM, UNSUPPORTED. */
+static enum status fill(struct cuda_device *cuda, struct plan *plan)
 {
-    const struct lin_shape *s = &plan->as.lin.shape;
+    const struct lin_shape *s = &plan->shape;
     struct cuda_rt *rt = cuda->rt;
     bool bf16 = cuda->bf16;
     size_t ldw = s->out_in ? s->k : s->m;
-    assert(plan->kind == CUDA_PLAN_LIN && !plan->as.lin.fwd);
+    assert(!plan->fwd);
     struct cuda_gemm_shape fwd = {.m = s->n,
                                   .n = s->m,
                                   .k = s->k,
@@ -41,33 +53,45 @@ enum status cuda_lin_fill(struct cuda_device *cuda, struct cuda_plan *plan)
     if (s->out_in) /* dw = dy^T x */
         bwd_w = (struct cuda_gemm_shape){
             .m = s->m, .n = s->k, .k = s->n, .lda = s->m, .a_trans = true, .ldb = s->k, .ldc = s->k, .bf16 = bf16};
-    TRY(cuda_rt_gemm_create(rt, &fwd, &plan->as.lin.fwd));
+    TRY(cuda_rt_gemm_create(rt, &fwd, &plan->fwd));
     if (s->inference) return STATUS_OK;
-    TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x));
-    TRY(cuda_rt_gemm_create(rt, &bwd_w, &plan->as.lin.bwd_w));
+    TRY(cuda_rt_gemm_create(rt, &bwd_x, &plan->bwd_x));
+    TRY(cuda_rt_gemm_create(rt, &bwd_w, &plan->bwd_w));
     if (!bf16 || !s->after_act) return STATUS_OK;
     bwd_x.dgelu = true;
-    enum status status = cuda_rt_gemm_create(rt, &bwd_x, &plan->as.lin.bwd_x_dgelu);
+    enum status status = cuda_rt_gemm_create(rt, &bwd_x, &plan->bwd_x_dgelu);
     return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 
-void cuda_lin_free(struct cuda_plan *plan)
+static void free_plan(struct cuda_device *cuda, void *plan)
 {
-    cuda_rt_gemm_free(plan->as.lin.fwd);
-    cuda_rt_gemm_free(plan->as.lin.bwd_x);
-    cuda_rt_gemm_free(plan->as.lin.bwd_w);
-    cuda_rt_gemm_free(plan->as.lin.bwd_x_dgelu);
+    struct plan *p = plan;
+    (void)cuda;
+    cuda_rt_gemm_free(p->fwd);
+    cuda_rt_gemm_free(p->bwd_x);
+    cuda_rt_gemm_free(p->bwd_w);
+    cuda_rt_gemm_free(p->bwd_x_dgelu);
+}
+
+static enum status lin_plan(struct device *dev, const struct lin_shape *shape, struct lin_plan **out)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    if (!shape->n || !shape->k || !shape->m) return STATUS_INVALID;
+    struct plan *plan = cuda_plan_new(sizeof *plan, free_plan);
+    if (!plan) return STATUS_NOMEM;
+    plan->shape = *shape;
+    return cuda_plan_keep(cuda, plan, cuda_plan_refused(cuda, fill(cuda, plan)), out);
 }
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
-                     const void *res, void *y, void *aux)
+static void lin_fwd(struct device *dev, const struct lin_plan *plan, const void *x, const float *w, const float *b,
+                    const void *res, void *y, void *aux)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
-    const struct lin_shape *s = &p->as.lin.shape;
+    const struct lin_shape *s = &p->shape;
     bool gelu = s->act == LIN_ACT_GELU;
     if (s->bias != (b != NULL)) {
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "lin_fwd: the bias does not match the plan");
@@ -78,7 +102,7 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
         return;
     }
     void *z = gelu && aux ? aux : y; /* backward through GELU needs its input */
-    cuda_rt_gemm(cuda->rt, p->as.lin.fwd,
+    cuda_rt_gemm(cuda->rt, p->fwd,
                  &(struct cuda_gemm_call){
                      .a = x, .b = cuda_weights(cuda, w), .c = res, .out = z, .bias = b ? cuda_weights(cuda, b) : NULL});
     if (gelu)
@@ -86,65 +110,64 @@ void cuda_op_lin_fwd(struct device *dev, const struct lin_plan *plan, const void
                .n = s->n * s->m, .bf16 = cuda->bf16, .z = z, .y = y);
 }
 
-void cuda_op_act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
+static void act_recompute(struct device *dev, const struct lin_plan *plan, const void *aux, void *y)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
-    size_t n = p->as.lin.shape.n * p->as.lin.shape.m;
-    if (p->as.lin.shape.act == LIN_ACT_NONE)
+    size_t n = p->shape.n * p->shape.m;
+    if (p->shape.act == LIN_ACT_NONE)
         cuda_rt_fail(cuda->rt, STATUS_INVALID, "act_recompute: the plan has no activation");
     else
         LAUNCH(cuda, cuda_gelu_fwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
                .z = aux, .y = y);
 }
 
-static bool has_backward(struct cuda_device *cuda, const struct cuda_plan *p)
+static bool has_backward(struct cuda_device *cuda, const struct plan *p)
 {
-    if (!p->as.lin.shape.inference) return true;
+    if (!p->shape.inference) return true;
     cuda_rt_fail(cuda->rt, STATUS_INVALID, "backward of a linear layer: the plan is for inference");
     return false;
 }
 
-void cuda_op_lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
-                       void *dx, bool accumulate)
+static void lin_bwd_x(struct device *dev, const struct lin_plan *plan, const void *dy, const float *w, const void *aux,
+                      void *dx, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
     if (!has_backward(cuda, p)) return;
     struct cuda_gemm_call call = {
         .a = dy, .b = cuda_weights(cuda, w), .c = accumulate ? dx : NULL, .out = dx, .aux = aux};
-    size_t n = p->as.lin.shape.n * p->as.lin.shape.k;
+    size_t n = p->shape.n * p->shape.k;
     assert(!aux || !accumulate);
-    bool fused = aux && cuda_rt_gemm_takes(p->as.lin.bwd_x_dgelu, &call);
-    cuda_rt_gemm(cuda->rt, fused ? p->as.lin.bwd_x_dgelu : p->as.lin.bwd_x, &call);
+    bool fused = aux && cuda_rt_gemm_takes(p->bwd_x_dgelu, &call);
+    cuda_rt_gemm(cuda->rt, fused ? p->bwd_x_dgelu : p->bwd_x, &call);
     if (aux && !fused)
         LAUNCH(cuda, cuda_gelu_bwd, wide_blocks(n, n, CUDA_BLOCK), 1, cuda_gelu_args, .n = n, .bf16 = cuda->bf16,
                .z = aux, .y = dx);
 }
 
-/* db = or += the column sums of dy. */
-static void bias_grad(struct cuda_device *cuda, const struct lin_shape *s, const void *dy, float *db, bool accumulate)
-{
-    size_t block = cuda_row_block(cuda, s->n, s->m);
-    if (!block) return;
-    LAUNCH(cuda, cuda_columns, wide_blocks(s->m, s->m, CUDA_COLUMN_THREADS), blocks_of(s->n, block), cuda_columns_args,
-           .n = s->n, .c = s->m, .block = block, .stride = s->m, .bf16 = cuda->bf16, .x = dy,
-           .partials = cuda->partials);
-    cuda_columns_sum(cuda, s->m, blocks_of(s->n, block), s->m, cuda->partials, db, accumulate);
-}
-
-void cuda_op_lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
-                       float *db, bool accumulate)
+static void lin_bwd_w(struct device *dev, const struct lin_plan *plan, const void *x, const void *dy, float *dw,
+                      float *db, bool accumulate)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_LIN);
+    const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
-    const struct lin_shape *s = &p->as.lin.shape;
+    const struct lin_shape *s = &p->shape;
     if (!has_backward(cuda, p)) return;
-    cuda_rt_gemm(cuda->rt, p->as.lin.bwd_w,
+    cuda_rt_gemm(cuda->rt, p->bwd_w,
                  &(struct cuda_gemm_call){
                      .a = s->out_in ? dy : x, .b = s->out_in ? x : dy, .c = accumulate ? dw : NULL, .out = dw});
-    if (db) bias_grad(cuda, s, dy, db, accumulate);
+    if (db) cuda_columns_of(cuda, s->n, s->m, dy, db, accumulate);
+}
+
+enum status cuda_lin_open(struct cuda_device *cuda)
+{
+    cuda->ops.lin_plan = lin_plan;
+    cuda->ops.lin_fwd = lin_fwd;
+    cuda->ops.act_recompute = act_recompute;
+    cuda->ops.lin_bwd_x = lin_bwd_x;
+    cuda->ops.lin_bwd_w = lin_bwd_w;
+    return STATUS_OK;
 }

@@ -1,11 +1,27 @@
-/* Muon on the CUDA device. Matrices of one shape are processed in batches, so a step takes few launches for many
- * matrices. */
+#include "gpu/cuda/cuda_muon.h"
+
 #include <assert.h>
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_bf16_weights.h"
+#include "gpu/cuda/cuda_plans.h"
 #include "gpu/muon_rules.h"
+
+struct batch {                   /* matrices of one shape */
+    size_t rows, cols, first, n; /* first: index of the first matrix in the plan's places */
+    struct cuda_gemm *gram, *mult, *next;
+};
+
+struct plan {
+    struct cuda_plan base;
+    struct batch *batches;
+    size_t n_batches;
+    struct cuda_muon_place *places;     /* [n], device memory, as all buffers below */
+    float *gram, *inverse;              /* sized for the largest batch, as the buffers below */
+    void *x, *y, *factor, *poly, *mult; /* bf16; with fp32, factor is gram */
+    size_t begin, end;                  /* range of theta that holds all matrices */
+};
 
 static bool same_shape(const struct muon_matrix *a, const struct muon_matrix *b)
 {
@@ -15,7 +31,7 @@ static bool same_shape(const struct muon_matrix *a, const struct muon_matrix *b)
 /* Groups matrices of one shape into batches of at most `floats` floats. Writes them to order[n] and batches[] (NULL:
  * count only). Returns the number of batches. */
 static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t floats, struct cuda_muon_place *order,
-                           struct cuda_muon_batch *batches)
+                           struct batch *batches)
 {
     size_t n_batches = 0, placed = 0;
     for (size_t i = 0; i < n; i++) {
@@ -29,7 +45,7 @@ static size_t make_batches(const struct muon_matrix *matrices, size_t n, size_t 
                 room = most ? most : 1;
                 if (batches)
                     batches[n_batches] =
-                        (struct cuda_muon_batch){.rows = matrices[i].rows, .cols = matrices[i].cols, .first = placed};
+                        (struct batch){.rows = matrices[i].rows, .cols = matrices[i].cols, .first = placed};
                 n_batches++;
             }
             room--;
@@ -73,16 +89,16 @@ static size_t element_bytes(const struct cuda_device *cuda)
     return cuda->bf16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-size_t cuda_muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
+static size_t muon_bytes(struct device *dev, const struct muon_matrix *matrices, size_t n)
 {
-    struct largest l = largest_of(matrices, n, cuda_of(dev)->muon_floats);
+    struct largest l = largest_of(matrices, n, cuda_of(dev)->muon->floats);
     size_t each = element_bytes(cuda_of(dev)), squares = cuda_of(dev)->bf16 ? 3 : 2; /* besides the fp32 one */
     return n * sizeof(struct cuda_muon_place) + (l.square + l.n) * sizeof(float) +
            (2 * l.area + squares * l.square) * each;
 }
 
 /* Each product covers a whole batch in one call. */
-static enum status make_gemms(struct cuda_device *cuda, struct cuda_muon_batch *b)
+static enum status make_gemms(struct cuda_device *cuda, struct batch *b)
 {
     size_t rows = b->rows, cols = b->cols, side = muon_side(rows, cols), area = rows * cols, square = side * side;
     bool tall = rows > cols, bf16 = cuda->bf16;
@@ -136,95 +152,101 @@ static enum status check(const struct muon_matrix *matrices, size_t n)
     return n ? STATUS_OK : STATUS_INVALID;
 }
 
-static enum status upload_places(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
+static enum status upload_places(struct cuda_device *cuda, struct plan *plan, const struct muon_matrix *matrices,
                                  size_t n)
 {
     struct cuda_muon_place *order = mem_alloc(n, sizeof *order);
-    plan->as.muon.places = cuda_rt_alloc(cuda->rt, n * sizeof *order);
-    enum status status = order && plan->as.muon.places ? STATUS_OK : STATUS_NOMEM;
+    plan->places = cuda_rt_alloc(cuda->rt, n * sizeof *order);
+    enum status status = order && plan->places ? STATUS_OK : STATUS_NOMEM;
     if (status == STATUS_OK) {
-        make_batches(matrices, n, cuda->muon_floats, order, plan->as.muon.batches);
-        cuda_rt_copy(cuda->rt, plan->as.muon.places, order, n * sizeof *order, CUDA_UPLOAD);
+        make_batches(matrices, n, cuda->muon->floats, order, plan->batches);
+        cuda_rt_copy(cuda->rt, plan->places, order, n * sizeof *order, CUDA_UPLOAD);
         status = cuda_rt_sync(cuda->rt, NULL); /* the copy must end before `order` is freed */
     }
     mem_free(order);
     return status;
 }
 
-static void written_range(struct cuda_plan *plan, const struct muon_matrix *matrices, size_t n)
+static void written_range(struct plan *plan, const struct muon_matrix *matrices, size_t n)
 {
-    plan->as.muon.begin = matrices[0].offset;
-    assert(n > 0 && plan->as.muon.end == 0);
+    plan->begin = matrices[0].offset;
+    assert(n > 0 && plan->end == 0);
     for (size_t i = 0; i < n; i++) {
         size_t begin = matrices[i].offset, end = begin + (matrices[i].rows - 1) * matrices[i].ld + matrices[i].cols;
-        if (begin < plan->as.muon.begin) plan->as.muon.begin = begin;
-        if (end > plan->as.muon.end) plan->as.muon.end = end;
+        if (begin < plan->begin) plan->begin = begin;
+        if (end > plan->end) plan->end = end;
     }
 }
 
-enum status cuda_muon_fill(struct cuda_device *cuda, struct cuda_plan *plan, const struct muon_matrix *matrices,
-                           size_t n)
+static enum status fill(struct cuda_device *cuda, struct plan *plan, const struct muon_matrix *matrices, size_t n)
 {
     TRY(check(matrices, n));
-    assert(plan->kind == CUDA_PLAN_MUON && !plan->as.muon.batches);
+    assert(!plan->batches);
     written_range(plan, matrices, n);
-    plan->as.muon.n_batches = make_batches(matrices, n, cuda->muon_floats, NULL, NULL);
-    assert(plan->as.muon.n_batches >= 1 && plan->as.muon.n_batches <= n);
-    plan->as.muon.batches = mem_alloc(plan->as.muon.n_batches, sizeof *plan->as.muon.batches);
-    if (!plan->as.muon.batches) return STATUS_NOMEM;
+    plan->n_batches = make_batches(matrices, n, cuda->muon->floats, NULL, NULL);
+    assert(plan->n_batches >= 1 && plan->n_batches <= n);
+    plan->batches = mem_alloc(plan->n_batches, sizeof *plan->batches);
+    if (!plan->batches) return STATUS_NOMEM;
     TRY(upload_places(cuda, plan, matrices, n));
-    for (size_t i = 0; i < plan->as.muon.n_batches; i++) TRY(make_gemms(cuda, &plan->as.muon.batches[i]));
-    struct largest l = largest_of(matrices, n, cuda->muon_floats);
+    for (size_t i = 0; i < plan->n_batches; i++) TRY(make_gemms(cuda, &plan->batches[i]));
+    struct largest l = largest_of(matrices, n, cuda->muon->floats);
     size_t each = element_bytes(cuda);
-    plan->as.muon.x = cuda_rt_alloc(cuda->rt, l.area * each);
-    plan->as.muon.y = cuda_rt_alloc(cuda->rt, l.area * each);
-    plan->as.muon.gram = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
-    plan->as.muon.factor = cuda->bf16 ? cuda_rt_alloc(cuda->rt, l.square * each) : plan->as.muon.gram;
-    plan->as.muon.poly = cuda_rt_alloc(cuda->rt, l.square * each);
-    plan->as.muon.mult = cuda_rt_alloc(cuda->rt, l.square * each);
-    plan->as.muon.inverse = cuda_rt_alloc(cuda->rt, l.n * sizeof(float));
-    bool all = plan->as.muon.x && plan->as.muon.y && plan->as.muon.gram && plan->as.muon.factor && plan->as.muon.poly &&
-               plan->as.muon.mult && plan->as.muon.inverse;
+    plan->x = cuda_rt_alloc(cuda->rt, l.area * each);
+    plan->y = cuda_rt_alloc(cuda->rt, l.area * each);
+    plan->gram = cuda_rt_alloc(cuda->rt, l.square * sizeof(float));
+    plan->factor = cuda->bf16 ? cuda_rt_alloc(cuda->rt, l.square * each) : plan->gram;
+    plan->poly = cuda_rt_alloc(cuda->rt, l.square * each);
+    plan->mult = cuda_rt_alloc(cuda->rt, l.square * each);
+    plan->inverse = cuda_rt_alloc(cuda->rt, l.n * sizeof(float));
+    bool all = plan->x && plan->y && plan->gram && plan->factor && plan->poly && plan->mult && plan->inverse;
     return all ? STATUS_OK : STATUS_NOMEM;
 }
 
-void cuda_muon_free(struct cuda_device *cuda, struct cuda_plan *plan)
+static void free_plan(struct cuda_device *cuda, void *plan)
 {
-    for (size_t i = 0; plan->as.muon.batches && i < plan->as.muon.n_batches; i++) {
-        cuda_rt_gemm_free(plan->as.muon.batches[i].gram);
-        cuda_rt_gemm_free(plan->as.muon.batches[i].mult);
-        cuda_rt_gemm_free(plan->as.muon.batches[i].next);
+    struct plan *p = plan;
+    for (size_t i = 0; p->batches && i < p->n_batches; i++) {
+        cuda_rt_gemm_free(p->batches[i].gram);
+        cuda_rt_gemm_free(p->batches[i].mult);
+        cuda_rt_gemm_free(p->batches[i].next);
     }
-    mem_free(plan->as.muon.batches);
-    cuda_rt_release(cuda->rt, plan->as.muon.places);
-    cuda_rt_release(cuda->rt, plan->as.muon.x);
-    cuda_rt_release(cuda->rt, plan->as.muon.y);
-    if (plan->as.muon.factor != plan->as.muon.gram) cuda_rt_release(cuda->rt, plan->as.muon.factor);
-    cuda_rt_release(cuda->rt, plan->as.muon.gram);
-    cuda_rt_release(cuda->rt, plan->as.muon.poly);
-    cuda_rt_release(cuda->rt, plan->as.muon.mult);
-    cuda_rt_release(cuda->rt, plan->as.muon.inverse);
+    mem_free(p->batches);
+    cuda_rt_release(cuda->rt, p->places);
+    cuda_rt_release(cuda->rt, p->x);
+    cuda_rt_release(cuda->rt, p->y);
+    if (p->factor != p->gram) cuda_rt_release(cuda->rt, p->factor);
+    cuda_rt_release(cuda->rt, p->gram);
+    cuda_rt_release(cuda->rt, p->poly);
+    cuda_rt_release(cuda->rt, p->mult);
+    cuda_rt_release(cuda->rt, p->inverse);
+}
+
+static enum status muon_plan(struct device *dev, const struct muon_matrix *matrices, size_t n, struct muon_plan **out)
+{
+    struct cuda_device *cuda = cuda_of(dev);
+    struct plan *plan = cuda_plan_new(sizeof *plan, free_plan);
+    if (!plan) return STATUS_NOMEM;
+    return cuda_plan_keep(cuda, plan, cuda_plan_refused(cuda, fill(cuda, plan, matrices, n)), out);
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
 /* Orthogonalizes the batch's matrices in x; returns the buffer that holds the result, x or y. */
-static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, const struct cuda_muon_batch *b,
-                           uint32_t rounds)
+static void *orthogonalize(struct cuda_device *cuda, const struct plan *p, const struct batch *b, uint32_t rounds)
 {
     size_t side = muon_side(b->rows, b->cols);
     bool tall = b->rows > b->cols;
-    void *x = p->as.muon.x, *y = p->as.muon.y, *mult = p->as.muon.mult;
+    void *x = p->x, *y = p->y, *mult = p->mult;
     assert(b->gram && b->mult && b->next && b->n > 0);
     for (uint32_t round = 0; round < rounds; round++) {
         struct cuda_muon_poly_args args = {.side = side,
                                            .first = round == 0,
                                            .bf16 = cuda->bf16,
-                                           .gram = p->as.muon.gram,
-                                           .factor = p->as.muon.factor,
-                                           .poly = p->as.muon.poly,
+                                           .gram = p->gram,
+                                           .factor = p->factor,
+                                           .poly = p->poly,
                                            .mult = mult,
-                                           .inverse = p->as.muon.inverse};
+                                           .inverse = p->inverse};
         cuda_rt_gemm(cuda->rt, b->gram, &(struct cuda_gemm_call){.a = x, .b = x, .out = args.gram});
         if (args.first) LAUNCH_ARGS(cuda, cuda_muon_norm, 1, b->n, &args);
         LAUNCH_ARGS(cuda, cuda_muon_poly, blocks_of(side * side, CUDA_BLOCK), b->n, &args);
@@ -238,19 +260,19 @@ static void *orthogonalize(struct cuda_device *cuda, const struct cuda_plan *p, 
     return x;
 }
 
-void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
-                  const struct muon_hyper *h, const float *scale)
+static void muon(struct device *dev, const struct muon_plan *plan, float *theta, const float *grad, void *momentum,
+                 const struct muon_hyper *h, const float *scale)
 {
     struct cuda_device *cuda = cuda_of(dev);
-    const struct cuda_plan *p = cuda_plan_of(cuda, plan, CUDA_PLAN_MUON);
+    const struct plan *p = cuda_plan_of(cuda, plan, free_plan);
     if (!p) return;
     assert(h->steps >= 1 && (!h->bf16_moments || h->count));
-    cuda_written(cuda, theta + p->as.muon.begin, (p->as.muon.end - p->as.muon.begin) * sizeof *theta);
-    for (size_t i = 0; i < p->as.muon.n_batches; i++) {
-        const struct cuda_muon_batch *b = &p->as.muon.batches[i];
+    cuda_written(cuda, theta + p->begin, (p->end - p->begin) * sizeof *theta);
+    for (size_t i = 0; i < p->n_batches; i++) {
+        const struct batch *b = &p->batches[i];
         struct cuda_muon_args args = {.rows = b->rows,
                                       .cols = b->cols,
-                                      .places = p->as.muon.places + b->first,
+                                      .places = p->places + b->first,
                                       .mu = h->momentum,
                                       .decay = h->lr * h->weight_decay,
                                       .step = -h->lr * muon_length(b->rows, b->cols),
@@ -258,7 +280,7 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
                                       .grad = grad,
                                       .theta = theta,
                                       .momentum = momentum,
-                                      .x = p->as.muon.x,
+                                      .x = p->x,
                                       .count = h->bf16_moments ? h->count : NULL,
                                       .bf16 = cuda->bf16};
         size_t blocks = blocks_of(b->rows * b->cols, CUDA_BLOCK);
@@ -266,4 +288,20 @@ void cuda_op_muon(struct device *dev, const struct muon_plan *plan, float *theta
         args.x = orthogonalize(cuda, p, b, h->steps);
         LAUNCH_ARGS(cuda, cuda_muon_apply, blocks, b->n, &args);
     }
+}
+
+enum status cuda_muon_open(struct cuda_device *cuda)
+{
+    cuda->ops.muon_plan = muon_plan;
+    cuda->ops.muon_bytes = muon_bytes;
+    cuda->ops.muon = muon;
+    cuda->muon = mem_alloc(1, sizeof *cuda->muon);
+    if (!cuda->muon) return STATUS_NOMEM;
+    cuda->muon->floats = CUDA_MUON_FLOATS;
+    return STATUS_OK;
+}
+
+void cuda_muon_close(struct cuda_device *cuda)
+{
+    mem_free(cuda->muon);
 }

@@ -11,7 +11,7 @@
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_bf16_weights.h"
 #include "gpu/cuda/kernels/cuda_act.h"
 #include "gpu/cuda/rt/cuda_peak.h"
 #include "tests/lib/device/device_case.h"
@@ -142,7 +142,7 @@ static void test_model(void **state)
 static void image_is_true(struct side *s, const char *after)
 {
     run(s, false);
-    struct cuda_bf16_weights *image = &cuda_of(s->dev)->image;
+    struct cuda_bf16_weights *image = cuda_of(s->dev)->image;
     float *theta = host_of(s, s->theta, s->n);
     uint16_t *half = mem_alloc(s->n, sizeof *half);
     assert_non_null(half);
@@ -165,10 +165,10 @@ static void test_writers(void **state)
     image_is_true(&s, "the start");
     run(&s, true);
     adamw(&s, 1);
-    assert_int_equal(cuda_of(s.dev)->image.n_stale, 0); /* adamw writes theta and the bf16 weights */
+    assert_int_equal(cuda_of(s.dev)->image->n_stale, 0); /* adamw writes theta and the bf16 weights */
     image_is_true(&s, "adamw");
     ops->upload(s.dev, s.theta + 101, values, 64 * sizeof *values);
-    assert_int_equal(cuda_of(s.dev)->image.n_stale, 1);
+    assert_int_equal(cuda_of(s.dev)->image->n_stale, 1);
     image_is_true(&s, "upload");
     device_send(s.dev, s.theta + 31, values, 64 * sizeof *values);
     image_is_true(&s, "send");
@@ -211,7 +211,7 @@ static void test_ranges(void **state)
         }
         device_params(s.dev, x, N, begin, n);
         for (size_t i = begin; i < begin + n; i++) fresh[i] = true;
-        s.dev->ops->download(s.dev, half, cuda_of(s.dev)->image.values, sizeof half);
+        s.dev->ops->download(s.dev, half, cuda_of(s.dev)->image->values, sizeof half);
         assert_int_equal(s.dev->ops->sync(s.dev, NULL), STATUS_OK);
         for (size_t i = 0; i < N; i++)
             if (fresh[i] && half[i] != bf16_of(now[i])) fail_msg("round %d: %zu is stale", (int)round, i);

@@ -335,20 +335,20 @@ static void check_norm(size_t c)
                                             .mean_out = behind(mean, FAR_ROWS),
                                             .rstd_out = behind(rstd, FAR_ROWS),
                                             .partials = behind(sums, far_sums)};
-        const struct cuda_rms_args rms = {.n = n,
-                                          .c = c,
-                                          .block = BLOCK,
-                                          .bf16 = bf16,
-                                          .eps = 1e-5f,
-                                          .x = norm.x,
-                                          .dy = norm.dy,
-                                          .dres = norm.dres,
-                                          .w = norm.w,
-                                          .rstd = behind(rms_rstd, FAR_ROWS),
-                                          .y = behind(rms_y, FAR_ROWS * c),
-                                          .dx = behind(rms_dx, FAR_ROWS * c),
-                                          .rstd_out = behind(rms_rstd, FAR_ROWS),
-                                          .partials = behind(rms_sums, far_rms_sums)};
+        const struct cuda_norm_args rms = {.n = n,
+                                           .c = c,
+                                           .block = BLOCK,
+                                           .bf16 = bf16,
+                                           .eps = 1e-5f,
+                                           .x = norm.x,
+                                           .dy = norm.dy,
+                                           .dres = norm.dres,
+                                           .w = norm.w,
+                                           .rstd = behind(rms_rstd, FAR_ROWS),
+                                           .y = behind(rms_y, FAR_ROWS * c),
+                                           .dx = behind(rms_dx, FAR_ROWS * c),
+                                           .rstd_out = behind(rms_rstd, FAR_ROWS),
+                                           .partials = behind(rms_sums, far_rms_sums)};
         struct cuda_grid by_row = grid_of(warps, 1, UINT32_MAX);
         cuda_norm_fwd(&by_row, &norm);
         cuda_norm_bwd(&by_row, &norm);
@@ -376,18 +376,18 @@ static void check_both(size_t c)
     SMALL_THEN_FAR
     {
         size_t n = before(FAR_ROWS) + ROWS;
-        struct cuda_fused_args args = {.n = n,
-                                       .c = c,
-                                       .block = BLOCK,
-                                       .bf16 = bf16,
-                                       .x = behind(x, FAR_ROWS * c),
-                                       .dy = behind(dy, FAR_ROWS * c),
-                                       .dres = behind(dres, FAR_ROWS * c),
-                                       .w = behind(w, 0),
-                                       .mean = behind(mean, FAR_ROWS),
-                                       .rstd = behind(rstd, FAR_ROWS),
-                                       .dx = behind(dx, FAR_ROWS * c),
-                                       .partials = behind(sums, far_sums)};
+        struct cuda_norm_args args = {.n = n,
+                                      .c = c,
+                                      .block = BLOCK,
+                                      .bf16 = bf16,
+                                      .x = behind(x, FAR_ROWS * c),
+                                      .dy = behind(dy, FAR_ROWS * c),
+                                      .dres = behind(dres, FAR_ROWS * c),
+                                      .w = behind(w, 0),
+                                      .mean = behind(mean, FAR_ROWS),
+                                      .rstd = behind(rstd, FAR_ROWS),
+                                      .dx = behind(dx, FAR_ROWS * c),
+                                      .partials = behind(sums, far_sums)};
         struct cuda_grid grid = grid_of(blocks_of(n, BLOCK), 1, UINT32_MAX);
         if (is_long)
             cuda_norm_fused(&grid, &args);

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_head.h"
 #include "gpu/cuda_plugin.h"
 #include "tests/lib/device/device_case.h"
 #include "tests/lib/device/device_pair.h"
@@ -131,7 +131,7 @@ static void head_one(size_t n, size_t c, size_t v, size_t rows)
     int32_t *targets = mem_alloc(n, sizeof *targets);
     for (size_t r = 0; r < n; r++) targets[r] = r % 5 == 3 ? -1 : (int32_t)((7 * r + v - 1) % v);
     struct vec ids = vec_of(n, (const float *)(const void *)targets, false);
-    cuda_of(pair.devs[1])->head_bytes = rows * ((v + 63) / 64 * 64) * pair.devs[1]->act_bytes;
+    cuda_of(pair.devs[1])->head->most = rows * ((v + 63) / 64 * 64) * pair.devs[1]->act_bytes;
     for (int d = 0; d < 2; d++) {
         const int32_t *t = (const int32_t *)(const void *)ids.at[d];
         struct head_plan *plan, *infer;

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_rows.h"
 #include "tests/lib/device/device_pair.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -112,7 +112,7 @@ static void check_llama(void)
 /* In parts of `rows` rows. weight: offset of the embedding in theta and its gradient from an alignment of 16 bytes. */
 static void embed_one(size_t n, size_t seq, size_t c, size_t v, size_t rows, size_t weight)
 {
-    cuda_of(pair.devs[1])->embed_rows = rows;
+    cuda_of(pair.devs[1])->rows->embed_rows = rows;
     struct vec wte = vec_normal(v * c + weight, 1, 1), wpe = vec_normal(seq * c, 2, 1), dout = act_normal(n * c, 3, 1);
     struct vec out = act_poisoned(n * c), bare = act_poisoned(n * c);
     struct vec dwte = vec_normal(v * c + weight, 4, 1), dwpe = vec_normal(seq * c, 5, 0);

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/mem.h"
-#include "gpu/cuda/cuda_impl.h"
+#include "gpu/cuda/cuda_muon.h"
 #include "tests/cuda/emulator/emulate.h"
 #include "tests/lib/device/device_pair.h"
 #include "tests/lib/device/muon_case.h"
@@ -28,7 +28,7 @@ static void on_device(unsigned order, check_fn check)
     static const size_t floats[BATCHES] = {CUDA_MUON_FLOATS, 1};
     emulate_order(order);
     struct device *dev = cuda_begin(bf16);
-    ((struct cuda_device *)dev)->muon_floats = floats[batches];
+    cuda_of(dev)->muon->floats = floats[batches];
     check(dev);
     cuda_end(dev);
 }

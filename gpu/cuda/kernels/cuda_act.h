@@ -14,6 +14,19 @@
 
 enum { WIDE = CUDA_WIDE };
 
+/* A kernel that is one call with the constant `width`: WIDE if `wide`, else 1. */
+#define WIDE_KERNEL(name, args, threads, wide, call)                                                                   \
+    ACT_KERNEL(name, args, threads)                                                                                    \
+    {                                                                                                                  \
+        if (wide) {                                                                                                    \
+            const int width = WIDE;                                                                                    \
+            call;                                                                                                      \
+        } else {                                                                                                       \
+            const int width = 1;                                                                                       \
+            call;                                                                                                      \
+        }                                                                                                              \
+    }
+
 #define LOG2_E 1.4426950408889634f
 
 /* Rounds to nearest, ties to even. NaN stays NaN. */

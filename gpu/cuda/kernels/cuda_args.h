@@ -96,19 +96,23 @@ void cuda_embed_word(const struct cuda_grid *grid, const struct cuda_embed_args 
 
 /* --- cuda_norm.cu ------------------------------------------------------------------------------------------------- */
 
-struct cuda_norm_args {
+struct cuda_norm_args { /* RMS norm has no b and no mean, but eps */
     size_t n, c, block; /* block: rows per partial sum */
     int bf16;
+    float eps;
     const void *x, *dy, *dres;
     const float *w, *b, *mean, *rstd;
     void *y, *dx;
     float *mean_out, *rstd_out;
-    float *partials; /* cuda_norm_columns: [blocks][2][c], dw then db */
+    float *partials; /* [blocks][2][c], dw then db; for RMS norm [blocks][c] */
 };
 void cuda_norm_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* ceil(n / CUDA_ROW_WARPS) */
 void cuda_norm_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a); /* the same */
+void cuda_rms_fwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);  /* the same */
+void cuda_rms_bwd(const struct cuda_grid *grid, const struct cuda_norm_args *a);  /* the same */
 /* wide blocks of CUDA_COLUMN_THREADS over c, by blocks of rows */
 void cuda_norm_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a);
+void cuda_rms_columns(const struct cuda_grid *grid, const struct cuda_norm_args *a);
 
 /* --- cuda_norm_fused.cu: blocks of rows; c a multiple of CUDA_WIDE, <= CUDA_FUSED_COLUMNS ------------------------- */
 
@@ -117,18 +121,10 @@ enum {
     CUDA_FUSED_SHORT = CUDA_FUSED_THREADS / 2 * CUDA_WIDE /* longest row for half the threads */
 };
 
-struct cuda_fused_args {
-    size_t n, c, block; /* block: rows per partial sum */
-    int bf16;
-    const void *x, *dy, *dres;
-    const float *w, *mean, *rstd; /* RMS norm has no mean */
-    void *dx;
-    float *partials; /* [blocks][2][c], dw then db; for RMS norm [blocks][c] */
-};
-void cuda_norm_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
-void cuda_norm_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
-void cuda_rms_fused(const struct cuda_grid *grid, const struct cuda_fused_args *a);
-void cuda_rms_fused_short(const struct cuda_grid *grid, const struct cuda_fused_args *a);
+void cuda_norm_fused(const struct cuda_grid *grid, const struct cuda_norm_args *a);
+void cuda_norm_fused_short(const struct cuda_grid *grid, const struct cuda_norm_args *a);
+void cuda_rms_fused(const struct cuda_grid *grid, const struct cuda_norm_args *a);
+void cuda_rms_fused_short(const struct cuda_grid *grid, const struct cuda_norm_args *a);
 
 struct cuda_columns_args {
     size_t n, c, block, blocks, stride; /* stride: floats from one partial to the next */
@@ -140,21 +136,7 @@ struct cuda_columns_args {
 void cuda_columns(const struct cuda_grid *grid, const struct cuda_columns_args *a);     /* as cuda_norm_columns */
 void cuda_columns_end(const struct cuda_grid *grid, const struct cuda_columns_args *a); /* ceil(c / 32) */
 
-/* --- cuda_rms.cu, cuda_rope.cu, cuda_glu.cu ----------------------------------------------------------------------- */
-
-struct cuda_rms_args {
-    size_t n, c, block; /* block: rows per partial sum */
-    int bf16;
-    float eps;
-    const void *x, *dy, *dres;
-    const float *w, *rstd;
-    void *y, *dx;
-    float *rstd_out;
-    float *partials; /* cuda_rms_columns: [blocks][c] */
-};
-void cuda_rms_fwd(const struct cuda_grid *grid, const struct cuda_rms_args *a);     /* ceil(n / CUDA_ROW_WARPS) */
-void cuda_rms_bwd(const struct cuda_grid *grid, const struct cuda_rms_args *a);     /* the same */
-void cuda_rms_columns(const struct cuda_grid *grid, const struct cuda_rms_args *a); /* as cuda_norm_columns */
+/* --- cuda_rope.cu, cuda_glu.cu ------------------------------------------------------------------------------------ */
 
 struct cuda_rope_args {
     size_t n, seq, heads, head_dim, ld;

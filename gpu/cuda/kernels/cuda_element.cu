@@ -56,18 +56,6 @@ DEVICE void gelu_elements(const struct cuda_gelu_args *a, const int bf16, const 
     act_store(a->y, i, bf16, width, y);
 }
 
-ACT_KERNEL(cuda_gelu_fwd, cuda_gelu_args, CUDA_BLOCK)
-{
-    if (a.n % WIDE)
-        gelu_elements(&a, bf16, 0, 1);
-    else
-        gelu_elements(&a, bf16, 0, WIDE);
-}
+WIDE_KERNEL(cuda_gelu_fwd, cuda_gelu_args, CUDA_BLOCK, a.n % WIDE == 0, gelu_elements(&a, bf16, 0, width))
 
-ACT_KERNEL(cuda_gelu_bwd, cuda_gelu_args, CUDA_BLOCK)
-{
-    if (a.n % WIDE)
-        gelu_elements(&a, bf16, 1, 1);
-    else
-        gelu_elements(&a, bf16, 1, WIDE);
-}
+WIDE_KERNEL(cuda_gelu_bwd, cuda_gelu_args, CUDA_BLOCK, a.n % WIDE == 0, gelu_elements(&a, bf16, 1, width))

@@ -15,13 +15,7 @@ DEVICE void embed_elements(const struct cuda_embed_args *a, const int bf16, cons
 }
 
 /* out[row] = wte[token] + wpe[position]; one thread per one or WIDE numbers. */
-ACT_KERNEL(cuda_embed_fwd, cuda_embed_args, CUDA_BLOCK)
-{
-    if (a.c % WIDE)
-        embed_elements(&a, bf16, 1);
-    else
-        embed_elements(&a, bf16, WIDE);
-}
+WIDE_KERNEL(cuda_embed_fwd, cuda_embed_args, CUDA_BLOCK, a.c % WIDE == 0, embed_elements(&a, bf16, width))
 
 DEVICE void position_elements(const struct cuda_embed_args *a, const int bf16, const int width)
 {
@@ -37,13 +31,7 @@ DEVICE void position_elements(const struct cuda_embed_args *a, const int bf16, c
 }
 
 /* dwpe: a thread owns its columns of one position, and adds the rows of all sequences in order. */
-ACT_KERNEL(cuda_embed_place, cuda_embed_args, CUDA_BLOCK)
-{
-    if (a.c % WIDE)
-        position_elements(&a, bf16, 1);
-    else
-        position_elements(&a, bf16, WIDE);
-}
+WIDE_KERNEL(cuda_embed_place, cuda_embed_args, CUDA_BLOCK, a.c % WIDE == 0, position_elements(&a, bf16, width))
 
 /* order[n]: rows sorted by token, stable; keys[n]: their tokens. The place of a row is the number of rows before it.
  * Grid: ceil(n / 32); a block places 32 rows, one per lane, and each of its 8 warps counts in an eighth of all rows. */

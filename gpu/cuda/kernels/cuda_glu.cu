@@ -14,13 +14,7 @@ DEVICE void gate_elements(const struct cuda_glu_args *a, const int bf16, const i
     act_store(a->h, i, bf16, width, z);
 }
 
-ACT_KERNEL(cuda_glu_fwd, cuda_glu_args, CUDA_BLOCK)
-{
-    if (a.f % WIDE)
-        gate_elements(&a, bf16, 1);
-    else
-        gate_elements(&a, bf16, WIDE);
-}
+WIDE_KERNEL(cuda_glu_fwd, cuda_glu_args, CUDA_BLOCK, a.f % WIDE == 0, gate_elements(&a, bf16, width))
 
 /* d gate = dh up silu'(z), d up = dh silu(z), silu'(z) = s + z s (1 - s) */
 DEVICE void gate_backward(const struct cuda_glu_args *a, const int bf16, const int width)
@@ -42,10 +36,4 @@ DEVICE void gate_backward(const struct cuda_glu_args *a, const int bf16, const i
     act_store(a->dgu, at + a->f, bf16, width, up);
 }
 
-ACT_KERNEL(cuda_glu_bwd, cuda_glu_args, CUDA_BLOCK)
-{
-    if (a.f % WIDE)
-        gate_backward(&a, bf16, 1);
-    else
-        gate_backward(&a, bf16, WIDE);
-}
+WIDE_KERNEL(cuda_glu_bwd, cuda_glu_args, CUDA_BLOCK, a.f % WIDE == 0, gate_backward(&a, bf16, width))

@@ -1,5 +1,5 @@
-/* Layer norm, one warp per row and 8 rows per block, and column sums. Column sums cut the rows into blocks that depend
- * on the shape alone, and add the blocks in order, so the bits do not depend on the device. */
+/* Layer norm and RMS norm, one warp per row and 8 rows per block, and column sums. Column sums cut the rows into blocks
+ * that depend on the shape alone, and add the blocks in order, so the bits do not depend on the device. */
 #include "gpu/cuda/kernels/cuda_act.h"
 
 DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int width)
@@ -33,21 +33,39 @@ DEVICE void norm_row(const struct cuda_norm_args *a, const int bf16, const int w
 
 /* y = (x - mean) rstd w + b, rstd = 1 / sqrt(variance + 1e-5); writes mean and rstd. Two passes for mean and
  * variance. */
-ACT_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
+WIDE_KERNEL(cuda_norm_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, norm_row(&a, bf16, width))
+
+DEVICE void rms_row(const struct cuda_norm_args *a, const int bf16, const int width)
 {
-    if (a.c % WIDE)
-        norm_row(&a, bf16, 1);
-    else
-        norm_row(&a, bf16, WIDE);
+    size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
+    if (row >= a->n) return; /* uniform in the warp */
+    size_t base = row * a->c;
+    float x[WIDE], w[WIDE], square = 0;
+    for (size_t i = first; i < a->c; i += 32 * width) {
+        act_load(a->x, base + i, bf16, width, x);
+        UNROLL for (int k = 0; k < width; k++) square = fmaf(x[k], x[k], square);
+    }
+    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)a->c + a->eps);
+    for (size_t i = first; i < a->c; i += 32 * width) {
+        act_load(a->x, base + i, bf16, width, x);
+        weights_load(a->w, i, width, w);
+        UNROLL for (int k = 0; k < width; k++) x[k] *= rstd * w[k];
+        act_store(a->y, base + i, bf16, width, x);
+    }
+    if (threadIdx.x % 32 == 0) a->rstd_out[row] = rstd;
 }
 
-/* dx = dres + rstd (g - mean(g) - hat mean(g hat)), where g = dy w and hat = (x - mean) rstd */
-DEVICE void norm_backward(const struct cuda_norm_args *a, const int bf16, const int width)
+/* y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps); writes rstd. */
+WIDE_KERNEL(cuda_rms_fwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, rms_row(&a, bf16, width))
+
+/* dx = dres + rstd (g - mean(g) - hat mean(g hat)), where g = dy w and hat = (x - mean) rstd; RMS norm has no mean and
+ * no mean(g) */
+DEVICE void norm_backward(const struct cuda_norm_args *a, const int bf16, const int rms, const int width)
 {
     size_t row = (size_t)blockIdx.x * CUDA_ROW_WARPS + threadIdx.x / 32, first = threadIdx.x % 32 * width;
     if (row >= a->n) return;
     size_t base = row * a->c;
-    float mean = a->mean[row], rstd = a->rstd[row], sum = 0, dot = 0, inverse = 1.0f / (float)a->c;
+    float mean = rms ? 0.0f : a->mean[row], rstd = a->rstd[row], sum = 0, dot = 0, inverse = 1.0f / (float)a->c;
     float x[WIDE], dy[WIDE], w[WIDE], dx[WIDE] = {0};
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
@@ -56,11 +74,12 @@ DEVICE void norm_backward(const struct cuda_norm_args *a, const int bf16, const 
         UNROLL for (int k = 0; k < width; k++)
         {
             float g = dy[k] * w[k];
-            sum += g;
+            if (!rms) sum += g;
             dot = fmaf(g, (x[k] - mean) * rstd, dot);
         }
     }
-    float mean_g = warp_sum(sum) * inverse, mean_gh = warp_sum(dot) * inverse;
+    float mean_g = rms ? 0.0f : warp_sum(sum) * inverse;
+    float mean_gh = rms ? warp_sum(dot) / (float)a->c : warp_sum(dot) * inverse;
     for (size_t i = first; i < a->c; i += 32 * width) {
         act_load(a->x, base + i, bf16, width, x);
         act_load(a->dy, base + i, bf16, width, dy);
@@ -75,48 +94,38 @@ DEVICE void norm_backward(const struct cuda_norm_args *a, const int bf16, const 
     }
 }
 
-/* dx; for rows that cuda_norm_fused cannot hold. */
-ACT_KERNEL(cuda_norm_bwd, cuda_norm_args, CUDA_ROW_WARPS * 32)
-{
-    if (a.c % WIDE)
-        norm_backward(&a, bf16, 1);
-    else
-        norm_backward(&a, bf16, WIDE);
-}
+/* dx; for rows that cuda_norm_fused and cuda_rms_fused cannot hold. */
+WIDE_KERNEL(cuda_norm_bwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, norm_backward(&a, bf16, 0, width))
+WIDE_KERNEL(cuda_rms_bwd, cuda_norm_args, CUDA_ROW_WARPS * 32, a.c % WIDE == 0, norm_backward(&a, bf16, 1, width))
 
-/* dw = sum of dy hat, db = sum of dy, over the rows of block blockIdx.y */
-DEVICE void norm_sums(const struct cuda_norm_args *a, const int bf16, const int width)
+/* dw = sum of dy hat, db = sum of dy, over the rows of block blockIdx.y; RMS norm has no db */
+DEVICE void norm_sums(const struct cuda_norm_args *a, const int bf16, const int rms, const int width)
 {
     size_t column = global_index() * width, row = blockIdx.y * a->block;
     size_t end = row + a->block < a->n ? row + a->block : a->n;
     float x[WIDE], dy[WIDE], dw[WIDE] = {0}, db[WIDE] = {0};
     if (column >= a->c) return;
     for (; row < end; row++) {
-        float mean = a->mean[row], rstd = a->rstd[row];
+        float mean = rms ? 0.0f : a->mean[row], rstd = a->rstd[row];
         act_load(a->x, row * a->c + column, bf16, width, x);
         act_load(a->dy, row * a->c + column, bf16, width, dy);
         UNROLL for (int k = 0; k < width; k++)
         {
             dw[k] = fmaf(dy[k], (x[k] - mean) * rstd, dw[k]);
-            db[k] += dy[k];
+            if (!rms) db[k] += dy[k];
         }
     }
-    float *out = a->partials + blockIdx.y * 2 * a->c + column;
+    float *out = a->partials + blockIdx.y * (rms ? 1 : 2) * a->c + column;
     UNROLL for (int k = 0; k < width; k++)
     {
         out[k] = dw[k];
-        out[a->c + k] = db[k];
+        if (!rms) out[a->c + k] = db[k];
     }
 }
 
 /* Partial sums of dw and db. Grid: wide blocks of 128 threads over c, by blocks of rows. */
-ACT_KERNEL(cuda_norm_columns, cuda_norm_args, CUDA_COLUMN_THREADS)
-{
-    if (a.c % WIDE)
-        norm_sums(&a, bf16, 1);
-    else
-        norm_sums(&a, bf16, WIDE);
-}
+WIDE_KERNEL(cuda_norm_columns, cuda_norm_args, CUDA_COLUMN_THREADS, a.c % WIDE == 0, norm_sums(&a, bf16, 0, width))
+WIDE_KERNEL(cuda_rms_columns, cuda_norm_args, CUDA_COLUMN_THREADS, a.c % WIDE == 0, norm_sums(&a, bf16, 1, width))
 
 DEVICE void column_sums(const struct cuda_columns_args *a, const int bf16, const int width)
 {
@@ -132,13 +141,7 @@ DEVICE void column_sums(const struct cuda_columns_args *a, const int bf16, const
 }
 
 /* Partial column sums of x. Grid: as cuda_norm_columns. */
-ACT_KERNEL(cuda_columns, cuda_columns_args, CUDA_COLUMN_THREADS)
-{
-    if (a.c % WIDE)
-        column_sums(&a, bf16, 1);
-    else
-        column_sums(&a, bf16, WIDE);
-}
+WIDE_KERNEL(cuda_columns, cuda_columns_args, CUDA_COLUMN_THREADS, a.c % WIDE == 0, column_sums(&a, bf16, width))
 
 /* out[c] = or += the partial sums. Grid: ceil(c / 32), 16 warps per block. Each warp adds one group of the partial sums
  * of 32 columns, then the first warp adds the groups. */

@@ -3,8 +3,7 @@
  * - Grid: blocks of rows. Block: 256 threads, or 128 for short rows; 256 bytes of shared memory.
  * - A block processes its rows in order, as many at a time as its registers hold, so that their loads overlap.
  * - A thread owns its columns; their sums stay in registers.
- * - Rows must consist of wide loads and fit a block. Other rows use two kernels (gpu/cuda/kernels/cuda_norm.cu,
- *   gpu/cuda/kernels/cuda_rms.cu). */
+ * - Rows must consist of wide loads and fit a block. Other rows use two kernels (gpu/cuda/kernels/cuda_norm.cu). */
 #define KERNEL_RESIDENT 512 /* limits a thread to 128 registers; compilers would use a few more */
 #include "gpu/cuda/kernels/cuda_act.h"
 
@@ -23,7 +22,7 @@ struct held_row {
 
 /* Processes a thread's columns of one row: x becomes hat = (x - mean) rstd, dy becomes g = dy w; adds to dw, db, sum
  * and dot. */
-DEVICE void fused_accumulate(const struct cuda_fused_args *a, const int bf16, const int rms, size_t row, size_t column,
+DEVICE void fused_accumulate(const struct cuda_norm_args *a, const int bf16, const int rms, size_t row, size_t column,
                              const struct held_row *held, float *x, float *dy, float *dw, float *db, float *sum,
                              float *dot)
 {
@@ -44,7 +43,7 @@ DEVICE void fused_accumulate(const struct cuda_fused_args *a, const int bf16, co
 
 /* dx = dres + rstd (g - mean(g) - hat mean(g hat)); RMS norm has no mean(g). With bf16, dres comes from the held bits;
  * with fp32 there are not enough registers to hold it. */
-DEVICE void fused_write(const struct cuda_fused_args *a, const int bf16, size_t row, size_t column, const float *hat,
+DEVICE void fused_write(const struct cuda_norm_args *a, const int bf16, size_t row, size_t column, const float *hat,
                         const float *g, const uint32_t *dres, float mean_g, float mean_gh)
 {
     float dx[WIDE] = {0}, rstd = a->rstd[row];
@@ -75,7 +74,7 @@ DEVICE void fused_means(row_sums sums, unsigned turn, const int threads, int r, 
 }
 
 /* The kernel body; `threads` per block and `loads` per row are compile-time constants. */
-DEVICE void fused_rows(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads,
+DEVICE void fused_rows(const struct cuda_norm_args *a, const int bf16, const int rms, const int threads,
                        const int loads, row_sums sums)
 {
     const int rows = HELD / loads;
@@ -129,7 +128,7 @@ DEVICE void fused_rows(const struct cuda_fused_args *a, const int bf16, const in
     }
 }
 
-DEVICE void fused(const struct cuda_fused_args *a, const int bf16, const int rms, const int threads, row_sums sums)
+DEVICE void fused(const struct cuda_norm_args *a, const int bf16, const int rms, const int threads, row_sums sums)
 {
     if (a->c <= (size_t)threads * WIDE)
         fused_rows(a, bf16, rms, threads, 1, sums);
@@ -137,26 +136,26 @@ DEVICE void fused(const struct cuda_fused_args *a, const int bf16, const int rms
         fused_rows(a, bf16, rms, threads, HELD, sums);
 }
 
-ACT_KERNEL(cuda_norm_fused, cuda_fused_args, CUDA_FUSED_THREADS)
+ACT_KERNEL(cuda_norm_fused, cuda_norm_args, CUDA_FUSED_THREADS)
 {
     __shared__ row_sums sums;
     fused(&a, bf16, 0, CUDA_FUSED_THREADS, sums);
 }
 
 /* Half the threads, for short rows. */
-ACT_KERNEL(cuda_norm_fused_short, cuda_fused_args, CUDA_FUSED_THREADS / 2)
+ACT_KERNEL(cuda_norm_fused_short, cuda_norm_args, CUDA_FUSED_THREADS / 2)
 {
     __shared__ row_sums sums;
     fused(&a, bf16, 0, CUDA_FUSED_THREADS / 2, sums);
 }
 
-ACT_KERNEL(cuda_rms_fused, cuda_fused_args, CUDA_FUSED_THREADS)
+ACT_KERNEL(cuda_rms_fused, cuda_norm_args, CUDA_FUSED_THREADS)
 {
     __shared__ row_sums sums;
     fused(&a, bf16, 1, CUDA_FUSED_THREADS, sums);
 }
 
-ACT_KERNEL(cuda_rms_fused_short, cuda_fused_args, CUDA_FUSED_THREADS / 2)
+ACT_KERNEL(cuda_rms_fused_short, cuda_norm_args, CUDA_FUSED_THREADS / 2)
 {
     __shared__ row_sums sums;
     fused(&a, bf16, 1, CUDA_FUSED_THREADS / 2, sums);

@@ -23,10 +23,4 @@ DEVICE void rotate_pairs(const struct cuda_rope_args *a, const int bf16, const i
     act_store(a->x, low + half, bf16, width, y);
 }
 
-ACT_KERNEL(cuda_rope, cuda_rope_args, CUDA_BLOCK)
-{
-    if (a.wide)
-        rotate_pairs(&a, bf16, WIDE);
-    else
-        rotate_pairs(&a, bf16, 1);
-}
+WIDE_KERNEL(cuda_rope, cuda_rope_args, CUDA_BLOCK, a.wide, rotate_pairs(&a, bf16, width))
