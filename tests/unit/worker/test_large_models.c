@@ -224,10 +224,10 @@ static void test_objects_carry_64_bit_sizes(void **state)
     memcpy(bytes + size - 4 - 16 - 8, &huge, 8);
     assert_int_equal(update_peek(&u_back, NULL, 0, bytes, size - 20, &at), STATUS_OK);
     assert_true(u_back.payload_size == huge && at == size - 20);
-    struct record_delta delta = {.part = {.bytes = 32 * G + 8, .tokens = 9 * G}}, delta_back;
+    struct record_delta delta = {.part = {.bytes = 32 * G + 8, .tokens = 9 * G}}, delta_back = {0};
     struct writer w = writer_of(bytes, sizeof bytes);
-    record_delta_encode(&delta, &w);
-    assert_int_equal(record_delta_decode(&delta_back, bytes, RECORD_DELTA_HEAD), STATUS_OK);
+    record_encode(RECORD_DELTA, &delta, &w);
+    assert_int_equal(record_decode(RECORD_DELTA, &delta_back, bytes, RECORD_DELTA_HEAD), STATUS_OK);
     assert_true(delta_back.part.bytes == 32 * G + 8 && delta_back.part.tokens == 9 * G);
 }
 
