@@ -12,7 +12,7 @@ include:
 common/base:
 common/format:      common/base
 common/os:          common/base
-common/tensor:      common/base common/os
+common/tensor:      common/base common/format common/os
 common/config:      common/base common/os common/tensor
 
 compress:           common/base common/config common/tensor
