@@ -3,14 +3,15 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/base/field_rows.h"
 #include "common/base/hash.h"
+#include "common/format/field_rows.h"
 
 static const struct field file_fields[] = {LINE(initial_file, name, 0), U64(initial_file, size), END};
 const struct field initial_head_fields[] = {
     CONST("magic", 4, 0x4e495441), /* bytes "ATIN" */
     CONST("format", 1, 1),
-    CONST("zero", 3, 0),
+    CONST("zero", 1, 0),
+    CONST("zero", 2, 0),
     COUNT(initial_head, n_files, 1, INITIAL_FILES_MAX),
     LIST(initial_head, files, n_files, file_fields, INITIAL_FILES_MAX),
     END,

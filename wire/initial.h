@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/field.h"
 #include "common/base/status.h"
+#include "common/format/field.h"
 #include "common/tensor/frozen.h"
 #include "common/tensor/hf_files.h"
 #include "wire/msg.h"

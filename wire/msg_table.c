@@ -1,7 +1,7 @@
 #include "wire/msg_table.h"
 
-#include "common/base/field_rows.h"
 #include "common/base/hash.h"
+#include "common/format/field_rows.h"
 
 const struct field wire_number[] = {{.name = "number", .kind = FIELD_U64, .max = UINT64_MAX}, END};
 static const struct field part[] = {F64_ANY(wire_part, sum), U64(wire_part, tokens), END};

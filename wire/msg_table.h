@@ -2,7 +2,7 @@
 #ifndef WIRE_MSG_TABLE_H
 #define WIRE_MSG_TABLE_H
 
-#include "common/base/field_rows.h"
+#include "common/format/field_rows.h"
 #include "wire/msg.h"
 
 /* Elements of lists. */

@@ -2,8 +2,8 @@
 
 #include <assert.h>
 
-#include "common/base/field_rows.h"
 #include "common/base/hash.h"
+#include "common/format/field_rows.h"
 
 /* docs/protocol.md has both formats byte by byte. */
 #define UPDATE_MAGIC 0x50555441u   /* bytes "ATUP" */
@@ -35,7 +35,8 @@ const struct field update_payload_fields[] = {U64_IN(update, payload_size, 1, UI
 const struct field snapshot_head_fields[] = {
     CONST("magic", 4, SNAPSHOT_MAGIC),
     CONST("format", 1, OBJECT_FORMAT),
-    CONST("zero", 3, 0),
+    CONST("zero", 1, 0),
+    CONST("zero", 2, 0),
     U32_IN(snapshot_head, fragment, 0, LAYOUT_FRAGMENTS_MAX - 1),
     U64(snapshot_head, version),
     U64(snapshot_head, hash),

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/field.h"
 #include "common/base/status.h"
+#include "common/format/field.h"
 #include "wire/msg.h"
 
 struct update_named {

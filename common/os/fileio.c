@@ -363,6 +363,15 @@ void file_map_close(struct file_map *map)
     *map = (struct file_map){0};
 }
 
+enum status file_copy(const char *path, const char *from, struct err *err)
+{
+    struct file_map map;
+    TRY(file_map_open(&map, from, err));
+    enum status status = file_write(path, map.data, map.size, err);
+    file_map_close(&map);
+    return status;
+}
+
 /* Sync the folder that got a new name. A folder that is writable but not readable cannot be fsynced. */
 static enum status sync_name(const char *path, struct err *err)
 {

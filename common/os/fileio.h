@@ -80,6 +80,8 @@ struct file_map {
 
 enum status file_map_open(struct file_map *map, const char *path, struct err *err) MUST_CHECK;
 void file_map_close(struct file_map *map);
+/* file_write of the bytes of another file. */
+enum status file_copy(const char *path, const char *from, struct err *err) MUST_CHECK;
 
 /* mkdir -p; new folders are fsynced and survive a power cut. */
 enum status dir_make(const char *path, struct err *err) MUST_CHECK;

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/format/field_rows.h"
 
-enum { HEAD = 4, TENSOR_BYTES_MIN = 2 + 1 + 2 + 1 + 1 + 8 + 8, HEADER_TEXT_MAX = 1024 };
+enum { HEADER_TEXT_MAX = 1024 };
 
 void frozen_finish(struct frozen *list)
 {
@@ -56,74 +57,50 @@ enum status frozen_sort(struct frozen *list, const struct layout *layout, struct
 
 /* --- bytes -------------------------------------------------------------------------------------------------------- */
 
-size_t frozen_encoded_size(const struct frozen *list)
-{
-    size_t size = list->n ? HEAD : 0;
-    for (uint32_t i = 0; i < list->n; i++) {
-        const struct frozen_tensor *t = &list->tensors[i];
-        size += 2 + strlen(t->name) + 2 + strlen(t->dtype) + 1 + 8 * (size_t)t->ndim + 8 + 8;
-    }
-    return size;
-}
+static const struct field shape_fields[] = {{.name = "size", .kind = FIELD_U64, .max = UINT64_MAX}, END};
+static const struct field tensor_fields[] = {
+    LINE(frozen_tensor, name, 1),
+    LINE(frozen_tensor, dtype, 1),
+    U8(frozen_tensor, ndim, 0, LAYOUT_DIMS_MAX), /* the lowest byte of the member */
+    LIST(frozen_tensor, shape, ndim, shape_fields, LAYOUT_DIMS_MAX),
+    U64(frozen_tensor, bytes),
+    U64(frozen_tensor, hash),
+    END,
+};
 
 void frozen_encode(const struct frozen *list, struct writer *w)
 {
-    const size_t start = w->pos;
     if (list->n) put_u32(w, list->n);
-    for (uint32_t i = 0; i < list->n; i++) {
-        const struct frozen_tensor *t = &list->tensors[i];
-        put_str(w, t->name);
-        put_str(w, t->dtype);
-        put_u8(w, (uint8_t)t->ndim);
-        for (uint32_t d = 0; d < t->ndim; d++) put_u64(w, t->shape[d]);
-        put_u64(w, t->bytes);
-        put_u64(w, t->hash);
-    }
-    assert(w->bad || w->pos - start == frozen_encoded_size(list));
+    fields_put_all(tensor_fields, list->tensors, sizeof *list->tensors, list->n, w);
 }
 
-static bool get_tensor(struct frozen_tensor *t, struct reader *r)
+size_t frozen_encoded_size(const struct frozen *list)
 {
-    get_str(r, t->name, sizeof t->name);
-    get_str(r, t->dtype, sizeof t->dtype);
-    t->ndim = get_u8(r);
-    if (r->bad || !frozen_tensor_ok(t)) return false;
-    for (uint32_t d = 0; d < t->ndim; d++) t->shape[d] = get_u64(r);
-    t->bytes = get_u64(r);
-    t->hash = get_u64(r);
-    return !r->bad;
+    struct writer w = writer_counting();
+    frozen_encode(list, &w);
+    return w.pos;
 }
 
 enum status frozen_decode(struct frozen *list, const uint8_t *src, size_t size)
 {
+    const size_t least = fields_size(tensor_fields, &(struct frozen_tensor){.name = "x", .dtype = "x"});
     struct reader r = reader_of(src, size);
     assert(!list->n && !list->tensors);
     if (!size) return STATUS_OK;
     uint32_t n = get_u32(&r);
-    if (r.bad || !n || n > FROZEN_MAX || n > reader_left(&r) / TENSOR_BYTES_MIN) return STATUS_CORRUPT;
+    if (r.bad || !n || n > FROZEN_MAX || n > reader_left(&r) / least) return STATUS_CORRUPT;
     list->tensors = mem_alloc(n, sizeof *list->tensors);
     if (!list->tensors) return STATUS_NOMEM;
     for (; list->n < n; list->n++) {
         struct frozen_tensor *t = &list->tensors[list->n];
-        if (!get_tensor(t, &r) || (list->n && by_name(t - 1, t) >= 0)) return STATUS_CORRUPT;
+        *t = (struct frozen_tensor){0};
+        fields_get(tensor_fields, t, &r);
+        if (r.bad || !frozen_tensor_ok(t) || (list->n && by_name(t - 1, t) >= 0)) return STATUS_CORRUPT;
     }
     return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
 }
 
 /* --- comparing ---------------------------------------------------------------------------------------------------- */
-
-enum { SHAPE_TEXT = 180 };
-
-/* "[2, 3]" */
-static const char *shape_text(const struct frozen_tensor *t, char out[SHAPE_TEXT])
-{
-    size_t used = (size_t)snprintf(out, SHAPE_TEXT, "[");
-    for (uint32_t d = 0; d < t->ndim; d++)
-        used +=
-            (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
-    snprintf(out + used, SHAPE_TEXT - used, "]");
-    return out;
-}
 
 static bool same_shape(const struct frozen_tensor *a, const struct frozen_tensor *b)
 {
@@ -133,13 +110,13 @@ static bool same_shape(const struct frozen_tensor *a, const struct frozen_tensor
 /* False: equal. */
 static bool describe(const struct frozen_tensor *its, const struct frozen_tensor *ours, char out[FROZEN_DIFFERENCE_MAX])
 {
-    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    char a[LAYOUT_SHAPE], b[LAYOUT_SHAPE];
     if (strcmp(its->dtype, ours->dtype) != 0)
         snprintf(out, FROZEN_DIFFERENCE_MAX, "frozen tensor '%s' has dtype %s instead of %s", ours->name, its->dtype,
                  ours->dtype);
     else if (!same_shape(its, ours))
-        snprintf(out, FROZEN_DIFFERENCE_MAX, "frozen tensor '%s' has shape %s instead of %s", ours->name,
-                 shape_text(its, a), shape_text(ours, b));
+        snprintf(out, FROZEN_DIFFERENCE_MAX, "frozen tensor '%s' has shape [%s] instead of [%s]", ours->name,
+                 layout_shape(its->shape, its->ndim, ", ", a), layout_shape(ours->shape, ours->ndim, ", ", b));
     else if (its->bytes != ours->bytes)
         snprintf(out, FROZEN_DIFFERENCE_MAX, "frozen tensor '%s' has %llu bytes instead of %llu", ours->name,
                  (unsigned long long)its->bytes, (unsigned long long)ours->bytes);

@@ -53,25 +53,15 @@ static bool same_shape(const struct tensor *t, const struct safetensors_entry *e
     return true;
 }
 
-/* "11 x 8", or "8". */
-static const char *shape_text(const uint64_t *shape, uint32_t ndim, char out[64])
-{
-    out[0] = '\0';
-    for (uint32_t d = 0; d < ndim; d++) {
-        size_t used = strlen(out);
-        snprintf(out + used, 64 - used, "%s%llu", d ? " x " : "", (unsigned long long)shape[d]);
-    }
-    return out;
-}
-
 static enum status other_shape(const char *path, const struct tensor *t, const struct safetensors_entry *e,
                                struct err *err)
 {
-    char theirs[64], ours[64];
+    char theirs[LAYOUT_SHAPE], ours[LAYOUT_SHAPE];
     return err_set(err, STATUS_MISMATCH,
                    "%.240s: tensor '%.96s' has shape %s, the model has %s: compare config.json with the "
                    "model section",
-                   path, t->name, shape_text(e->shape, e->ndim, theirs), shape_text(t->shape, t->ndim, ours));
+                   path, t->name, layout_shape(e->shape, e->ndim, " x ", theirs),
+                   layout_shape(t->shape, t->ndim, " x ", ours));
 }
 
 static enum status read_tensor(const struct safetensors_entry *e, float *out, const char *path, struct err *err)
@@ -313,28 +303,14 @@ enum status hf_folder_link_adapter(const char *folder, struct err *err)
     return status == STATUS_OK || status == STATUS_UNSUPPORTED ? STATUS_OK : err_set(err, status, "%s", why.msg);
 }
 
-static enum status copy_model(const char *path, const char *from, struct err *err)
-{
-    char source[FILEIO_PATH_MAX];
-    struct file_map map;
-    struct file_out out = {.fd = -1};
-    snprintf(source, sizeof source, "%s/%s", from, model_file);
-    TRY(file_map_open(&map, source, err));
-    enum status status = file_out_open(&out, path, err);
-    if (status == STATUS_OK) status = file_out_put(&out, map.data, map.size, err);
-    if (status == STATUS_OK) status = file_out_commit(&out, err);
-    if (status != STATUS_OK) file_out_abort(&out);
-    file_map_close(&map);
-    return status;
-}
-
 /* theta NULL: a copy. */
 static enum status write_model(const char *path, const struct layout *layout, const float *theta, const char *files,
                                struct err *err)
 {
-    char frozen[FILEIO_PATH_MAX];
+    char frozen[FILEIO_PATH_MAX], model[FILEIO_PATH_MAX];
     struct safetensors st;
-    if (!theta) return copy_model(path, files, err);
+    snprintf(model, sizeof model, "%s/%s", files ? files : "", model_file);
+    if (!theta) return file_copy(path, model, err);
     if (!files || !holds(files, FROZEN_FILE)) return safetensors_write_theta(path, layout, theta, NULL, err);
     snprintf(frozen, sizeof frozen, "%s/" FROZEN_FILE, files);
     TRY(safetensors_open(&st, frozen, err));

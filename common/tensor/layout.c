@@ -194,17 +194,8 @@ enum status layout_cut(struct layout *layout, const uint64_t *ends, uint32_t n)
     return STATUS_OK;
 }
 
-size_t layout_encoded_size(const struct layout *layout)
-{
-    size_t n = 8;
-    for (uint32_t i = 0; i < layout->n_tensors; i++)
-        n += 2 + strlen(layout->tensors[i].name) + 7 + 8u * layout->tensors[i].ndim;
-    return n + 4u * layout->n_fragments;
-}
-
 void layout_encode(const struct layout *layout, struct writer *w)
 {
-    size_t begin = w->pos;
     put_u32(w, layout->n_tensors);
     put_u32(w, layout->n_fragments);
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
@@ -217,7 +208,13 @@ void layout_encode(const struct layout *layout, struct writer *w)
         for (int d = 0; d < t->ndim; d++) put_u64(w, t->shape[d]);
     }
     for (uint32_t i = 0; i < layout->n_fragments; i++) put_u32(w, layout->fragments[i].n_tensors);
-    assert(w->bad || w->pos - begin == layout_encoded_size(layout));
+}
+
+size_t layout_encoded_size(const struct layout *layout)
+{
+    struct writer w = writer_counting();
+    layout_encode(layout, &w);
+    return w.pos;
 }
 
 static int by_value(const void *a, const void *b)
@@ -297,16 +294,13 @@ uint64_t layout_hash(const struct layout *layout)
 
 /* --- comparing ---------------------------------------------------------------------------------------------------- */
 
-enum { SHAPE_TEXT = 160 };
-
-/* "(2, 3, 4)"; "()" for a scalar. */
-static const char *shape_text(const struct tensor *t, char out[SHAPE_TEXT])
+const char *layout_shape(const uint64_t *shape, uint32_t ndim, const char *between, char out[LAYOUT_SHAPE])
 {
-    size_t used = (size_t)snprintf(out, SHAPE_TEXT, "(");
-    for (uint32_t d = 0; d < t->ndim; d++)
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t d = 0; d < ndim && used + 24 < LAYOUT_SHAPE; d++)
         used +=
-            (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
-    snprintf(out + used, SHAPE_TEXT - used, ")");
+            (size_t)snprintf(out + used, LAYOUT_SHAPE - used, "%s%llu", d ? between : "", (unsigned long long)shape[d]);
     return out;
 }
 
@@ -325,19 +319,19 @@ static void describe(const struct layout *other, const struct layout *run, uint3
 {
     const struct tensor *its = i < other->n_tensors ? &other->tensors[i] : NULL;
     const struct tensor *ours = i < run->n_tensors ? &run->tensors[i] : NULL;
-    char a[SHAPE_TEXT], b[SHAPE_TEXT];
+    char a[LAYOUT_SHAPE] = "", b[LAYOUT_SHAPE] = "";
+    if (its) layout_shape(its->shape, its->ndim, ", ", a);
+    if (ours) layout_shape(ours->shape, ours->ndim, ", ", b);
     if (its && ours && !strcmp(its->name, ours->name) && !same_shape(its, ours))
-        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has shape %s, the run's has %s", its->name,
-                 shape_text(its, a), shape_text(ours, b));
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has shape (%s), the run's has (%s)", its->name, a, b);
     else if (its && ours && !strcmp(its->name, ours->name))
         snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' has other initial values, another weight decay, or is a mean",
                  its->name);
     else if (its && layout_find(run, its->name) < 0)
-        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' of shape %s is extra: the run does not have it", its->name,
-                 shape_text(its, a));
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor '%s' of shape (%s) is extra: the run does not have it", its->name,
+                 a);
     else if (ours && layout_find(other, ours->name) < 0)
-        snprintf(out, LAYOUT_DIFFERENCE_MAX, "the run's tensor '%s' of shape %s is missing", ours->name,
-                 shape_text(ours, b));
+        snprintf(out, LAYOUT_DIFFERENCE_MAX, "the run's tensor '%s' of shape (%s) is missing", ours->name, b);
     else
         snprintf(out, LAYOUT_DIFFERENCE_MAX, "tensor %u is '%s', the run's is '%s': another order", i + 1, its->name,
                  ours->name);

@@ -72,6 +72,10 @@ enum { LAYOUT_DIFFERENCE_MAX = 640 };
  * two lacks it. Returns out. */
 const char *layout_difference(const struct layout *other, const struct layout *run, char out[LAYOUT_DIFFERENCE_MAX]);
 
+enum { LAYOUT_SHAPE = 192 };
+/* "2, 3" of a shape, with `between` (at most 3 bytes) between the sizes; the end of a long one is cut. Returns out. */
+const char *layout_shape(const uint64_t *shape, uint32_t ndim, const char *between, char out[LAYOUT_SHAPE]);
+
 /* Bytes that layout_encode writes. */
 size_t layout_encoded_size(const struct layout *layout);
 void layout_encode(const struct layout *layout, struct writer *w);

@@ -10,13 +10,9 @@ enum status admission_write_member(struct engine *e, enum record_member_what wha
                                    const uint8_t uuid[WIRE_UUID], const char *name, struct err *err)
 {
     struct record_member m = {.what = (uint8_t)what, .id = id};
-    uint8_t body[RECORD_SMALL_MAX];
-    struct writer w = writer_of(body, sizeof body);
     memcpy(m.uuid, uuid, WIRE_UUID);
     snprintf(m.name, sizeof m.name, "%s", name);
-    record_member_encode(&m, &w);
-    assert(!w.bad);
-    return engine_write(e, RECORD_MEMBER, body, w.pos, NULL, err);
+    return engine_write(e, RECORD_MEMBER, &m, NULL, err);
 }
 
 enum status admission_lose_place(struct engine *e, enum record_member_what what, const struct member *m,

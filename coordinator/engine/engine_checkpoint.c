@@ -191,7 +191,7 @@ static enum status carry_held(struct engine *e, struct err *err)
             assert(part->bytes <= l->outer.payload_cap);
             struct record_delta copy = {.id = m->id, .fragment = f, .round = work->round, .part = *part};
             struct writer w = writer_of(head, sizeof head);
-            record_delta_encode(&copy, &w);
+            record_encode(RECORD_DELTA, &copy, &w);
             struct store_part parts[2] = {{head, w.pos}, {payload, part->bytes}};
             struct journal_ref at;
             TRY(e->store->ops->segment_read(e->store, part->at.segment, part->at.offset, payload, part->bytes, err));

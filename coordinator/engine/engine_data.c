@@ -75,11 +75,7 @@ enum status engine_drop(struct engine *e, const struct member *m, uint32_t fragm
 {
     assert(m && m->work.open);
     struct record_drop drop = {.id = m->id, .fragment = fragment, .round = m->work.round, .code = code};
-    uint8_t body[RECORD_SMALL_MAX];
-    struct writer w = writer_of(body, sizeof body);
-    record_drop_encode(&drop, &w);
-    assert(!w.bad);
-    return engine_write(e, RECORD_DROP, body, w.pos, NULL, err);
+    return engine_write(e, RECORD_DROP, &drop, NULL, err);
 }
 
 /* Refuses a delta that the round waits for: drops the part in the journal, sends REJECT and emits the events. */
@@ -169,11 +165,8 @@ static enum status write_delta(struct engine *e, const struct member *m, const s
                                           .crc = o->crc,
                                           .loss_sum = o->loss_sum,
                                           .norm = (float)norm}};
-    uint8_t head[RECORD_DELTA_HEAD];
-    struct writer w = writer_of(head, sizeof head);
     struct store_part payload = {e->ledger.outer.payload, o->bytes};
-    record_delta_encode(&delta, &w);
-    return engine_write(e, RECORD_DELTA, head, sizeof head, &payload, err);
+    return engine_write(e, RECORD_DELTA, &delta, &payload, err);
 }
 
 /* Checks the payload of a complete delta. Returns 0 with its norm and its form in the journal, which lies in the outer

@@ -294,16 +294,13 @@ static enum status finish(struct engine *e, const char *over, struct err *err)
 {
     struct eval_run *run = &e->eval;
     struct record_eval record = {.clock = engine_clock(e), .round = run->round, .final = run->final};
-    uint8_t body[RECORD_SMALL_MAX];
-    struct writer w = writer_of(body, sizeof body);
     char text[WIRE_TEXT_MAX];
     if (!over) sum_shares(e, &record);
     assert(run->open && e->now_us >= run->begun_us);
     run->open = false;
     double eval_s = (double)(e->now_us - run->begun_us) * 1e-6;
     if (!run->final) pace_eval(&e->pace, eval_s);
-    record_eval_encode(&record, &w);
-    TRY(ledger_write(&e->ledger, RECORD_EVAL, body, w.pos, NULL, err));
+    TRY(ledger_write(&e->ledger, RECORD_EVAL, &record, NULL, err));
     if (over) {
         snprintf(text, sizeof text, "no validation loss after round %llu: %s", (unsigned long long)run->round, over);
         engine_emit_text(e, ENGINE_EVENT_FAULT, NULL, text);
@@ -319,7 +316,7 @@ static enum status finish(struct engine *e, const char *over, struct err *err)
         engine_emit(e, &event);
         engine_watch_loss(e, run->round, event.eval.val_loss);
     }
-    engine_round_follow(e, RECORD_EVAL, NULL, 0); /* after the EVAL event: the round event repeats the loss */
+    engine_round_follow(e, RECORD_EVAL, 0); /* after the EVAL event: the round event repeats the loss */
     for_each_session(e, s) admission_refresh_ready(e, s);
     return STATUS_OK;
 }

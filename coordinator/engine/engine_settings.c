@@ -30,15 +30,8 @@ enum status engine_settings_write(struct engine *e, struct err *err)
     TRY(engine_settings_text(e, err));
     run.config_size = strlen(e->config_text);
     memcpy(run.run_id, e->ledger.run_id, sizeof run.run_id);
-    size_t size = record_run_size(&run);
-    uint8_t *body = mem_alloc(1, size);
-    if (!body) return err_set(err, STATUS_NOMEM, "no memory for the journal");
-    struct writer w = writer_of(body, size);
-    record_run_encode(&run, &w);
-    assert(!w.bad && w.pos == size);
-    enum status status = ledger_write(&e->ledger, RECORD_RUN, body, size, NULL, err);
-    mem_free(body);
-    return status == STATUS_OK ? journal_sync(&e->ledger.journal, err) : status;
+    TRY(ledger_write(&e->ledger, RECORD_RUN, &run, NULL, err));
+    return journal_sync(&e->ledger.journal, err);
 }
 
 enum status engine_settings_check(const struct engine *e, struct err *err)

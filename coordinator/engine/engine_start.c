@@ -35,7 +35,9 @@ static enum status visit(void *ctx, uint16_t type, struct journal_ref at, const 
     if (type == RECORD_MODEL) TRY(engine_settings_check(e, err)); /* before replay recomputes steps */
     TRY(ledger_replay(&e->ledger, type, at, body, size, err));
     e->clock_base = e->ledger.clock; /* running totals continue from the last record */
-    engine_round_follow(e, type, body, size);
+    struct record_delta delta = {0};
+    if (type == RECORD_DELTA) TRY(record_decode(RECORD_DELTA, &delta, body, size));
+    engine_round_follow(e, type, delta.id);
     return STATUS_OK;
 }
 
@@ -271,7 +273,7 @@ static enum status recover(struct engine *e, struct err *err)
     if (!e->ledger.journal.open && newest) TRY(journal_begin(&e->ledger.journal, e->store, newest->segment, err));
     if (!e->ledger.begun) return begin_run(e, err);
     TRY(engine_settings_settle(e, err));
-    TRY(ledger_write(&e->ledger, RECORD_START, NULL, 0, NULL, err));
+    TRY(ledger_write(&e->ledger, RECORD_START, NULL, NULL, err));
     assert(e->ledger.journal.open && e->ledger.config_hash == e->config_hash);
     e->restarted = true;
     return journal_sync(&e->ledger.journal, err);

@@ -74,7 +74,7 @@ static enum status close_one(struct engine *e, const struct round_close *close, 
     e->updated_us = e->now_us;
     if (config_syncs_updates(&e->config)) TRY(journal_sync(&l->journal, err));
     emit_update(e, close);
-    engine_round_follow(e, RECORD_UPDATE, NULL, 0);
+    engine_round_follow(e, RECORD_UPDATE, 0);
     engine_wake_gets(e, close);
     TRY(reject_dropped(e, close->fragment, err));
     if (e->config.train.method == METHOD_ASYNC && s) engine_eval_prefer(e, s->id);
@@ -130,16 +130,8 @@ void engine_send_assign(struct engine *e, struct session *s, const struct member
 
 static enum status write_open(struct engine *e, const struct round_open *open, struct err *err)
 {
-    struct record_clock clock = engine_clock(e);
-    uint32_t n = e->ledger.layout.n_fragments;
-    size_t size = record_open_size(open, n);
-    uint8_t *body = mem_alloc(1, size);
-    if (!body) return err_set(err, STATUS_NOMEM, "no memory to open a round");
-    struct writer w = writer_of(body, size);
-    record_open_encode(open, n, &clock, &w);
-    assert(!w.bad && w.pos == size);
-    enum status status = engine_write(e, RECORD_OPEN, body, size, NULL, err);
-    mem_free(body);
+    struct record_open record = {.clock = engine_clock(e), .n_fragments = e->ledger.layout.n_fragments, .open = *open};
+    enum status status = engine_write(e, RECORD_OPEN, &record, NULL, err);
     /* Sync before the worker sees its assignment: after a power cut the same ranges must not be handed out again. */
     return status == STATUS_OK && config_syncs_updates(&e->config) ? journal_sync(&e->ledger.journal, err) : status;
 }
@@ -207,14 +199,11 @@ void engine_send_done(struct engine *e, const struct session *s)
 enum status engine_finish_run(struct engine *e, bool *any_p, struct err *err)
 {
     struct ledger *l = &e->ledger;
-    uint8_t body[RECORD_SMALL_MAX];
     if (l->done || !round_over(&l->round) || round_busy(&l->round) || !engine_eval_complete(e)) return STATUS_OK;
     engine_flush_round(e, NAN, NAN); /* pending only if the run has no validation data */
     if (engine_newest(e)->round != round_done(&l->round)) TRY(engine_checkpoint(e, err));
     struct record_clock clock = engine_clock(e);
-    struct writer w = writer_of(body, sizeof body);
-    record_clock_encode(&clock, &w);
-    TRY(ledger_write(l, RECORD_DONE, body, w.pos, NULL, err));
+    TRY(ledger_write(l, RECORD_DONE, &clock, NULL, err));
     TRY(journal_sync(&l->journal, err));
     assert(l->done && engine_newest(e)->round == round_done(&l->round));
     e->done_us = e->now_us;

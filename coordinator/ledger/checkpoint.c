@@ -1,17 +1,18 @@
 #include "coordinator/ledger/checkpoint.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
+#include "common/format/field_rows.h"
+#include "wire/msg_table.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "float arrays are written as little-endian bytes");
 
 static const char magic[8] = {'A', 'T', 'O', 'L', 'L', 'S', '3', '\n'}; /* the digit is the format */
 
-enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
+enum { FORMAT_AT = 6, PREFIX = 24, HEAD_MAX = 1 << 30, ARRAYS_MAX = CHECKPOINT_ARRAYS_MAX };
 
 /* --- float arrays in the order they are stored -------------------------------------------------------------------- */
 
@@ -34,308 +35,257 @@ static size_t list_arrays(const struct ledger *l, struct array out[ARRAYS_MAX])
 
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
-static size_t member_size(const struct member *m, uint32_t n_fragments)
-{
-    size_t size = WIRE_UUID + 2 + strlen(m->name) + 1 + 1 + 8 + 3 * 8 + 16 * (size_t)n_fragments + 1;
-    if (m->work.open) size += 1 + 8 + 4 + 8 + 8 + 8 + 4 + 16 * (size_t)m->work.n_ranges + (8 + 3) * (size_t)n_fragments;
-    return size;
-}
+/* One fragment of a member, and of its open work. */
+struct mark {
+    uint64_t merged, merged_in;
+};
+struct work_part {
+    uint64_t version;
+    uint8_t state;
+    uint16_t code;
+};
+
+static const struct field name_fields[] = {BYTES(member, uuid), LINE(member, name, 0), END};
+static const struct field member_fields[] = {
+    BOOL(member, active),
+    BOOL(member, in_step),
+    U64(member, next_round),
+    U64(member, tokens),
+    U64(member, steps),
+    U64(member, compute_us),
+    END,
+};
+static const struct field mark_fields[] = {U64(mark, merged), U64(mark, merged_in), END};
+static const struct field open_fields[] = {BOOL(member, work.open), END};
+static const struct field work_fields[] = {
+    BOOL(assignment, merged), U64(assignment, round),  WORK_STEPS(assignment, 1),
+    F64(assignment, peak),    WORK_RANGES(assignment), END,
+};
+static const struct field part_fields[] = {
+    U64(work_part, version),
+    U8(work_part, state, 0, PART_DROPPED),
+    U16(work_part, code, 0, UINT16_MAX),
+    END,
+};
+/* Its strikes, and each fragment of its last delta. */
+static const struct field gate_fields[] = {U32(member, strikes), U64(member, struck_us), END};
+static const struct field sample_fields[] = {F32(gate_sample, norm), F32(gate_sample, reach), END};
 
 static void work_encode(const struct assignment *work, uint32_t n_fragments, struct writer *w)
 {
-    put_u8(w, work->merged);
-    put_u64(w, work->round);
-    put_u32(w, work->steps);
-    put_f64(w, work->step0);
-    put_f64(w, work->step_rate);
-    put_f64(w, work->peak);
-    put_ranges(w, work->ranges, work->n_ranges);
+    fields_put(work_fields, work, w);
     for (uint32_t f = 0; f < n_fragments; f++) {
-        put_u64(w, work->versions[f]);
-        bool held =
-            work->parts[f].state == PART_HELD; /* its DELTA record follows in the segment after the checkpoint */
-        put_u8(w, held ? PART_WAITED : work->parts[f].state);
-        put_u16(w, work->parts[f].code);
+        struct work_part part = {work->versions[f], work->parts[f].state, work->parts[f].code};
+        if (part.state == PART_HELD) part.state = PART_WAITED; /* its DELTA record follows in the next segment */
+        fields_put(part_fields, &part, w);
     }
 }
 
 static void member_encode(const struct member *m, uint32_t n_fragments, struct writer *w)
 {
-    const size_t start = w->pos;
-    const struct assignment *work = &m->work;
-    put_bytes(w, m->uuid, WIRE_UUID);
-    put_str(w, m->name);
-    put_u8(w, m->active);
-    put_u8(w, m->in_step);
-    put_u64(w, m->next_round);
-    put_u64(w, m->tokens);
-    put_u64(w, m->steps);
-    put_u64(w, m->compute_us);
-    for (uint32_t f = 0; f < n_fragments; f++) {
-        put_u64(w, m->merged[f]);
-        put_u64(w, m->merged_in[f]);
-    }
-    put_u8(w, work->open);
-    if (work->open) work_encode(work, n_fragments, w);
-    assert(w->bad || w->pos - start == member_size(m, n_fragments));
+    fields_put(name_fields, m, w);
+    fields_put(member_fields, m, w);
+    for (uint32_t f = 0; f < n_fragments; f++)
+        fields_put(mark_fields, &(struct mark){m->merged[f], m->merged_in[f]}, w);
+    fields_put(open_fields, m, w);
+    if (m->work.open) work_encode(&m->work, n_fragments, w);
 }
 
 static void work_decode(struct assignment *work, uint32_t n_fragments, struct reader *r)
 {
-    work->open = true;
-    work->merged = get_u8(r) == 1;
-    work->round = get_u64(r);
-    work->steps = get_u32(r);
-    work->step0 = get_f64(r);
-    work->step_rate = get_f64(r);
-    work->peak = get_f64(r);
-    work->n_ranges = get_ranges(r, work->ranges);
+    fields_read(work_fields, work, r);
     for (uint32_t f = 0; f < n_fragments; f++) {
-        work->versions[f] = get_u64(r);
-        work->parts[f] = (struct part){.state = get_u8(r)};
-        work->parts[f].code = get_u16(r);
-        if (work->parts[f].state > PART_DROPPED || work->parts[f].state == PART_HELD) reader_fail(r);
+        struct work_part part;
+        fields_read(part_fields, &part, r);
+        if (part.state == PART_HELD) reader_fail(r);
+        work->versions[f] = part.version;
+        work->parts[f] = (struct part){.state = part.state, .code = part.code};
     }
 }
 
 static enum status member_decode(struct round *round, uint32_t n_fragments, struct reader *r)
 {
-    char name[WIRE_NAME_MAX];
-    struct member *m;
-    const uint8_t *uuid = get_bytes(r, WIRE_UUID);
-    get_str(r, name, sizeof name);
+    struct member who, *m;
+    fields_read(name_fields, &who, r);
     if (r->bad) return STATUS_CORRUPT;
-    TRY(member_add(&round->members, uuid, name, &m));
-    m->active = get_u8(r) == 1;
-    m->in_step = get_u8(r) == 1;
-    m->next_round = get_u64(r);
-    m->tokens = get_u64(r);
-    m->steps = get_u64(r);
-    m->compute_us = get_u64(r);
+    TRY(member_add(&round->members, who.uuid, who.name, &m));
+    fields_read(member_fields, m, r);
     for (uint32_t f = 0; f < n_fragments; f++) {
-        m->merged[f] = get_u64(r);
-        m->merged_in[f] = get_u64(r);
+        struct mark mark;
+        fields_read(mark_fields, &mark, r);
+        m->merged[f] = mark.merged;
+        m->merged_in[f] = mark.merged_in;
     }
-    if (get_u8(r) == 1) work_decode(&m->work, n_fragments, r);
+    fields_read(open_fields, m, r);
+    if (!r->bad && m->work.open) work_decode(&m->work, n_fragments, r);
     return r->bad ? STATUS_CORRUPT : STATUS_OK;
-}
-
-/* --- the last deltas and the strikes of members ------------------------------------------------------------------- */
-
-static size_t gates_size(const struct round *r, uint32_t n_fragments)
-{
-    return (12 + 8 * (size_t)n_fragments) * r->members.n;
 }
 
 static void gates_encode(const struct round *r, uint32_t n_fragments, struct writer *w)
 {
-    const size_t start = w->pos;
     for (uint32_t i = 0; i < r->members.n; i++) {
         const struct member *m = r->members.members[i];
-        put_u32(w, m->strikes);
-        put_u64(w, m->struck_us);
-        for (uint32_t f = 0; f < n_fragments; f++) {
-            put_f32(w, m->last[f].norm);
-            put_f32(w, m->last[f].reach);
-        }
+        fields_put(gate_fields, m, w);
+        fields_put_all(sample_fields, m->last, sizeof *m->last, n_fragments, w);
     }
-    assert(w->bad || w->pos - start == gates_size(r, n_fragments));
 }
 
 static void gates_decode(struct round *r, uint32_t n_fragments, struct reader *in)
 {
-    for (uint32_t i = 0; i < r->members.n; i++) {
+    for (uint32_t i = 0; i < r->members.n && !in->bad; i++) {
         struct member *m = r->members.members[i];
-        m->strikes = get_u32(in);
-        m->struck_us = get_u64(in);
-        for (uint32_t f = 0; f < n_fragments; f++) {
-            struct gate_sample last = {.norm = get_f32(in)};
-            last.reach = get_f32(in);
-            if (!(last.norm >= 0 && last.reach >= 0 && isfinite(last.norm) && isfinite(last.reach))) reader_fail(in);
-            m->last[f] = last;
-        }
+        fields_read(gate_fields, m, in);
+        fields_read_all(sample_fields, m->last, sizeof *m->last, n_fragments, in);
+        for (uint32_t f = 0; f < n_fragments; f++)
+            if (m->last[f].norm < 0 || m->last[f].reach < 0) reader_fail(in);
     }
 }
 
 /* --- the head ----------------------------------------------------------------------------------------------------- */
 
-static size_t head_size(const struct ledger *l)
+/* Versions and hashes of the fragments, in turn. */
+static const struct field version_fields[] = {
+    {.name = "version", .kind = FIELD_U64, .max = UINT64_MAX},
+    {.name = "hash",
+     .kind = FIELD_U64,
+     .at = offsetof(struct checkpoint_info, hashes) - offsetof(struct checkpoint_info, versions),
+     .max = UINT64_MAX},
+    END,
+};
+static const struct field info_fields[] = {
+    U64(checkpoint_info, round),
+    U64(checkpoint_info, segment),
+    COUNT(checkpoint_info, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
+    LIST(checkpoint_info, versions, n_fragments, version_fields, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+const struct field checkpoint_head_fields[] = {
+    STRUCT(checkpoint_head, info, info_fields),
+    COUNT(checkpoint_head, n, 0, ARRAYS_MAX),
+    LIST(checkpoint_head, hashes, n, wire_number, ARRAYS_MAX),
+    STRUCT(checkpoint_head, run, record_run_fields),
+    COUNT(checkpoint_head, n_earlier, 0, LEDGER_EARLIER_MAX),
+    LIST(checkpoint_head, earlier, n_earlier, wire_number, LEDGER_EARLIER_MAX),
+    BLOB(checkpoint_head, model, model_size, 0, HEAD_MAX),
+    END,
+};
+static const struct field closed_fields[] = {{.name = "closed", .kind = FIELD_BOOL}, END};
+static const struct field ledger_fields[] = {
+    U64(ledger, starts),
+    STRUCT(ledger, clock, record_clock_fields),
+    U64(ledger, eval_round),
+    BOOL(ledger, evaluated),
+    BOOLS(ledger, eval_final, eval_by_one),
+    BOOL(ledger, done),
+    F64_ANY(ledger, eval_loss_sum),
+    U64(ledger, eval_tokens),
+    U64(ledger, round.round),
+    BOOL(ledger, round.open),
+    LIST(ledger, round.closed, layout.n_fragments, closed_fields, LAYOUT_FRAGMENTS_MAX),
+    U32(ledger, round.n_assigned),
+    U64(ledger, round.again),
+    U32(ledger, round.again_steps),
+    U32(ledger, round.again_before),
+    U64(ledger, round.steps_committed),
+    U64(ledger, round.steps_outstanding),
+    U64(ledger, round.tokens),
+    U64(ledger, round.worker_steps),
+    U64(ledger, round.compute_us),
+    F64_ANY(ledger, round.loss_sum),
+    END,
+};
+static const struct field fragment_fields[] = {
+    U32(outer_fragment, buffered),
+    U64(outer_fragment, merged),
+    U64(outer_fragment, merged_tokens),
+    END,
+};
+struct count {
+    uint32_t members;
+};
+static const struct field count_fields[] = {COUNT(count, members, 0, MEMBERS_MAX), END};
+
+const struct field_part checkpoint_parts[] = {
+    {"begin", checkpoint_head_fields},
+    {"totals", ledger_fields},
+    {"each fragment", fragment_fields},
+    {"lease book", lease_book_fields},
+    {"each free range", wire_range_fields},
+    {"each lease", lease_fields},
+    {"number of members", count_fields},
+    {"each member: identity", name_fields},
+    {"its totals", member_fields},
+    {"its fragments", mark_fields},
+    {"its work", open_fields},
+    {"its work, if open", work_fields},
+    {"its work: fragments", part_fields},
+    {"each member: strikes", gate_fields},
+    {"its last delta: fragments", sample_fields},
+    {0},
+};
+
+/* The first part of the head. It borrows from the ledger. */
+static void head_of(const struct ledger *l, uint64_t round, uint64_t segment, struct checkpoint_head *head)
 {
     struct array arrays[ARRAYS_MAX];
-    uint32_t F = l->layout.n_fragments;
-    size_t size = 8 + 8 + 4 + 16 * (size_t)F + 4 + 8 * list_arrays(l, arrays);
-    size += WIRE_UUID + 8 + 4 + strlen(l->config_text) + 4 + l->model_record_size;
-    size += 8 + RECORD_CLOCK_BYTES + 8 + 3 + 8 + 8;
-    size += 8 + 1 + F + 4 + 8 + 8 + 8 + 8 + 8 + 8;
-    size += 4 + 8 * (size_t)l->n_earlier + 8 + 4 + 4;
-    size += 20 * (size_t)F + lease_encoded_size(&l->round.leases) + 4;
-    for (uint32_t i = 0; i < l->round.members.n; i++) size += member_size(l->round.members.members[i], F);
-    return size + gates_size(&l->round, F);
-}
-
-static void info_encode(const struct ledger *l, uint64_t round, uint64_t segment, struct writer *w)
-{
-    put_u64(w, round);
-    put_u64(w, segment);
-    put_u32(w, l->layout.n_fragments);
+    *head = (struct checkpoint_head){
+        .info = {.round = round, .segment = segment, .n_fragments = l->layout.n_fragments},
+        .n = (uint32_t)list_arrays(l, arrays),
+        .run = {.config_hash = l->config_hash, .config_text = l->config_text, .config_size = strlen(l->config_text)},
+        .n_earlier = l->n_earlier,
+        .model = l->model_record,
+        .model_size = l->model_record_size,
+    };
     for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
-        put_u64(w, l->round.versions[f]);
-        put_u64(w, l->outer.fragments[f].hash);
+        head->info.versions[f] = l->round.versions[f];
+        head->info.hashes[f] = l->outer.fragments[f].hash;
     }
+    for (uint32_t i = 0; i < head->n; i++)
+        head->hashes[i] = hash_floats(l->outer.pool, arrays[i].data, arrays[i].count);
+    memcpy(head->run.run_id, l->run_id, WIRE_UUID);
+    memcpy(head->earlier, l->earlier, sizeof head->earlier);
 }
 
-static void info_decode(struct checkpoint_info *info, struct reader *r)
-{
-    memset(info, 0, sizeof *info);
-    info->round = get_u64(r);
-    info->segment = get_u64(r);
-    info->n_fragments = get_u32(r);
-    if (!info->n_fragments || info->n_fragments > LAYOUT_FRAGMENTS_MAX) {
-        info->n_fragments = 0;
-        reader_fail(r);
-    }
-    for (uint32_t f = 0; f < info->n_fragments; f++) {
-        info->versions[f] = get_u64(r);
-        info->hashes[f] = get_u64(r);
-    }
-}
-
-static void round_encode(const struct ledger *l, struct writer *w)
+static void head_encode(const struct ledger *l, const struct checkpoint_head *head, struct writer *w)
 {
     const struct round *r = &l->round;
-    put_u64(w, r->round);
-    put_u8(w, r->open);
-    for (uint32_t f = 0; f < l->layout.n_fragments; f++) put_u8(w, r->closed[f]);
-    put_u32(w, r->n_assigned);
-    put_u64(w, r->again);
-    put_u32(w, r->again_steps);
-    put_u32(w, r->again_before);
-    put_u64(w, r->steps_committed);
-    put_u64(w, r->steps_outstanding);
-    put_u64(w, r->tokens);
-    put_u64(w, r->worker_steps);
-    put_u64(w, r->compute_us);
-    put_f64(w, r->loss_sum);
-    for (uint32_t f = 0; f < l->layout.n_fragments; f++) {
-        put_u32(w, l->outer.fragments[f].buffered);
-        put_u64(w, l->outer.fragments[f].merged);
-        put_u64(w, l->outer.fragments[f].merged_tokens);
-    }
+    const uint32_t F = l->layout.n_fragments;
+    fields_put(checkpoint_head_fields, head, w);
+    fields_put(ledger_fields, l, w);
+    fields_put_all(fragment_fields, l->outer.fragments, sizeof *l->outer.fragments, F, w);
     lease_encode(&r->leases, w);
-    put_u32(w, r->members.n);
-    for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], l->layout.n_fragments, w);
-    gates_encode(r, l->layout.n_fragments, w);
+    fields_put(count_fields, &(struct count){r->members.n}, w);
+    for (uint32_t i = 0; i < r->members.n; i++) member_encode(r->members.members[i], F, w);
+    gates_encode(r, F, w);
 }
 
-static enum status round_decode(struct ledger *l, const struct checkpoint_info *info, struct reader *r)
+static enum status round_decode(struct ledger *l, struct reader *r)
 {
     struct round *round = &l->round;
-    memcpy(round->versions, info->versions, sizeof round->versions);
-    round->round = get_u64(r);
-    round->open = get_u8(r) == 1;
-    for (uint32_t f = 0; f < info->n_fragments; f++) round->closed[f] = get_u8(r) == 1;
-    round->n_assigned = get_u32(r);
-    round->again = get_u64(r);
-    round->again_steps = get_u32(r);
-    round->again_before = get_u32(r);
+    struct count count;
+    const uint32_t F = l->layout.n_fragments;
+    fields_read(ledger_fields, l, r);
     if (round->again_steps > round->p.max_steps || round->again_before > round->again_steps) reader_fail(r);
-    round->steps_committed = get_u64(r);
-    round->steps_outstanding = get_u64(r);
-    round->tokens = get_u64(r);
-    round->worker_steps = get_u64(r);
-    round->compute_us = get_u64(r);
-    round->loss_sum = get_f64(r);
-    for (uint32_t f = 0; f < info->n_fragments; f++) {
-        l->outer.fragments[f].buffered = get_u32(r);
-        l->outer.fragments[f].merged = get_u64(r);
-        l->outer.fragments[f].merged_tokens = get_u64(r);
-    }
+    fields_read_all(fragment_fields, l->outer.fragments, sizeof *l->outer.fragments, F, r);
     TRY(lease_decode(&round->leases, r));
-    uint32_t n = get_u32(r);
-    for (uint32_t i = 0; i < n && !r->bad; i++) TRY(member_decode(round, info->n_fragments, r));
-    if (!r->bad) gates_decode(round, info->n_fragments, r);
+    fields_read(count_fields, &count, r);
+    for (uint32_t i = 0; !r->bad && i < count.members; i++) TRY(member_decode(round, F, r));
+    gates_decode(round, F, r);
     return r->bad ? STATUS_CORRUPT : round_check(round);
 }
 
-static void head_encode(const struct ledger *l, uint64_t round, uint64_t segment, struct writer *w)
+static enum status head_decode(struct ledger *l, struct checkpoint_head *head, struct reader *r, struct err *err)
 {
     struct array arrays[ARRAYS_MAX];
-    size_t n = list_arrays(l, arrays);
-    info_encode(l, round, segment, w);
-    put_u32(w, (uint32_t)n);
-    for (size_t i = 0; i < n; i++) put_u64(w, hash_floats(l->outer.pool, arrays[i].data, arrays[i].count));
-    struct record_run run = {
-        .config_hash = l->config_hash, .config_text = l->config_text, .config_size = strlen(l->config_text)};
-    memcpy(run.run_id, l->run_id, WIRE_UUID);
-    record_run_encode(&run, w);
-    put_u32(w, l->n_earlier);
-    for (uint32_t i = 0; i < l->n_earlier; i++) put_u64(w, l->earlier[i]);
-    put_u32(w, (uint32_t)l->model_record_size);
-    put_bytes(w, l->model_record, l->model_record_size);
-    put_u64(w, l->starts);
-    record_clock_encode(&l->clock, w);
-    put_u64(w, l->eval_round);
-    put_u8(w, l->evaluated);
-    put_u8(w, (uint8_t)(l->eval_final | l->eval_by_one << 1));
-    put_u8(w, l->done);
-    put_f64(w, l->eval_loss_sum);
-    put_u64(w, l->eval_tokens);
-    round_encode(l, w);
-}
-
-/* The part of a head that needs no settings. Texts and the model are borrowed from the reader. */
-struct head {
-    uint32_t n; /* arrays */
-    uint64_t hashes[ARRAYS_MAX];
-    struct record_run run;
-    uint64_t earlier[LEDGER_EARLIER_MAX];
-    uint32_t n_earlier;
-    const uint8_t *model;
-    size_t model_size;
-};
-
-static enum status head_begin(struct head *head, struct checkpoint_info *info, struct reader *r)
-{
-    *head = (struct head){0};
-    info_decode(info, r);
-    head->n = get_u32(r);
-    if (head->n > ARRAYS_MAX) return STATUS_CORRUPT;
-    for (uint32_t i = 0; i < head->n; i++) head->hashes[i] = get_u64(r);
-    const uint8_t *id = get_bytes(r, WIRE_UUID);
-    if (id) memcpy(head->run.run_id, id, WIRE_UUID);
-    head->run.config_hash = get_u64(r);
-    head->run.config_size = get_u32(r);
-    head->run.config_text = (const char *)get_bytes(r, head->run.config_size);
-    head->n_earlier = get_u32(r);
-    if (head->n_earlier > LEDGER_EARLIER_MAX) return STATUS_CORRUPT;
-    for (uint32_t i = 0; i < head->n_earlier; i++) head->earlier[i] = get_u64(r);
-    head->model_size = get_u32(r);
-    head->model = get_bytes(r, head->model_size);
-    return r->bad ? STATUS_CORRUPT : STATUS_OK;
-}
-
-static enum status head_decode(struct ledger *l, struct checkpoint_info *info, struct head *head, struct reader *r,
-                               struct err *err)
-{
-    struct array arrays[ARRAYS_MAX];
-    TRY(head_begin(head, info, r));
+    fields_read(checkpoint_head_fields, head, r);
+    if (r->bad) return STATUS_CORRUPT;
     TRY(ledger_set_run(l, &head->run, err));
     memcpy(l->earlier, head->earlier, sizeof l->earlier);
     l->n_earlier = head->n_earlier;
     TRY(ledger_set_model(l, head->model, head->model_size, err));
-    l->starts = get_u64(r);
-    record_clock_decode(&l->clock, r);
-    l->eval_round = get_u64(r);
-    l->evaluated = get_u8(r) == 1;
-    uint8_t eval_flags = get_u8(r);
-    l->eval_final = eval_flags & 1;
-    l->eval_by_one = eval_flags & 2;
-    l->done = get_u8(r) == 1;
-    l->eval_loss_sum = get_f64(r);
-    l->eval_tokens = get_u64(r);
-    if (r->bad || info->n_fragments != l->layout.n_fragments || head->n != list_arrays(l, arrays))
-        return STATUS_CORRUPT;
-    TRY(round_decode(l, info, r));
+    if (head->info.n_fragments != l->layout.n_fragments || head->n != list_arrays(l, arrays)) return STATUS_CORRUPT;
+    memcpy(l->round.versions, head->info.versions, sizeof l->round.versions);
+    TRY(round_decode(l, r));
     return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
 }
 
@@ -346,11 +296,16 @@ enum status checkpoint_save(const struct ledger *l, struct store *store, uint64_
 {
     struct array arrays[ARRAYS_MAX];
     struct store_part parts[1 + ARRAYS_MAX];
-    size_t n = list_arrays(l, arrays), size = head_size(l);
+    struct checkpoint_head head;
+    struct writer count = writer_counting();
+    size_t n = list_arrays(l, arrays);
+    head_of(l, round, segment, &head);
+    head_encode(l, &head, &count);
+    size_t size = count.pos;
     uint8_t *blob = mem_alloc(1, PREFIX + size);
     if (!blob) return err_set(err, STATUS_NOMEM, "no memory for a checkpoint");
     struct writer w = writer_of(blob + PREFIX, size);
-    head_encode(l, round, segment, &w);
+    head_encode(l, &head, &w);
     assert(!w.bad && w.pos == size);
     struct writer prefix = writer_of(blob, PREFIX);
     put_bytes(&prefix, magic, sizeof magic);
@@ -426,7 +381,7 @@ enum status checkpoint_look(struct store *store, uint64_t round, struct checkpoi
     uint64_t total;
     TRY(read_head(store, round, &head, &size, &total, err));
     struct reader r = reader_of(head, size);
-    info_decode(info, &r);
+    fields_read(info_fields, info, &r);
     mem_free(head);
     return r.bad || info->round != round ? bad(err, round, "is damaged") : STATUS_OK;
 }
@@ -459,12 +414,13 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
                             struct err *err)
 {
     uint8_t *bytes = NULL;
-    struct head head;
+    struct checkpoint_head head = {0};
     size_t size = 0;
     uint64_t total;
     TRY(read_head(store, round, &bytes, &size, &total, err));
     struct reader r = reader_of(bytes, size);
-    enum status status = head_decode(l, info, &head, &r, err);
+    enum status status = head_decode(l, &head, &r, err);
+    *info = head.info;
     mem_free(bytes);
     if (status == STATUS_CORRUPT || status == STATUS_STATE || (status == STATUS_OK && info->round != round))
         return bad(err, round, "is damaged");
@@ -485,16 +441,16 @@ enum status checkpoint_load(struct ledger *l, struct store *store, uint64_t roun
 /* --- check -------------------------------------------------------------------------------------------------------- */
 
 /* Decodes the head up to the layout, which the caller finishes. */
-static enum status head_decode_layout(struct layout *layout, struct checkpoint_info *info, struct head *head,
-                                      struct reader *r)
+static enum status head_decode_layout(struct layout *layout, struct checkpoint_head *head, struct reader *r)
 {
-    struct record_model model;
-    TRY(head_begin(head, info, r));
-    TRY(record_model_decode(&model, head->model, head->model_size));
+    struct record_model model = {0};
+    fields_read(checkpoint_head_fields, head, r);
+    if (r->bad) return STATUS_CORRUPT;
+    TRY(record_decode(RECORD_MODEL, &model, head->model, head->model_size));
     struct reader inner = reader_of(model.layout, model.layout_size);
     TRY(layout_decode(layout, &inner));
-    return reader_done(&inner) && layout->n_fragments == info->n_fragments && layout->n_params ? STATUS_OK
-                                                                                               : STATUS_CORRUPT;
+    bool whole = reader_done(&inner) && layout->n_fragments == head->info.n_fragments && layout->n_params;
+    return whole ? STATUS_OK : STATUS_CORRUPT;
 }
 
 /* Vectors of n_params floats come first, then the residuals: none, or one of each fragment of trained tensors. The
@@ -535,7 +491,7 @@ static enum status check_theta(struct store *store, uint64_t round, const struct
 enum status checkpoint_check(struct store *store, uint64_t round, struct checkpoint_info *info, struct err *err)
 {
     uint8_t *bytes = NULL;
-    struct head head;
+    struct checkpoint_head head = {0};
     size_t size = 0;
     uint64_t total;
     struct layout layout;
@@ -543,7 +499,8 @@ enum status checkpoint_check(struct store *store, uint64_t round, struct checkpo
     TRY(read_head(store, round, &bytes, &size, &total, err));
     struct reader r = reader_of(bytes, size);
     layout_init(&layout);
-    enum status status = head_decode_layout(&layout, info, &head, &r);
+    enum status status = head_decode_layout(&layout, &head, &r);
+    *info = head.info;
     mem_free(bytes);
     if (status == STATUS_CORRUPT || (status == STATUS_OK && round != CHECKPOINT_ANY && info->round != round))
         status = bad(err, round, "is damaged");

@@ -1,6 +1,6 @@
 /* A checkpoint: theta as a model folder, and the rest of the ledger as one blob beside it.
  *
- *     state = "ATOLLS2\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
+ *     state = "ATOLLS3\n", u64 head bytes, u32 crc32c of the head, u32 zero, head, momentum, second vector, residuals
  *
  * The head contains everything except the float arrays, and hash_floats of each array. */
 #ifndef COORDINATOR_CHECKPOINT_H
@@ -19,6 +19,23 @@ struct checkpoint_info {
     uint32_t n_fragments;
     uint64_t versions[LAYOUT_FRAGMENTS_MAX], hashes[LAYOUT_FRAGMENTS_MAX];
 };
+
+enum { CHECKPOINT_ARRAYS_MAX = 2 + LAYOUT_FRAGMENTS_MAX };
+
+/* The first part of the head, which needs no settings. Texts and the model are borrowed. */
+struct checkpoint_head {
+    struct checkpoint_info info;
+    uint32_t n; /* float arrays */
+    uint64_t hashes[CHECKPOINT_ARRAYS_MAX];
+    struct record_run run;
+    uint32_t n_earlier;
+    uint64_t earlier[LEDGER_EARLIER_MAX];
+    const uint8_t *model; /* body of the MODEL record */
+    size_t model_size;
+};
+
+extern const struct field checkpoint_head_fields[];
+extern const struct field_part checkpoint_parts[]; /* of the whole head */
 
 /* Writes the ledger as checkpoint `round`; journal segment `segment` follows it. A part in state HELD is written as
  * WAITED: the caller has put a copy of its DELTA record into that segment. */

@@ -3,13 +3,13 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/base/bytes.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/format/field_rows.h"
 
 static const char segment_magic[8] = {'A', 'T', 'O', 'L', 'L', 'J', JOURNAL_FORMAT, '\n'};
-static const uint32_t record_magic = 0x4c4e524a; /* "JRNL" */
+#define RECORD_MAGIC 0x4c4e524au /* "JRNL" */
 
 enum { FORMAT_AT = 6, SCAN_WINDOW = 1 << 20, BLOCK = 4096, SEARCHES_MAX = 4 };
 
@@ -19,17 +19,22 @@ struct header {
     uint32_t crc;
 };
 
+const struct field journal_header_fields[] = {
+    CONST("magic", 4, RECORD_MAGIC),
+    U16(header, type, 0, UINT16_MAX),
+    CONST("zero", 2, 0),
+    U64(header, size),
+    U64(header, durable),
+    U32(header, crc),
+    END,
+};
+
 /* False: the bytes are not a valid record header. */
 static bool header_decode(struct header *h, const uint8_t data[JOURNAL_RECORD_HEADER])
 {
     struct reader r = reader_of(data, JOURNAL_RECORD_HEADER);
-    uint32_t magic = get_u32(&r);
-    h->type = get_u16(&r);
-    uint16_t zero = get_u16(&r);
-    h->size = get_u64(&r);
-    h->durable = get_u64(&r);
-    h->crc = get_u32(&r);
-    return magic == record_magic && !zero && get_u32(&r) == crc32c(0, data, JOURNAL_RECORD_HEADER - 4);
+    fields_get(journal_header_fields, h, &r);
+    return !r.bad && get_u32(&r) == crc32c(0, data, JOURNAL_RECORD_HEADER - 4);
 }
 
 static void segment_header(uint8_t out[JOURNAL_SEGMENT_HEADER], uint64_t segment, uint8_t format)
@@ -116,7 +121,7 @@ static enum status find_header(struct scan *scan, uint64_t *at, struct err *err)
         assert(from >= scan->window_at && from - scan->window_at + JOURNAL_RECORD_HEADER <= scan->window_n);
         size_t i = (size_t)(from - scan->window_at);
         for (; i + JOURNAL_RECORD_HEADER <= scan->window_n; i++) {
-            if (scan->window[i] != (record_magic & 0xff) || !header_decode(&scan->header, scan->window + i)) continue;
+            if (scan->window[i] != (RECORD_MAGIC & 0xff) || !header_decode(&scan->header, scan->window + i)) continue;
             *at = scan->window_at + i;
             return STATUS_OK;
         }
@@ -338,27 +343,21 @@ enum status journal_append(struct journal *journal, uint16_t type, const struct 
 {
     struct store_part all[JOURNAL_PARTS_MAX + 1];
     uint8_t head[JOURNAL_RECORD_HEADER];
-    uint32_t crc = 0;
-    uint64_t size = 0;
+    struct header h = {.type = type, .durable = journal->durable};
     if (n > JOURNAL_PARTS_MAX || !journal->open) return err_set(err, STATUS_STATE, "journal record with %zu parts", n);
     for (size_t i = 0; i < n; i++) {
-        crc = crc32c(crc, parts[i].data, parts[i].size);
-        size += parts[i].size;
+        h.crc = crc32c(h.crc, parts[i].data, parts[i].size);
+        h.size += parts[i].size;
         all[i + 1] = parts[i];
     }
     struct writer w = writer_of(head, sizeof head);
-    put_u32(&w, record_magic);
-    put_u16(&w, type);
-    put_u16(&w, 0);
-    put_u64(&w, size);
-    put_u64(&w, journal->durable);
-    put_u32(&w, crc);
+    fields_put(journal_header_fields, &h, &w);
     put_u32(&w, crc32c(0, head, sizeof head - 4));
     all[0] = (struct store_part){head, sizeof head};
     TRY(journal->store->ops->append(journal->store, all, n + 1, err));
     assert(journal->durable <= journal->size && w.pos == sizeof head);
     if (at) *at = (struct journal_ref){journal->segment, journal->size + sizeof head};
-    journal->size += sizeof head + size;
+    journal->size += sizeof head + h.size;
     journal->dirty = true;
     return STATUS_OK;
 }

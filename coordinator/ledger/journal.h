@@ -1,8 +1,7 @@
 /* The journal: records with length and checksums, appended to segments of a store.
  *
  *     segment = "ATOLLJ2\n", u64 segment number, u32 crc32c of both, u32 zero, records
- *     record  = u32 magic, u16 type, u16 zero, u64 body bytes, u64 durable, u32 crc32c of the body,
- *               u32 crc32c of the 28 bytes before, body
+ *     record  = journal_header_fields, u32 crc32c of these, body
  *
  * - `durable` is the number of segment bytes that were synced when the record was written. After each sync a record of
  *   type 0 (no body) carries the new number.
@@ -20,12 +19,15 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/format/field.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/round/member.h"
 
 enum { JOURNAL_SEGMENT_HEADER = 24, JOURNAL_RECORD_HEADER = 32, JOURNAL_PARTS_MAX = 4 };
 enum { JOURNAL_FORMAT = '2' }; /* the digit in a segment's magic */
 enum { JOURNAL_MARK = 0 };
+
+extern const struct field journal_header_fields[]; /* crc: of the body */
 
 struct journal {
     struct store *store; /* borrowed */

@@ -92,7 +92,7 @@ enum status ledger_set_model(struct ledger *l, const uint8_t *body, size_t size,
     if (!l->model_record) return err_set(err, STATUS_NOMEM, "no memory for the model's description");
     memcpy(l->model_record, body, size);
     l->model_record_size = size;
-    TRY(record_model_decode(&l->model, l->model_record, size));
+    TRY(record_decode(RECORD_MODEL, &l->model, l->model_record, size));
     l->model_config = copy_text(l->model.model_config, l->model.model_config_size);
     enum status listed = frozen_decode(&l->frozen, l->model.frozen, l->model.frozen_size);
     if (!l->model_config || listed == STATUS_NOMEM)
@@ -132,8 +132,8 @@ enum status ledger_room(struct ledger *l)
 /* With a model: a change of settings (--change). The run may then be longer than before. */
 static enum status fold_run(struct ledger *l, const uint8_t *body, size_t size, struct err *err)
 {
-    struct record_run run;
-    TRY(record_run_decode(&run, body, size));
+    struct record_run run = {0};
+    TRY(record_decode(RECORD_RUN, &run, body, size));
     TRY(ledger_set_run(l, &run, err));
     if (!l->modelled) return STATUS_OK;
     round_fold_settings(&l->round, l->config);
@@ -165,24 +165,21 @@ static enum status fold_model(struct ledger *l, const uint8_t *body, size_t size
 /* Also changes the record of the model, which checkpoints contain. */
 static enum status fold_val(struct ledger *l, const uint8_t *body, size_t size)
 {
-    struct record_val m;
-    TRY(record_val_decode(&m, body, size));
+    struct record_val m = {0};
+    TRY(record_decode(RECORD_VAL, &m, body, size));
     if (l->model.val_samples) return STATUS_STATE;
-    struct record_model changed = l->model;
     struct writer w = writer_of(l->model_record, l->model_record_size);
-    changed.val_hash = m.hash;
-    changed.val_samples = m.samples;
-    record_model_head_encode(&changed, &w);
-    assert(!w.bad);
     l->model.val_hash = m.hash;
     l->model.val_samples = m.samples;
+    record_encode(RECORD_MODEL, &l->model, &w);
+    assert(!w.bad && w.pos == l->model_record_size);
     return STATUS_OK;
 }
 
 static enum status fold_member(struct ledger *l, const uint8_t *body, size_t size)
 {
-    struct record_member m;
-    TRY(record_member_decode(&m, body, size));
+    struct record_member m = {0};
+    TRY(record_decode(RECORD_MEMBER, &m, body, size));
     if (m.what == RECORD_MEMBER_JOIN) return round_fold_join(&l->round, m.id, m.uuid, m.name);
     if (m.what == RECORD_MEMBER_READMIT) return round_fold_readmit(&l->round, m.id);
     return round_fold_leave(&l->round, m.id);
@@ -190,17 +187,17 @@ static enum status fold_member(struct ledger *l, const uint8_t *body, size_t siz
 
 static enum status fold_open(struct ledger *l, const uint8_t *body, size_t size)
 {
-    struct round_open open;
     TRY(ledger_room(l));
-    open.grants = l->grants;
-    TRY(record_open_decode(&open, l->cap_grants, l->layout.n_fragments, &l->clock, body, size));
-    return round_fold_open(&l->round, &open);
+    struct record_open m = {.n_fragments = l->layout.n_fragments, .cap = l->cap_grants, .open = {.grants = l->grants}};
+    TRY(record_decode(RECORD_OPEN, &m, body, size));
+    l->clock = m.clock;
+    return round_fold_open(&l->round, &m.open);
 }
 
 static enum status fold_delta(struct ledger *l, struct journal_ref at, const uint8_t *body, size_t size)
 {
-    struct record_delta m;
-    TRY(record_delta_decode(&m, body, size));
+    struct record_delta m = {0};
+    TRY(record_decode(RECORD_DELTA, &m, body, size));
     m.part.at = (struct journal_ref){at.segment, at.offset + RECORD_DELTA_HEAD};
     if (m.fragment >= l->layout.n_fragments || m.part.bytes > l->outer.delta_cap) return STATUS_CORRUPT;
     return round_fold_delta(&l->round, m.id, m.round, m.fragment, &m.part);
@@ -208,15 +205,15 @@ static enum status fold_delta(struct ledger *l, struct journal_ref at, const uin
 
 static enum status fold_drop(struct ledger *l, const uint8_t *body, size_t size)
 {
-    struct record_drop m;
-    TRY(record_drop_decode(&m, body, size));
+    struct record_drop m = {0};
+    TRY(record_decode(RECORD_DROP, &m, body, size));
     return round_fold_drop(&l->round, m.id, m.round, m.fragment, m.code);
 }
 
 static enum status fold_eval(struct ledger *l, const uint8_t *body, size_t size)
 {
-    struct record_eval m;
-    TRY(record_eval_decode(&m, body, size));
+    struct record_eval m = {0};
+    TRY(record_decode(RECORD_EVAL, &m, body, size));
     l->clock = m.clock;
     l->evaluated = true;
     l->eval_round = m.round;
@@ -229,17 +226,10 @@ static enum status fold_eval(struct ledger *l, const uint8_t *body, size_t size)
 
 static enum status fold_done(struct ledger *l, const uint8_t *body, size_t size)
 {
-    struct reader r = reader_of(body, size);
-    record_clock_decode(&l->clock, &r);
+    TRY(record_decode(RECORD_DONE, &l->clock, body, size));
     l->done = true;
-    return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
+    return STATUS_OK;
 }
-
-static const char *const names[] = {
-    [RECORD_RUN] = "RUN",   [RECORD_START] = "START", [RECORD_MODEL] = "MODEL", [RECORD_MEMBER] = "MEMBER",
-    [RECORD_OPEN] = "OPEN", [RECORD_DELTA] = "DELTA", [RECORD_DROP] = "DROP",   [RECORD_UPDATE] = "UPDATE",
-    [RECORD_EVAL] = "EVAL", [RECORD_DONE] = "DONE",   [RECORD_VAL] = "VAL",
-};
 
 static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, const uint8_t *body, size_t size,
                         struct err *err)
@@ -262,17 +252,33 @@ static enum status fold(struct ledger *l, uint16_t type, struct journal_ref at, 
     }
 }
 
-enum status ledger_write(struct ledger *l, enum record_type type, const uint8_t *body, size_t size,
-                         const struct store_part *payload, struct err *err)
+static enum status append(struct ledger *l, enum record_type type, const struct store_part *body,
+                          const struct store_part *payload, struct err *err)
 {
-    struct store_part parts[2] = {{body, size}};
+    struct store_part parts[2] = {*body};
     struct journal_ref at;
-    assert(type != RECORD_UPDATE && (payload != NULL) == (type == RECORD_DELTA));
     if (payload) parts[1] = *payload;
     TRY(journal_append(&l->journal, type, parts, payload ? 2 : 1, &at, err));
-    enum status status = fold(l, type, at, body, size, err);
+    enum status status = fold(l, type, at, body->data, body->size, err);
     if (status == STATUS_OK || (err && err->code == status)) return status;
-    return err_set(err, status, "internal: a %s record contradicts the state (%s)", names[type], status_text(status));
+    return err_set(err, status, "internal: a %s record contradicts the state (%s)", record_name(type),
+                   status_text(status));
+}
+
+enum status ledger_write(struct ledger *l, enum record_type type, const void *record, const struct store_part *payload,
+                         struct err *err)
+{
+    uint8_t small[RECORD_SMALL_MAX], *body = small;
+    size_t size = record_size(type, record);
+    assert(type != RECORD_UPDATE && (payload != NULL) == (type == RECORD_DELTA));
+    if (size > sizeof small) body = mem_alloc(1, size);
+    if (!body) return err_set(err, STATUS_NOMEM, "no memory for a %s record", record_name(type));
+    struct writer w = writer_of(body, size);
+    record_encode(type, record, &w);
+    assert(!w.bad && w.pos == size);
+    enum status status = append(l, type, &(struct store_part){body, size}, payload, err);
+    if (body != small) mem_free(body);
+    return status;
 }
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
@@ -304,7 +310,7 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
     if (update_encode(&u, l->outer.payload, l->outer.payload_cap, &size) != STATUS_OK)
         return err_set(err, STATUS_LIMIT, "cannot encode the update of fragment %u", close->fragment);
     struct writer w = writer_of(head, sizeof head);
-    record_clock_encode(clock, &w);
+    record_encode(RECORD_UPDATE, clock, &w);
     struct store_part parts[2] = {{head, sizeof head}, {l->outer.payload, size}};
     TRY(journal_append(&l->journal, RECORD_UPDATE, parts, 2, &at, err));
     assert(clock->elapsed_us >= l->clock.elapsed_us);
@@ -317,7 +323,7 @@ enum status ledger_close(struct ledger *l, const struct round_close *close, cons
 
 static enum status damaged(struct err *err, uint16_t type, struct journal_ref at, const char *why)
 {
-    const char *name = type < sizeof names / sizeof *names && names[type] ? names[type] : "unknown";
+    const char *name = record_name(type) ? record_name(type) : "unknown";
     return err_set(err, STATUS_CORRUPT, "journal/%08llu.log, record %s at byte %llu: %s",
                    (unsigned long long)at.segment, name, (unsigned long long)at.offset, why);
 }
@@ -337,10 +343,7 @@ static enum status replay_update(struct ledger *l, struct journal_ref at, const 
     struct update_named *named = mem_alloc(WIRE_NAMED_MAX, sizeof *named);
     struct update u, computed;
     struct round_close close = {0};
-    struct reader r = reader_of(body, size);
-    enum status status = named ? STATUS_OK : STATUS_NOMEM;
-    record_clock_decode(&l->clock, &r);
-    if (status == STATUS_OK && r.bad) status = STATUS_CORRUPT;
+    enum status status = named ? record_decode(RECORD_UPDATE, &l->clock, body, size) : STATUS_NOMEM;
     if (status == STATUS_OK)
         status = update_decode(&u, named, WIRE_NAMED_MAX, body + RECORD_CLOCK_BYTES, size - RECORD_CLOCK_BYTES);
     if (status == STATUS_OK && (u.fragment >= l->layout.n_fragments || !u.n_named)) status = STATUS_CORRUPT;

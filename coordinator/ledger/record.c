@@ -2,301 +2,156 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
-/* Asserts that an encoder wrote as many bytes as its size function returned, unless the buffer was too small. */
-static void check_size(const struct writer *w, size_t start, size_t size)
+#include "common/format/field_rows.h"
+#include "wire/msg_table.h"
+
+const struct field record_clock_fields[] = {
+    U64(record_clock, elapsed_us), U64(record_clock, bytes_up),   U64(record_clock, bytes_down),
+    U64(record_clock, other_up),   U64(record_clock, other_down), END,
+};
+const struct field record_run_fields[] = {
+    BYTES(record_run, run_id),
+    U64(record_run, config_hash),
+    BLOB(record_run, config_text, config_size, 0, WIRE_CONFIG_MAX - 1),
+    END,
+};
+static const struct field start[] = {END};
+static const struct field model[] = {
+    U64(record_model, train_hash),
+    U64(record_model, val_hash),
+    U64(record_model, train_samples),
+    U64(record_model, val_samples),
+    U32(record_model, sample_tokens),
+    BLOB(record_model, layout, layout_size, 0, UINT32_MAX),
+    BLOB(record_model, model_config, model_config_size, 0, WIRE_CONFIG_MAX - 1),
+    COUNT(record_model, n_hashes, 0, LAYOUT_FRAGMENTS_MAX),
+    LIST(record_model, hashes, n_hashes, wire_number, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+static const struct field model_frozen[] = {
+    BOOL(record_model, frozen_whole),
+    BLOB(record_model, frozen, frozen_size, 0, UINT32_MAX),
+    END,
+};
+static const struct field member[] = {
+    U8(record_member, what, 0, RECORD_MEMBER_READMIT),
+    U32(record_member, id),
+    BYTES(record_member, uuid),
+    LINE(record_member, name, 0),
+    END,
+};
+static const struct field open_head[] = {
+    STRUCT(record_open, clock, record_clock_fields),
+    LIST(record_open, open.versions, n_fragments, wire_number, LAYOUT_FRAGMENTS_MAX),
+    U32(record_open, open.n),
+    END,
+};
+static const struct field grant[] = {
+    U32(round_grant, id), U64(round_grant, round), WORK_STEPS(round_grant, 1), WORK_RANGES(round_grant), END,
+};
+static const struct field delta[] = {
+    U32(record_delta, id),
+    U32(record_delta, fragment),
+    U64(record_delta, round),
+    U64(record_delta, part.base_version),
+    U64(record_delta, part.tokens),
+    U64(record_delta, part.bytes),
+    U64(record_delta, part.compute_us),
+    F64_ANY(record_delta, part.loss_sum),
+    U32(record_delta, part.steps),
+    U32(record_delta, part.crc),
+    F32_ANY(record_delta, part.norm),
+    END,
+};
+static const struct field drop[] = {
+    U32(record_drop, id),
+    U32(record_drop, fragment),
+    U64(record_drop, round),
+    U16(record_drop, code, 0, UINT16_MAX),
+    END,
+};
+static const struct field eval[] = {
+    STRUCT(record_eval, clock, record_clock_fields),
+    U64(record_eval, round),
+    BOOLS(record_eval, final, by_one),
+    F64_ANY(record_eval, loss_sum),
+    U64(record_eval, tokens),
+    END,
+};
+static const struct field val[] = {U64(record_val, hash), U64_IN(record_val, samples, 1, UINT64_MAX), END};
+
+static const struct {
+    const char *name;
+    const struct field *fields, *more;
+} records[] = {
+    [RECORD_RUN] = {"RUN", record_run_fields, NULL},
+    [RECORD_START] = {"START", start, NULL},
+    [RECORD_MODEL] = {"MODEL", model, model_frozen},
+    [RECORD_MEMBER] = {"MEMBER", member, NULL},
+    [RECORD_OPEN] = {"OPEN", open_head, grant},
+    [RECORD_DELTA] = {"DELTA", delta, NULL},
+    [RECORD_DROP] = {"DROP", drop, NULL},
+    [RECORD_UPDATE] = {"UPDATE", record_clock_fields, NULL},
+    [RECORD_EVAL] = {"EVAL", eval, NULL},
+    [RECORD_DONE] = {"DONE", record_clock_fields, NULL},
+    [RECORD_VAL] = {"VAL", val, NULL},
+};
+
+const char *record_name(uint16_t type)
 {
-    assert(w->bad || w->pos - start == size);
+    return type < sizeof records / sizeof *records ? records[type].name : NULL;
 }
 
-static enum status finish(const struct reader *r)
+const struct field *record_fields(enum record_type type)
 {
-    return reader_done(r) ? STATUS_OK : STATUS_CORRUPT;
+    return records[type].fields;
 }
 
-void record_clock_encode(const struct record_clock *c, struct writer *w)
+const struct field *record_more(enum record_type type)
 {
-    const size_t start = w->pos;
-    put_u64(w, c->elapsed_us);
-    put_u64(w, c->bytes_up);
-    put_u64(w, c->bytes_down);
-    put_u64(w, c->other_up);
-    put_u64(w, c->other_down);
-    check_size(w, start, RECORD_CLOCK_BYTES);
+    return records[type].more;
 }
 
-void record_clock_decode(struct record_clock *c, struct reader *r)
+void record_encode(enum record_type type, const void *record, struct writer *w)
 {
-    c->elapsed_us = get_u64(r);
-    c->bytes_up = get_u64(r);
-    c->bytes_down = get_u64(r);
-    c->other_up = get_u64(r);
-    c->other_down = get_u64(r);
-}
-
-static void get_blob(struct reader *r, const uint8_t **data, size_t *size)
-{
-    *size = get_u32(r);
-    *data = get_bytes(r, *size);
-}
-
-static void get_id(struct reader *r, uint8_t out[WIRE_UUID])
-{
-    const uint8_t *bytes = get_bytes(r, WIRE_UUID);
-    if (bytes) memcpy(out, bytes, WIRE_UUID);
-}
-
-size_t record_run_size(const struct record_run *m)
-{
-    return WIRE_UUID + 8 + 4 + m->config_size;
-}
-
-void record_run_encode(const struct record_run *m, struct writer *w)
-{
-    const size_t start = w->pos;
-    put_bytes(w, m->run_id, WIRE_UUID);
-    put_u64(w, m->config_hash);
-    put_u32(w, (uint32_t)m->config_size);
-    put_bytes(w, m->config_text, m->config_size);
-    check_size(w, start, record_run_size(m));
-}
-
-enum status record_run_decode(struct record_run *m, const uint8_t *body, size_t size)
-{
-    struct reader r = reader_of(body, size);
-    *m = (struct record_run){0};
-    get_id(&r, m->run_id);
-    m->config_hash = get_u64(&r);
-    get_blob(&r, (const uint8_t **)&m->config_text, &m->config_size);
-    if (m->config_size >= WIRE_CONFIG_MAX) return STATUS_CORRUPT;
-    return finish(&r);
-}
-
-size_t record_model_size(const struct record_model *m)
-{
-    size_t frozen = m->frozen ? 1 + 4 + m->frozen_size : 0;
-    return 4 * 8 + 4 + 4 + m->layout_size + 4 + m->model_config_size + 4 + 8 * (size_t)m->n_hashes + frozen;
-}
-
-void record_model_head_encode(const struct record_model *m, struct writer *w)
-{
-    put_u64(w, m->train_hash);
-    put_u64(w, m->val_hash);
-    put_u64(w, m->train_samples);
-    put_u64(w, m->val_samples);
-    put_u32(w, m->sample_tokens);
-}
-
-void record_model_encode(const struct record_model *m, struct writer *w)
-{
-    const size_t start = w->pos;
-    record_model_head_encode(m, w);
-    put_u32(w, (uint32_t)m->layout_size);
-    put_bytes(w, m->layout, m->layout_size);
-    put_u32(w, (uint32_t)m->model_config_size);
-    put_bytes(w, m->model_config, m->model_config_size);
-    put_u32(w, m->n_hashes);
-    for (uint32_t f = 0; f < m->n_hashes; f++) put_u64(w, m->hashes[f]);
-    if (m->frozen) {
-        put_u8(w, m->frozen_whole);
-        put_u32(w, (uint32_t)m->frozen_size);
-        put_bytes(w, m->frozen, m->frozen_size);
+    fields_put(records[type].fields, record, w);
+    if (type == RECORD_MODEL && ((const struct record_model *)record)->frozen) fields_put(model_frozen, record, w);
+    if (type == RECORD_OPEN) {
+        const struct round_open *open = &((const struct record_open *)record)->open;
+        fields_put_all(grant, open->grants, sizeof *open->grants, open->n, w);
     }
-    check_size(w, start, record_model_size(m));
 }
 
-enum status record_model_decode(struct record_model *m, const uint8_t *body, size_t size)
+size_t record_size(enum record_type type, const void *record)
+{
+    struct writer w = writer_counting();
+    record_encode(type, record, &w);
+    return w.pos;
+}
+
+static void read_grants(struct record_open *m, struct reader *r)
+{
+    if (m->open.n > m->cap) reader_fail(r);
+    if (r->bad) m->open.n = 0;
+    fields_read_all(grant, m->open.grants, sizeof *m->open.grants, m->open.n, r);
+}
+
+/* The payload is not read. */
+static void skip_payload(const struct record_delta *m, struct reader *r)
+{
+    if (reader_left(r) && reader_left(r) != m->part.bytes) reader_fail(r);
+    get_bytes(r, reader_left(r));
+}
+
+enum status record_decode(enum record_type type, void *record, const uint8_t *body, size_t size)
 {
     struct reader r = reader_of(body, size);
-    *m = (struct record_model){0};
-    m->train_hash = get_u64(&r);
-    m->val_hash = get_u64(&r);
-    m->train_samples = get_u64(&r);
-    m->val_samples = get_u64(&r);
-    m->sample_tokens = get_u32(&r);
-    get_blob(&r, &m->layout, &m->layout_size);
-    get_blob(&r, (const uint8_t **)&m->model_config, &m->model_config_size);
-    m->n_hashes = get_u32(&r);
-    if (m->n_hashes > LAYOUT_FRAGMENTS_MAX || m->model_config_size >= WIRE_CONFIG_MAX) return STATUS_CORRUPT;
-    for (uint32_t f = 0; f < m->n_hashes; f++) m->hashes[f] = get_u64(&r);
-    if (!r.bad && reader_left(&r)) {
-        uint8_t whole = get_u8(&r);
-        if (whole > 1) reader_fail(&r);
-        m->frozen_whole = whole == 1;
-        get_blob(&r, &m->frozen, &m->frozen_size);
-    }
-    return finish(&r);
-}
-
-void record_val_encode(const struct record_val *m, struct writer *w)
-{
-    assert(m->samples > 0);
-    put_u64(w, m->hash);
-    put_u64(w, m->samples);
-}
-
-enum status record_val_decode(struct record_val *m, const uint8_t *body, size_t size)
-{
-    struct reader r = reader_of(body, size);
-    m->hash = get_u64(&r);
-    m->samples = get_u64(&r);
-    if (!m->samples) return STATUS_CORRUPT;
-    return finish(&r);
-}
-
-void record_member_encode(const struct record_member *m, struct writer *w)
-{
-    assert(m->what <= RECORD_MEMBER_READMIT);
-    put_u8(w, m->what);
-    put_u32(w, m->id);
-    put_bytes(w, m->uuid, WIRE_UUID);
-    put_str(w, m->name);
-}
-
-enum status record_member_decode(struct record_member *m, const uint8_t *body, size_t size)
-{
-    struct reader r = reader_of(body, size);
-    *m = (struct record_member){0};
-    m->what = get_u8(&r);
-    m->id = get_u32(&r);
-    get_id(&r, m->uuid);
-    get_str(&r, m->name, sizeof m->name);
-    if (m->what > RECORD_MEMBER_READMIT) return STATUS_CORRUPT;
-    return finish(&r);
-}
-
-size_t record_open_size(const struct round_open *open, uint32_t n_fragments)
-{
-    size_t size = RECORD_CLOCK_BYTES + 8 * (size_t)n_fragments + 4;
-    for (uint32_t i = 0; i < open->n; i++) size += 4 + 8 + 4 + 8 + 8 + 4 + 16 * (size_t)open->grants[i].n_ranges;
-    return size;
-}
-
-void record_open_encode(const struct round_open *open, uint32_t n_fragments, const struct record_clock *clock,
-                        struct writer *w)
-{
-    const size_t start = w->pos;
-    record_clock_encode(clock, w);
-    for (uint32_t f = 0; f < n_fragments; f++) put_u64(w, open->versions[f]);
-    put_u32(w, open->n);
-    for (uint32_t i = 0; i < open->n; i++) {
-        const struct round_grant *g = &open->grants[i];
-        put_u32(w, g->id);
-        put_u64(w, g->round);
-        put_u32(w, g->steps);
-        put_f64(w, g->step0);
-        put_f64(w, g->step_rate);
-        put_ranges(w, g->ranges, g->n_ranges);
-    }
-    check_size(w, start, record_open_size(open, n_fragments));
-}
-
-static void get_grant(struct round_grant *g, struct reader *r)
-{
-    memset(g, 0, sizeof *g);
-    g->id = get_u32(r);
-    g->round = get_u64(r);
-    g->steps = get_u32(r);
-    g->step0 = get_f64(r);
-    g->step_rate = get_f64(r);
-    g->n_ranges = get_ranges(r, g->ranges);
-    if (!isfinite(g->step0) || !isfinite(g->step_rate)) reader_fail(r);
-}
-
-enum status record_open_decode(struct round_open *open, uint32_t cap, uint32_t n_fragments, struct record_clock *clock,
-                               const uint8_t *body, size_t size)
-{
-    struct reader r = reader_of(body, size);
-    record_clock_decode(clock, &r);
-    for (uint32_t f = 0; f < n_fragments; f++) open->versions[f] = get_u64(&r);
-    open->n = get_u32(&r);
-    if (open->n > cap) {
-        open->n = 0;
-        return STATUS_CORRUPT;
-    }
-    for (uint32_t i = 0; i < open->n; i++) get_grant(&open->grants[i], &r);
-    return finish(&r);
-}
-
-void record_delta_encode(const struct record_delta *m, struct writer *w)
-{
-    const size_t start = w->pos;
-    const struct part *p = &m->part;
-    put_u32(w, m->id);
-    put_u32(w, m->fragment);
-    put_u64(w, m->round);
-    put_u64(w, p->base_version);
-    put_u64(w, p->tokens);
-    put_u64(w, p->bytes);
-    put_u64(w, p->compute_us);
-    put_f64(w, p->loss_sum);
-    put_u32(w, p->steps);
-    put_u32(w, p->crc);
-    put_f32(w, p->norm);
-    check_size(w, start, RECORD_DELTA_HEAD);
-}
-
-enum status record_delta_decode(struct record_delta *m, const uint8_t *body, size_t size)
-{
-    if (size < RECORD_DELTA_HEAD) return STATUS_CORRUPT;
-    struct reader r = reader_of(body, RECORD_DELTA_HEAD);
-    struct part *p = &m->part;
-    *m = (struct record_delta){0};
-    m->id = get_u32(&r);
-    m->fragment = get_u32(&r);
-    m->round = get_u64(&r);
-    p->base_version = get_u64(&r);
-    p->tokens = get_u64(&r);
-    p->bytes = get_u64(&r);
-    p->compute_us = get_u64(&r);
-    p->loss_sum = get_f64(&r);
-    p->steps = get_u32(&r);
-    p->crc = get_u32(&r);
-    p->norm = get_f32(&r);
-    if (size != RECORD_DELTA_HEAD && size - RECORD_DELTA_HEAD != p->bytes) return STATUS_CORRUPT;
-    return finish(&r);
-}
-
-void record_drop_encode(const struct record_drop *m, struct writer *w)
-{
-    put_u32(w, m->id);
-    put_u32(w, m->fragment);
-    put_u64(w, m->round);
-    put_u16(w, m->code);
-}
-
-enum status record_drop_decode(struct record_drop *m, const uint8_t *body, size_t size)
-{
-    struct reader r = reader_of(body, size);
-    m->id = get_u32(&r);
-    m->fragment = get_u32(&r);
-    m->round = get_u64(&r);
-    m->code = get_u16(&r);
-    return finish(&r);
-}
-
-void record_eval_encode(const struct record_eval *m, struct writer *w)
-{
-    assert(!isnan(m->loss_sum));
-    record_clock_encode(&m->clock, w);
-    put_u64(w, m->round);
-    put_u8(w, (uint8_t)(m->final | m->by_one << 1));
-    put_f64(w, m->loss_sum);
-    put_u64(w, m->tokens);
-}
-
-enum status record_eval_decode(struct record_eval *m, const uint8_t *body, size_t size)
-{
-    struct reader r = reader_of(body, size);
-    *m = (struct record_eval){0};
-    record_clock_decode(&m->clock, &r);
-    m->round = get_u64(&r);
-    uint8_t flags = get_u8(&r);
-    m->final = flags & 1;
-    m->by_one = flags & 2;
-    m->loss_sum = get_f64(&r);
-    m->tokens = get_u64(&r);
-    if (flags > 3 || isnan(m->loss_sum)) return STATUS_CORRUPT;
-    return finish(&r);
+    fields_read(records[type].fields, record, &r);
+    if (type == RECORD_MODEL && reader_left(&r)) fields_read(model_frozen, record, &r);
+    if (type == RECORD_OPEN) read_grants(record, &r);
+    if (type == RECORD_DELTA) skip_payload(record, &r);
+    if (type == RECORD_UPDATE) get_bytes(&r, reader_left(&r));
+    if (type == RECORD_EVAL && isnan(((const struct record_eval *)record)->loss_sum)) return STATUS_CORRUPT;
+    return reader_done(&r) ? STATUS_OK : STATUS_CORRUPT;
 }

@@ -1,5 +1,5 @@
 /* Journal records: encoding and decoding of their bodies. Every change of the run's state is a record, and the state is
- * the fold of all records (coordinator/ledger/ledger.h). Little-endian; strings are u16 length + bytes. */
+ * the fold of all records (coordinator/ledger/ledger.h). docs/recovery.md lists the bytes. */
 #ifndef COORDINATOR_RECORD_H
 #define COORDINATOR_RECORD_H
 
@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/format/field.h"
 #include "coordinator/round/round.h"
 
 enum record_type {
@@ -71,6 +71,13 @@ struct record_delta {
 
 enum { RECORD_DELTA_HEAD = 68 };
 
+struct record_open {
+    struct record_clock clock;
+    uint32_t n_fragments; /* of the run, not in the record: set before encoding and decoding */
+    uint32_t cap;         /* set before decoding: room in open.grants */
+    struct round_open open;
+};
+
 struct record_drop {
     uint32_t id, fragment; /* fragment UINT32_MAX: all parts that have not arrived */
     uint64_t round;
@@ -92,34 +99,21 @@ struct record_val {
 
 enum { RECORD_CLOCK_BYTES = 40, RECORD_SMALL_MAX = 256 };
 
-void record_clock_encode(const struct record_clock *c, struct writer *w);
-void record_clock_decode(struct record_clock *c, struct reader *r);
+extern const struct field record_clock_fields[], record_run_fields[];
 
-/* Encoders set w->bad when the buffer is too small. Decoders return CORRUPT for malformed bodies. */
-size_t record_run_size(const struct record_run *m);
-void record_run_encode(const struct record_run *m, struct writer *w);
-enum status record_run_decode(struct record_run *m, const uint8_t *body, size_t size) MUST_CHECK;
-size_t record_model_size(const struct record_model *m);
-void record_model_encode(const struct record_model *m, struct writer *w);
-/* The first fields of the same encoding, up to sample_tokens. */
-void record_model_head_encode(const struct record_model *m, struct writer *w);
-enum status record_model_decode(struct record_model *m, const uint8_t *body, size_t size) MUST_CHECK;
-void record_val_encode(const struct record_val *m, struct writer *w);
-enum status record_val_decode(struct record_val *m, const uint8_t *body, size_t size) MUST_CHECK;
-void record_member_encode(const struct record_member *m, struct writer *w);
-enum status record_member_decode(struct record_member *m, const uint8_t *body, size_t size) MUST_CHECK;
-size_t record_open_size(const struct round_open *open, uint32_t n_fragments);
-void record_open_encode(const struct round_open *open, uint32_t n_fragments, const struct record_clock *clock,
-                        struct writer *w);
-/* open->grants: [cap]. */
-enum status record_open_decode(struct round_open *open, uint32_t cap, uint32_t n_fragments, struct record_clock *clock,
-                               const uint8_t *body, size_t size) MUST_CHECK;
-/* The head only; the caller appends the payload. Decoding accepts a body with or without payload. */
-void record_delta_encode(const struct record_delta *m, struct writer *w);
-enum status record_delta_decode(struct record_delta *m, const uint8_t *body, size_t size) MUST_CHECK;
-void record_drop_encode(const struct record_drop *m, struct writer *w);
-enum status record_drop_decode(struct record_drop *m, const uint8_t *body, size_t size) MUST_CHECK;
-void record_eval_encode(const struct record_eval *m, struct writer *w);
-enum status record_eval_decode(struct record_eval *m, const uint8_t *body, size_t size) MUST_CHECK;
+/* "RUN"; NULL: an unknown number. */
+const char *record_name(uint16_t type);
+/* The first rows of a body; record_more: rows that some bodies have behind them, or NULL:
+ * MODEL: once, if `frozen` is not NULL. OPEN: once for each grant. */
+const struct field *record_fields(enum record_type type);
+const struct field *record_more(enum record_type type);
+
+/* record: struct record_X of the type, record_clock of DONE and UPDATE, NULL of START. */
+size_t record_size(enum record_type type, const void *record);
+/* DELTA and UPDATE: the caller appends the payload or the object. Sets w->bad when the buffer is too small. */
+void record_encode(enum record_type type, const void *record, struct writer *w);
+/* Decodes into a zeroed struct. DELTA: a body with or without payload. UPDATE: the clock, and the object is not read.
+ * CORRUPT for malformed bodies. */
+enum status record_decode(enum record_type type, void *record, const uint8_t *body, size_t size) MUST_CHECK;
 
 #endif

@@ -245,13 +245,13 @@ static enum status count_lost(void *ctx, uint16_t type, struct journal_ref at, c
                               struct err *err)
 {
     struct work *w = ctx;
-    struct record_member member;
-    struct record_delta delta;
+    struct record_member member = {0};
+    struct record_delta delta = {0};
     (void)at;
-    if (type == RECORD_MEMBER && record_member_decode(&member, body, size) == STATUS_OK &&
+    if (type == RECORD_MEMBER && record_decode(RECORD_MEMBER, &member, body, size) == STATUS_OK &&
         member.what == RECORD_MEMBER_JOIN)
         return name_worker(w->r, member.id, member.name, err);
-    if (type == RECORD_DELTA && record_delta_decode(&delta, body, size) == STATUS_OK) {
+    if (type == RECORD_DELTA && record_decode(RECORD_DELTA, &delta, body, size) == STATUS_OK) {
         struct repair_worker *worker = worker_of(w->r, delta.id, err);
         if (!worker) return STATUS_NOMEM;
         worker->deltas++;

@@ -59,15 +59,7 @@ static enum status take_frozen(const char *init_dir, const struct frozen *frozen
     bool there = file_exists(uploaded);
     if (there && !link(uploaded, path)) return STATUS_OK;
     if (!there) return hf_folder_take(init_dir, frozen, path, err);
-    struct file_map map;
-    struct file_out out = {.fd = -1};
-    TRY(file_map_open(&map, uploaded, err));
-    enum status status = file_out_open(&out, path, err);
-    if (status == STATUS_OK) status = file_out_put(&out, map.data, map.size, err);
-    if (status == STATUS_OK) status = file_out_commit(&out, err);
-    if (status != STATUS_OK) file_out_abort(&out);
-    file_map_close(&map);
-    return status;
+    return file_copy(path, uploaded, err);
 }
 
 static enum status keep_frozen(const char *folder, const char *init_dir, const struct frozen *frozen, struct err *err)

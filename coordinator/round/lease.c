@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "common/base/mem.h"
+#include "common/format/field_rows.h"
+#include "wire/msg_table.h"
 
 static const uint64_t order_end = (uint64_t)1 << 63;
 
@@ -230,82 +232,42 @@ enum status lease_check(const struct lease_book *book)
     return status;
 }
 
-size_t lease_encoded_size(const struct lease_book *book)
-{
-    size_t size = 8 + 8 + 4 + 4 + (size_t)book->n_free * 16;
-    for (uint32_t i = 0; i < book->n_leases; i++) size += 4 + 8 + 4 + (size_t)book->leases[i].n_ranges * 16;
-    return size;
-}
+/* --- bytes -------------------------------------------------------------------------------------------------------- */
 
-void put_ranges(struct writer *w, const struct wire_range *ranges, uint32_t n)
-{
-    put_u32(w, n);
-    for (uint32_t i = 0; i < n; i++) {
-        put_u64(w, ranges[i].start);
-        put_u64(w, ranges[i].count);
-    }
-}
-
-uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX])
-{
-    uint32_t n = get_u32(r);
-    if (n > WIRE_RANGES_MAX) {
-        reader_fail(r);
-        return 0;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        ranges[i].start = get_u64(r);
-        ranges[i].count = get_u64(r);
-    }
-    return n;
-}
+const struct field lease_book_fields[] = {
+    U64(lease_book, cursor),
+    U64(lease_book, committed),
+    U32_IN(lease_book, n_free, 0, FREE_MAX),
+    U32_IN(lease_book, n_leases, 0, LEASES_MAX),
+    END,
+};
+const struct field lease_fields[] = {U32(lease, worker), U64(lease, round), WORK_RANGES(lease), END};
 
 void lease_encode(const struct lease_book *book, struct writer *w)
 {
     assert(sizes_add_up(book));
-    put_u64(w, book->cursor);
-    put_u64(w, book->committed);
-    put_u32(w, book->n_free);
-    put_u32(w, book->n_leases);
-    for (uint32_t i = 0; i < book->n_free; i++) {
-        put_u64(w, book->free[i].start);
-        put_u64(w, book->free[i].count);
-    }
-    for (uint32_t i = 0; i < book->n_leases; i++) {
-        const struct lease *lease = &book->leases[i];
-        put_u32(w, lease->worker);
-        put_u64(w, lease->round);
-        put_ranges(w, lease->ranges, lease->n_ranges);
-    }
-}
-
-static void decode_lease(struct lease *lease, struct reader *r)
-{
-    lease->worker = get_u32(r);
-    lease->round = get_u64(r);
-    lease->n_ranges = get_ranges(r, lease->ranges);
-    if (!lease->n_ranges) reader_fail(r);
+    fields_put(lease_book_fields, book, w);
+    fields_put_all(wire_range_fields, book->free, sizeof *book->free, book->n_free, w);
+    fields_put_all(lease_fields, book->leases, sizeof *book->leases, book->n_leases, w);
 }
 
 enum status lease_decode(struct lease_book *book, struct reader *r)
 {
+    struct lease_book read = {0};
+    const size_t range_bytes = fields_size(wire_range_fields, &(struct wire_range){0});
+    const size_t lease_bytes = fields_size(lease_fields, &(struct lease){.n_ranges = 1});
     assert(!book->n_free && !book->n_leases);
-    book->cursor = get_u64(r);
-    book->committed = get_u64(r);
-    uint32_t n_free = get_u32(r), n_leases = get_u32(r);
+    fields_read(lease_book_fields, &read, r);
     /* Compare the counts with the bytes left before allocating for them: a damaged count must not exhaust memory. */
-    if (r->bad || n_free > FREE_MAX || n_leases > LEASES_MAX ||
-        (size_t)n_free * 16 + (size_t)n_leases * 32 > reader_left(r))
-        return STATUS_CORRUPT;
-    TRY(grow(&book->free, &book->cap_free, n_free + n_leases * WIRE_RANGES_MAX, sizeof *book->free));
-    TRY(grow(&book->leases, &book->cap_leases, n_leases, sizeof *book->leases));
-    for (uint32_t i = 0; i < n_free; i++) {
-        book->free[i].start = get_u64(r);
-        book->free[i].count = get_u64(r);
-    }
-    for (uint32_t i = 0; i < n_leases; i++) decode_lease(&book->leases[i], r);
+    if (r->bad || read.n_free * range_bytes + read.n_leases * lease_bytes > reader_left(r)) return STATUS_CORRUPT;
+    TRY(grow(&book->free, &book->cap_free, read.n_free + read.n_leases * WIRE_RANGES_MAX, sizeof *book->free));
+    TRY(grow(&book->leases, &book->cap_leases, read.n_leases, sizeof *book->leases));
+    fields_read_all(wire_range_fields, book->free, sizeof *book->free, read.n_free, r);
+    fields_read_all(lease_fields, book->leases, sizeof *book->leases, read.n_leases, r);
     if (r->bad) return STATUS_CORRUPT;
-    book->n_free = n_free;
-    book->n_leases = n_leases;
+    book->cursor = read.cursor;
+    book->committed = read.committed;
+    book->n_free = read.n_free;
+    book->n_leases = read.n_leases;
     return lease_check(book);
 }

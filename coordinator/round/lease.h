@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/bytes.h"
 #include "common/base/status.h"
+#include "common/format/field.h"
 #include "wire/msg.h"
 
 struct lease {
@@ -63,12 +63,9 @@ uint64_t lease_outstanding(const struct lease_book *book);
 /* CORRUPT unless committed + outstanding + free = [0, cursor) without overlap. */
 enum status lease_check(const struct lease_book *book) MUST_CHECK;
 
-/* Ranges as in journal and checkpoints: their number (u32), then start and count of each. If the number exceeds
- * WIRE_RANGES_MAX, get_ranges fails the reader and returns 0. */
-void put_ranges(struct writer *w, const struct wire_range *ranges, uint32_t n);
-uint32_t get_ranges(struct reader *r, struct wire_range ranges[WIRE_RANGES_MAX]) MUST_CHECK;
+/* The bytes of a book: lease_book_fields, the free ranges (wire_range_fields), the leases (lease_fields). */
+extern const struct field lease_book_fields[], lease_fields[];
 
-size_t lease_encoded_size(const struct lease_book *book);
 void lease_encode(const struct lease_book *book, struct writer *w);
 /* Decodes into an initialised book and checks it (lease_check). CORRUPT, NOMEM. */
 enum status lease_decode(struct lease_book *book, struct reader *r) MUST_CHECK;

@@ -40,9 +40,9 @@ static void configure(struct config *config)
 /* A large model is legal but makes the fuzzer slow. */
 static bool too_large(const uint8_t *body, size_t size)
 {
-    struct record_model model;
+    struct record_model model = {0};
     struct layout layout;
-    if (record_model_decode(&model, body, size) != STATUS_OK) return false;
+    if (record_decode(RECORD_MODEL, &model, body, size) != STATUS_OK) return false;
     struct reader r = reader_of(model.layout, model.layout_size);
     layout_init(&layout);
     bool large = layout_decode(&layout, &r) == STATUS_OK && layout.n_params > PARAMS_MAX;
@@ -131,7 +131,7 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     struct checkpoint_info info;
     struct err err = {0};
     struct writer w = writer_of(prefix, sizeof prefix);
-    put_bytes(&w, "ATOLLS2\n", 8);
+    put_bytes(&w, "ATOLLS3\n", 8);
     put_u64(&w, size);
     put_u32(&w, crc32c(0, data, size));
     put_u32(&w, 0);
@@ -146,30 +146,19 @@ static void fuzz_snapshot(struct ledger *l, struct store *store, const uint8_t *
     if (status != STATUS_OK) FUZZ_CHECK(err.msg[0] && !strchr(err.msg, '\n'));
 }
 
-/* The hash of the configuration and the model's record lie in the head behind arrays of known length. The fuzzer
- * corrects the hash, or every input would stop there. It also rejects a large model before recovery allocates
- * memory. */
+/* Corrects the hash of the configuration, or every input would stop there. Rejects a large model before recovery
+ * allocates memory. */
 static bool prepare_snapshot(struct ledger *l, uint8_t *data, size_t size)
 {
     struct reader r = reader_of(data, size);
-    get_u64(&r);
-    get_u64(&r);
-    uint32_t n_fragments = get_u32(&r);
-    if (n_fragments > LAYOUT_FRAGMENTS_MAX) return true;
-    get_bytes(&r, 16 * (size_t)n_fragments);
-    uint32_t arrays = get_u32(&r);
-    if (r.bad || arrays > size) return true;
-    get_bytes(&r, 8 * (size_t)arrays + WIRE_UUID);
-    size_t at = r.pos;
-    get_u64(&r);
+    static struct checkpoint_head head;
+    fields_read(checkpoint_head_fields, &head, &r);
     if (r.bad) return true;
-    struct writer w = writer_of(data + at, 8);
-    put_u64(&w, config_run_hash(l->config));
-    size_t text = get_u32(&r);
-    get_bytes(&r, text);
-    size_t model_size = get_u32(&r);
-    const uint8_t *model = get_bytes(&r, model_size);
-    return !model || !too_large(model, model_size);
+    head.run.config_hash = config_run_hash(l->config);
+    struct writer w = writer_of(data, size);
+    fields_put(checkpoint_head_fields, &head, &w);
+    FUZZ_CHECK(!w.bad && w.pos == r.pos);
+    return !too_large(head.model, head.model_size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,4 +1,5 @@
-/* Writes the seed inputs of fuzz_journal from runs of the engine: make_journal_corpus tests/fuzz/corpus. */
+/* Writes the seed inputs of fuzz_journal and fuzz_format from runs of the engine: make_journal_corpus
+ * tests/fuzz/corpus. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,21 +12,28 @@
 #include <cmocka.h>
 
 #include "coordinator/ledger/journal.h"
+#include "coordinator/ledger/record.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "worker/outer/worker_state.h"
 
 static const char *root;
 static struct rig rig;
 
-static void put(const char *name, uint8_t mode, const uint8_t *data, size_t size)
+static void put_of(const char *fuzzer, const char *name, uint8_t mode, const uint8_t *data, size_t size)
 {
     char path[1024];
-    snprintf(path, sizeof path, "%s/journal", root);
+    snprintf(path, sizeof path, "%s/%s", root, fuzzer);
     mkdir(path, 0777);
-    snprintf(path, sizeof path, "%s/journal/%s", root, name);
+    snprintf(path, sizeof path, "%s/%s/%s", root, fuzzer, name);
     FILE *file = fopen(path, "wb");
     if (!file || fputc(mode, file) == EOF || fwrite(data, 1, size, file) != size || fclose(file)) fail_msg("%s", path);
+}
+
+static void put(const char *name, uint8_t mode, const uint8_t *data, size_t size)
+{
+    put_of("journal", name, mode, data, size);
 }
 
 struct records {
@@ -45,7 +53,17 @@ static enum status record(void *ctx, uint16_t type, struct journal_ref at, const
     put_u16(&w, (uint16_t)size);
     put_bytes(&w, body, size);
     out->n += w.pos;
+    put_of("format", record_name(type), (uint8_t)type, body, size);
     return STATUS_OK;
+}
+
+static void make_state(void)
+{
+    static struct saved_state state = {.n_fragments = 1, .in_round = true, .task = {.steps = 2, .n_ranges = 1}};
+    static uint8_t head[SAVED_HEAD_MAX];
+    struct writer w = writer_of(head, sizeof head);
+    fields_put(saved_state_parts[1].fields, &state, &w);
+    put_of("format", "worker_state", 97, head, w.pos);
 }
 
 /* Uses the settings of the fuzzer, so that recovery recomputes the same bytes. */
@@ -84,7 +102,10 @@ static void make(void **state)
         rig.store->ops->checkpoint_state_read(rig.store, 0, 0, head, state_size, NULL) != STATUS_OK)
         fail();
     struct reader r = reader_of(head + 8, 8);
-    put("checkpoint", 2, head + 24, get_u64(&r));
+    size = get_u64(&r);
+    put("checkpoint", 2, head + 24, size);
+    put_of("format", "checkpoint", 64, head + 24, size);
+    make_state();
     rig_close(&rig);
 }
 

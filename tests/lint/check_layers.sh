@@ -13,8 +13,9 @@ table='
 include:
 
 common/base:
+common/format:      common/base
 common/os:          common/base
-common/tensor:      common/base common/os
+common/tensor:      common/base common/format common/os
 common/config:      common/base common/os common/tensor
 
 compress:           common/base common/config common/tensor
@@ -22,7 +23,7 @@ compress/bytes:     common/base compress
 compress/lowbit:    common/base compress
 compress/topk:      common/base common/tensor compress
 
-wire:               common/base common/config common/tensor
+wire:               common/base common/format common/config common/tensor
 wire/zmq:           common/base common/config common/os wire
 
 gpu:                common/base common/config common/tensor gpu/cpu/cpu.h
@@ -38,14 +39,14 @@ worker/inner:       common/base common/config common/tensor gpu
 worker/model:       common/base common/config common/tensor compress gpu worker/inner
 worker/replica:     common/base common/config common/os common/tensor gpu worker/inner worker/model
 worker/link:        common/base common/config common/os wire worker/sync
-worker/outer:       common/base common/config common/os common/tensor compress compress/topk wire gpu worker/sync worker/inner worker/replica worker/link
+worker/outer:       common/base common/format common/config common/os common/tensor compress compress/topk wire gpu worker/sync worker/inner worker/replica worker/link
 worker/session:     common/base common/config common/os wire worker/sync worker/link worker/outer
 worker/api:         include common/base common/config common/os common/tensor wire worker/model worker/replica worker/link worker/outer worker/session
 worker:             common/base common/config common/os common/tensor wire gpu worker/sync worker/inner worker/model worker/replica worker/link worker/outer worker/session
 
-coordinator/round:  common/base common/config wire
+coordinator/round:  common/base common/format common/config wire
 coordinator/outer:  common/base common/config common/tensor compress compress/topk wire coordinator/round
-coordinator/ledger: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer
+coordinator/ledger: common/base common/format common/config common/os common/tensor compress wire coordinator/round coordinator/outer
 coordinator/limits: common/base wire
 coordinator/engine/state: common/base common/config common/os common/tensor compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits
 coordinator/admission: common/base common/config common/os compress wire coordinator/round coordinator/outer coordinator/ledger coordinator/limits coordinator/engine/state

@@ -88,15 +88,10 @@ void api_take_data(struct atoll *a, const struct atoll_data *train, const struct
 
 /* --- the run's layout --------------------------------------------------------------------------------------------- */
 
-/* "[768, 2304]" */
-static const char *shape_text(const struct tensor *t, char out[256])
+/* "768, 2304" */
+static const char *shape_text(const struct tensor *t, char out[LAYOUT_SHAPE])
 {
-    size_t n = 1;
-    snprintf(out, 256, "[");
-    for (int d = 0; d < t->ndim && n < 230; d++)
-        n += (size_t)snprintf(out + n, 256 - n, "%s%" PRIu64, d ? ", " : "", t->shape[d]);
-    snprintf(out + n, 256 - n, "]");
-    return out;
+    return layout_shape(t->shape, t->ndim, ", ", out);
 }
 
 /* transformers writes GPT-2 without this prefix, and its GPT2LMHeadModel names the parameters with it. */
@@ -108,9 +103,9 @@ static const char *run_name(const char *name)
 
 static enum status refuse_shape(const struct tensor *own, const struct tensor *run, const char *family, struct err *err)
 {
-    char own_shape[256], run_shape[256];
+    char own_shape[LAYOUT_SHAPE], run_shape[LAYOUT_SHAPE];
     return err_set(err, STATUS_INVALID,
-                   "tensor '%s' has the shape %s, but the run's has %s: make the model of the run's configuration "
+                   "tensor '%s' has the shape [%s], but the run's has [%s]: make the model of the run's configuration "
                    "(model.family %s)",
                    own->name, shape_text(own, own_shape), shape_text(run, run_shape), family);
 }
@@ -119,7 +114,7 @@ static enum status refuse_shape(const struct tensor *own, const struct tensor *r
 static enum status place_by_name(struct atoll *a, bool *taken, struct err *err)
 {
     const char *family = a->config.model.family;
-    char shape[256];
+    char shape[LAYOUT_SHAPE];
     for (uint32_t i = 0; i < a->own.n_tensors; i++) {
         const struct tensor *own = &a->own.tensors[i];
         int at = layout_find(&a->layout, run_name(own->name));
@@ -136,10 +131,11 @@ static enum status place_by_name(struct atoll *a, bool *taken, struct err *err)
     }
     for (uint32_t i = 0; i < a->layout.n_tensors; i++)
         if (!taken[i])
-            return err_set(err, STATUS_INVALID,
-                           "the run's tensor '%s', shape %s, is missing in this worker's model: make the model of the "
-                           "run's configuration (model.family %s)",
-                           a->layout.tensors[i].name, shape_text(&a->layout.tensors[i], shape), family);
+            return err_set(
+                err, STATUS_INVALID,
+                "the run's tensor '%s', shape [%s], is missing in this worker's model: make the model of the "
+                "run's configuration (model.family %s)",
+                a->layout.tensors[i].name, shape_text(&a->layout.tensors[i], shape), family);
     return STATUS_OK;
 }
 

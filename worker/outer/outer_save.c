@@ -56,6 +56,7 @@ static void fill_state(struct outer_loop *loop, uint64_t round)
             .base_version = f->base_version,
             .payload_size = f->pending ? f->payload_size : 0,
             .count = f->count,
+            .assigned = s->task.versions[i],
             .payload_crc = f->payload_crc,
             .norm = f->norm,
             .moved = f->moved,

@@ -1,63 +1,75 @@
 #include "worker/outer/worker_state.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#include "common/base/bytes.h"
 #include "common/base/hash.h"
+#include "common/format/field_rows.h"
+#include "wire/msg_table.h"
 
 #define MAGIC 0x5453574c4c4f5441u /* "ATOLLWST" */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the body holds floats in memory order");
 
-enum { FORMAT = 1, CRC_AT = 16, FIXED_BYTES = 134 + 43 + 16 * WIRE_RANGES_MAX, FRAGMENT_BYTES = 57 };
+enum { FORMAT = 1, CRC_AT = 16 };
 
-static size_t head_bytes(uint32_t n_fragments)
-{
-    return (FIXED_BYTES + (size_t)n_fragments * FRAGMENT_BYTES + 63) & ~(size_t)63;
-}
+/* What precedes the state. */
+struct prefix {
+    uint64_t magic;
+    uint32_t format, head_size, crc, body_crc;
+    uint64_t body_size;
+};
 
-static void put_task(struct writer *w, const struct saved_state *s)
-{
-    const struct msg_assign *t = &s->task;
-    put_u8(w, s->has_live);
-    put_u8(w, s->has_base);
-    put_u8(w, s->in_round);
-    put_u32(w, s->step);
-    put_u64(w, t->round);
-    put_u32(w, t->worker_id);
-    put_u32(w, t->steps);
-    put_f64(w, t->step0);
-    put_f64(w, t->step_rate);
-    put_u32(w, t->n_ranges);
-    for (uint32_t i = 0; i < WIRE_RANGES_MAX; i++) {
-        put_u64(w, t->ranges[i].start);
-        put_u64(w, t->ranges[i].count);
-    }
-}
-
-static void get_task(struct saved_state *s, struct reader *r)
-{
-    struct msg_assign *t = &s->task;
-    s->has_live = get_u8(r);
-    s->has_base = get_u8(r);
-    s->in_round = get_u8(r);
-    s->step = get_u32(r);
-    t->round = get_u64(r);
-    t->worker_id = get_u32(r);
-    t->steps = get_u32(r);
-    t->step0 = get_f64(r);
-    t->step_rate = get_f64(r);
-    t->lr = t->epoch = NAN; /* for programs only; not saved */
-    t->n_ranges = get_u32(r);
-    for (uint32_t i = 0; i < WIRE_RANGES_MAX; i++) {
-        t->ranges[i].start = get_u64(r);
-        t->ranges[i].count = get_u64(r);
-    }
-    t->n_fragments = s->n_fragments;
-    bool steps = t->steps && s->step <= t->steps && t->n_ranges && t->n_ranges <= WIRE_RANGES_MAX;
-    if (s->in_round && !steps) reader_fail(r);
-}
+static const struct field prefix_fields[] = {
+    U64(prefix, magic),
+    U32(prefix, format),
+    U32(prefix, head_size),
+    U32(prefix, crc),
+    U32(prefix, body_crc),
+    U64(prefix, body_size),
+    END,
+};
+/* lr and epoch are for programs only. Empty ranges follow the last one. */
+static const struct field task_fields[] = {
+    U64(msg_assign, round),
+    U32(msg_assign, worker_id),
+    WORK_STEPS(msg_assign, 0),
+    COUNT(msg_assign, n_ranges, 0, WIRE_RANGES_MAX),
+    ARRAY(msg_assign, ranges, wire_range_fields, WIRE_RANGES_MAX),
+    END,
+};
+static const struct field fragment_fields[] = {
+    U64(saved_fragment, version),      U64(saved_fragment, hash),
+    U64(saved_fragment, base_version), U64(saved_fragment, payload_size),
+    U32(saved_fragment, payload_crc),  F32_ANY(saved_fragment, norm),
+    U64(saved_fragment, count),        U64(saved_fragment, assigned),
+    BOOL(saved_fragment, moved),       END,
+};
+static const struct field state_fields[] = {
+    BYTES(saved_state, uuid),
+    BYTES(saved_state, run_id),
+    U64(saved_state, layout_hash),
+    U64(saved_state, n_params),
+    U64(saved_state, inner_size),
+    U64(saved_state, round),
+    U64(saved_state, tokens),
+    F64_ANY(saved_state, loss_sum),
+    U64(saved_state, compute_us),
+    U32(saved_state, steps),
+    U32(saved_state, worker_id),
+    COUNT(saved_state, n_fragments, 1, LAYOUT_FRAGMENTS_MAX),
+    U8(saved_state, form, 0, UINT8_MAX),
+    BOOL(saved_state, has_residual),
+    BOOL(saved_state, has_live),
+    BOOL(saved_state, has_base),
+    BOOL(saved_state, in_round),
+    U32(saved_state, step),
+    STRUCT(saved_state, task, task_fields),
+    LIST(saved_state, f, n_fragments, fragment_fields, LAYOUT_FRAGMENTS_MAX),
+    END,
+};
+const struct field_part saved_state_parts[] = {{"prefix", prefix_fields}, {"state", state_fields}, {0}};
 
 static uint32_t head_crc(const uint8_t *head, size_t size)
 {
@@ -67,120 +79,69 @@ static uint32_t head_crc(const uint8_t *head, size_t size)
     return crc32c(crc, head + CRC_AT + 4, size - CRC_AT - 4);
 }
 
+/* The floats of the body are aligned in a mapped file. */
+static size_t padded(size_t size)
+{
+    return (size + 63) & ~(size_t)63;
+}
+
 size_t saved_state_head(const struct saved_state *s, uint64_t body_size, uint32_t body_crc, uint8_t *dst)
 {
-    size_t size = head_bytes(s->n_fragments);
+    struct prefix prefix = {MAGIC, FORMAT, 0, 0, body_crc, body_size};
+    size_t fixed = fields_size(prefix_fields, &prefix), size = padded(fixed + fields_size(state_fields, s));
+    struct writer w = writer_of(dst, SAVED_HEAD_MAX);
+    assert(size <= SAVED_HEAD_MAX);
+    prefix.head_size = (uint32_t)size;
     memset(dst, 0, size);
-    struct writer w = writer_of(dst, size);
-    put_u64(&w, MAGIC);
-    put_u32(&w, FORMAT);
-    put_u32(&w, (uint32_t)size);
-    put_u32(&w, 0);
-    put_u32(&w, body_crc);
-    put_u64(&w, body_size);
-    put_bytes(&w, s->uuid, WIRE_UUID);
-    put_bytes(&w, s->run_id, WIRE_UUID);
-    put_u64(&w, s->layout_hash);
-    put_u64(&w, s->n_params);
-    put_u64(&w, s->inner_size);
-    put_u64(&w, s->round);
-    put_u64(&w, s->tokens);
-    put_f64(&w, s->loss_sum);
-    put_u64(&w, s->compute_us);
-    put_u32(&w, s->steps);
-    put_u32(&w, s->worker_id);
-    put_u32(&w, s->n_fragments);
-    put_u8(&w, s->form);
-    put_u8(&w, s->has_residual);
-    put_task(&w, s);
-    for (uint32_t i = 0; i < s->n_fragments; i++) {
-        const struct saved_fragment *f = &s->f[i];
-        put_u64(&w, f->version);
-        put_u64(&w, f->hash);
-        put_u64(&w, f->base_version);
-        put_u64(&w, f->payload_size);
-        put_u32(&w, f->payload_crc);
-        put_f32(&w, f->norm);
-        put_u64(&w, f->count);
-        put_u64(&w, s->task.versions[i]);
-        put_u8(&w, f->moved);
-    }
-    w = writer_of(dst + CRC_AT, 4);
-    put_u32(&w, head_crc(dst, size));
+    fields_put(prefix_fields, &prefix, &w);
+    fields_put(state_fields, s, &w);
+    prefix.crc = head_crc(dst, size);
+    w.pos = 0;
+    fields_put(prefix_fields, &prefix, &w);
+    assert(!w.bad && w.pos == fixed);
     return size;
 }
 
 static void read_head(struct saved_state *s, struct reader *r)
 {
-    const uint8_t *uuid = get_bytes(r, WIRE_UUID), *run_id = get_bytes(r, WIRE_UUID);
-    if (uuid) memcpy(s->uuid, uuid, WIRE_UUID);
-    if (run_id) memcpy(s->run_id, run_id, WIRE_UUID);
-    s->layout_hash = get_u64(r);
-    s->n_params = get_u64(r);
-    s->inner_size = get_u64(r);
-    s->round = get_u64(r);
-    s->tokens = get_u64(r);
-    s->loss_sum = get_f64(r);
-    s->compute_us = get_u64(r);
-    s->steps = get_u32(r);
-    s->worker_id = get_u32(r);
-    s->n_fragments = get_u32(r);
-    s->form = get_u8(r);
-    s->has_residual = get_u8(r);
-    get_task(s, r);
-    if (s->n_fragments < 1 || s->n_fragments > LAYOUT_FRAGMENTS_MAX) {
-        reader_fail(r);
-        return;
-    }
-    for (uint32_t i = 0; i < s->n_fragments; i++) {
-        struct saved_fragment *f = &s->f[i];
-        f->version = get_u64(r);
-        f->hash = get_u64(r);
-        f->base_version = get_u64(r);
-        f->payload_size = get_u64(r);
-        f->payload_crc = get_u32(r);
-        f->norm = get_f32(r);
-        f->count = get_u64(r);
-        s->task.versions[i] = get_u64(r);
-        f->moved = get_u8(r);
-    }
+    struct msg_assign *t = &s->task;
+    fields_read(state_fields, s, r);
+    t->lr = t->epoch = NAN;
+    t->n_fragments = s->n_fragments;
+    for (uint32_t i = 0; !r->bad && i < s->n_fragments; i++) t->versions[i] = s->f[i].assigned;
+    if (s->in_round && !(t->steps && s->step <= t->steps && t->n_ranges)) reader_fail(r);
 }
 
-/* Decodes the head; checks its CRC and the file's length. *body_crc is the expected CRC of the body. */
-static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t size, size_t *head_size,
-                               uint32_t *body_crc, struct err *err)
+/* Decodes the head; checks its CRC and the file's length. */
+static enum status decode_head(struct saved_state *s, const uint8_t *data, size_t size, struct prefix *p,
+                               struct err *err)
 {
     struct reader r = reader_of(data, size);
     memset(s, 0, sizeof *s);
-    if (get_u64(&r) != MAGIC) return err_set(err, STATUS_CORRUPT, "not a worker state file");
-    uint32_t format = get_u32(&r);
-    if (format != FORMAT)
-        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads version %d", format, FORMAT);
-    *head_size = get_u32(&r);
-    uint32_t crc = get_u32(&r);
-    *body_crc = get_u32(&r);
-    uint64_t body_size = get_u64(&r);
-    if (r.bad || *head_size > size || *head_size < FIXED_BYTES || body_size != size - *head_size)
+    fields_get(prefix_fields, p, &r);
+    if (p->magic != MAGIC) return err_set(err, STATUS_CORRUPT, "not a worker state file");
+    if (p->format != FORMAT)
+        return err_set(err, STATUS_UNSUPPORTED, "format version %u, this program reads version %d", p->format, FORMAT);
+    if (r.bad || p->head_size > size || p->head_size < r.pos || p->body_size != size - p->head_size)
         return err_set(err, STATUS_CORRUPT, "truncated file");
-    if (crc != head_crc(data, *head_size)) return err_set(err, STATUS_CORRUPT, "head does not match its checksum");
+    if (p->crc != head_crc(data, p->head_size)) return err_set(err, STATUS_CORRUPT, "head does not match its checksum");
     read_head(s, &r);
-    if (r.bad || *head_size != head_bytes(s->n_fragments)) return err_set(err, STATUS_CORRUPT, "malformed head");
+    if (r.bad || p->head_size != padded(r.pos)) return err_set(err, STATUS_CORRUPT, "malformed head");
     return STATUS_OK;
 }
 
 enum status saved_state_peek(struct saved_state *s, const uint8_t *data, size_t size, struct err *err)
 {
-    size_t head_size;
-    uint32_t body_crc;
-    return decode_head(s, data, size, &head_size, &body_crc, err);
+    struct prefix prefix;
+    return decode_head(s, data, size, &prefix, err);
 }
 
 enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_t size, struct err *err)
 {
-    size_t head_size;
-    uint32_t body_crc;
-    TRY(decode_head(s, data, size, &head_size, &body_crc, err));
-    struct reader r = reader_of(data + head_size, size - head_size);
+    struct prefix prefix;
+    TRY(decode_head(s, data, size, &prefix, err));
+    const uint8_t *body = data + prefix.head_size;
+    struct reader r = reader_of(body, prefix.body_size);
     uint64_t count = 0;
     for (uint32_t i = 0; i < s->n_fragments; i++) {
         if (s->f[i].count > s->n_params - count) return err_set(err, STATUS_CORRUPT, "fragments do not add up");
@@ -198,7 +159,7 @@ enum status saved_state_decode(struct saved_state *s, const uint8_t *data, size_
         s->payload[i] = get_bytes(&r, s->f[i].payload_size);
     }
     if (!reader_done(&r)) return err_set(err, STATUS_CORRUPT, "sizes of the parts do not add up");
-    if (body_crc != crc32c(0, data + head_size, size - head_size))
+    if (prefix.body_crc != crc32c(0, body, prefix.body_size))
         return err_set(err, STATUS_CORRUPT, "body does not match its checksum");
     return STATUS_OK;
 }

@@ -3,18 +3,9 @@
  * restarted worker offers the same bytes again and computes the next round from the same state: killing a worker does
  * not change the run.
  *
- * Little-endian.
- *   Head  u64 magic "ATOLLWST", u32 format version 1, u32 head bytes, u32 head CRC32C (this field as 0),
- *         u32 body CRC32C, u64 body bytes, uuid[16], run id[16], u64 layout hash, u64 parameters, u64 inner bytes,
- *         u64 round, u64 tokens, f64 loss sum, u64 compute microseconds, u32 steps, u32 worker id, u32 fragments,
- *         u8 delta form, u8 residual present, u8 trained parameters present, u8 base present, u8 a round is in
- * progress, u32 its steps that are done; its assignment: u64 round, u32 worker id, u32 steps, f64 first position, f64
- *         positions a step, u32 ranges, u64 start and u64 count of each of 64 ranges (zeros behind the last);
- *         per fragment u64 version, u64 hash, u64 base version, u64 payload bytes (0: none pending),
- *         u32 payload CRC32C, f32 norm, u64 elements, u64 version in the assignment, u8 update not yet adopted;
- *         zeros up to a multiple of 64 bytes, so that the floats of the body are aligned in a mapped file.
- *   Body  theta, trained parameters, base, residual (if present), all fp32 in fragment order; inner optimizer; payloads
- *         in fragment order. */
+ * The head is saved_state_parts (docs/recovery.md), then zeros up to a
+ * multiple of 64 bytes. The body is theta, trained parameters, base, residual (if present), all fp32 in fragment order;
+ * inner optimizer; payloads in fragment order. */
 #ifndef WORKER_WORKER_STATE_H
 #define WORKER_WORKER_STATE_H
 
@@ -23,6 +14,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/format/field.h"
 #include "common/tensor/layout.h"
 #include "wire/msg.h"
 
@@ -31,6 +23,7 @@ struct saved_fragment {
     uint64_t base_version;  /* of the pending delta */
     uint64_t payload_size;  /* 0: no pending delta */
     uint64_t count;         /* floats */
+    uint64_t assigned;      /* version in the assignment */
     uint32_t payload_crc;
     float norm; /* L2 norm of the delta */
     bool moved; /* the trained parameters have not adopted this version */
@@ -47,7 +40,7 @@ struct saved_state {
     bool has_residual, has_live, has_base;
     bool in_round; /* `step` steps of `task` are done */
     uint32_t step;
-    struct msg_assign task;
+    struct msg_assign task; /* decode sets lr and epoch to NaN, and versions to those of f */
     struct saved_fragment f[LAYOUT_FRAGMENTS_MAX];
 
     /* Set by saved_state_decode; they point into its input. */
@@ -56,7 +49,9 @@ struct saved_state {
     const uint8_t *payload[LAYOUT_FRAGMENTS_MAX]; /* NULL: none pending */
 };
 
-enum { SAVED_HEAD_MAX = 1280 + LAYOUT_FRAGMENTS_MAX * 57 };
+enum { SAVED_HEAD_MAX = 1 << 14 }; /* more than the head of LAYOUT_FRAGMENTS_MAX fragments */
+
+extern const struct field_part saved_state_parts[]; /* of the head */
 
 /* Encodes the head in dst[SAVED_HEAD_MAX], for a body of body_size bytes with CRC32C body_crc. Returns the head's
  * length, which depends only on the number of fragments. The caller writes the body in the order above; decode checks

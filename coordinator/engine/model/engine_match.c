@@ -72,11 +72,7 @@ bool engine_match(struct engine *e, uint64_t peer, const struct msg_join *m)
 enum status engine_define_val(struct engine *e, const struct msg_join *m, struct err *err)
 {
     struct record_val val = {.hash = m->val_hash, .samples = m->val_samples};
-    uint8_t body[RECORD_SMALL_MAX];
-    struct writer w = writer_of(body, sizeof body);
     if (!m->val_samples || e->ledger.model.val_samples || e->ledger.done) return STATUS_OK;
-    record_val_encode(&val, &w);
-    assert(!w.bad);
     log_info("validation data: %llu samples, those of %s", (unsigned long long)m->val_samples, m->name);
-    return ledger_write(&e->ledger, RECORD_VAL, body, w.pos, NULL, err);
+    return ledger_write(&e->ledger, RECORD_VAL, &val, NULL, err);
 }

@@ -162,16 +162,7 @@ static enum status write_model(struct engine *e, const struct msg_join *m, const
     TRY(model_text(e, m->model_config, &text, err));
     model.model_config = text ? text : m->model_config;
     model.model_config_size = strlen(model.model_config);
-    size_t size = record_model_size(&model);
-    uint8_t *body = mem_alloc(1, size);
-    enum status status = body ? STATUS_OK : err_set(err, STATUS_NOMEM, "no memory for the model's description");
-    if (body) {
-        struct writer w = writer_of(body, size);
-        record_model_encode(&model, &w);
-        assert(!w.bad && w.pos == size);
-        status = ledger_write(&e->ledger, RECORD_MODEL, body, size, NULL, err);
-    }
-    mem_free(body);
+    enum status status = ledger_write(&e->ledger, RECORD_MODEL, &model, NULL, err);
     mem_free(text);
     return status;
 }

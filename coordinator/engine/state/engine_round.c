@@ -38,12 +38,9 @@ static void opened(struct engine *e, uint64_t round)
     begin(e);
 }
 
-static void delivered(struct engine *e, const uint8_t *body, size_t size)
+static void delivered(struct engine *e, uint32_t id)
 {
-    struct record_delta delta;
-    assert(body);
-    if (record_delta_decode(&delta, body, size) != STATUS_OK) return;
-    memcpy(e->slowest, member_by_id(&e->ledger.round.members, delta.id)->name, sizeof e->slowest);
+    memcpy(e->slowest, member_by_id(&e->ledger.round.members, id)->name, sizeof e->slowest);
 }
 
 /* Transfers of the worker that delivered last. It received the previous update inside this round. async: unknown,
@@ -135,11 +132,11 @@ static void evaluated(struct engine *e)
     engine_flush_round(e, l->eval_loss_sum / (double)l->eval_tokens, eval_s);
 }
 
-void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, size_t size)
+void engine_round_follow(struct engine *e, uint16_t type, uint32_t id)
 {
     switch (type) {
     case RECORD_OPEN: opened(e, e->ledger.round.round); break;
-    case RECORD_DELTA: delivered(e, body, size); break;
+    case RECORD_DELTA: delivered(e, id); break;
     case RECORD_EVAL: evaluated(e); break;
     case RECORD_UPDATE:
         outer_report_add(&e->outer_report, &e->config, &e->ledger.outer.sums);
@@ -151,11 +148,11 @@ void engine_round_follow(struct engine *e, uint16_t type, const uint8_t *body, s
     }
 }
 
-enum status engine_write(struct engine *e, enum record_type type, const uint8_t *body, size_t size,
-                         const struct store_part *payload, struct err *err)
+enum status engine_write(struct engine *e, enum record_type type, const void *record, const struct store_part *payload,
+                         struct err *err)
 {
-    TRY(ledger_write(&e->ledger, type, body, size, payload, err));
-    engine_round_follow(e, (uint16_t)type, body, size);
+    TRY(ledger_write(&e->ledger, type, record, payload, err));
+    engine_round_follow(e, (uint16_t)type, type == RECORD_DELTA ? ((const struct record_delta *)record)->id : 0);
     return STATUS_OK;
 }
 

@@ -112,8 +112,8 @@ static int client_named(const struct sim_check *c, const char *name)
 
 static void appended_member(struct sim_check *c, const uint8_t *body, size_t size)
 {
-    struct record_member m;
-    int client = record_member_decode(&m, body, size) == STATUS_OK ? client_named(c, m.name) : -1;
+    struct record_member m = {0};
+    int client = record_decode(RECORD_MEMBER, &m, body, size) == STATUS_OK ? client_named(c, m.name) : -1;
     if (client < 0 || m.id >= CHECK_IDS) {
         sim_check_fail(c, "the journal contains a member that does not exist");
         return;
@@ -129,8 +129,8 @@ static void appended_member(struct sim_check *c, const uint8_t *body, size_t siz
 /* The accepted delta must equal a delta that its worker made, byte for byte. */
 static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size)
 {
-    struct record_delta m;
-    if (record_delta_decode(&m, body, size) != STATUS_OK || m.id >= CHECK_IDS || c->client_of_id[m.id] < 0) {
+    struct record_delta m = {0};
+    if (record_decode(RECORD_DELTA, &m, body, size) != STATUS_OK || m.id >= CHECK_IDS || c->client_of_id[m.id] < 0) {
         sim_check_fail(c, "the journal contains a delta of an unknown member");
         return;
     }
@@ -168,8 +168,8 @@ static void appended_delta(struct sim_check *c, const uint8_t *body, size_t size
 
 static void appended_drop(struct sim_check *c, const uint8_t *body, size_t size)
 {
-    struct record_drop m;
-    if (record_drop_decode(&m, body, size) != STATUS_OK)
+    struct record_drop m = {0};
+    if (record_decode(RECORD_DROP, &m, body, size) != STATUS_OK)
         sim_check_fail(c, "the journal contains a damaged record");
     else
         sim_check_note(c, c->now_us, "journal: id %u round %llu fragment %d dropped, code %d", (unsigned)m.id,

@@ -205,12 +205,10 @@ static void check_coded(const struct lease_book *book)
 {
     uint8_t bytes[65536];
     struct lease_book copy;
-    size_t size = lease_encoded_size(book);
-    assert_true(size <= sizeof bytes);
-    struct writer w = writer_of(bytes, size);
+    struct writer w = writer_of(bytes, sizeof bytes);
     lease_encode(book, &w);
     assert_false(w.bad);
-    assert_int_equal(w.pos, size);
+    const size_t size = w.pos;
     struct reader r = reader_of(bytes, size);
     lease_book_init(&copy);
     assert_int_equal(lease_decode(&copy, &r), STATUS_OK);

@@ -1,5 +1,5 @@
 /* docs/protocol.md matches the code: names, numbers, lanes, directions, every field with its type and bounds, every
- * limit and code. */
+ * limit and code, the heads of objects. docs/recovery.md does so for the formats of files. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,22 +12,30 @@
 #include <cmocka.h>
 
 #include "common/tensor/frozen.h"
+#include "coordinator/ledger/checkpoint.h"
+#include "wire/initial.h"
 #include "wire/msg_table.h"
+#include "worker/outer/worker_state.h"
 
-static char doc[1 << 17];
+static char doc[1 << 17], files_doc[1 << 16];
 
-static int read_doc(void **state)
+static int read_doc(const char *path, char *out, size_t cap)
+{
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    size_t n = fread(out, 1, cap - 1, f);
+    out[n] = 0;
+    return fclose(f) || n == cap - 1;
+}
+
+static int read_docs(void **state)
 {
     (void)state;
-    FILE *f = fopen("docs/protocol.md", "r");
-    if (!f) return -1;
-    size_t n = fread(doc, 1, sizeof doc - 1, f);
-    doc[n] = 0;
-    return fclose(f) || n == sizeof doc - 1;
+    return read_doc("docs/protocol.md", doc, sizeof doc) || read_doc("docs/recovery.md", files_doc, sizeof files_doc);
 }
 
 struct text {
-    char s[512];
+    char s[2048];
     size_t n;
 };
 
@@ -48,6 +56,41 @@ static void add_integer(struct text *t, const struct field *f, const char *type,
     if (f->min || f->max != top) add(t, " %" PRIu64 "..%" PRIu64, f->min, f->max);
 }
 
+/* The member without the struct around it. */
+static const char *name_of(const struct field *f)
+{
+    const char *dot = strrchr(f->name, '.');
+    return dot ? dot + 1 : f->name;
+}
+
+static void add_type(struct text *t, const struct field *f, const struct field *table);
+
+static void add_fields(struct text *t, const struct field *table)
+{
+    for (const struct field *f = table; f->kind != FIELD_END; f++) {
+        add(t, "%s%s ", f == table ? "" : ", ", name_of(f));
+        add_type(t, f, table);
+    }
+}
+
+static void add_list(struct text *t, const struct field *f, const struct field *table)
+{
+    add(t, "{");
+    add_fields(t, f->items);
+    add(t, "}");
+    if (f->count_at == FIELD_ALL) {
+        if (f->max > 1) add(t, "[%" PRIu64 "]", f->max);
+        return;
+    }
+    while (table->kind != FIELD_END && table->at != f->count_at) table++; /* the row of the count */
+    add(t, "[%s]", table->name ? table->name : "n_fragments");
+}
+
+static const char *const_type(const struct field *f)
+{
+    return f->max == 4 ? "u32" : f->max == 2 ? "u16" : "u8";
+}
+
 static void add_type(struct text *t, const struct field *f, const struct field *table)
 {
     switch (f->kind) {
@@ -60,21 +103,14 @@ static void add_type(struct text *t, const struct field *f, const struct field *
     case FIELD_F64: add(t, "f64"); break;
     case FIELD_F32_ANY: add(t, "f32 any"); break;
     case FIELD_F64_ANY: add(t, "f64 any"); break;
-    case FIELD_BOOLS: add(t, "2 bools"); break;
+    case FIELD_BOOLS: add(t, "u8 0..3"); break;
     case FIELD_BYTES: add(t, f->max == WIRE_UUID ? "uuid" : "key"); break;
-    case FIELD_CONST: add(t, "%" PRIu64 " bytes 0x%" PRIx64, f->max, f->min); break;
+    case FIELD_CONST: add(t, "%s", const_type(f)); break;
     case FIELD_LINE: add(t, "line %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_REMARK: add(t, "remark %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_TEXT: add(t, "text %" PRIu64 "..%" PRIu64, f->min, f->max); break;
     case FIELD_BLOB: add(t, "bytes %" PRIu64 "..%" PRIu64, f->min, f->max); break;
-    case FIELD_LIST:
-        for (const struct field *i = f->items; i->kind != FIELD_END; i++) {
-            add(t, "%s%s ", i == f->items ? "{" : ", ", i->name);
-            add_type(t, i, NULL);
-        }
-        while (table->at != f->count_at) table++; /* the row of the count */
-        add(t, "}[%s]", table->name);
-        break;
+    case FIELD_LIST: add_list(t, f, table); break;
     case FIELD_END: break;
     }
 }
@@ -154,9 +190,69 @@ static void test_document_lists_every_limit_and_code(void **state)
     NUMBER(OBJECT_DELTA), NUMBER(OBJECT_UPDATE), NUMBER(OBJECT_SNAPSHOT), NUMBER(OBJECT_INITIAL);
 }
 
+/* The lines with an offset, under a heading: offset and type of each field before the first one with a variable size.
+ */
+static void check_head(const char *heading, const struct field *table)
+{
+    const char *at = strstr(doc, heading);
+    if (!at) fail_msg("docs/protocol.md lacks \"%s\"", heading);
+    size_t offset = 0;
+    for (const struct field *f = table; f->kind != FIELD_END && f->kind != FIELD_LINE && f->kind != FIELD_LIST; f++) {
+        struct text row = {.n = 0};
+        struct field any = *f;
+        const struct field one[] = {*f, {.kind = FIELD_END}};
+        const uint64_t tops[] = {[FIELD_U8] = UINT8_MAX, [FIELD_U32] = UINT32_MAX, [FIELD_U64] = UINT64_MAX};
+        if (f->kind <= FIELD_U64) any = (struct field){.kind = f->kind, .max = tops[f->kind]};
+        add(&row, "\n%2zu   ", offset);
+        add_type(&row, &any, NULL);
+        add(&row, " ");
+        at = strstr(at, row.s);
+        if (!at) fail_msg("%s: field %s: docs/protocol.md lacks \"%s\"", heading, f->name, row.s + 1);
+        uint8_t none[8192] = {0};
+        offset += fields_size(one, none);
+    }
+}
+
+static void test_document_lists_heads_of_objects(void **state)
+{
+    (void)state;
+    check_head("An **update** is", update_fields);
+    check_head("A **snapshot** is", snapshot_head_fields);
+    check_head("An **initial model** is", initial_head_fields);
+}
+
+/* The next row of the table of formats. */
+static void check_format(const char **at, const char *name, const struct field *table)
+{
+    struct text row = {.n = 0};
+    add(&row, "\n| %s | ", name);
+    add_fields(&row, table);
+    add(&row, " |\n");
+    *at = *at ? strstr(*at, row.s) : NULL;
+    if (!*at) fail_msg("docs/recovery.md lacks, or has in another place:%s", row.s);
+}
+
+static void test_document_lists_formats_of_files(void **state)
+{
+    (void)state;
+    const char *at = strstr(files_doc, "\n## File formats\n");
+    check_format(&at, "header", journal_header_fields);
+    for (uint16_t type = RECORD_RUN; record_name(type); type++) {
+        struct text name = {.n = 0};
+        add(&name, "`%s` (%d)", record_name(type), type);
+        check_format(&at, name.s, record_fields(type));
+        if (record_more(type)) check_format(&at, type == RECORD_OPEN ? "each grant" : "the rest", record_more(type));
+    }
+    for (const struct field_part *part = checkpoint_parts; part->name; part++)
+        check_format(&at, part->name, part->fields);
+    for (const struct field_part *part = saved_state_parts; part->name; part++)
+        check_format(&at, part->name, part->fields);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_document_lists_every_message),
-                                       cmocka_unit_test(test_document_lists_every_limit_and_code)};
-    return cmocka_run_group_tests_name("protocol_doc", tests, read_doc, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_document_lists_every_message), cmocka_unit_test(test_document_lists_every_limit_and_code),
+        cmocka_unit_test(test_document_lists_heads_of_objects), cmocka_unit_test(test_document_lists_formats_of_files)};
+    return cmocka_run_group_tests_name("protocol_doc", tests, read_docs, NULL);
 }

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
+#include "tests/lib/rigs/golden.h"
 #include "tests/lib/rigs/scripted.h"
 #include "tests/lib/store/save_image.h"
 #include "tests/lib/store/tmpdir.h"
@@ -140,13 +141,44 @@ static void test_other_format_is_refused(void **unused)
     assert_int_equal(decode(size), STATUS_UNSUPPORTED);
 }
 
+static void set_task(uint32_t step, uint32_t steps)
+{
+    state_in.in_round = true;
+    state_in.step = step;
+    state_in.task = (struct msg_assign){.round = 9,
+                                        .worker_id = 4,
+                                        .steps = steps,
+                                        .step0 = 270.5,
+                                        .step_rate = 0.25,
+                                        .n_ranges = 2,
+                                        .ranges = {{5, 6}, {70, 80}}};
+    state_in.f[0].assigned = 9;
+    state_in.f[1].assigned = 8;
+}
+
+/* The bytes that the first release with this format wrote. */
+static void test_state_matches_golden_file(void **unused)
+{
+    (void)unused;
+    static uint8_t head[SAVED_HEAD_MAX];
+    make(0);
+    set_task(3, 30);
+    size_t size = image();
+    golden_check("state_v1/state", whole, size);
+    assert_int_equal(decode(size), STATUS_OK);
+    assert_int_equal(state_out.task.ranges[1].count, 80);
+    assert_int_equal(state_out.task.versions[1], 8);
+    state_in.n_fragments = LAYOUT_FRAGMENTS_MAX;
+    assert_true(saved_state_head(&state_in, 0, 0, head) <= sizeof head);
+}
+
 /* Valid checksum, inconsistent content, from a defect or an attacker: the decoder never reads out of bounds. */
 static void test_inconsistent_state_is_refused(void **unused)
 {
     (void)unused;
     size_t size = make(0);
     struct saved_state good = state_in;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 9; i++) {
         state_in = good;
         if (i == 0) state_in.n_params = UINT64_MAX;
         if (i == 1) state_in.f[0].count = UINT64_MAX;
@@ -155,6 +187,8 @@ static void test_inconsistent_state_is_refused(void **unused)
         if (i == 4) state_in.has_residual = false;
         if (i == 5) state_in.n_params = N - 1;
         if (i == 6) state_in.inner_size = INNER + 1;
+        if (i == 7) state_in.in_round = true; /* of no assignment */
+        if (i == 8) set_task(31, 30);
         assert_int_equal(image(), size);
         assert_int_equal(decode(size), STATUS_CORRUPT);
     }
@@ -307,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_every_flipped_bit_is_detected),
         cmocka_unit_test(test_every_truncation_is_detected),
         cmocka_unit_test(test_other_format_is_refused),
+        cmocka_unit_test(test_state_matches_golden_file),
         cmocka_unit_test(test_inconsistent_state_is_refused),
         cmocka_unit_test_setup_teardown(test_save_in_thread_writes_same_bytes, setup_dir, tmpdir_remove),
         cmocka_unit_test_setup_teardown(test_loop_continues_during_save, setup_dir, tmpdir_remove),

@@ -167,25 +167,25 @@ static void test_record_without_list_is_read(void **state)
 {
     (void)state;
     struct record_model m = {.layout = (const uint8_t *)"abc", .layout_size = 3, .model_config = "{}", .n_hashes = 1};
-    struct record_model got;
+    struct record_model got = {0};
     uint8_t old[256], new[256];
     m.model_config_size = 2;
     struct writer w = writer_of(old, sizeof old);
-    record_model_encode(&m, &w);
-    assert_int_equal(record_model_decode(&got, old, w.pos), STATUS_OK);
+    record_encode(RECORD_MODEL, &m, &w);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, old, w.pos), STATUS_OK);
     assert_null(got.frozen);
     size_t before = w.pos;
     m.frozen = (const uint8_t *)"xyz";
     m.frozen_size = 3;
     m.frozen_whole = true;
     w = writer_of(new, sizeof new);
-    record_model_encode(&m, &w);
-    assert_int_equal(record_model_decode(&got, new, w.pos), STATUS_OK);
+    record_encode(RECORD_MODEL, &m, &w);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_OK);
     assert_true(got.frozen_whole && got.frozen_size == 3 && !memcmp(got.frozen, "xyz", 3));
     for (size_t cut = before + 1; cut < w.pos; cut++)
-        assert_int_equal(record_model_decode(&got, new, cut), STATUS_CORRUPT);
+        assert_int_equal(record_decode(RECORD_MODEL, &got, new, cut), STATUS_CORRUPT);
     new[before] = 2; /* neither true nor false */
-    assert_int_equal(record_model_decode(&got, new, w.pos), STATUS_CORRUPT);
+    assert_int_equal(record_decode(RECORD_MODEL, &got, new, w.pos), STATUS_CORRUPT);
 }
 
 /* --- the upload --------------------------------------------------------------------------------------------------- */

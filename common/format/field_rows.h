@@ -3,7 +3,7 @@
 #ifndef COMMON_FIELD_ROWS_H
 #define COMMON_FIELD_ROWS_H
 
-#include "common/base/field.h"
+#include "common/format/field.h"
 
 #define ROW(what, type, member, low, high)                                                                             \
     {                                                                                                                  \

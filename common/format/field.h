@@ -2,7 +2,7 @@
  *
  * One table for each message, journal record and file head drives size, encode, decode and every check. Each limit is
  * stated once and both sides agree by construction. The order of the table is the order of the bytes. The macros of
- * common/base/field_rows.h make the rows. */
+ * common/format/field_rows.h make the rows. */
 #ifndef COMMON_FIELD_H
 #define COMMON_FIELD_H
 
@@ -48,6 +48,12 @@ struct field {
     uint64_t min, max;         /* bounds of an integer's value, a line's, text's or blob's length, a list's count */
     const struct field *items; /* LIST: the fields of one element */
     size_t stride;             /* LIST: size of one element */
+};
+
+/* A format of several tables, in the order of their bytes; a part without a name ends the list. */
+struct field_part {
+    const char *name;
+    const struct field *fields;
 };
 
 /* First field of `object` that breaks its bounds, or NULL. Counts are checked before the lists they count. */

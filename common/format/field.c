@@ -1,4 +1,4 @@
-#include "common/base/field.h"
+#include "common/format/field.h"
 
 #include <assert.h>
 #include <math.h>
