@@ -108,14 +108,7 @@ class Frozen(NamedTuple):
     hash: int
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A piece of an evaluation: samples start .. start + count, in parts of `part` samples."""
-
-    start: int
-    count: int
-    part: int
-    n_parts: int
+Evaluation = c.Evaluation
 
 
 @dataclass(frozen=True)
@@ -313,6 +306,14 @@ def _data(data: Data) -> c.Data:
     return c.Data(data.hash, data.samples, data.sample_tokens)
 
 
+def _name_tensor(to: c.Tensor | c.Frozen, tensor: Tensor | Frozen) -> None:
+    """Sets name and shape."""
+    if len(tensor.shape) > DIMS_MAX:
+        raise InvalidError(f"tensor {tensor.name} has {len(tensor.shape)} dimensions: at most {DIMS_MAX} are possible")
+    to.name, to.ndim = _encoded("the name of a tensor", tensor.name), len(tensor.shape)
+    to.shape[: len(tensor.shape)] = tensor.shape
+
+
 class Handle:
     """struct atoll. Its methods are the functions of include/atoll.h; a failed call raises a subclass of Error.
 
@@ -345,19 +346,14 @@ class Handle:
         self._read_callback = c.Read(self._on_read) if frozen_read else c.Read()
         c_tensors = (c.Tensor * max(1, len(tensors)))()
         for at, t in zip(c_tensors, tensors):
-            if len(t.shape) > DIMS_MAX:
-                raise InvalidError(f"tensor {t.name} has {len(t.shape)} dimensions: at most {DIMS_MAX} are possible")
-            at.name, at.flags, at.ndim = _encoded("the name of a tensor", t.name), t.flags, len(t.shape)
-            at.shape[: len(t.shape)] = t.shape
+            _name_tensor(at, t)
+            at.flags = t.flags
         named = [c.File(_encoded("the name of a file", name), data, len(data)) for name, data in files.items()]
         c_files = (c.File * max(1, len(files)))(*named)
         c_frozen = (c.Frozen * max(1, len(frozen)))()
         for c_one, one in zip(c_frozen, frozen):
-            if len(one.shape) > DIMS_MAX:
-                raise InvalidError(f"tensor {one.name} has {len(one.shape)} dimensions: at most {DIMS_MAX} may be")
-            c_one.name, c_one.dtype = _encoded("the name of a tensor", one.name), _encoded("a dtype", one.dtype)
-            c_one.ndim, c_one.bytes, c_one.hash = len(one.shape), one.bytes, one.hash
-            c_one.shape[: len(one.shape)] = one.shape
+            _name_tensor(c_one, one)
+            c_one.dtype, c_one.bytes, c_one.hash = _encoded("a dtype", one.dtype), one.bytes, one.hash
         options = c.Options(
             size=ctypes.sizeof(c.Options),
             join=_encoded("join", join),
@@ -460,7 +456,7 @@ class Handle:
     def evaluation(self) -> Evaluation:
         e = c.Evaluation()
         self._call("atoll_evaluation", byref(e))
-        return Evaluation(e.start, e.count, e.part, e.n_parts)
+        return e
 
     def evaluated(self, loss_sums: np.ndarray, tokens: np.ndarray) -> None:
         """loss_sums: [n_parts] float64, nats summed over tokens: [n_parts] uint64."""

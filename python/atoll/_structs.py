@@ -98,6 +98,8 @@ class Step(ctypes.Structure):
 
 
 class Evaluation(ctypes.Structure):
+    """A piece of an evaluation: samples start .. start + count, in parts of `part` samples."""
+
     _fields_ = [("start", c_uint64), ("count", c_uint64), ("part", c_uint64), ("n_parts", c_uint32)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -42,6 +43,19 @@ def text(size: int) -> str:
         out.append(" ".join(words) + ". ")
         n += len(out[-1])
     return "".join(out)[:size]
+
+
+def entries(path: Path) -> tuple[dict, dict[str, tuple[str, list[int], bytes]]]:
+    """The metadata and the tensors of a safetensors file: dtype, shape, bytes."""
+    data = path.read_bytes()
+    (n,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + n])
+    metadata = header.pop("__metadata__", {})
+    found = {}
+    for name, entry in header.items():
+        begin, end = (8 + n + offset for offset in entry["data_offsets"])
+        found[name] = entry["dtype"], entry["shape"], data[begin:end]
+    return metadata, found
 
 
 def wait_for(seconds: float, what: str, condition) -> None:
@@ -97,6 +111,11 @@ class RunTest(unittest.TestCase):
             if isinstance(result, BaseException):
                 raise result
         return results
+
+    def worker(self, model, optimizer=None, name: str = "w", **options) -> atoll.Worker:
+        """A worker of the run in this process."""
+        given = {"join": self.run_dir, "dir": self.folder / f"worker-{name}", "name": name, "max_wait": 30}
+        return atoll.Worker(model, optimizer, **{**given, **options})
 
     def start_coordinator(self, **sections: dict) -> subprocess.Popen:
         """Starts the coordinator with CONFIG, changed by `sections`; without arguments: again, as it was."""

@@ -14,7 +14,7 @@ from unittest import mock
 
 from folder import FolderTest
 
-from atoll import command
+from atoll import command, metrics
 from atoll.board import cmd as board, points
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def line(event: str, round_: int, **more: Any) -> str:
     return json.dumps({"time": 1.5, "event": event, "round": round_, **more}) + "\n"
+
+
+def point_of(text: bytes, axis: str) -> points.Point | None:
+    event = metrics.Lines(points.needs(axis)).take(text)
+    return points.point_in(event, axis) if event else None
 
 
 class BoardTest(FolderTest):
@@ -51,12 +56,12 @@ class BoardTest(FolderTest):
     def test_points(self) -> None:
         step = line("step", 2, step=7, tokens=900, worker="w", loss=3.5, lr=None, grad_norm=float("nan")).encode()
         self.assertEqual(
-            points.point_of(step, "steps"), points.Point("w", "step", 7, 2 << 32 | 7, 1.5, {"train/loss": 3.5})
+            point_of(step, "steps"), points.Point("w", "step", 7, 2 << 32 | 7, 1.5, {"train/loss": 3.5})
         )
-        point = points.point_of(step, "tokens")
+        point = point_of(step, "tokens")
         assert point
         self.assertEqual(point.x, 900)
-        round_ = points.point_of(line("round", 3, tokens=5, compute_s=1.0, round_s=4.0).encode(), "steps")
+        round_ = point_of(line("round", 3, tokens=5, compute_s=1.0, round_s=4.0).encode(), "steps")
         assert round_
         self.assertEqual((round_.worker, round_.x, round_.values["utilization"]), ("", 3, 0.25))
         for other in (
@@ -66,7 +71,7 @@ class BoardTest(FolderTest):
             b'{"event":"join","round":1,"time":1}',
             b'{"event":"step","time":1,"round":null}',
         ):
-            self.assertIsNone(points.point_of(other, "steps"), other)
+            self.assertIsNone(point_of(other, "steps"), other)
 
     def run_board(self, *words: str, code: int = 0) -> str:
         return "".join(self.call(board.main, str(self.dir), *words, code=code))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import unittest
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import atoll
-from rig import RunTest, wait_for
+from rig import RunTest, entries, wait_for
 
 PROGRAM = """
 import sys
@@ -60,15 +59,7 @@ with atoll.Worker(p, join=run, dir=f"{folder}/{name}", name=name, evaluate=evalu
 
 def tensors(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file of fp32."""
-    data = path.read_bytes()
-    (n,) = struct.unpack_from("<Q", data)
-    header = json.loads(data[8 : 8 + n])
-    header.pop("__metadata__", None)
-    out = {}
-    for name, entry in header.items():
-        begin, end = (8 + n + offset for offset in entry["data_offsets"])
-        out[name] = np.frombuffer(data[begin:end], "<f4").reshape(entry["shape"])
-    return out
+    return {name: np.frombuffer(data, "<f4").reshape(shape) for name, (_, shape, data) in entries(path)[1].items()}
 
 
 class External(RunTest):

@@ -12,10 +12,11 @@ import warnings
 from typing import Any
 
 from folder import FolderTest
+from test_numpy_board import point_of
 
 from atoll import metrics
 from atoll.board import cmd as board
-from atoll.board.points import Point, point_of
+from atoll.board.points import Point
 from atoll.compare import run as compare_run
 from atoll.report import cmd as report, data as report_data, run as report_run
 from atoll.train.launch import _is_done

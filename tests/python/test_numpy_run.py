@@ -71,10 +71,6 @@ print("hash", worker.info().theta_hash)
 
 
 class Runs(RunTest):
-    def worker(self, p: dict, name: str, **options) -> atoll.Worker:
-        options = {"max_wait": 30, **options}
-        return atoll.Worker(p, join=self.run_dir, dir=self.folder / name, name=name, **options)
-
     def test_two_workers(self) -> None:
         """DiLoCo with Nesterov equals its formula; no sample twice in an epoch; all hashes are equal."""
         outer = {"optimizer": "nesterov", "learning_rate": 0.7, "momentum": 0.9}
@@ -82,7 +78,7 @@ class Runs(RunTest):
 
         def train(name: str):
             p, data, rounds = parameters(), Squares(), []
-            with self.worker(p, name, train=data) as worker:
+            with self.worker(p, name=name, train=data) as worker:
                 for _ in iter(worker.begin, False):
                     start = {key: value.copy() for key, value in p.items()}
                     for step in range(worker.assignment.steps):
@@ -124,7 +120,7 @@ class Runs(RunTest):
 
         def train(name: str, value: float, tokens: int):
             p = {"layer.w": np.full((2, 2), 0.5, np.float32)}
-            with self.worker(p, name, files={"config.json": '{"model_type": "test"}'}) as worker:
+            with self.worker(p, name=name, files={"config.json": '{"model_type": "test"}'}) as worker:
                 while worker.begin():
                     p["layer.w"][:] = value
                     worker.step(tokens=tokens)
@@ -144,7 +140,7 @@ class Runs(RunTest):
         """A model of several fragments ends with the run's last parameters, not with those of a part of them."""
         coordinator = self.start_coordinator(train={"max_steps": 6, "sync_every": 2})
         p = {f"layer{i}": np.zeros((1000, 500), np.float32) for i in range(16)}
-        with self.worker(p, "w") as worker:
+        with self.worker(p) as worker:
             while worker.begin():
                 for value in p.values():
                     value += 1e-4
@@ -166,7 +162,7 @@ class Runs(RunTest):
             loss, _ = gradient(p, val.x[indices], val.x[indices] @ val.TRUE)
             return loss * len(indices), len(indices)
 
-        with self.worker(p, "w", evaluate=evaluate, val=val) as worker:
+        with self.worker(p, evaluate=evaluate, val=val) as worker:
             for x, y in atoll.batches(data, worker, batch_size=4):
                 loss, g = gradient(p, x, y)
                 for key in p:

@@ -21,6 +21,34 @@ import schedule_reference  # noqa: E402
 PERIOD, STEPS, RATE = 6, 24, 0.05
 
 
+# Name: overlap, rule, staggered; other settings; the lengths of the segments, if they are compared.
+CASES: dict[str, tuple] = {
+    "plain": (0, "replace", False, {}, [6, 6, 6, 6]),
+    "correct": (2, "correct", False, {}, [4, 2, 4, 2, 4, 2, 6]),
+    "correct over the whole period": (PERIOD, "correct", False, {}, None),
+    "mix": (3, "mix:0.5", False, {}, None),
+    "mix with another weight": (1, "mix:0.2", False, {}, None),
+    "staggered fragments": (2, "mix:0.5", True, {}, [2, 2, 2, 2, 2, 2, 2, 2, 2, 6]),
+    "staggered fragments correct": (1, "correct", True, {}, None),
+    "staggered fragments without overlap": (0, "replace", True, {}, None),
+    "cosine rate": (0, "replace", False, {"schedule": "cosine"}, None),
+    "cosine rate with a short last round": (0, "replace", False, {"n": 21, "schedule": "cosine"}, [6, 6, 6, 3]),
+    "cosine rate of relayed updates": (
+        0, "replace", False, {"momentum": 0, "schedule": "cosine", "down": "relay"}, None),
+    "cosine rate of staggered fragments": (2, "mix:0.5", True, {"schedule": "cosine"}, None),
+    "transient rate": (0, "replace", False, {"schedule": "transient"}, None),
+    "transient rate with overlap": (2, "correct", False, {"schedule": "transient"}, None),
+    "rda": (0, "replace", False, {"merge": "rda"}, None),
+    "rda of staggered fragments": (2, "mix:0.5", True, {"merge": "rda"}, None),
+    "rounds of one step first": (0, "replace", False, {"start_step": 5}, [1, 1, 1, 1, 1, 6, 6, 6, 1]),
+    "rounds of one step before overlap": (2, "correct", False, {"start_step": 4}, [1, 1, 1, 1, 4, 2, 4, 2, 4, 2, 2]),
+    "rounds of one step are not mixed": (2, "mix:0.5", True, {"start_step": 6}, None),
+    "cosine rate begins after rounds of one step": (0, "replace", False, {"start_step": 5, "schedule": "cosine"}, None),
+    "transient rate begins after rounds of one step": (
+        0, "replace", False, {"start_step": 5, "schedule": "transient"}, None),
+}
+
+
 class Schedule(RunTest):
     def run_workers(self, outer: dict, codec: dict, merge: str,
                     **train: object) -> tuple[list[list[np.ndarray]], list[dict], list[int]]:
@@ -33,7 +61,7 @@ class Schedule(RunTest):
 
         def work(m: int) -> dict:
             p, data = parameters(), Squares()
-            with atoll.Worker(p, join=self.run_dir, dir=self.folder / f"w{m}", name=f"w{m}", train=data,
+            with atoll.Worker(p, join=self.run_dir, dir=self.run_dir.with_suffix(f".w{m}"), name=f"w{m}", train=data,
                               max_wait=30) as worker:
                 for _ in iter(worker.begin, False):
                     if m == 0:
@@ -92,72 +120,17 @@ class Schedule(RunTest):
                 # theta is fp32: its rounding is up to 4e-6 of a small D, and 1e-4 of the D of one step (measured);
                 # test_outer_report is exact
                 np.testing.assert_allclose(rounds[number][key], value, rtol=2e-4, err_msg=f"round {number}: {key}")
-        log = (self.folder / "coordinator.log").read_text()
+        log = self.log("coordinator")
         told = re.findall(r"outer step of round (\d+) overshoots: .*; lower outer.learning_rate or outer.momentum", log)
         self.assertEqual([int(number) for number in told], overshooting)
 
-    def test_plain(self) -> None:
-        self.assertEqual(self.compare(0, "replace", False), [6, 6, 6, 6])
-
-    def test_correct(self) -> None:
-        self.assertEqual(self.compare(2, "correct", False), [4, 2, 4, 2, 4, 2, 6])
-
-    def test_correct_over_the_whole_period(self) -> None:
-        self.compare(PERIOD, "correct", False)
-
-    def test_mix(self) -> None:
-        self.compare(3, "mix:0.5", False)
-
-    def test_mix_with_another_weight(self) -> None:
-        self.compare(1, "mix:0.2", False)
-
-    def test_staggered_fragments(self) -> None:
-        self.assertEqual(self.compare(2, "mix:0.5", True), [2, 2, 2, 2, 2, 2, 2, 2, 2, 6])
-
-    def test_staggered_fragments_correct(self) -> None:
-        self.compare(1, "correct", True)
-
-    def test_staggered_fragments_without_overlap(self) -> None:
-        self.compare(0, "replace", True)
-
-    def test_cosine_rate(self) -> None:
-        self.compare(0, "replace", False, schedule="cosine")
-
-    def test_cosine_rate_with_a_short_last_round(self) -> None:
-        self.assertEqual(self.compare(0, "replace", False, n=21, schedule="cosine"), [6, 6, 6, 3])
-
-    def test_cosine_rate_of_relayed_updates(self) -> None:
-        self.compare(0, "replace", False, momentum=0, schedule="cosine", down="relay")
-
-    def test_cosine_rate_of_staggered_fragments(self) -> None:
-        self.compare(2, "mix:0.5", True, schedule="cosine")
-
-    def test_transient_rate(self) -> None:
-        self.compare(0, "replace", False, schedule="transient")
-
-    def test_transient_rate_with_overlap(self) -> None:
-        self.compare(2, "correct", False, schedule="transient")
-
-    def test_rda(self) -> None:
-        self.compare(0, "replace", False, merge="rda")
-
-    def test_rda_of_staggered_fragments(self) -> None:
-        self.compare(2, "mix:0.5", True, merge="rda")
-
-    def test_rounds_of_one_step_first(self) -> None:
-        self.assertEqual(self.compare(0, "replace", False, start_step=5), [1, 1, 1, 1, 1, 6, 6, 6, 1])
-
-    def test_rounds_of_one_step_before_overlap(self) -> None:
-        self.assertEqual(self.compare(2, "correct", False, start_step=4), [1, 1, 1, 1, 4, 2, 4, 2, 4, 2, 2])
-
-    def test_rounds_of_one_step_are_not_mixed(self) -> None:
-        self.compare(2, "mix:0.5", True, start_step=6)
-
-    def test_cosine_rate_begins_after_rounds_of_one_step(self) -> None:
-        self.compare(0, "replace", False, start_step=5, schedule="cosine")
-
-    def test_transient_rate_begins_after_rounds_of_one_step(self) -> None:
-        self.compare(0, "replace", False, start_step=5, schedule="transient")
+    def test_all(self) -> None:
+        for number, (name, (tau, rule, stagger, more, lengths)) in enumerate(CASES.items()):
+            with self.subTest(name):
+                self.run_dir = self.folder / f"run{number}"
+                (self.folder / "coordinator.log").unlink(missing_ok=True)
+                found = self.compare(tau, rule, stagger, **more)
+                self.assertEqual(found, lengths or found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import types
 import unittest
 
@@ -42,24 +41,11 @@ class Regression(nn.Module):
 
 
 class External(RunTest):
-    def worker(self, model: nn.Module, optimizer=None, name: str = "w", **options) -> atoll.Worker:
-        given = {"join": self.run_dir, "dir": self.folder / name, "name": name, "max_wait": 30}
-        return atoll.Worker(model, optimizer, **given, **options)
-
-    def train(self, model: nn.Module, worker: atoll.Worker, optimizer: torch.optim.Optimizer, scheduler=None) -> None:
+    def train(self, model: nn.Module, worker: atoll.Worker, optimizer: torch.optim.Optimizer) -> None:
         for x, y in atoll.batches(samples(), worker, batch_size=4):
             model(x, labels=y).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            if scheduler:
-                scheduler.step()
-
-    def in_threads(self, *functions) -> None:
-        threads = [threading.Thread(target=f) for f in functions]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(60)
 
     def test_buffers(self) -> None:
         """Means of BatchNorm are the mean over the workers, whatever the outer optimizer; local ones stay."""
@@ -115,39 +101,6 @@ class External(RunTest):
                     run()
                 self.kill(coordinator)
             hook.remove()
-
-    def test_late_scheduler(self) -> None:
-        """The scheduler of a worker that joins later starts at the run's position, and ends where the others' do."""
-        self.start_coordinator(train={"max_steps": 60})
-        rates, joined = {}, threading.Event()
-
-        def run(name: str) -> None:
-            model = Regression()
-            optimizer = torch.optim.SGD(model.parameters(), 0.01)
-            scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 60)
-            with self.worker(model, optimizer, name, state=[scheduler]) as worker:
-                for x, y in atoll.batches(samples(), worker, batch_size=4):
-                    if name == "b":
-                        joined.set()
-                    elif worker.round == 3:
-                        joined.wait(30)  # the other one takes part in a later round
-                    rates.setdefault(name, {}).setdefault(worker.position, optimizer.param_groups[0]["lr"])
-                    model(x, labels=y).loss.backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    scheduler.step()
-
-        def late() -> None:
-            self.wait_for(30, "round 2", lambda: self.rounds() >= 2)
-            timer = threading.Timer(2, joined.set)  # the run waits in round 3, and so does the join
-            timer.start()
-            run("b")
-            timer.cancel()
-
-        self.in_threads(lambda: run("a"), late)
-        self.assertGreater(min(rates["b"]), 10)
-        for position, rate in rates["b"].items():
-            self.assertAlmostEqual(rate, rates["a"][position], places=12)
 
     def test_own_loader(self) -> None:
         """A loop with its own DataLoader: the first forward joins, worker.done ends it, losses come from the model."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..metrics import Lines
-
 # Tags of an event's fields.
 _STEP = {
     "loss": "train/loss",
@@ -58,12 +56,6 @@ def needs(axis: str) -> dict[str, tuple[str, ...]]:
     """The fields that each event with a point must have."""
     x = ("tokens",) if axis == "tokens" else ()
     return {"step": ("time", "round", "step", *x), "round": ("time", "round", *x), "eval": ("time", "round", *x)}
-
-
-def point_of(line: bytes, axis: str) -> Point | None:
-    """Returns the point of a line; None if the line has none, or is damaged. `axis`: "steps" or "tokens"."""
-    event = Lines(needs(axis)).take(line)
-    return point_in(event, axis) if event else None
 
 
 def point_in(event: dict[str, Any], axis: str) -> Point | None:

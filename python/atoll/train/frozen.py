@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from .. import _lib
-from .sampled import sampled_bytes
+from .sampled import sampled_or_none
 from .state import is_plain
 
 logger = logging.getLogger("atoll")
@@ -59,10 +59,6 @@ class FrozenTensors:
 
 def _listed(name: str, t: Any) -> _lib.Frozen:
     dtype = _NAMES.get(t.dtype, str(t.dtype).removeprefix("torch.").upper()[:15])
-    try:
-        values = sampled_bytes(t)
-    except (RuntimeError, NotImplementedError, TypeError):
-        values = b""
-    digest = hashlib.blake2b(values, digest_size=8).digest()
+    digest = hashlib.blake2b(sampled_or_none(t), digest_size=8).digest()
     size = t.numel() * t.element_size() if _is_readable(t) else 0
     return _lib.Frozen(name, dtype, tuple(t.shape), size, int.from_bytes(digest, "little"))

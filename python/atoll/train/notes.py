@@ -104,10 +104,6 @@ class Tally:
         self._tokens, self._loss, self._told_tokens = 0, 0.0, 0
         self._started = self.round_started = time.perf_counter()
 
-    def first_batch(self) -> None:
-        """The round's first batch has been read: its first step begins."""
-        self._started = time.perf_counter()
-
     def note_loss(self, loss: Any, weight: Any, by_hand: bool = False) -> None:
         """Notes the loss of a batch (nats per token, mean) of `weight` tokens. The program's own notes count alone."""
         if by_hand and not self._by_hand:

@@ -1,9 +1,10 @@
-"""Digests of large values by a sample of their numbers: to tell that two values differ, at little cost."""
+"""Digests of values: of all their numbers, or of a sample of them, which tells at little cost that two differ."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,42 +12,66 @@ import numpy as np
 _SAMPLED = 64  # numbers of an array, spread over it from the first to the last
 
 
+def feed(digest: Any, value: Any, content: Callable[[Any], bytes]) -> None:
+    """Adds numbers, texts, lists, dicts and arrays, nested in any way, to a digest of hashlib.
+
+    content: the bytes of a tensor or an array that stand for its values.
+    """
+    torch = sys.modules.get("torch")
+    if torch and isinstance(value, torch.Tensor):
+        digest.update(f"{value.dtype}{list(value.shape)}".removeprefix("torch.").encode())
+        digest.update(content(value))
+    elif isinstance(value, dict):
+        for key in value:
+            digest.update(f"{key}:".encode())
+            feed(digest, value[key], content)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)};".encode())
+        for item in value:
+            feed(digest, item, content)
+    elif isinstance(value, (str, int, float, bool, type(None))):
+        digest.update(f"{value!r},".encode())
+    elif isinstance(value, bytes):
+        digest.update(value)
+    elif isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+        digest.update(f"{array.dtype}{list(array.shape)}".encode())
+        digest.update(content(array))
+    else:
+        digest.update(type(value).__name__.encode())
+
+
+def all_bytes(array: Any) -> bytes:
+    """The bytes of all numbers of a tensor or an array."""
+    if isinstance(array, np.ndarray):
+        return array.tobytes() if array.dtype.kind in "biufc" else repr(array.tolist()).encode()
+    flat = array.detach().cpu().contiguous().reshape(-1)
+    return bytes(flat.view(sys.modules["torch"].uint8).numpy().tobytes()) if flat.numel() else b""
+
+
 def sampled_bytes(array: Any) -> bytes:
     """The bytes of up to 64 numbers of a tensor or an array. Raises what the tensor raises that cannot be read."""
     n = int(np.prod(array.shape))
     places = sorted({i * (n - 1) // (_SAMPLED - 1) for i in range(_SAMPLED)}) if n else []
-    if isinstance(array, (np.ndarray, np.generic)):
-        return np.ascontiguousarray(np.asarray(array).reshape(-1)[places]).tobytes()
-    torch = sys.modules["torch"]
+    if isinstance(array, np.ndarray):
+        return np.ascontiguousarray(array.reshape(-1)[places]).tobytes()
     values = array.detach()
     if places and values.ndim:
         where = np.unravel_index(np.asarray(places), tuple(values.shape))
-        values = values[tuple(torch.as_tensor(w, device=values.device) for w in where)]
-    return bytes(values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if places else b""
+        values = values[tuple(sys.modules["torch"].as_tensor(w, device=values.device) for w in where)]
+    return all_bytes(values) if places else b""
+
+
+def sampled_or_none(array: Any) -> bytes:
+    """The same; nothing of a tensor without plain numbers: type and shape must do."""
+    try:
+        return sampled_bytes(array)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return b""
 
 
 def digest(value: Any) -> bytes:
-    """[8] of dicts, lists, arrays, numbers and texts, nested in any way. Equal values have equal digests."""
+    """[8] of the samples of all arrays in a value. Equal values have equal digests."""
     out = hashlib.blake2b(digest_size=8)
-    _feed(out, value)
+    feed(out, value, sampled_or_none)
     return out.digest()
-
-
-def _feed(out: Any, value: Any) -> None:
-    torch = sys.modules.get("torch")
-    if isinstance(value, dict):
-        for key in value:
-            out.update(f"{key!r}:".encode())
-            _feed(out, value[key])
-    elif isinstance(value, (list, tuple)):
-        out.update(f"{len(value)};".encode())
-        for item in value:
-            _feed(out, item)
-    elif torch and isinstance(value, torch.Tensor) or isinstance(value, (np.ndarray, np.generic)):
-        out.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        try:
-            out.update(sampled_bytes(value))
-        except (RuntimeError, NotImplementedError, TypeError):
-            pass  # a tensor without plain numbers: type and shape must do
-    else:
-        out.update(repr(value).encode() if isinstance(value, (bool, int, float, str, bytes, type(None))) else b"?")

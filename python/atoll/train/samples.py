@@ -14,6 +14,7 @@ import numpy as np
 from .. import _lib
 from . import state
 from .notes import on_gpu
+from .sampled import all_bytes, feed
 
 logger = logging.getLogger("atoll")
 
@@ -21,38 +22,11 @@ _HASHED = 32  # samples of a data set that its hash covers
 _HASHED_OF_STREAM = 8  # the first ones
 
 
-def feed_digest(digest: Any, value: Any) -> None:
-    """Adds a sample, or another value made of numbers, texts, lists, dicts and arrays, to a digest of hashlib."""
-    torch = sys.modules.get("torch")
-    if torch and isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        digest.update(f"{value.dtype}{list(value.shape)}".removeprefix("torch.").encode())
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
-    elif isinstance(value, dict):
-        for key in value:
-            digest.update(f"{key}:".encode())
-            feed_digest(digest, value[key])
-    elif isinstance(value, (list, tuple)):
-        digest.update(f"{len(value)};".encode())
-        for item in value:
-            feed_digest(digest, item)
-    elif isinstance(value, (str, int, float, bool, type(None))):
-        digest.update(f"{value!r},".encode())
-    elif isinstance(value, bytes):
-        digest.update(value)
-    elif isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
-        array = np.asarray(value)
-        digest.update(f"{array.dtype}{list(array.shape)}".encode())
-        digest.update(array.tobytes() if array.dtype.kind in "biufc" else repr(array.tolist()).encode())
-    else:
-        digest.update(type(value).__name__.encode())
-
-
 def hash_of(values: list[Any]) -> int:
     """64 bits that are equal for equal values."""
     digest = hashlib.blake2b(digest_size=8)
     for value in values:
-        feed_digest(digest, value)
+        feed(digest, value, all_bytes)
     return int.from_bytes(digest.digest(), "little")
 
 

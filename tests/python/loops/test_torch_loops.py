@@ -412,44 +412,6 @@ def sharp(script: Script) -> nn.Module:
     return model
 
 
-class Idle(torch.optim.Optimizer):
-    """A wrapper whose step() never runs."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {"lr": 0.1})
-
-    @torch.no_grad()
-    def update(self) -> None:
-        for p in self.param_groups[0]["params"]:
-            p.add_(p.grad, alpha=-0.1)
-
-
-def idle(script: Script) -> nn.Module:
-    """The wrapper's own update."""
-    model, dataset = network(), Points()
-    optimizer = Idle(model.parameters())
-    with script.worker(model, optimizer):
-        for step in range(200):
-            x, y = dataset[step % 96]
-            model.zero_grad()
-            F.cross_entropy(model(x[None]), torch.tensor([y])).backward()
-            optimizer.update()
-    return model
-
-
-def by_hand_alone(script: Script) -> nn.Module:
-    """word_language_model without worker.step()."""
-    model, dataset = network(), Points()
-    with script.worker(model):
-        for step in range(200):
-            x, y = dataset[step % 96]
-            model.zero_grad()
-            F.cross_entropy(model(x[None]), torch.tensor([y])).backward()
-            for p in model.parameters():
-                p.data.add_(p.grad, alpha=-0.1)
-    return model
-
-
 class TorchLoops(LoopTest):
     def test_nanogpt_with_its_own_batches(self) -> None:
         self.check_own(lambda s: nanogpt(s, leased=False), train={"grad_accum": 2})
@@ -507,20 +469,6 @@ class TorchLoops(LoopTest):
 
     def test_wrapper_of_an_optimizer(self) -> None:
         self.check_leased(sharp)
-
-    def check_refused(self, loop: Any, *, what: str) -> None:
-        """A loop whose steps the worker does not see ends with one line."""
-        self.run_dir = self.folder / "run"
-        self.start_coordinator(coordinator={"min_workers": 1})
-        self.finish(self.start_loop(loop, "a"), 60, 1)  # type: ignore[arg-type]
-        self.assertIn(f"the parameters changed between 20 forwards, and {what}: give atoll.Worker the optimizer whose "
-                      "step() runs, or None and call worker.step() after each step", self.log("a"))  # fmt: skip
-
-    def test_optimizer_that_takes_no_step(self) -> None:
-        self.check_refused(idle, what="the optimizer of atoll.Worker (Idle) took no step")
-
-    def test_updates_by_hand_without_a_step(self) -> None:
-        self.check_refused(by_hand_alone, what="worker.step() was not called")
 
 
 if __name__ == "__main__":

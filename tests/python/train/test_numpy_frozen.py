@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import subprocess
 import unittest
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import atoll
-from rig import RunTest
+from rig import RunTest, entries
 
 # argv: name, run, folder, seed of the frozen values, "" or "any", "read" or ""
 PROGRAM = """
@@ -55,19 +53,6 @@ except (_lib.Error, RuntimeError) as e:
 finally:
     handle.close()
 """
-
-
-def entries(path: Path) -> tuple[dict, dict[str, tuple[str, list[int], bytes]]]:
-    """The metadata and the tensors of a safetensors file."""
-    data = path.read_bytes()
-    (n,) = struct.unpack_from("<Q", data)
-    header = json.loads(data[8 : 8 + n])
-    metadata = header.pop("__metadata__", {})
-    out = {}
-    for name, e in header.items():
-        begin, end = (8 + n + offset for offset in e["data_offsets"])
-        out[name] = (e["dtype"], e["shape"], data[begin:end])
-    return metadata, out
 
 
 class Frozen(RunTest):

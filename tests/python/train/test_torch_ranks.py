@@ -55,11 +55,8 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 class RanksTest(RunTest):
     def torchrun(self, name: str, kind: str, kill_at: int = -1):
         (self.folder / "ranks.py").write_text(SCRIPT)
-        command = [*TORCHRUN, str(self.folder / "ranks.py"), name, str(self.run_dir), kind, str(kill_at)]
-        return self.start_python(command, f"{name}.log")
-
-    def start_python(self, arguments: list[str], log: str):
-        return self.start([sys.executable, *arguments], log, OMP_NUM_THREADS="1")
+        words = [str(self.folder / "ranks.py"), name, str(self.run_dir), kind, str(kill_at)]
+        return self.start([sys.executable, *TORCHRUN, *words], f"{name}.log", OMP_NUM_THREADS="1")
 
     def theta(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text().splitlines()
