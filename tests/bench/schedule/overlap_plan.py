@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from overlap_runs import BIN, MODELS, Rows, run
+from overlap_runs import BIN, Rows, run
 
 FP32 = {"codec.up": "fp32", "codec.down": "fp32"}
 INT8 = {"codec.up": "int8:256", "codec.down": "int8:256"}
@@ -40,7 +40,6 @@ CELLS: list[tuple[str, int, str, float, float, dict[str, Any]]] = [
     ("diloco int8, 10.8M parameters", 2, "10.8M", 100, 50, {"train.method": "diloco", "train.sync_every": 8, **INT8}),
     ("diloco int8, 10.8M parameters", 2, "10.8M", 1000, 50, {"train.method": "diloco", "train.sync_every": 8, **INT8}),
 ]
-MODELS["0.28M"] = "{family: gpt2, n_layer: 4, n_head: 4, n_embd: 72, block_size: 128, vocab_size: 256}"
 
 
 def measure(folder: Path) -> tuple[float, float, float]:
