@@ -1,17 +1,9 @@
 /* docs/protocol.md matches the code: names, numbers, lanes, directions, every field with its type and bounds, every
  * limit and code. */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/tensor/frozen.h"
+#include "tests/lib/test.h"
 #include "wire/msg_table.h"
 
 static char doc[1 << 17];
@@ -115,9 +107,8 @@ static void check_message(enum msg_type type, const char *name, const char *lane
         if (!strncmp(line, "| `", 3)) fail_msg("%s: the code has no field for %s", name, line);
 }
 
-static void test_document_lists_every_message(void **state)
+TEST(test_document_lists_every_message)
 {
-    (void)state;
     static const char *const lanes[] = {[WIRE_CONTROL] = "control", [WIRE_BULK] = "bulk"};
     enum { W, C, B };
     static const char *const arrows[] = {"\xe2\x86\x92", "\xe2\x86\x90", "\xe2\x86\x94"};
@@ -133,9 +124,8 @@ static void check_number(const char *name, long long value)
     if (!strstr(doc, row.s)) fail_msg("docs/protocol.md lacks %s", row.s + 1);
 }
 
-static void test_document_lists_every_limit_and_code(void **state)
+TEST(test_document_lists_every_limit_and_code)
 {
-    (void)state;
 #define NUMBER(name) check_number(#name, name)
     NUMBER(WIRE_VERSION), NUMBER(WIRE_HEADER), NUMBER(WIRE_CHUNK_MAX), NUMBER(WIRE_BODY_MAX), NUMBER(WIRE_NAME_MAX);
     NUMBER(WIRE_TEXT_MAX), NUMBER(WIRE_CONFIG_MAX), NUMBER(WIRE_STATUS_MAX), NUMBER(WIRE_RANGES_MAX);
@@ -153,9 +143,4 @@ static void test_document_lists_every_limit_and_code(void **state)
     NUMBER(OBJECT_DELTA), NUMBER(OBJECT_UPDATE), NUMBER(OBJECT_SNAPSHOT), NUMBER(OBJECT_INITIAL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_document_lists_every_message),
-                                       cmocka_unit_test(test_document_lists_every_limit_and_code)};
-    return cmocka_run_group_tests_name("protocol_doc", tests, read_doc, NULL);
-}
+TEST_MAIN(read_doc, NULL)
