@@ -96,6 +96,53 @@ TEST_WITH(test_damaged_snapshot_is_requested_again, NULL, scripted_teardown)
     scripted_check_theta();
 }
 
+TEST_WITH(test_deleted_log_means_snapshot_without_residual, NULL, scripted_teardown)
+{
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    scripted_worker_kill();
+    for (int v = 0; v < 5; v++)
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 6;
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    for (int i = 0; i < 10; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
+}
+
+/* Saved every third round and killed two rounds later: the residual of the saved round is part of deltas merged
+ * since. Keeping it would send it twice. */
+TEST_WITH(test_older_state_resets_its_residual, NULL, scripted_teardown)
+{
+    scripted_begin("int8:256");
+    s->config.checkpoint.worker_every = 3;
+    scripted_rounds(6);
+    assert_int_equal(s->saves, 2);
+    assert_true(s->loop->f[0].fb.residual[1] != 0.0f);
+    scripted_worker_kill();
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    assert_true(s->inner[0] == 4); /* of round 3 */
+    for (int i = 0; i < 500; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
+    scripted_rounds(2);
+    scripted_check_theta();
+}
+
+TEST_WITH(test_damaged_state_falls_back_to_older, NULL, scripted_teardown)
+{
+    scripted_begin("int8:256");
+    scripted_rounds(4);
+    scripted_worker_kill();
+    s->stored_size[0] -= 100;
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    assert_true(s->inner[0] == 3); /* of one round earlier */
+    scripted_rounds(1);
+    scripted_check_theta();
+}
+
 TEST_WITH(test_state_of_other_worker_is_ignored, NULL, scripted_teardown)
 {
     scripted_begin("int8:256");
