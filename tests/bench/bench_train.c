@@ -1,4 +1,4 @@
-/* Atoll's side of `./run bench train`: the worker's model and optimizer on one CPU device, on random tokens.
+/* The program of `./run bench train`: the worker's model and optimizer on one CPU device, on random tokens.
  *
  * Usage: bench_train layers heads width seq batch vocab threads [muon] [profile]
  *

@@ -2,19 +2,11 @@
  * the table does not name must give the theta of the undisturbed run; each one that it names must give another theta at
  * least once. Every key of the configuration is tried here, or stands in a list with the reason why not.
  * SIM_TRACE=1 prints every event. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/rng.h"
 #include "common/config/config_keys.h"
 #include "tests/lib/sim/sim_rig.h"
+#include "tests/lib/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { EQUAL_SEEDS = 3 };
@@ -115,9 +107,8 @@ static bool is_in(const char *row, const char *code)
     return !strncmp(row, begin, strlen(begin));
 }
 
-static void test_each_row_is_tried(void **state)
+TEST(test_each_row_is_tried)
 {
-    (void)state;
     read_table();
     for (int r = 0; r < n_rows; r++) {
         bool tried = false;
@@ -153,9 +144,8 @@ static bool is_untried(const char *section, const char *name)
     return false;
 }
 
-static void test_each_key_is_tried_or_explained(void **state)
+TEST(test_each_key_is_tried_or_explained)
 {
-    (void)state;
     for (int i = 0; i < config_keys_count; i++) {
         char name[128];
         snprintf(name, sizeof name, "%s.%s", config_keys[i].section, config_keys[i].key);
@@ -206,9 +196,8 @@ static uint64_t theta_of(const struct variant *v, uint64_t seed, bool disturbed)
     return theta;
 }
 
-static void test_bits_differ_where_the_table_says(void **state)
+TEST(test_bits_differ_where_the_table_says)
 {
-    (void)state;
     for (int i = 0; i < VARIANTS; i++) {
         const struct variant *v = &variants[i];
         uint64_t seeds = v->row ? OTHER_SEEDS : EQUAL_SEEDS, differ = 0, seed;
@@ -221,12 +210,4 @@ static void test_bits_differ_where_the_table_says(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_row_is_tried),
-        cmocka_unit_test(test_each_key_is_tried_or_explained),
-        cmocka_unit_test(test_bits_differ_where_the_table_says),
-    };
-    return cmocka_run_group_tests_name("sim_bits", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

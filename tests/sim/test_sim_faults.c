@@ -1,17 +1,10 @@
 /* Faults in a simulated cluster: crashes at every operation, duplicated messages, connections cut in mid-transfer,
  * NaN, full disks.
  * SIM_TRACE=1 prints every event. ctest: timeout=180 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/sim/sim_rig.h"
 #include "tests/lib/sim/sim_store.h"
+#include "tests/lib/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };
@@ -45,9 +38,8 @@ static void crash_everywhere(const char *const *config, bool power)
     }
 }
 
-static void test_coordinator_killed_at_any_operation_ends_at_same_theta(void **state)
+TEST(test_coordinator_killed_at_any_operation_ends_at_same_theta)
 {
-    (void)state;
     const char *diloco[] = {"train.max_steps=10",        "train.sync_every=3",
                             "coordinator.min_workers=2", "train.fragments=2",
                             "codec.up=int8:16",          "codec.down=int8:16",
@@ -124,9 +116,8 @@ static long guest_run(long k, bool power, struct guest *g)
     return operations;
 }
 
-static void test_coordinator_killed_at_any_operation_while_place_changes_hands(void **state)
+TEST(test_coordinator_killed_at_any_operation_while_place_changes_hands)
 {
-    (void)state;
     struct guest g;
     long operations = guest_run(0, false, &g);
     assert_true(g.back);
@@ -179,9 +170,8 @@ static void die_after_every_message(const char *const *config)
     }
 }
 
-static void test_worker_killed_after_any_message_ends_at_same_theta(void **state)
+TEST(test_worker_killed_after_any_message_ends_at_same_theta)
 {
-    (void)state;
     const char *diloco[] = {"train.max_steps=10",
                             "train.sync_every=3",
                             "coordinator.min_workers=2",
@@ -202,9 +192,8 @@ static int double_everything(void *ctx, enum sim_net_moment moment, int client, 
     return 2;
 }
 
-static void test_duplicated_messages_change_nothing(void **state)
+TEST(test_duplicated_messages_change_nothing)
 {
-    (void)state;
     const char *config[] = {"coordinator.min_workers=3", "codec.up=int8:16", "codec.down=int8:16", "train.fragments=3",
                             NULL};
     struct sim_cluster_setup setup = {.seed = 13, .n_workers = 3, .config = config};
@@ -231,9 +220,8 @@ static int lose_some(void *ctx, enum sim_net_moment moment, int client, bool to_
     return l->count++ % (l->n + 1) == l->n ? 1 : 0;
 }
 
-static void test_lost_messages_are_sent_again(void **state)
+TEST(test_lost_messages_are_sent_again)
 {
-    (void)state;
     static const enum msg_type types[] = {MSG_HELLO,     MSG_CONFIG,        MSG_JOIN,   MSG_WELCOME, MSG_BIND,
                                           MSG_HEARTBEAT, MSG_HEARTBEAT_ACK, MSG_ASSIGN, MSG_EVAL,    MSG_EVAL_RESULT,
                                           MSG_OFFER,     MSG_CREDIT,        MSG_GET,    MSG_CHUNK,   MSG_METRICS,
@@ -277,9 +265,8 @@ static bool was_cut(struct sim_cluster *c, void *ctx)
     return ((struct cutter *)ctx)->cut;
 }
 
-static void test_upload_resumes_after_cut(void **state)
+TEST(test_upload_resumes_after_cut)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=2", "train.sync_every=1", "train.batch_size=1", "train.eval_every=0",
                             NULL};
     struct sim_cluster_setup setup = {.seed = 15, .n_workers = 1, .config = config, .n_tensors = 3, .scale = 20000};
@@ -324,9 +311,8 @@ static bool first_checkpoint(struct sim_cluster *c, void *ctx)
 }
 
 /* A worker that joins late loads its snapshot over several sessions and receives each byte once. */
-static void test_snapshot_download_resumes_after_restart(void **state)
+TEST(test_snapshot_download_resumes_after_restart)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=3",
                             "train.sync_every=1",
                             "train.batch_size=1",
@@ -350,9 +336,8 @@ static void test_snapshot_download_resumes_after_restart(void **state)
     sim_rig_done(c);
 }
 
-static void test_nan_delta_is_never_merged(void **state)
+TEST(test_nan_delta_is_never_merged)
 {
-    (void)state;
     static const char *const methods[] = {"train.method=diloco", "train.method=async", "train.method=ddp"};
     for (int i = 0; i < 3; i++) {
         const char *config[] = {methods[i], "coordinator.min_workers=2", "train.max_steps=20", NULL};
@@ -367,9 +352,8 @@ static void test_nan_delta_is_never_merged(void **state)
     }
 }
 
-static void test_worker_that_cannot_save_continues(void **state)
+TEST(test_worker_that_cannot_save_continues)
 {
-    (void)state;
     const char *config[] = {"coordinator.min_workers=2", NULL};
     struct sim_cluster_setup setup = {.seed = 17, .n_workers = 2, .config = config};
     uint64_t theta = sim_rig_calm_theta(&setup);
@@ -383,9 +367,8 @@ static void test_worker_that_cannot_save_continues(void **state)
 
 /* The newest saved state is damaged. The worker must load the previous state or a snapshot, and never the damaged
  * one. */
-static void test_damaged_worker_state_is_never_loaded(void **state)
+TEST(test_damaged_worker_state_is_never_loaded)
 {
-    (void)state;
     const char *config[] = {"coordinator.min_workers=2", "codec.up=int8:16", "train.max_steps=40", NULL};
     struct sim_cluster_setup setup = {.seed = 19, .n_workers = 2, .config = config};
     for (int both = 0; both < 2; both++) {
@@ -405,9 +388,8 @@ static void test_damaged_worker_state_is_never_loaded(void **state)
 }
 
 /* The coordinator's disk fills up. The operator frees space and starts the coordinator again. */
-static void test_coordinator_resumes_after_full_disk(void **state)
+TEST(test_coordinator_resumes_after_full_disk)
 {
-    (void)state;
     const char *config[] = {"coordinator.min_workers=2", "train.max_steps=40", "train.fragments=2", NULL};
     struct sim_cluster_setup setup = {.seed = 20, .n_workers = 2, .config = config};
     uint64_t theta = sim_rig_calm_theta(&setup);
@@ -427,9 +409,8 @@ static void test_coordinator_resumes_after_full_disk(void **state)
 }
 
 /* Kills and restarts all processes ten times during one run. */
-static void test_ten_restarts_of_all_processes_end_at_same_theta(void **state)
+TEST(test_ten_restarts_of_all_processes_end_at_same_theta)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=200", "coordinator.min_workers=2", "codec.up=int8:16",
                             "codec.down=int8:16", NULL};
     struct sim_cluster_setup setup = {.seed = 18, .n_workers = 2, .config = config};
@@ -449,21 +430,4 @@ static void test_ten_restarts_of_all_processes_end_at_same_theta(void **state)
     sim_rig_done(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_coordinator_killed_at_any_operation_ends_at_same_theta),
-        cmocka_unit_test(test_coordinator_killed_at_any_operation_while_place_changes_hands),
-        cmocka_unit_test(test_worker_killed_after_any_message_ends_at_same_theta),
-        cmocka_unit_test(test_duplicated_messages_change_nothing),
-        cmocka_unit_test(test_lost_messages_are_sent_again),
-        cmocka_unit_test(test_upload_resumes_after_cut),
-        cmocka_unit_test(test_snapshot_download_resumes_after_restart),
-        cmocka_unit_test(test_nan_delta_is_never_merged),
-        cmocka_unit_test(test_worker_that_cannot_save_continues),
-        cmocka_unit_test(test_damaged_worker_state_is_never_loaded),
-        cmocka_unit_test(test_coordinator_resumes_after_full_disk),
-        cmocka_unit_test(test_ten_restarts_of_all_processes_end_at_same_theta),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

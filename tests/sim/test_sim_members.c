@@ -1,14 +1,8 @@
 /* Membership in a simulated cluster: late joiners, slow workers, evictions, and names that another worker holds.
  * SIM_TRACE=1 prints every event. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/sim/sim_rig.h"
+#include "tests/lib/test.h"
 
 static bool rounds_done(struct sim_cluster *c, void *ctx)
 {
@@ -59,9 +53,8 @@ static bool watch_seen(struct sim_cluster *c, void *ctx)
 
 /* ---- */
 
-static void test_late_joiner_does_not_delay_others(void **state)
+TEST(test_late_joiner_does_not_delay_others)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=80", "coordinator.min_workers=2", "train.eval_every=0",
                             "codec.up=int8:16",   "codec.down=int8:16",        NULL};
     struct sim_cluster_setup setup = {.seed = 1, .n_workers = 3, .config = config};
@@ -113,9 +106,8 @@ static uint64_t run_with_stopped_worker(const char *method, char *text, size_t c
     return summary.rounds;
 }
 
-static void test_only_barrier_methods_wait_for_stopped_worker(void **state)
+TEST(test_only_barrier_methods_wait_for_stopped_worker)
 {
-    (void)state;
     char text[WIRE_TEXT_MAX];
     assert_true(run_with_stopped_worker("diloco", text, sizeof(text)) <= 3);
     assert_non_null(strstr(text, "worker-1"));
@@ -124,9 +116,8 @@ static void test_only_barrier_methods_wait_for_stopped_worker(void **state)
 
 /* With a quorum, the other workers do not wait without limit. The late delta is refused and another worker gets its
  * samples. */
-static void test_quorum_closes_round_and_refuses_late_delta(void **state)
+TEST(test_quorum_closes_round_and_refuses_late_delta)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=40",
                             "coordinator.min_workers=3",
                             "coordinator.quorum=2",
@@ -148,9 +139,8 @@ static void test_quorum_closes_round_and_refuses_late_delta(void **state)
     sim_rig_done(c);
 }
 
-static void test_stale_async_delta_is_refused(void **state)
+TEST(test_stale_async_delta_is_refused)
 {
-    (void)state;
     const char *config[] = {"train.method=async",
                             "train.max_steps=60",
                             "coordinator.min_workers=2",
@@ -174,9 +164,8 @@ static void test_stale_async_delta_is_refused(void **state)
     sim_rig_done(c);
 }
 
-static void test_evicted_worker_rejoins(void **state)
+TEST(test_evicted_worker_rejoins)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=2", "coordinator.evict_after_s=5",
                             "train.eval_every=0", NULL};
     struct sim_cluster_setup setup = {.seed = 5, .n_workers = 2, .config = config};
@@ -204,9 +193,8 @@ static bool evicted(struct sim_cluster *c, void *ctx)
 
 /* worker-0 is evicted before any merge, and worker-1 gets its place. A power cut loses that record: worker-0 has its
  * place again, and worker-1 gets another one. */
-static void test_power_cut_gives_place_back(void **state)
+TEST(test_power_cut_gives_place_back)
 {
-    (void)state;
     const char *config[] = {"coordinator.evict_after_s=5", "train.eval_every=0", "codec.up=int8:16", NULL};
     struct sim_cluster_setup setup = {.seed = 7, .n_workers = 2, .config = config};
     struct sim_cluster *c = sim_rig_cluster(&setup);
@@ -234,9 +222,8 @@ static void test_power_cut_gives_place_back(void **state)
 }
 
 /* An evicted worker's delta arrives late. Neither the delta nor its samples may be merged twice. */
-static void test_delta_of_evicted_worker_is_merged_once(void **state)
+TEST(test_delta_of_evicted_worker_is_merged_once)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=2", "coordinator.evict_after_s=4",
                             "train.eval_every=0", "codec.up=int8:16",          NULL};
     struct sim_cluster_setup setup = {.seed = 6, .n_workers = 2, .config = config};
@@ -293,9 +280,8 @@ static void refused_and_started_again(const char *method, const char *codec, con
     sim_rig_done(c);
 }
 
-static void test_worker_resumes_reassigned_round(void **state)
+TEST(test_worker_resumes_reassigned_round)
 {
-    (void)state;
     refused_and_started_again("train.method=ddp", "codec.up=fp32", "checkpoint.worker_every=1");
     refused_and_started_again("train.method=diloco", "codec.up=int8:16", "checkpoint.worker_every=1");
     refused_and_started_again("train.method=diloco", "codec.up=int8:16", "checkpoint.worker_every=3");
@@ -309,9 +295,8 @@ static bool trains(struct sim_cluster *c, void *ctx)
 
 /* A delta is refused together with the state it was saved with, and the round is assigned again with other samples.
  * A worker that is killed then must not deliver the old delta as the new one. */
-static void test_refused_delta_is_not_delivered_again(void **state)
+TEST(test_refused_delta_is_not_delivered_again)
 {
-    (void)state;
     const char *config[] = {"codec.up=int8:16",          "train.max_steps=40",
                             "coordinator.min_workers=1", "coordinator.evict_after_s=4",
                             "train.eval_every=0",        NULL};
@@ -340,9 +325,8 @@ static void test_refused_delta_is_not_delivered_again(void **state)
     }
 }
 
-static void test_incompatible_worker_is_refused(void **state)
+TEST(test_incompatible_worker_is_refused)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=60", "coordinator.min_workers=1", "coordinator.max_workers=1",
                             "train.eval_every=0", NULL};
     struct sim_cluster_setup setup = {.seed = 7, .n_workers = 2, .config = config};
@@ -359,9 +343,8 @@ static void test_incompatible_worker_is_refused(void **state)
 }
 
 /* Uses the same name with another uuid, while the first worker lives and after its death. */
-static void test_name_in_use_is_refused_until_eviction(void **state)
+TEST(test_name_in_use_is_refused_until_eviction)
 {
-    (void)state;
     const char *config[] = {"train.max_steps=100", "coordinator.min_workers=2", "coordinator.evict_after_s=5",
                             "train.eval_every=0", NULL};
     struct sim_cluster_setup setup = {.seed = 8, .n_workers = 2, .config = config};
@@ -398,9 +381,8 @@ static int watch_steps(void *ctx, enum sim_net_moment moment, int client, bool t
 
 /* async: workers of the same speed keep H steps each, except to deliver together once, and a worker of half the speed
  * gets about half. */
-static void test_async_steps_follow_measured_speed(void **state)
+TEST(test_async_steps_follow_measured_speed)
 {
-    (void)state;
     const char *config[] = {"train.method=async",
                             "train.max_steps=600",
                             "train.sync_every=20",
@@ -427,21 +409,4 @@ static void test_async_steps_follow_measured_speed(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_joiner_does_not_delay_others),
-        cmocka_unit_test(test_only_barrier_methods_wait_for_stopped_worker),
-        cmocka_unit_test(test_quorum_closes_round_and_refuses_late_delta),
-        cmocka_unit_test(test_stale_async_delta_is_refused),
-        cmocka_unit_test(test_evicted_worker_rejoins),
-        cmocka_unit_test(test_power_cut_gives_place_back),
-        cmocka_unit_test(test_delta_of_evicted_worker_is_merged_once),
-        cmocka_unit_test(test_worker_resumes_reassigned_round),
-        cmocka_unit_test(test_refused_delta_is_not_delivered_again),
-        cmocka_unit_test(test_incompatible_worker_is_refused),
-        cmocka_unit_test(test_name_in_use_is_refused_until_eviction),
-        cmocka_unit_test(test_async_steps_follow_measured_speed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,7 @@
 /* The virtual network: order, delay, rate, loss, duplication, queues, cuts and killed nodes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/sim/sim_net.h"
+#include "tests/lib/test.h"
 
 static struct sim_net *net_of(int clients, struct transport **listener, struct transport *dialler[])
 {
@@ -37,9 +31,8 @@ static int64_t recv_number(struct transport *t, uint64_t *peer, enum wire_lane *
     return n;
 }
 
-static void test_messages_arrive_in_order_after_delay(void **state)
+TEST(test_messages_arrive_in_order_after_delay)
 {
-    (void)state;
     struct transport *listener, *d[2];
     struct sim_net *net = net_of(2, &listener, d);
     *sim_net_link(net, 0) = (struct sim_net_link){.latency_us = 1000, .jitter_us = 5000};
@@ -63,9 +56,8 @@ static void test_messages_arrive_in_order_after_delay(void **state)
     sim_net_destroy(net);
 }
 
-static void test_rate_limits_each_lane_and_queue_is_bounded(void **state)
+TEST(test_rate_limits_each_lane_and_queue_is_bounded)
 {
-    (void)state;
     struct transport *listener, *d[1];
     struct sim_net *net = net_of(1, &listener, d);
     *sim_net_link(net, 0) = (struct sim_net_link){.rate = 1000000, .queue_us = 2500};
@@ -82,9 +74,8 @@ static void test_rate_limits_each_lane_and_queue_is_bounded(void **state)
     sim_net_destroy(net);
 }
 
-static void test_loss_and_duplication_keep_order(void **state)
+TEST(test_loss_and_duplication_keep_order)
 {
-    (void)state;
     struct transport *listener, *d[1];
     struct sim_net *net = net_of(1, &listener, d);
     *sim_net_link(net, 0) = (struct sim_net_link){.loss = 0.3, .duplicate = 0.3};
@@ -106,9 +97,8 @@ static void test_loss_and_duplication_keep_order(void **state)
     sim_net_destroy(net);
 }
 
-static void test_cut_link_delivers_again_after_heal(void **state)
+TEST(test_cut_link_delivers_again_after_heal)
 {
-    (void)state;
     int lost = 0, kept = 0;
     for (int i = 0; i < 20; i++) {
         struct transport *listener, *d[1];
@@ -138,9 +128,8 @@ static void test_cut_link_delivers_again_after_heal(void **state)
     assert_true(lost > 0 && kept > 0);
 }
 
-static void test_killed_node_loses_its_messages(void **state)
+TEST(test_killed_node_loses_its_messages)
 {
-    (void)state;
     struct transport *listener, *d[1];
     struct sim_net *net = net_of(1, &listener, d);
     uint64_t old, peer;
@@ -178,9 +167,8 @@ static void order_event(void *ctx, uint64_t arg)
     order_log = order_log * 10 + arg;
 }
 
-static void test_events_run_in_order(void **state)
+TEST(test_events_run_in_order)
 {
-    (void)state;
     struct sim_net *net;
     assert_int_equal(sim_net_create(&net, 1, 0), STATUS_OK);
     order_log = 0;
@@ -197,15 +185,4 @@ static void test_events_run_in_order(void **state)
     sim_net_destroy(net);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events_run_in_order),
-        cmocka_unit_test(test_messages_arrive_in_order_after_delay),
-        cmocka_unit_test(test_rate_limits_each_lane_and_queue_is_bounded),
-        cmocka_unit_test(test_loss_and_duplication_keep_order),
-        cmocka_unit_test(test_cut_link_delivers_again_after_heal),
-        cmocka_unit_test(test_killed_node_loses_its_messages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

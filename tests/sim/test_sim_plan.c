@@ -1,17 +1,10 @@
 /* The virtual run of `atoll plan` against the simulated cluster, which runs the real engine and the real outer loop: on
  * the same link, with the same times of computation, both take the same time for a round. ctest: timeout=180 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "cli/plan/virtual_run.h"
 #include "common/base/mem.h"
 #include "tests/lib/sim/sim_rig.h"
+#include "tests/lib/test.h"
 
 enum { SETTINGS = 16, SAVE_US = 70000, SHORT = 48, LONG = 144 /* inner steps of the two runs */ };
 

@@ -6,16 +6,9 @@
  *   SIM_HARSH=1                    draws more faults, with either of these
  *
  * ctest: timeout=180 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/sim/sim_random.h"
+#include "tests/lib/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { RUNS = 200 };
@@ -67,9 +60,8 @@ static bool run_seed(uint64_t seed, bool trace, struct totals *t)
     return false;
 }
 
-static void test_random_faults_break_no_invariant(void **state)
+TEST(test_random_faults_break_no_invariant)
 {
-    (void)state;
     struct totals t = {0};
     const char *one = getenv("SIM_SEED"), *many = getenv("SIM_RUNS"), *begin = getenv("SIM_FROM");
     weather = getenv("SIM_HARSH") ? SIM_RANDOM_HARSH : 0;
@@ -102,20 +94,12 @@ static void test_random_faults_break_no_invariant(void **state)
 }
 
 /* Harsh runs that once failed. */
-static void test_seeds_that_failed(void **state)
+TEST(test_seeds_that_failed)
 {
-    (void)state;
     static const uint64_t seeds[] = {254, 500, 4097, 4893, 4960};
     struct totals t = {0};
     weather = SIM_RANDOM_HARSH;
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) assert_true(run_seed(seeds[i], false, &t));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_faults_break_no_invariant),
-        cmocka_unit_test(test_seeds_that_failed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

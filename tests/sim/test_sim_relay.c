@@ -1,16 +1,9 @@
 /* Relayed updates on their way to workers. A worker downloads the other workers' deltas and keeps its own, under any
  * crash or loss.
  * SIM_TRACE=1 prints every event. ctest: timeout=180 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/sim/sim_rig.h"
+#include "tests/lib/test.h"
 #include "worker/outer/outer_loop_impl.h"
 
 enum { WORKERS = 3 };
@@ -79,9 +72,8 @@ static uint64_t run_with_event(uint64_t seed, struct event *e)
     return counts.own_bytes;
 }
 
-static void test_own_delta_is_not_sent_back(void **state)
+TEST(test_own_delta_is_not_sent_back)
 {
-    (void)state;
     for (int n = 1; n <= WORKERS; n++) {
         struct sim_cluster_setup setup = {.seed = 31, .n_workers = n, .config = relay, .scale = 30};
         const char *config[16];
@@ -113,9 +105,8 @@ static int kill_worker(struct event *e, const struct msg *m)
     return 0;
 }
 
-static void test_worker_killed_after_delivery_ends_at_same_theta(void **state)
+TEST(test_worker_killed_after_delivery_ends_at_same_theta)
 {
-    (void)state;
     struct event e = {
         .type = MSG_CREDIT, .client = 1, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_worker};
     run_with_event(32, &e); /* the run ends at the same theta, with or without the delta in the saved state */
@@ -135,9 +126,8 @@ static int spoil_payload(struct event *e, const struct msg *m)
 }
 
 /* The payload in memory is damaged. The checksum of the whole object detects it, and the worker downloads the bytes. */
-static void test_damaged_payload_is_downloaded(void **state)
+TEST(test_damaged_payload_is_downloaded)
 {
-    (void)state;
     struct event e = {
         .type = MSG_CHUNK, .client = 2, .to_client = true, .picks = first_piece, .left = 1, .act = spoil_payload};
     assert_true(run_with_event(33, &e) > 0);
@@ -159,9 +149,8 @@ static int forget_and_remember(void *ctx, enum sim_net_moment moment, int client
     return on_message(ctx, moment, client, to_client, m);
 }
 
-static void test_missing_payload_is_downloaded(void **state)
+TEST(test_missing_payload_is_downloaded)
 {
-    (void)state;
     struct sim_cluster_setup setup = {.seed = 34, .n_workers = WORKERS, .config = relay, .scale = 30};
     uint64_t calm = sim_rig_calm_theta(&setup);
     struct event e = {
@@ -188,9 +177,8 @@ static int kill_coordinator(struct event *e, const struct msg *m)
 }
 
 /* The restarted coordinator knows no session. It sends every byte, and the workers accept them. */
-static void test_restarted_coordinator_sends_every_byte(void **state)
+TEST(test_restarted_coordinator_sends_every_byte)
 {
-    (void)state;
     struct event delivered = {
         .type = MSG_CREDIT, .client = 0, .to_client = true, .picks = is_delivered, .left = 1, .act = kill_coordinator};
     struct event sending = {
@@ -211,9 +199,8 @@ static int lose(struct event *e, const struct msg *m)
 }
 
 /* Loses any piece of an update. The retry must not send the own-delta bytes either. */
-static void test_lost_piece_is_sent_again_without_own_delta(void **state)
+TEST(test_lost_piece_is_sent_again_without_own_delta)
 {
-    (void)state;
     for (int client = 0; client < WORKERS; client++)
         for (int piece = 1; piece <= 2; piece++) {
             struct event e = {.type = MSG_CHUNK,
@@ -251,9 +238,8 @@ static bool four_rounds(struct sim_cluster *c, void *ctx)
 
 /* A quorum closes the round without the third worker. That worker downloads all bytes of the other deltas and
  * continues. */
-static void test_worker_outside_quorum_gets_whole_update(void **state)
+TEST(test_worker_outside_quorum_gets_whole_update)
 {
-    (void)state;
     const char *config[] = {"train.method=local-sgd",
                             "train.max_steps=30",
                             "train.sync_every=3",
@@ -279,16 +265,4 @@ static void test_worker_outside_quorum_gets_whole_update(void **state)
     sim_rig_done(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_own_delta_is_not_sent_back),
-        cmocka_unit_test(test_worker_killed_after_delivery_ends_at_same_theta),
-        cmocka_unit_test(test_damaged_payload_is_downloaded),
-        cmocka_unit_test(test_missing_payload_is_downloaded),
-        cmocka_unit_test(test_restarted_coordinator_sends_every_byte),
-        cmocka_unit_test(test_lost_piece_is_sent_again_without_own_delta),
-        cmocka_unit_test(test_worker_outside_quorum_gets_whole_update),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

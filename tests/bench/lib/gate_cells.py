@@ -220,11 +220,12 @@ def main():
     parser.add_argument("--launch")
     parser.add_argument("--python", default="", help="an interpreter with PyTorch and transformers")
     parser.add_argument("--cells", default="*")
+    parser.add_argument("--steps", type=int, default=0, help="of each run; 0: those of the cell")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     for row in [] if args.table else cells():
         if fnmatch.fnmatch(row["name"], args.cells) and not os.path.exists(f"{args.out}/{row['name']}.json"):
-            execute(args, row)
+            execute(args, {**row, "steps": args.steps or row["steps"]})
     table(args.out)
 
 

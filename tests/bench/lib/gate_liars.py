@@ -1,6 +1,6 @@
 """What lying workers cost: the final validation loss of short runs with liars, beside the same run of honest workers.
 
-    python3 gate_liars.py BIN FOLDER [--rows PATTERN] [--table] [--python PYTHON]
+    python3 gate_liars.py BIN FOLDER [--rows PATTERN] [--steps N] [--table] [--python PYTHON]
 
 Liars stand between an enrolled worker and the coordinator, and change its messages (tests/attack). Needs python3-zmq.
 Rows of external runs need PYTHON, an interpreter with NumPy that finds the package atoll.
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("bin")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", default="*")
+    parser.add_argument("--steps", type=int, default=0, help="of each run of enrolled workers; 0: those of the row")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--python", default="")
     args = parser.parse_args()
@@ -142,6 +143,8 @@ def main() -> None:
         if not fnmatch.fnmatch(name, args.rows) or (args.folder / f"{number:02}.json").exists():
             continue
         rounds = more.pop("rounds", 50)
+        if args.steps:
+            rounds = args.steps // int(more.get("train__sync_every", 40)) or 2
         expected = liars.honest_loss(honest + len(lies), rounds, **more)
         outcome = liars.final_loss(honest, rounds, [liars.lie_in(0, lie) for lie in lies], **more)
         write(args.folder, number, name, expected, outcome)

@@ -1,7 +1,8 @@
-"""Measures `atoll relay` against its settings: link_fidelity.py ATOLL OUT.json [SECONDS]. Called by `./run bench link`.
+"""Measures `atoll relay` against its settings: link_fidelity.py ATOLL OUT.json [SECONDS [--few]]. Called by `./run bench link`.
 
 - Rate: bytes that arrive on all connections from the first to the last arrival, while the senders never wait for more.
-- Round trip: one byte there and back on an idle connection, median of 20."""
+- Round trip: one byte there and back on an idle connection, median of 20.
+- --few: two cells, and no deviation fails."""
 
 from __future__ import annotations
 
@@ -104,12 +105,13 @@ def within(row: dict[str, Any]) -> bool:
 def main() -> None:
     atoll, out = sys.argv[1:3]
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 3.0
+    few = "--few" in sys.argv
     rows = []
     print("| rate, Mbit/s | round trip, ms | connections | direction | measured rate | deviation | measured round trip "
           "| deviation |\n|---|---|---|---|---|---|---|---|")
-    for mbit in RATES:
-        for rtt in RTTS:
-            for connections in CONNECTIONS:
+    for mbit in RATES[1:2] if few else RATES:
+        for rtt in RTTS[:1] if few else RTTS:
+            for connections in CONNECTIONS[:1] if few else CONNECTIONS:
                 for direction in ("up", "down"):
                     row = measure(atoll, mbit, rtt, connections, direction, seconds)
                     rows.append(row)
@@ -121,7 +123,7 @@ def main() -> None:
         json.dump({"machine": machine.describe(), "rows": rows}, file, indent=1)
     missed = sum(not within(row) for row in rows)
     print(f"\n{len(rows) - missed} of {len(rows)} cells are within {100 * TARGET:g} % of their setting.")
-    raise SystemExit(1 if missed else 0)
+    raise SystemExit(1 if missed and not few else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How busy workers are: `./run bench overlap cells [--rounds 12] [--filter TEXT]`
+"""How busy workers are: `./run bench overlap cells [--rounds 12] [--filter TEXT] [--every H]`
 
 Utilization (seconds in training steps / wall seconds, per worker; the lowest worker is printed) without and with
 overlap, for two and four workers, two model sizes, two codecs and two links. Each worker has a link of its own:
@@ -25,6 +25,7 @@ def main(folder: Path, data: Path, words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench overlap cells")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--filter", default="")
+    parser.add_argument("--every", type=int, default=0, help="steps of a round; 0: by model and rate")
     options = parser.parse_args(words)
     rows = Rows(folder / "cells.jsonl")
     print(f"{os.cpu_count()} cores; each worker 1 thread; {DELAY_MS} ms each way; tau = H/2")
@@ -36,7 +37,7 @@ def main(folder: Path, data: Path, words: list[str]) -> None:
                 for mbit in (10, 100):
                     if options.filter not in f"{workers} {model} {codec} {mbit}":
                         continue
-                    every, found = EVERY[model, mbit], []
+                    every, found = options.every or EVERY[model, mbit], []
                     for overlap in (0, every // 2):
                         key = {"workers": workers, "model": model, "codec": codec, "mbit": mbit, "every": every,
                                "overlap": overlap, "rounds": options.rounds}

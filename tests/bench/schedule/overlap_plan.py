@@ -1,6 +1,6 @@
-"""`atoll plan` against real runs behind relays: `./run bench plan [--filter TEXT] [--table]`
+"""`atoll plan` against real runs behind relays: `./run bench plan [--filter TEXT] [--rounds 16] [--table]`
 
-Each cell is one run of ROUNDS rounds. Measured are the median time between the ends of two rounds, and the share of
+Each cell is one run of --rounds rounds. Measured are the median time between the ends of two rounds, and the share of
 compute time in it, mean over the workers. The plan gets the run's own step time: of the slowest worker of each round
 with a barrier, because the others wait for it, else the mean. All other parts of a round come from the plan.
 """
@@ -14,9 +14,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from overlap_runs import BIN, MODELS, Rows, run
+from overlap_runs import BIN, Rows, run
 
-ROUNDS = 16
 FP32 = {"codec.up": "fp32", "codec.down": "fp32"}
 INT8 = {"codec.up": "int8:256", "codec.down": "int8:256"}
 # Name, workers, model, Mbit/s, ms of the round trip, settings. The step is short, so that the link takes a large part.
@@ -41,7 +40,6 @@ CELLS: list[tuple[str, int, str, float, float, dict[str, Any]]] = [
     ("diloco int8, 10.8M parameters", 2, "10.8M", 100, 50, {"train.method": "diloco", "train.sync_every": 8, **INT8}),
     ("diloco int8, 10.8M parameters", 2, "10.8M", 1000, 50, {"train.method": "diloco", "train.sync_every": 8, **INT8}),
 ]
-MODELS["0.28M"] = "{family: gpt2, n_layer: 4, n_head: 4, n_embd: 72, block_size: 128, vocab_size: 256}"
 
 
 def measure(folder: Path) -> tuple[float, float, float]:
@@ -72,6 +70,7 @@ def measure(folder: Path) -> tuple[float, float, float]:
 def main(folder: Path, data: Path, words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench plan")
     parser.add_argument("--filter", default="")
+    parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args(words)
     rows, apart = Rows(folder / "plan.jsonl"), []
@@ -86,7 +85,7 @@ def main(folder: Path, data: Path, words: list[str]) -> None:
             continue
         if not row:
             every = 1 if own["train.method"] == "ddp" else own.get("train.sync_every", 30)
-            n = ROUNDS * (5 if every == 1 else 1)
+            n = options.rounds * (5 if every == 1 else 1)
             settings = {"train.batch_size": 1 if model == "10.8M" else 4, "train.sync_every": every,
                         "train.max_steps": every * n, "train.eval_every": 0, "inner.warmup_steps": 10, **own}
             run(folder / "run", data, model, settings, workers, mbit=mbit, delay_ms=rtt / 2)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("ATOLL_BIN", ROOT / "build" / "bin"))
 
 MODELS = {
+    "0.28M": "{family: gpt2, n_layer: 4, n_head: 4, n_embd: 72, block_size: 128, vocab_size: 256}",
     "0.98M": "{family: gpt2, n_layer: 4, n_head: 4, n_embd: 136, block_size: 128, vocab_size: 256}",
     "10.8M": "{family: gpt2, n_layer: 6, n_head: 6, n_embd: 384, block_size: 128, vocab_size: 256}",
 }

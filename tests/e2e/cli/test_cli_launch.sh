@@ -56,6 +56,12 @@ fresh() { # NAME: starts a case with a new folder
 launch() { "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; }
 by=() # command that starts launch (env, nohup)
 launch_in_place() { exec "${by[@]}" "$atoll" launch run.yaml --workers 2 --dir "$rundir" "$@"; } # exec makes $! the process id of launch
+begin() { launch_in_place "$@" >"$tmp/.bg" 2>&1 & pid=$!; }
+ends() { # CODE: of the launch that began
+    code=0
+    wait "$pid" || code=$?
+    [[ $code == "$1" ]] || fail "exit code $code, expected $1: $(<"$tmp/.bg")"
+}
 calls() { grep -c "^$1" "$STUB_LOG"; }
 restarted() { [[ $(calls coordinator) == 2 ]]; }
 both_started() { [[ -s $STUB_DIR/worker-0.pid && -s $STUB_DIR/worker-1.pid ]]; }
@@ -100,13 +106,12 @@ expect_equal "restarts of a new run" "$(restarts)" 2
 
 # The coordinator dies and is restarted with the same listen address; it keeps its port itself.
 fresh coordinator
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 both_started
 kill -9 "$(<"$rundir/coordinator.pid")"
 wait_until 10 restarted
 touch "$STUB_DIR/finish"
-wait $pid || fail "exit code $?: $(<"$tmp/.bg")"
+ends 0
 expect_equal "listen address" "$(grep '^coordinator' "$STUB_LOG" | tail -n 1 | grep -o 'listen=.*')" "listen=tcp://127.0.0.1:*"
 expect_equal restarts "$(restarts)" 1
 
@@ -158,13 +163,10 @@ expect_equal "exit code" "$code" 1
 [[ $out == *"worker-0 failed, and a restart"* && $out != *"killed by signal"* ]] || fail "unexpected output: $out"
 fresh too-early
 echo "$deaf" >"$STUB_DIR/plan-worker-0"
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 test -e "$STUB_DIR/deaf"
 kill -INT $pid
-code=0
-wait $pid || code=$?
-expect_equal "exit code" "$code" 75
+ends 75
 ! grep -q 'killed by signal' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 
 # Exit code 2 (wrong usage) stops all processes at once.
@@ -187,14 +189,11 @@ expect_equal "starts of the coordinator" "$(wc -l <"$STUB_LOG")" 1
 
 # Launch forwards SIGTERM; if all children stop in time, launch exits with 75 (resumable).
 fresh term
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 both_started
 expect_failure 1 "atoll: the run folder $rundir is in use by process $pid: *" launch
 kill -TERM $pid
-code=0
-wait $pid || code=$?
-expect_equal "exit code" "$code" 75
+ends 75
 expect_equal "the last line" "$(tail -n 1 "$tmp/.bg")" "launch: stopped: continue with the same command"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "worker-0 is still running"
 gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator is still running"
@@ -202,11 +201,10 @@ gone "$(<"$rundir/coordinator.pid")" || fail "the coordinator is still running"
 # A run that was complete before the signal ends with 0, even if the workers exit with 75.
 fresh complete
 touch "$STUB_DIR/complete"
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 both_started
 kill -TERM $pid
-wait $pid || fail "exit code $?: $(<"$tmp/.bg")"
+ends 0
 ! grep -q 'continue with' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 
 # Launch sends SIGTERM once per child: a second signal would kill a worker while it saves.
@@ -215,76 +213,61 @@ fresh one-signal
 echo 'trap "echo TERM >>$STUB_DIR/signals" TERM; touch $STUB_DIR/listens' >"$STUB_DIR/plan-worker-1"
 # shellcheck disable=SC2016
 echo 'until [[ -e $STUB_DIR/listens ]]; do sleep 0.02; done; exit 78' >"$STUB_DIR/plan-worker-0"
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 test -s "$STUB_DIR/signals"
 kill -TERM $pid
 wait_until 10 grep -q 'stopping: terminated' "$tmp/.bg"
 touch "$STUB_DIR/finish"
-code=0
-wait $pid || code=$?
-expect_equal "exit code" "$code" 1
+ends 1
 expect_equal "signals" "$(<"$STUB_DIR/signals")" TERM
 
 # SIGHUP (closed terminal) stops launch, but not under nohup.
 fresh hangup
 by=(env --default-signal=HUP) # the test itself may run under nohup
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 both_started
 kill -HUP $pid
-code=0
-wait $pid || code=$?
-expect_equal "exit code" "$code" 75
+ends 75
 fresh nohup
 by=(nohup)
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 both_started
 kill -HUP $pid
 touch "$STUB_DIR/finish"
-wait $pid || fail "nohup: exit code $?: $(<"$tmp/.bg")"
+ends 0
 by=()
 
 # Launch inherits an ignored SIGCHLD and still waits for its children.
 fresh sigchld-ignored
 touch "$STUB_DIR/finish"
 by=(env --ignore-signal=CHLD)
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 gone $pid
-wait $pid || fail "SIGCHLD ignored: exit code $?: $(<"$tmp/.bg")"
+ends 0
 by=()
 
 # Launch kills children that are still running after --stop-timeout.
 fresh stubborn
 echo "trap '' TERM; touch \$STUB_DIR/deaf" >"$STUB_DIR/plan-worker-0"
-launch_in_place --stop-timeout 0.5 >"$tmp/.bg" 2>&1 &
-pid=$!
+begin --stop-timeout 0.5
 wait_until 10 test -e "$STUB_DIR/deaf"
 kill -INT $pid
-code=0
-wait $pid || code=$?
-expect_equal "exit code" "$code" 75
+ends 75
 grep -q 'killing all: still running after' "$tmp/.bg" || fail "unexpected output: $(<"$tmp/.bg")"
 gone "$(<"$STUB_DIR/worker-0.pid")" || fail "the worker that ignores SIGTERM is still running"
 
 # A child that prints faster than launch reads does not delay the handling of SIGTERM.
 fresh endless
 echo 'for i in 1 2 3 4; do yes & done; wait' >"$STUB_DIR/plan-worker-0"
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 grep -qx y "$rundir/logs/worker-0.log"
 kill -TERM $pid
 wait_until 10 gone $pid
-code=0
-wait $pid || code=$?
-expect_equal "exit code" "$code" 75
+ends 75
 
 # SIGKILL of launch leaves no process and no lock behind.
 fresh sigkill
-launch_in_place >"$tmp/.bg" 2>&1 &
-pid=$!
+begin
 wait_until 10 both_started
 kill -9 $pid
 wait $pid 2>/dev/null || true

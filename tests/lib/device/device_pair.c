@@ -1,10 +1,5 @@
 #include "tests/lib/device/device_pair.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 #include "common/base/mem.h"
 #include "gpu/cuda/kernels/cuda_act.h"

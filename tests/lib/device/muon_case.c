@@ -1,12 +1,8 @@
 #include "tests/lib/device/muon_case.h"
+#include "tests/lib/test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/bytes.h"
 #include "common/base/hash.h"

@@ -1,11 +1,5 @@
 #include "tests/lib/device/recompute_case.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"

@@ -1,14 +1,7 @@
 #include "tests/lib/net/transport_rig.h"
+#include "tests/lib/test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"

@@ -1,16 +1,11 @@
 #include "tests/lib/rigs/api_rig.h"
+#include "tests/lib/test.h"
 
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/config/config.h"

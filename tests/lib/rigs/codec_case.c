@@ -1,12 +1,8 @@
 #include "tests/lib/rigs/codec_case.h"
+#include "tests/lib/test.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"

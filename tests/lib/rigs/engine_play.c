@@ -1,12 +1,7 @@
 /* Plays a whole run with the rig of tests/lib/rigs/engine_rig.h. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 enum { WORKERS = 2, FRAGMENTS = 2, TURNS_MAX = 200 };
 

@@ -1,12 +1,5 @@
 #include "tests/lib/rigs/engine_rig.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 #include "common/base/hash.h"
 #include "common/base/log.h"

@@ -1,12 +1,5 @@
 #include "tests/lib/rigs/golden.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 enum { LINE_BYTES = 32, GOLDEN_MAX = 1 << 20 };
 

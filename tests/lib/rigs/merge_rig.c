@@ -1,13 +1,5 @@
 #include "tests/lib/rigs/merge_rig.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 #include "common/base/mem.h"
 

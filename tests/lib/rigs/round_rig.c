@@ -1,12 +1,5 @@
 #include "tests/lib/rigs/round_rig.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 #include "common/base/mem.h"
 

@@ -1,12 +1,7 @@
 #include "tests/lib/rigs/scripted.h"
+#include "tests/lib/test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "tests/lib/rigs/scripted_coordinator.h"

@@ -1,12 +1,5 @@
 #include "tests/lib/rigs/sync_rig.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "tests/lib/test.h"
 
 enum { S = 1000000 };
 

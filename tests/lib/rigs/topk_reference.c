@@ -1,12 +1,7 @@
 #include "tests/lib/rigs/topk_reference.h"
+#include "tests/lib/test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/float_bits.h"
 

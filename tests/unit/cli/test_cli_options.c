@@ -1,15 +1,7 @@
 /* common/options: the command lines of all programs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/options.h"
+#include "tests/lib/test.h"
 
 static struct {
     bool quiet;
@@ -49,9 +41,8 @@ static enum status parse(const char *line)
     return options_parse(&options, argc, argv, &err);
 }
 
-static void test_both_forms_are_accepted_in_any_order(void **state)
+TEST(test_both_forms_are_accepted_in_any_order)
 {
-    (void)state;
     assert_int_equal(parse("one --dir=a/b --workers 3 two --rate -2.5e-1 --quiet --train.x=1"), STATUS_OK);
     assert_int_equal(options.n_args, 2);
     assert_string_equal(options.args[0], "one");
@@ -71,9 +62,8 @@ static void test_both_forms_are_accepted_in_any_order(void **state)
     assert_int_equal(parse("--quiet one --train.x=1 --quiet --train.x=2"), STATUS_OK); /* config_set: the last counts */
 }
 
-static void test_two_dashes_end_options(void **state)
+TEST(test_two_dashes_end_options)
 {
-    (void)state;
     assert_int_equal(parse("-- --quiet -x"), STATUS_OK);
     assert_int_equal(options.n_args, 2);
     assert_string_equal(options.args[0], "--quiet");
@@ -81,9 +71,8 @@ static void test_two_dashes_end_options(void **state)
     assert_false(got.quiet);
 }
 
-static void test_unknown_options_are_refused(void **state)
+TEST(test_unknown_options_are_refused)
 {
-    (void)state;
     static const struct {
         const char *line, *error;
     } cases[] = {
@@ -119,9 +108,8 @@ static void test_unknown_options_are_refused(void **state)
     }
 }
 
-static void test_settings_are_accepted_where_allowed(void **state)
+TEST(test_settings_are_accepted_where_allowed)
 {
-    (void)state;
     char *many[OPTIONS_SETTINGS_MAX + 3];
     char program[] = "prog", setting[] = "--a.b=1";
     many[0] = program;
@@ -142,9 +130,8 @@ static void test_settings_are_accepted_where_allowed(void **state)
     assert_int_equal(options_parse(&o, 2, many, &err), STATUS_INVALID);
 }
 
-static void test_nearest_name_is_suggested(void **state)
+TEST(test_nearest_name_is_suggested)
 {
-    (void)state;
     static const char *const names[] = {"prepare", "launch", "status", "config"};
     assert_string_equal(options_nearest("prepre", names, 4), "prepare");
     assert_string_equal(options_nearest("lanch", names, 4), "launch");
@@ -153,9 +140,8 @@ static void test_nearest_name_is_suggested(void **state)
     assert_null(options_nearest("", names, 4));
 }
 
-static void test_exit_codes_follow_status(void **state)
+TEST(test_exit_codes_follow_status)
 {
-    (void)state;
     assert_non_null(freopen("/dev/null", "w", stderr));
     assert_int_equal(options_fail("p", &(struct err){.code = STATUS_INVALID}), 2);
     assert_int_equal(options_fail("p", &(struct err){.code = STATUS_INTERRUPTED}), 75);
@@ -188,9 +174,8 @@ static enum status end_as_requested(struct options *o, void *ctx, struct err *e)
     return outcome->status;
 }
 
-static void main_returns_the_exit_code(void **state)
+TEST(main_returns_the_exit_code)
 {
-    (void)state;
     char program[] = "prog", wrong[] = "--wrong", version[] = "--version", *none[] = {program, NULL},
          *words[] = {program, wrong, NULL}, *asks[] = {program, version, NULL};
     struct options o = {.program = "prog", .usage = "", .about = ""};
@@ -211,16 +196,4 @@ static void main_returns_the_exit_code(void **state)
     assert_int_equal(idle.calls, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_forms_are_accepted_in_any_order),
-        cmocka_unit_test(test_two_dashes_end_options),
-        cmocka_unit_test(test_unknown_options_are_refused),
-        cmocka_unit_test(test_settings_are_accepted_where_allowed),
-        cmocka_unit_test(test_nearest_name_is_suggested),
-        cmocka_unit_test(test_exit_codes_follow_status),
-        cmocka_unit_test(main_returns_the_exit_code),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

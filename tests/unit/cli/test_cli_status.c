@@ -1,18 +1,9 @@
 /* atoll status: its output for every answer, for no answer, and for a run folder. ctest: waits=1 */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "cli/verbs.h"
 #include "common/base/log.h"
@@ -20,6 +11,7 @@
 #include "common/os/fileio.h"
 #include "tests/lib/net/test_access.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -163,9 +155,8 @@ static void expect_finished(void)
     assert_non_null(strstr(out, "\"eta_s\":0.0,\"waiting_for\":null,"));
 }
 
-static void test_answer_is_printed(void **state)
+TEST(test_answer_is_printed)
 {
-    (void)state;
     FILE *lock = hold_lock();
     char json[] = "{\"round\": 7, \"method\": \"diloco\"}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 2);
@@ -188,9 +179,8 @@ static void test_answer_is_printed(void **state)
 }
 
 /* The address of a killed coordinator: another run answers there now. */
-static void test_answer_of_other_run_is_refused(void **state)
+TEST(test_answer_of_other_run_is_refused)
 {
-    (void)state;
     char json[] = "{\"run\": \"runB\", \"run_id\": \"00112233445566778899aabbccddeeff\", \"round\": 7}";
     begin(&(struct msg){.type = MSG_STATUS_REPLY, .status_reply.json = json}, 0);
     tmpdir_put("address", server.address);
@@ -211,9 +201,8 @@ static void test_answer_of_other_run_is_refused(void **state)
     tmpdir_take("address");
 }
 
-static void test_refusal_is_printed(void **state)
+TEST(test_refusal_is_printed)
 {
-    (void)state;
     FILE *lock = hold_lock();
     struct msg refusal = {.type = MSG_REFUSE, .refuse.code = REFUSE_FULL};
     snprintf(refusal.refuse.text, sizeof refusal.refuse.text, "the reason");
@@ -231,9 +220,8 @@ static void test_refusal_is_printed(void **state)
 }
 
 /* The coordinator answers, writes its summary and ends. */
-static void test_summary_is_printed_if_run_ends(void **state)
+TEST(test_summary_is_printed_if_run_ends)
 {
-    (void)state;
     snprintf(server.over, sizeof server.over, "%s/summary.json", tmpdir);
     begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
     tmpdir_put("address", server.address);
@@ -247,9 +235,8 @@ static void test_summary_is_printed_if_run_ends(void **state)
     tmpdir_take("lock");
 }
 
-static void test_missing_answer_is_reported(void **state)
+TEST(test_missing_answer_is_reported)
 {
-    (void)state;
     begin(&(struct msg){.type = MSG_STATUS}, 1 << 20);
     fails(server.address, "--timeout=0.2", EXIT_FAILED, "that the firewall opens its port, and that this");
     tmpdir_put("address", server.address);
@@ -285,9 +272,8 @@ static void test_missing_answer_is_reported(void **state)
 }
 
 /* An unreadable file is not reported as missing. For a user that may read every file, a loop of links replaces it. */
-static void test_unreadable_file_is_reported(void **state)
+TEST(test_unreadable_file_is_reported)
 {
-    (void)state;
     assert_int_equal(symlink("address", tmpdir_path("address")), 0);
     FILE *lock = hold_lock();
     fails(tmpdir, "--json", EXIT_FAILED, "/address: Too many levels of symbolic links");
@@ -300,9 +286,8 @@ static void test_unreadable_file_is_reported(void **state)
     tmpdir_take("file");
 }
 
-static void test_folder_without_run_is_reported(void **state)
+TEST(test_folder_without_run_is_reported)
 {
-    (void)state;
     fails(tmpdir, "--json", EXIT_FAILED, "is not a run folder");
     fails("/nowhere", "--json", EXIT_FAILED, "run folder /nowhere does not exist");
     fails("tcp://127.0.0.1", "--json", EXIT_USAGE, "127.0.0.1");
@@ -313,14 +298,4 @@ static void test_folder_without_run_is_reported(void **state)
     tmpdir_take("summary.json");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_answer_is_printed),
-                                       cmocka_unit_test(test_answer_of_other_run_is_refused),
-                                       cmocka_unit_test(test_refusal_is_printed),
-                                       cmocka_unit_test(test_missing_answer_is_reported),
-                                       cmocka_unit_test(test_unreadable_file_is_reported),
-                                       cmocka_unit_test(test_folder_without_run_is_reported),
-                                       cmocka_unit_test(test_summary_is_printed_if_run_ends)};
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove_empty)

@@ -2,17 +2,10 @@
  * number of missing lines is shown.
  * A pipe replaces standard output; a blocking write would never return. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "cli/terminal.h"
+#include "tests/lib/test.h"
 
 enum { LINES = 10000, GOT_MAX = 1 << 20 }; /* lines: more than any pipe holds */
 
@@ -49,11 +42,10 @@ static void line(const char *text)
     terminal_line("[w0] ", text, strlen(text));
 }
 
-static void test_slow_reader_loses_whole_lines(void **state)
+TEST_WITH(test_slow_reader_loses_whole_lines, setup, teardown)
 {
     unsigned long missing = 0;
     int shown = 0;
-    (void)state;
     line("first");
     assert_string_equal(read_pipe(), "[w0] first\n");
     for (int i = 0; i < LINES; i++) line("more than the pipe holds");
@@ -69,9 +61,4 @@ static void test_slow_reader_loses_whole_lines(void **state)
     assert_string_equal(read_pipe(), "[w0] last\n");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_slow_reader_loses_whole_lines, setup, teardown)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,22 +1,15 @@
 /* The run folder of atoll launch: detects another launch in it. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "cli/launch/launch_folder.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 /* Another launch holds the lock, with and without its name written. */
-static void test_folder_in_use_is_refused(void **state)
+TEST_WITH(test_folder_in_use_is_refused, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     static const char *const texts[][2] = {{"", "in use by process ?:"}, {"123", "in use by process 123:"}};
     for (int i = 0; i < 2; i++) {
         struct launch_folder l = {.dir = tmpdir, .resume = {.how = "auto", .dir = tmpdir}, .lock_fd = -1};
@@ -31,10 +24,4 @@ static void test_folder_in_use_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_folder_in_use_is_refused, tmpdir_make, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,12 @@
 /* The arithmetic of one direction of a link: rate, delay from arrival, jitter, and the bounds of its queue. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "cli/link/link_line.h"
+#include "tests/lib/test.h"
 
 enum { SIZE = 12500 }; /* bytes: 1 ms at 100 Mbit/s */
 
-static void test_bytes_leave_one_after_the_other(void **state)
+TEST(test_bytes_leave_one_after_the_other)
 {
-    (void)state;
     struct line line = {.rate_mbit = 100, .delay_ms = 25};
     assert_true(line_accept(&line, 1000, SIZE) == 1000 + 1000 + 25000);
     assert_true(line_accept(&line, 1000, SIZE) == 1000 + 2000 + 25000);
@@ -21,9 +15,8 @@ static void test_bytes_leave_one_after_the_other(void **state)
 }
 
 /* A caller that reads late, or only when the queue has room, hands pieces over with their old arrival. */
-static void test_wait_adds_nothing_to_the_delay(void **state)
+TEST(test_wait_adds_nothing_to_the_delay)
 {
-    (void)state;
     struct line prompt = {.rate_mbit = 100, .delay_ms = 25}, late = prompt;
     double due = 0;
     for (int i = 0; i < 100; i++) due = line_accept(&prompt, 1000, SIZE);
@@ -38,9 +31,8 @@ static void test_wait_adds_nothing_to_the_delay(void **state)
     assert_true(line_accept(&unlimited, 1000, SIZE) == 26000); /* whenever it is called */
 }
 
-static void test_queue_holds_a_round_trip(void **state)
+TEST(test_queue_holds_a_round_trip)
 {
-    (void)state;
     struct line near = {.rate_mbit = 100, .delay_ms = 1}, far = {.rate_mbit = 100, .delay_ms = 300};
     int near_ms = 0, far_ms = 0;
     for (; line_wait_us(&near, 0) <= 0; near_ms++) (void)line_accept(&near, 0, SIZE);
@@ -55,9 +47,8 @@ static void test_queue_holds_a_round_trip(void **state)
     assert_true(line_wait_us(&large, 0) <= 0);
 }
 
-static void test_jitter_stays_in_its_range(void **state)
+TEST(test_jitter_stays_in_its_range)
 {
-    (void)state;
     struct line line = {.delay_ms = 10, .jitter_ms = 5, .seed = 1}, other = {.delay_ms = 10, .jitter_ms = 5, .seed = 2};
     double least = 1e9, most = 0;
     int equal = 0;
@@ -71,13 +62,4 @@ static void test_jitter_stays_in_its_range(void **state)
     assert_true(equal < 10);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_leave_one_after_the_other),
-        cmocka_unit_test(test_wait_adds_nothing_to_the_delay),
-        cmocka_unit_test(test_queue_holds_a_round_trip),
-        cmocka_unit_test(test_jitter_stays_in_its_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

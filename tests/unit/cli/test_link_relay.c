@@ -2,24 +2,16 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "cli/link/link_relay.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "tests/lib/test.h"
 
 enum { MEGA = 1000 * 1000 };
 
@@ -158,9 +150,8 @@ static void close_pair(int fds[2])
     close(fds[1]);
 }
 
-static void test_link_carries_all_bytes_both_ways(void **state)
+TEST(test_link_carries_all_bytes_both_ways)
 {
-    (void)state;
     struct setup *s = start("jitter=2ms");
     int a[2], b[2];
     pair(s, a);
@@ -205,9 +196,8 @@ static void measure_megabyte(struct setup *s, double least, double most)
     if (t < least || t > most) fail_msg("1 MB took %.3f s, not %.3f to %.3f", t, least, most);
 }
 
-static void test_rate_and_delay_are_kept(void **state)
+TEST(test_rate_and_delay_are_kept)
 {
-    (void)state;
     struct setup *s = start("40mbit,rtt=60ms");
     int a[2];
     measure_megabyte(s, 0.215, 1.5); /* 8 Mbit at 40 Mbit/s: 200 ms, plus 30 ms delay */
@@ -243,9 +233,8 @@ static double beside_large_transfer(struct setup *s)
 }
 
 /* Two connections share the link; the small message does not wait for the whole large transfer of 400 ms. */
-static void test_connections_share_link(void **state)
+TEST(test_connections_share_link)
 {
-    (void)state;
     struct setup *s = start("20mbit");
     double t = beside_large_transfer(s);
     for (int i = 1; i < TRIALS && t > 0.2; i++) t = beside_large_transfer(s);
@@ -268,9 +257,8 @@ static bool stalls(struct setup *s, const int fds[2], int trial)
     return still;
 }
 
-static void test_stall_delays_all_bytes(void **state)
+TEST(test_stall_delays_all_bytes)
 {
-    (void)state;
     struct setup *s = start("none");
     int a[2];
     double t = 0;
@@ -291,9 +279,8 @@ static void test_stall_delays_all_bytes(void **state)
 }
 
 /* Outages count from the start of the relay. The link carries bytes before and after them. */
-static void test_outage_stops_all_bytes(void **state)
+TEST(test_outage_stops_all_bytes)
 {
-    (void)state;
     bool stopped = false;
     for (int i = 0; i < TRIALS && !stopped; i++) {
         uint64_t before_us = clock_monotonic_us();
@@ -317,9 +304,8 @@ static void test_outage_stops_all_bytes(void **state)
 }
 
 /* Closing a socket with unread bytes resets the connection; the sent bytes arrive before the reset. */
-static void test_bytes_arrive_before_reset(void **state)
+TEST(test_bytes_arrive_before_reset)
 {
-    (void)state;
     struct setup *s = start("rtt=100ms");
     int a[2];
     pair(s, a);
@@ -334,9 +320,8 @@ static void test_bytes_arrive_before_reset(void **state)
     stop(s);
 }
 
-static void test_cut_resets_and_down_refuses(void **state)
+TEST(test_cut_resets_and_down_refuses)
 {
-    (void)state;
     struct setup *s = start("none");
     int a[2], b[2];
     pair(s, a);
@@ -369,14 +354,8 @@ static void test_cut_resets_and_down_refuses(void **state)
     stop(s);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_link_carries_all_bytes_both_ways), cmocka_unit_test(test_rate_and_delay_are_kept),
-        cmocka_unit_test(test_connections_share_link),           cmocka_unit_test(test_stall_delays_all_bytes),
-        cmocka_unit_test(test_outage_stops_all_bytes),           cmocka_unit_test(test_bytes_arrive_before_reset),
-        cmocka_unit_test(test_cut_resets_and_down_refuses),
-    };
-    return cmocka_run_group_tests_name("relay", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

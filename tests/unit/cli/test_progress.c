@@ -1,18 +1,10 @@
 /* Progress of long calls: when a terminal and a log get a line, and what it says. */
 #include <fcntl.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "cli/progress.h"
+#include "tests/lib/test.h"
 
 enum { QUIET_MS = 200 }; /* no more output is to come */
 
@@ -66,9 +58,8 @@ static void pass(struct progress *p)
     p->next_us = 0;
 }
 
-static void test_log_gets_a_line_now_and_then(void **state)
+TEST(test_log_gets_a_line_now_and_then)
 {
-    (void)state;
     struct progress p = {0};
     redirect(false);
     progress_begin(&p, 0);
@@ -91,9 +82,8 @@ static void test_log_gets_a_line_now_and_then(void **state)
     assert_string_equal(end, "");
 }
 
-static void test_quiet_log_gets_nothing(void **state)
+TEST(test_quiet_log_gets_nothing)
 {
-    (void)state;
     struct progress p = {.quiet = true};
     redirect(false);
     progress_begin(&p, 0);
@@ -106,9 +96,8 @@ static void test_quiet_log_gets_nothing(void **state)
     assert_string_equal(text, "");
 }
 
-static void test_terminal_line_is_redrawn_and_erased(void **state)
+TEST(test_terminal_line_is_redrawn_and_erased)
 {
-    (void)state;
     struct progress p = {0};
     char early[64], lines[128], end[64];
     redirect(true);
@@ -129,9 +118,8 @@ static void test_terminal_line_is_redrawn_and_erased(void **state)
     assert_string_equal(end, "\r\033[K");
 }
 
-static void test_bytes_have_rate_and_time_left(void **state)
+TEST(test_bytes_have_rate_and_time_left)
 {
-    (void)state;
     struct progress p = {0};
     char text[128];
     redirect(false);
@@ -144,11 +132,4 @@ static void test_bytes_have_rate_and_time_left(void **state)
     assert_string_equal(text, "wrote 1 GB of 100 GB, 100 MB/s, 16 min 30 s left\n");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_log_gets_a_line_now_and_then),
-                                       cmocka_unit_test(test_quiet_log_gets_nothing),
-                                       cmocka_unit_test(test_terminal_line_is_redrawn_and_erased),
-                                       cmocka_unit_test(test_bytes_have_rate_and_time_left)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,8 @@
 /* atoll status for people: units, no unknown values, no zeros, no control characters. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "cli/status/status_view.h"
 #include "common/os/run_status.h"
+#include "tests/lib/test.h"
 
 /* Checks the page of a status whose keys `json` sets. */
 static void expect_page(const char *json, unsigned width, const char *want)
@@ -31,9 +23,8 @@ static void expect_page(const char *json, unsigned width, const char *want)
     json_decref(status);
 }
 
-static void test_running_run(void **state)
+TEST(test_running_run)
 {
-    (void)state;
     expect_page(
         "{\"state\": \"training\", \"run\": \"first\", \"method\": \"diloco\", \"round\": 2, \"rounds\": 24,"
         " \"percent\": 8.33333, \"eta_s\": 466.036, \"train_loss\": 2.62571, \"val_loss\": 2.7, "
@@ -62,9 +53,8 @@ static void test_running_run(void **state)
         "b\u00fcro     silent                                              1 min 15 s ago\n");
 }
 
-static void test_finished_run_has_no_time_left(void **state)
+TEST(test_finished_run_has_no_time_left)
 {
-    (void)state;
     expect_page("{\"state\": \"done\", \"run\": \"first\", \"method\": \"async\", \"round\": 24, \"rounds\": 24, "
                 "\"percent\": 100, \"eta_s\": 0, \"wall_s\": 22570, \"restarts\": 2, \"train_loss\": 1.9, "
                 "\"val_loss\": 2.016, \"final_val_loss\": 2.016, \"val_tokens\": 280368, \"bytes_up\": 1536, "
@@ -83,9 +73,8 @@ static void test_finished_run_has_no_time_left(void **state)
 }
 
 /* The final evaluation follows the last round: there is no time left to tell, and the run is not done. */
-static void test_last_round_has_no_time_left(void **state)
+TEST(test_last_round_has_no_time_left)
 {
-    (void)state;
     expect_page("{\"state\": \"evaluating\", \"round\": 24, \"rounds\": 24, \"percent\": 100, \"eta_s\": 7}", 0,
                 "state        evaluating, round 24 of 24, 100 %\n");
     expect_page("{\"state\": \"training\", \"round\": 999, \"rounds\": 1000, \"eta_s\": null}", 0,
@@ -94,9 +83,8 @@ static void test_last_round_has_no_time_left(void **state)
                 "state        stopped, round 5 of 24, 21 %\n");
 }
 
-static void test_narrow_terminal(void **state)
+TEST(test_narrow_terminal)
 {
-    (void)state;
     expect_page("{\"state\": \"waiting\", \"waiting_for\": \"workers: 1 of 2 are ready; office (joining)\", "
                 "\"workers_gone\": 2, \"workers_not_listed\": 7, "
                 "\"workers\": [{\"name\": \"w\", \"state\": \"gone\", \"tokens\": 1000, \"step_s\": 1}]}",
@@ -112,9 +100,8 @@ static void test_narrow_terminal(void **state)
 }
 
 /* A hostile coordinator cannot send commands to the terminal. */
-static void test_control_characters_are_replaced(void **state)
+TEST(test_control_characters_are_replaced)
 {
-    (void)state;
     expect_page("{\"run\": \"a\\u001b[31mb\\u0007\", \"deltas_refused\": 1, \"refused_for\": {\"k\\u001b\": 1}, "
                 "\"workers\": [{\"name\": \"\\u001b]0;x\"}]}",
                 0,
@@ -125,9 +112,8 @@ static void test_control_characters_are_replaced(void **state)
                 "?]0;x\n");
 }
 
-static void test_values_of_other_types(void **state)
+TEST(test_values_of_other_types)
 {
-    (void)state;
     expect_page("{\"state\": 7, \"round\": \"x\", \"rounds\": -3, \"workers\": [3, null], \"staleness\": {}, "
                 "\"refused_for\": [], \"train_loss\": 1e39, \"tokens\": 1e300}",
                 0,
@@ -135,9 +121,8 @@ static void test_values_of_other_types(void **state)
                 "tokens       1e+288 T\n");
 }
 
-static void test_line_for_a_pipe(void **state)
+TEST(test_line_for_a_pipe)
 {
-    (void)state;
     char line[256];
     json_t *status = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:s}", "state", "training", "round", 2, "rounds",
                                24, "eta_s", 466.036, "train_loss", 2.62571, "val_loss", 2.7, "tokens_per_s", 12345.6,
@@ -148,16 +133,4 @@ static void test_line_for_a_pipe(void **state)
     json_decref(status);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running_run),
-        cmocka_unit_test(test_finished_run_has_no_time_left),
-        cmocka_unit_test(test_last_round_has_no_time_left),
-        cmocka_unit_test(test_narrow_terminal),
-        cmocka_unit_test(test_control_characters_are_replaced),
-        cmocka_unit_test(test_values_of_other_types),
-        cmocka_unit_test(test_line_for_a_pipe),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,10 @@
 /* Cursors: exact little-endian bytes, latched bounds, strings with limits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/bytes.h"
+#include "tests/lib/test.h"
 
-static void test_encoding_is_little_endian(void **state)
+TEST(test_encoding_is_little_endian)
 {
-    (void)state;
     static const uint8_t expected[] = {0x01, 0x34, 0x12, 0x78, 0x56, 0x34, 0x12, 0xef, 0xcd, 0xab, 0x89, 0x67,
                                        0x45, 0x23, 0x01, 0x00, 0x00, 0x80, 0x3f, 0x00, 0x00, 0x00, 0x00, 0x00,
                                        0x00, 0x00, 0xc0, 0x03, 0x00, 'a',  'b',  'c',  0xff, 0xfe};
@@ -45,9 +38,8 @@ static void test_encoding_is_little_endian(void **state)
     assert_true(reader_done(&r));
 }
 
-static void test_reader_latches_at_end(void **state)
+TEST(test_reader_latches_at_end)
 {
-    (void)state;
     const uint8_t data[5] = {1, 2, 3, 4, 5};
     struct reader r = reader_of(data, sizeof data);
     assert_int_equal(get_u32(&r), 0x04030201);
@@ -70,9 +62,8 @@ static void test_reader_latches_at_end(void **state)
     assert_true(r.bad);
 }
 
-static void test_writer_latches_at_capacity(void **state)
+TEST(test_writer_latches_at_capacity)
 {
-    (void)state;
     uint8_t buffer[8] = {0};
     struct writer w = writer_of(buffer, 6);
     put_u32(&w, 0xffffffff);
@@ -89,9 +80,8 @@ static void test_writer_latches_at_capacity(void **state)
     assert_true(w.bad);
 }
 
-static void test_strings_respect_limits(void **state)
+TEST(test_strings_respect_limits)
 {
-    (void)state;
     char text[4] = "xyz";
     const uint8_t long_text[] = {4, 0, 'a', 'b', 'c', 'd'}; /* needs five bytes */
     struct reader r = reader_of(long_text, sizeof long_text);
@@ -129,9 +119,8 @@ static void test_strings_respect_limits(void **state)
 }
 
 /* Every bit pattern of a float survives, including NaN payloads. */
-static void test_floats_keep_their_bits(void **state)
+TEST(test_floats_keep_their_bits)
 {
-    (void)state;
     static const uint32_t patterns[] = {0, 0x80000000, 1, 0x7f800000, 0xff800000, 0x7fc12345, 0x7f7fffff};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         uint8_t bytes[4];
@@ -145,12 +134,4 @@ static void test_floats_keep_their_bits(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encoding_is_little_endian),  cmocka_unit_test(test_reader_latches_at_end),
-        cmocka_unit_test(test_writer_latches_at_capacity), cmocka_unit_test(test_strings_respect_limits),
-        cmocka_unit_test(test_floats_keep_their_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

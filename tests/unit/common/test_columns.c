@@ -1,17 +1,10 @@
 /* Lines that drop whole fields on narrow terminals. */
 #include <pty.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/os/columns.h"
+#include "tests/lib/test.h"
 
 static void fits(const char *line, unsigned width, const char *shown)
 {
@@ -19,9 +12,8 @@ static void fits(const char *line, unsigned width, const char *shown)
     if (n != strlen(shown) || memcmp(line, shown, n)) fail_msg("%u columns: '%.*s' of '%s'", width, (int)n, line, line);
 }
 
-static void test_narrow_terminal_drops_whole_fields(void **state)
+TEST(test_narrow_terminal_drops_whole_fields)
 {
-    (void)state;
     const char *line = "round  9/10  loss 1.3783  val      -            up   2.0 MB  in   1.9 s";
     fits(line, 0, line);
     fits(line, 71, line);
@@ -35,9 +27,8 @@ static void test_narrow_terminal_drops_whole_fields(void **state)
     fits(line, 1, "round  9/10"); /* the first field is shown on any terminal */
 }
 
-static void test_line_without_fields_stays(void **state)
+TEST(test_line_without_fields_stays)
 {
-    (void)state;
     fits("", 10, "");
     fits("   ", 1, "");
     fits("one  two  ", 8, "one  two");
@@ -45,9 +36,8 @@ static void test_line_without_fields_stays(void **state)
     fits("numbers  1  2  3", 8, "numbers  1  2  3");
 }
 
-static void test_columns_variable_overrides_terminal_width(void **state)
+TEST(test_columns_variable_overrides_terminal_width)
 {
-    (void)state;
     int master, slave, pipes[2];
     struct winsize size = {.ws_row = 24, .ws_col = 77};
     assert_int_equal(openpty(&master, &slave, NULL, NULL, &size), 0);
@@ -68,12 +58,4 @@ static void test_columns_variable_overrides_terminal_width(void **state)
     close(master);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_narrow_terminal_drops_whole_fields),
-        cmocka_unit_test(test_line_without_fields_stays),
-        cmocka_unit_test(test_columns_variable_overrides_terminal_width),
-    };
-    return cmocka_run_group_tests_name("columns", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,6 @@
 /* Configuration: every source sets every key, invalid input is refused with a helpful line, and the shared text is
  * canonical. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -17,6 +8,7 @@
 #include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
+#include "tests/lib/test.h"
 
 static struct config config, other;
 static struct config_sources sources, other_sources;
@@ -39,9 +31,8 @@ static void assert_message(const char *part)
     if (!strstr(err.msg, part)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, part);
 }
 
-static void test_example_of_contract_is_accepted(void **state)
+TEST(test_example_of_contract_is_accepted)
 {
-    (void)state;
     const char *text =
         "run:    {name: austen-1m, seed: 1}\n"
         "data:   {train: data/austen/train_*.bin, val: data/austen/val_*.bin, tokenizer: bytes}\n"
@@ -71,9 +62,8 @@ static void test_example_of_contract_is_accepted(void **state)
 }
 
 /* Every key accepts its printed value from a flag, a file and the environment, and reports the source. */
-static void test_every_source_sets_every_key(void **state)
+TEST(test_every_source_sets_every_key)
 {
-    (void)state;
     for (int i = 0; i < config_keys_count; i++) {
         const struct config_key *k = &config_keys[i];
         char value[CONFIG_VALUE_MAX], text[2 * CONFIG_VALUE_MAX], got[CONFIG_VALUE_MAX];
@@ -127,9 +117,8 @@ static void test_every_source_sets_every_key(void **state)
     }
 }
 
-static void test_invalid_text_is_refused_with_its_place(void **state)
+TEST(test_invalid_text_is_refused_with_its_place)
 {
-    (void)state;
     static const struct {
         const char *text, *message;
     } cases[] = {
@@ -196,9 +185,8 @@ static void test_invalid_text_is_refused_with_its_place(void **state)
     }
 }
 
-static void test_hostile_text_is_refused(void **state)
+TEST(test_hostile_text_is_refused)
 {
-    (void)state;
     static char text[CONFIG_TEXT_MAX + 2];
     static const char *const openings[] = {"[",  "{", "- ",  "? ",  "{a: ", "&a ", "!a ",  "* ",
                                            "\"", "'", "|\n", "a: ", "#",    "%",   "---\n"};
@@ -220,9 +208,8 @@ static void test_hostile_text_is_refused(void **state)
 }
 
 /* A coordinator cannot set a worker's local keys. */
-static void test_shared_text_sets_no_local_key(void **state)
+TEST(test_shared_text_sets_no_local_key)
 {
-    (void)state;
     const char *text = "data:\n  train: /etc/passwd\n";
     config_defaults(&config, &sources);
     assert_int_equal(config_parse(&config, &sources, text, strlen(text), "coordinator", CONFIG_COORDINATOR, &err),
@@ -257,9 +244,8 @@ static void test_shared_text_sets_no_local_key(void **state)
     assert_int_equal(n, sizeof local / sizeof *local);
 }
 
-static void test_flags_set_and_refuse_values(void **state)
+TEST(test_flags_set_and_refuse_values)
 {
-    (void)state;
     config_defaults(&config, &sources);
     assert_int_equal(config_set(&config, &sources, "train.max_steps=5", CONFIG_FLAG, &err), STATUS_OK);
     assert_int_equal(config.train.max_steps, 5);
@@ -309,9 +295,8 @@ static void keep_warnings(void *ctx, enum log_level level, const char *line)
 }
 
 /* A variable that resembles a key is reported as a typo; other variables belong to other programs. */
-static void test_misspelt_variable_is_reported(void **state)
+TEST(test_misspelt_variable_is_reported)
 {
-    (void)state;
     static const struct {
         const char *name, *message;
     } refused[] =
@@ -395,9 +380,8 @@ static void random_value(int index, uint64_t *counter, char out[CONFIG_VALUE_MAX
 
 /* For random values: text -> parse gives the same bits, text and hash; and a printed configuration is a readable
  * file. */
-static void test_shared_text_restores_every_value(void **state)
+TEST(test_shared_text_restores_every_value)
 {
-    (void)state;
     static char a[CONFIG_TEXT_MAX], b[CONFIG_TEXT_MAX], printed[CONFIG_TEXT_MAX];
     char value[CONFIG_VALUE_MAX], diff[4096];
     uint64_t counter = 0;
@@ -431,9 +415,8 @@ static void test_shared_text_restores_every_value(void **state)
     }
 }
 
-static void test_diff_names_changed_keys(void **state)
+TEST(test_diff_names_changed_keys)
 {
-    (void)state;
     char diff[256];
     uint64_t hash;
     config_defaults(&config, &sources);
@@ -468,9 +451,8 @@ static void test_diff_names_changed_keys(void **state)
 }
 
 /* A worker that joins again takes what may change, and keeps what belongs to the run or to its machine. */
-static void test_changes_are_taken(void **state)
+TEST(test_changes_are_taken)
 {
-    (void)state;
     static char text[CONFIG_TEXT_MAX];
     char changed[200];
     config_defaults(&config, &sources);
@@ -493,9 +475,8 @@ static void test_changes_are_taken(void **state)
 }
 
 /* The shared text contains every shared key, also one at its default: the worker's own values must not survive. */
-static void test_shared_text_contains_every_shared_key(void **state)
+TEST(test_shared_text_contains_every_shared_key)
 {
-    (void)state;
     static char text[CONFIG_TEXT_MAX];
     config_defaults(&config, &sources);
     size_t n = config_shared_text(&config, text, sizeof text);
@@ -511,9 +492,8 @@ static void test_shared_text_contains_every_shared_key(void **state)
     assert_true(config_run_hash(&other) == config_run_hash(&config));
 }
 
-static void test_helpers_follow_configuration(void **state)
+TEST(test_helpers_follow_configuration)
 {
-    (void)state;
     config_defaults(&config, &sources);
     assert_true(config_error_feedback(&config, "int8:256"));
     assert_false(config_error_feedback(&config, "fp32"));
@@ -548,9 +528,8 @@ static void test_helpers_follow_configuration(void **state)
     for (int i = 0; i < config_keys_count; i++) assert_non_null(strstr(help, config_keys[i].help));
 }
 
-static void test_unreadable_file_is_refused(void **state)
+TEST(test_unreadable_file_is_refused)
 {
-    (void)state;
     char path[] = "/tmp/test_config_XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -567,22 +546,4 @@ static void test_unreadable_file_is_refused(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_example_of_contract_is_accepted),
-        cmocka_unit_test(test_every_source_sets_every_key),
-        cmocka_unit_test(test_invalid_text_is_refused_with_its_place),
-        cmocka_unit_test(test_hostile_text_is_refused),
-        cmocka_unit_test(test_shared_text_sets_no_local_key),
-        cmocka_unit_test(test_flags_set_and_refuse_values),
-        cmocka_unit_test(test_misspelt_variable_is_reported),
-        cmocka_unit_test(test_shared_text_restores_every_value),
-        cmocka_unit_test(test_diff_names_changed_keys),
-        cmocka_unit_test(test_changes_are_taken),
-        cmocka_unit_test(test_helpers_follow_configuration),
-        cmocka_unit_test(test_shared_text_contains_every_shared_key),
-        cmocka_unit_test(test_unreadable_file_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

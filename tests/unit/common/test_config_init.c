@@ -1,16 +1,9 @@
 /* The model of model.init_from: which keys it sets, and which differ. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/config_init.h"
 #include "common/config/config_keys.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static const char gpt2[] =
     "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\": 2, \"n_embd\": 48, \"n_positions\": 64, "
@@ -42,9 +35,8 @@ static enum status takes(const char *json, const char *const *settings, bool all
 }
 #define TAKES(json, ...) takes(json, (const char *const[]){__VA_ARGS__, NULL}, false)
 
-static void test_unset_keys_come_from_folder(void **state)
+TEST(test_unset_keys_come_from_folder)
 {
-    (void)state;
     assert_int_equal(TAKES(gpt2, NULL), STATUS_OK);
     assert_string_equal(config.model.family, "gpt2");
     assert_int_equal(config.model.n_layer, 3);
@@ -60,9 +52,8 @@ static void test_unset_keys_come_from_folder(void **state)
     assert_string_equal(config.model.rope_scaling, "llama3:32:1:4:128");
 }
 
-static void test_equal_keys_are_accepted(void **state)
+TEST(test_equal_keys_are_accepted)
 {
-    (void)state;
     assert_int_equal(TAKES(gpt2, "model.n_layer=3", "model.family=gpt2"), STATUS_OK);
     assert_int_equal(TAKES(llama, "model.n_kv_head=0", "model.ffn=0", "model.block_size=128",
                            "model.rope_scaling=llama3:32.0:1.0:4:128"),
@@ -72,9 +63,8 @@ static void test_equal_keys_are_accepted(void **state)
     assert_int_equal(config.model.block_size, 128); /* shorter than the folder's maximum */
 }
 
-static void test_all_differences_are_in_one_message(void **state)
+TEST(test_all_differences_are_in_one_message)
 {
-    (void)state;
     assert_int_equal(TAKES(gpt2, "model.n_layer=4", "model.block_size=32", "model.n_head=2"), STATUS_INVALID);
     assert_string_equal(err.msg,
                         "model.init_from: in FOLDER model.n_layer is 3, not 4, model.block_size is 64, not 32: "
@@ -92,9 +82,8 @@ static void test_all_differences_are_in_one_message(void **state)
     assert_non_null(strstr(err.msg, "model.n_layer is 3, not 4"));
 }
 
-static void test_folder_without_config_is_told_apart(void **state)
+TEST(test_folder_without_config_is_told_apart)
 {
-    (void)state;
     struct config init;
     assert_int_equal(config_init_load(&init, tmpdir, &err), STATUS_NOTFOUND);
     tmpdir_put("config.json", "{\"model_type\": \"bert\"}");
@@ -102,11 +91,4 @@ static void test_folder_without_config_is_told_apart(void **state)
     tmpdir_take("config.json");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_unset_keys_come_from_folder),
-                                       cmocka_unit_test(test_equal_keys_are_accepted),
-                                       cmocka_unit_test(test_all_differences_are_in_one_message),
-                                       cmocka_unit_test(test_folder_without_config_is_told_apart)};
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove_empty)

@@ -1,19 +1,11 @@
 /* Values that follow from other keys: presets, methods, cross checks. Every file in configs/ must be valid. */
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/config/codec_choice.h"
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
+#include "tests/lib/test.h"
 
 static struct config config;
 static struct config_sources sources;
@@ -45,9 +37,8 @@ static void assert_message(const char *part)
     if (!strstr(err.msg, part)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, part);
 }
 
-static void test_preset_sets_model_keys(void **state)
+TEST(test_preset_sets_model_keys)
 {
-    (void)state;
     assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
     assert_int_equal(config.model.n_layer, 12);
     assert_int_equal(config.model.n_head, 12);
@@ -88,9 +79,8 @@ static void check_worker_agrees(void)
 }
 
 /* model.family external: the model section is not checked, and ddp is refused with the reason. */
-static void test_external_needs_no_model(void **state)
+TEST(test_external_needs_no_model)
 {
-    (void)state;
     assert_int_equal(RESOLVE("model.family=external", "model.n_head=3", "model.n_embd=128", "model.preset=nonsense",
                              "train.eval_tokens=1", "model.block_size=99", "inner.moments=bf16", "inner.optimizer=sgd",
                              "model.ffn=5"),
@@ -106,9 +96,8 @@ static void test_external_needs_no_model(void **state)
 }
 
 /* A key of one family may stand at its default with the other family; any other value is refused. */
-static void test_keys_of_other_family_are_refused(void **state)
+TEST(test_keys_of_other_family_are_refused)
 {
-    (void)state;
     assert_int_equal(RESOLVE("model.preset=d12"), STATUS_OK);
     check_worker_agrees();
     assert_int_equal(RESOLVE("model.family=llama", "model.n_head=4", "model.n_embd=128"), STATUS_OK);
@@ -169,9 +158,8 @@ static void assert_outer(enum optimizer optimizer, double learning_rate, double 
     assert_true(config.outer.momentum == momentum);
 }
 
-static void test_method_sets_its_defaults(void **state)
+TEST(test_method_sets_its_defaults)
 {
-    (void)state;
     assert_int_equal(RESOLVE("train.method=diloco"), STATUS_OK);
     assert_outer(OPTIMIZER_NESTEROV, 0.7, 0.9);
     assert_string_equal(config.codec.up, "int8:256");
@@ -231,9 +219,8 @@ static void test_method_sets_its_defaults(void **state)
 }
 
 /* `--train.method=ddp` on a diloco file must give ddp, not Nesterov at 0.7 on gradients through int8. */
-static void test_method_overrides_values_of_weaker_source(void **state)
+TEST(test_method_overrides_values_of_weaker_source)
 {
-    (void)state;
     const char *text = "train: {method: diloco, sync_every: 30}\nouter: {optimizer: nesterov, learning_rate: 0.6, "
                        "momentum: 0.8}\ncodec: {up: int8:64, down: bf16}\n";
     assert_int_equal(parse(text), STATUS_OK);
@@ -254,9 +241,8 @@ static void test_method_overrides_values_of_weaker_source(void **state)
     assert_int_equal(config.train.sync_every, 30);
 }
 
-static void test_conflicting_keys_are_refused(void **state)
+TEST(test_conflicting_keys_are_refused)
 {
-    (void)state;
     static const struct {
         const char *flag, *message;
     } cases[] = {
@@ -328,9 +314,8 @@ static void test_conflicting_keys_are_refused(void **state)
     assert_message("train.ranks: 1 does not match the 2 GPUs of train.devices, \"cuda:4,2\": remove it or set");
 }
 
-static void test_step_size_fits_32_bits(void **state)
+TEST(test_step_size_fits_32_bits)
 {
-    (void)state;
     assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65535"), STATUS_OK);
     assert_int_equal(RESOLVE("train.batch_size=65536", "train.grad_accum=65536"), STATUS_INVALID);
     assert_message("train.grad_accum: 65536 micro-steps of train.batch_size = 65536 exceed 4294967295 "
@@ -338,9 +323,8 @@ static void test_step_size_fits_32_bits(void **state)
 }
 
 /* The number of workers is limited by the coordinator's connections and the names in an update. */
-static void test_worker_count_is_limited(void **state)
+TEST(test_worker_count_is_limited)
 {
-    (void)state;
     assert_int_equal(RESOLVE("coordinator.max_workers=2000", "coordinator.min_workers=2000"), STATUS_OK);
     assert_int_equal(config_set(&config, &sources, "coordinator.max_workers=2001", CONFIG_FLAG, &err), STATUS_INVALID);
     assert_message("coordinator.max_workers: \"2001\" is out of range");
@@ -348,9 +332,8 @@ static void test_worker_count_is_limited(void **state)
 }
 
 /* Updates without a plain codec, and the merge rule that follows from the codec of the deltas. */
-static void test_downlink_follows_uplink(void **state)
+TEST(test_downlink_follows_uplink)
 {
-    (void)state;
     char spec[CODEC_SPEC_MAX];
     assert_int_equal(RESOLVE("codec.up=int8"), STATUS_OK);
     assert_int_equal(config.merge.rule, MERGE_MEAN);
@@ -405,9 +388,8 @@ static void test_downlink_follows_uplink(void **state)
 #undef SGD
 }
 
-static void test_too_large_model_is_refused(void **state)
+TEST(test_too_large_model_is_refused)
 {
-    (void)state;
     assert_int_equal(RESOLVE("model.n_embd=65536", "model.n_layer=1024", "model.n_head=1024"), STATUS_INVALID);
     assert_message(
         "model.n_layer: 1024 layers of model.n_embd = 65536 and a vocabulary of 256 make 5.28e+13 parameters; "
@@ -418,9 +400,8 @@ static void test_too_large_model_is_refused(void **state)
 }
 
 /* A conflict names the source of each value that a user set. */
-static void test_conflict_names_sources(void **state)
+TEST(test_conflict_names_sources)
 {
-    (void)state;
     static const struct {
         const char *text, *flag, *env, *message;
     } cases[] = {
@@ -463,9 +444,8 @@ static int check_shipped(const char *path, const struct stat *st, int type, stru
 }
 
 /* A printed value that follows from other keys names those keys. */
-static void test_printed_value_names_its_source(void **state)
+TEST(test_printed_value_names_its_source)
 {
-    (void)state;
     static const struct {
         const char *flags[4], *section, *line, *source;
     } cases[] = {
@@ -496,9 +476,8 @@ static void test_printed_value_names_its_source(void **state)
     }
 }
 
-static void test_shipped_files_are_valid(void **state)
+TEST(test_shipped_files_are_valid)
 {
-    (void)state;
     assert_int_equal(nftw("configs", check_shipped, 8, FTW_PHYS), 0);
     assert_true(shipped >= 4); /* the test runs in the root folder of the tree */
 }
@@ -511,9 +490,8 @@ static void no_log(void *ctx, enum log_level level, const char *line)
 }
 
 /* The stronger source wins; two values of one source are refused. */
-static void test_evaluations_by_rounds_or_steps(void **state)
+TEST(test_evaluations_by_rounds_or_steps)
 {
-    (void)state;
     assert_int_equal(RESOLVE("train.eval_every_steps=40"), STATUS_OK);
     assert_int_equal(config.train.eval_every, 0);
     assert_int_equal(config.train.eval_every_steps, 40);
@@ -538,24 +516,8 @@ static void test_evaluations_by_rounds_or_steps(void **state)
     assert_int_equal(config.train.eval_every_steps, 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_sink(no_log, NULL);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_preset_sets_model_keys),
-        cmocka_unit_test(test_external_needs_no_model),
-        cmocka_unit_test(test_keys_of_other_family_are_refused),
-        cmocka_unit_test(test_method_sets_its_defaults),
-        cmocka_unit_test(test_method_overrides_values_of_weaker_source),
-        cmocka_unit_test(test_conflicting_keys_are_refused),
-        cmocka_unit_test(test_step_size_fits_32_bits),
-        cmocka_unit_test(test_worker_count_is_limited),
-        cmocka_unit_test(test_downlink_follows_uplink),
-        cmocka_unit_test(test_too_large_model_is_refused),
-        cmocka_unit_test(test_conflict_names_sources),
-        cmocka_unit_test(test_printed_value_names_its_source),
-        cmocka_unit_test(test_shipped_files_are_valid),
-        cmocka_unit_test(test_evaluations_by_rounds_or_steps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -1,14 +1,8 @@
 /* Keys of the outer step and of the schedule that go together, and those that do not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/codec_choice.h"
 #include "common/config/config.h"
+#include "tests/lib/test.h"
 
 static struct config config;
 static struct config_sources sources;
@@ -29,9 +23,8 @@ static void assert_message(const char *part)
 }
 
 /* The sequences of a step are counted in 32 bits. */
-static void test_short_rounds_come_first(void **state)
+TEST(test_short_rounds_come_first)
 {
-    (void)state;
     assert_int_equal(RESOLVE("train.method=streaming", "train.start_step=719"), STATUS_OK);
     assert_int_equal(RESOLVE("train.start_step=720"), STATUS_INVALID);
     assert_message("train.start_step: 720 leaves no step of train.max_steps = 720 for longer rounds; nearest: 719");
@@ -41,9 +34,8 @@ static void test_short_rounds_come_first(void **state)
     assert_message("train.start_step: does not go with train.method async");
 }
 
-static void test_workers_may_have_codecs(void **state)
+TEST(test_workers_may_have_codecs)
 {
-    (void)state;
     char specs[CONFIG_UP_MAX][CODEC_SPEC_MAX];
     assert_int_equal(RESOLVE("codec.up=topk:64/4096", "codec.up_allowed=int8:256, bf16", "outer.optimizer=sgd"),
                      STATUS_OK);
@@ -68,9 +60,8 @@ static void test_workers_may_have_codecs(void **state)
     assert_message("merge.rule: contributors does not go with codec.up_allowed");
 }
 
-static void test_rda_needs_dense_deltas_at_the_coordinator(void **state)
+TEST(test_rda_needs_dense_deltas_at_the_coordinator)
 {
-    (void)state;
     assert_int_equal(RESOLVE("merge.rule=rda"), STATUS_OK);
     assert_int_equal(RESOLVE("merge.rule=rda", "train.method=async"), STATUS_OK);
     assert_int_equal(RESOLVE("merge.rule=rda", "codec.down=auto"), STATUS_OK); /* the codec of the dense deltas */
@@ -92,9 +83,8 @@ static void test_rda_needs_dense_deltas_at_the_coordinator(void **state)
     assert_int_equal(RESOLVE("merge.rule=rda", "codec.up=topk:64/4096", "codec.up_allowed=int8:256"), STATUS_OK);
 }
 
-static void test_outer_schedule_without_effect_is_refused(void **state)
+TEST(test_outer_schedule_without_effect_is_refused)
 {
-    (void)state;
     assert_int_equal(RESOLVE("outer.schedule=cosine"), STATUS_OK);
     assert_int_equal(RESOLVE("outer.schedule=transient"), STATUS_OK);
     assert_int_equal(RESOLVE("outer.schedule=transient", "train.method=async"), STATUS_OK);
@@ -107,13 +97,4 @@ static void test_outer_schedule_without_effect_is_refused(void **state)
     assert_message("outer.schedule: transient has no effect without outer momentum");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_rounds_come_first),
-        cmocka_unit_test(test_workers_may_have_codecs),
-        cmocka_unit_test(test_rda_needs_dense_deltas_at_the_coordinator),
-        cmocka_unit_test(test_outer_schedule_without_effect_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,11 @@
 /* The reserve of descriptors: files open although the limit is reached, and the limit is low again afterwards. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/os/descriptors.h"
+#include "tests/lib/test.h"
 
 enum { HARD = 200 };
 
@@ -31,9 +25,8 @@ static int use_up(void)
     return last;
 }
 
-static void test_files_open_at_the_limit(void **state)
+TEST(test_files_open_at_the_limit)
 {
-    (void)state;
     struct rlimit limit = {.rlim_cur = HARD / 2, .rlim_max = HARD};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     descriptors_reserve();
@@ -56,8 +49,4 @@ static void test_files_open_at_the_limit(void **state)
     for (int k = 3; k < (int)soft; k++) close(k); /* the leak checker opens files */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_files_open_at_the_limit)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

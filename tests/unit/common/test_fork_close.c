@@ -1,17 +1,12 @@
 /* What the child of a fork closes: listed descriptors, and never another file under their number. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/os/fork_close.h"
+#include "tests/lib/test.h"
 
 /* Whether fd is open in a child. */
 static bool child_has(int fd)
@@ -24,9 +19,8 @@ static bool child_has(int fd)
     return WEXITSTATUS(ended) == 1;
 }
 
-static void test_child_closes_listed_descriptors(void **state)
+TEST(test_child_closes_listed_descriptors)
 {
-    (void)state;
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     assert_true(child_has(pair[0]));
@@ -40,9 +34,8 @@ static void test_child_closes_listed_descriptors(void **state)
 }
 
 /* A listed socket is closed by another thread, and the program opens a file under its number. */
-static void test_other_files_stay_open(void **state)
+TEST(test_other_files_stay_open)
 {
-    (void)state;
     int pair[2], again[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
     fork_close_add(pair[0]);
@@ -60,9 +53,8 @@ static void test_other_files_stay_open(void **state)
 }
 
 /* Closed sockets leave their places, and a full list refuses more. */
-static void test_places_are_free_again(void **state)
+TEST(test_places_are_free_again)
 {
-    (void)state;
     int fds[FORK_CLOSE_MAX + 1];
     for (int turn = 0; turn < 2; turn++) {
         for (int i = 0; i <= FORK_CLOSE_MAX; i++) {
@@ -76,12 +68,4 @@ static void test_places_are_free_again(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_child_closes_listed_descriptors),
-        cmocka_unit_test(test_other_files_stay_open),
-        cmocka_unit_test(test_places_are_free_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

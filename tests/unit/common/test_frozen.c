@@ -1,13 +1,4 @@
 /* Tensors that are not exchanged: their list as bytes, its comparison, and files that hold them beside theta. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -15,6 +6,7 @@
 #include "common/tensor/hf_folder.h"
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct frozen_tensor three[] = {
     {.name = "a", .dtype = "U8", .ndim = 1, .shape = {5}, .bytes = 5, .hash = 7},
@@ -43,9 +35,8 @@ static enum status decode(const uint8_t *data, size_t size, struct frozen *out)
     return status;
 }
 
-static void test_decode_restores_list(void **state)
+TEST(test_decode_restores_list)
 {
-    (void)state;
     static const struct frozen none = {0};
     uint8_t data[256];
     struct frozen got;
@@ -59,9 +50,8 @@ static void test_decode_restores_list(void **state)
     assert_int_equal(got.n, 0);
 }
 
-static void test_list_matches_golden_file(void **state)
+TEST(test_list_matches_golden_file)
 {
-    (void)state;
     uint8_t data[256];
     golden_check("protocol_v2/frozen_list", data, encode(&list, data, sizeof data));
 }
@@ -75,9 +65,8 @@ static void expect_corrupt(const struct frozen_tensor *tensors, uint32_t n)
     frozen_finish(&got);
 }
 
-static void test_malformed_lists_are_refused(void **state)
+TEST(test_malformed_lists_are_refused)
 {
-    (void)state;
     uint8_t data[256];
     struct frozen got;
     size_t n = encode(&list, data, sizeof data - 1);
@@ -117,9 +106,8 @@ static void expect_difference(const struct frozen *other, const char *want)
     assert_string_equal(got, want);
 }
 
-static void test_first_difference_is_named(void **state)
+TEST(test_first_difference_is_named)
 {
-    (void)state;
     char text[FROZEN_DIFFERENCE_MAX];
     struct frozen_tensor t[4];
     struct frozen other = {t, 3};
@@ -146,9 +134,8 @@ static void test_first_difference_is_named(void **state)
     expect_difference(&other, "frozen tensor 'd' is missing in the run");
 }
 
-static void test_sizes_must_fit_dtypes(void **state)
+TEST(test_sizes_must_fit_dtypes)
 {
-    (void)state;
     struct err err = {0};
     for (size_t i = 0; i < 3; i++) assert_int_equal(frozen_storable(&three[i], &err), STATUS_OK);
     struct frozen_tensor t = three[1];
@@ -217,9 +204,8 @@ static void expect_whole(const char *folder)
 }
 
 /* A folder with frozen.safetensors gives its tensors to the folder that is written; reading skips them. */
-static void test_written_folder_holds_frozen_tensors(void **state)
+TEST(test_written_folder_holds_frozen_tensors)
 {
-    (void)state;
     struct err err = {0};
     float back[3] = {0};
     char model[128], copy[128];
@@ -250,9 +236,8 @@ static void test_written_folder_holds_frozen_tensors(void **state)
 }
 
 /* A folder of transformers may repeat a tied embedding as lm_head. It is frozen if the embedding is. */
-static void test_head_of_frozen_embedding_is_skipped(void **state)
+TEST(test_head_of_frozen_embedding_is_skipped)
 {
-    (void)state;
     static const uint64_t one = 1;
     struct err err = {0};
     float back[4];
@@ -271,9 +256,8 @@ static void test_head_of_frozen_embedding_is_skipped(void **state)
 }
 
 /* Frozen tensors come out of a folder as they are, from one file or from shards; or all stay where they are. */
-static void test_frozen_tensors_are_taken_from_folder(void **state)
+TEST(test_frozen_tensors_are_taken_from_folder)
 {
-    (void)state;
     static const char index[] = "{\"weight_map\":{\"a\":\"1.safetensors\",\"b.weight\":\"1.safetensors\","
                                 "\"c\":\"2.safetensors\"}}";
     struct frozen first = {three, 2}, last = {three + 2, 1};
@@ -308,17 +292,4 @@ static void test_frozen_tensors_are_taken_from_folder(void **state)
     assert_int_equal(dir_remove_flat(folder, &err), STATUS_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode_restores_list),
-        cmocka_unit_test(test_list_matches_golden_file),
-        cmocka_unit_test(test_malformed_lists_are_refused),
-        cmocka_unit_test(test_first_difference_is_named),
-        cmocka_unit_test(test_sizes_must_fit_dtypes),
-        cmocka_unit_test(test_written_folder_holds_frozen_tensors),
-        cmocka_unit_test(test_head_of_frozen_embedding_is_skipped),
-        cmocka_unit_test(test_frozen_tensors_are_taken_from_folder),
-    };
-    return cmocka_run_group_tests_name("frozen", tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

@@ -1,15 +1,8 @@
 /* How the workers of one machine share its GPUs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/config_keys.h"
 #include "common/config/gpu_share.h"
+#include "tests/lib/test.h"
 
 enum { MOST = 12 };
 
@@ -45,9 +38,8 @@ static void check(uint32_t workers, uint32_t gpus, uint32_t ranks, uint32_t batc
     }
 }
 
-static void test_every_gpu_is_dealt_evenly(void **state)
+TEST(test_every_gpu_is_dealt_evenly)
 {
-    (void)state;
     for (uint32_t workers = 1; workers < MOST; workers++)
         for (uint32_t gpus = 1; gpus < MOST; gpus++)
             for (uint32_t ranks = 0; ranks < MOST; ranks++)
@@ -56,9 +48,8 @@ static void test_every_gpu_is_dealt_evenly(void **state)
     assert_int_equal(deal(2, 0, 0, 0, 4).gpus, 0);
 }
 
-static void test_workers_get_expected_gpus(void **state)
+TEST(test_workers_get_expected_gpus)
 {
-    (void)state;
     static const struct {
         uint32_t workers, index, gpus, ranks, batch, first, has, sharers;
     } cases[] = {
@@ -101,9 +92,8 @@ static struct share_result take_share(uint32_t workers, uint32_t index, const ch
     return t;
 }
 
-static void test_settings_select_devices(void **state)
+TEST(test_settings_select_devices)
 {
-    (void)state;
     static const struct {
         uint32_t workers, index;
         const char *devices;
@@ -141,9 +131,8 @@ static void test_settings_select_devices(void **state)
     assert_int_equal(take_share(2, 1, "cuda:0,,1", 0, 0).status, STATUS_INVALID);
 }
 
-static void test_invalid_environment_is_refused(void **state)
+TEST(test_invalid_environment_is_refused)
 {
-    (void)state;
     static const struct {
         const char *workers, *index, *refused; /* NULL: accepted */
         uint32_t n, i;
@@ -175,9 +164,8 @@ static void test_invalid_environment_is_refused(void **state)
     unsetenv(WORKER_INDEX_ENV);
 }
 
-static void test_text_describes_share(void **state)
+TEST(test_text_describes_share)
 {
-    (void)state;
     char text[128];
     struct gpu_share s = deal(2, 1, 4, 0, 16);
     assert_string_equal(gpu_share_text(&s, "cuda:2,3", text, sizeof text),
@@ -187,12 +175,4 @@ static void test_text_describes_share(void **state)
                         "4 workers on 1 GPU: this one has it, shared with 3 more");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_gpu_is_dealt_evenly), cmocka_unit_test(test_workers_get_expected_gpus),
-        cmocka_unit_test(test_settings_select_devices),   cmocka_unit_test(test_invalid_environment_is_refused),
-        cmocka_unit_test(test_text_describes_share),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

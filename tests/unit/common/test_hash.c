@@ -1,22 +1,15 @@
 /* Checksums: published check values, both CRC paths, continuation.
  * The hash of a fragment is the same with any number of threads, and differs after every change.
  * ctest: labels=threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
+#include "tests/lib/test.h"
 
-static void test_crc_matches_published_values(void **state)
+TEST(test_crc_matches_published_values)
 {
-    (void)state;
     uint8_t zeros[32] = {0}, ones[32];
     memset(ones, 0xff, sizeof ones);
     uint32_t (*const paths[])(uint32_t, const void *, size_t) = {crc32c, crc32c_portable};
@@ -28,9 +21,8 @@ static void test_crc_matches_published_values(void **state)
     }
 }
 
-static void test_crc_paths_agree(void **state)
+TEST(test_crc_paths_agree)
 {
-    (void)state;
     uint8_t data[300];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)rng_u64(1, RNG_TEST, i);
     for (size_t from = 0; from < 9; from++)
@@ -41,11 +33,10 @@ static void test_crc_paths_agree(void **state)
 }
 
 /* Lengths at which the parallel part begins, ends and begins again, continued from an earlier checksum. */
-static void test_crc_paths_agree_on_long_input(void **state)
+TEST(test_crc_paths_agree_on_long_input)
 {
     enum { STRETCH = 8192, STRETCHES = 3 * STRETCH, N = 2 * STRETCHES + 30 };
     static uint8_t data[N];
-    (void)state;
     for (size_t i = 0; i < N; i++) data[i] = (uint8_t)rng_u64(2, RNG_TEST, i);
     for (size_t whole = STRETCHES; whole <= 2 * STRETCHES; whole += STRETCHES)
         for (size_t n = whole - 10; n < whole + 20; n++)
@@ -61,9 +52,8 @@ static void test_crc_paths_agree_on_long_input(void **state)
     }
 }
 
-static void test_crc_detects_every_flipped_bit(void **state)
+TEST(test_crc_detects_every_flipped_bit)
 {
-    (void)state;
     uint8_t data[64] = {0};
     uint32_t clean = crc32c(0, data, sizeof data);
     for (size_t bit = 0; bit < 8 * sizeof data; bit++) {
@@ -73,9 +63,8 @@ static void test_crc_detects_every_flipped_bit(void **state)
     }
 }
 
-static void test_hash64_matches_published_values(void **state)
+TEST(test_hash64_matches_published_values)
 {
-    (void)state;
     assert_true(hash64("", 0) == 0x2d06800538d394c2u); /* XXH3, seed 0, empty input */
     assert_true(hash_mix(hash_mix(0, 1), 2) != hash_mix(hash_mix(0, 2), 1));
     assert_true(hash_mix(0, 0) != 0);
@@ -96,9 +85,8 @@ static const struct {
     {1025 * HASH_BLOCK + 1, 0xb73dfd54ab159d69},
 };
 
-static void test_float_hash_is_independent_of_threads(void **state)
+TEST(test_float_hash_is_independent_of_threads)
 {
-    (void)state;
     size_t kinds = sizeof fragments / sizeof *fragments, most = fragments[kinds - 1].n;
     float *x = mem_alloc(most, sizeof *x);
     assert_non_null(x);
@@ -115,11 +103,10 @@ static void test_float_hash_is_independent_of_threads(void **state)
 }
 
 /* Flips one bit, swaps two blocks, appends a zero. */
-static void test_float_hash_detects_every_change(void **state)
+TEST(test_float_hash_detects_every_change)
 {
     enum { N = 4 * HASH_BLOCK + 7 };
     static float x[N + 1], block[HASH_BLOCK];
-    (void)state;
     for (size_t i = 0; i < N; i++) x[i] = (float)rng_uniform(3, RNG_TEST, i);
     uint64_t hash = hash_floats(NULL, x, N);
     for (size_t i = 0; i < N; i += i % HASH_BLOCK < 2 || i % HASH_BLOCK > HASH_BLOCK - 3 || i > N - 8 ? 1 : 509) {
@@ -143,16 +130,4 @@ static void test_float_hash_detects_every_change(void **state)
     assert_true(hash_floats(NULL, x, N) == hash);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc_matches_published_values),
-        cmocka_unit_test(test_crc_paths_agree),
-        cmocka_unit_test(test_crc_paths_agree_on_long_input),
-        cmocka_unit_test(test_crc_detects_every_flipped_bit),
-        cmocka_unit_test(test_hash64_matches_published_values),
-        cmocka_unit_test(test_float_hash_is_independent_of_threads),
-        cmocka_unit_test(test_float_hash_detects_every_change),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

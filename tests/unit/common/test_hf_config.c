@@ -1,14 +1,7 @@
 /* The files beside a model's tensors in the format of Hugging Face.
  * config.json is read and written, token ids are named, and the tokenizer's files are copied. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "common/base/mem.h"
@@ -16,11 +9,11 @@
 #include "common/tensor/hf_files.h"
 #include "common/tensor/hf_folder.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/model/llama.h"
 
-static void test_unsupported_configs_are_refused(void **state)
+TEST(test_unsupported_configs_are_refused)
 {
-    (void)state;
     static const char *const texts[] = {
         "",
         "[]",
@@ -77,9 +70,8 @@ static enum status parse_llama(struct hf_config *hf, const char *more, struct er
 }
 
 /* The config.json that Atoll writes, and missing or moved keys in files of other programs. */
-static void test_llama_config_is_read_and_written(void **state)
+TEST(test_llama_config_is_read_and_written)
 {
-    (void)state;
     struct model_config config = {.n_layer = 2,
                                   .n_head = 4,
                                   .n_embd = 32,
@@ -145,9 +137,8 @@ static const char *ids_of(uint32_t vocab_size, bool bytes, char out[96])
 }
 
 /* The ids are known for three vocabularies and for bytes; the writer never guesses. */
-static void test_known_token_ids_are_written(void **state)
+TEST(test_known_token_ids_are_written)
 {
-    (void)state;
     static const char bytes[] = "  \"bos_token_id\": 0,\n  \"eos_token_id\": 0,\n",
                       none[] = "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n",
                       gpt2[] = "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n",
@@ -170,9 +161,8 @@ static void test_known_token_ids_are_written(void **state)
 }
 
 /* A number, a list, null and an absent key are copied unchanged. */
-static void test_token_ids_are_copied(void **state)
+TEST(test_token_ids_are_copied)
 {
-    (void)state;
     static const struct {
         const char *from, *want; /* NULL: CORRUPT */
     } cases[] = {
@@ -209,9 +199,8 @@ static void test_token_ids_are_copied(void **state)
 }
 
 /* The valid tokenizer files, and the files that are copied with a checkpoint. */
-static void test_tokenizer_files_are_read_and_copied(void **state)
+TEST(test_tokenizer_files_are_read_and_copied)
 {
-    (void)state;
     static const struct {
         const char *text;
         size_t size; /* 0: up to its end */
@@ -266,9 +255,8 @@ static void test_tokenizer_files_are_read_and_copied(void **state)
 }
 
 /* Sizes of the published models: the layout has their number of parameters. */
-static void test_llama_layouts_have_published_sizes(void **state)
+TEST(test_llama_layouts_have_published_sizes)
 {
-    (void)state;
     static const struct {
         struct model_config config;
         uint64_t n_params;
@@ -316,15 +304,4 @@ static void test_llama_layouts_have_published_sizes(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unsupported_configs_are_refused),
-        cmocka_unit_test(test_llama_config_is_read_and_written),
-        cmocka_unit_test(test_known_token_ids_are_written),
-        cmocka_unit_test(test_token_ids_are_copied),
-        cmocka_unit_test(test_tokenizer_files_are_read_and_copied),
-        cmocka_unit_test(test_llama_layouts_have_published_sizes),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

@@ -1,14 +1,9 @@
 /* common/host_memory: the smallest memory limit of the control groups around a process. The test writes the files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "common/os/fileio.h"
 #include "common/os/host_memory.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static const uint64_t GIB = 1 << 30;
 /* Writes a group's limit, its use, and the part of the use that is file cache, in GiB; limit 0: none. */
@@ -42,9 +37,8 @@ static int machine(void **state)
     return 0;
 }
 
-static void test_version_2_limits_of_all_groups_count(void **state)
+TEST_WITH(test_version_2_limits_of_all_groups_count, machine, tmpdir_remove)
 {
-    (void)state;
     expect(50, 64);
     tmpdir_put("proc/self/cgroup", "0::/user.slice/box/run\n");
     expect(50, 64);
@@ -63,9 +57,8 @@ static void test_version_2_limits_of_all_groups_count(void **state)
 }
 
 /* In a container: the path is the host's or "/", the group's files lie at the root. */
-static void test_container_reads_group_at_root(void **state)
+TEST_WITH(test_container_reads_group_at_root, machine, tmpdir_remove)
 {
-    (void)state;
     group("sys/fs/cgroup", true, 16, 4, 1);
     expect(13, 16);
     tmpdir_put("proc/self/cgroup", "0::/docker/0123456789\n");
@@ -74,9 +67,8 @@ static void test_container_reads_group_at_root(void **state)
     expect(13, 16);
 }
 
-static void test_version_1_limits_of_all_groups_count(void **state)
+TEST_WITH(test_version_1_limits_of_all_groups_count, machine, tmpdir_remove)
 {
-    (void)state;
     tmpdir_put("proc/self/cgroup", "9:name=systemd:/a\n5:cpu,memory:/job/step\n3:cpuset:/b\n0::/c\n");
     group("sys/fs/cgroup/memory", false, 0, 60, 0);
     group("sys/fs/cgroup/memory/job", false, 12, 7, 2);
@@ -86,9 +78,8 @@ static void test_version_1_limits_of_all_groups_count(void **state)
 }
 
 /* The user sets the limit: the memory in use is subtracted all the same. */
-static void test_user_limit_less_memory_in_use(void **state)
+TEST_WITH(test_user_limit_less_memory_in_use, machine, tmpdir_remove)
 {
-    (void)state;
     setenv(HOST_MEMORY_ENV, "107374182400", 1);
     expect(86, 100);
     setenv(HOST_MEMORY_ENV, "17179869184", 1);
@@ -104,11 +95,4 @@ static void test_user_limit_less_memory_in_use(void **state)
     unsetenv(HOST_MEMORY_ENV);
 }
 
-int main(void)
-{
-#define TEST(name) cmocka_unit_test_setup_teardown(name, machine, tmpdir_remove)
-    const struct CMUnitTest tests[] = {
-        TEST(test_version_2_limits_of_all_groups_count), TEST(test_container_reads_group_at_root),
-        TEST(test_version_1_limits_of_all_groups_count), TEST(test_user_limit_less_memory_in_use)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

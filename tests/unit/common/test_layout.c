@@ -1,18 +1,11 @@
 /* Layouts: offsets, split into fragments, encoding, refusal of invalid layouts, initial values. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/tensor/layout.h"
+#include "tests/lib/test.h"
 
 /* Builds a small GPT-like layout of 1 + 4 * blocks tensors. */
 static void build(struct layout *layout, int blocks)
@@ -32,9 +25,8 @@ static void build(struct layout *layout, int blocks)
     }
 }
 
-static void test_add_sets_offsets_and_refuses_invalid_tensors(void **state)
+TEST(test_add_sets_offsets_and_refuses_invalid_tensors)
 {
-    (void)state;
     struct layout layout;
     build(&layout, 3);
     assert_int_equal(layout.n_tensors, 13);
@@ -75,9 +67,8 @@ static void test_add_sets_offsets_and_refuses_invalid_tensors(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_split_makes_equal_fragments(void **state)
+TEST(test_split_makes_equal_fragments)
 {
-    (void)state;
     struct layout layout;
     layout_init(&layout);
     assert_int_equal(layout_split(&layout, 1), STATUS_INVALID); /* nothing to split */
@@ -124,9 +115,8 @@ static void build_with_means(struct layout *layout, int trained, int means)
     }
 }
 
-static void test_mean_tensors_get_fragments_of_their_own(void **state)
+TEST(test_mean_tensors_get_fragments_of_their_own)
 {
-    (void)state;
     struct layout layout;
     uint64_t eight = 8;
     build_with_means(&layout, 6, 3);
@@ -151,9 +141,8 @@ static void test_mean_tensors_get_fragments_of_their_own(void **state)
     layout_finish(&layout);
 }
 
-static void test_fragment_of_both_kinds_is_refused(void **state)
+TEST(test_fragment_of_both_kinds_is_refused)
 {
-    (void)state;
     struct layout a, b;
     uint8_t bytes[256];
     build_with_means(&a, 2, 2);
@@ -190,9 +179,8 @@ static const char *difference(const char *name, int ndim, uint32_t flags, bool s
     return out;
 }
 
-static void test_first_difference_is_named(void **state)
+TEST(test_first_difference_is_named)
 {
-    (void)state;
     assert_string_equal(difference("a", 1, LAYOUT_DECAY, true), "tensor 'a' has shape (2), the run's has (2, 3)");
     assert_string_equal(difference("a", 0, LAYOUT_DECAY, true), "tensor 'a' has shape (), the run's has (2, 3)");
     assert_string_equal(difference("a", 2, LAYOUT_DECAY, false), "the run's tensor 'b' of shape (2) is missing");
@@ -205,9 +193,8 @@ static void test_first_difference_is_named(void **state)
                         "it has 0 fragments, the run has 0, or they begin elsewhere");
 }
 
-static void test_split_by_size_limits_fragment_size(void **state)
+TEST(test_split_by_size_limits_fragment_size)
 {
-    (void)state;
     static const struct {
         uint32_t tensors, mi, fragments; /* mi: of each tensor */
     } sizes[] = {{1, 1, 1},   {4, 1, 1},   {5, 1, 2},
@@ -237,9 +224,8 @@ static size_t encode(const struct layout *layout, uint8_t *out, size_t cap)
     return w.pos;
 }
 
-static void test_decode_restores_encoded_layout(void **state)
+TEST(test_decode_restores_encoded_layout)
 {
-    (void)state;
     struct layout a, b;
     static uint8_t bytes[4096], again[4096];
     build(&a, 5);
@@ -279,9 +265,8 @@ static void test_decode_restores_encoded_layout(void **state)
 }
 
 /* A received layout has one fragment more than the maximum; everything else about it is valid. */
-static void test_too_many_fragments_are_refused(void **state)
+TEST(test_too_many_fragments_are_refused)
 {
-    (void)state;
     struct layout layout;
     static uint8_t bytes[1 << 16];
     build(&layout, LAYOUT_FRAGMENTS_MAX / 2);
@@ -301,9 +286,8 @@ static void test_too_many_fragments_are_refused(void **state)
 }
 
 /* A received layout: two tensors of one name, and names that no checkpoint can hold. */
-static void test_invalid_tensor_names_are_refused(void **state)
+TEST(test_invalid_tensor_names_are_refused)
 {
-    (void)state;
     static const char *const names[] = {"h.1.fc", "h.2.fc", "__0.fc", "h.\x7f.fc", "h.\xff.fc", "h.\t.fc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct layout a, b;
@@ -320,9 +304,8 @@ static void test_invalid_tensor_names_are_refused(void **state)
 }
 
 /* A flipped bit gives a refused layout, or a consistent layout with another hash. */
-static void test_flipped_bit_never_keeps_hash(void **state)
+TEST(test_flipped_bit_never_keeps_hash)
 {
-    (void)state;
     struct layout a, b;
     static uint8_t bytes[4096], again[4096];
     build(&a, 2);
@@ -344,9 +327,8 @@ static void test_flipped_bit_never_keeps_hash(void **state)
     layout_finish(&a);
 }
 
-static void test_fill_is_independent_of_split(void **state)
+TEST(test_fill_is_independent_of_split)
 {
-    (void)state;
     struct layout layout;
     static float theta[2048], again[2048];
     build(&layout, 5);
@@ -374,9 +356,8 @@ static void test_fill_is_independent_of_split(void **state)
 }
 
 /* A fragment filled by several threads has the bits of a fragment filled by one, for any tensor boundaries. */
-static void test_fill_is_independent_of_threads(void **state)
+TEST(test_fill_is_independent_of_threads)
 {
-    (void)state;
     struct layout layout;
     layout_init(&layout);
     assert_int_equal(layout_add(&layout, "odd", 1, (uint64_t[]){4099}, LAYOUT_INIT_NORMAL, 1, true), STATUS_OK);
@@ -399,9 +380,8 @@ static void test_fill_is_independent_of_threads(void **state)
     layout_finish(&layout);
 }
 
-static void test_hash_depends_on_every_field(void **state)
+TEST(test_hash_depends_on_every_field)
 {
-    (void)state;
     struct layout layout;
     uint64_t hashes[8];
     for (int variant = 0; variant < 8; variant++) {
@@ -421,9 +401,8 @@ static void test_hash_depends_on_every_field(void **state)
 }
 
 /* The hash covers the values end to end, independent of the tensors' positions in its blocks. */
-static void test_theta_hash_covers_values_end_to_end(void **state)
+TEST(test_theta_hash_covers_values_end_to_end)
 {
-    (void)state;
     enum { COUNT = 3 * HASH_BLOCK + 5 };
     static float theta[COUNT];
     static const uint64_t firsts[] = {0, 7, HASH_BLOCK, HASH_BLOCK + 1, 2 * HASH_BLOCK + 50, COUNT - 1};
@@ -445,23 +424,4 @@ static void test_theta_hash_covers_values_end_to_end(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add_sets_offsets_and_refuses_invalid_tensors),
-        cmocka_unit_test(test_split_makes_equal_fragments),
-        cmocka_unit_test(test_decode_restores_encoded_layout),
-        cmocka_unit_test(test_split_by_size_limits_fragment_size),
-        cmocka_unit_test(test_mean_tensors_get_fragments_of_their_own),
-        cmocka_unit_test(test_fragment_of_both_kinds_is_refused),
-        cmocka_unit_test(test_first_difference_is_named),
-        cmocka_unit_test(test_invalid_tensor_names_are_refused),
-        cmocka_unit_test(test_flipped_bit_never_keeps_hash),
-        cmocka_unit_test(test_fill_is_independent_of_split),
-        cmocka_unit_test(test_hash_depends_on_every_field),
-        cmocka_unit_test(test_fill_is_independent_of_threads),
-        cmocka_unit_test(test_theta_hash_covers_values_end_to_end),
-        cmocka_unit_test(test_too_many_fragments_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

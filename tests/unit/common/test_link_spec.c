@@ -1,14 +1,7 @@
 /* Links as text: each word, the canonical text, lists for workers, and one clear line for each kind of mistake. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/link_spec.h"
+#include "tests/lib/test.h"
 
 static struct link_spec spec;
 static struct err err;
@@ -30,9 +23,8 @@ static void assert_refused(const char *given, const char *part)
     assert_null(strchr(err.msg, '\n'));
 }
 
-static void test_each_word_sets_its_value(void **state)
+TEST(test_each_word_sets_its_value)
 {
-    (void)state;
     assert_int_equal(link_spec_parse(&spec, "up=20mbit, down=0.1gbit,rtt=50ms,jitter=5ms,outage=60s+10s", &err),
                      STATUS_OK);
     assert_true(spec.up_mbit == 20 && spec.down_mbit == 100);
@@ -46,9 +38,8 @@ static void test_each_word_sets_its_value(void **state)
     assert_true(link_spec_is_none(&spec));
 }
 
-static void test_canonical_text(void **state)
+TEST(test_canonical_text)
 {
-    (void)state;
     assert_prints("none", "none");
     assert_prints("rtt=0ms", "none");
     assert_prints("rtt=50ms,100mbit", "100mbit,rtt=50ms");
@@ -58,9 +49,8 @@ static void test_canonical_text(void **state)
     assert_prints("outage=60s+500ms,outage=1s+2s", "outage=1s+2s,outage=60s+0.5s");
 }
 
-static void test_longest_text_fits(void **state)
+TEST(test_longest_text_fits)
 {
-    (void)state;
     size_t n = (size_t)snprintf(text, sizeof text, "up=123.456789012mbit,down=999999.999999999mbit,rtt=99999999.99s");
     assert_refused(text, "rtt=99999999.99s");
     n = (size_t)snprintf(text, sizeof text,
@@ -76,9 +66,8 @@ static void test_longest_text_fits(void **state)
     assert_refused(given, "one outage too many");
 }
 
-static void test_mistakes_are_named(void **state)
+TEST(test_mistakes_are_named)
 {
-    (void)state;
     assert_refused("", "empty word");
     assert_refused("100mbit,", "empty word");
     assert_refused("100", "\"100\" of the link is no rate");
@@ -103,9 +92,8 @@ static void test_mistakes_are_named(void **state)
 }
 
 /* Spellings of other programs: the line says how to write them here. */
-static void test_other_spellings_are_translated(void **state)
+TEST(test_other_spellings_are_translated)
 {
-    (void)state;
     static const char *const cases[][2] = {
         {"10mbit,50ms", "\"50ms\" of the link is a time without a name: write rtt=50ms, the delay of a round trip"},
         {"0.2 sec", "\"0.2 sec\" of the link is a time without a name: write rtt=0.2s, the delay of a round trip"},
@@ -135,9 +123,8 @@ static void test_other_spellings_are_translated(void **state)
     }
 }
 
-static void test_lists(void **state)
+TEST(test_lists)
 {
-    (void)state;
     struct link_spec specs[3];
     assert_int_equal(link_specs_parse(specs, 3, "10mbit", &err), STATUS_OK);
     for (int i = 0; i < 3; i++) assert_true(specs[i].up_mbit == 10);
@@ -149,15 +136,4 @@ static void test_lists(void **state)
     assert_non_null(strstr(err.msg, "empty word"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_word_sets_its_value),
-        cmocka_unit_test(test_canonical_text),
-        cmocka_unit_test(test_longest_text_fits),
-        cmocka_unit_test(test_mistakes_are_named),
-        cmocka_unit_test(test_other_spellings_are_translated),
-        cmocka_unit_test(test_lists),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

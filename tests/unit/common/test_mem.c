@@ -1,17 +1,10 @@
 /* Allocation: zeroed, aligned, counted, fails on demand; arenas return the blocks that they were sized for. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "tests/lib/test.h"
 
-static void test_alloc_is_zeroed_aligned_and_counted(void **state)
+TEST(test_alloc_is_zeroed_aligned_and_counted)
 {
-    (void)state;
     static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 9 << 20}; /* the last size takes the huge-page path */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         unsigned char *p = mem_alloc(sizes[i], 1);
@@ -26,18 +19,16 @@ static void test_alloc_is_zeroed_aligned_and_counted(void **state)
     mem_free(NULL);
 }
 
-static void test_overflowing_size_is_refused(void **state)
+TEST(test_overflowing_size_is_refused)
 {
-    (void)state;
     assert_null(mem_alloc(SIZE_MAX / 2, 3));
     assert_null(mem_alloc(SIZE_MAX, 1));
     assert_null(mem_alloc(SIZE_MAX - 63, 1));
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_resize_keeps_contents(void **state)
+TEST(test_resize_keeps_contents)
 {
-    (void)state;
     unsigned char *p = mem_resize(NULL, 0, 10);
     assert_non_null(p);
     memset(p, 1, 10);
@@ -58,9 +49,8 @@ static void test_resize_keeps_contents(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_nth_allocation_fails_on_demand(void **state)
+TEST(test_nth_allocation_fails_on_demand)
 {
-    (void)state;
     mem_fail_after(3);
     void *a = mem_alloc(1, 8), *b = mem_alloc(1, 8), *c = mem_alloc(1, 8), *d = mem_alloc(1, 8);
     assert_non_null(a);
@@ -83,9 +73,8 @@ static void test_nth_allocation_fails_on_demand(void **state)
     mem_free(b);
 }
 
-static void test_arena_returns_measured_blocks(void **state)
+TEST(test_arena_returns_measured_blocks)
 {
-    (void)state;
     struct arena arena;
     size_t need = arena_need(3, 4) + arena_need(65, 1) + arena_need(0, 8);
     assert_int_equal(need, 64 + 128);
@@ -101,14 +90,4 @@ static void test_arena_returns_measured_blocks(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc_is_zeroed_aligned_and_counted),
-        cmocka_unit_test(test_overflowing_size_is_refused),
-        cmocka_unit_test(test_resize_keeps_contents),
-        cmocka_unit_test(test_nth_allocation_fails_on_demand),
-        cmocka_unit_test(test_arena_returns_measured_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,10 @@
 /* FLOP per token, compared with the matrices of a real layout; and the speed in a step line. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/config.h"
 #include "common/config/config_keys.h"
 #include "common/config/model_flops.h"
+#include "tests/lib/test.h"
 #include "worker/model/model.h"
 #include "worker/train_impl.h"
 
@@ -43,9 +36,8 @@ static void check(const char *const *flags)
 }
 #define CHECK(...) check((const char *const[]){__VA_ARGS__, NULL})
 
-static void test_flops_match_layout_of_each_family(void **state)
+TEST(test_flops_match_layout_of_each_family)
 {
-    (void)state;
     CHECK("model.preset=gpt2");
     CHECK("model.preset=d4", "model.vocab_size=300", "model.block_size=17");
     CHECK("model.preset=llama-1b");
@@ -53,9 +45,8 @@ static void test_flops_match_layout_of_each_family(void **state)
     CHECK("model.family=llama", "model.n_head=6", "model.n_embd=48", "model.n_kv_head=2");
 }
 
-static void test_speed_text_names_flops_and_share(void **state)
+TEST(test_speed_text_names_flops_and_share)
 {
-    (void)state;
     char text[SPEED_MAX];
     train_speed_text(text, 468000, 803e6, 989.4e12); /* llm.c on an H100: 376 TFLOP/s, 38 % */
     assert_string_equal(text, " 468 k tokens/s  375.8 TFLOP/s  MFU 38.0 %");
@@ -69,11 +60,4 @@ static void test_speed_text_names_flops_and_share(void **state)
     assert_true(strlen(text) < SPEED_MAX);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flops_match_layout_of_each_family),
-        cmocka_unit_test(test_speed_text_names_flops_and_share),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,10 @@
 /* Numbers as text: valid and invalid ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/number.h"
+#include "tests/lib/test.h"
 
-static void test_whole_numbers_are_parsed_exactly(void **state)
+TEST(test_whole_numbers_are_parsed_exactly)
 {
-    (void)state;
     static const char *const none[] = {"", "-1", "+1", " 1", "1 ", "1x", "0x1", "1.0", "18446744073709551616"};
     uint64_t n = 7;
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) assert_false(number_whole(none[i], &n));
@@ -20,18 +13,16 @@ static void test_whole_numbers_are_parsed_exactly(void **state)
     assert_true(number_whole("0010", &n) && n == 10);
 }
 
-static void test_real_numbers_are_parsed_exactly(void **state)
+TEST(test_real_numbers_are_parsed_exactly)
 {
-    (void)state;
     char out[NUMBER_REAL];
     assert_string_equal(number_real_text(0.1, out), "0.1");
     assert_string_equal(number_real_text(-2, out), "-2");
     assert_string_equal(number_real_text(0.1 + 0.2, out), "0.30000000000000004");
 }
 
-static void test_hex_is_parsed_exactly(void **state)
+TEST(test_hex_is_parsed_exactly)
 {
-    (void)state;
     static const uint8_t bytes[3] = {0x00, 0xfe, 0xa0};
     static const char *const none[] = {"", "00", "00fea", "00feag", "0 fea0", "00+ea0", "0x0fea"};
     char out[7];
@@ -44,10 +35,4 @@ static void test_hex_is_parsed_exactly(void **state)
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) assert_false(number_hex(none[i], back, 3));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_numbers_are_parsed_exactly),
-                                       cmocka_unit_test(test_real_numbers_are_parsed_exactly),
-                                       cmocka_unit_test(test_hex_is_parsed_exactly)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

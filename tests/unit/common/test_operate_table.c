@@ -1,15 +1,7 @@
 /* docs/operate.md says which settings may change when: its table agrees with the table of keys. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/config_keys.h"
+#include "tests/lib/test.h"
 
 enum row { AT_START, AT_WORKER_START, RATE, RAISE, NEVER };
 
@@ -59,9 +51,8 @@ static bool is_own_value(const struct config_key *k)
            (!strcmp(k->section, "codec") && !strcmp(k->key, "up"));
 }
 
-static void test_table_agrees_with_keys(void **state)
+TEST(test_table_agrees_with_keys)
 {
-    (void)state;
     read_table();
     for (int i = 0; i < config_keys_count; i++) {
         const struct config_key *k = &config_keys[i];
@@ -74,8 +65,4 @@ static void test_table_agrees_with_keys(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table_agrees_with_keys)};
-    return cmocka_run_group_tests_name("operate_table", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,20 +2,13 @@
  * The pool: every thread runs every job once, shares cover everything, and more threads than cores cost little. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/pool.h"
+#include "tests/lib/test.h"
 
 enum { THREADS = 4, JOBS = 2000 };
 
@@ -28,9 +21,8 @@ static void count(void *ctx, int thread, int threads)
     atomic_fetch_add(&runs[thread], 1);
 }
 
-static void test_every_thread_runs_every_job(void **state)
+TEST(test_every_thread_runs_every_job)
 {
-    (void)state;
     struct pool *pool;
     assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
     for (unsigned job = 1; job <= JOBS; job++) {
@@ -42,9 +34,8 @@ static void test_every_thread_runs_every_job(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_shares_cover_everything(void **state)
+TEST(test_shares_cover_everything)
 {
-    (void)state;
     for (size_t items = 0; items < 70; items++)
         for (int threads = 1; threads < 9; threads++)
             for (size_t grain = 1; grain < 20; grain += 3) {
@@ -60,9 +51,8 @@ static void test_shares_cover_everything(void **state)
 }
 
 /* Sizes around the limits for one more thread: every byte is copied once, none past the end. */
-static void test_copy_copies_every_byte_once(void **state)
+TEST(test_copy_copies_every_byte_once)
 {
-    (void)state;
     struct pool *pool;
     size_t most = (size_t)(THREADS + 2) * POOL_COPY_BYTES;
     uint8_t *from = mem_alloc(1, most + 1), *to = mem_alloc(1, most + 1);
@@ -109,9 +99,8 @@ static void halve_both(void *ctx, int thread, int threads)
 }
 
 /* The pool's floating-point mode applies to its jobs, independent of the caller's mode, which stays as it was. */
-static void test_jobs_use_floating_point_mode_of_pool(void **state)
+TEST(test_jobs_use_floating_point_mode_of_pool)
 {
-    (void)state;
     for (int outer = POOL_FLOATS_FLUSHED; outer <= POOL_FLOATS_EXACT; outer++)
         for (int inner = POOL_FLOATS_FLUSHED; inner <= POOL_FLOATS_EXACT; inner++) {
             struct pool *around, *pool;
@@ -146,9 +135,8 @@ static double cpu_us(void)
 
 /* All threads share one core: waiting threads must not take time from working threads. The test measures CPU time,
  * which other programs do not change. */
-static void test_more_threads_than_cores_cost_little(void **state)
+TEST(test_more_threads_than_cores_cost_little)
 {
-    (void)state;
     cpu_set_t before, one;
     struct pool *pool;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
@@ -184,9 +172,8 @@ static void check_signals(void *ctx, int thread, int threads)
 }
 
 /* Signals interrupt the main thread's waits: no other thread receives them. */
-static void test_signals_reach_only_main_thread(void **state)
+TEST(test_signals_reach_only_main_thread)
 {
-    (void)state;
     struct pool *pool;
     atomic_bool as_it_should_be = true;
     assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
@@ -195,15 +182,4 @@ static void test_signals_reach_only_main_thread(void **state)
     assert_true(atomic_load(&as_it_should_be));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_thread_runs_every_job),
-        cmocka_unit_test(test_shares_cover_everything),
-        cmocka_unit_test(test_copy_copies_every_byte_once),
-        cmocka_unit_test(test_jobs_use_floating_point_mode_of_pool),
-        cmocka_unit_test(test_signals_reach_only_main_thread),
-        cmocka_unit_test(test_more_threads_than_cores_cost_little),
-    };
-    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

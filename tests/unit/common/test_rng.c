@@ -1,19 +1,12 @@
 /* Philox known answers, an independent second implementation, distribution, and the permutation. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "tests/lib/test.h"
 
-static void test_philox_matches_known_answer(void **state)
+TEST(test_philox_matches_known_answer)
 {
-    (void)state;
     /* Random123 distribution, kat_vectors: philox4x32 10 rounds, counter 0, key 0. */
     static const uint32_t expected[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
     uint32_t out[4];
@@ -40,9 +33,8 @@ static void philox_reference(uint64_t seed, uint32_t stream, uint64_t counter, u
     }
 }
 
-static void test_philox_matches_reference(void **state)
+TEST(test_philox_matches_reference)
 {
-    (void)state;
     uint32_t expected[4], out[4];
     for (uint64_t i = 0; i < 1000; i++) {
         uint64_t seed = i * 0x9E3779B97F4A7C15u, counter = i * 0xD1B54A32D192ED03u;
@@ -52,9 +44,8 @@ static void test_philox_matches_reference(void **state)
     }
 }
 
-static void test_uniform_has_uniform_distribution(void **state)
+TEST(test_uniform_has_uniform_distribution)
 {
-    (void)state;
     double sum = 0, least = 1, most = 0;
     enum { N = 100000 };
     for (uint64_t i = 0; i < N; i++) {
@@ -67,9 +58,8 @@ static void test_uniform_has_uniform_distribution(void **state)
     assert_true(fabs(sum / N - 0.5) < 5e-3); /* five standard deviations: 0.0046 */
 }
 
-static void test_normal_has_normal_distribution(void **state)
+TEST(test_normal_has_normal_distribution)
 {
-    (void)state;
     enum { N = 100001 };
     static float x[N], y[N];
     rng_normal_fill(3, RNG_TEST, 1000, 2.0f, x, N);
@@ -106,9 +96,8 @@ static void check_permutation(uint64_t seed, uint64_t epoch, uint64_t n)
     mem_free(seen);
 }
 
-static void test_permutation_hits_every_index_once(void **state)
+TEST(test_permutation_hits_every_index_once)
 {
-    (void)state;
     for (uint64_t n = 1; n <= 300; n++) check_permutation(n, 0, n);
     for (uint64_t power = 512; power <= 65536; power *= 2)
         for (uint64_t n = power - 1; n <= power + 1; n++) check_permutation(1, power, n);
@@ -116,9 +105,8 @@ static void test_permutation_hits_every_index_once(void **state)
 }
 
 /* Epochs and seeds give different orders, and no order is the identity. */
-static void test_permutation_depends_on_epoch_and_seed(void **state)
+TEST(test_permutation_depends_on_epoch_and_seed)
 {
-    (void)state;
     enum { N = 10000 };
     int same_epoch = 0, same_seed = 0, fixed = 0, ascending = 0;
     for (uint64_t k = 0; k < N; k++) {
@@ -132,24 +120,11 @@ static void test_permutation_depends_on_epoch_and_seed(void **state)
     assert_in_range(ascending, N / 2 - 250, N / 2 + 250);
 }
 
-static void test_large_permutation_hits_no_index_twice(void **state)
+TEST(test_large_permutation_hits_no_index_twice)
 {
-    (void)state;
     static const uint64_t sizes[] = {(1ull << 40) + 1, 1ull << 62, (1ull << 63) + 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (uint64_t k = 0; k < 1000; k++) assert_true(rng_permute(1, 2, sizes[i] - 1 - k, sizes[i]) < sizes[i]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox_matches_known_answer),
-        cmocka_unit_test(test_philox_matches_reference),
-        cmocka_unit_test(test_uniform_has_uniform_distribution),
-        cmocka_unit_test(test_normal_has_normal_distribution),
-        cmocka_unit_test(test_permutation_hits_every_index_once),
-        cmocka_unit_test(test_permutation_depends_on_epoch_and_seed),
-        cmocka_unit_test(test_large_permutation_hits_no_index_twice),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

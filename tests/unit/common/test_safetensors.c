@@ -1,16 +1,7 @@
 /* safetensors: reading returns the written tensors, other writers' types are converted, every broken rule is
  * refused. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/bytes.h"
 #include "common/base/mem.h"
@@ -19,6 +10,7 @@
 #include "common/tensor/hf_folder.h"
 #include "common/tensor/safetensors.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/model/gpt2.h"
 
 /* Makes a file of header text and `tail` bytes of tensors. */
@@ -32,9 +24,8 @@ static size_t make_file(uint8_t *out, size_t cap, const char *header, size_t tai
     return w.pos;
 }
 
-static void test_invalid_files_are_refused(void **state)
+TEST(test_invalid_files_are_refused)
 {
-    (void)state;
     static const struct {
         const char *header;
         size_t tail;
@@ -102,9 +93,8 @@ static void test_invalid_files_are_refused(void **state)
     }
 }
 
-static void test_invalid_header_length_is_refused(void **state)
+TEST(test_invalid_header_length_is_refused)
 {
-    (void)state;
     static const uint64_t lengths[] = {0, 1, 3, 100000001, UINT64_MAX, UINT64_MAX - 7};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         uint8_t file[10];
@@ -118,9 +108,8 @@ static void test_invalid_header_length_is_refused(void **state)
     assert_int_equal(safetensors_parse(&st, "1234567", 7, "x", NULL), STATUS_CORRUPT);
 }
 
-static void test_types_are_converted_to_fp32(void **state)
+TEST(test_types_are_converted_to_fp32)
 {
-    (void)state;
     static const char header[] = "{\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]},"
                                  "\"h\":{\"dtype\":\"F16\",\"shape\":[6],\"data_offsets\":[4,16]},"
                                  "\"i\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[16,24]}}";
@@ -155,9 +144,8 @@ static float *some_theta(struct layout *layout)
     return theta;
 }
 
-static void test_folder_restores_written_theta(void **state)
+TEST(test_folder_restores_written_theta)
 {
-    (void)state;
     struct layout layout;
     struct hf_config hf;
     struct err err = {0};
@@ -219,9 +207,8 @@ static void test_folder_restores_written_theta(void **state)
 }
 
 /* A checkpoint in the form of save_pretrained: prefixed names, a mask buffer, a tied head, two shards and an index. */
-static void test_sharded_folder_with_prefix_is_read(void **state)
+TEST(test_sharded_folder_with_prefix_is_read)
 {
-    (void)state;
     struct layout layout;
     struct err err = {0};
     char folder[128], path[192], (*names)[LAYOUT_NAME_MAX + 16];
@@ -277,9 +264,8 @@ static void test_sharded_folder_with_prefix_is_read(void **state)
 }
 
 /* A failed write keeps the old file and leaves no other. */
-static void test_failed_write_keeps_old_file(void **state)
+TEST(test_failed_write_keeps_old_file)
 {
-    (void)state;
     struct err err = {0};
     char path[128];
     float one = 1;
@@ -292,15 +278,4 @@ static void test_failed_write_keeps_old_file(void **state)
     assert_int_equal(safetensors_write(path, twice, 1, &err), STATUS_NOTFOUND);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_invalid_files_are_refused),
-        cmocka_unit_test(test_invalid_header_length_is_refused),
-        cmocka_unit_test(test_types_are_converted_to_fp32),
-        cmocka_unit_test(test_folder_restores_written_theta),
-        cmocka_unit_test(test_sharded_folder_with_prefix_is_read),
-        cmocka_unit_test(test_failed_write_keeps_old_file),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

@@ -1,13 +1,8 @@
 /* Learning-rate schedules at points with known values. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "common/config/schedule.h"
+#include "tests/lib/test.h"
 
 static void check(const struct lr_schedule *s, double step, double lr)
 {
@@ -20,9 +15,8 @@ static struct lr_schedule schedule(enum schedule kind)
     return (struct lr_schedule){.kind = kind, .base = 2.0, .min_fraction = 0.1, .warmup_steps = 10, .total_steps = 110};
 }
 
-static void test_warmup_rises_linearly(void **state)
+TEST(test_warmup_rises_linearly)
 {
-    (void)state;
     for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
         struct lr_schedule s = schedule((enum schedule)kind);
         check(&s, 0, 0.2);
@@ -36,9 +30,8 @@ static void test_warmup_rises_linearly(void **state)
     }
 }
 
-static void test_shapes_follow_their_formulas(void **state)
+TEST(test_shapes_follow_their_formulas)
 {
-    (void)state;
     struct lr_schedule s = schedule(SCHEDULE_CONSTANT);
     check(&s, 60, 2.0);
     check(&s, 1e9, 2.0);
@@ -54,9 +47,8 @@ static void test_shapes_follow_their_formulas(void **state)
     check(&s, 93.5, 0.2 + 1.8 * 0.5); /* a quarter of the decay: 1 - sqrt(1/4) */
 }
 
-static void test_rate_is_constant_after_last_step(void **state)
+TEST(test_rate_is_constant_after_last_step)
 {
-    (void)state;
     for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
         struct lr_schedule s = schedule((enum schedule)kind);
         check(&s, 110, 0.2);
@@ -68,9 +60,8 @@ static void test_rate_is_constant_after_last_step(void **state)
     }
 }
 
-static void test_rate_never_rises_after_warmup(void **state)
+TEST(test_rate_never_rises_after_warmup)
 {
-    (void)state;
     for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++) {
         struct lr_schedule s = schedule((enum schedule)kind);
         for (double step = 10; step < 120; step += 0.25)
@@ -91,9 +82,8 @@ static void check_outer(const struct config *c, uint64_t version, double rate)
     if (fabs(got - rate) > 1e-12) fail_msg("version %d: %.15g, expected %.15g", (int)version, got, rate);
 }
 
-static void test_outer_rate_follows_its_formula(void **state)
+TEST(test_outer_rate_follows_its_formula)
 {
-    (void)state;
     struct config c = outer_config(OUTER_CONSTANT, 0.9);
     assert_true(outer_rate_of_version(&c, 1) == 0.7 && outer_rate_of_version(&c, 1000) == 0.7);
     c = outer_config(OUTER_COSINE, 0.9);
@@ -111,9 +101,8 @@ static void test_outer_rate_follows_its_formula(void **state)
     check_outer(&c, 1000, 0.7);
 }
 
-static void test_inner_rate_is_scaled(void **state)
+TEST(test_inner_rate_is_scaled)
 {
-    (void)state;
     static const double factors[] = {[SCALING_NONE] = 1, [SCALING_SQRT] = 3, [SCALING_LINEAR] = 9};
     struct config c = {.inner = {.learning_rate = 0.5,
                                  .warmup_steps = 10,
@@ -130,12 +119,4 @@ static void test_inner_rate_is_scaled(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_warmup_rises_linearly),         cmocka_unit_test(test_shapes_follow_their_formulas),
-        cmocka_unit_test(test_inner_rate_is_scaled),          cmocka_unit_test(test_rate_is_constant_after_last_step),
-        cmocka_unit_test(test_rate_never_rises_after_warmup), cmocka_unit_test(test_outer_rate_follows_its_formula),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

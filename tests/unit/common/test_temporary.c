@@ -1,24 +1,16 @@
 /* Temporary files: the sweep removes those of killed or stopped programs and no others; links, modes and pipes. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "common/os/interrupt.h"
 #include "common/os/temporary.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct err err;
 
@@ -46,9 +38,8 @@ static void put(const char *path)
     fclose(f);
 }
 
-static void test_sweep_removes_only_files_of_dead_programs(void **state)
+TEST(test_sweep_removes_only_files_of_dead_programs)
 {
-    (void)state;
     long dead = dead_pid(), living = getppid();
     char inside[300];
     put(in_dir("a", dead));
@@ -72,9 +63,8 @@ static void test_sweep_removes_only_files_of_dead_programs(void **state)
     assert_int_equal(temporary_name(in_dir("a", 0), name, strlen(in_dir("a", 0)) + 6, &err), STATUS_LIMIT);
 }
 
-static void test_second_lock_is_refused(void **state)
+TEST(test_second_lock_is_refused)
 {
-    (void)state;
     int one, other;
     assert_int_equal(dir_lock(tmpdir, &one, &err), STATUS_OK);
     assert_int_equal(dir_lock(tmpdir, &other, &err), STATUS_EXISTS);
@@ -104,9 +94,8 @@ static void holds(const char *path, const char *want)
 
 /* A stranger who may write into the folder, or an earlier process with the same id, left a file of the temporary name.
  */
-static void test_temporary_follows_no_link_and_keeps_no_mode(void **state)
+TEST(test_temporary_follows_no_link_and_keeps_no_mode)
 {
-    (void)state;
     mode_t old = umask(022);
     char tmp[256], target[256];
     snprintf(tmp, sizeof tmp, "%s", in_dir("m", getpid()));
@@ -131,9 +120,8 @@ static void test_temporary_follows_no_link_and_keeps_no_mode(void **state)
     umask(old);
 }
 
-static void test_spare_follows_no_link_and_gets_a_private_mode(void **state)
+TEST(test_spare_follows_no_link_and_gets_a_private_mode)
 {
-    (void)state;
     struct file_out out;
     char spare[256], target[256];
     snprintf(spare, sizeof spare, "%s", in_dir("spare", 0));
@@ -153,9 +141,8 @@ static void test_spare_follows_no_link_and_gets_a_private_mode(void **state)
 }
 
 /* open(2) would wait for the other end; the test would then run into its time limit. */
-static void test_pipe_is_refused_at_once(void **state)
+TEST(test_pipe_is_refused_at_once)
 {
-    (void)state;
     char pipe[256];
     void *data;
     size_t size;
@@ -175,9 +162,8 @@ static void test_pipe_is_refused_at_once(void **state)
     alarm(0);
 }
 
-static void test_removing_a_linked_folder_removes_the_link(void **state)
+TEST(test_removing_a_linked_folder_removes_the_link)
 {
-    (void)state;
     char folder[256], link[256], inside[300];
     snprintf(folder, sizeof folder, "%s", in_dir("linked", 0));
     snprintf(link, sizeof link, "%s", in_dir("link", 0));
@@ -192,9 +178,8 @@ static void test_removing_a_linked_folder_removes_the_link(void **state)
 }
 
 /* Runs last: the program counts as stopped from here on. */
-static void test_interrupted_program_writes_no_file(void **state)
+TEST(test_interrupted_program_writes_no_file)
 {
-    (void)state;
     signal(SIGHUP, SIG_IGN);
     assert_int_equal(interrupt_check(&err), STATUS_OK);
     interrupt_catch();
@@ -216,16 +201,4 @@ static void test_interrupted_program_writes_no_file(void **state)
     assert_true(WIFSIGNALED(end) && WTERMSIG(end) == SIGTERM);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sweep_removes_only_files_of_dead_programs),
-        cmocka_unit_test(test_second_lock_is_refused),
-        cmocka_unit_test(test_temporary_follows_no_link_and_keeps_no_mode),
-        cmocka_unit_test(test_spare_follows_no_link_and_gets_a_private_mode),
-        cmocka_unit_test(test_pipe_is_refused_at_once),
-        cmocka_unit_test(test_removing_a_linked_folder_removes_the_link),
-        cmocka_unit_test(test_interrupted_program_writes_no_file),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

@@ -1,19 +1,10 @@
 /* Which bytes are clean text, and how a line shows other bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/text.h"
+#include "tests/lib/test.h"
 
-static void test_only_valid_utf8_is_clean(void **state)
+TEST(test_only_valid_utf8_is_clean)
 {
-    (void)state;
     static const struct {
         const char *text;
         size_t length;
@@ -50,9 +41,8 @@ static void test_only_valid_utf8_is_clean(void **state)
     }
 }
 
-static void test_line_breaks_are_clean_only_in_text(void **state)
+TEST(test_line_breaks_are_clean_only_in_text)
 {
-    (void)state;
     assert_true(text_is_clean("a\tb\r\n", 5, true));
     assert_true(text_is_clean("", 0, false));
     for (const char *p = "\t\r\n"; *p; p++) assert_false(text_is_clean(p, 1, false));
@@ -62,9 +52,8 @@ static void test_line_breaks_are_clean_only_in_text(void **state)
     assert_string_equal(line, "a?b\xc3\xbc? ??");
 }
 
-static void test_shown_text_is_clean_and_truncated(void **state)
+TEST(test_shown_text_is_clean_and_truncated)
 {
-    (void)state;
     char out[TEXT_SHOWN], text[TEXT_SHOWN + 1];
     memset(text, 'x', sizeof text - 1);
     text[TEXT_SHOWN] = '\0';
@@ -76,9 +65,8 @@ static void test_shown_text_is_clean_and_truncated(void **state)
     assert_string_equal(out + TEXT_SHOWN - 5, "x...");
 }
 
-static void test_text_grows_as_far_as_it_fits(void **state)
+TEST(test_text_grows_as_far_as_it_fits)
 {
-    (void)state;
     char out[8] = "ab";
     text_add(out, sizeof out, ", %d", 7);
     assert_string_equal(out, "ab, 7");
@@ -88,9 +76,8 @@ static void test_text_grows_as_far_as_it_fits(void **state)
     assert_string_equal(out, "ab, 7, ");
 }
 
-static void test_hidden_characters_are_no_name_and_are_replaced(void **state)
+TEST(test_hidden_characters_are_no_name_and_are_replaced)
 {
-    (void)state;
     static const char *const hidden[] = {"\u061c", "\u200b", "\u200d", "\u200f", "\u2028", "\u202a",    "\u202e",
                                          "\u2060", "\u2066", "\u2069", "\ufeff", "\ufff9", "\U000e0041"};
     static const char *const seen[] = {"\u061b", "\u200a", "\u2010", "\u2027",
@@ -116,9 +103,8 @@ static void test_hidden_characters_are_no_name_and_are_replaced(void **state)
     assert_memory_equal(bytes, "a?\t\n?b", 6);
 }
 
-static void test_stream_shows_marks_in_place_of_what_a_terminal_obeys(void **state)
+TEST(test_stream_shows_marks_in_place_of_what_a_terminal_obeys)
 {
-    (void)state;
 #define MARK "\ufffd"
     static const struct {
         const char *in, *out;
@@ -146,22 +132,11 @@ static void test_stream_shows_marks_in_place_of_what_a_terminal_obeys(void **sta
         }
 }
 
-static void test_distance_counts_changed_bytes(void **state)
+TEST(test_distance_counts_changed_bytes)
 {
-    (void)state;
     assert_int_equal(text_distance("kitten", "sitting"), 3);
     assert_int_equal(text_distance("", "abc"), 3);
     assert_int_equal(text_distance("rtt", "rtt"), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_valid_utf8_is_clean),
-                                       cmocka_unit_test(test_line_breaks_are_clean_only_in_text),
-                                       cmocka_unit_test(test_shown_text_is_clean_and_truncated),
-                                       cmocka_unit_test(test_text_grows_as_far_as_it_fits),
-                                       cmocka_unit_test(test_hidden_characters_are_no_name_and_are_replaced),
-                                       cmocka_unit_test(test_stream_shows_marks_in_place_of_what_a_terminal_obeys),
-                                       cmocka_unit_test(test_distance_counts_changed_bytes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,20 +1,12 @@
 /* Token shards: writer and reader agree, every invalid header is refused with a reason, windows follow the contract. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/bytes.h"
 #include "common/os/fileio.h"
 #include "common/tensor/tokens.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static void write_set(const char *name, uint32_t width, uint64_t per_shard, uint32_t n)
 {
@@ -48,9 +40,8 @@ static uint32_t largest_of(const struct tokens *tokens, uint32_t t, uint64_t ind
 
 /* 25 tokens in shards of 10, 10, 5: T = 4 gives 2 + 2 + 1 windows. Each starts at a multiple of 4 in its shard and
  * includes one token of the next window. */
-static void test_windows_cover_each_shard(void **state)
+TEST(test_windows_cover_each_shard)
 {
-    (void)state;
     static const uint32_t starts[] = {0, 4, 10, 14, 20};
     for (uint32_t width = 2; width <= 4; width += 2) {
         struct tokens tokens;
@@ -70,9 +61,8 @@ static void test_windows_cover_each_shard(void **state)
     }
 }
 
-static void test_hash_depends_on_tokens_and_shards(void **state)
+TEST(test_hash_depends_on_tokens_and_shards)
 {
-    (void)state;
     struct tokens a, b;
     write_set("one", 2, 0, 5000);
     write_set("two", 2, 0, 5000);
@@ -88,9 +78,8 @@ static void test_hash_depends_on_tokens_and_shards(void **state)
 }
 
 /* A shorter set written over a longer one removes the old shards. */
-static void test_shorter_set_replaces_longer_set(void **state)
+TEST(test_shorter_set_replaces_longer_set)
 {
-    (void)state;
     struct tokens tokens;
     write_set("again", 2, 10, 100);
     write_set("again", 2, 10, 15);
@@ -101,9 +90,8 @@ static void test_shorter_set_replaces_longer_set(void **state)
 }
 
 /* A killed writer leaves only its own shards. */
-static void test_killed_writer_leaves_only_its_shards(void **state)
+TEST(test_killed_writer_leaves_only_its_shards)
 {
-    (void)state;
     struct token_writer w;
     struct tokens tokens;
     struct err err = {0};
@@ -117,9 +105,8 @@ static void test_killed_writer_leaves_only_its_shards(void **state)
     token_writer_abort(&w);
 }
 
-static void test_empty_set_has_no_samples(void **state)
+TEST(test_empty_set_has_no_samples)
 {
-    (void)state;
     struct tokens tokens;
     write_set("empty", 2, 10, 0);
     open_set(&tokens, "empty");
@@ -128,9 +115,8 @@ static void test_empty_set_has_no_samples(void **state)
     tokens_close(&tokens);
 }
 
-static void test_common_shards_are_counted(void **state)
+TEST(test_common_shards_are_counted)
 {
-    (void)state;
     struct tokens a, b, none;
     write_set("some", 2, 10, 35);
     write_set("others", 2, 10, 24); /* two shards of 10 as there, one of 4 */
@@ -147,9 +133,8 @@ static void test_common_shards_are_counted(void **state)
     tokens_close(&none);
 }
 
-static void test_aborted_writer_leaves_no_file(void **state)
+TEST(test_aborted_writer_leaves_no_file)
 {
-    (void)state;
     struct token_writer w;
     struct tokens tokens;
     struct err err = {0};
@@ -187,9 +172,8 @@ static void set_version(const char *name, uint32_t shard, uint32_t version)
 }
 
 /* Native workers cannot apply a loss mask, so only a caller that asks for it can open such a set. */
-static void test_masked_sets_need_a_caller_that_knows_masks(void **state)
+TEST(test_masked_sets_need_a_caller_that_knows_masks)
 {
-    (void)state;
     struct token_writer w;
     struct tokens tokens;
     struct err err = {0};
@@ -222,9 +206,8 @@ static void put_header(uint8_t *file, size_t size, uint32_t magic, uint32_t vers
     put_u32(&w, count);
 }
 
-static void test_invalid_headers_are_refused(void **state)
+TEST(test_invalid_headers_are_refused)
 {
-    (void)state;
     static const struct {
         uint32_t magic, version, count;
         size_t size;
@@ -261,9 +244,8 @@ static void test_invalid_headers_are_refused(void **state)
     assert_int_equal(token_shard_parse(&shard, "", 0, "x.bin", NULL), STATUS_CORRUPT);
 }
 
-static void test_shards_of_mixed_widths_are_refused(void **state)
+TEST(test_shards_of_mixed_widths_are_refused)
 {
-    (void)state;
     struct tokens tokens;
     struct err err = {0};
     char pattern[128];
@@ -274,9 +256,8 @@ static void test_shards_of_mixed_widths_are_refused(void **state)
 }
 
 /* Offsets past 2^32 bytes: a sparse 8.6 GB file whose last window lies where 32-bit offsets wrap. */
-static void test_offsets_beyond_32_bits(void **state)
+TEST(test_offsets_beyond_32_bits)
 {
-    (void)state;
     const uint32_t count = 2147483603u;
     char path[128];
     uint8_t head[1024] = {0}, mark[4] = {0x34, 0x12};
@@ -303,9 +284,8 @@ static void test_offsets_beyond_32_bits(void **state)
 
 /* The error names the first token outside the vocabulary, at any position. Shards that are only sampled are still
  * checked as a whole. */
-static void test_first_token_outside_vocabulary_is_named(void **state)
+TEST(test_first_token_outside_vocabulary_is_named)
 {
-    (void)state;
     struct tokens tokens;
     struct err err = {0};
     for (uint32_t width = 2; width <= 4; width += 2) {
@@ -330,9 +310,8 @@ static void test_first_token_outside_vocabulary_is_named(void **state)
 }
 
 /* A window of more bytes than one read takes. */
-static void test_long_window(void **state)
+TEST(test_long_window)
 {
-    (void)state;
     struct tokens tokens;
     enum { LONG = 50000 };
     static uint32_t window[LONG + 1];
@@ -346,9 +325,8 @@ static void test_long_window(void **state)
 }
 
 /* A memory map would end the process by SIGBUS, or give zeros up to the end of the page. */
-static void test_truncated_shard_is_an_error(void **state)
+TEST(test_truncated_shard_is_an_error)
 {
-    (void)state;
     struct tokens tokens;
     uint32_t window[9], largest;
     struct err err = {0};
@@ -367,9 +345,8 @@ static void test_truncated_shard_is_an_error(void **state)
 }
 
 /* `atoll prepare --force` replaces the shards of a running worker. */
-static void test_replaced_shard_stays_readable(void **state)
+TEST(test_replaced_shard_stays_readable)
 {
-    (void)state;
     struct tokens tokens;
     uint32_t window[9];
     write_set("swap", 2, 0, 8001);
@@ -380,9 +357,8 @@ static void test_replaced_shard_stays_readable(void **state)
 }
 
 /* More shards than the soft limit of open files. */
-static void test_many_shards_raise_the_limit_of_open_files(void **state)
+TEST(test_many_shards_raise_the_limit_of_open_files)
 {
-    (void)state;
     struct rlimit limit;
     struct tokens tokens;
     uint32_t window[2];
@@ -396,25 +372,4 @@ static void test_many_shards_raise_the_limit_of_open_files(void **state)
     tokens_close(&tokens);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows_cover_each_shard),
-        cmocka_unit_test(test_hash_depends_on_tokens_and_shards),
-        cmocka_unit_test(test_shorter_set_replaces_longer_set),
-        cmocka_unit_test(test_empty_set_has_no_samples),
-        cmocka_unit_test(test_shards_of_mixed_widths_are_refused),
-        cmocka_unit_test(test_offsets_beyond_32_bits),
-        cmocka_unit_test(test_common_shards_are_counted),
-        cmocka_unit_test(test_killed_writer_leaves_only_its_shards),
-        cmocka_unit_test(test_masked_sets_need_a_caller_that_knows_masks),
-        cmocka_unit_test(test_invalid_headers_are_refused),
-        cmocka_unit_test(test_aborted_writer_leaves_no_file),
-        cmocka_unit_test(test_first_token_outside_vocabulary_is_named),
-        cmocka_unit_test(test_long_window),
-        cmocka_unit_test(test_truncated_shard_is_an_error),
-        cmocka_unit_test(test_replaced_shard_stays_readable),
-        cmocka_unit_test(test_many_shards_raise_the_limit_of_open_files),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

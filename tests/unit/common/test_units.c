@@ -1,16 +1,8 @@
 /* Numbers as people read them: every line of tests/golden/units.tsv, which python/atoll/units.py reads, too. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/units.h"
+#include "tests/lib/test.h"
 
 enum { KINDS = 4, KIND_CASES_MIN = 8 };
 
@@ -28,9 +20,8 @@ static int kind_of(const char *name)
     return 0;
 }
 
-static void test_every_line_of_the_table(void **state)
+TEST(test_every_line_of_the_table)
 {
-    (void)state;
     char line[256], kind[32], value[64], want[64];
     unsigned cases[KINDS] = {0};
     FILE *table = fopen("tests/golden/units.tsv", "r");
@@ -47,9 +38,8 @@ static void test_every_line_of_the_table(void **state)
     for (int i = 0; i < KINDS; i++) assert_true(cases[i] >= KIND_CASES_MIN);
 }
 
-static void test_whole_seconds(void **state)
+TEST(test_whole_seconds)
 {
-    (void)state;
     assert_string_equal(units_whole_seconds(0.4).text, "0 s");
     assert_string_equal(units_whole_seconds(12.34).text, "12 s");
     assert_string_equal(units_whole_seconds(466.6).text, "7 min 47 s");
@@ -57,9 +47,8 @@ static void test_whole_seconds(void **state)
 }
 
 /* Every value fits the text, and the text has a unit that people know: no exponent, no minus. */
-static void test_extreme_values_are_plain(void **state)
+TEST(test_extreme_values_are_plain)
 {
-    (void)state;
     static const double values[] = {-INFINITY, -1,  -0.0, 1e-300, 1e-7, 1e-4,    999.4999,
                                     1e6,       1e9, 1e12, 1e15,   1e18, INFINITY};
     for (int k = 0; k < KINDS; k++)
@@ -72,10 +61,4 @@ static void test_extreme_values_are_plain(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_line_of_the_table),
-                                       cmocka_unit_test(test_whole_seconds),
-                                       cmocka_unit_test(test_extreme_values_are_plain)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

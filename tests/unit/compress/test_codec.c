@@ -4,19 +4,12 @@
  * - encode refuses NaN and returns its index,
  * - a created codec allocates no memory. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/tensor/layout.h"
 #include "compress/codec.h"
 #include "tests/lib/rigs/codec_case.h"
+#include "tests/lib/test.h"
 
 static const char *const specs[] = {"fp32",
                                     "bf16",
@@ -89,9 +82,8 @@ static void check_round_trip(const char *spec, size_t n, const float *x)
     codec_destroy(codec);
 }
 
-static void test_decode_restores_within_bound(void **state)
+TEST(test_decode_restores_within_bound)
 {
-    (void)state;
     static const size_t sizes[] = {1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 65536 + 3, 200000};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         float *x = mem_alloc(sizes[s], sizeof *x);
@@ -106,9 +98,8 @@ static void test_decode_restores_within_bound(void **state)
 }
 
 /* int8 against its definition in docs/codecs.md, in exact arithmetic where possible. */
-static void test_int8_follows_definition(void **state)
+TEST(test_int8_follows_definition)
 {
-    (void)state;
     enum { N = 1000, BLOCK = 64 };
     static float x[N], decoded[N];
     struct codec *codec = make("int8:64", N);
@@ -133,9 +124,8 @@ static void test_int8_follows_definition(void **state)
     codec_destroy(codec);
 }
 
-static void test_bf16_rounds_to_even(void **state)
+TEST(test_bf16_rounds_to_even)
 {
-    (void)state;
     static const struct {
         uint32_t bits;
         uint16_t expected;
@@ -157,9 +147,8 @@ static void test_bf16_rounds_to_even(void **state)
     codec_destroy(codec);
 }
 
-static void test_encode_respects_capacity(void **state)
+TEST(test_encode_respects_capacity)
 {
-    (void)state;
     enum { N = 700 };
     static float x[N];
     static uint8_t bytes[4 * N + 100];
@@ -189,9 +178,8 @@ static void test_encode_respects_capacity(void **state)
         }
 }
 
-static void test_encode_refuses_nonfinite_input(void **state)
+TEST(test_encode_refuses_nonfinite_input)
 {
-    (void)state;
     enum { N = 9000 };
     static float x[N];
     static uint8_t bytes[4 * N + 100];
@@ -214,9 +202,8 @@ static void test_encode_refuses_nonfinite_input(void **state)
 }
 
 /* LZ4 shrinks sparse data and grouped bytes, and costs almost no bytes on other data. */
-static void test_lz4_shrinks_sparse_data(void **state)
+TEST(test_lz4_shrinks_sparse_data)
 {
-    (void)state;
     enum { N = 200000 };
     float *x = mem_alloc(N, sizeof *x);
     uint8_t *bytes = mem_alloc(1, 4 * N + 100);
@@ -243,9 +230,8 @@ static void test_lz4_shrinks_sparse_data(void **state)
     mem_free(x);
 }
 
-static void test_specs_are_parsed_or_refused(void **state)
+TEST(test_specs_are_parsed_or_refused)
 {
-    (void)state;
     static const struct {
         const char *spec, *canonical;
         bool lossless;
@@ -325,9 +311,8 @@ static size_t carried(struct codec *codec, const float *x, size_t n)
 }
 
 /* The properties of a spec match the behaviour of its codec. */
-static void test_properties_of_specs_match_codecs(void **state)
+TEST(test_properties_of_specs_match_codecs)
 {
-    (void)state;
     static const struct {
         const char *spec;
         bool lossless, sparse, staged;
@@ -371,9 +356,8 @@ static void test_properties_of_specs_match_codecs(void **state)
     assert_int_equal(codec_spec_period("topk:64/100"), 0);
 }
 
-static void test_invalid_spans_are_refused(void **state)
+TEST(test_invalid_spans_are_refused)
 {
-    (void)state;
     struct codec *codec = NULL;
     const struct codec_span bad[][2] = {
         {{.offset = 1, .count = 4, .rows = 2, .cols = 2}, {.offset = 5, .count = 1, .rows = 1, .cols = 1}},
@@ -423,18 +407,4 @@ static void test_invalid_spans_are_refused(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode_restores_within_bound),
-        cmocka_unit_test(test_int8_follows_definition),
-        cmocka_unit_test(test_bf16_rounds_to_even),
-        cmocka_unit_test(test_encode_respects_capacity),
-        cmocka_unit_test(test_encode_refuses_nonfinite_input),
-        cmocka_unit_test(test_lz4_shrinks_sparse_data),
-        cmocka_unit_test(test_specs_are_parsed_or_refused),
-        cmocka_unit_test(test_properties_of_specs_match_codecs),
-        cmocka_unit_test(test_invalid_spans_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

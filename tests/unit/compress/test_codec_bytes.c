@@ -1,19 +1,12 @@
 /* The byte formats of docs/codecs.md: known floats give known bytes; invalid bytes are refused and leave the output
  * unchanged. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/codec_stage.h"
+#include "tests/lib/test.h"
 
 static struct codec *make(const char *spec, size_t n)
 {
@@ -46,9 +39,8 @@ static const struct {
     {"int8:16", "0000803f 6f12033b 00 00 01 ff 00 00 7f 81 40 00 02 04 00 64 c0 07 7f ce"},
 };
 
-static void test_floats_give_documented_bytes(void **state)
+TEST(test_floats_give_documented_bytes)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
         struct codec *codec = make(golden[i].spec, 18);
         uint8_t expected[128], bytes[128];
@@ -61,9 +53,8 @@ static void test_floats_give_documented_bytes(void **state)
 }
 
 /* lz4's bytes may differ between versions of the library; every decoder must read these fixed ones. */
-static void test_fixed_lz4_payloads_are_decoded(void **state)
+TEST(test_fixed_lz4_payloads_are_decoded)
 {
-    (void)state;
     static const struct {
         const char *spec;
         size_t n;
@@ -131,9 +122,8 @@ static void encode_sample(struct codec *codec, int sparse, uint8_t *bytes, size_
     assert_int_equal(decode_checked(codec, bytes, *size), STATUS_OK);
 }
 
-static void test_wrong_lengths_are_refused(void **state)
+TEST(test_wrong_lengths_are_refused)
 {
-    (void)state;
     uint8_t bytes[2 * (4 * N + 100)];
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         for (int sparse = 0; sparse < 2; sparse++) {
@@ -149,9 +139,8 @@ static void test_wrong_lengths_are_refused(void **state)
         }
 }
 
-static void test_flipped_bits_are_safe(void **state)
+TEST(test_flipped_bits_are_safe)
 {
-    (void)state;
     uint8_t bytes[4 * N + 100];
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         for (int sparse = 0; sparse < 2; sparse++) {
@@ -188,9 +177,8 @@ static enum status with_u32(struct codec *codec, uint8_t *bytes, size_t size, si
     return status;
 }
 
-static void test_nonfinite_payloads_are_refused(void **state)
+TEST(test_nonfinite_payloads_are_refused)
 {
-    (void)state;
     uint8_t bytes[4 * N];
     size_t size;
     struct codec *codec = make("fp32", N);
@@ -208,9 +196,8 @@ static void test_nonfinite_payloads_are_refused(void **state)
     codec_destroy(codec);
 }
 
-static void test_invalid_int8_payloads_are_refused(void **state)
+TEST(test_invalid_int8_payloads_are_refused)
 {
-    (void)state;
     uint8_t bytes[4 * N];
     size_t size;
     struct codec *codec = make("int8:256", N);
@@ -238,9 +225,8 @@ static void test_invalid_int8_payloads_are_refused(void **state)
     codec_destroy(codec);
 }
 
-static void test_invalid_lz4_payloads_are_refused(void **state)
+TEST(test_invalid_lz4_payloads_are_refused)
 {
-    (void)state;
     static const struct {
         const char *spec, *hex;
     } cases[] = {
@@ -272,9 +258,8 @@ static void test_invalid_lz4_payloads_are_refused(void **state)
 }
 
 /* A byte stage alone respects its capacity. */
-static void test_lz4_respects_capacity(void **state)
+TEST(test_lz4_respects_capacity)
 {
-    (void)state;
     uint8_t *scratch = mem_alloc(1, codec_lz4.scratch), raw[100], packed[200], out[101];
     const struct payload_shape shape = {.width = 1};
     size_t size = 0, got = 0;
@@ -292,17 +277,4 @@ static void test_lz4_respects_capacity(void **state)
     mem_free(scratch);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_floats_give_documented_bytes),
-        cmocka_unit_test(test_fixed_lz4_payloads_are_decoded),
-        cmocka_unit_test(test_wrong_lengths_are_refused),
-        cmocka_unit_test(test_flipped_bits_are_safe),
-        cmocka_unit_test(test_nonfinite_payloads_are_refused),
-        cmocka_unit_test(test_invalid_int8_payloads_are_refused),
-        cmocka_unit_test(test_invalid_lz4_payloads_are_refused),
-        cmocka_unit_test(test_lz4_respects_capacity),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,5 @@
 /* The entropy stage: code lengths, canonical codes, the format of docs/codecs.md, hostile bytes, bits per value. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -16,6 +8,7 @@
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "compress/codec_stage.h"
+#include "tests/lib/test.h"
 
 enum kind { UNIFORM, SAME, TWO, SKEWED, GEOMETRIC, RARE, RAMP, NIBBLES, N_KINDS };
 
@@ -68,9 +61,8 @@ static uint64_t plain_huffman(const uint32_t count[256], unsigned *longest)
     return bits;
 }
 
-static void test_code_lengths_match_plain_huffman(void **state)
+TEST(test_code_lengths_match_plain_huffman)
 {
-    (void)state;
     static uint8_t bytes[100000];
     for (int kind = 0; kind < N_KINDS; kind++)
         for (size_t n = 2; n <= sizeof bytes; n = n * 3 + 1) {
@@ -132,9 +124,8 @@ static uint8_t *scratch(void)
     return mem_alloc(1, codec_huff.scratch);
 }
 
-static void test_stage_follows_documented_format(void **state)
+TEST(test_stage_follows_documented_format)
 {
-    (void)state;
     enum { N = 5000 };
     static uint8_t bytes[N], expected[2 * N], packed[2 * N], lengths[256];
     const struct payload_shape shape = {.width = 1};
@@ -193,9 +184,8 @@ static void check_bytes(uint8_t *work, const struct payload_shape *shape, const 
     mem_free(packed);
 }
 
-static void test_decode_restores_bytes(void **state)
+TEST(test_decode_restores_bytes)
 {
-    (void)state;
     static const size_t sizes[] = {0, 1, 2, 3, 4, 137, 200, 1000, 1003, 131071, 131072, 131073, 300001};
     static const struct payload_shape shapes[] = {
         {.width = 1},
@@ -218,9 +208,8 @@ static void test_decode_restores_bytes(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_split_and_join_restore_bytes(void **state)
+TEST(test_split_and_join_restore_bytes)
 {
-    (void)state;
     static uint8_t bytes[1000], split[1000], joined[1000];
     fill(UNIFORM, bytes, sizeof bytes);
     for (int level = CODEC_SIMD_PLAIN; level <= CODEC_SIMD_AVX512; level++)
@@ -260,9 +249,8 @@ static enum status decode_checked(uint8_t *work, const uint8_t *packed, size_t s
     return status;
 }
 
-static void test_hostile_bytes_are_safe(void **state)
+TEST(test_hostile_bytes_are_safe)
 {
-    (void)state;
     static uint8_t bytes[RAW], packed[RAW + 1000];
     const struct payload_shape shape = {.width = 1, .n_sections = 1, .section = {{.to = 800, .width = 2}}};
     uint8_t *work = scratch();
@@ -297,9 +285,8 @@ static void test_hostile_bytes_are_safe(void **state)
 
 /* Breaks each rule alone. TWO: bytes 9 and 200 with codes of one bit; n = 300, streams of 38 bits in 5 bytes, the
  * last of 34. */
-static void test_invalid_blocks_are_refused(void **state)
+TEST(test_invalid_blocks_are_refused)
 {
-    (void)state;
     enum { N = 300, BLOCK = 8, MODE = 12, LENGTHS = 13, SIZES = LENGTHS + 128, STREAMS = SIZES + 16 };
     static uint8_t bytes[N], packed[N + 100], good[N + 100];
     const struct payload_shape shape = {.width = 1};
@@ -382,9 +369,8 @@ static double bits_per_value(const char *spec, const float *x, size_t n)
     return 8.0 * (double)size / (double)n;
 }
 
-static void test_bits_per_value_are_bounded(void **state)
+TEST(test_bits_per_value_are_bounded)
 {
-    (void)state;
     enum { N = 1 << 19 };
     static const struct {
         const char *spec;
@@ -408,16 +394,4 @@ static void test_bits_per_value_are_bounded(void **state)
     mem_free(x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_code_lengths_match_plain_huffman),
-        cmocka_unit_test(test_stage_follows_documented_format),
-        cmocka_unit_test(test_decode_restores_bytes),
-        cmocka_unit_test(test_split_and_join_restore_bytes),
-        cmocka_unit_test(test_hostile_bytes_are_safe),
-        cmocka_unit_test(test_invalid_blocks_are_refused),
-        cmocka_unit_test(test_bits_per_value_are_bounded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

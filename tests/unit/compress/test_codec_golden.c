@@ -3,21 +3,13 @@
  * A file is a payload and, in its last 8 bytes, hash64 of the decoded floats. The bytes of lz4 depend on the
  * library's version: its files are only decoded. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "tests/lib/rigs/golden.h"
+#include "tests/lib/test.h"
 
 enum { N = 420, CAP = 8 * N };
 
@@ -90,17 +82,12 @@ static void check_spec(const char *spec)
     codec_destroy(codec);
 }
 
-static void test_codecs_match_golden_files(void **state)
+TEST(test_codecs_match_golden_files)
 {
-    (void)state;
     for (int level = CODEC_SIMD_PLAIN; level <= CODEC_SIMD_AVX512; level++) {
         codec_simd_limit((enum codec_simd)level);
         for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) check_spec(specs[i]);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_codecs_match_golden_files)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

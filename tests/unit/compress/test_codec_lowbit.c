@@ -2,15 +2,7 @@
  * Tests every instruction set against the plain definition, the formats of docs/codecs.md to the byte, errors on
  * noise, and hostile payloads. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
@@ -19,6 +11,7 @@
 #include "compress/half.h"
 #include "compress/lowbit/lowbit.h"
 #include "tests/lib/rigs/codec_case.h"
+#include "tests/lib/test.h"
 
 static void fill(enum kind kind, uint64_t seed, float *x, size_t n)
 {
@@ -71,9 +64,8 @@ static void check_kernels(const struct lowbit_kernels *k, const float *x, size_t
     }
 }
 
-static void test_instruction_sets_give_same_codes(void **state)
+TEST(test_instruction_sets_give_same_codes)
 {
-    (void)state;
     static float x[KERNEL_N + 1];
     const struct lowbit_kernels *all[3] = {&lowbit_plain, &lowbit_plain, &lowbit_plain};
     for (int level = CODEC_SIMD_PLAIN; level <= CODEC_SIMD_AVX512; level++) {
@@ -99,9 +91,8 @@ static double nearest_fp16(double x)
     return fabs(rounded) > 65504 ? copysign(65504, x) : rounded;
 }
 
-static void test_fp16_rounds_to_nearest(void **state)
+TEST(test_fp16_rounds_to_nearest)
 {
-    (void)state;
     enum { N = 1 << 16 };
     static uint8_t halves[2 * N], again[2 * N];
     static float x[N], decoded[N];
@@ -195,9 +186,8 @@ static void check_round_trip(const char *spec, size_t n, const float *x)
     codec_destroy(codec);
 }
 
-static void test_decode_restores_within_bound(void **state)
+TEST(test_decode_restores_within_bound)
 {
-    (void)state;
     static const size_t sizes[] = {1, 2, 7, 63, 64, 65, 129, 255, 256, 257, 1000, 20011, 700000};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         float *x = mem_alloc(sizes[s], sizeof *x);
@@ -220,9 +210,8 @@ static void check_value(double x, double decoded, double largest)
     if (bad) fail_msg("%a became %a beside %a", x, decoded, largest);
 }
 
-static void test_error_of_each_value_is_bounded(void **state)
+TEST(test_error_of_each_value_is_bounded)
 {
-    (void)state;
     enum { N = 5000, BLOCK = 64 };
     static float x[N], decoded[N];
     static uint8_t bytes[2 * N];
@@ -244,9 +233,8 @@ static void test_error_of_each_value_is_bounded(void **state)
 
 /* Measures bits per value and relative error ||x - decoded|| / ||x|| on a normal distribution. The best 4 levels
  * have 0.343 (Max 1960); sign times mean has sqrt(1 - 2 / pi) = 0.603. */
-static void test_bits_and_error_on_noise(void **state)
+TEST(test_bits_and_error_on_noise)
 {
-    (void)state;
     enum { N = 1 << 18 };
     static const struct {
         const char *spec;
@@ -313,9 +301,8 @@ static const struct {
     {"1bit:64", "823f40c0 8a7d2b7e0000 ca080000000000002a 00"},
 };
 
-static void test_values_give_documented_bytes(void **state)
+TEST(test_values_give_documented_bytes)
 {
-    (void)state;
     float x[75];
     golden_values(x);
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
@@ -355,9 +342,8 @@ static enum status decode_checked(struct codec *codec, const uint8_t *bytes, siz
 }
 
 /* Payloads of golden_spans: 4 bytes of bf16, three heads, codes of 70 values, codes of 3. */
-static void test_invalid_payloads_are_refused(void **state)
+TEST(test_invalid_payloads_are_refused)
 {
-    (void)state;
     enum { HEADS = 4 };
     static const struct {
         const char *spec;
@@ -417,9 +403,8 @@ static void test_invalid_payloads_are_refused(void **state)
     }
 }
 
-static void test_wrong_lengths_and_flips_are_safe(void **state)
+TEST(test_wrong_lengths_and_flips_are_safe)
 {
-    (void)state;
     static const char *const all[] = {"fp16", "int4:64", "2bit:64", "1bit:64"};
     float x[75];
     golden_values(x);
@@ -450,9 +435,8 @@ static void test_wrong_lengths_and_flips_are_safe(void **state)
     }
 }
 
-static void test_specs_are_parsed_or_refused(void **state)
+TEST(test_specs_are_parsed_or_refused)
 {
-    (void)state;
     static const struct {
         const char *spec, *canonical; /* NULL: refused */
     } cases[] = {{"fp16", "fp16"},       {"int4", "int4:256"},
@@ -479,18 +463,4 @@ static void test_specs_are_parsed_or_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_instruction_sets_give_same_codes),
-        cmocka_unit_test(test_fp16_rounds_to_nearest),
-        cmocka_unit_test(test_decode_restores_within_bound),
-        cmocka_unit_test(test_error_of_each_value_is_bounded),
-        cmocka_unit_test(test_bits_and_error_on_noise),
-        cmocka_unit_test(test_values_give_documented_bytes),
-        cmocka_unit_test(test_invalid_payloads_are_refused),
-        cmocka_unit_test(test_wrong_lengths_and_flips_are_safe),
-        cmocka_unit_test(test_specs_are_parsed_or_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

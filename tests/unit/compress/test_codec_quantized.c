@@ -1,15 +1,9 @@
 /* Payloads from the quantized values of a device (here the CPU's plain loops). They equal the codec's own bytes for
  * every stage with that form; values that no floats give are refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "tests/lib/device/delta_case.h"
+#include "tests/lib/test.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -21,7 +15,7 @@ static struct device *open_cpu(void)
     return dev;
 }
 
-static void test_quantized_values_give_bytes_of_codec(void **state)
+TEST(test_quantized_values_give_bytes_of_codec)
 {
     static const char *const specs[] = {"topk:64/4096",
                                         "topk:40/2048+2bit",
@@ -42,7 +36,6 @@ static void test_quantized_values_give_bytes_of_codec(void **state)
                                         "1bit:64"};
     size_t n_spans;
     const struct codec_span *spans = delta_case_spans(&n_spans);
-    (void)state;
     struct device *dev = open_cpu();
     for (size_t i = 0; i < COUNT(specs); i++)
         for (int values = 0; values < DELTA_N; values++)
@@ -58,11 +51,10 @@ static void test_quantized_values_give_bytes_of_codec(void **state)
 }
 
 /* Several groups, so that the payload has offsets between them. */
-static void test_several_groups_give_bytes_of_codec(void **state)
+TEST(test_several_groups_give_bytes_of_codec)
 {
     static const struct codec_span spans[] = {{.count = 400000, .rows = 400, .cols = 1000, .ndim = 2},
                                               {.offset = 400000, .count = 5000, .rows = 1, .cols = 5000, .ndim = 1}};
-    (void)state;
     struct device *dev = open_cpu();
     delta_case_check(dev, "topk:64/4096", spans, 2, DELTA_NORMAL, DELTA_CALL);
     delta_case_check(dev, "int4", spans, 2, DELTA_NORMAL, DELTA_CALL);
@@ -113,9 +105,8 @@ static void broken_end(struct broken *b, enum status want)
         broken_end(&b, want);                                                                                          \
     } while (0)
 
-static void test_invalid_chunks_are_refused(void **state)
+TEST(test_invalid_chunks_are_refused)
 {
-    (void)state;
     BROKEN("topk:8/256", STATUS_OK, (void)b);
     BROKEN("topk:8/256", STATUS_NONFINITE, b.numbers.heads[1].bad = 1);
     BROKEN("topk:8/256", STATUS_CORRUPT, b.numbers.heads[0].n = 9);
@@ -134,9 +125,8 @@ static void test_invalid_chunks_are_refused(void **state)
     BROKEN("topk:8/256", STATUS_CORRUPT, b.numbers.plain[5] = 0x7f80);
 }
 
-static void test_invalid_blocks_are_refused(void **state)
+TEST(test_invalid_blocks_are_refused)
 {
-    (void)state;
     BROKEN("int8", STATUS_OK, (void)b);
     BROKEN("int8", STATUS_CORRUPT, b.numbers.bytes[0] = 0x80);
     BROKEN("int8", STATUS_CORRUPT, b.numbers.heads[0].scale[0] = 1);
@@ -149,13 +139,12 @@ static void test_invalid_blocks_are_refused(void **state)
     BROKEN("1bit", STATUS_NONFINITE, b.numbers.heads[2].bad = 1);
 }
 
-static void test_codecs_without_form_are_refused(void **state)
+TEST(test_codecs_without_form_are_refused)
 {
     struct delta_format shape;
     struct quantized_delta none = {0};
     uint8_t byte = 0;
     size_t size;
-    (void)state;
     struct codec *codec = delta_case_codec("bf16+lz4", span_pair, 2);
     assert_false(codec_delta_format(codec, &shape, NULL));
     assert_int_equal(codec_encode_quantized(codec, &none, &byte, 1, &size), STATUS_INVALID);
@@ -170,14 +159,4 @@ static void test_codecs_without_form_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantized_values_give_bytes_of_codec),
-        cmocka_unit_test(test_several_groups_give_bytes_of_codec),
-        cmocka_unit_test(test_invalid_chunks_are_refused),
-        cmocka_unit_test(test_invalid_blocks_are_refused),
-        cmocka_unit_test(test_codecs_without_form_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,13 +2,6 @@
  * union: the results are those of one thread.
  * ctest: labels=threads */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/pool.h"
@@ -17,6 +10,7 @@
 #include "compress/codec.h"
 #include "compress/feedback.h"
 #include "compress/topk/union_size.h"
+#include "tests/lib/test.h"
 
 enum { FIRST = 140000, VECTOR = 500, N = 300000, SECOND = N - FIRST - VECTOR }; /* three parts */
 enum { R = 3, THREADS = 4 };
@@ -105,9 +99,8 @@ static void reset(struct work *w)
     memset(w->weight, 0, N * 4);
 }
 
-static void test_parts_decode_the_same_with_threads(void **state)
+TEST(test_parts_decode_the_same_with_threads)
 {
-    (void)state;
     struct pool *pool;
     float *alone = mem_alloc(3 * (size_t)N, 4);
     assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
@@ -157,9 +150,8 @@ static void check_residual(struct work *w, const struct feedback *fb, size_t siz
 }
 
 /* Payload and residual. */
-static void test_threads_make_same_payload_and_residual(void **state)
+TEST(test_threads_make_same_payload_and_residual)
 {
-    (void)state;
     rng_normal_fill(13, RNG_TEST, 0, 1e-3f, residual, N);
     for (int s = 0; s < N_SPECS; s++) {
         int threads = 2 + s % 4;
@@ -215,9 +207,8 @@ static void encode_and_decode(void *ctx, int thread, int threads)
     all->same[thread] = ok && codec_decode(w->codec, w->payload[1], w->size[0], w->acc) == STATUS_OK;
 }
 
-static void test_codecs_share_no_state(void **state)
+TEST(test_codecs_share_no_state)
 {
-    (void)state;
     static struct side_by_side all;
     struct pool *pool;
     assert_int_equal(pool_create(THREADS, POOL_FLOATS_EXACT, &pool), STATUS_OK);
@@ -235,9 +226,8 @@ static void test_codecs_share_no_state(void **state)
 }
 
 /* No delta carries every seventh coordinate. */
-static void test_union_bytes_are_independent_of_threads(void **state)
+TEST(test_union_bytes_are_independent_of_threads)
 {
-    (void)state;
     struct layout layout;
     float *merged = mem_alloc(N, sizeof *merged);
     layout_init(&layout);
@@ -261,12 +251,8 @@ static void test_union_bytes_are_independent_of_threads(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts_decode_the_same_with_threads),
-                                       cmocka_unit_test(test_threads_make_same_payload_and_residual),
-                                       cmocka_unit_test(test_codecs_share_no_state),
-                                       cmocka_unit_test(test_union_bytes_are_independent_of_threads)};
     for (uint64_t r = 0; r < R; r++) rng_normal_fill(12, RNG_TEST, r << 30, 1e-3f, normal[r], N);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

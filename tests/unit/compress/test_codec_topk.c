@@ -2,14 +2,6 @@
  * set, for every kind of input, shape and value form. */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/float_bits.h"
 #include "common/base/mem.h"
@@ -17,6 +9,7 @@
 #include "compress/codec.h"
 #include "compress/codec_simd.h"
 #include "tests/lib/rigs/topk_reference.h"
+#include "tests/lib/test.h"
 
 enum { N_MAX = 300000 };
 
@@ -143,9 +136,8 @@ static void check_against_reference(enum topk_form form, uint32_t k, uint32_t ch
     codec_destroy(codec);
 }
 
-static void test_matrices_match_reference(void **state)
+TEST(test_matrices_match_reference)
 {
-    (void)state;
     static const uint32_t shapes[][3] = {/* n, K, CHUNK */
                                          {1, 1, 256},      {2, 255, 256},     {255, 3, 256},   {256, 3, 256},
                                          {257, 3, 256},    {1000, 64, 256},   {700, 255, 256}, {5000, 1, 512},
@@ -163,9 +155,8 @@ static void test_matrices_match_reference(void **state)
 }
 
 /* Several groups, short chunks in the middle, 1-D tensors before, between and after. */
-static void test_mixed_tensors_match_reference(void **state)
+TEST(test_mixed_tensors_match_reference)
 {
-    (void)state;
     static const uint32_t tensors[][2] = {/* count, dimensions */
                                           {77, 1},    {40000, 2}, {1, 1},   {3, 2},   {600, 1},
                                           {99999, 3}, {5, 2},     {256, 2}, {511, 2}, {300, 1}};
@@ -187,9 +178,8 @@ static void test_mixed_tensors_match_reference(void **state)
 }
 
 /* More than one part. */
-static void test_several_parts_match_reference(void **state)
+TEST(test_several_parts_match_reference)
 {
-    (void)state;
     const struct codec_span span = {.count = N_MAX, .rows = 3, .cols = N_MAX / 3, .ndim = 2};
     check_against_reference(TOPK_SIGN, 64, 4096, &span, 1, NORMAL);
     check_against_reference(TOPK_SIGN, 64, 4096, &span, 1, SPARSE);
@@ -199,9 +189,8 @@ static void test_several_parts_match_reference(void **state)
 }
 
 /* All bytes, compared with log2 of the number of choices plus a sign. */
-static void test_size_on_noise_is_near_entropy(void **state)
+TEST(test_size_on_noise_is_near_entropy)
 {
-    (void)state;
     enum { N = 1 << 18 };
     const struct codec_span span = {.count = N, .rows = 64, .cols = N / 64, .ndim = 2};
     static const struct {
@@ -222,9 +211,8 @@ static void test_size_on_noise_is_near_entropy(void **state)
 }
 
 /* 1-D tensors take 16 bits per value, most of the bytes of a small model; an entropy stage uses their positions. */
-static void test_entropy_stage_shrinks_vectors(void **state)
+TEST(test_entropy_stage_shrinks_vectors)
 {
-    (void)state;
     enum { MATRIX = 1 << 18, VECTOR = 8192 };
     const struct codec_span spans[2] = {{.count = MATRIX, .rows = 64, .cols = MATRIX / 64, .ndim = 2},
                                         {.offset = MATRIX, .count = VECTOR, .rows = 1, .cols = VECTOR, .ndim = 1}};
@@ -243,9 +231,8 @@ static void test_entropy_stage_shrinks_vectors(void **state)
     if (saved < 4.9 || saved > 5.5) fail_msg("saves %.2f bits per value", saved);
 }
 
-static void test_specs_are_parsed_or_refused(void **state)
+TEST(test_specs_are_parsed_or_refused)
 {
-    (void)state;
     static const struct {
         const char *spec, *canonical;
     } good[] = {{"topk:64/4096", "topk:64/4096+sign"},           {"topk:64/4096+sign", "topk:64/4096+sign"},
@@ -294,12 +281,4 @@ static void test_specs_are_parsed_or_refused(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matrices_match_reference),      cmocka_unit_test(test_mixed_tensors_match_reference),
-        cmocka_unit_test(test_several_parts_match_reference), cmocka_unit_test(test_size_on_noise_is_near_entropy),
-        cmocka_unit_test(test_entropy_stage_shrinks_vectors), cmocka_unit_test(test_specs_are_parsed_or_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

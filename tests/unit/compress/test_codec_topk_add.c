@@ -1,17 +1,11 @@
 /* Adding several top-k payloads together gives the bits of adding them one by one in that order, for any groups. An
  * invalid payload is detected in every group that is checked together. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/merge.h"
+#include "tests/lib/test.h"
 
 enum { FIRST = 140000, VECTOR = 500, N = 410000, SECOND = N - FIRST - VECTOR }; /* four groups of 2^17 */
 enum { R = 19 };
@@ -117,13 +111,12 @@ static void check_added(struct work *w, const char *spec, unsigned first, unsign
     }
 }
 
-static void test_adding_together_equals_adding_in_order(void **state)
+TEST(test_adding_together_equals_adding_in_order)
 {
     /* The third sends more of a chunk than the decoder reads at a time. */
     static const char *const specs[] = {"topk:64/4096+sign", "topk:1000/4096+2bit", "topk:1500/2048+int8",
                                         "topk:3/256+fp16", "topk:40/65536+sign"};
     static const unsigned counts[] = {1, 2, 3, 4, 7, R};
-    (void)state;
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
         struct work w;
         work_open(&w, specs[s]);
@@ -134,9 +127,8 @@ static void test_adding_together_equals_adding_in_order(void **state)
 }
 
 /* Changes the parameter in the head of each group in turn: it no longer fits the gaps. */
-static void test_invalid_parameter_of_any_group_is_detected(void **state)
+TEST(test_invalid_parameter_of_any_group_is_detected)
 {
-    (void)state;
     struct work w;
     work_open(&w, "topk:64/4096+fp16");
     size_t parts = codec_parts(w.codec), offsets = 2 * VECTOR, groups = offsets + 4 * (parts - 1);
@@ -154,9 +146,4 @@ static void test_invalid_parameter_of_any_group_is_detected(void **state)
     work_close(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adding_together_equals_adding_in_order),
-                                       cmocka_unit_test(test_invalid_parameter_of_any_group_is_detected)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,11 @@
 /* Top-k payloads written by hand, bit by bit. They pin the format and break each rule of docs/codecs.md once. A
  * refusal writes nothing. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/codec.h"
+#include "tests/lib/test.h"
 
 enum { N_MAX = 300000 };
 
@@ -95,9 +88,8 @@ static struct hand three(uint32_t m, uint32_t code, uint32_t g0, uint32_t g1, ui
     return h;
 }
 
-static void test_payload_follows_documented_format(void **state)
+TEST(test_payload_follows_documented_format)
 {
-    (void)state;
     static const uint8_t golden[] = {0x2e, 0x00, 0x00, 0x00, 0x7f, 0x95, 0x29, 0xf6, 0x00};
     struct codec *codec = make("topk:3/256", 256);
     float x[256] = {[10] = 1.0f, [20] = -1.0f, [200] = 1.0f, [201] = 1.0f, [7] = 0.999f}, decoded[256];
@@ -117,9 +109,8 @@ static void test_payload_follows_documented_format(void **state)
     codec_destroy(codec);
 }
 
-static void test_invalid_positions_and_scales_are_refused(void **state)
+TEST(test_invalid_positions_and_scales_are_refused)
 {
-    (void)state;
     struct codec *codec = make("topk:3/256", 256);
     float x[256];
     static const struct {
@@ -166,9 +157,8 @@ static void test_invalid_positions_and_scales_are_refused(void **state)
     codec_destroy(codec);
 }
 
-static void test_chunk_with_fewer_values_ends_early(void **state)
+TEST(test_chunk_with_fewer_values_ends_early)
 {
-    (void)state;
     struct codec *codec = make("topk:3/256", 256);
     float x[256] = {[10] = 2.0f, [20] = -2.0f}, decoded[256];
     uint8_t bytes[1000];
@@ -208,9 +198,8 @@ static enum status decode_second(struct codec *codec, uint32_t first, uint64_t s
     return decode_hand(codec, &h, x);
 }
 
-static void test_scale_is_sent_in_shortest_form(void **state)
+TEST(test_scale_is_sent_in_shortest_form)
 {
-    (void)state;
     struct codec *codec = make("topk:1/256", 512);
     assert_int_equal(decode_second(codec, ONE, 1, 2), STATUS_OK);                    /* step 0: a one, a zero */
     assert_int_equal(decode_second(codec, ONE, 3, 2), STATUS_OK);                    /* -1 */
@@ -247,9 +236,8 @@ static enum status decode_2bit(uint32_t low, uint64_t high, unsigned bits, uint3
     return status;
 }
 
-static void test_second_level_is_sent_in_shortest_form(void **state)
+TEST(test_second_level_is_sent_in_shortest_form)
 {
-    (void)state;
     enum { LOW = 0x3f800000 >> 18 };
     assert_int_equal(decode_2bit(LOW, 1, 4, 0), STATUS_OK);      /* the same level */
     assert_int_equal(decode_2bit(LOW, 3, 4, 2), STATUS_OK);      /* one above, and a value uses it */
@@ -261,9 +249,8 @@ static void test_second_level_is_sent_in_shortest_form(void **state)
     assert_int_equal(decode_2bit(0x1fdf, 3, 4, 2), STATUS_NONFINITE);
 }
 
-static void test_half_values_are_decoded(void **state)
+TEST(test_half_values_are_decoded)
 {
-    (void)state;
     struct codec *codec = make("topk:1/256+fp16", 256);
     for (uint32_t half = 0; half < 0x4000; half += half < 3 ? 1 : 0x155) {
         float x[256];
@@ -280,9 +267,8 @@ static void test_half_values_are_decoded(void **state)
 }
 
 /* Three groups: the offsets of the second and third. */
-static void test_wrong_group_offsets_are_refused(void **state)
+TEST(test_wrong_group_offsets_are_refused)
 {
-    (void)state;
     struct codec *codec = make("topk:4/4096", N_MAX);
     static float x[N_MAX];
     uint8_t *bytes = mem_alloc(1, codec_bound(codec));
@@ -316,16 +302,4 @@ static void test_wrong_group_offsets_are_refused(void **state)
     codec_destroy(codec);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_payload_follows_documented_format),
-        cmocka_unit_test(test_invalid_positions_and_scales_are_refused),
-        cmocka_unit_test(test_chunk_with_fewer_values_ends_early),
-        cmocka_unit_test(test_scale_is_sent_in_shortest_form),
-        cmocka_unit_test(test_second_level_is_sent_in_shortest_form),
-        cmocka_unit_test(test_half_values_are_decoded),
-        cmocka_unit_test(test_wrong_group_offsets_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

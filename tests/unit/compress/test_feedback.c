@@ -1,17 +1,11 @@
 /* Error feedback: sent + residual = delta + old residual, through commits, refusals and failures. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/codec.h"
 #include "compress/feedback.h"
+#include "tests/lib/test.h"
 
 enum { N = 300, CAP = 4 * N + 100 };
 
@@ -113,9 +107,8 @@ static void check_property(const char *spec, float decay)
     codec_destroy(codec);
 }
 
-static void test_sent_plus_residual_is_conserved(void **state)
+TEST(test_sent_plus_residual_is_conserved)
 {
-    (void)state;
     static const char *const specs[] = {"fp32",
                                         "bf16",
                                         "int8:32",
@@ -142,9 +135,8 @@ static void test_sent_plus_residual_is_conserved(void **state)
 }
 
 /* A constant delta far below one quantization step arrives in the long run only with feedback. */
-static void test_small_values_arrive_with_feedback(void **state)
+TEST(test_small_values_arrive_with_feedback)
 {
-    (void)state;
     for (int enabled = 0; enabled < 2; enabled++) {
         struct codec *codec = make("int8:256", 256);
         struct feedback fb;
@@ -167,9 +159,8 @@ static void test_small_values_arrive_with_feedback(void **state)
     }
 }
 
-static void test_lossless_codec_has_no_residual(void **state)
+TEST(test_lossless_codec_has_no_residual)
 {
-    (void)state;
     struct codec *codec = make("fp32+lz4", N);
     struct feedback fb;
     size_t size;
@@ -184,9 +175,8 @@ static void test_lossless_codec_has_no_residual(void **state)
     codec_destroy(codec);
 }
 
-static void test_disabled_feedback_has_no_residual(void **state)
+TEST(test_disabled_feedback_has_no_residual)
 {
-    (void)state;
     struct codec *codec = make("int8:256", N);
     struct feedback fb;
     size_t size;
@@ -205,9 +195,8 @@ static void test_disabled_feedback_has_no_residual(void **state)
     codec_destroy(codec);
 }
 
-static void test_reset_clears_residual(void **state)
+TEST(test_reset_clears_residual)
 {
-    (void)state;
     struct codec *codec = make("int8:256", N), *shorter = make("int8:256", N - 1);
     struct feedback fb;
     size_t size = 0;
@@ -235,14 +224,4 @@ static void test_reset_clears_residual(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sent_plus_residual_is_conserved),
-        cmocka_unit_test(test_small_values_arrive_with_feedback),
-        cmocka_unit_test(test_lossless_codec_has_no_residual),
-        cmocka_unit_test(test_disabled_feedback_has_no_residual),
-        cmocka_unit_test(test_reset_clears_residual),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

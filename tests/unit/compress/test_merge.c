@@ -1,20 +1,13 @@
 /* The merge rules against plain loops, with any number of threads and any grouping; exact for a single worker.
  * ctest: labels=threads */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "common/tensor/layout.h"
 #include "compress/merge.h"
+#include "tests/lib/test.h"
 
 enum { N = 300000, R = 5, TENSORS = 4 }; /* three parts, and tensors that end inside them */
 
@@ -196,9 +189,8 @@ static void check_rules(const struct world *w, const struct rules *rules)
     assert_true(largest > 0.5);
 }
 
-static void test_rules_match_plain_loops(void **state)
+TEST(test_rules_match_plain_loops)
 {
-    (void)state;
     static struct world w;
     const char *const specs[] = {"fp32", "int8:128", "bf16+lz4", "topk:64/4096+sign", "topk:32/1024+int8"};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
@@ -222,9 +214,8 @@ static void test_rules_match_plain_loops(void **state)
 }
 
 /* acc = w0 x0, then acc += w1 x1, ... in fp32, in this order. */
-static void test_mean_adds_in_order(void **state)
+TEST(test_mean_adds_in_order)
 {
-    (void)state;
     static struct world w;
     const struct rules mean = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
     const struct rules senders = {MERGE_CONTRIBUTORS, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
@@ -280,9 +271,8 @@ static void check_rda(const struct world *w, const struct rules *rules)
     }
 }
 
-static void test_rda_matches_plain_loops(void **state)
+TEST(test_rda_matches_plain_loops)
 {
-    (void)state;
     static struct world w;
     const char *const specs[] = {"fp32", "int8:128"};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
@@ -303,9 +293,8 @@ static void test_rda_matches_plain_loops(void **state)
 }
 
 /* Opposite deltas have no mean direction, and zeros have none: the plain mean. */
-static void test_rda_without_direction_is_the_mean(void **state)
+TEST(test_rda_without_direction_is_the_mean)
 {
-    (void)state;
     static struct world w;
     const struct rules rda = {MERGE_RDA, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_OFF, false};
     world_open(&w, "fp32");
@@ -321,9 +310,8 @@ static void test_rda_without_direction_is_the_mean(void **state)
     world_close(&w);
 }
 
-static void test_single_delta_is_merged_exactly(void **state)
+TEST(test_single_delta_is_merged_exactly)
 {
-    (void)state;
     static struct world w;
     const char *const specs[] = {"fp32", "topk:64/4096+sign"};
     for (int s = 0; s < 2; s++) {
@@ -344,9 +332,8 @@ static void test_single_delta_is_merged_exactly(void **state)
 }
 
 /* A coordinate with one sender keeps its value if all weights are equal. */
-static void test_contributors_keep_value_of_single_sender(void **state)
+TEST(test_contributors_keep_value_of_single_sender)
 {
-    (void)state;
     static struct world w;
     const struct rules rules = {MERGE_CONTRIBUTORS, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_OFF, false};
     int alone = 0;
@@ -366,9 +353,8 @@ static void test_contributors_keep_value_of_single_sender(void **state)
     world_close(&w);
 }
 
-static void test_bad_payload_is_refused(void **state)
+TEST(test_bad_payload_is_refused)
 {
-    (void)state;
     static struct world w;
     float nan_value = NAN;
     world_open(&w, "fp32");
@@ -382,9 +368,8 @@ static void test_bad_payload_is_refused(void **state)
 }
 
 /* A worker that sends no value of a tensor does not clip the others to zero. */
-static void test_median_of_zero_does_not_clip(void **state)
+TEST(test_median_of_zero_does_not_clip)
 {
-    (void)state;
     static struct world w;
     const struct rules clip = {MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_MEDIAN, false};
     world_open(&w, "fp32");
@@ -400,9 +385,8 @@ static void test_median_of_zero_does_not_clip(void **state)
 
 /* clip auto: a tensor that blew up in one delta counts like the others' tensor, and the other tensors keep their
  * values. If the others do not send it, it counts no more than a whole delta. */
-static void test_blown_up_tensor_is_clipped(void **state)
+TEST(test_blown_up_tensor_is_clipped)
 {
-    (void)state;
     static struct world w;
     const struct rules rules = {MERGE_MEAN, MERGE_WEIGHTS_EQUAL, MERGE_CLIP_AUTO, false};
     for (int sent_by_others = 0; sent_by_others < 2; sent_by_others++) {
@@ -430,9 +414,8 @@ static void test_blown_up_tensor_is_clipped(void **state)
 }
 
 /* Two workers have no majority: auto clips nothing, and no weight is bounded. */
-static void test_two_deltas_are_not_clipped(void **state)
+TEST(test_two_deltas_are_not_clipped)
 {
-    (void)state;
     static struct world w;
     const struct rules off = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_OFF, false};
     const struct rules rules = {MERGE_MEAN, MERGE_WEIGHTS_TOKENS, MERGE_CLIP_AUTO, false};
@@ -449,9 +432,8 @@ static void test_two_deltas_are_not_clipped(void **state)
 }
 
 /* async: a merge of one or two deltas divides their values. */
-static void test_excess_divides_values(void **state)
+TEST(test_excess_divides_values)
 {
-    (void)state;
     static struct world w;
     const char *const specs[] = {"fp32", "topk:64/4096+sign"};
     for (int s = 0; s < 2; s++) {
@@ -474,20 +456,4 @@ static void test_excess_divides_values(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules_match_plain_loops),
-        cmocka_unit_test(test_mean_adds_in_order),
-        cmocka_unit_test(test_rda_matches_plain_loops),
-        cmocka_unit_test(test_rda_without_direction_is_the_mean),
-        cmocka_unit_test(test_single_delta_is_merged_exactly),
-        cmocka_unit_test(test_contributors_keep_value_of_single_sender),
-        cmocka_unit_test(test_bad_payload_is_refused),
-        cmocka_unit_test(test_median_of_zero_does_not_clip),
-        cmocka_unit_test(test_blown_up_tensor_is_clipped),
-        cmocka_unit_test(test_two_deltas_are_not_clipped),
-        cmocka_unit_test(test_excess_divides_values),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

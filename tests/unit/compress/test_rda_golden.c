@@ -1,17 +1,9 @@
 /* Merges by rda against tests/golden/rda_merges.csv (make_rda_golden.py), of deltas and of parameters. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/tensor/layout.h"
 #include "compress/merge.h"
+#include "tests/lib/test.h"
 
 enum { SIZE = 13, WORKERS = 5, MERGES = 12 };
 
@@ -80,9 +72,8 @@ static void check(const struct line *l, struct layout *layout, struct codec *cod
     merger_finish(&m);
 }
 
-static void test_merges_match_the_reference(void **state)
+TEST(test_merges_match_the_reference)
 {
-    (void)state;
     static struct line l;
     struct layout layout;
     struct codec *codec;
@@ -106,8 +97,4 @@ static void test_merges_match_the_reference(void **state)
     layout_finish(&layout);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_merges_match_the_reference)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,11 @@
 /* Relayed deltas: bytes, refusals, and that a worker that merges them gets the coordinator's theta. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "common/tensor/apply.h"
 #include "compress/relay.h"
 #include "tests/lib/rigs/merge_rig.h"
+#include "tests/lib/test.h"
 
 enum { ROWS = 40, COLS = 1000, N = ROWS * COLS, R = 4 };
 
@@ -42,9 +36,8 @@ static uint8_t *relayed(size_t *size_p)
     return bytes;
 }
 
-static void test_payload_has_documented_bytes(void **state)
+TEST(test_payload_has_documented_bytes)
 {
-    (void)state;
     const uint8_t payload[3] = {7, 8, 9};
     const struct merge_delta deltas[2] = {{.payload = payload, .size = 2}, {.payload = payload + 2, .size = 0x10203}};
     const uint8_t expect[16] = {2, 0, 0, 0, 0, 0, 0, 0, 3, 2, 1};
@@ -54,9 +47,8 @@ static void test_payload_has_documented_bytes(void **state)
     assert_memory_equal(head, expect, 16);
 }
 
-static void test_invalid_payloads_are_refused(void **state)
+TEST(test_invalid_payloads_are_refused)
 {
-    (void)state;
     struct merge_delta out[R];
     size_t size;
     world_open("topk:64/4096+sign", "relay");
@@ -77,9 +69,8 @@ static void test_invalid_payloads_are_refused(void **state)
 }
 
 /* Finds the range of one delta from the sizes alone. */
-static void test_range_is_found_from_sizes(void **state)
+TEST(test_range_is_found_from_sizes)
 {
-    (void)state;
     struct merge_delta out[R];
     size_t size;
     uint64_t from, to;
@@ -101,9 +92,8 @@ static void test_range_is_found_from_sizes(void **state)
 }
 
 /* A worker that applies the relayed deltas has the coordinator's theta, for any codec of deltas. */
-static void test_worker_gets_theta_of_coordinator(void **state)
+TEST(test_worker_gets_theta_of_coordinator)
 {
-    (void)state;
     const char *const specs[] = {"topk:64/4096+sign", "int8:256", "fp32", "bf16+lz4", "topk:32/1024+int8"};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
         struct merge_delta out[R];
@@ -143,9 +133,8 @@ static void test_worker_gets_theta_of_coordinator(void **state)
 
 /* A union publishes the coordinates that any worker sent. The residual keeps the codec's error and the other
  * coordinates. */
-static void test_union_keeps_rest_in_residual(void **state)
+TEST(test_union_keeps_rest_in_residual)
 {
-    (void)state;
     static double ideal[N];
     static float before[N], owed[N];
     world_open("topk:64/4096+sign", "union");
@@ -175,12 +164,4 @@ static void test_union_keeps_rest_in_residual(void **state)
     merge_rig_close(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_payload_has_documented_bytes), cmocka_unit_test(test_invalid_payloads_are_refused),
-        cmocka_unit_test(test_range_is_found_from_sizes),    cmocka_unit_test(test_worker_gets_theta_of_coordinator),
-        cmocka_unit_test(test_union_keeps_rest_in_residual),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

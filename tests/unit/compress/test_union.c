@@ -1,20 +1,13 @@
 /* codec.down auto: the size of a union is known before its encoding, and the smaller form is sent.
  * Also: how a union handles vectors and the error of its codec. ctest: timeout=150 */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "compress/relay.h"
 #include "compress/topk/union_size.h"
 #include "tests/lib/rigs/merge_rig.h"
+#include "tests/lib/test.h"
 
 enum { R = MERGERIG_WORKERS, ROUNDS = 3, MOST_ROUNDS = 10 };
 
@@ -75,9 +68,8 @@ static size_t encode_union(uint64_t round)
     return size;
 }
 
-static void test_counted_bytes_match_encoded_bytes(void **state)
+TEST(test_counted_bytes_match_encoded_bytes)
 {
-    (void)state;
     static const char *const ups[] = {"topk:1/4096+sign",  "topk:64/4096+sign",   "topk:64/1024+int8",
                                       "topk:128/256+2bit", "topk:1000/4096+sign", "topk:255/256+sign"};
     double worst = 0;
@@ -100,9 +92,8 @@ static void test_counted_bytes_match_encoded_bytes(void **state)
     printf("worst: %.3f %%\n", 100 * worst);
 }
 
-static void test_empty_and_full_unions_are_counted(void **state)
+TEST(test_empty_and_full_unions_are_counted)
 {
-    (void)state;
     world_open("topk:64/4096+sign", "auto");
     uint64_t n = w.layout.n_params, chunks = 66 + 1 + 13, vectors = 2 * (384 + 77);
     for (uint64_t i = 0; i < n; i++) w.outer.acc[i] = -0.0f; /* empty: a scale of 24 bits per chunk */
@@ -116,9 +107,8 @@ static void test_empty_and_full_unions_are_counted(void **state)
 }
 
 /* The coordinator sends the form with fewer bytes to all workers, each without its own delta. */
-static void test_smaller_form_is_sent(void **state)
+TEST(test_smaller_form_is_sent)
 {
-    (void)state;
     static const float shared[] = {0, 0.3f, 0.6f, 0.8f, 0.95f};
     int relayed = 0, joined = 0, close = 0;
     printf("bytes a worker, relayed / union:\n");
@@ -153,9 +143,8 @@ static void test_smaller_form_is_sent(void **state)
 }
 
 /* Workers without a delta in the update get all deltas. */
-static void test_members_without_delta_count_all_bytes(void **state)
+TEST(test_members_without_delta_count_all_bytes)
 {
-    (void)state;
     world_open("topk:64/4096+sign", "auto");
     struct outer_ways ways = {.named = 2, .members = 7, .head = 100, .deltas = merge_round(2, 0, 0)};
     (void)outer_state_relays(&w.outer, &ways);
@@ -170,9 +159,8 @@ static void test_members_without_delta_count_all_bytes(void **state)
 
 /* Every delta carries 1-D tensors densely. The union sends them in 16 bits per value; the rounding error stays in
  * the residual. */
-static void test_vectors_are_followed_exactly(void **state)
+TEST(test_vectors_are_followed_exactly)
 {
-    (void)state;
     world_open("topk:64/4096+sign", "union");
     const struct tensor *bias = &w.layout.tensors[1];
     double *ideal = mem_alloc(bias->count, sizeof *ideal);
@@ -195,14 +183,4 @@ static void test_vectors_are_followed_exactly(void **state)
     world_close();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counted_bytes_match_encoded_bytes),
-        cmocka_unit_test(test_empty_and_full_unions_are_counted),
-        cmocka_unit_test(test_smaller_form_is_sent),
-        cmocka_unit_test(test_members_without_delta_count_all_bytes),
-        cmocka_unit_test(test_vectors_are_followed_exactly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,11 @@
 /* Deltas of workers with codecs of their own: each is decoded by the codec that it names, journaled in fp32 and merged
  * with the others; the result equals the mean of the decoded values, computed in double here. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "coordinator/outer/arrival.h"
+#include "tests/lib/test.h"
 
 enum { ROWS = 300, COLUMNS = 701, N = ROWS * COLUMNS, WORKERS = 3 };
 
@@ -61,9 +55,8 @@ static size_t encode(const char *spec, const float *x, uint8_t *out, size_t cap,
     return head + size;
 }
 
-static void test_mixed_codecs_are_merged(void **state)
+TEST(test_mixed_codecs_are_merged)
 {
-    (void)state;
     static const char *const specs[WORKERS] = {"int8:256", "topk:64/4096+sign", "fp32"};
     static float x[N], decoded[N];
     static double want[N];
@@ -100,9 +93,8 @@ static void test_mixed_codecs_are_merged(void **state)
     close_state();
 }
 
-static void test_unknown_codecs_are_refused(void **state)
+TEST(test_unknown_codecs_are_refused)
 {
-    (void)state;
     static float x[N], decoded[N];
     const char *const settings[] = {"codec.up=int8:256", "codec.up_allowed=bf16", NULL};
     struct codec_view view;
@@ -121,11 +113,4 @@ static void test_unknown_codecs_are_refused(void **state)
     close_state();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mixed_codecs_are_merged),
-        cmocka_unit_test(test_unknown_codecs_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

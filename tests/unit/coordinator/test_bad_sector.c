@@ -1,19 +1,12 @@
 /* Bytes that the disk cannot read, and changed bytes, in any file of a stopped run: the run starts, or `atoll repair`
  * makes it start, with all rounds before the damage. ctest: timeout=180 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "coordinator/ledger/repair.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 
 enum { SEGMENTS_MAX = 16, ROUNDS = 8, BLOCK = 512 };
 
@@ -114,9 +107,8 @@ static void damage(int how, uint64_t segment, size_t at)
 }
 
 /* Only workers that are far behind need the journal before the newest checkpoint. */
-static void test_older_segments_cost_no_round(void **state)
+TEST(test_older_segments_cost_no_round)
 {
-    (void)state;
     char what[64];
     size_t size, left;
     for (size_t i = 0; i + 1 < n_segments; i++) {
@@ -144,9 +136,8 @@ static void test_older_segments_cost_no_round(void **state)
     }
 }
 
-static void test_unreadable_checkpoints_are_skipped(void **state)
+TEST(test_unreadable_checkpoints_are_skipped)
 {
-    (void)state;
     char what[64];
     for (size_t i = 0; i < n_checkpoints; i++)
         for (int file = 0; file < 3; file++) {
@@ -171,9 +162,8 @@ static void ignore_move(void *ctx, const char *from, const char *to)
 }
 
 /* The journal behind the only checkpoint that is left: repair cuts it at the damage. */
-static void test_unreadable_journal_is_repaired(void **state)
+TEST(test_unreadable_journal_is_repaired)
 {
-    (void)state;
     uint64_t segment = segments[n_segments - 2], least = 6, most = 6;
     size_t size;
     assert_non_null(store_mem_segment(whole, segment, &size, NULL));
@@ -209,9 +199,8 @@ static void note_ddp(void)
 }
 
 /* ddp: a crash cuts the last record. Where whole records follow, it is damage, and the records are kept aside. */
-static void test_damaged_tail_is_no_incomplete_record(void **state)
+TEST(test_damaged_tail_is_no_incomplete_record)
 {
-    (void)state;
     size_t size;
     int aside = 0, cut = 0, named = 0;
     play(ddp, note_ddp);
@@ -257,12 +246,4 @@ static int forget(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_older_segments_cost_no_round), cmocka_unit_test(test_unreadable_checkpoints_are_skipped),
-        cmocka_unit_test(test_unreadable_journal_is_repaired),
-        cmocka_unit_test(test_damaged_tail_is_no_incomplete_record), /* the last one: it replaces the run */
-    };
-    return cmocka_run_group_tests(tests, play_once, forget);
-}
+TEST_MAIN(play_once, forget)

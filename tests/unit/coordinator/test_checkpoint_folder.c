@@ -1,14 +1,6 @@
 /* The check of a checkpoint's folder, as `atoll export` and `atoll generate` use it: every changed bit and every
  * missing byte is found, without the settings of the run. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -16,6 +8,7 @@
 #include "coordinator/ledger/store.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 static struct err err;
@@ -92,9 +85,8 @@ static void every_damage_of(const char *name, size_t from)
     mem_free(data);
 }
 
-static void test_every_damage_is_found(void **state)
+TEST_WITH(test_every_damage_is_found, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         make_run(runs[i]);
         if (check() != STATUS_OK) fail_msg("an undamaged checkpoint of run %zu: %s", i, err.msg);
@@ -106,9 +98,8 @@ static void test_every_damage_is_found(void **state)
 }
 
 /* The model of another round has the right shapes. */
-static void test_model_of_another_checkpoint_is_found(void **state)
+TEST_WITH(test_model_of_another_checkpoint_is_found, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     make_run(nesterov);
     assert_int_equal(rename(tmpdir_path("checkpoints/round_000002/model.safetensors"),
                             tmpdir_path("checkpoints/round_000003/model.safetensors")),
@@ -118,20 +109,11 @@ static void test_model_of_another_checkpoint_is_found(void **state)
 }
 
 /* A folder from elsewhere has no record, and says so. */
-static void test_folder_without_state_has_no_record(void **state)
+TEST_WITH(test_folder_without_state_has_no_record, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     bool recorded = true;
     assert_int_equal(checkpoint_folder_check(tmpdir, &recorded, &err), STATUS_OK);
     assert_false(recorded);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_every_damage_is_found, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_model_of_another_checkpoint_is_found, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_folder_without_state_has_no_record, tmpdir_make, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,10 @@
 /* Timeouts from measured durations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "coordinator/round/deadline.h"
+#include "tests/lib/test.h"
 
-static void test_too_few_samples_give_no_limit(void **state)
+TEST(test_too_few_samples_give_no_limit)
 {
-    (void)state;
     struct deadline d = {0};
     struct deadline_limit limit = deadline_of(&d, 4, 100, 1000, 500);
     assert_int_equal(limit.limit_us, 500);
@@ -25,9 +18,8 @@ static void test_too_few_samples_give_no_limit(void **state)
     assert_int_equal(deadline_of(&d, 4, 0, 1000, 500).limit_us, 7);
 }
 
-static void test_limit_follows_median_and_mad(void **state)
+TEST(test_limit_follows_median_and_mad)
 {
-    (void)state;
     struct deadline d = {0};
     const uint64_t samples[] = {30, 10, 20, 1000, 40}; /* median 30, deviations 0 10 10 20 970: MAD 10 */
     for (int i = 0; i < 5; i++) deadline_add(&d, samples[i]);
@@ -42,9 +34,8 @@ static void test_limit_follows_median_and_mad(void **state)
 }
 
 /* Every sample counts, including the first and the last. */
-static void test_every_sample_counts(void **state)
+TEST(test_every_sample_counts)
 {
-    (void)state;
     struct deadline d = {0};
     const uint64_t samples[] = {100, 130, 160}; /* deviations 30 0 30 */
     for (int i = 0; i < 3; i++) deadline_add(&d, samples[i]);
@@ -52,9 +43,8 @@ static void test_every_sample_counts(void **state)
     assert_int_equal(deadline_of(&d, 1, 0, 1000, 0).limit_us, 160);
 }
 
-static void test_old_samples_are_dropped(void **state)
+TEST(test_old_samples_are_dropped)
 {
-    (void)state;
     struct deadline d = {0};
     for (int i = 0; i < 1000; i++) deadline_add(&d, 5);
     for (int i = 0; i < DEADLINE_SAMPLES; i++) deadline_add(&d, 900);
@@ -62,9 +52,8 @@ static void test_old_samples_are_dropped(void **state)
     assert_int_equal(deadline_of(&d, 4, 0, 100000, 0).n, DEADLINE_SAMPLES);
 }
 
-static void test_text_names_samples_of_limit(void **state)
+TEST(test_text_names_samples_of_limit)
 {
-    (void)state;
     struct deadline d = {0};
     char text[160];
     struct deadline_limit limit = deadline_of(&d, 4, 0, 10000000, 2000000);
@@ -74,12 +63,4 @@ static void test_text_names_samples_of_limit(void **state)
     assert_non_null(strstr(deadline_text(&limit, text, sizeof text), "3.5 s (median 1.5 s + 4 x MAD 500 ms of 4"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_too_few_samples_give_no_limit), cmocka_unit_test(test_limit_follows_median_and_mad),
-        cmocka_unit_test(test_every_sample_counts),           cmocka_unit_test(test_old_samples_are_dropped),
-        cmocka_unit_test(test_text_names_samples_of_limit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

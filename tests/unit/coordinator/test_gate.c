@@ -1,21 +1,14 @@
 /* The norm that the others expect of an async delta: medians of their last deltas, and the scaling with the reach. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/config.h"
 #include "coordinator/round/gate.h"
+#include "tests/lib/test.h"
 
 static const struct gate_rule rule = {.learning_rate = 1};
 
-static void test_one_sample_expects_nothing(void **state)
+TEST(test_one_sample_expects_nothing)
 {
-    (void)state;
     struct gate_sample two[] = {{1000, 1}, {1, 1}}, three[] = {{1, 1}, {1000, 1}, {1.2f, 1}};
     assert_true(gate_expected(&rule, two, 1, 1) == 0);
     assert_float_equal(gate_expected(&rule, two, 2, 1), 1, 1e-6);
@@ -24,9 +17,8 @@ static void test_one_sample_expects_nothing(void **state)
 }
 
 /* The lower of two middle values: a liar of four does not raise it. */
-static void test_median_is_the_lower_one(void **state)
+TEST(test_median_is_the_lower_one)
 {
-    (void)state;
     struct gate_sample four[] = {{1e18f, 1}, {1.1f, 1}, {1, 1}, {1.2f, 1}};
     assert_float_equal(gate_expected(&rule, four, 4, 1), 1.1, 1e-6);
     struct gate_sample five[] = {{1e18f, 1}, {1.1f, 1}, {1, 1}, {1.2f, 1}, {1e18f, 1}};
@@ -39,9 +31,8 @@ static double expected_at(const struct gate_rule *r, double reach)
     return gate_expected(r, samples, 3, reach);
 }
 
-static void test_expectation_follows_reach(void **state)
+TEST(test_expectation_follows_reach)
 {
-    (void)state;
     const struct gate_rule sparse = {.learning_rate = 1, .sparse = true};
     assert_float_equal(expected_at(&rule, 9), 18, 1e-4);            /* at most in proportion */
     assert_float_equal(expected_at(&rule, 1.0 / 9), 2.0 / 3, 1e-4); /* at least the square root */
@@ -61,9 +52,8 @@ static struct gate_rule rule_of(const char *const *settings)
     return gate_rule_of(&config);
 }
 
-static void test_reach_sums_warmup_but_no_decay(void **state)
+TEST(test_reach_sums_warmup_but_no_decay)
 {
-    (void)state;
     const char *settings[] = {"inner.warmup_steps=10", "inner.learning_rate=0.5", "train.max_steps=100", NULL};
     struct gate_rule r = rule_of(settings);
     assert_false(r.sparse);
@@ -74,13 +64,4 @@ static void test_reach_sums_warmup_but_no_decay(void **state)
     assert_true(rule_of(sparse).sparse);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_sample_expects_nothing),
-        cmocka_unit_test(test_median_is_the_lower_one),
-        cmocka_unit_test(test_expectation_follows_reach),
-        cmocka_unit_test(test_reach_sums_warmup_but_no_decay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,8 @@
 /* Outer steps of groups of deltas against tests/golden/grace_steps.csv (make_grace_golden.py). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "coordinator/outer/outer_state.h"
+#include "tests/lib/test.h"
 
 enum { SIZE = 4 };
 
@@ -40,9 +32,8 @@ static double number_after(char **at)
     return strtod(*at, NULL);
 }
 
-static void test_groups_match_the_reference(void **state)
+TEST(test_groups_match_the_reference)
 {
-    (void)state;
     static struct outer_state outer;
     struct config config;
     struct layout layout;
@@ -77,8 +68,4 @@ static void test_groups_match_the_reference(void **state)
     layout_finish(&layout);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups_match_the_reference)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,12 @@
 /* RUN/init: complete or absent after a power cut at any instant; failing calls; an earlier folder is replaced. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "coordinator/ledger/init_folder.h"
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static const char model[] = "model.safetensors", config[] = "config.json";
 static char root[64], image[64];
@@ -61,9 +54,8 @@ static void end(struct init_folder *f)
     tmpdir_clear(root);
 }
 
-static void test_power_cut_leaves_whole_folder_or_none(void **state)
+TEST(test_power_cut_leaves_whole_folder_or_none)
 {
-    (void)state;
     struct init_folder f;
     struct err err = {0};
     int whole = 0, none = 0;
@@ -90,9 +82,8 @@ static void test_power_cut_leaves_whole_folder_or_none(void **state)
     end(&f);
 }
 
-static void test_failing_call_is_reported(void **state)
+TEST(test_failing_call_is_reported)
 {
-    (void)state;
     struct init_folder f;
     bool failed = true;
     for (size_t call = 0; failed; call++) {
@@ -112,9 +103,8 @@ static void test_failing_call_is_reported(void **state)
     }
 }
 
-static void test_earlier_folder_is_replaced(void **state)
+TEST(test_earlier_folder_is_replaced)
 {
-    (void)state;
     struct init_folder f;
     struct err err = {0};
     begin(&f);
@@ -136,13 +126,8 @@ static void test_earlier_folder_is_replaced(void **state)
     end(&f);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR - 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_power_cut_leaves_whole_folder_or_none),
-        cmocka_unit_test(test_failing_call_is_reported),
-        cmocka_unit_test(test_earlier_folder_is_replaced),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
+    return test_run(argc, argv, tmpdir_make, tmpdir_remove);
 }

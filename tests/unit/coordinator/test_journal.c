@@ -3,15 +3,7 @@
  * - damage before durable records is refused,
  * - a failed append leaves no bytes,
  * - the format is pinned. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -21,6 +13,7 @@
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 enum { RECORDS_MAX = 64 };
 
@@ -95,9 +88,8 @@ static enum status recover(struct store *store, struct journal *j, struct seen *
     return journal_recover(j, store, 0, note, &tail, seen, err);
 }
 
-static void test_records_are_read_back(void **state)
+TEST(test_records_are_read_back)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct seen seen;
@@ -117,9 +109,8 @@ static void test_records_are_read_back(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_empty_store_has_no_records(void **state)
+TEST(test_empty_store_has_no_records)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct seen seen;
@@ -130,9 +121,8 @@ static void test_empty_store_has_no_records(void **state)
 }
 
 /* Cuts the last segment at every byte: the longest prefix of whole records stays, and appending continues. */
-static void test_truncated_segment_leaves_prefix(void **state)
+TEST(test_truncated_segment_leaves_prefix)
 {
-    (void)state;
     struct store *whole = new_store(), *store;
     struct journal j = {0};
     struct seen seen;
@@ -159,9 +149,8 @@ static void test_truncated_segment_leaves_prefix(void **state)
 }
 
 /* Damage in synced bytes before later records is refused. Behind them, the tail is cut. */
-static void test_damage_before_durable_records_is_refused(void **state)
+TEST(test_damage_before_durable_records_is_refused)
 {
-    (void)state;
     struct store *whole = new_store(), *store;
     struct journal j = {0};
     struct seen seen;
@@ -202,9 +191,8 @@ static void test_damage_before_durable_records_is_refused(void **state)
 }
 
 /* Bytes that the disk cannot read are damaged bytes, wherever they are. */
-static void test_unreadable_bytes_are_damage(void **state)
+TEST(test_unreadable_bytes_are_damage)
 {
-    (void)state;
     struct store *whole = new_store(), *store;
     struct journal j = {0};
     struct seen seen;
@@ -254,9 +242,8 @@ static enum status read_counted(void *ctx, uint64_t offset, void *dst, size_t si
 }
 
 /* The body of a damaged record consists of headers of long records: the search behind it stays short. */
-static void test_search_behind_damage_is_bounded(void **state)
+TEST(test_search_behind_damage_is_bounded)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct journal_end end;
@@ -289,9 +276,8 @@ static void test_search_behind_damage_is_bounded(void **state)
 }
 
 /* A mark follows the sync: damage of the last synced record is detected although no record follows. */
-static void test_damage_of_last_synced_record_is_refused(void **state)
+TEST(test_damage_of_last_synced_record_is_refused)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct seen seen;
@@ -306,9 +292,8 @@ static void test_damage_of_last_synced_record_is_refused(void **state)
 }
 
 /* An older segment is whole or damaged: it was synced before the next one began. */
-static void test_truncated_older_segment_is_refused(void **state)
+TEST(test_truncated_older_segment_is_refused)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct seen seen;
@@ -331,9 +316,8 @@ static void test_truncated_older_segment_is_refused(void **state)
 }
 
 /* Power cuts: recovery succeeds with any state of the unsynced bytes, and loses no synced ones. */
-static void test_power_cut_loses_no_synced_record(void **state)
+TEST(test_power_cut_loses_no_synced_record)
 {
-    (void)state;
     struct store *whole = new_store(), *store;
     struct journal j = {0};
     struct seen seen;
@@ -357,9 +341,8 @@ static void test_power_cut_loses_no_synced_record(void **state)
     store_mem_destroy(whole);
 }
 
-static void test_failed_append_leaves_no_bytes(void **state)
+TEST(test_failed_append_leaves_no_bytes)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct seen seen;
@@ -376,9 +359,8 @@ static void test_failed_append_leaves_no_bytes(void **state)
     store_mem_destroy(store);
 }
 
-static void test_visitor_error_stops_recovery(void **state)
+TEST(test_visitor_error_stops_recovery)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     struct seen seen = {.fail_at = 4};
@@ -391,9 +373,8 @@ static void test_visitor_error_stops_recovery(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_journal_matches_golden_file(void **state)
+TEST(test_journal_matches_golden_file)
 {
-    (void)state;
     struct store *store = new_store();
     struct journal j = {0};
     size_t size;
@@ -414,13 +395,12 @@ static enum status read_golden(void *ctx, uint64_t offset, void *dst, size_t siz
 }
 
 /* A segment of another format is refused by name, at any position; a damaged header is only damage. */
-static void test_segment_of_other_format_is_refused(void **state)
+TEST(test_segment_of_other_format_is_refused)
 {
     uint8_t bytes[1024];
     struct journal_end end;
     struct seen seen = {0};
     struct journal_source source = {.read = read_golden, .ctx = bytes, .segment = 7};
-    (void)state;
     source.size = golden_read("journal_v2/segment", bytes, sizeof bytes);
     bytes[6] = '1';
     struct writer w = writer_of(bytes + 16, 4);
@@ -439,9 +419,8 @@ static void test_segment_of_other_format_is_refused(void **state)
 }
 
 /* The same on a real file system, with a process that dies and restarts. */
-static void test_journal_on_disk_survives_restart(void **state)
+TEST_WITH(test_journal_on_disk_survives_restart, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct store *store;
     struct journal j = {0};
     struct seen seen;
@@ -478,24 +457,8 @@ static void quiet(void *ctx, enum log_level level, const char *line)
     (void)line;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records_are_read_back),
-        cmocka_unit_test(test_empty_store_has_no_records),
-        cmocka_unit_test(test_truncated_segment_leaves_prefix),
-        cmocka_unit_test(test_damage_before_durable_records_is_refused),
-        cmocka_unit_test(test_unreadable_bytes_are_damage),
-        cmocka_unit_test(test_search_behind_damage_is_bounded),
-        cmocka_unit_test(test_damage_of_last_synced_record_is_refused),
-        cmocka_unit_test(test_truncated_older_segment_is_refused),
-        cmocka_unit_test(test_power_cut_loses_no_synced_record),
-        cmocka_unit_test(test_failed_append_leaves_no_bytes),
-        cmocka_unit_test(test_visitor_error_stops_recovery),
-        cmocka_unit_test(test_journal_matches_golden_file),
-        cmocka_unit_test(test_segment_of_other_format_is_refused),
-        cmocka_unit_test_setup_teardown(test_journal_on_disk_survives_restart, tmpdir_make, tmpdir_remove),
-    };
     log_set_sink(quiet, NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

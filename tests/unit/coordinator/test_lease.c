@@ -1,16 +1,10 @@
 /* The leases: every position is committed, outstanding or free, exactly one of them; returned positions are assigned
  * first. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "coordinator/round/lease.h"
+#include "tests/lib/test.h"
 
 static uint32_t plan_one(const struct lease_book *book, uint64_t count, struct wire_range ranges[WIRE_RANGES_MAX])
 {
@@ -31,9 +25,8 @@ static void take(struct lease_book *book, uint32_t worker, uint64_t round, uint6
     assert_int_equal(lease_check(book), STATUS_OK);
 }
 
-static void test_returned_positions_are_assigned_first(void **state)
+TEST(test_returned_positions_are_assigned_first)
 {
-    (void)state;
     struct lease_book book;
     struct wire_range ranges[WIRE_RANGES_MAX];
     lease_book_init(&book);
@@ -63,9 +56,8 @@ static void test_returned_positions_are_assigned_first(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_plans_do_not_overlap(void **state)
+TEST(test_plans_do_not_overlap)
 {
-    (void)state;
     struct lease_book book;
     struct wire_range a[WIRE_RANGES_MAX], b[WIRE_RANGES_MAX];
     uint32_t na, nb;
@@ -86,9 +78,8 @@ static void test_plans_do_not_overlap(void **state)
 }
 
 /* Plans of returned ranges, several at a time: adjacent in any order, but never overlapping. */
-static void test_returned_ranges_are_split(void **state)
+TEST(test_returned_ranges_are_split)
 {
-    (void)state;
     static const struct wire_range beside[][2] = {{{0, 4}, {4, 4}}, {{4, 4}, {0, 4}}};
     static const struct wire_range over[][2] = {{{0, 5}, {4, 4}}, {{4, 4}, {0, 5}}, {{2, 2}, {2, 2}}, {{3, 1}, {0, 8}}};
     for (size_t i = 0; i < 4; i++) {
@@ -103,9 +94,8 @@ static void test_returned_ranges_are_split(void **state)
     }
 }
 
-static void test_occupied_positions_are_refused(void **state)
+TEST(test_occupied_positions_are_refused)
 {
-    (void)state;
     struct lease_book book;
     lease_book_init(&book);
     take(&book, 0, 0, 8);
@@ -125,9 +115,8 @@ static void test_occupied_positions_are_refused(void **state)
 
 /* Free are 4 .. 7 and 12 .. 15: a range that crosses or leaves a free one is refused; a whole free range or a part
  * of it is not. */
-static void test_only_free_positions_are_leased(void **state)
+TEST(test_only_free_positions_are_leased)
 {
-    (void)state;
     static const struct wire_range beside[] = {{3, 2}, {4, 5}, {7, 2}, {8, 1}, {6, 8}, {11, 5}, {12, 5}, {3, 14}};
     static const struct wire_range within[] = {{4, 4}, {12, 1}, {15, 1}, {13, 2}};
     struct lease_book book;
@@ -148,9 +137,8 @@ static void test_only_free_positions_are_leased(void **state)
 }
 
 /* Counts in saved leases that exceed their bytes are refused before memory is allocated. */
-static void test_counts_beyond_bytes_are_refused(void **state)
+TEST(test_counts_beyond_bytes_are_refused)
 {
-    (void)state;
     static const uint32_t counts[][2] = {{1, 0},          {0, 1},          {(1 << 24) + 1, 0},      {0, (1 << 16) + 1},
                                          {UINT32_MAX, 0}, {0, UINT32_MAX}, {UINT32_MAX, UINT32_MAX}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -170,9 +158,8 @@ static void test_counts_beyond_bytes_are_refused(void **state)
     }
 }
 
-static void test_positions_beyond_order_are_refused(void **state)
+TEST(test_positions_beyond_order_are_refused)
 {
-    (void)state;
     struct lease_book book;
     struct wire_range ranges[WIRE_RANGES_MAX];
     uint32_t n;
@@ -185,9 +172,8 @@ static void test_positions_beyond_order_are_refused(void **state)
 }
 
 /* A fragmented pool: an assignment has at most WIRE_RANGES_MAX ranges. */
-static void test_assignment_has_limited_ranges(void **state)
+TEST(test_assignment_has_limited_ranges)
 {
-    (void)state;
     struct lease_book book;
     lease_book_init(&book);
     for (uint32_t i = 0; i < 200; i++) take(&book, i, 0, 2);
@@ -226,9 +212,8 @@ static void check_coded(const struct lease_book *book)
     }
 }
 
-static void test_random_operations_keep_leases_consistent(void **state)
+TEST(test_random_operations_keep_leases_consistent)
 {
-    (void)state;
     struct lease_book book;
     uint64_t round = 0;
     lease_book_init(&book);
@@ -250,9 +235,8 @@ static void test_random_operations_keep_leases_consistent(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_check_detects_damage(void **state)
+TEST(test_check_detects_damage)
 {
-    (void)state;
     struct lease_book book;
     lease_book_init(&book);
     take(&book, 0, 0, 10);
@@ -271,19 +255,4 @@ static void test_check_detects_damage(void **state)
     lease_book_finish(&book);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_returned_positions_are_assigned_first),
-        cmocka_unit_test(test_plans_do_not_overlap),
-        cmocka_unit_test(test_returned_ranges_are_split),
-        cmocka_unit_test(test_occupied_positions_are_refused),
-        cmocka_unit_test(test_positions_beyond_order_are_refused),
-        cmocka_unit_test(test_assignment_has_limited_ranges),
-        cmocka_unit_test(test_random_operations_keep_leases_consistent),
-        cmocka_unit_test(test_check_detects_damage),
-        cmocka_unit_test(test_only_free_positions_are_leased),
-        cmocka_unit_test(test_counts_beyond_bytes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

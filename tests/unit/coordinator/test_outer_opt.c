@@ -1,15 +1,9 @@
 /* Outer optimizers against plain scalar recurrences, and identities that hold exactly. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/rng.h"
 #include "coordinator/outer/outer_opt.h"
+#include "tests/lib/test.h"
 
 enum { N = 37, STEPS = 9 };
 
@@ -25,9 +19,8 @@ static void assert_close(double a, double b)
 }
 
 /* One worker, lr 1: the mean of parameters is the new theta, including signs of zeros and large differences. */
-static void test_sgd_of_parameters_is_exact(void **state)
+TEST(test_sgd_of_parameters_is_exact)
 {
-    (void)state;
     float theta[] = {1.0f, 1e30f, -0.0f, 0.0f, 3.0f}, worker[] = {1e-20f, 1.0f, -0.0f, -0.0f, 3.0f}, acc[5];
     memcpy(acc, worker, sizeof acc);
     struct outer_in in = {.theta = theta, .acc = acc, .n = 5, .parameters = true};
@@ -35,9 +28,8 @@ static void test_sgd_of_parameters_is_exact(void **state)
     assert_memory_equal(acc, worker, sizeof acc);
 }
 
-static void test_sgd_matches_recurrence(void **state)
+TEST(test_sgd_matches_recurrence)
 {
-    (void)state;
     float theta[N], g[N], acc[N];
     draw(theta, N, 1);
     draw(g, N, 2);
@@ -56,9 +48,8 @@ static void test_sgd_matches_recurrence(void **state)
 }
 
 /* PyTorch: buf = mu buf + g; p -= lr (g + mu buf), from buf = g at the first step. */
-static void test_nesterov_matches_pytorch(void **state)
+TEST(test_nesterov_matches_pytorch)
 {
-    (void)state;
     float theta[N], v[N] = {0}, acc[N], g[N];
     double p[N], buf[N] = {0};
     draw(theta, N, 1);
@@ -78,9 +69,8 @@ static void test_nesterov_matches_pytorch(void **state)
 }
 
 /* N arrivals of weight 1 move theta as one Nesterov step of their mean does; u is mu times the momentum at a flush. */
-static void test_delayed_nesterov_equals_step_of_mean(void **state)
+TEST(test_delayed_nesterov_equals_step_of_mean)
 {
-    (void)state;
     enum { BUFFER = 4 };
     float theta[N], u[N] = {0}, acc[N], g[N];
     double p[N], ref_m[N] = {0}, mean[N];
@@ -109,9 +99,8 @@ static void test_delayed_nesterov_equals_step_of_mean(void **state)
     }
 }
 
-static void test_delayed_nesterov_scales_by_weight(void **state)
+TEST(test_delayed_nesterov_scales_by_weight)
 {
-    (void)state;
     float theta = 1, u = 0, acc = 2;
     struct outer_in in = {.theta = &theta, .acc = &acc, .n = 1};
     struct outer_delayed d = {.lr = 0.5, .mu = 0.9, .weight = 0.25, .n_buffer = 2};
@@ -121,9 +110,8 @@ static void test_delayed_nesterov_scales_by_weight(void **state)
 }
 
 /* PyTorch's AdamW, in double. */
-static void test_adamw_matches_pytorch(void **state)
+TEST(test_adamw_matches_pytorch)
 {
-    (void)state;
     float theta[N], m[N] = {0}, v[N] = {0}, acc[N], g[N];
     double p[N], rm[N] = {0}, rv[N] = {0};
     draw(theta, N, 1);
@@ -149,9 +137,8 @@ static void test_adamw_matches_pytorch(void **state)
 }
 
 /* Any split into ranges gives the same bits, so threads and fragments have no effect. */
-static void test_result_is_independent_of_ranges(void **state)
+TEST(test_result_is_independent_of_ranges)
 {
-    (void)state;
     float theta[N], v[2][N] = {{0}}, acc[2][N];
     draw(theta, N, 1);
     draw(v[0], N, 2);
@@ -168,9 +155,8 @@ static void test_result_is_independent_of_ranges(void **state)
     assert_memory_equal(v[0], v[1], sizeof v[0]);
 }
 
-static void test_norm_is_clipped_and_nan_detected(void **state)
+TEST(test_norm_is_clipped_and_nan_detected)
 {
-    (void)state;
     float x[9] = {3, 4};
     assert_true(outer_clip_scale(5, 0) == 1);
     assert_true(outer_clip_scale(5, 10) == 1);
@@ -187,17 +173,4 @@ static void test_norm_is_clipped_and_nan_detected(void **state)
     assert_true(outer_finite(x, 0));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sgd_of_parameters_is_exact),
-        cmocka_unit_test(test_sgd_matches_recurrence),
-        cmocka_unit_test(test_nesterov_matches_pytorch),
-        cmocka_unit_test(test_delayed_nesterov_equals_step_of_mean),
-        cmocka_unit_test(test_delayed_nesterov_scales_by_weight),
-        cmocka_unit_test(test_adamw_matches_pytorch),
-        cmocka_unit_test(test_result_is_independent_of_ranges),
-        cmocka_unit_test(test_norm_is_clipped_and_nan_detected),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

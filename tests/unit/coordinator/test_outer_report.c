@@ -1,15 +1,9 @@
 /* What outer steps tell about a run: dot products of steps, and values of rounds computed by hand. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/rng.h"
 #include "coordinator/outer/outer_state.h"
+#include "tests/lib/test.h"
 
 enum { N = 100003 };
 
@@ -71,9 +65,8 @@ static void check_steps(unsigned threads, uint32_t flags, struct outer_sums sums
     layout_finish(&layout);
 }
 
-static void test_sums_precede_the_step(void **state)
+TEST(test_sums_precede_the_step)
 {
-    (void)state;
     struct outer_sums one[3], many[3];
     check_steps(1, 0, one);
     for (unsigned threads = 2; threads < 5; threads++) {
@@ -95,9 +88,8 @@ static struct outer_sums orthogonal(const struct config *c)
     return sums;
 }
 
-static void test_values_follow_their_formulas(void **state)
+TEST(test_values_follow_their_formulas)
 {
-    (void)state;
     static const char *const settings[] = {"outer.momentum=0.5", "codec.up=fp32", NULL};
     struct config c;
     struct outer_report r = {0};
@@ -131,9 +123,8 @@ static void test_values_follow_their_formulas(void **state)
     assert_near(s.noise_tokens, (2.5 / (1.0 / 16 - 1.0 / 50)) / ((500 - 16 * 12.5) / 34));
 }
 
-static void test_values_without_meaning_are_unknown(void **state)
+TEST(test_values_without_meaning_are_unknown)
 {
-    (void)state;
     static const char *const sgd[] = {"train.method=local-sgd", NULL}, *const rda[] = {"merge.rule=rda", NULL};
     struct config c;
     struct outer_report r = {0};
@@ -153,12 +144,4 @@ static void test_values_without_meaning_are_unknown(void **state)
     assert_true(isnan(s.rho) && isnan(s.agreement));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums_precede_the_step),
-        cmocka_unit_test(test_values_follow_their_formulas),
-        cmocka_unit_test(test_values_without_meaning_are_unknown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,11 @@
 /* The whole outer step of a coordinator, for every optimizer and method: the same bits with any number of threads,
  * and every NaN is detected. ctest: labels=threads */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "coordinator/outer/outer_state.h"
+#include "tests/lib/test.h"
 
 enum { STEPS = 3, AT = 100 };
 
@@ -84,9 +77,8 @@ static void check_bytes(const char *const *settings, bool together, unsigned thr
     world_close(&w);
 }
 
-static void test_allocated_bytes_equal_plan(void **state)
+TEST(test_allocated_bytes_equal_plan)
 {
-    (void)state;
     static const char *const plain[] = {"outer.optimizer=sgd", "codec.up=fp32", "codec.down=fp32", NULL},
                              *const diloco[] = {"codec.up=int8:256", "codec.down=int8:256", NULL},
                              *const staged[] = {"codec.up=int4:256+huff", "codec.down=bf16+lz4", NULL},
@@ -142,9 +134,8 @@ static void compare_mean(const char *const *settings, const char *const *as_mean
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_mean_tensors_take_the_plain_mean(void **state)
+TEST(test_mean_tensors_take_the_plain_mean)
 {
-    (void)state;
     static const char *const
         diloco[] = {"codec.up=fp32", "codec.down=fp32", NULL},
         *const sgd[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32", NULL},
@@ -177,9 +168,8 @@ static void check_rate(struct world *w, const struct outer_step *step, double ra
 }
 
 /* Without a barrier the schedules follow the position of the assignments and the momentum steps. */
-static void test_async_rate_follows_the_schedule(void **state)
+TEST(test_async_rate_follows_the_schedule)
 {
-    (void)state;
     static const char *const cosine[] = {"train.method=async", "outer.schedule=cosine", "outer.learning_rate=0.4",
                                          "train.max_steps=100", NULL},
                              *const transient[] = {"train.method=async",      "outer.schedule=transient",
@@ -205,9 +195,8 @@ static void test_async_rate_follows_the_schedule(void **state)
 
 /* Before train.start_step all fragments take the steps of local SGD with rate 1. Then the optimizer begins with a
  * velocity of zero, as in a run that starts from there. */
-static void test_rounds_before_start_are_averaged(void **state)
+TEST(test_rounds_before_start_are_averaged)
 {
-    (void)state;
     enum { START = STEPS / 2 };
     char start[32];
     static struct world whole, sgd, later;
@@ -265,9 +254,8 @@ static void compare(const char *const *settings)
     }
 }
 
-static void test_bits_are_independent_of_threads(void **state)
+TEST(test_bits_are_independent_of_threads)
 {
-    (void)state;
     static const char *const settings[][6] = {
         {"train.method=local-sgd", "codec.down=fp32"},
         {"train.method=local-sgd", "codec.up=fp32", "codec.down=fp32"},
@@ -281,9 +269,8 @@ static void test_bits_are_independent_of_threads(void **state)
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) compare(settings[i]);
 }
 
-static void test_nan_is_detected(void **state)
+TEST(test_nan_is_detected)
 {
-    (void)state;
     static struct world w;
     static const char *const settings[] = {"train.method=diloco", "codec.down=int8:256", NULL};
     for (int place = 0; place < 5; place++) {
@@ -297,9 +284,8 @@ static void test_nan_is_detected(void **state)
 }
 
 /* 16 bytes per parameter: theta, one vector of state, residual, accumulator. */
-static void test_memory_per_parameter(void **state)
+TEST(test_memory_per_parameter)
 {
-    (void)state;
     static struct world w;
     static const char *const settings[][4] = {
         {"train.method=diloco", "codec.down=int8:256"},
@@ -317,16 +303,4 @@ static void test_memory_per_parameter(void **state)
     assert_int_equal(live[2], live[0] + w.n * sizeof(float));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mean_tensors_take_the_plain_mean),
-        cmocka_unit_test(test_async_rate_follows_the_schedule),
-        cmocka_unit_test(test_rounds_before_start_are_averaged),
-        cmocka_unit_test(test_allocated_bytes_equal_plan),
-        cmocka_unit_test(test_memory_per_parameter),
-        cmocka_unit_test(test_bits_are_independent_of_threads),
-        cmocka_unit_test(test_nan_is_detected),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,12 @@
 /* Medians of rounds and evaluations, and the verdict about the link. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "coordinator/round/pace.h"
+#include "tests/lib/test.h"
 
 /* An outage of an hour in one round changes neither the time of a round nor the speed. */
-static void test_median_ignores_a_pause(void **state)
+TEST(test_median_ignores_a_pause)
 {
-    (void)state;
     struct pace p = {0};
     assert_true(isnan(pace_round_s(&p)) && isnan(pace_tokens_per_s(&p)) && isnan(pace_eval_s(&p)));
     for (int i = 0; i < 20; i++) pace_rounds(&p, 1, 2, 1000);
@@ -24,9 +18,8 @@ static void test_median_ignores_a_pause(void **state)
     assert_true(pace_eval_s(&p) == 7);
 }
 
-static void test_restart_forgets_rounds_only(void **state)
+TEST(test_restart_forgets_rounds_only)
 {
-    (void)state;
     struct pace p = {0};
     pace_rounds(&p, 4, 8, 400);
     pace_eval(&p, 7);
@@ -37,17 +30,15 @@ static void test_restart_forgets_rounds_only(void **state)
 }
 
 /* async: one delta may end several rounds. */
-static void test_rounds_that_end_together_share_the_time(void **state)
+TEST(test_rounds_that_end_together_share_the_time)
 {
-    (void)state;
     struct pace p = {0};
     pace_rounds(&p, 3, 6, 300);
     assert_true(pace_round_s(&p) == 2 && pace_tokens_per_s(&p) == 50);
 }
 
-static void test_link_verdict_changes_after_three_rounds(void **state)
+TEST(test_link_verdict_changes_after_three_rounds)
 {
-    (void)state;
     struct pace p = {0};
     assert_false(pace_link(&p, 6, 10));
     assert_false(pace_link(&p, 6, 10));
@@ -60,13 +51,4 @@ static void test_link_verdict_changes_after_three_rounds(void **state)
     for (int i = 0; i < 9; i++) assert_false(pace_link(&p, 0.04, 0.05)); /* rounds of milliseconds */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_median_ignores_a_pause),
-        cmocka_unit_test(test_restart_forgets_rounds_only),
-        cmocka_unit_test(test_rounds_that_end_together_share_the_time),
-        cmocka_unit_test(test_link_verdict_changes_after_three_rounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

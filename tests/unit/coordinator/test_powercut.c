@@ -5,17 +5,8 @@
  * Single calls and allocations fail, too, each once. The disk is tests/lib/store/powercut.h. ctest: timeout=240 */
 #include <dirent.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -24,6 +15,7 @@
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/outer/state_dir.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -128,12 +120,14 @@ static void look_at_file(void)
     if (v < newest_written()) wrong("version %d, and %d had been written", v, newest_written());
 }
 
+static int setup(void **state);
+static int teardown(void **state);
+
 /* file_write in new folders. */
-static void test_written_file_is_whole_after_power_cut(void **state)
+TEST_WITH(test_written_file_is_whole_after_power_cut, setup, teardown)
 {
     char path[FILEIO_PATH_MAX];
     struct err err = {0};
-    (void)state;
     snprintf(path, sizeof path, "%s/a/b", root);
     assert_int_equal(dir_make(path, &err), STATUS_OK);
     snprintf(path, sizeof path, "%s/a/b/file", root);
@@ -200,18 +194,16 @@ static void save_versions(void)
     }
 }
 
-static void test_saved_state_survives_power_cut(void **state)
+TEST_WITH(test_saved_state_survives_power_cut, setup, teardown)
 {
-    (void)state;
     save_versions();
     for (int v = 1; v <= VERSIONS; v++) assert_true(written[v] != NEVER);
     every_instant(look_at_state, false);
 }
 
 /* Each call of a save fails once: only that save may report an error, and the power may fail at any time. */
-static void test_failed_save_keeps_older_state(void **state)
+TEST_WITH(test_failed_save_keeps_older_state, setup, teardown)
 {
-    (void)state;
     bool more = true;
     int all = 0;
     powercut_free();
@@ -369,9 +361,8 @@ static const char *const diloco[] = {"coordinator.min_workers=2",
                                      "checkpoint.keep=2",
                                      "train.max_steps=14",
                                      NULL};
-static void test_run_survives_power_cut(void **state)
+TEST_WITH(test_run_survives_power_cut, setup, teardown)
 {
-    (void)state;
     take_settings(diloco);
     run();
     every_instant(look_at_run, false);
@@ -462,16 +453,14 @@ static void fail_each_once(bool of_memory)
     image = usual;
 }
 
-static void test_run_survives_failed_call(void **state)
+TEST_WITH(test_run_survives_failed_call, setup, teardown)
 {
-    (void)state;
     fail_each_once(false);
     assert_true(failing > 200);
 }
 
-static void test_run_survives_failed_allocation(void **state)
+TEST_WITH(test_run_survives_failed_allocation, setup, teardown)
 {
-    (void)state;
     fail_each_once(true);
     assert_true(failing > 50);
 }
@@ -501,16 +490,4 @@ static int teardown(void **state)
     return tmpdir_remove(state);
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]); /* planted_power.cmake */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_written_file_is_whole_after_power_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_saved_state_survives_power_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_failed_save_keeps_older_state, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_run_survives_power_cut, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_run_survives_failed_call, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_run_survives_failed_allocation, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,5 @@
 /* From an outer step to bytes and back with any number of threads, and the loop that moves theta. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -15,6 +8,7 @@
 #include "common/tensor/apply.h"
 #include "compress/codec.h"
 #include "coordinator/outer/publish.h"
+#include "tests/lib/test.h"
 
 enum { N = 300000, STEPS = 3 }; /* three parts of a codec */
 
@@ -103,9 +97,8 @@ static void increments(const char *spec, float decay)
     world_close(&w);
 }
 
-static void test_increments_conserve_sum(void **state)
+TEST(test_increments_conserve_sum)
 {
-    (void)state;
     increments("int8:128", 1.0f);
     increments("bf16+lz4", 1.0f);
     increments("int4:64", 1.0f);
@@ -114,9 +107,8 @@ static void test_increments_conserve_sum(void **state)
     increments("topk:512/4096+int8", 0.95f);
 }
 
-static void test_bits_are_independent_of_threads(void **state)
+TEST(test_bits_are_independent_of_threads)
 {
-    (void)state;
     static struct world one, many;
     for (int threads = 2; threads < 6; threads++) {
         world_open(&one, "int8:128", false, true, 1);
@@ -136,9 +128,8 @@ static void test_bits_are_independent_of_threads(void **state)
 }
 
 /* A skipped value keeps its residual and is not published. */
-static void test_skipped_values_keep_residual(void **state)
+TEST(test_skipped_values_keep_residual)
 {
-    (void)state;
     float x[4] = {1, 2, 3, 4}, residual[4] = {10, 20, 30, 40};
     const uint8_t skip[4] = {0, 1, 0, 1};
     publish_add_residual(x, residual, 0.5f, skip, 4);
@@ -146,9 +137,8 @@ static void test_skipped_values_keep_residual(void **state)
     assert_true(residual[0] == 6 && residual[1] == 20 && residual[2] == 18 && residual[3] == 40);
 }
 
-static void test_lossless_parameters_are_exact(void **state)
+TEST(test_lossless_parameters_are_exact)
 {
-    (void)state;
     static struct world w;
     world_open(&w, "fp32+lz4", true, false, 2);
     draw(&w, 1);
@@ -159,9 +149,8 @@ static void test_lossless_parameters_are_exact(void **state)
 }
 
 /* The sum of two finite values may be infinite. */
-static void test_infinite_theta_is_refused(void **state)
+TEST(test_infinite_theta_is_refused)
 {
-    (void)state;
     static struct world w;
     const int places[] = {0, 9, N / 2, N - 1};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -175,12 +164,4 @@ static void test_infinite_theta_is_refused(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_increments_conserve_sum),      cmocka_unit_test(test_bits_are_independent_of_threads),
-        cmocka_unit_test(test_skipped_values_keep_residual), cmocka_unit_test(test_lossless_parameters_are_exact),
-        cmocka_unit_test(test_infinite_theta_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,5 @@
 /* Repair: a run whose journal or checkpoints are damaged anywhere starts again, with every round before the damage, and
  * ends at the same parameters. ctest: timeout=180 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -18,6 +10,7 @@
 #include "tests/lib/store/powercut.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 static struct err err;
@@ -204,9 +197,8 @@ static size_t damage(enum damage how, uint64_t segment, size_t at)
 }
 
 /* Every segment, damaged at many places, with every number of checkpoints left. */
-static void test_every_damage_of_the_journal(void **state)
+TEST(test_every_damage_of_the_journal)
 {
-    (void)state;
     char what[128];
     int played = 0, refused = 0;
     for (size_t without = 0; without <= n_checkpoints; without++) {
@@ -242,9 +234,8 @@ static void test_every_damage_of_the_journal(void **state)
 }
 
 /* A start does without a damaged checkpoint by itself, and loses nothing. */
-static void test_damaged_newest_checkpoint_is_skipped(void **state)
+TEST(test_damaged_newest_checkpoint_is_skipped)
 {
-    (void)state;
     for (size_t at = 0; at < 3; at++) {
         uint64_t round, list[SEGMENTS_MAX];
         size_t n;
@@ -262,9 +253,8 @@ static void test_damaged_newest_checkpoint_is_skipped(void **state)
 }
 
 /* The report names what the cut part held. */
-static void test_report_names_lost_work(void **state)
+TEST(test_report_names_lost_work)
 {
-    (void)state;
     struct repair r;
     take_copy(1); /* the base is round 6; its segment holds rounds 7 and 8 */
     size_t size;
@@ -288,9 +278,8 @@ static void test_report_names_lost_work(void **state)
     rig_close(&rig);
 }
 
-static void test_whole_run_needs_no_repair(void **state)
+TEST(test_whole_run_needs_no_repair)
 {
-    (void)state;
     struct repair r;
     take_copy(0);
     assert_int_equal(repair_run(&r, rig.store, ignore_move, NULL, &err), STATUS_OK);
@@ -302,9 +291,8 @@ static void test_whole_run_needs_no_repair(void **state)
 }
 
 /* checkpoints/ was deleted by hand while a delta was held: the checkpoint that the start writes is whole. */
-static void test_lost_checkpoints_while_a_delta_is_held(void **state)
+TEST(test_lost_checkpoints_while_a_delta_is_held)
 {
-    (void)state;
     rig_open(&rig, settings);
     rig_join(&rig, 0);
     rig_join(&rig, 1);
@@ -331,9 +319,8 @@ static void test_lost_checkpoints_while_a_delta_is_held(void **state)
 }
 
 /* The power fails during a repair: another repair keeps the same rounds. */
-static void test_repair_survives_power_cut(void **state)
+TEST_WITH(test_repair_survives_power_cut, tmpdir_make, clear_tmpdir)
 {
-    (void)state;
     enum { DRAWS = POWERCUT_RANDOM + 3 };
     char root[64], image[64], path[128];
     struct repair r, again;
@@ -380,15 +367,4 @@ static void test_repair_survives_power_cut(void **state)
     repair_finish(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_damage_of_the_journal),
-        cmocka_unit_test(test_damaged_newest_checkpoint_is_skipped),
-        cmocka_unit_test(test_report_names_lost_work),
-        cmocka_unit_test(test_whole_run_needs_no_repair),
-        cmocka_unit_test_setup_teardown(test_repair_survives_power_cut, tmpdir_make, clear_tmpdir),
-        cmocka_unit_test(test_lost_checkpoints_while_a_delta_is_held),
-    };
-    return cmocka_run_group_tests(tests, play_once, forget);
-}
+TEST_MAIN(play_once, forget)

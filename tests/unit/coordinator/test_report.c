@@ -3,18 +3,11 @@
  * A limit on the file size stands in for the disk: a write stops there in the middle. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "common/base/clock.h"
@@ -22,6 +15,7 @@
 #include "common/os/fileio.h"
 #include "coordinator/report/report.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static char path[FILEIO_PATH_MAX];
 static struct config config;
@@ -140,16 +134,14 @@ static void fill_up(size_t room, uint64_t steps)
 }
 
 /* The limit cuts the line itself. */
-static void test_incomplete_line_is_removed(void **state)
+TEST(test_incomplete_line_is_removed)
 {
-    (void)state;
     fill_up(10, 0);
 }
 
 /* Steps wait in the buffer until a round's line, or until it is full. */
-static void test_full_disk_keeps_whole_lines(void **state)
+TEST(test_full_disk_keeps_whole_lines)
 {
-    (void)state;
     fill_up(10, 7);
     fill_up(300, 7);
     fill_up(4096 + 10, 200);
@@ -157,9 +149,8 @@ static void test_full_disk_keeps_whole_lines(void **state)
 }
 
 /* Steps in the buffer are written when the file is closed. */
-static void test_close_keeps_whole_lines(void **state)
+TEST(test_close_keeps_whole_lines)
 {
-    (void)state;
     uint64_t last = 0;
     open_report();
     emit_event(ENGINE_EVENT_ROUND, 1);
@@ -172,9 +163,8 @@ static void test_close_keeps_whole_lines(void **state)
 }
 
 /* A killed process leaves an incomplete line. */
-static void test_next_process_removes_incomplete_line(void **state)
+TEST(test_next_process_removes_incomplete_line)
 {
-    (void)state;
     struct err err = {0};
     uint64_t last = 0;
     open_report();
@@ -196,9 +186,8 @@ static void test_next_process_removes_incomplete_line(void **state)
 }
 
 /* The key by which a reader drops a step that a worker sent twice. */
-static void test_step_has_key_for_readers(void **state)
+TEST(test_step_has_key_for_readers)
 {
-    (void)state;
     open_report();
     report_event(&report,
                  &(struct engine_event){.kind = ENGINE_EVENT_STEP, .step = {.worker = "w0", .round = 3, .step = 50}});
@@ -212,9 +201,8 @@ static void test_step_has_key_for_readers(void **state)
 }
 
 /* A step has the time at which it ended, though it is reported later. */
-static void test_step_has_its_own_time(void **state)
+TEST(test_step_has_its_own_time)
 {
-    (void)state;
     open_report();
     double before = clock_epoch_s();
     report_event(&report, &(struct engine_event){.kind = ENGINE_EVENT_STEP, .step = {.worker = "w0", .age_s = 90}});
@@ -242,9 +230,8 @@ static void forget_log(void)
 }
 
 /* Bits per byte are shown only if tokens are bytes. */
-static void test_bits_per_byte_only_with_byte_tokens(void **state)
+TEST(test_bits_per_byte_only_with_byte_tokens)
 {
-    (void)state;
     for (int bytes = 0; bytes < 2; bytes++) {
         forget_log();
         config.model.vocab_size = bytes ? 256 : 50257;
@@ -259,9 +246,8 @@ static void test_bits_per_byte_only_with_byte_tokens(void **state)
 
 /* A loss is in the line of its round, or in a line of its own if the round's line is written. Lines of the previous
  * process count, unless their round is repeated. */
-static void test_late_loss_names_its_round(void **state)
+TEST(test_late_loss_names_its_round)
 {
-    (void)state;
     for (int again = 0; again < 2; again++) {
         open_report();
         emit_event(ENGINE_EVENT_ROUND, 1);
@@ -281,9 +267,8 @@ static void test_late_loss_names_its_round(void **state)
 }
 
 /* async: there may be more deltas than workers. */
-static void test_round_line_counts_deltas(void **state)
+TEST(test_round_line_counts_deltas)
 {
-    (void)state;
     static const char *const words[] = {"  workers 3/4  up", "  deltas 5  workers 2  up"};
     for (int async = 0; async < 2; async++) {
         config.train.method = async ? METHOD_ASYNC : METHOD_DILOCO;
@@ -323,9 +308,8 @@ static void report_round(struct engine_event_round round)
 }
 
 /* Three digits and a unit each, as in tests/golden/units.tsv. */
-static void test_round_line_has_units(void **state)
+TEST(test_round_line_has_units)
 {
-    (void)state;
     config.model.vocab_size = 50257;
     report_round(example);
     assert_string_equal(logged(),
@@ -334,9 +318,8 @@ static void test_round_line_has_units(void **state)
 }
 
 /* The final evaluation follows the last round: no time is left for rounds. */
-static void test_bar_has_no_time_at_its_end(void **state)
+TEST(test_bar_has_no_time_at_its_end)
 {
-    (void)state;
     struct engine_event_round last = example;
     setenv("ATOLL_PROGRESS_BAR", "1", 1);
     report_round(example);
@@ -353,9 +336,8 @@ static void test_bar_has_no_time_at_its_end(void **state)
 }
 
 /* open(2) would wait for a reader and ignore SIGTERM; the test would then run into its time limit. */
-static void test_pipe_as_metrics_file_is_refused(void **state)
+TEST(test_pipe_as_metrics_file_is_refused)
 {
-    (void)state;
     struct err err = {0};
     unlink(path);
     assert_int_equal(mkfifo(path, 0666), 0);
@@ -364,21 +346,4 @@ static void test_pipe_as_metrics_file_is_refused(void **state)
     unlink(path);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_incomplete_line_is_removed),
-        cmocka_unit_test(test_full_disk_keeps_whole_lines),
-        cmocka_unit_test(test_close_keeps_whole_lines),
-        cmocka_unit_test(test_next_process_removes_incomplete_line),
-        cmocka_unit_test(test_step_has_key_for_readers),
-        cmocka_unit_test(test_bits_per_byte_only_with_byte_tokens),
-        cmocka_unit_test(test_pipe_as_metrics_file_is_refused),
-        cmocka_unit_test(test_step_has_its_own_time),
-        cmocka_unit_test(test_late_loss_names_its_round),
-        cmocka_unit_test(test_round_line_counts_deltas),
-        cmocka_unit_test(test_round_line_has_units),
-        cmocka_unit_test(test_bar_has_no_time_at_its_end),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end)

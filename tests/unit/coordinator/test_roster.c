@@ -1,14 +1,6 @@
 /* RUN/worker-keys: its file, what each key may do, and changes by the verbs while a coordinator runs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -16,6 +8,7 @@
 #include "coordinator/admission/roster.h"
 #include "coordinator/run_dir.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static const uint8_t enrol_key[WIRE_KEY] = {1}, key_a[WIRE_KEY] = {2}, key_b[WIRE_KEY] = {3};
 
@@ -53,9 +46,8 @@ static void remove_files(void)
     tmpdir_take("worker-keys.lock");
 }
 
-static void test_enrolled_workers_are_admitted_and_kept(void **state)
+TEST(test_enrolled_workers_are_admitted_and_kept)
 {
-    (void)state;
     struct roster *r;
     struct stat st;
     struct err err = {0};
@@ -87,9 +79,8 @@ static enum status count_revoked(void *ctx, const struct listed_worker *w, struc
     return STATUS_OK;
 }
 
-static void test_changes_are_followed(void **state)
+TEST(test_changes_are_followed)
 {
-    (void)state;
     struct roster *r;
     struct run_keys keys;
     struct err err = {0};
@@ -133,9 +124,8 @@ static void quiet(void *ctx, enum log_level level, const char *line)
     (void)ctx, (void)level, (void)line;
 }
 
-static void test_damaged_list_is_refused_and_a_running_one_kept(void **state)
+TEST(test_damaged_list_is_refused_and_a_running_one_kept)
 {
-    (void)state;
     static const char good[] = "0300000000000000000000000000000000000000000000000000000000000000 enrolled 5 0 b\n";
     static const char *const bad[] = {
         "x\n",
@@ -163,13 +153,8 @@ static void test_damaged_list_is_refused_and_a_running_one_kept(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_enrolled_workers_are_admitted_and_kept),
-        cmocka_unit_test(test_changes_are_followed),
-        cmocka_unit_test(test_damaged_list_is_refused_and_a_running_one_kept),
-    };
-    return cmocka_run_group_tests_name("roster", tests, tmpdir_make, tmpdir_remove_empty);
+    return test_run(argc, argv, tmpdir_make, tmpdir_remove_empty);
 }

@@ -1,20 +1,13 @@
 /* The round machine with a barrier: membership, acceptance, duplicates, quorum, deadlines, closing; a fold refuses
  * invalid records. Other rounds are in test_round_async. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "coordinator/round/policy.h"
 #include "tests/lib/rigs/round_rig.h"
+#include "tests/lib/test.h"
 
-static void test_rounds_follow_each_other(void **state)
+TEST(test_rounds_follow_each_other)
 {
-    (void)state;
     struct round r;
     struct round_open open;
     struct round_close close;
@@ -62,9 +55,8 @@ static void test_rounds_follow_each_other(void **state)
     round_rig_close(&r);
 }
 
-static void test_offers_are_judged(void **state)
+TEST(test_offers_are_judged)
 {
-    (void)state;
     struct round r;
     struct round_close close;
     uint16_t code;
@@ -108,9 +100,8 @@ static void test_offers_are_judged(void **state)
     round_rig_close(&r);
 }
 
-static void test_quorum_closes_after_deadline(void **state)
+TEST(test_quorum_closes_after_deadline)
 {
-    (void)state;
     const char *const quorums[] = {"coordinator.quorum=2", "coordinator.quorum=60%"};
     for (int q = 0; q < 2; q++) {
         const char *settings[] = {quorums[q], NULL};
@@ -148,9 +139,8 @@ static void test_quorum_closes_after_deadline(void **state)
 
 /* A restarted process finds the round with a complete quorum. Workers that were in time get time to return, and
  * their old work is not measured. */
-static void test_restarted_quorum_gives_time_to_return(void **state)
+TEST(test_restarted_quorum_gives_time_to_return)
 {
-    (void)state;
     const uint64_t start = 1000, minute = 60000000;
     for (int i = 0; i < 3; i++) {
         const char *settings[] = {"coordinator.quorum=2", i == 1 ? "coordinator.evict_after_s=90" : NULL, NULL};
@@ -182,9 +172,8 @@ static void test_restarted_quorum_gives_time_to_return(void **state)
     }
 }
 
-static void test_round_continues_without_leaving_member(void **state)
+TEST(test_round_continues_without_leaving_member)
 {
-    (void)state;
     struct round r;
     struct round_open open;
     struct round_close close;
@@ -225,9 +214,8 @@ static void test_round_continues_without_leaving_member(void **state)
 }
 
 /* A fragment closed, then all members left: the round's next assignment waits only for open fragments. */
-static void test_reopened_round_waits_for_open_fragments(void **state)
+TEST(test_reopened_round_waits_for_open_fragments)
 {
-    (void)state;
     struct round r;
     struct round_close close;
     uint16_t code;
@@ -252,9 +240,8 @@ static void test_reopened_round_waits_for_open_fragments(void **state)
 
 /* A member whose delta is half merged gets no place in the reopened round before it receives the refusal of the
  * other half. */
-static void test_reopened_round_excludes_half_merged_member(void **state)
+TEST(test_reopened_round_excludes_half_merged_member)
 {
-    (void)state;
     struct round r;
     struct round_open open;
     struct round_close close;
@@ -279,9 +266,8 @@ static void test_reopened_round_excludes_half_merged_member(void **state)
 
 /* One fragment in time, the other late: the worker gets a place in the next round. It receives the refusal at any
  * later time. If later work of a fragment was merged, the worker detects it itself. */
-static void test_half_late_delta_is_refused(void **state)
+TEST(test_half_late_delta_is_refused)
 {
-    (void)state;
     const char *settings[] = {"coordinator.quorum=2", NULL};
     struct round r;
     struct round_close close;
@@ -304,9 +290,8 @@ static void test_half_late_delta_is_refused(void **state)
     round_rig_close(&r);
 }
 
-static void test_ddp_fragments_close_together(void **state)
+TEST(test_ddp_fragments_close_together)
 {
-    (void)state;
     const char *settings[] = {"train.method=ddp", NULL};
     struct round r;
     struct round_close close;
@@ -323,9 +308,8 @@ static void test_ddp_fragments_close_together(void **state)
 }
 
 /* A worker that left before any of its work was merged has no claim on its place. */
-static void test_vacant_place_is_given_to_another_worker(void **state)
+TEST(test_vacant_place_is_given_to_another_worker)
 {
-    (void)state;
     struct round r;
     struct round_close close;
     const uint8_t first[WIRE_UUID] = {1}, second[WIRE_UUID] = {2}, fourth[WIRE_UUID] = {4}, fifth[WIRE_UUID] = {5};
@@ -354,9 +338,8 @@ static void test_vacant_place_is_given_to_another_worker(void **state)
     round_rig_close(&r);
 }
 
-static void test_members_are_limited(void **state)
+TEST(test_members_are_limited)
 {
-    (void)state;
     struct round r;
     struct member *m;
     uint8_t uuid[WIRE_UUID] = {99};
@@ -375,9 +358,8 @@ static void test_members_are_limited(void **state)
 }
 
 /* A damaged journal: invalid records change no state. */
-static void test_folds_refuse_invalid_records(void **state)
+TEST(test_folds_refuse_invalid_records)
 {
-    (void)state;
     struct round r;
     struct round_open open;
     const uint8_t uuid[WIRE_UUID] = {9};
@@ -433,9 +415,8 @@ static void expect_damaged(struct round *r, uint64_t *number, uint64_t other)
 }
 
 /* The round of a checkpoint is consistent, or refused. */
-static void test_check_detects_damage(void **state)
+TEST(test_check_detects_damage)
 {
-    (void)state;
     struct round r;
     struct round_close close;
     round_rig_at_work(&r);
@@ -462,9 +443,8 @@ static void test_check_detects_damage(void **state)
 
 /* train.dynamic_steps: a member of a fifth of the speed takes fewer steps, the others more. The tokens of the round and
  * its place in the schedule of the learning rate stay. Members that differ by less than 10 % take H steps each. */
-static void test_steps_follow_speed_with_a_barrier(void **state)
+TEST(test_steps_follow_speed_with_a_barrier)
 {
-    (void)state;
     static const double step_s[][3] = {{0.1, 0.1, 0.5}, {0.1, 0.105, 0.1}, {0.1, 0.1, 0}, {0.1, 1000, 1000}};
     static const uint32_t expect[][3] = {{27, 27, 6}, {20, 20, 20}, {20, 20, 20}, {58, 1, 1}};
     const char *settings[] = {"train.dynamic_steps=on", "train.max_steps=50", "train.sync_every=20", NULL};
@@ -488,9 +468,8 @@ static void test_steps_follow_speed_with_a_barrier(void **state)
 }
 
 /* train.start_step: rounds of one step, then rounds of train.sync_every steps. Their times are not compared. */
-static void test_short_rounds_come_first(void **state)
+TEST(test_short_rounds_come_first)
 {
-    (void)state;
     static const uint32_t steps[] = {1, 1, 1, 4, 3}, first[] = {0, 1, 2, 3, 7};
     const char *settings[] = {"train.start_step=3", "train.dynamic_steps=on", NULL};
     struct round r;
@@ -520,24 +499,4 @@ static void test_short_rounds_come_first(void **state)
     round_rig_close(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds_follow_each_other),
-        cmocka_unit_test(test_offers_are_judged),
-        cmocka_unit_test(test_quorum_closes_after_deadline),
-        cmocka_unit_test(test_round_continues_without_leaving_member),
-        cmocka_unit_test(test_reopened_round_waits_for_open_fragments),
-        cmocka_unit_test(test_reopened_round_excludes_half_merged_member),
-        cmocka_unit_test(test_ddp_fragments_close_together),
-        cmocka_unit_test(test_half_late_delta_is_refused),
-        cmocka_unit_test(test_vacant_place_is_given_to_another_worker),
-        cmocka_unit_test(test_members_are_limited),
-        cmocka_unit_test(test_folds_refuse_invalid_records),
-        cmocka_unit_test(test_restarted_quorum_gives_time_to_return),
-        cmocka_unit_test(test_check_detects_damage),
-        cmocka_unit_test(test_steps_follow_speed_with_a_barrier),
-        cmocka_unit_test(test_short_rounds_come_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,11 @@
 /* The round machine without a barrier: budgets, staleness, steps by speed, and measurements. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/round_rig.h"
+#include "tests/lib/test.h"
 
 /* A duration is measured from the member's own assignment, independent of later assignments to others. */
-static void test_duration_is_measured_per_member(void **state)
+TEST(test_duration_is_measured_per_member)
 {
-    (void)state;
     const char *settings[] = {"train.method=async", "outer.grace=0", "train.max_steps=1000", NULL};
     struct round r;
     struct round_close close;
@@ -35,9 +29,8 @@ static void test_duration_is_measured_per_member(void **state)
     round_rig_close(&r);
 }
 
-static void test_async_respects_budget_and_staleness(void **state)
+TEST(test_async_respects_budget_and_staleness)
 {
-    (void)state;
     const char *settings[] = {"train.method=async", "outer.grace=0", "outer.max_staleness=1", "train.max_steps=9",
                               NULL};
     struct round r;
@@ -106,9 +99,8 @@ static void test_async_respects_budget_and_staleness(void **state)
 }
 
 /* DyLU: all workers finish at about the same time, with a minimum of steps unless sync_every is smaller. */
-static void test_steps_follow_speed(void **state)
+TEST(test_steps_follow_speed)
 {
-    (void)state;
     static const char *const every[] = {"train.sync_every=20", "train.sync_every=5", "train.sync_every=3"};
     static const uint32_t expect[][3] = {{20, 10, 5}, {5, 5, 5}, {3, 3, 3}};
     for (int i = 0; i < 3; i++) {
@@ -144,9 +136,8 @@ static uint32_t work(struct round *r, uint64_t now, uint32_t id, uint64_t us)
 
 /* The coordinator measures from ASSIGN to the first OFFER. An upload, or an offer whose delta does not follow, does not
  * count. */
-static void test_speed_is_measured(void **state)
+TEST(test_speed_is_measured)
 {
-    (void)state;
     const char *settings[] = {"train.method=async",        "outer.grace=0",
                               "train.max_steps=100000",    "train.sync_every=20",
                               "coordinator.min_workers=1", NULL};
@@ -175,9 +166,8 @@ static double noise(uint32_t *x) /* 0 to 1 */
 
 /* Equal members keep the same number of steps, whatever part of the time is per assignment. One outage of a minute does
  * not change that. A member of half the speed settles at half the steps. */
-static void test_equal_members_stay_equal(void **state)
+TEST(test_equal_members_stay_equal)
 {
-    (void)state;
     static const double fixed_s[] = {0, 0.5, 4};
     const char *settings[] = {"train.method=async",        "outer.grace=0",
                               "train.max_steps=1000000",   "train.sync_every=20",
@@ -201,9 +191,8 @@ static void test_equal_members_stay_equal(void **state)
 }
 
 /* Deltas that arrive within the grace window are one outer step. A window ends when no delta is missing. */
-static void test_arrivals_within_the_window_are_one_step(void **state)
+TEST(test_arrivals_within_the_window_are_one_step)
 {
-    (void)state;
     const char *settings[] = {"train.method=async", "outer.grace=2", "train.max_steps=1000", NULL};
     struct round r;
     struct round_close close;
@@ -227,9 +216,8 @@ static void test_arrivals_within_the_window_are_one_step(void **state)
 
 /* The window is measured. A member that is expected within a quarter of the usual 10 s, or within half of the time of
  * the overlap, is waited for, and a tenth of 10 s longer. */
-static void test_window_is_measured(void **state)
+TEST(test_window_is_measured)
 {
-    (void)state;
     static const struct {
         const char *overlap;
         double own_s, other_s; /* of a step; 0: unknown */
@@ -265,9 +253,8 @@ static void test_window_is_measured(void **state)
 
 /* A member takes fewer steps, at least half, to deliver together with others. A tenth is no reason, and
  * without a window there is none. */
-static void test_members_meet(void **state)
+TEST(test_members_meet)
 {
-    (void)state;
     static const struct {
         uint64_t later_us; /* of its assignment than that of the other; a step takes 0.5 s */
         uint32_t steps;
@@ -296,9 +283,8 @@ static void test_members_meet(void **state)
 }
 
 /* With overlap a worker gets its next work while it still trains. */
-static void test_next_work_is_assigned_ahead(void **state)
+TEST(test_next_work_is_assigned_ahead)
 {
-    (void)state;
     static const char *const overlaps[] = {"train.overlap=0", "train.overlap=2"};
     for (int c = 0; c < 2; c++) {
         const char *settings[] = {"train.method=async", "train.max_steps=1000", "outer.grace=0", overlaps[c], NULL};
@@ -316,18 +302,4 @@ static void test_next_work_is_assigned_ahead(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arrivals_within_the_window_are_one_step),
-        cmocka_unit_test(test_window_is_measured),
-        cmocka_unit_test(test_members_meet),
-        cmocka_unit_test(test_next_work_is_assigned_ahead),
-        cmocka_unit_test(test_async_respects_budget_and_staleness),
-        cmocka_unit_test(test_duration_is_measured_per_member),
-        cmocka_unit_test(test_equal_members_stay_equal),
-        cmocka_unit_test(test_speed_is_measured),
-        cmocka_unit_test(test_steps_follow_speed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

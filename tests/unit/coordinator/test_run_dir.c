@@ -1,24 +1,17 @@
 /* The coordinator's files in the run folder: lock, keys, address, config.yaml. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/number.h"
 #include "common/os/fileio.h"
 #include "coordinator/run_dir.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static int held = -1; /* the lock as another process holds it */
 
@@ -53,9 +46,8 @@ static void release(int unused)
     held = -1;
 }
 
-static void test_second_lock_is_refused(void **state)
+TEST(test_second_lock_is_refused)
 {
-    (void)state;
     struct err err = {0};
     char expected[80];
     int fd = -1, other = -1;
@@ -70,9 +62,8 @@ static void test_second_lock_is_refused(void **state)
 }
 
 /* Files of a coordinator that was killed while it wrote them are removed; other files stay. */
-static void test_files_of_killed_coordinator_are_removed(void **state)
+TEST(test_files_of_killed_coordinator_are_removed)
 {
-    (void)state;
     static const char *const ours[] = {"address.tmp-999999999", "keys.tmp-999999998"};
     static const char *const others[] = {"address.tmp-", "address.tmp", "notes.tmp-999999999", "keys", "run_id.tmp-1"};
     struct err err = {0};
@@ -87,9 +78,8 @@ static void test_files_of_killed_coordinator_are_removed(void **state)
 }
 
 /* `atoll status` takes the lock for a moment; a signal releases it while the coordinator waits. */
-static void test_lock_waits_for_status(void **state)
+TEST(test_lock_waits_for_status)
 {
-    (void)state;
     struct err err = {0};
     int fd = -1;
     struct itimerval soon = {.it_value.tv_usec = 20000};
@@ -105,9 +95,8 @@ static void test_lock_waits_for_status(void **state)
     tmpdir_take("lock");
 }
 
-static void test_lock_creates_folder(void **state)
+TEST(test_lock_creates_folder)
 {
-    (void)state;
     struct err err = {0};
     int fd = -1;
     tmpdir_put("file", "");
@@ -123,9 +112,8 @@ static void test_lock_creates_folder(void **state)
 }
 
 /* open(2) would wait for the other end of the pipe; the test would then run into its time limit. */
-static void test_pipes_are_refused_or_replaced(void **state)
+TEST(test_pipes_are_refused_or_replaced)
 {
-    (void)state;
     struct run_keys keys;
     struct err err = {0};
     char endpoint[64];
@@ -149,9 +137,8 @@ static void test_pipes_are_refused_or_replaced(void **state)
     tmpdir_take("run_id");
 }
 
-static void test_run_id_is_written_as_hex(void **state)
+TEST(test_run_id_is_written_as_hex)
 {
-    (void)state;
     static const uint8_t id[WIRE_UUID] = {0x01, 0xfe, [15] = 0xa0};
     assert_int_equal(run_dir_write_id(tmpdir, id, NULL), STATUS_OK);
     holds("run_id", "01fe00000000000000000000000000a0\n");
@@ -160,9 +147,8 @@ static void test_run_id_is_written_as_hex(void **state)
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-static void test_keys_are_made_once(void **state)
+TEST(test_keys_are_made_once)
 {
-    (void)state;
     struct run_keys made, read;
     struct err err = {0};
     memset(&made, 0, sizeof made);
@@ -177,9 +163,8 @@ static void test_keys_are_made_once(void **state)
 }
 
 /* The file of the keys test: one byte changed, one line missing, one byte added. The file is not overwritten. */
-static void test_invalid_keys_are_refused_and_kept(void **state)
+TEST(test_invalid_keys_are_refused_and_kept)
 {
-    (void)state;
     struct run_keys keys;
     char bad[512];
     void *good;
@@ -214,9 +199,8 @@ static const char *line_for(const char *bound, const char *advertise, const stru
     return line;
 }
 
-static void test_address_is_written_and_printed(void **state)
+TEST(test_address_is_written_and_printed)
 {
-    (void)state;
     struct run_keys keys;
     char line[1024], text[2048], *port;
     char tail[160] = "/";
@@ -256,9 +240,8 @@ static void test_address_is_written_and_printed(void **state)
 }
 
 /* A new enrolment key: the coordinator's own stays, and every join line has the new secret. */
-static void test_enrolment_key_is_renewed(void **state)
+TEST(test_enrolment_key_is_renewed)
 {
-    (void)state;
     struct run_keys before, after;
     struct transport_address a;
     struct err err = {0};
@@ -291,9 +274,8 @@ static void test_enrolment_key_is_renewed(void **state)
     tmpdir_take("keys");
 }
 
-static void test_invalid_advertise_is_refused(void **state)
+TEST(test_invalid_advertise_is_refused)
 {
-    (void)state;
     char line[1024];
     struct err err = {0};
     struct run_keys keys = {.enrol_public = {0}};
@@ -304,9 +286,8 @@ static void test_invalid_advertise_is_refused(void **state)
 }
 
 /* A failed first start leaves what was there before, and a later one everything. */
-static void test_failed_start_is_undone(void **state)
+TEST(test_failed_start_is_undone)
 {
-    (void)state;
     static const char *const made[] = {"lock", "config.yaml", "endpoint", "metrics.jsonl", "run_id", "journal/1.log"};
     struct run_dir_before before;
     run_dir_look(&before, tmpdir_path("new/run"));
@@ -337,9 +318,8 @@ static void test_failed_start_is_undone(void **state)
 }
 
 /* A restarted coordinator listens at the address that its workers know. */
-static void test_restart_keeps_endpoint(void **state)
+TEST(test_restart_keeps_endpoint)
 {
-    (void)state;
     static const struct {
         const char *endpoint, *listen, *want;
     } cases[] = {
@@ -361,22 +341,4 @@ static void test_restart_keeps_endpoint(void **state)
     tmpdir_take("endpoint");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_second_lock_is_refused),
-        cmocka_unit_test(test_lock_waits_for_status),
-        cmocka_unit_test(test_files_of_killed_coordinator_are_removed),
-        cmocka_unit_test(test_lock_creates_folder),
-        cmocka_unit_test(test_pipes_are_refused_or_replaced),
-        cmocka_unit_test(test_run_id_is_written_as_hex),
-        cmocka_unit_test(test_keys_are_made_once),
-        cmocka_unit_test(test_invalid_keys_are_refused_and_kept),
-        cmocka_unit_test(test_address_is_written_and_printed),
-        cmocka_unit_test(test_enrolment_key_is_renewed),
-        cmocka_unit_test(test_invalid_advertise_is_refused),
-        cmocka_unit_test(test_restart_keeps_endpoint),
-        cmocka_unit_test(test_failed_start_is_undone),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove_empty)

@@ -1,17 +1,10 @@
 /* The coordinator's loop around the engine, over a transport with scripted messages and signals. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/os/fileio.h"
 #include "coordinator/server.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 
 static int received, answered, signal_at; /* messages; answers; message with the signal, from 1 */
@@ -80,9 +73,8 @@ enum status transport_zmq_listen(struct transport **t_p, const char *endpoint, c
 
 /* A worker that is stopped at the same time sends LEAVE. The coordinator must not read it, so that the worker keeps
  * its place. */
-static void test_messages_after_signal_are_ignored(void **state)
+TEST_WITH(test_messages_after_signal_are_ignored, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     static struct config config;
     static struct config_sources sources;
     struct err err = {0};
@@ -98,10 +90,4 @@ static void test_messages_after_signal_are_ignored(void **state)
     assert_false(file_exists(tmpdir_path("run/summary.json")));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_messages_after_signal_are_ignored, tmpdir_make, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,9 @@
 /* The coordinator reads a run's configuration: it checks codecs, and warns once about unlikely settings. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "coordinator/settings.h"
+#include "tests/lib/test.h"
 
 static struct config config;
 static struct config_sources sources;
@@ -54,9 +46,8 @@ static void assert_one(const char *text, const char *part)
     if (end[1]) fail_msg("more than one warning: %s", text);
 }
 
-static void test_invalid_codecs_are_refused(void **state)
+TEST(test_invalid_codecs_are_refused)
 {
-    (void)state;
     assert_int_equal(READ("--codec.up=int9"), STATUS_INVALID);
     assert_non_null(strstr(err.msg, "command line: codec.up: codec \"int9\""));
     assert_int_equal(READ("--codec.down=int9"), STATUS_INVALID);
@@ -64,18 +55,16 @@ static void test_invalid_codecs_are_refused(void **state)
     assert_int_equal(READ("--codec.up=topk:5000/4096"), STATUS_INVALID);
 }
 
-static void test_usual_settings_give_no_warning(void **state)
+TEST(test_usual_settings_give_no_warning)
 {
-    (void)state;
     assert_string_equal(WARNED("--train.max_steps=720"), "");
     assert_string_equal(WARNED("--train.max_steps=1280", "--train.sync_every=20", "--codec.up=topk:64/4096",
                                "--codec.down=auto", "--outer.optimizer=sgd"),
                         ""); /* 64 rounds: each coordinate about once */
 }
 
-static void test_unlikely_settings_give_one_warning(void **state)
+TEST(test_unlikely_settings_give_one_warning)
 {
-    (void)state;
     assert_one(WARNED("--train.max_steps=50", "--inner.warmup_steps=50"), "inner.warmup_steps: 50");
     assert_one(WARNED("--train.max_steps=1279", "--train.sync_every=20", "--codec.up=topk:64/4096+2bit",
                       "--codec.down=relay", "--outer.optimizer=sgd"),
@@ -86,9 +75,8 @@ static void test_unlikely_settings_give_one_warning(void **state)
 }
 
 /* A key that the user set and that has no effect with the others. */
-static void test_keys_without_effect_are_reported(void **state)
+TEST(test_keys_without_effect_are_reported)
 {
-    (void)state;
     static const struct {
         const char *with, *flag, *message;
     } cases[] = {
@@ -129,9 +117,8 @@ static void test_keys_without_effect_are_reported(void **state)
 }
 
 /* config.yaml of a run lists all keys: only values other than the defaults count. Its ddp may start again. */
-static void test_listed_defaults_give_no_warning(void **state)
+TEST(test_listed_defaults_give_no_warning)
 {
-    (void)state;
     for (int ddp = 0; ddp < 2; ddp++) {
         char *text = NULL;
         size_t size = 0;
@@ -157,9 +144,8 @@ static void test_listed_defaults_give_no_warning(void **state)
     }
 }
 
-static void test_external_names_keys_without_effect(void **state)
+TEST(test_external_names_keys_without_effect)
 {
-    (void)state;
     assert_string_equal(
         WARNED("--model.family=external", "--train.batch_size=8", "--data.tokenizer=none", "--train.max_steps=50"),
         ""); /* the default of warmup_steps is larger, without effect */
@@ -177,9 +163,8 @@ static uint32_t scaling_workers(const char *run_dir, const char *min_workers, co
 }
 
 /* The number of workers that inner.scaling counts is that of the first start, if no source sets it. */
-static void test_continued_run_keeps_its_rate(void **state)
+TEST(test_continued_run_keeps_its_rate)
 {
-    (void)state;
     char dir[] = "/tmp/atoll-settings-XXXXXX", path[64];
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/config.yaml", dir);
@@ -197,16 +182,4 @@ static void test_continued_run_keeps_its_rate(void **state)
     rmdir(dir);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_invalid_codecs_are_refused),
-        cmocka_unit_test(test_usual_settings_give_no_warning),
-        cmocka_unit_test(test_continued_run_keeps_its_rate),
-        cmocka_unit_test(test_unlikely_settings_give_one_warning),
-        cmocka_unit_test(test_keys_without_effect_are_reported),
-        cmocka_unit_test(test_listed_defaults_give_no_warning),
-        cmocka_unit_test(test_external_names_keys_without_effect),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

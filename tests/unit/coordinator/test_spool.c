@@ -1,19 +1,12 @@
 /* The store's spool on a real disk: bytes are read back, freed ranges return to the disk, no file stays. */
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "coordinator/ledger/spool.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static int files_in(const char *path)
 {
@@ -25,9 +18,8 @@ static int files_in(const char *path)
     return n;
 }
 
-static void test_bytes_are_read_back(void **state)
+TEST(test_bytes_are_read_back)
 {
-    (void)state;
     struct spool spool = {.fd = -1};
     uint8_t a[10000], b[5000], back[10000];
     memset(a, 1, sizeof a);
@@ -47,9 +39,8 @@ static void test_bytes_are_read_back(void **state)
     assert_int_equal(spool.fd, -1);
 }
 
-static void test_forgotten_range_returns_to_disk(void **state)
+TEST(test_forgotten_range_returns_to_disk)
 {
-    (void)state;
     enum { BYTES = 64 * SPOOL_ALIGN };
     struct spool spool = {.fd = -1};
     struct err err = {0};
@@ -70,21 +61,12 @@ static void test_forgotten_range_returns_to_disk(void **state)
     free(back);
 }
 
-static void test_missing_folder_is_reported(void **state)
+TEST(test_missing_folder_is_reported)
 {
-    (void)state;
     struct spool spool = {.fd = -1};
     struct err err = {0};
     assert_int_equal(spool_write(&spool, "/nowhere/at/all", 0, "x", 1, &err), STATUS_NOTFOUND);
     assert_non_null(strstr(err.msg, "/nowhere/at/all/spool"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_are_read_back),
-        cmocka_unit_test(test_forgotten_range_returns_to_disk),
-        cmocka_unit_test(test_missing_folder_is_reported),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove_empty)

@@ -1,23 +1,15 @@
 /* checkpoints/ on a real file system: the store creates and deletes its own files and no others. Segments are in
  * test_journal, the spool in test_spool. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/os/fileio.h"
 #include "common/tensor/hf_files.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct layout layout;
 static int warnings;
@@ -60,8 +52,11 @@ static void lists(struct store *s, size_t want)
     assert_int_equal(n, want);
 }
 
+static int setup(void **state);
+static int teardown(void **state);
+
 /* The next start deletes an incomplete checkpoint, and no other file, whatever its name. */
-static void test_start_deletes_incomplete_checkpoints(void **state)
+TEST_WITH(test_start_deletes_incomplete_checkpoints, setup, teardown)
 {
     static const char *const ours[] = {"checkpoints/round_000004/model.safetensors",
                                        "checkpoints/round_000005.tmp-77/model.safetensors",
@@ -75,7 +70,6 @@ static void test_start_deletes_incomplete_checkpoints(void **state)
                                          "checkpoints/round_000022.tmp-/model.safetensors",
                                          "checkpoints/round_000023/.cache/model",
                                          "checkpoints/round_000024.kept-77/model.safetensors"};
-    (void)state;
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) tmpdir_put(ours[i], "x");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) tmpdir_put(others[i], "x");
     /* Files behind a link are not the store's either. */
@@ -111,10 +105,9 @@ static void removed_names(struct store *s, uint64_t round, const char *folder, c
 }
 
 /* A copy of a checkpoint checks config.json last (hf_files_check_config), so the store deletes config.json first. */
-static void test_config_is_deleted_first(void **state)
+TEST_WITH(test_config_is_deleted_first, setup, teardown)
 {
     char names[1024];
-    (void)state;
     tmpdir_put("journal/00000000.log", "x");
     struct store *s = open_store();
     save(s, 30);
@@ -132,10 +125,9 @@ static void test_config_is_deleted_first(void **state)
 }
 
 /* A kept model is no checkpoint any more; it stays through restarts until it is let go. */
-static void test_kept_model_is_no_checkpoint(void **state)
+TEST_WITH(test_kept_model_is_no_checkpoint, setup, teardown)
 {
     struct err err = {0};
-    (void)state;
     tmpdir_put("journal/00000000.log", "x");
     struct store *s = open_store();
     save(s, 70);
@@ -160,10 +152,9 @@ static void test_kept_model_is_no_checkpoint(void **state)
 
 /* Tools that work in a model's folder leave a folder there: the checkpoint is deleted, that folder stays, and one
  * line reports it. */
-static void test_foreign_folder_survives_checkpoint(void **state)
+TEST_WITH(test_foreign_folder_survives_checkpoint, setup, teardown)
 {
     struct err err = {0};
-    (void)state;
     tmpdir_put("journal/00000000.log", "x");
     tmpdir_put("tokenizer/tokenizer_config.json", "x"); /* beside every model */
     struct store *s = open_store();
@@ -205,9 +196,8 @@ static void links_to(const char *want)
 
 /* Tools load .../checkpoints/latest as a folder. A text file with the name is replaced, and so is a link to a removed
  * checkpoint. A folder of the user keeps its content. */
-static void test_latest_is_a_link_to_the_newest_checkpoint(void **state)
+TEST_WITH(test_latest_is_a_link_to_the_newest_checkpoint, setup, teardown)
 {
-    (void)state;
     struct err err = {0};
     tmpdir_put("journal/00000000.log", "x");
     tmpdir_put("checkpoints/latest", "round_000002\n");
@@ -231,9 +221,8 @@ static void test_latest_is_a_link_to_the_newest_checkpoint(void **state)
 }
 
 /* open(2) would wait for the other end of the pipe; the test would then run into its time limit. */
-static void test_pipes_are_refused(void **state)
+TEST_WITH(test_pipes_are_refused, setup, teardown)
 {
-    (void)state;
     struct err err = {0};
     char byte;
     struct store *s = open_store();
@@ -249,9 +238,8 @@ static void test_pipes_are_refused(void **state)
 }
 
 /* A stranger who may write into the folder puts a link at the name of the spool. */
-static void test_spool_follows_no_link(void **state)
+TEST_WITH(test_spool_follows_no_link, setup, teardown)
 {
-    (void)state;
     struct err err = {0};
     struct stat st;
     tmpdir_put("mine", "mine");
@@ -285,17 +273,8 @@ static int teardown(void **state)
     return tmpdir_remove(state);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_start_deletes_incomplete_checkpoints, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_config_is_deleted_first, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_latest_is_a_link_to_the_newest_checkpoint, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_pipes_are_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_spool_follows_no_link, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_foreign_folder_survives_checkpoint, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_kept_model_is_no_checkpoint, setup, teardown),
-    };
     log_set_sink(count, NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -1,15 +1,6 @@
 /* The files that a run keeps for its checkpoints beside their models, such as the tokenizer's: they outlive their
  * source. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
@@ -18,6 +9,7 @@
 #include "common/tensor/safetensors.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static char source[96], other[96];
 static struct store *store;
@@ -73,9 +65,8 @@ static int tear_down(void **state)
     return tmpdir_remove(state);
 }
 
-static void test_files_of_folder_are_kept(void **state)
+TEST_WITH(test_files_of_folder_are_kept, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(store->ops->files_keep(store, source, NULL, false, NULL, true, &err), STATUS_OK);
     assert_int_equal(dir_remove_flat(source, &err), STATUS_OK);
     assert_int_equal(store->ops->files_keep(store, source, NULL, false, NULL, false, &err),
@@ -92,9 +83,8 @@ static void test_files_of_folder_are_kept(void **state)
 }
 
 /* Another tokenizer replaces the folder's tokenizer and its files, but not the model's own file. */
-static void test_file_replaces_tokenizer_of_folder(void **state)
+TEST_WITH(test_file_replaces_tokenizer_of_folder, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(store->ops->files_keep(store, source, other, false, NULL, true, &err), STATUS_OK);
     snapshot();
     holds("tokenizer.json", "{\"model\": {\"type\": \"BPE\"}}");
@@ -114,9 +104,8 @@ static void test_file_replaces_tokenizer_of_folder(void **state)
 }
 
 /* Files of other programs stay. A missing source is reported. */
-static void test_foreign_files_stay(void **state)
+TEST_WITH(test_foreign_files_stay, set_up, tear_down)
 {
-    (void)state;
     char kept[64];
     tmpdir_put("tokenizer/notes/train.txt", "kept");
     assert_int_equal(store->ops->files_keep(store, tmpdir_path("gone"), NULL, false, NULL, true, &err),
@@ -137,9 +126,8 @@ static void test_foreign_files_stay(void **state)
 }
 
 /* A checkpoint of a run that deletes it at that moment: its tokenizer may have been there. */
-static void test_removed_source_is_reported(void **state)
+TEST_WITH(test_removed_source_is_reported, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
     assert_int_equal(unlink(tmpdir_path("source/tokenizer.json")), 0);
     assert_int_equal(store->ops->files_keep(store, source, NULL, false, NULL, true, &err), STATUS_NOTFOUND);
@@ -148,9 +136,8 @@ static void test_removed_source_is_reported(void **state)
 }
 
 /* A model without config.json: its absence does not mean a deleted folder. */
-static void test_source_without_config_is_kept(void **state)
+TEST_WITH(test_source_without_config_is_kept, set_up, tear_down)
 {
-    (void)state;
     assert_int_equal(unlink(tmpdir_path("source/config.json")), 0);
     tmpdir_put("source/model.safetensors", "a model");
     assert_int_equal(store->ops->files_keep(store, source, NULL, false, NULL, true, &err), STATUS_OK);
@@ -202,9 +189,8 @@ static enum status keep(const struct frozen *list, bool anew)
 }
 
 /* The file that a worker uploaded, also after a restart without it. */
-static void test_uploaded_tensors_are_in_checkpoints(void **state)
+TEST_WITH(test_uploaded_tensors_are_in_checkpoints, set_up, tear_down)
 {
-    (void)state;
     put_tensors("source/frozen.safetensors");
     assert_int_equal(keep(NULL, true), STATUS_OK);
     expect_model(false); /* the run has none */
@@ -217,9 +203,8 @@ static void test_uploaded_tensors_are_in_checkpoints(void **state)
 }
 
 /* model.init_from names a folder that holds them beside other tensors, or not all of them. */
-static void test_tensors_of_folder_are_in_checkpoints(void **state)
+TEST_WITH(test_tensors_of_folder_are_in_checkpoints, set_up, tear_down)
 {
-    (void)state;
     put_tensors("source/model.safetensors");
     assert_int_equal(keep(&frozen, true), STATUS_OK);
     expect_model(true);
@@ -233,16 +218,4 @@ static void test_tensors_of_folder_are_in_checkpoints(void **state)
     assert_int_equal(keep(&frozen, true), STATUS_CORRUPT);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_files_of_folder_are_kept, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_file_replaces_tokenizer_of_folder, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_foreign_files_stay, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_removed_source_is_reported, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_source_without_config_is_kept, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_uploaded_tensors_are_in_checkpoints, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_tensors_of_folder_are_in_checkpoints, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

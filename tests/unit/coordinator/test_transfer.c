@@ -1,18 +1,12 @@
 /* Progress and rate of a transfer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "coordinator/round/transfer.h"
+#include "tests/lib/test.h"
 
 static char text[64];
 
-static void test_progress_and_rate(void **state)
+TEST(test_progress_and_rate)
 {
-    (void)state;
     struct transfer t = {0};
     assert_string_equal(transfer_text(&t, text, sizeof text), "");
     transfer_note(&t, 0, 4000000, 1000000);
@@ -26,9 +20,8 @@ static void test_progress_and_rate(void **state)
 }
 
 /* Until the next transfer is measured, the last rate stands. */
-static void test_next_transfer_begins_at_its_first_report(void **state)
+TEST(test_next_transfer_begins_at_its_first_report)
 {
-    (void)state;
     struct transfer t = {0};
     transfer_note(&t, 0, 100, 0);
     transfer_note(&t, 100, 100, 1000000);
@@ -42,11 +35,4 @@ static void test_next_transfer_begins_at_its_first_report(void **state)
     assert_string_equal(transfer_text(&t, text, sizeof text), ", 0 % at 8 Mbit/s");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_progress_and_rate),
-        cmocka_unit_test(test_next_transfer_begins_at_its_first_report),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

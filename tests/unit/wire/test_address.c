@@ -1,15 +1,8 @@
 /* Addresses: the accepted forms, the error for each invalid one, and that no plain text leaves this machine. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/endpoint.h"
 #include "wire/transport.h"
 
@@ -22,9 +15,8 @@ static void assert_error(const struct err *err, enum status code, const char *wo
     assert_null(strchr(err->msg, '\n'));
 }
 
-static void test_valid_addresses_are_parsed(void **state)
+TEST(test_valid_addresses_are_parsed)
 {
-    (void)state;
     static const char *const good[] = {
         "tcp://127.0.0.1:29600/" HEX64,
         "tcp://[::1]:1/" HEX64,
@@ -44,9 +36,8 @@ static void test_valid_addresses_are_parsed(void **state)
     }
 }
 
-static void test_server_key_precedes_secret(void **state)
+TEST(test_server_key_precedes_secret)
 {
-    (void)state;
     struct transport_address a;
     struct transport_key server, enrol;
     char text[512] = "tcp://10.0.0.5:29600/";
@@ -64,9 +55,8 @@ static void test_server_key_precedes_secret(void **state)
     assert_memory_equal(again.public_key, enrol.public_key, 32);
 }
 
-static void test_invalid_addresses_are_refused(void **state)
+TEST(test_invalid_addresses_are_refused)
 {
-    (void)state;
     static const struct {
         const char *text, *words;
     } bad[] = {
@@ -115,9 +105,8 @@ static void test_invalid_addresses_are_refused(void **state)
 }
 
 /* The valid values of coordinator.advertise, for a coordinator at 10.0.0.1:29600. */
-static void test_advertised_address_gets_default_port(void **state)
+TEST(test_advertised_address_gets_default_port)
 {
-    (void)state;
     static const char *const good[][2] = {
         {"islands.example.org", "tcp://islands.example.org:29600"},
         {"islands.example.org:443", "tcp://islands.example.org:443"},
@@ -153,9 +142,8 @@ static void test_advertised_address_gets_default_port(void **state)
     }
 }
 
-static void test_loopback_and_ipv6_are_detected(void **state)
+TEST(test_loopback_and_ipv6_are_detected)
 {
-    (void)state;
     static const struct {
         const char *text;
         bool loopback, ipv6;
@@ -193,9 +181,8 @@ static enum status try_listen(const char *endpoint, struct err *err)
     return status;
 }
 
-static void test_listen_refuses_invalid_endpoints(void **state)
+TEST(test_listen_refuses_invalid_endpoints)
 {
-    (void)state;
     static const struct {
         const char *endpoint, *words;
         enum status code;
@@ -221,9 +208,8 @@ static void test_listen_refuses_invalid_endpoints(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_port_in_use_is_reported(void **state)
+TEST(test_port_in_use_is_reported)
 {
-    (void)state;
     struct transport *t;
     char bound[128];
     struct err err = {0};
@@ -239,9 +225,8 @@ static void test_port_in_use_is_reported(void **state)
     assert_int_equal(try_listen(bound, &err), STATUS_OK);
 }
 
-static void test_dial_refuses_unusable_addresses(void **state)
+TEST(test_dial_refuses_unusable_addresses)
 {
-    (void)state;
     struct transport_worker self = test_access_worker(0);
     struct transport_address a;
     struct transport *t;
@@ -256,9 +241,8 @@ static void test_dial_refuses_unusable_addresses(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_out_of_memory_is_reported(void **state)
+TEST(test_out_of_memory_is_reported)
 {
-    (void)state;
     struct err err = {0};
     mem_fail_after(1);
     assert_int_equal(try_listen("tcp://127.0.0.1:*", &err), STATUS_NOMEM);
@@ -270,18 +254,4 @@ static void test_out_of_memory_is_reported(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_valid_addresses_are_parsed),
-        cmocka_unit_test(test_server_key_precedes_secret),
-        cmocka_unit_test(test_invalid_addresses_are_refused),
-        cmocka_unit_test(test_advertised_address_gets_default_port),
-        cmocka_unit_test(test_loopback_and_ipv6_are_detected),
-        cmocka_unit_test(test_port_in_use_is_reported),
-        cmocka_unit_test(test_dial_refuses_unusable_addresses),
-        cmocka_unit_test(test_out_of_memory_is_reported),
-        cmocka_unit_test(test_listen_refuses_invalid_endpoints),
-    };
-    return cmocka_run_group_tests_name("address", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,12 @@
 /* ctest: labels=threads
  * A listener limits the bytes that it queues for stalled readers, and other readers continue. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 #include "wire/zmq/backlog.h"
 
@@ -30,9 +23,8 @@ static int fill(struct backlog *b, unsigned slot, size_t size, zmq_msg_t *msgs, 
     return n;
 }
 
-static void test_backlog_is_shared_and_bounded(void **state)
+TEST(test_backlog_is_shared_and_bounded)
 {
-    (void)state;
     static struct backlog b;
     static zmq_msg_t msgs[64][64];
     int counts[64];
@@ -55,9 +47,8 @@ static void test_backlog_is_shared_and_bounded(void **state)
 }
 
 /* One message is always accepted, even with more connections than the room has shares. */
-static void test_one_message_is_always_accepted(void **state)
+TEST(test_one_message_is_always_accepted)
 {
-    (void)state;
     static struct backlog b;
     static zmq_msg_t msgs[100];
     for (unsigned i = 0; i < 100; i++) assert_int_equal(backlog_message(&b, i, chunk, MIB, &msgs[i]), STATUS_OK);
@@ -96,9 +87,8 @@ static int stall(struct transport *listener, const uint64_t *peers)
     return sent;
 }
 
-static void test_stalled_readers_do_not_stop_others(void **state)
+TEST(test_stalled_readers_do_not_stop_others)
 {
-    (void)state;
     struct transport *listener, *diallers[READERS];
     struct test_access access;
     char bound[128];
@@ -137,13 +127,8 @@ static void test_stalled_readers_do_not_stop_others(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_backlog_is_shared_and_bounded),
-        cmocka_unit_test(test_one_message_is_always_accepted),
-        cmocka_unit_test(test_stalled_readers_do_not_stop_others),
-    };
-    return cmocka_run_group_tests_name("backlog", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -2,23 +2,15 @@
  * Every reason why a coordinator cannot be reached has its line, and tells whether a retry can help. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/thread.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/dial_failure.h"
 
 enum { SECOND = 1000 * 1000 };
@@ -76,9 +68,8 @@ static void explains(const struct transport_address *a, enum dial_failure seen, 
     assert_true(clock_monotonic_us() - began < 3 * SECOND);
 }
 
-static void test_each_reason_has_its_line(void **state)
+TEST(test_each_reason_has_its_line)
 {
-    (void)state;
     struct server s;
     begin(&s, "SSH-2.0-OpenSSH_9.2p1\r\n", false);
     explains(&s.address, DIAL_NO_CONNECTION, STATUS_INVALID, "is not a coordinator");
@@ -127,9 +118,8 @@ static void count_line(void *ctx, enum log_level level, const char *line)
     lines += !strstr(line, "refused a connection"); /* by the listener */
 }
 
-static void test_wrong_keys_are_told_apart(void **state)
+TEST(test_wrong_keys_are_told_apart)
 {
-    (void)state;
     struct transport_worker stranger = test_access_worker(2);
     test_access_make(&keys);
     keys.strict = true;
@@ -162,11 +152,4 @@ static void test_wrong_keys_are_told_apart(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_reason_has_its_line),
-        cmocka_unit_test(test_wrong_keys_are_told_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

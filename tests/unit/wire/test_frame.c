@@ -1,12 +1,6 @@
 /* The header of 16 bytes before every message. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/lib/test.h"
 #include "wire/frame.h"
 #include "wire/msg.h"
 
@@ -23,9 +17,8 @@ static uint32_t slow_crc(const uint8_t *data, size_t n, uint32_t crc)
     return ~crc;
 }
 
-static void test_header_has_documented_bytes(void **state)
+TEST(test_header_has_documented_bytes)
 {
-    (void)state;
     uint8_t made[sizeof example] = {0}, want[sizeof example];
     memcpy(made + WIRE_HEADER, "abc", 3);
     frame_seal(made, 1, 20, 3);
@@ -49,9 +42,8 @@ static void refused(const uint8_t *data, size_t size, const char *why)
     if (!strstr(err.msg, why)) fail_msg("\"%s\" does not contain \"%s\"", err.msg, why);
 }
 
-static void test_invalid_headers_are_refused(void **state)
+TEST(test_invalid_headers_are_refused)
 {
-    (void)state;
     uint8_t f[sizeof example + 1];
     memcpy(f, example, sizeof example);
     frame_seal(f, 1, 20, 3);
@@ -75,11 +67,4 @@ static void test_invalid_headers_are_refused(void **state)
     refused(f, sizeof example, "limit");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_header_has_documented_bytes),
-        cmocka_unit_test(test_invalid_headers_are_refused),
-    };
-    return cmocka_run_group_tests_name("frame", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

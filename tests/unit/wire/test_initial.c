@@ -1,15 +1,8 @@
 /* The head of an initial model: round trip, golden bytes, and refusal of every damage. Hostile heads as the engine sees
  * them: tests/unit/coordinator/engine/test_engine_initial.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/golden.h"
+#include "tests/lib/test.h"
 #include "wire/initial.h"
 
 static uint8_t buffer[2 * INITIAL_HEAD_MAX];
@@ -20,9 +13,8 @@ static struct initial_head sample(void)
         .n_files = 3, .files = {{"config.json", 700}, {"tokenizer.json", 1 << 20}, {INITIAL_MODEL, 500000000}}};
 }
 
-static void test_head_is_restored(void **state)
+TEST(test_head_is_restored)
 {
-    (void)state;
     struct initial_head h = sample(), got;
     struct err err = {0};
     size_t n = initial_head_encode(&h, buffer);
@@ -38,9 +30,8 @@ static void test_head_is_restored(void **state)
     }
 }
 
-static void test_largest_head_fits(void **state)
+TEST(test_largest_head_fits)
 {
-    (void)state;
     struct initial_head h = {.n_files = INITIAL_FILES_MAX}, got;
     for (uint32_t i = 0; i < h.n_files; i++) {
         memset(h.files[i].name, 'a', sizeof h.files[i].name - 1);
@@ -53,20 +44,11 @@ static void test_largest_head_fits(void **state)
     assert_non_null(strstr(err.msg, "a name that no model folder has"));
 }
 
-static void test_head_matches_golden_file(void **state)
+TEST(test_head_matches_golden_file)
 {
-    (void)state;
     struct initial_head h = sample();
     size_t n = initial_head_encode(&h, buffer);
     golden_check("protocol_v2/initial_head", buffer, n);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head_is_restored),
-        cmocka_unit_test(test_largest_head_fits),
-        cmocka_unit_test(test_head_matches_golden_file),
-    };
-    return cmocka_run_group_tests_name("initial", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

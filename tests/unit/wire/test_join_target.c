@@ -1,19 +1,11 @@
 /* The coordinator that a user names: join line, file, standard input, environment, run folder. No message shows a key.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/base/log.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "wire/join_target.h"
 #include "wire/transport.h"
 
@@ -52,9 +44,8 @@ static void refuses(const char *given, const char *words)
     assert_null(strstr(err.msg, "5ec2e75ec2e7"));
 }
 
-static void test_line_on_command_line_is_hidden(void **state)
+TEST(test_line_on_command_line_is_hidden)
 {
-    (void)state;
     const char *argument = reads(LINE);
     assert_string_equal(target.line, LINE);
     assert_int_equal(strncmp(argument, "tcp://192.0.2.1:29600/xxxx", 26), 0);
@@ -64,9 +55,8 @@ static void test_line_on_command_line_is_hidden(void **state)
     assert_string_equal(logged, "");
 }
 
-static void test_line_is_read_from_environment(void **state)
+TEST(test_line_is_read_from_environment)
 {
-    (void)state;
     setenv(JOIN_ENV, LINE, 1);
     assert_int_equal(join_target_read(&target, NULL, NULL), STATUS_OK);
     assert_string_equal(target.line, LINE);
@@ -79,9 +69,8 @@ static void test_line_is_read_from_environment(void **state)
 }
 
 /* A library changes neither its argument nor the environment, and logs nothing about the list of processes. */
-static void test_library_leaves_line_and_environment(void **state)
+TEST(test_library_leaves_line_and_environment)
 {
-    (void)state;
     struct err err = {0};
     logged[0] = 0;
     assert_int_equal(join_target_find(&target, LINE, &err), STATUS_OK); /* a constant */
@@ -102,9 +91,8 @@ static void test_library_leaves_line_and_environment(void **state)
     assert_string_equal(logged, "");
 }
 
-static void test_line_is_read_from_file(void **state)
+TEST(test_line_is_read_from_file)
 {
-    (void)state;
     tmpdir_put("join", LINE "\nsecond line\n");
     chmod(tmpdir_path("join"), 0600);
     reads(tmpdir_path("join"));
@@ -121,9 +109,8 @@ static void test_line_is_read_from_file(void **state)
     tmpdir_take("join");
 }
 
-static void test_line_is_read_from_standard_input(void **state)
+TEST(test_line_is_read_from_standard_input)
 {
-    (void)state;
     int before = dup(STDIN_FILENO), ends[2];
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(write(ends[1], LINE "\r\n", sizeof LINE + 1), sizeof LINE + 1);
@@ -137,9 +124,8 @@ static void test_line_is_read_from_standard_input(void **state)
     close(before);
 }
 
-static void test_mistyped_line_is_refused(void **state)
+TEST(test_mistyped_line_is_refused)
 {
-    (void)state;
     static const char *const bad[] = {
         "tcp:/192.0.2.1:29600/" SERVER "/" SECRET,
         "tcp;//192.0.2.1:29600/" SERVER "/" SECRET,
@@ -159,9 +145,8 @@ static void test_mistyped_line_is_refused(void **state)
     refuses("tcp://host:29600" SECRET "/" SERVER, "the port must be a number");
 }
 
-static void test_missing_folder_is_allowed(void **state)
+TEST(test_missing_folder_is_allowed)
 {
-    (void)state;
     static const char *const names[] = {"a-run", "runs/a:b", "runs/12:30", "/tmp/tcp", "tcp", "runs/" SERVER};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         reads(names[i]);
@@ -170,15 +155,8 @@ static void test_missing_folder_is_allowed(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_sink(keep, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_line_on_command_line_is_hidden),
-                                       cmocka_unit_test(test_line_is_read_from_environment),
-                                       cmocka_unit_test(test_library_leaves_line_and_environment),
-                                       cmocka_unit_test(test_line_is_read_from_file),
-                                       cmocka_unit_test(test_line_is_read_from_standard_input),
-                                       cmocka_unit_test(test_mistyped_line_is_refused),
-                                       cmocka_unit_test(test_missing_folder_is_allowed)};
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove_empty);
+    return test_run(argc, argv, tmpdir_make, tmpdir_remove_empty);
 }

@@ -1,20 +1,12 @@
 /* Messages: decode restores every encoded message, damaged or foreign bytes are refused, and the format is pinned. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "common/base/text.h"
 #include "tests/lib/rigs/golden.h"
 #include "tests/lib/rigs/msg_sample.h"
+#include "tests/lib/test.h"
 #include "wire/frame.h"
 #include "wire/msg_table.h"
 
@@ -48,9 +40,8 @@ static enum status decode_copy(size_t size, struct err *err)
     return status;
 }
 
-static void test_decode_restores_every_message(void **state)
+TEST(test_decode_restores_every_message)
 {
-    (void)state;
     static const uint32_t most[] = {1, 5, 40, 300, 70000, 2000000};
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
         for (uint64_t seed = 0; seed < 24; seed++) {
@@ -64,9 +55,8 @@ static void test_decode_restores_every_message(void **state)
     }
 }
 
-static void test_truncated_or_flipped_messages_are_refused(void **state)
+TEST(test_truncated_or_flipped_messages_are_refused)
 {
-    (void)state;
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
         msg_sample(&m, *type, 3, 6);
         size_t size = encode();
@@ -82,9 +72,8 @@ static void test_truncated_or_flipped_messages_are_refused(void **state)
 }
 
 /* A damaged body with a valid checksum may come from another program: it is refused or decodes to a valid message. */
-static void test_damage_behind_valid_checksum_is_safe(void **state)
+TEST(test_damage_behind_valid_checksum_is_safe)
 {
-    (void)state;
     long accepted = 0, refused = 0;
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
         msg_sample(&m, *type, 4, 6);
@@ -111,9 +100,8 @@ static void test_damage_behind_valid_checksum_is_safe(void **state)
 }
 
 /* Any text for the user is sent: a path with other bytes, a line truncated within a character. */
-static void test_text_is_cleaned_when_sent(void **state)
+TEST(test_text_is_cleaned_when_sent)
 {
-    (void)state;
     static const char *const texts[][2] = {
         {"cannot open d\xff/\xc3\xbc.bin", "cannot open d?/\xc3\xbc.bin"},
         {"one\ntwo\x1b[2J", "one?two?[2J"},
@@ -135,9 +123,8 @@ static void test_text_is_cleaned_when_sent(void **state)
     assert_int_equal(msg_encoded_size(&m), 0);
 }
 
-static void test_random_bodies_are_safe(void **state)
+TEST(test_random_bodies_are_safe)
 {
-    (void)state;
     for (uint64_t i = 0; i < 20000; i++) {
         uint64_t r = rng_u64(7, RNG_TEST, i);
         size_t body = r % 97;
@@ -155,9 +142,8 @@ static void encode_refuses(void)
     if (msg_encode(&m, buffer, sizeof buffer, &size) != STATUS_INVALID || size != 99) fail_msg("%s", msg_name(m.type));
 }
 
-static void test_encode_refuses_values_over_limits(void **state)
+TEST(test_encode_refuses_values_over_limits)
 {
-    (void)state;
     size_t size = 99;
     msg_sample(&m, MSG_HELLO, 1, 5);
     assert_int_equal(msg_encode(&m, buffer, msg_encoded_size(&m) - 1, &size), STATUS_LIMIT);
@@ -228,9 +214,8 @@ static void test_encode_refuses_values_over_limits(void **state)
 }
 
 /* The largest message of each kind fits the limits of the transport. */
-static void test_largest_messages_fit(void **state)
+TEST(test_largest_messages_fit)
 {
-    (void)state;
     static uint8_t data[WIRE_BODY_MAX];
     memset(&m, 0, sizeof m);
     m.type = MSG_CHUNK;
@@ -250,9 +235,8 @@ static void test_largest_messages_fit(void **state)
 }
 
 /* A count over its limit, with as many elements as it announces: writing them would overrun the struct. */
-static void test_counts_over_limit_are_refused(void **state)
+TEST(test_counts_over_limit_are_refused)
 {
-    (void)state;
     static const struct {
         enum msg_type type;
         size_t count_at, item;
@@ -269,9 +253,8 @@ static void test_counts_over_limit_are_refused(void **state)
     }
 }
 
-static void test_other_version_is_refused_except_refuse(void **state)
+TEST(test_other_version_is_refused_except_refuse)
 {
-    (void)state;
     struct err err = {0};
     msg_sample(&m, MSG_HELLO, 1, 5);
     size_t size = encode();
@@ -296,9 +279,8 @@ static void test_other_version_is_refused_except_refuse(void **state)
     assert_int_equal(decode_copy(WIRE_HEADER, &err), STATUS_CORRUPT);
 }
 
-static void test_every_type_has_name_and_lane(void **state)
+TEST(test_every_type_has_name_and_lane)
 {
-    (void)state;
     int n = 0;
     for (const enum msg_type *type = msg_sample_types; *type; type++, n++) {
         assert_non_null(msg_spec_of(*type));
@@ -313,9 +295,8 @@ static void test_every_type_has_name_and_lane(void **state)
     assert_string_equal(msg_name((enum msg_type)28), "?");
 }
 
-static void test_messages_match_golden_files(void **state)
+TEST(test_messages_match_golden_files)
 {
-    (void)state;
     for (const enum msg_type *type = msg_sample_types; *type; type++) {
         char name[64];
         snprintf(name, sizeof name, "protocol_v2/%02d_%s", *type, msg_name(*type));
@@ -328,20 +309,4 @@ static void test_messages_match_golden_files(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode_restores_every_message),
-        cmocka_unit_test(test_truncated_or_flipped_messages_are_refused),
-        cmocka_unit_test(test_damage_behind_valid_checksum_is_safe),
-        cmocka_unit_test(test_text_is_cleaned_when_sent),
-        cmocka_unit_test(test_random_bodies_are_safe),
-        cmocka_unit_test(test_encode_refuses_values_over_limits),
-        cmocka_unit_test(test_largest_messages_fit),
-        cmocka_unit_test(test_counts_over_limit_are_refused),
-        cmocka_unit_test(test_other_version_is_refused_except_refuse),
-        cmocka_unit_test(test_every_type_has_name_and_lane),
-        cmocka_unit_test(test_messages_match_golden_files),
-    };
-    return cmocka_run_group_tests_name("msg", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

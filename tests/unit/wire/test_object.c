@@ -1,17 +1,10 @@
 /* Updates and snapshot heads: round trip, golden bytes, and refusal of every damage. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "tests/lib/rigs/golden.h"
+#include "tests/lib/test.h"
 #include "wire/object.h"
 
 static uint8_t buffer[1 << 18], payload[1 << 16];
@@ -67,9 +60,8 @@ static void same_update(const struct update *a, const struct update *b)
     assert_memory_equal(a->payload, b->payload, a->payload_size);
 }
 
-static void test_decode_restores_every_update(void **state)
+TEST(test_decode_restores_every_update)
 {
-    (void)state;
     static const struct {
         uint32_t n_named;
         size_t payload;
@@ -97,9 +89,8 @@ static enum status decode_copy(const uint8_t *data, size_t size)
 }
 
 /* update_peek returns the head as soon as its bytes are present, and AGAIN before. */
-static void test_peek_returns_head_once_complete(void **state)
+TEST(test_peek_returns_head_once_complete)
 {
-    (void)state;
     struct update u = sample(2, 3, 50), got;
     size_t size = encode(&u), head = size - sizeof(uint32_t) - u.payload_size, at = 0;
     for (size_t n = 0; n <= size; n++) {
@@ -117,9 +108,8 @@ static void test_peek_returns_head_once_complete(void **state)
     assert_int_equal(update_peek(&got, got_named, WIRE_NAMED_MAX, buffer, size, &at), STATUS_CORRUPT);
 }
 
-static void test_damaged_updates_are_refused(void **state)
+TEST(test_damaged_updates_are_refused)
 {
-    (void)state;
     struct update u = sample(1, 2, 50);
     size_t size = encode(&u);
     assert_int_equal(decode_copy(buffer, size), STATUS_OK);
@@ -140,9 +130,8 @@ static void reseal(size_t size)
 }
 
 /* Valid checksum, invalid content, as another program may send it. The offsets are those of docs/protocol.md. */
-static void test_invalid_content_is_refused(void **state)
+TEST(test_invalid_content_is_refused)
 {
-    (void)state;
     static const struct {
         size_t at;
         uint8_t value;
@@ -177,9 +166,8 @@ static void test_invalid_content_is_refused(void **state)
     assert_int_equal(decode_copy(buffer, size), STATUS_CORRUPT);
 }
 
-static void test_encode_refuses_values_over_limits(void **state)
+TEST(test_encode_refuses_values_over_limits)
 {
-    (void)state;
     size_t size = 77;
     struct update good = sample(2, 2, 50), u = good;
     assert_int_equal(update_encode(&good, buffer, update_encoded_size(&good) - 1, &size), STATUS_LIMIT);
@@ -200,9 +188,8 @@ static void test_encode_refuses_values_over_limits(void **state)
     assert_int_equal(size, 77);
 }
 
-static void test_snapshot_head_is_restored_or_refused(void **state)
+TEST(test_snapshot_head_is_restored_or_refused)
 {
-    (void)state;
     struct snapshot_head h = {.fragment = 255, .version = 1ull << 60, .hash = UINT64_MAX, .count = 1ull << 40}, got;
     uint8_t bytes[SNAPSHOT_HEAD_BYTES + 4] = {0};
     snapshot_head_encode(&h, bytes);
@@ -224,9 +211,8 @@ static void test_snapshot_head_is_restored_or_refused(void **state)
     assert_int_equal(snapshot_head_decode(&got, buffer, SNAPSHOT_HEAD_BYTES), STATUS_CORRUPT);
 }
 
-static void test_objects_match_golden_files(void **state)
+TEST(test_objects_match_golden_files)
 {
-    (void)state;
     struct update u = sample(1, 2, 33);
     golden_check("protocol_v2/update", buffer, encode(&u));
     struct snapshot_head h = {.fragment = 3, .version = 17, .hash = 0x0123456789abcdef, .count = 1000000};
@@ -234,16 +220,4 @@ static void test_objects_match_golden_files(void **state)
     golden_check("protocol_v2/snapshot_head", buffer, SNAPSHOT_HEAD_BYTES);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode_restores_every_update),
-        cmocka_unit_test(test_peek_returns_head_once_complete),
-        cmocka_unit_test(test_damaged_updates_are_refused),
-        cmocka_unit_test(test_invalid_content_is_refused),
-        cmocka_unit_test(test_encode_refuses_values_over_limits),
-        cmocka_unit_test(test_snapshot_head_is_restored_or_refused),
-        cmocka_unit_test(test_objects_match_golden_files),
-    };
-    return cmocka_run_group_tests_name("object", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,6 @@
 /* A path that drops large packets is told from a slow one, from an outage and from an idle one. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/lib/test.h"
 #include "wire/path_watch.h"
 
 enum { S = 1000000 };
@@ -33,9 +27,8 @@ static int beat(int seconds, bool waits, uint64_t *bytes, uint64_t rate)
     return named;
 }
 
-static void test_stuck_transfer_is_named_after_30_s(void **state)
+TEST(test_stuck_transfer_is_named_after_30_s)
 {
-    (void)state;
     uint64_t bytes = 1 << 20;
     begin();
     assert_int_equal(beat(5, true, &bytes, 100000), 0);
@@ -46,9 +39,8 @@ static void test_stuck_transfer_is_named_after_30_s(void **state)
 }
 
 /* The kernel gives up a connection after 30 s. Then another one opens, and its handshake passes. */
-static void test_new_connection_is_no_progress(void **state)
+TEST(test_new_connection_is_no_progress)
 {
-    (void)state;
     uint64_t bytes = 1 << 20;
     begin();
     beat(1, true, &bytes, 100000);
@@ -64,18 +56,16 @@ static void test_new_connection_is_no_progress(void **state)
     assert_false(path_watch_unknown(&watch, now));
 }
 
-static void test_slow_path_is_not_named(void **state)
+TEST(test_slow_path_is_not_named)
 {
-    (void)state;
     uint64_t bytes = 0;
     begin();
     assert_int_equal(beat(600, true, &bytes, 200), 0); /* 1.6 kbit/s */
 }
 
 /* A small model: a small message every 4 s, on its way when the heartbeat looks. */
-static void test_small_messages_are_not_named(void **state)
+TEST(test_small_messages_are_not_named)
 {
-    (void)state;
     uint64_t bytes = 1 << 20;
     begin();
     for (int i = 0; i < 100; i++) {
@@ -84,9 +74,8 @@ static void test_small_messages_are_not_named(void **state)
     }
 }
 
-static void test_outage_is_not_named(void **state)
+TEST(test_outage_is_not_named)
 {
-    (void)state;
     uint64_t bytes = 1 << 20;
     begin();
     for (int i = 0; i < 5; i++) {
@@ -95,9 +84,8 @@ static void test_outage_is_not_named(void **state)
     }
 }
 
-static void test_idle_path_is_not_named(void **state)
+TEST(test_idle_path_is_not_named)
 {
-    (void)state;
     uint64_t bytes = 1 << 20;
     begin();
     assert_int_equal(beat(100, false, &bytes, 0), 0);
@@ -105,15 +93,4 @@ static void test_idle_path_is_not_named(void **state)
     assert_int_equal(beat(20, true, &bytes, 0), 11); /* the first of them may have left just now */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stuck_transfer_is_named_after_30_s),
-        cmocka_unit_test(test_new_connection_is_no_progress),
-        cmocka_unit_test(test_slow_path_is_not_named),
-        cmocka_unit_test(test_small_messages_are_not_named),
-        cmocka_unit_test(test_outage_is_not_named),
-        cmocka_unit_test(test_idle_path_is_not_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

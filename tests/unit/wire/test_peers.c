@@ -1,22 +1,15 @@
 /* Routing ids and peer numbers. Foreign clients cost little and disturb no worker. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <zmq.h>
 
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 #include "wire/zmq/peers.h"
 
@@ -40,9 +33,8 @@ static uint64_t hear(uint32_t n, enum wire_lane lane)
     return p->number;
 }
 
-static void test_peer_keeps_its_number(void **state)
+TEST(test_peer_keeps_its_number)
 {
-    (void)state;
     peers_init(&peers);
     uint64_t control = hear(5, WIRE_CONTROL), bulk = hear(5, WIRE_BULK);
     assert_true(control && bulk && control != bulk);
@@ -59,9 +51,8 @@ static void test_peer_keeps_its_number(void **state)
     assert_null(peers_find(&peers, UINT64_MAX));
 }
 
-static void test_invalid_ids_are_refused(void **state)
+TEST(test_invalid_ids_are_refused)
 {
-    (void)state;
     peers_init(&peers);
     struct peer_id id = id_of(1, WIRE_CONTROL);
     assert_null(peers_hear(&peers, id.bytes, sizeof id.bytes - 1, key));
@@ -74,9 +65,8 @@ static void test_invalid_ids_are_refused(void **state)
 }
 
 /* A routing id belongs to one key: another key with the same id is another peer, and gets none of its messages. */
-static void test_id_with_another_key_is_another_peer(void **state)
+TEST(test_id_with_another_key_is_another_peer)
 {
-    (void)state;
     peers_init(&peers);
     struct peer_id id = id_of(5, WIRE_CONTROL);
     uint64_t mine = hear(5, WIRE_CONTROL);
@@ -88,9 +78,8 @@ static void test_id_with_another_key_is_another_peer(void **state)
 }
 
 /* A flood of ids: a peer that sends now and then keeps its number, and the table keeps its size. */
-static void test_flood_of_ids_keeps_active_peer(void **state)
+TEST(test_flood_of_ids_keeps_active_peer)
 {
-    (void)state;
     peers_init(&peers);
     uint64_t mine = hear(0, WIRE_CONTROL), first_stranger = 0;
     for (uint32_t i = 1; i < 5 * PEERS_MAX; i++) {
@@ -110,9 +99,8 @@ static void test_flood_of_ids_keeps_active_peer(void **state)
 }
 
 /* Compares random hear and forget calls with a simple model. */
-static void test_table_matches_simple_model(void **state)
+TEST(test_table_matches_simple_model)
 {
-    (void)state;
     enum { IDS = 300 };
     static uint64_t numbers[IDS];
     peers_init(&peers);
@@ -173,9 +161,8 @@ static void connect_foreign_clients(void *context, const char *bound, const stru
     }
 }
 
-static void test_foreign_clients_disturb_no_worker(void **state)
+TEST(test_foreign_clients_disturb_no_worker)
 {
-    (void)state;
     struct transport *listener, *worker;
     struct transport_worker self = test_access_worker(0);
     struct test_access access;
@@ -209,15 +196,4 @@ static void test_foreign_clients_disturb_no_worker(void **state)
     listener->ops->close(listener);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_peer_keeps_its_number),
-        cmocka_unit_test(test_invalid_ids_are_refused),
-        cmocka_unit_test(test_id_with_another_key_is_another_peer),
-        cmocka_unit_test(test_flood_of_ids_keeps_active_peer),
-        cmocka_unit_test(test_table_matches_simple_model),
-        cmocka_unit_test(test_foreign_clients_disturb_no_worker),
-    };
-    return cmocka_run_group_tests_name("peers", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,11 @@
 /* docs/protocol.md matches the code: names, numbers, lanes, directions, every field with its type and bounds, every
  * limit and code, the heads of objects. docs/recovery.md does so for the formats of files. */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/tensor/frozen.h"
 #include "coordinator/ledger/checkpoint.h"
 #include "wire/initial.h"
+#include "tests/lib/test.h"
 #include "wire/msg_table.h"
 #include "worker/outer/worker_state.h"
 
@@ -152,9 +144,8 @@ static void check_message(enum msg_type type, const char *name, const char *lane
         if (!strncmp(line, "| `", 3)) fail_msg("%s: the code has no field for %s", name, line);
 }
 
-static void test_document_lists_every_message(void **state)
+TEST(test_document_lists_every_message)
 {
-    (void)state;
     static const char *const lanes[] = {[WIRE_CONTROL] = "control", [WIRE_BULK] = "bulk"};
     enum { W, C, B };
     static const char *const arrows[] = {"\xe2\x86\x92", "\xe2\x86\x90", "\xe2\x86\x94"};
@@ -170,9 +161,8 @@ static void check_number(const char *name, long long value)
     if (!strstr(doc, row.s)) fail_msg("docs/protocol.md lacks %s", row.s + 1);
 }
 
-static void test_document_lists_every_limit_and_code(void **state)
+TEST(test_document_lists_every_limit_and_code)
 {
-    (void)state;
 #define NUMBER(name) check_number(#name, name)
     NUMBER(WIRE_VERSION), NUMBER(WIRE_HEADER), NUMBER(WIRE_CHUNK_MAX), NUMBER(WIRE_BODY_MAX), NUMBER(WIRE_NAME_MAX);
     NUMBER(WIRE_TEXT_MAX), NUMBER(WIRE_CONFIG_MAX), NUMBER(WIRE_STATUS_MAX), NUMBER(WIRE_RANGES_MAX);
@@ -213,9 +203,8 @@ static void check_head(const char *heading, const struct field *table)
     }
 }
 
-static void test_document_lists_heads_of_objects(void **state)
+TEST(test_document_lists_heads_of_objects)
 {
-    (void)state;
     check_head("An **update** is", update_fields);
     check_head("A **snapshot** is", snapshot_head_fields);
     check_head("An **initial model** is", initial_head_fields);
@@ -232,9 +221,8 @@ static void check_format(const char **at, const char *name, const struct field *
     if (!*at) fail_msg("docs/recovery.md lacks, or has in another place:%s", row.s);
 }
 
-static void test_document_lists_formats_of_files(void **state)
+TEST(test_document_lists_formats_of_files)
 {
-    (void)state;
     const char *at = strstr(files_doc, "\n## File formats\n");
     check_format(&at, "header", journal_header_fields);
     for (uint16_t type = RECORD_RUN; record_name(type); type++) {
@@ -249,10 +237,4 @@ static void test_document_lists_formats_of_files(void **state)
         check_format(&at, part->name, part->fields);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_document_lists_every_message), cmocka_unit_test(test_document_lists_every_limit_and_code),
-        cmocka_unit_test(test_document_lists_heads_of_objects), cmocka_unit_test(test_document_lists_formats_of_files)};
-    return cmocka_run_group_tests_name("protocol_doc", tests, read_docs, NULL);
-}
+TEST_MAIN(read_docs, NULL)

@@ -2,22 +2,14 @@
  * The contract of a transport, tested with ZeroMQ over loopback: order, both lanes, full queues, reconnects, keys. */
 #include <netinet/in.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/transport_rig.h"
+#include "tests/lib/test.h"
 #include "wire/msg.h"
 #include "wire/transport.h"
 
@@ -25,9 +17,8 @@ enum { BIG = WIRE_HEADER + WIRE_BODY_MAX, BOX = 33 /* of CURVE */ };
 
 static uint8_t big[BIG];
 
-static void test_both_lanes_deliver_in_both_directions(void **state)
+TEST(test_both_lanes_deliver_in_both_directions)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[2][2];
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -75,9 +66,8 @@ static void stream(struct transport *from, const uint64_t peers[2], struct trans
     }
 }
 
-static void test_each_lane_keeps_order(void **state)
+TEST(test_each_lane_keeps_order)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[2], dialled[2] = {0};
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -88,9 +78,8 @@ static void test_each_lane_keeps_order(void **state)
     close_all(&p);
 }
 
-static void test_large_messages_are_counted(void **state)
+TEST(test_large_messages_are_counted)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[2], sent[2], received[2];
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -118,9 +107,8 @@ static void test_large_messages_are_counted(void **state)
 }
 
 /* A queue without a reader fills up, returns AGAIN, and works again once it is emptied. */
-static void test_full_queue_returns_again(void **state)
+TEST(test_full_queue_returns_again)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[2];
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -195,9 +183,8 @@ static int passed_down(struct endpoints *p, const uint64_t peers[2], unsigned ms
 
 /* With all bulk queues full in both directions, control messages come first. On a busy machine they may arrive after
  * the queues are read, so the test tries several times. */
-static void test_control_overtakes_bulk(void **state)
+TEST(test_control_overtakes_bulk)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[3][2];
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -214,9 +201,8 @@ static void test_control_overtakes_bulk(void **state)
     close_all(&p);
 }
 
-static void test_queued_messages_survive_reconnect(void **state)
+TEST(test_queued_messages_survive_reconnect)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t before[2], after[2];
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -252,9 +238,8 @@ static void *wake_later(void *arg)
     return NULL;
 }
 
-static void test_wake_ends_recv_once(void **state)
+TEST(test_wake_ends_recv_once)
 {
-    (void)state;
     struct endpoints p = {0};
     listen_at(&p, "tcp://127.0.0.1:*");
     dial(&p, 0);
@@ -283,9 +268,8 @@ static void test_wake_ends_recv_once(void **state)
 }
 
 /* A closed coordinator gives a warning, unless the worker is ending. */
-static void test_lost_coordinator_is_reported_unless_ending(void **state)
+TEST(test_lost_coordinator_is_reported_unless_ending)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[2];
     struct arrival a;
@@ -312,9 +296,8 @@ static void test_lost_coordinator_is_reported_unless_ending(void **state)
 }
 
 /* Without a listener, or behind a firewall, the warning names what to check. */
-static void test_missing_coordinator_is_reported(void **state)
+TEST(test_missing_coordinator_is_reported)
 {
-    (void)state;
     struct endpoints p = {0};
     struct arrival a;
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -334,9 +317,8 @@ static void test_missing_coordinator_is_reported(void **state)
 }
 
 /* ZeroMQ gives up a connection after a failed handshake; the dialler must not. */
-static void test_dialler_retries_after_failed_handshake(void **state)
+TEST(test_dialler_retries_after_failed_handshake)
 {
-    (void)state;
     struct endpoints p = {0};
     struct transport_worker self = test_access_worker(0);
     listen_at(&p, "tcp://127.0.0.1:*");
@@ -354,9 +336,8 @@ static void test_dialler_retries_after_failed_handshake(void **state)
 
 /* A port forwarder accepts connections and closes them while the coordinator is away. The dialler queues messages
  * meanwhile, such as heartbeats. */
-static void test_dialler_retries_behind_port_forwarder(void **state)
+TEST(test_dialler_retries_behind_port_forwarder)
 {
-    (void)state;
     struct endpoints p = {0};
     struct arrival a;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -385,21 +366,8 @@ static void test_dialler_retries_behind_port_forwarder(void **state)
     close_all(&p);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_lanes_deliver_in_both_directions),
-        cmocka_unit_test(test_each_lane_keeps_order),
-        cmocka_unit_test(test_large_messages_are_counted),
-        cmocka_unit_test(test_full_queue_returns_again),
-        cmocka_unit_test(test_control_overtakes_bulk),
-        cmocka_unit_test(test_queued_messages_survive_reconnect),
-        cmocka_unit_test(test_wake_ends_recv_once),
-        cmocka_unit_test(test_dialler_retries_after_failed_handshake),
-        cmocka_unit_test(test_lost_coordinator_is_reported_unless_ending),
-        cmocka_unit_test(test_missing_coordinator_is_reported),
-        cmocka_unit_test(test_dialler_retries_behind_port_forwarder),
-    };
-    return cmocka_run_group_tests_name("transport", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -6,24 +6,16 @@
  * - The coordinator's process dies while the worker reads no messages.
  * - A relay flips bits of encrypted connections: hundreds of them break, no message is wrong, and all connect again. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "cli/link/link_relay.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 
 enum {
@@ -85,9 +77,8 @@ static _Noreturn void coordinator(int address_fd, int report)
     for (;;) pause();
 }
 
-static void test_worker_that_reads_nothing_survives_reset(void **state)
+TEST(test_worker_that_reads_nothing_survives_reset)
 {
-    (void)state;
     int address_fd[2], report[2];
     assert_int_equal(pipe(address_fd), 0);
     assert_int_equal(pipe(report), 0);
@@ -146,9 +137,8 @@ static int exchange(struct transport *listener, struct transport *const *dialler
     return n;
 }
 
-static void test_flipped_bits_break_connections_only(void **state)
+TEST(test_flipped_bits_break_connections_only)
 {
-    (void)state;
     struct transport_address address;
     struct transport *listener = listen_with_keys(&address), *diallers[DIALLERS];
     struct relay *relay;
@@ -198,12 +188,8 @@ static void test_flipped_bits_break_connections_only(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_worker_that_reads_nothing_survives_reset),
-        cmocka_unit_test(test_flipped_bits_break_connections_only),
-    };
-    return cmocka_run_group_tests_name("transport_broken", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

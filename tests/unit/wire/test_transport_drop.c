@@ -1,17 +1,11 @@
 /* ctest: labels=threads waits=1
  * transport_ops.drop: a listener closes one connection, a dialler opens its lanes again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, PATIENCE = 20 * SECOND, DIALLERS = 2 };
@@ -87,9 +81,8 @@ static int end(void **state)
 }
 
 /* The connection is closed and its unread messages are lost. The other lane and the other worker go on. */
-static void test_dropped_peer_comes_back_as_a_new_one(void **state)
+TEST_WITH(test_dropped_peer_comes_back_as_a_new_one, begin, end)
 {
-    (void)state;
     uint64_t gone = peers[0][WIRE_CONTROL];
     struct arrival a;
     for (int i = 0; i < 3; i++)
@@ -117,9 +110,8 @@ static void test_dropped_peer_comes_back_as_a_new_one(void **state)
     expect(diallers[1], "unharmed");
 }
 
-static void test_dialler_opens_both_lanes_again(void **state)
+TEST_WITH(test_dialler_opens_both_lanes_again, begin, end)
 {
-    (void)state;
     diallers[0]->ops->drop(diallers[0], 0);
     greet(0);
     assert_int_equal(say(listener, peers[0][WIRE_CONTROL], WIRE_CONTROL, "again"), STATUS_OK);
@@ -127,11 +119,4 @@ static void test_dialler_opens_both_lanes_again(void **state)
     assert_int_equal(atomic_load(&diallers[0]->connected), 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_dropped_peer_comes_back_as_a_new_one, begin, end),
-        cmocka_unit_test_setup_teardown(test_dialler_opens_both_lanes_again, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

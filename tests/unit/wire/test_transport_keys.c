@@ -1,23 +1,16 @@
 /* ctest: labels=threads waits=1
  * Keys of connections over loopback: strangers are refused, and an unknown worker enrols. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "tests/lib/net/transport_rig.h"
+#include "tests/lib/test.h"
 #include "wire/msg.h"
 #include "wire/zmq/peers.h"
 
 /* Strangers on the same machine: with another secret, with the key of another coordinator, without keys. */
-static void test_invalid_keys_are_refused(void **state)
+TEST(test_invalid_keys_are_refused)
 {
-    (void)state;
     struct endpoints p = {0};
     uint64_t peers[2];
     struct arrival a;
@@ -84,9 +77,8 @@ static void answer_enrol(struct endpoints *p, const struct msg *answer)
 }
 
 /* A worker whose key the coordinator does not know enrols it; then its messages come with its own key. */
-static void test_unknown_key_is_enrolled(void **state)
+TEST(test_unknown_key_is_enrolled)
 {
-    (void)state;
     struct transport_worker self = test_access_worker(2);
     struct msg enrolled = {.type = MSG_ENROLLED}, refuse = {.type = MSG_REFUSE, .refuse = {REFUSE_NAME, "taken"}};
     memcpy(enrolled.enrolled.key, self.key.public_key, WIRE_KEY);
@@ -119,12 +111,8 @@ static void test_unknown_key_is_enrolled(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_invalid_keys_are_refused),
-        cmocka_unit_test(test_unknown_key_is_enrolled),
-    };
-    return cmocka_run_group_tests_name("transport_keys", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

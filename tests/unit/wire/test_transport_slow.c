@@ -1,21 +1,14 @@
 /* ctest: labels=threads waits=1
  * A path with a long round trip behind a relay, which accepts connections at once: the limit of the handshake grows
  * until it fits, and a lost connection opens again with the time that it took. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "cli/link/link_relay.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/thread.h"
 #include "tests/lib/net/transport_rig.h"
+#include "tests/lib/test.h"
 
 static void *run_relay(void *arg)
 {
@@ -34,9 +27,8 @@ static void expect_lane(struct endpoints *p, enum wire_lane lane)
     }
 }
 
-static void test_limit_grows_until_the_handshake_fits(void **state)
+TEST(test_limit_grows_until_the_handshake_fits)
 {
-    (void)state;
     struct endpoints p = {0};
     struct relay *relay;
     char relayed[RELAY_ADDRESS_MAX];
@@ -83,9 +75,8 @@ static void test_limit_grows_until_the_handshake_fits(void **state)
     close_all(&p);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limit_grows_until_the_handshake_fits)};
-    return cmocka_run_group_tests_name("transport_slow", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

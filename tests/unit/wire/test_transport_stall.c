@@ -2,23 +2,15 @@
  * A worker dies while the coordinator does not read its messages for a while (a suspended machine, a slow disk).
  * libzmq up to 4.3.5 can end the process then (zeromq/libzmq issue 4841). A full queue keeps the broken connection
  * from being read, and the ping of that connection falls due. */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 
 enum { SECOND = 1000 * 1000, MESSAGES = 500, STALL = 11 * SECOND };
@@ -40,9 +32,8 @@ static _Noreturn void worker(int address, int sent)
     for (;;) pause();
 }
 
-static void test_stalled_listener_survives_reset_of_worker(void **state)
+TEST(test_stalled_listener_survives_reset_of_worker)
 {
-    (void)state;
     int address[2], sent[2];
     assert_int_equal(pipe(address), 0);
     assert_int_equal(pipe(sent), 0);
@@ -89,9 +80,8 @@ static void test_stalled_listener_survives_reset_of_worker(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_stalled_listener_survives_reset_of_worker)};
-    return cmocka_run_group_tests_name("transport_stall", tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

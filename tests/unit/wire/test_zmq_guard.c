@@ -3,23 +3,15 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/net/test_access.h"
+#include "tests/lib/test.h"
 #include "wire/transport.h"
 #include "wire/zmq/zmq_guard.h"
 
@@ -104,9 +96,8 @@ static bool closed(int fd, int ms)
     return poll(&p, 1, ms) == 1;
 }
 
-static void test_flood_closes_strangers_only(void **state)
+TEST(test_flood_closes_strangers_only)
 {
-    (void)state;
     static int fds[STRANGERS];
     struct pair p;
     begin(&p);
@@ -133,9 +124,8 @@ static void test_flood_closes_strangers_only(void **state)
 }
 
 /* One stranger may be a worker behind a slow relay: it keeps its connection for longer than GUARD_LATE_US. */
-static void test_single_late_handshake_stays(void **state)
+TEST(test_single_late_handshake_stays)
 {
-    (void)state;
     struct pair p;
     begin(&p);
     int fd = connect_stranger(&p);
@@ -144,9 +134,8 @@ static void test_single_late_handshake_stays(void **state)
     end(&p);
 }
 
-static void test_refused_key_is_logged(void **state)
+TEST(test_refused_key_is_logged)
 {
-    (void)state;
     struct pair p;
     begin(&p);
     p.access.strict = true; /* the worker's key is not enrolled, and it has no secret */
@@ -167,9 +156,8 @@ static void test_refused_key_is_logged(void **state)
     end(&p);
 }
 
-static void test_strangers_are_logged_once_a_minute(void **state)
+TEST(test_strangers_are_logged_once_a_minute)
 {
-    (void)state;
     struct strangers s = {.reason = "why"};
     const uint64_t start = 5 * SECOND, minute = 60 * SECOND;
     n_lines = 0;
@@ -189,7 +177,7 @@ static void test_strangers_are_logged_once_a_minute(void **state)
     log_set_sink(NULL, NULL);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct rlimit limit;
     if (!getrlimit(RLIMIT_NOFILE, &limit)) {
@@ -197,11 +185,5 @@ int main(void)
         setrlimit(RLIMIT_NOFILE, &limit);
     }
     if (limit.rlim_max < 2 * STRANGERS + 100) return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flood_closes_strangers_only),
-        cmocka_unit_test(test_single_late_handshake_stays),
-        cmocka_unit_test(test_refused_key_is_logged),
-        cmocka_unit_test(test_strangers_are_logged_once_a_minute),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -1,21 +1,13 @@
 /* The library (include/atoll.h) against a coordinator in another process. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "tests/lib/rigs/api_rig.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct atoll_error error;
 static char lines[1 << 16];
@@ -62,9 +54,8 @@ static size_t save_nothing(void *ctx, struct atoll_part *parts, size_t cap)
     return 0;
 }
 
-static void test_open_refuses_wrong_options(void **state)
+TEST_WITH(test_open_refuses_wrong_options, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     const struct atoll_options good = api_rig_options(0, "w0");
     struct atoll_tensor tensors[2] = {{.name = "a", .ndim = 1, .shape = {3}}, {.name = "a", .ndim = 1, .shape = {3}}};
@@ -115,9 +106,8 @@ static void test_open_refuses_wrong_options(void **state)
 
 /* --- the order of calls ------------------------------------------------------------------------------------------- */
 
-static void test_calls_out_of_order_are_refused(void **state)
+TEST_WITH(test_calls_out_of_order_are_refused, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     struct atoll *a = open_worker(0, "w0");
     struct atoll_round round;
@@ -164,9 +154,8 @@ static void test_calls_out_of_order_are_refused(void **state)
     atoll_close(a);
 }
 
-static void test_wrong_tokens_are_refused(void **state)
+TEST_WITH(test_wrong_tokens_are_refused, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     struct atoll *a = open_worker(0, "w0");
     struct atoll_round round;
@@ -187,9 +176,8 @@ static void test_wrong_tokens_are_refused(void **state)
 /* --- rounds ------------------------------------------------------------------------------------------------------- */
 
 /* local-sgd is the mean of the parameters. Both workers live in one thread. */
-static void test_two_workers_in_one_process(void **state)
+TEST_WITH(test_two_workers_in_one_process, tmpdir_make, stop)
 {
-    (void)state;
     char seen[API_RIG_SAMPLES] = {0};
     api_rig_start("coordinator: {min_workers: 2}");
     struct atoll *workers[2] = {open_worker(0, "w0"), open_worker(1, "w1")};
@@ -235,9 +223,8 @@ static void test_two_workers_in_one_process(void **state)
 }
 
 /* The order of the caller's tensors is not that of the run, and names have the prefix of transformers. */
-static void test_tensors_in_another_order(void **state)
+TEST_WITH(test_tensors_in_another_order, tmpdir_make, stop)
 {
-    (void)state;
     static struct atoll_tensor turned[64];
     static char names[64][128];
     struct atoll *a;
@@ -269,9 +256,8 @@ static void test_tensors_in_another_order(void **state)
     atoll_close(a);
 }
 
-static void test_first_different_tensor_is_named(void **state)
+TEST_WITH(test_first_different_tensor_is_named, tmpdir_make, stop)
 {
-    (void)state;
     static struct atoll_tensor tensors[64];
     struct atoll *a;
     api_rig_start("log: {level: info}");
@@ -297,18 +283,16 @@ static void test_first_different_tensor_is_named(void **state)
     }
 }
 
-static void test_run_of_ddp_is_refused(void **state)
+TEST_WITH(test_run_of_ddp_is_refused, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("train: {method: ddp}");
     struct atoll *a = open_worker(0, "w0");
     api_rig_fails(a, ATOLL_INVALID, "train.method ddp");
     atoll_close(a);
 }
 
-static void test_other_data_is_refused(void **state)
+TEST_WITH(test_other_data_is_refused, tmpdir_make, stop)
 {
-    (void)state;
     struct atoll *other;
     api_rig_start("log: {level: info}");
     struct atoll *a = open_worker(0, "w0");
@@ -355,9 +339,8 @@ static struct atoll *open_with_state(int slot, const char *name)
     return a;
 }
 
-static void test_nan_resets_and_third_ends(void **state)
+TEST_WITH(test_nan_resets_and_third_ends, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     resets = 0;
     struct atoll *a = open_with_state(0, "w0");
@@ -374,9 +357,8 @@ static void test_nan_resets_and_third_ends(void **state)
     atoll_close(a);
 }
 
-static void test_infinite_loss_is_not_finite(void **state)
+TEST_WITH(test_infinite_loss_is_not_finite, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     struct atoll *a = open_worker(0, "w0");
     struct atoll_round round;
@@ -391,9 +373,8 @@ static void test_infinite_loss_is_not_finite(void **state)
 }
 
 /* The worker is killed after its second push, at some point of the save or the upload. */
-static void test_killed_worker_gets_its_state_back(void **state)
+TEST_WITH(test_killed_worker_gets_its_state_back, tmpdir_make, stop)
 {
-    (void)state;
     int fds[2];
     char done;
     api_rig_start("train: {max_steps: 8}");
@@ -436,9 +417,8 @@ static void test_killed_worker_gets_its_state_back(void **state)
 }
 
 /* A coordinator that never comes, and one that is gone. */
-static void test_unreachable_coordinator(void **state)
+TEST_WITH(test_unreachable_coordinator, tmpdir_make, stop)
 {
-    (void)state;
     struct atoll *a;
     enum atoll_event event;
     api_rig_start("log: {level: info}");
@@ -463,9 +443,8 @@ static void test_unreachable_coordinator(void **state)
 
 /* --- log and token shards ----------------------------------------------------------------------------------------- */
 
-static void test_lines_go_to_the_function_or_nowhere(void **state)
+TEST_WITH(test_lines_go_to_the_function_or_nowhere, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     int before = dup(STDERR_FILENO), file = fileno(tmpfile());
     dup2(file, STDERR_FILENO);
@@ -484,9 +463,8 @@ static void test_lines_go_to_the_function_or_nowhere(void **state)
     close(file);
 }
 
-static void test_token_shards(void **state)
+TEST_WITH(test_token_shards, tmpdir_make, stop)
 {
-    (void)state;
     struct atoll_tokens *t;
     struct atoll_data data;
     uint32_t out[5];
@@ -511,25 +489,4 @@ static void test_token_shards(void **state)
     atoll_tokens_close(NULL);
 }
 
-int main(int argc, char **argv)
-{
-#define RUN(test) cmocka_unit_test_setup_teardown(test, tmpdir_make, stop)
-    const struct CMUnitTest tests[] = {
-        RUN(test_open_refuses_wrong_options),
-        RUN(test_calls_out_of_order_are_refused),
-        RUN(test_wrong_tokens_are_refused),
-        RUN(test_two_workers_in_one_process),
-        RUN(test_tensors_in_another_order),
-        RUN(test_first_different_tensor_is_named),
-        RUN(test_run_of_ddp_is_refused),
-        RUN(test_other_data_is_refused),
-        RUN(test_nan_resets_and_third_ends),
-        RUN(test_infinite_loss_is_not_finite),
-        RUN(test_killed_worker_gets_its_state_back),
-        RUN(test_unreachable_coordinator),
-        RUN(test_lines_go_to_the_function_or_nowhere),
-        RUN(test_token_shards),
-    };
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,11 @@
 /* The library checks the caller's texts and pointers at the call, and refuses a worker of another process. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/lib/rigs/api_rig.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 
 static struct atoll_error error;
 static char long_text[1 << 15];
@@ -42,9 +34,8 @@ static void refuse(const struct atoll_options *o, const char *what)
 
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
-static void test_open_checks_each_text(void **state)
+TEST_WITH(test_open_checks_each_text, tmpdir_make, stop)
 {
-    (void)state;
     static const char *const texts[] = {"a\x1b[2Jb", "a\x07",   "a\rb",     "\x7f",         "\xff\xfe",
                                         "\xc2\x9b",  "caf\xc3", "\xc0\xa0", "\xed\xa0\x80", "\xf4\x90\x80\x80",
                                         "a\nb",      "\t"};
@@ -98,9 +89,8 @@ static int load_any(void *ctx, const void *data, size_t size)
     return 0;
 }
 
-static void test_open_refuses_null(void **state)
+TEST_WITH(test_open_refuses_null, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     const struct atoll_options good = api_rig_options(0, "w0");
     struct atoll *a;
@@ -168,9 +158,8 @@ static void refuse_worker(struct atoll *a)
     atoll_close(a);
 }
 
-static void test_calls_refuse_null(void **state)
+TEST_WITH(test_calls_refuse_null, tmpdir_make, stop)
 {
-    (void)state;
     refuse_worker(NULL);
     assert_null(atoll_params(NULL));
     assert_int_equal(atoll_n_params(NULL), 0);
@@ -212,9 +201,8 @@ static void test_calls_refuse_null(void **state)
     atoll_close(a);
 }
 
-static void test_state_with_null_is_not_saved(void **state)
+TEST_WITH(test_state_with_null_is_not_saved, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     struct atoll_options o = api_rig_options(0, "w0");
     o.state = (struct atoll_state){.save = save_null, .load = load_any};
@@ -228,9 +216,8 @@ static void test_state_with_null_is_not_saved(void **state)
 
 /* --- a fork ------------------------------------------------------------------------------------------------------- */
 
-static void test_fork_cannot_use_the_worker(void **state)
+TEST_WITH(test_fork_cannot_use_the_worker, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("log: {level: info}");
     const struct atoll_options good = api_rig_options(0, "w0");
     struct atoll *a;
@@ -252,14 +239,4 @@ static void test_fork_cannot_use_the_worker(void **state)
     atoll_close(a);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_open_checks_each_text, tmpdir_make, stop),
-        cmocka_unit_test_setup_teardown(test_open_refuses_null, tmpdir_make, stop),
-        cmocka_unit_test_setup_teardown(test_calls_refuse_null, tmpdir_make, stop),
-        cmocka_unit_test_setup_teardown(test_state_with_null_is_not_saved, tmpdir_make, stop),
-        cmocka_unit_test_setup_teardown(test_fork_cannot_use_the_worker, tmpdir_make, stop),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

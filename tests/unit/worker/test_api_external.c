@@ -1,19 +1,12 @@
 /* The library (include/atoll.h) in runs of model.family external, whose tensors and data are the program's. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/os/fileio.h"
 #include "tests/lib/rigs/api_rig.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 static struct atoll_error error;
 
 static int stop(void **state)
@@ -47,9 +40,8 @@ static struct atoll *open_external(int slot, const char *name, float first, uint
 }
 
 /* The run starts from the first worker's parameters. Mean tensors get the plain mean, others the outer optimizer. */
-static void test_external_run_starts_from_first_worker(void **state)
+TEST_WITH(test_external_run_starts_from_first_worker, tmpdir_make, stop)
 {
-    (void)state;
     struct atoll_round round;
     enum atoll_action action;
     const struct atoll_step step = {.tokens = 3, .loss = NAN, .lr = NAN, .grad_norm = NAN};
@@ -133,34 +125,29 @@ static void check_exact_means(const char *codecs)
     for (int w = 0; w < 2; w++) atoll_close(workers[w]);
 }
 
-static void test_means_are_exact(void **state)
+TEST_WITH(test_means_are_exact, tmpdir_make, stop)
 {
-    (void)state;
     check_exact_means("codec: {up: int8, down: int8}");
 }
 
-static void test_means_are_exact_beside_topk(void **state)
+TEST_WITH(test_means_are_exact_beside_topk, tmpdir_make, stop)
 {
-    (void)state;
     check_exact_means("outer: {optimizer: sgd}, codec: {up: 'topk:64/256+sign', down: union}");
 }
 
-static void test_means_are_exact_beside_relay(void **state)
+TEST_WITH(test_means_are_exact_beside_relay, tmpdir_make, stop)
 {
-    (void)state;
     check_exact_means("outer: {optimizer: sgd}, codec: {up: int8, down: relay}");
 }
 
-static void test_means_are_exact_beside_other_codecs(void **state)
+TEST_WITH(test_means_are_exact_beside_other_codecs, tmpdir_make, stop)
 {
-    (void)state;
     check_exact_means("codec: {up: int8, up_allowed: bf16, down: int4}");
 }
 
 /* The saved state has no residual of means, which have none, and their delta in fp32. */
-static void test_means_are_exact_after_a_restart(void **state)
+TEST_WITH(test_means_are_exact_after_a_restart, tmpdir_make, stop)
 {
-    (void)state;
     enum atoll_action action;
     struct atoll_round round;
     float own[2][8];
@@ -190,9 +177,8 @@ static void count_warnings(void *ctx, enum atoll_log_level level, const char *li
 }
 
 /* The coordinator's warnings reach the programs, and so does the rate that the workers reported. */
-static void test_workers_are_told(void **state)
+TEST_WITH(test_workers_are_told, tmpdir_make, stop)
 {
-    (void)state;
     enum atoll_action action;
     struct atoll_round round;
     int told = 0;
@@ -220,9 +206,8 @@ static void test_workers_are_told(void **state)
 }
 
 /* Nothing is uploaded: a healthy worker starts the run afterwards. */
-static void test_first_worker_is_finite(void **state)
+TEST_WITH(test_first_worker_is_finite, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("model: {family: external}");
     struct atoll *a = open_external(0, "w0", 1, 0);
     atoll_params(a)[1] = NAN;
@@ -240,9 +225,8 @@ static void test_first_worker_is_finite(void **state)
     atoll_close(a);
 }
 
-static void test_other_tensors_than_the_first_worker(void **state)
+TEST_WITH(test_other_tensors_than_the_first_worker, tmpdir_make, stop)
 {
-    (void)state;
     api_rig_start("model: {family: external}");
     struct atoll *a = open_external(0, "w0", 1, 0), *other;
     api_rig_wait(a, ATOLL_TRAIN);
@@ -260,9 +244,8 @@ static void test_other_tensors_than_the_first_worker(void **state)
 }
 
 /* All validation samples are evaluated at the end, in parts. */
-static void test_evaluation(void **state)
+TEST_WITH(test_evaluation, tmpdir_make, stop)
 {
-    (void)state;
     struct atoll_evaluation e;
     double sums[64];
     uint64_t tokens[64], evaluated = 0;
@@ -307,21 +290,4 @@ static void test_evaluation(void **state)
     mem_free(text);
 }
 
-int main(void)
-{
-#define RUN(test) cmocka_unit_test_setup_teardown(test, tmpdir_make, stop)
-    const struct CMUnitTest tests[] = {
-        RUN(test_external_run_starts_from_first_worker),
-        RUN(test_means_are_exact),
-        RUN(test_means_are_exact_beside_topk),
-        RUN(test_means_are_exact_beside_relay),
-        RUN(test_means_are_exact_beside_other_codecs),
-        RUN(test_means_are_exact_after_a_restart),
-        RUN(test_workers_are_told),
-
-        RUN(test_first_worker_is_finite),
-        RUN(test_other_tensors_than_the_first_worker),
-        RUN(test_evaluation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

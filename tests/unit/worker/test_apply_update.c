@@ -1,17 +1,11 @@
 /* Several threads apply updates to theta with the bits of one thread that decodes and applies
  * (common/tensor/apply.h), for every codec, including the signs of zeros. ctest: labels=threads,asan */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "common/tensor/apply.h"
+#include "tests/lib/test.h"
 #include "worker/outer/apply_update.h"
 
 enum {
@@ -48,9 +42,8 @@ static void both(uint64_t seed)
     memcpy(theta[1], theta[0], sizeof theta[0]);
 }
 
-static void test_applied_view_equals_decode_and_apply(void **state)
+TEST(test_applied_view_equals_decode_and_apply)
 {
-    (void)state;
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
         struct codec *codec;
         struct codec_view view;
@@ -74,11 +67,10 @@ static void test_applied_view_equals_decode_and_apply(void **state)
     }
 }
 
-static void test_applied_step_equals_sgd_and_apply(void **state)
+TEST(test_applied_step_equals_sgd_and_apply)
 {
     static const struct apply_update_sgd steps[] = {
         {1, true, false}, {0.7, true, false}, {0.7, true, true}, {0.7, false, true}};
-    (void)state;
     for (size_t s = 0; s < 2 * sizeof steps / sizeof *steps; s++) {
         const struct apply_update_sgd *step = &steps[s / 2];
         both(s);
@@ -93,13 +85,8 @@ static void test_applied_step_equals_sgd_and_apply(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_applied_view_equals_decode_and_apply),
-        cmocka_unit_test(test_applied_step_equals_sgd_and_apply),
-    };
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
     if (pool_create(THREADS, POOL_FLOATS_EXACT, &pool) != STATUS_OK) return 1;
-    int failed = cmocka_run_group_tests_name("apply_update", tests, NULL, NULL);
+    int failed = test_run(argc, argv, NULL, NULL);
     pool_destroy(pool);
     return failed;
 }

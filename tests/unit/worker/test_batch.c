@@ -1,14 +1,7 @@
 /* Counters to windows: each epoch shows every window once, in its own order, and rows hold the contents of their
  * window. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/lib/test.h"
 #include "worker/replica/batch.h"
 
 enum { SEQ = 4, N_TOKENS = 403, N_WINDOWS = 100 };
@@ -34,9 +27,8 @@ static struct batch_source source(uint32_t vocab, bool in_order)
     return s;
 }
 
-static void test_epoch_shows_every_window_once(void **state)
+TEST(test_epoch_shows_every_window_once)
 {
-    (void)state;
     struct batch_source s = source(1000, false);
     assert_int_equal(s.n_samples, N_WINDOWS);
     int moved = 0;
@@ -52,9 +44,8 @@ static void test_epoch_shows_every_window_once(void **state)
     assert_true(moved > N_WINDOWS); /* later epochs have another order */
 }
 
-static void test_rows_hold_tokens_and_targets(void **state)
+TEST(test_rows_hold_tokens_and_targets)
 {
-    (void)state;
     struct batch_source s = source(1000, false);
     uint64_t counters[2] = {3, 250};
     int32_t tokens[3 * SEQ], targets[3 * SEQ];
@@ -73,16 +64,14 @@ static void test_rows_hold_tokens_and_targets(void **state)
     }
 }
 
-static void test_in_order_keeps_order(void **state)
+TEST(test_in_order_keeps_order)
 {
-    (void)state;
     struct batch_source s = source(1000, true);
     for (uint64_t k = 0; k < N_WINDOWS; k++) assert_int_equal(batch_window(&s, k), k);
 }
 
-static void test_token_outside_vocabulary_is_refused(void **state)
+TEST(test_token_outside_vocabulary_is_refused)
 {
-    (void)state;
     struct err err = {0};
     uint64_t counter = N_WINDOWS - 1; /* tokens 396 .. 400 */
     int32_t tokens[SEQ], targets[SEQ];
@@ -94,9 +83,8 @@ static void test_token_outside_vocabulary_is_refused(void **state)
     assert_non_null(strstr(err.msg, "token 400 at position 400, but model.vocab_size is 400"));
 }
 
-static void test_too_short_data_are_refused(void **state)
+TEST(test_too_short_data_are_refused)
 {
-    (void)state;
     struct batch_source s;
     struct err err = {0};
     assert_int_equal(batch_source_init(&s, &data, N_TOKENS, 1000, 7, false, &err), STATUS_INVALID);
@@ -105,14 +93,4 @@ static void test_too_short_data_are_refused(void **state)
     assert_int_equal(s.n_samples, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_epoch_shows_every_window_once),
-        cmocka_unit_test(test_rows_hold_tokens_and_targets),
-        cmocka_unit_test(test_in_order_keeps_order),
-        cmocka_unit_test(test_token_outside_vocabulary_is_refused),
-        cmocka_unit_test(test_too_short_data_are_refused),
-    };
-    return cmocka_run_group_tests(tests, fill_data, NULL);
-}
+TEST_MAIN(fill_data, NULL)

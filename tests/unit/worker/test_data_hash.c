@@ -1,18 +1,10 @@
 /* The hash of all tokens: finds a byte that the fingerprint of JOIN misses, and reads a shard once. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/data_hash.h"
 
 enum { TOKENS = 400000, SHARD = 200000 }; /* two shards of 400 kB: the fingerprint reads 256 KiB of each */
@@ -47,9 +39,8 @@ static uint64_t hash_once(const struct tokens *tokens, const char *known, char *
     return hash;
 }
 
-static void test_every_token_counts(void **state)
+TEST_WITH(test_every_token_counts, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct tokens tokens;
     uint64_t fingerprint[2], hash[2], bytes;
     for (int i = 0; i < 2; i++) {
@@ -66,9 +57,8 @@ static void test_every_token_counts(void **state)
     assert_true(hash[0] && hash[0] != hash[1]);
 }
 
-static void test_known_shard_is_not_read_again(void **state)
+TEST_WITH(test_known_shard_is_not_read_again, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct tokens tokens;
     char *known, *next;
     uint64_t bytes;
@@ -96,9 +86,8 @@ static void test_known_shard_is_not_read_again(void **state)
 }
 
 /* The thread gives its result to the heartbeat and keeps it in the worker's folder. */
-static void test_thread_reports_and_keeps_hashes(void **state)
+TEST_WITH(test_thread_reports_and_keeps_hashes, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct tokens tokens;
     struct heartbeat heartbeat;
     write_set(UINT32_MAX);
@@ -124,12 +113,4 @@ static void test_thread_reports_and_keeps_hashes(void **state)
     tokens_close(&tokens);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_every_token_counts, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_known_shard_is_not_read_again, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_thread_reports_and_keeps_hashes, tmpdir_make, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

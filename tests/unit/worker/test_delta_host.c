@@ -1,18 +1,12 @@
 /* Deltas in host memory: exact in every form and at any length, with the same bits and norm for any number of
  * threads. ctest: labels=threads */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "common/base/rng.h"
 #include "common/base/sum_squares.h"
+#include "tests/lib/test.h"
 #include "worker/outer/delta_host.h"
 
 /* More blocks than one batch of sums. */
@@ -37,12 +31,11 @@ static double check(enum delta_form form, size_t n)
     return norm;
 }
 
-static void test_every_form_is_exact(void **state)
+TEST(test_every_form_is_exact)
 {
     static const size_t sizes[] = {1, 15, 16, 17, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 3, SUM_BLOCKS * BLOCK, MOST};
     static const enum delta_form forms[] = {DELTA_PSEUDO_GRADIENT, DELTA_PARAMETERS, DELTA_GRADIENT};
     float *alone = mem_alloc(MOST, sizeof *alone);
-    (void)state;
     assert_non_null(alone);
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -58,11 +51,10 @@ static void test_every_form_is_exact(void **state)
     mem_free(alone);
 }
 
-static void test_nonfinite_values_are_detected(void **state)
+TEST(test_nonfinite_values_are_detected)
 {
     enum { N = 9 * BLOCK + 2 };
     static const size_t places[] = {0, BLOCK - 1, BLOCK, 4 * BLOCK + 7, N - 1};
-    (void)state;
     for (int threads = 0; threads <= THREADS_MAX; threads++) {
         assert_true(delta_host_finite(pools[threads], values, N));
         for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -102,9 +94,4 @@ static int teardown(void **state)
     return mem_live_bytes() ? -1 : 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_form_is_exact),
-                                       cmocka_unit_test(test_nonfinite_values_are_detected)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -3,16 +3,7 @@
  * With ATOLL_HF_OUT=DIR the test writes and keeps the folder DIR. Beside the model, DIR/logits.bin has u32 T, V; i32
  * tokens[T]; f32 logits[T*V], for tests/golden/check_transformers.py. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/bytes.h"
 #include "common/base/mem.h"
@@ -20,6 +11,7 @@
 #include "common/os/fileio.h"
 #include "common/tensor/hf_folder.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/generate_text.h"
 #include "worker/model/gpt2.h"
@@ -104,9 +96,8 @@ static bool same(const struct text *a, const struct text *b)
     return a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
 }
 
-static void test_pick_follows_probabilities(void **state)
+TEST(test_pick_follows_probabilities)
 {
-    (void)state;
     static const float logits[] = {0, 1, -INFINITY, 1}; /* probabilities e^0, e^1, 0, e^1 over their sum */
     double total = 1 + 2 * exp(1);
     assert_int_equal(generate_pick(logits, 4, 0, 0.99), 1); /* the first of equal values */
@@ -118,9 +109,8 @@ static void test_pick_follows_probabilities(void **state)
     assert_int_equal(generate_pick(logits, 4, 1e-3, 0.001), 1); /* nearly greedy */
 }
 
-static void test_folder_and_memory_give_same_text(void **state)
+TEST(test_folder_and_memory_give_same_text)
 {
-    (void)state;
     struct generate_options o = {
         .prompt = "To be, or not", .n_tokens = 60, .temperature = 0.8, .seed = 4, .device = "cpu", .threads = 2};
     struct text a = text_of(true, &o), b = text_of(false, &o), c;
@@ -141,9 +131,8 @@ static void test_folder_and_memory_give_same_text(void **state)
 }
 
 /* Greedy text through growing contexts equals the arg-max of logits at full length. */
-static void test_greedy_text_matches_logits(void **state)
+TEST(test_greedy_text_matches_logits)
 {
-    (void)state;
     struct device *dev;
     struct model *model;
     struct err err = {0};
@@ -177,9 +166,8 @@ static void test_greedy_text_matches_logits(void **state)
     mem_free(logits);
 }
 
-static void test_closed_output_ends_text(void **state)
+TEST(test_closed_output_ends_text)
 {
-    (void)state;
     struct generate_options o = {.prompt = "x", .n_tokens = 20, .temperature = 0.8, .device = "cpu"};
     struct err err = {0};
     for (size_t calls = 1; calls <= 3; calls++) { /* the prompt is the first call */
@@ -190,9 +178,8 @@ static void test_closed_output_ends_text(void **state)
 }
 
 /* The same tokens, as input and output of numbers. */
-static void test_ids_give_same_tokens(void **state)
+TEST(test_ids_give_same_tokens)
 {
-    (void)state;
     struct generate_options o = {.prompt = "To", .n_tokens = 20, .device = "cpu"};
     struct text bytes = text_of(true, &o), want = {.size = 0};
     char piece[16];
@@ -214,9 +201,8 @@ static void test_ids_give_same_tokens(void **state)
 }
 
 /* A model whose tokens are not bytes is refused. */
-static void test_tokens_other_than_bytes_are_refused(void **state)
+TEST(test_tokens_other_than_bytes_are_refused)
 {
-    (void)state;
     struct generate_options o = {.prompt = "x", .n_tokens = 1, .device = "cpu"};
     struct text text = {.size = 0};
     struct err err = {0};
@@ -236,9 +222,8 @@ static void test_tokens_other_than_bytes_are_refused(void **state)
     }
 }
 
-static void test_invalid_models_are_refused(void **state)
+TEST(test_invalid_models_are_refused)
 {
-    (void)state;
     struct generate_options o = {.prompt = "x", .n_tokens = 1, .device = "cpu"};
     struct text text = {.size = 0};
     struct err err = {0};
@@ -253,9 +238,8 @@ static void test_invalid_models_are_refused(void **state)
     assert_int_equal(generate_text_theta(family, &tiny, theta, &o, collect, &text, &err), STATUS_INVALID);
 }
 
-static void test_logits_are_written_for_transformers(void **state)
+TEST(test_logits_are_written_for_transformers)
 {
-    (void)state;
     if (!getenv("ATOLL_HF_OUT")) skip();
     struct device *dev;
     struct model *model;
@@ -295,18 +279,8 @@ static int set_up_llama(void **state)
     return set_up(&llama_family, &llama);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pick_follows_probabilities),
-        cmocka_unit_test(test_folder_and_memory_give_same_text),
-        cmocka_unit_test(test_greedy_text_matches_logits),
-        cmocka_unit_test(test_closed_output_ends_text),
-        cmocka_unit_test(test_invalid_models_are_refused),
-        cmocka_unit_test(test_ids_give_same_tokens),
-        cmocka_unit_test(test_tokens_other_than_bytes_are_refused),
-        cmocka_unit_test(test_logits_are_written_for_transformers),
-    };
-    int failed = cmocka_run_group_tests_name("gpt2", tests, set_up_gpt2, tear_down);
-    return cmocka_run_group_tests_name("llama", tests, set_up_llama, tear_down) || failed;
+    int failed = test_run(argc, argv, set_up_gpt2, tear_down);
+    return test_run(argc, argv, set_up_llama, tear_down) || failed;
 }

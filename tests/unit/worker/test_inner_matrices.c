@@ -1,15 +1,9 @@
 /* The parts of theta for muon: the matrices of every block and no other part, each on one rank. AdamW updates the
  * rest once. q, k and v are separate matrices where they lie side by side, and the work is even. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
+#include "tests/lib/test.h"
 #include "worker/inner/inner_opt.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -93,18 +87,16 @@ static void check_cover(const struct model_family *family, const struct model_co
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_every_parameter_is_updated_once(void **state)
+TEST(test_every_parameter_is_updated_once)
 {
-    (void)state;
     static const struct model_family *const families[] = {&gpt2_family, &llama_family};
     for (int f = 0; f < 2; f++)
         for (int m = 0; m < 2; m++)
             for (int ranks = 1; ranks <= RANKS_MAX; ranks++) check_cover(families[f], &models[m], ranks);
 }
 
-static void test_qkv_are_separate_matrices(void **state)
+TEST(test_qkv_are_separate_matrices)
 {
-    (void)state;
     struct layout layout;
     struct inner_matrices dealt;
     layout_init(&layout);
@@ -121,9 +113,8 @@ static void test_qkv_are_separate_matrices(void **state)
     layout_finish(&layout);
 }
 
-static void test_work_is_even(void **state)
+TEST(test_work_is_even)
 {
-    (void)state;
     const struct model_config model = {.n_layer = 12, .n_head = 2, .n_embd = 64, .block_size = 8, .vocab_size = 256};
     struct layout layout;
     struct inner_matrices dealt;
@@ -157,9 +148,8 @@ static uint32_t of_vectors(const struct tensor *tensor)
     return 1;
 }
 
-static void test_unsupported_layouts_are_refused(void **state)
+TEST(test_unsupported_layouts_are_refused)
 {
-    (void)state;
     const uint64_t odd[2] = {4, 5};
     struct layout layout;
     struct inner_matrices dealt;
@@ -188,13 +178,4 @@ static void test_unsupported_layouts_are_refused(void **state)
     layout_finish(&layout);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_parameter_is_updated_once),
-        cmocka_unit_test(test_qkv_are_separate_matrices),
-        cmocka_unit_test(test_work_is_even),
-        cmocka_unit_test(test_unsupported_layouts_are_refused),
-    };
-    return cmocka_run_group_tests_name("inner_matrices", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,8 @@
 /* The inner optimizer's state on a device whose memory the host cannot access: read and written through the device's
  * operations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
+#include "tests/lib/test.h"
 #include "worker/inner/inner_opt.h"
 
 enum { N = 1001 };
@@ -95,9 +89,8 @@ static struct device far_device = {.ops = &far_ops}, *const devices[] = {&far_de
 static struct tensor tensor = {.count = N};
 static const struct layout layout = {.n_tensors = 1, .tensors = &tensor, .n_params = N};
 
-static void test_state_is_read_and_written_by_device(void **state)
+TEST(test_state_is_read_and_written_by_device)
 {
-    (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW};
     struct inner_opt *opt;
     float m[N], v[N];
@@ -130,9 +123,8 @@ static void test_state_is_read_and_written_by_device(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_sgd_has_no_moments(void **state)
+TEST(test_sgd_has_no_moments)
 {
-    (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_SGD};
     struct inner_opt *opt;
     const void *m, *v;
@@ -147,9 +139,8 @@ static void test_sgd_has_no_moments(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_bf16_moments_are_read_and_written(void **state)
+TEST(test_bf16_moments_are_read_and_written)
 {
-    (void)state;
     struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW, .bf16 = true};
     struct inner_opt *opt;
     struct err err = {0};
@@ -177,9 +168,8 @@ static void test_bf16_moments_are_read_and_written(void **state)
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_out_of_memory_is_reported(void **state)
+TEST(test_out_of_memory_is_reported)
 {
-    (void)state;
     const struct inner_opt_config config = {.kind = OPTIMIZER_ADAMW};
     struct inner_opt *opt;
     for (int n = 1; n <= 7; n++) {
@@ -190,13 +180,4 @@ static void test_out_of_memory_is_reported(void **state)
     mem_fail_after(0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_state_is_read_and_written_by_device),
-        cmocka_unit_test(test_sgd_has_no_moments),
-        cmocka_unit_test(test_bf16_moments_are_read_and_written),
-        cmocka_unit_test(test_out_of_memory_is_reported),
-    };
-    return cmocka_run_group_tests_name("inner_opt", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,15 +2,7 @@
  * bytes, files with holes. Values exceed 32 bits.
  * ctest: labels=asan */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -25,6 +17,7 @@
 #include "coordinator/round/lease.h"
 #include "coordinator/round/upload.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/inner/shard.h"
 #include "worker/model/decoder.h"
 #include "worker/model/model.h"
@@ -86,9 +79,8 @@ static void expect_round_trip(const struct layout *layout)
     mem_free(bytes);
 }
 
-static void test_layouts_count_beyond_32_bits(void **state)
+TEST(test_layouts_count_beyond_32_bits)
 {
-    (void)state;
     struct layout layout;
     struct model_config model;
     LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
@@ -113,9 +105,8 @@ static void test_layouts_count_beyond_32_bits(void **state)
 
 /* Activations of a micro-step of 2^18 tokens without recompute. Each layer has 6C + 2K + 2F + F values per token,
  * the log-sum-exps and two norms. Beside the layers: the stream, the final norm, gradients, angles. */
-static void test_activations_count_beyond_32_bits(void **state)
+TEST(test_activations_count_beyond_32_bits)
 {
-    (void)state;
     struct layout layout;
     struct model_config model;
     LAY_OUT(&layout, &model, "model.preset=llama-8b", "data.tokenizer=none");
@@ -127,9 +118,8 @@ static void test_activations_count_beyond_32_bits(void **state)
     layout_finish(&layout);
 }
 
-static void test_shards_cover_large_theta(void **state)
+TEST(test_shards_cover_large_theta)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 8; ranks += 7) {
         struct shard_map map = shard_map_make(64 * G + 5, ranks, 0);
         uint64_t sum = 0, at = 0;
@@ -148,9 +138,8 @@ static void test_shards_cover_large_theta(void **state)
 
 /* The memory of the outer path is computed without allocation: one fragment of 320 G parameters, with a second copy
  * of the payload for a byte stage. */
-static void test_outer_memory_counts_beyond_32_bits(void **state)
+TEST(test_outer_memory_counts_beyond_32_bits)
 {
-    (void)state;
     struct layout layout;
     struct model_config model;
     struct replica_outer outer;
@@ -170,9 +159,8 @@ static void test_outer_memory_counts_beyond_32_bits(void **state)
 /* ---- state machines ---------------------------------------------------------------------------------------------- */
 
 /* The coordinator's side of an upload and of a download. */
-static void test_coordinator_transfers_beyond_32_bits(void **state)
+TEST(test_coordinator_transfers_beyond_32_bits)
 {
-    (void)state;
     struct upload up = {0};
     const struct msg_offer offer = {.bytes = 32 * G, .round = 3};
     upload_start(&up, &offer, 0);
@@ -203,9 +191,8 @@ static void test_coordinator_transfers_beyond_32_bits(void **state)
 }
 
 /* The worker's side: a delta of 32 GB under credit, and an update of the same size. */
-static void test_worker_transfers_beyond_32_bits(void **state)
+TEST(test_worker_transfers_beyond_32_bits)
 {
-    (void)state;
     static struct sync s;
     struct msg_welcome welcome = {.session = 1, .worker_id = 2, .heartbeat_ms = 1000, .n_fragments = 1, .resume = true};
     const uint64_t bytes[] = {32 * G}, versions[] = {4};
@@ -242,9 +229,8 @@ static void test_worker_transfers_beyond_32_bits(void **state)
 }
 
 /* Incomplete deltas of 64 workers: no overlap, and all end before ext4's maximum file size. */
-static void test_spool_ranges_do_not_overlap(void **state)
+TEST(test_spool_ranges_do_not_overlap)
 {
-    (void)state;
     enum { WORKERS = 64 };
     struct layout layout;
     struct model_config model;
@@ -270,9 +256,8 @@ static void test_spool_ranges_do_not_overlap(void **state)
 /* --- samples ------------------------------------------------------------------------------------------------------ */
 
 /* Positions in the sample order of a run of 10^13 tokens, its windows, and a worker's counters. */
-static void test_sample_positions_exceed_32_bits(void **state)
+TEST(test_sample_positions_exceed_32_bits)
 {
-    (void)state;
     struct lease_book book;
     struct wire_range ranges[WIRE_RANGES_MAX];
     uint32_t n;
@@ -325,9 +310,8 @@ static void put_at(int fd, uint64_t at, const void *bytes, size_t n)
 }
 
 /* A tensor of 2^33 values behind another one: a checkpoint, read at its end. */
-static void test_end_of_large_tensor_is_read(void **state)
+TEST_WITH(test_end_of_large_tensor_is_read, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     char text[256], path[FILEIO_PATH_MAX];
     const uint64_t shape[2] = {1 << 17, 1 << 16}, one[1] = {16}, size = (8 * G + 16) * 4;
     struct layout layout;
@@ -365,9 +349,8 @@ static void test_end_of_large_tensor_is_read(void **state)
 }
 
 /* The largest shard with tokens of 4 bytes. */
-static void test_end_of_largest_shard_is_read(void **state)
+TEST_WITH(test_end_of_largest_shard_is_read, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     const uint32_t head[3] = {20240801, 7, INT32_MAX}, tail[3] = {70001, 70002, 70003};
     const uint64_t size = TOKENS_HEADER_BYTES + 4 * (uint64_t)INT32_MAX;
     struct tokens tokens = {0};
@@ -387,19 +370,4 @@ static void test_end_of_largest_shard_is_read(void **state)
     tokens_close(&tokens);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts_count_beyond_32_bits),
-        cmocka_unit_test(test_activations_count_beyond_32_bits),
-        cmocka_unit_test(test_shards_cover_large_theta),
-        cmocka_unit_test(test_outer_memory_counts_beyond_32_bits),
-        cmocka_unit_test(test_coordinator_transfers_beyond_32_bits),
-        cmocka_unit_test(test_worker_transfers_beyond_32_bits),
-        cmocka_unit_test(test_spool_ranges_do_not_overlap),
-        cmocka_unit_test(test_sample_positions_exceed_32_bits),
-        cmocka_unit_test_setup_teardown(test_end_of_large_tensor_is_read, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_end_of_largest_shard_is_read, tmpdir_make, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,31 +4,22 @@
  * - Messages keep their order and queues are bounded.
  * - Closing sends the queued messages. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
 #include "common/base/rng.h"
+#include "tests/lib/test.h"
 #include "worker/link/link.h"
 #include "worker/link/ring.h"
 
 /* ---- ring ---------------------------------------------------------------------------------------------------------
  */
 
-static void test_ring_keeps_order_and_bounds(void **state)
+TEST(test_ring_keeps_order_and_bounds)
 {
-    (void)state;
     struct ring r;
     uint64_t put = 0, got = 0;
     assert_int_equal(ring_init(&r, 4096), STATUS_OK);
@@ -64,9 +55,8 @@ static void test_ring_keeps_order_and_bounds(void **state)
     ring_finish(&r);
 }
 
-static void test_ring_refuses_too_large_record(void **state)
+TEST(test_ring_refuses_too_large_record)
 {
-    (void)state;
     struct ring r;
     assert_int_equal(ring_init(&r, 256), STATUS_OK);
     assert_null(ring_reserve(&r, 256));
@@ -223,9 +213,8 @@ static int down(void **state)
 /* ---- link ---------------------------------------------------------------------------------------------------------
  */
 
-static void test_heartbeats_continue_during_compute(void **state)
+TEST_WITH(test_heartbeats_continue_during_compute, up, down)
 {
-    (void)state;
     uint64_t versions[1] = {3};
     usleep(50000);
     assert_int_equal(count_sent(MSG_HEARTBEAT), 0); /* no session, no heartbeat */
@@ -248,9 +237,8 @@ static void test_heartbeats_continue_during_compute(void **state)
     assert_int_equal(count_sent(MSG_HEARTBEAT), n);
 }
 
-static void test_state_change_is_sent_at_once(void **state)
+TEST_WITH(test_state_change_is_sent_at_once, up, down)
 {
-    (void)state;
     uint64_t versions[1] = {3};
     heartbeat_set_state(&heartbeat, WORKER_READY, 0, 0, 0, 1, versions);
     heartbeat_join(&heartbeat, 99, 3600000);
@@ -266,9 +254,8 @@ static void test_state_change_is_sent_at_once(void **state)
     assert_true(eventually(MSG_HEARTBEAT, 2));
 }
 
-static void test_messages_keep_order_both_ways(void **state)
+TEST_WITH(test_messages_keep_order_both_ways, up, down)
 {
-    (void)state;
     struct msg m;
     enum wire_lane lane;
     for (uint64_t i = 0; i < 100; i++) {
@@ -292,9 +279,8 @@ static void test_messages_keep_order_both_ways(void **state)
     assert_int_equal(received, 22);
 }
 
-static void test_link_consumes_heartbeat_answers(void **state)
+TEST_WITH(test_link_consumes_heartbeat_answers, up, down)
 {
-    (void)state;
     struct msg m = {.type = MSG_HEARTBEAT_ACK,
                     .heartbeat_ack = {.sent_us = clock_monotonic_us() - 5000, .waiting_for = "worker-7"}};
     enum wire_lane lane;
@@ -312,9 +298,8 @@ static void test_link_consumes_heartbeat_answers(void **state)
     assert_string_equal(text, "");
 }
 
-static void test_invalid_message_is_reported_not_fatal(void **state)
+TEST_WITH(test_invalid_message_is_reported_not_fatal, up, down)
 {
-    (void)state;
     struct msg m = {.type = MSG_CREDIT};
     enum wire_lane lane;
     arrive(WIRE_CONTROL, &m);
@@ -328,9 +313,8 @@ static void test_invalid_message_is_reported_not_fatal(void **state)
     assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
 }
 
-static void test_full_queue_returns_again(void **state)
+TEST_WITH(test_full_queue_returns_again, up, down)
 {
-    (void)state;
     static uint8_t bytes[8000];
     struct msg m = {.type = MSG_CHUNK, .chunk = {.kind = OBJECT_DELTA, .total = 8000, .data = bytes, .size = 8000}};
     m.chunk.crc = crc32c(0, bytes, sizeof bytes);
@@ -346,9 +330,8 @@ static void test_full_queue_returns_again(void **state)
     assert_int_equal(link_send(work_link, WIRE_BULK, &m), STATUS_OK);
 }
 
-static void test_unread_inbox_is_bounded(void **state)
+TEST_WITH(test_unread_inbox_is_bounded, up, down)
 {
-    (void)state;
     static struct msg m;
     enum wire_lane lane;
     int got = 0;
@@ -375,9 +358,8 @@ static void test_unread_inbox_is_bounded(void **state)
     assert_int_equal(link_recv(work_link, 5000000, &lane, &m), STATUS_OK);
 }
 
-static void test_close_sends_queued_messages(void **state)
+TEST_WITH(test_close_sends_queued_messages, up, down)
 {
-    (void)state;
     struct msg m = {.type = MSG_LEAVE, .leave = {.session = 4, .finished = true}};
     for (int i = 0; i < 50; i++) assert_int_equal(link_send(work_link, WIRE_CONTROL, &m), STATUS_OK);
     link_close(work_link, 2000000);
@@ -385,9 +367,8 @@ static void test_close_sends_queued_messages(void **state)
     assert_int_equal(count_sent(MSG_LEAVE), 50);
 }
 
-static void test_close_has_timeout(void **state)
+TEST_WITH(test_close_has_timeout, up, down)
 {
-    (void)state;
     struct msg m = {.type = MSG_LEAVE, .leave = {.session = 4, .finished = true}};
     set_full(true);
     assert_int_equal(link_send(work_link, WIRE_CONTROL, &m), STATUS_OK);
@@ -398,9 +379,8 @@ static void test_close_has_timeout(void **state)
 }
 
 /* Without an answer the connection is closed: after 20 s, or 8 round trips, then after twice as long each time. */
-static void test_silence_ends_the_connection(void **state)
+TEST(test_silence_ends_the_connection)
 {
-    (void)state;
     const uint64_t second = 1000000;
     struct heartbeat h;
     struct msg ack = {.type = MSG_HEARTBEAT_ACK};
@@ -426,21 +406,4 @@ static void test_silence_ends_the_connection(void **state)
     heartbeat_finish(&h);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_silence_ends_the_connection),
-        cmocka_unit_test(test_ring_keeps_order_and_bounds),
-        cmocka_unit_test(test_ring_refuses_too_large_record),
-        cmocka_unit_test_setup_teardown(test_heartbeats_continue_during_compute, up, down),
-        cmocka_unit_test_setup_teardown(test_state_change_is_sent_at_once, up, down),
-        cmocka_unit_test_setup_teardown(test_messages_keep_order_both_ways, up, down),
-        cmocka_unit_test_setup_teardown(test_link_consumes_heartbeat_answers, up, down),
-        cmocka_unit_test_setup_teardown(test_invalid_message_is_reported_not_fatal, up, down),
-        cmocka_unit_test_setup_teardown(test_full_queue_returns_again, up, down),
-        cmocka_unit_test_setup_teardown(test_unread_inbox_is_bounded, up, down),
-        cmocka_unit_test_setup_teardown(test_close_sends_queued_messages, up, down),
-        cmocka_unit_test_setup_teardown(test_close_has_timeout, up, down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,5 @@
 /* The memory planner. Its plan equals the memory that a replica takes: on the CPU, and to the byte on the emulated
  * CUDA device. It selects the first recompute level that fits, and names the largest batch that would fit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/config/codec_spec.h"
@@ -15,6 +8,7 @@
 #include "gpu/cuda/cuda_impl.h"
 #include "tests/cuda/emulator/emulate_impl.h"
 #include "tests/lib/device/emulated_plugin.h"
+#include "tests/lib/test.h"
 #include "worker/model/gpt2.h"
 #include "worker/outer/outer_loop_impl.h"
 #include "worker/outer/outer_memory.h"
@@ -85,9 +79,8 @@ static uint64_t bare(const char *device, int threads)
     return own;
 }
 
-static void test_cpu_plan_matches_allocation(void **state)
+TEST(test_cpu_plan_matches_allocation)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 2; ranks++)
         for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
             struct replica_config config = config_of("cpu", ranks, (enum recompute)level);
@@ -122,9 +115,8 @@ static size_t pinned_of(const struct replica *r)
 }
 
 /* A replica on GPUs takes the planned host memory, including pinned memory, except for tables and handles. */
-static void test_host_plan_matches_allocation(void **state)
+TEST(test_host_plan_matches_allocation)
 {
-    (void)state;
     setenv("ATOLL_EMULATED_GPUS", "2", 1);
     for (int kind = 0; kind < 10; kind++) {
         bool unread = kind / 2 == 1;
@@ -179,9 +171,8 @@ static void host_case(uint64_t host, const char *workers, uint64_t coordinator, 
 }
 
 /* The host has too little memory: one error line before any training, with the remedy. */
-static void test_too_little_host_memory_is_refused(void **state)
+TEST(test_too_little_host_memory_is_refused)
 {
-    (void)state;
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_AUTO);
     struct replica *r = make(&config);
     const struct memory_plan plan = *replica_host_memory(r);
@@ -207,9 +198,8 @@ static void test_too_little_host_memory_is_refused(void **state)
 }
 
 /* Owners of matrices need different amounts: the plan is that of the rank with the largest. */
-static void test_plan_is_that_of_largest_owner(void **state)
+TEST(test_plan_is_that_of_largest_owner)
 {
-    (void)state;
     uint64_t before = bare("cuda", 1);
     setenv("ATOLL_EMULATED_GPUS", "4", 1);
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
@@ -242,9 +232,8 @@ static void test_plan_is_that_of_largest_owner(void **state)
     }
 }
 
-static void test_device_plan_matches_allocation(void **state)
+TEST(test_device_plan_matches_allocation)
 {
-    (void)state;
     uint64_t before = bare("cuda", 1), last = UINT64_MAX;
     for (int i = 0; i < 2 * (RECOMPUTE_BLOCK + 1); i++) {
         int level = RECOMPUTE_NONE + i / 2;
@@ -284,9 +273,8 @@ static void test_device_plan_matches_allocation(void **state)
 }
 
 /* NCCL's buffers are subtracted before planning, and the GPU with the least free memory counts. */
-static void test_nccl_buffers_are_subtracted(void **state)
+TEST(test_nccl_buffers_are_subtracted)
 {
-    (void)state;
     static const char *const memory[] = {"50000000,40000000", "40000000,50000000"};
     setenv("ATOLL_EMULATED_GPUS", "2", 1);
     for (int kind = 0; kind < 6; kind++) {
@@ -319,9 +307,8 @@ static void give(uint64_t room)
 }
 
 /* Memory of other programs may become free; more memory than the device has never will. */
-static void test_total_memory_decides_about_retry(void **state)
+TEST(test_total_memory_decides_about_retry)
 {
-    (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
     struct memory_request ask = {.family = config.family,
                                  .model = &config.model,
@@ -343,9 +330,8 @@ static void test_total_memory_decides_about_retry(void **state)
 
 /* Two workers on one machine: each plans with half of a GPU's memory, and half of the host's free memory at their
  * start. The error line names the share. */
-static void test_workers_share_memory(void **state)
+TEST(test_workers_share_memory)
 {
-    (void)state;
     const struct replica_config config = config_of("cpu", 1, RECOMPUTE_NONE);
     struct memory_request ask = {.family = config.family,
                                  .model = &config.model,
@@ -398,9 +384,8 @@ static void test_workers_share_memory(void **state)
 
 /* The emulated device has less and less memory. auto selects the next level as soon as the previous one does not
  * fit, and the replica fits. Finally it refuses: the named batch fits, and one more does not. */
-static void test_auto_selects_first_level_that_fits(void **state)
+TEST(test_auto_selects_first_level_that_fits)
 {
-    (void)state;
     struct replica_config config = config_of("cuda", 1, RECOMPUTE_NONE);
     struct replica *r = make(&config);
     const struct memory_plan all = *replica_memory(r);
@@ -464,9 +449,8 @@ static void fill_with_deltas(struct outer_loop *loop)
 }
 
 /* The outer path: allocations of outer_memory_init, and later relayed deltas. */
-static void test_outer_plan_matches_allocation(void **state)
+TEST(test_outer_plan_matches_allocation)
 {
-    (void)state;
     static const char *const codecs[] = {"int8:256", "topk:64/4096", "fp32", "int4", "topk:64/4096"};
     for (size_t c = 0; c < 5; c++)
         for (int on_device = 0; on_device < 2; on_device++) {
@@ -511,9 +495,8 @@ static void test_outer_plan_matches_allocation(void **state)
 }
 
 /* No space for anchor and residuals on the device: activations come first, the outer path stays on the host. */
-static void test_outer_path_stays_on_host_without_space(void **state)
+TEST(test_outer_path_stays_on_host_without_space)
 {
-    (void)state;
     struct config config = run_config("int8:256", METHOD_DILOCO);
     struct replica_config rc = config_of("cuda", 1, RECOMPUTE_BLOCK);
     struct err err = {0};
@@ -531,9 +514,8 @@ static void test_outer_path_stays_on_host_without_space(void **state)
     unsetenv("ATOLL_EMULATED_MEMORY");
 }
 
-static void test_text_lists_parts_and_total(void **state)
+TEST(test_text_lists_parts_and_total)
 {
-    (void)state;
     struct memory_plan plan = {.bytes = {[MEMORY_PARAMS] = 3 * MIB / 2, [MEMORY_LOGITS] = 20 * MIB},
                                .total = 43 * MIB / 2,
                                .free_bytes = 100 * MIB};
@@ -543,21 +525,4 @@ static void test_text_lists_parts_and_total(void **state)
     assert_int_equal(strlen(memory_plan_text(&plan, small, sizeof small)), sizeof small - 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu_plan_matches_allocation),
-        cmocka_unit_test(test_plan_is_that_of_largest_owner),
-        cmocka_unit_test(test_device_plan_matches_allocation),
-        cmocka_unit_test(test_nccl_buffers_are_subtracted),
-        cmocka_unit_test(test_total_memory_decides_about_retry),
-        cmocka_unit_test(test_workers_share_memory),
-        cmocka_unit_test(test_auto_selects_first_level_that_fits),
-        cmocka_unit_test(test_host_plan_matches_allocation),
-        cmocka_unit_test(test_too_little_host_memory_is_refused),
-        cmocka_unit_test(test_outer_plan_matches_allocation),
-        cmocka_unit_test(test_outer_path_stays_on_host_without_space),
-        cmocka_unit_test(test_text_lists_parts_and_total),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -1,16 +1,9 @@
 /* Groups of blocks with train.stagger: their fragments, and the same model as with blocks in order. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/config/config.h"
 #include "gpu/device.h"
+#include "tests/lib/test.h"
 #include "worker/model/decoder.h"
 #include "worker/model/model.h"
 
@@ -36,9 +29,8 @@ static void make_layout(const struct config *config, struct layout *layout)
 }
 
 /* The first tensors of the fragments. */
-static void test_fragments_are_strided(void **state)
+TEST(test_fragments_are_strided)
 {
-    (void)state;
     static const struct {
         const char *settings[6], *first[6]; /* NULL-terminated */
     } cases[] = {
@@ -98,9 +90,8 @@ static float *moved(const struct layout *from, const float *x, const struct layo
     return out;
 }
 
-static void test_losses_and_gradients_stay(void **state)
+TEST(test_losses_and_gradients_stay)
 {
-    (void)state;
     static const char *const families[] = {"model.family=gpt2", "model.family=llama"};
     for (int f = 0; f < 2; f++) {
         static struct config plain, strided;
@@ -130,11 +121,4 @@ static void test_losses_and_gradients_stay(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fragments_are_strided),
-        cmocka_unit_test(test_losses_and_gradients_stay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,21 +1,13 @@
 /* A worker with invalid values: values that it detects itself, and values that the coordinator refuses. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/scripted.h"
+#include "tests/lib/test.h"
 
 static struct scripted *const s = &scripted;
 
-static void test_nonfinite_delta_is_never_sent(void **state)
+TEST_WITH(test_nonfinite_delta_is_never_sent, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     for (int times = 1; times <= 3; times++) {
@@ -38,9 +30,8 @@ static void test_nonfinite_delta_is_never_sent(void **state)
 
 /* A delta refused for its finite values does not return with the residual. An accepted round between two refusals
  * restarts their count. */
-static void test_too_large_delta_is_sent_once(void **state)
+TEST_WITH(test_too_large_delta_is_sent_once, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->inner[0] = 0;
@@ -67,11 +58,4 @@ static void test_too_large_delta_is_sent_once(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "learning_rate"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_nonfinite_delta_is_never_sent, scripted_teardown),
-        cmocka_unit_test_teardown(test_too_large_delta_is_sent_once, scripted_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

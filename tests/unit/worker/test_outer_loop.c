@@ -2,25 +2,17 @@
  * uploads, refusals and wrong hashes, also on a network that loses and duplicates messages.
  * Sent + residual must always equal the computed deltas. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/rigs/scripted.h"
+#include "tests/lib/test.h"
 
 static struct scripted *const s = &scripted;
 
-static void test_version_0_of_other_weights_is_downloaded(void **state)
+TEST_WITH(test_version_0_of_other_weights_is_downloaded, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     s->theta[1][0][5] = 3.25f; /* init_from: other values than the seed's */
     s->hash_at[1][0] = hash_floats(NULL, s->theta[1][0], s->layout.fragments[1].count);
@@ -31,9 +23,8 @@ static void test_version_0_of_other_weights_is_downloaded(void **state)
 
 /* A program whose own parameters have the run's hash downloads nothing; of other ones, only the fragments that differ.
  */
-static void test_version_0_of_own_parameters_is_kept(void **state)
+TEST(test_version_0_of_own_parameters_is_kept)
 {
-    (void)state;
     for (int same = 0; same < 2; same++) {
         static float own[SCRIPTED_N];
         scripted_begin("int8:256");
@@ -52,9 +43,8 @@ static void test_version_0_of_own_parameters_is_kept(void **state)
     }
 }
 
-static void test_wrong_hash_drops_state_and_rejoins(void **state)
+TEST_WITH(test_wrong_hash_drops_state_and_rejoins, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(2);
     uint64_t good = s->hash_at[0][2];
@@ -76,9 +66,8 @@ static void test_wrong_hash_drops_state_and_rejoins(void **state)
     scripted_check_theta();
 }
 
-static void test_damaged_update_is_requested_again(void **state)
+TEST_WITH(test_damaged_update_is_requested_again, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->spoil_payload = true;
@@ -94,9 +83,8 @@ static void test_damaged_update_is_requested_again(void **state)
     scripted_check_theta();
 }
 
-static void test_damaged_snapshot_is_requested_again(void **state)
+TEST_WITH(test_damaged_snapshot_is_requested_again, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     for (int v = 0; v < 3; v++)
         for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
@@ -108,9 +96,55 @@ static void test_damaged_snapshot_is_requested_again(void **state)
     scripted_check_theta();
 }
 
-static void test_state_of_other_worker_is_ignored(void **state)
+TEST_WITH(test_deleted_log_means_snapshot_without_residual, NULL, scripted_teardown)
 {
-    (void)state;
+    scripted_begin("int8:256");
+    scripted_rounds(2);
+    scripted_worker_kill();
+    for (int v = 0; v < 5; v++)
+        for (uint32_t f = 0; f < SCRIPTED_F; f++) scripted_publish(f, false);
+    s->snapshot_at = s->oldest = 6;
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    for (int i = 0; i < 10; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
+}
+
+/* Saved every third round and killed two rounds later: the residual of the saved round is part of deltas merged
+ * since. Keeping it would send it twice. */
+TEST_WITH(test_older_state_resets_its_residual, NULL, scripted_teardown)
+{
+    scripted_begin("int8:256");
+    s->config.checkpoint.worker_every = 3;
+    scripted_rounds(6);
+    assert_int_equal(s->saves, 2);
+    assert_true(s->loop->f[0].fb.residual[1] != 0.0f);
+    scripted_worker_kill();
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    assert_true(s->inner[0] == 4); /* of round 3 */
+    for (int i = 0; i < 500; i++) assert_true(s->loop->f[0].fb.residual[i] == 0.0f);
+    scripted_rounds(2);
+    scripted_check_theta();
+}
+
+TEST_WITH(test_damaged_state_falls_back_to_older, NULL, scripted_teardown)
+{
+    scripted_begin("int8:256");
+    scripted_rounds(4);
+    scripted_worker_kill();
+    s->stored_size[0] -= 100;
+    scripted_worker_up();
+    assert_true(scripted_until_training());
+    scripted_check_theta();
+    assert_true(s->inner[0] == 3); /* of one round earlier */
+    scripted_rounds(1);
+    scripted_check_theta();
+}
+
+TEST_WITH(test_state_of_other_worker_is_ignored, NULL, scripted_teardown)
+{
     scripted_begin("int8:256");
     scripted_rounds(1);
     scripted_worker_kill();
@@ -122,9 +156,8 @@ static void test_state_of_other_worker_is_ignored(void **state)
 }
 
 /* If the coordinator does not answer, the status names that first, independent of the earlier wait. */
-static void test_status_names_silent_coordinator(void **state)
+TEST_WITH(test_status_names_silent_coordinator, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     scripted_train();
@@ -138,9 +171,8 @@ static void test_status_names_silent_coordinator(void **state)
     assert_string_equal(outer_loop_text(s->loop, s->now + 8000000), "the coordinator (no answer for 8 s)");
 }
 
-static void test_permanent_refusal_ends_worker(void **state)
+TEST_WITH(test_permanent_refusal_ends_worker, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     s->refuse_hello = REFUSE_VERSION;
     scripted_pass(1000000);
@@ -149,9 +181,8 @@ static void test_permanent_refusal_ends_worker(void **state)
 }
 
 /* Another coordinator at the address refuses the run of a trained worker: the error does not blame the state. */
-static void test_other_run_at_address_ends_worker(void **state)
+TEST_WITH(test_other_run_at_address_ends_worker, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(2);
     s->refuse_hello = REFUSE_RUN;
@@ -174,9 +205,8 @@ static void count_warnings(void *ctx, enum log_level level, const char *line)
 }
 
 /* One warning, retries for some time, and a join once the other worker is gone. */
-static void test_taken_name_is_retried(void **state)
+TEST_WITH(test_taken_name_is_retried, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     s->refuse_hello = REFUSE_NAME;
     warnings = 0;
@@ -191,9 +221,8 @@ static void test_taken_name_is_retried(void **state)
     assert_true(scripted_until_training());
 }
 
-static void test_steady_state_allocates_no_memory(void **state)
+TEST_WITH(test_steady_state_allocates_no_memory, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     s->setup.save_begin = NULL;
     scripted_rounds(1);
@@ -215,9 +244,8 @@ static uint64_t slow_stopwatch(void)
 }
 
 /* The times of a round's parts add up to its duration: no part is missing or counted twice. */
-static void test_times_of_round_add_up(void **state)
+TEST_WITH(test_times_of_round_add_up, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->loop->setup.stopwatch_us = slow_stopwatch;
@@ -245,9 +273,8 @@ static void test_times_of_round_add_up(void **state)
     }
 }
 
-static void test_out_of_memory_at_config_is_reported(void **state)
+TEST_WITH(test_out_of_memory_at_config_is_reported, NULL, scripted_teardown)
 {
-    (void)state;
     for (long n = 1; n < 12; n++) {
         scripted_begin("int8:256");
         mem_fail_after(n);
@@ -261,9 +288,8 @@ static void test_out_of_memory_at_config_is_reported(void **state)
 
 /* Relayed updates grow with the number of workers. One larger than the maximum is an error of its sender. One that
  * does not fit into memory must not be requested without end. */
-static void test_out_of_memory_for_update_ends_worker(void **state)
+TEST_WITH(test_out_of_memory_for_update_ends_worker, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     assert_true(scripted_until_training());
     struct outer_fragment *f = &s->loop->f[0];
@@ -282,24 +308,8 @@ static void test_out_of_memory_for_update_ends_worker(void **state)
     assert_non_null(strstr(outer_loop_text(s->loop, s->now), "no memory for an update of "));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR - 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_version_0_of_other_weights_is_downloaded, scripted_teardown),
-        cmocka_unit_test(test_version_0_of_own_parameters_is_kept),
-        cmocka_unit_test_teardown(test_wrong_hash_drops_state_and_rejoins, scripted_teardown),
-        cmocka_unit_test_teardown(test_damaged_update_is_requested_again, scripted_teardown),
-        cmocka_unit_test_teardown(test_damaged_snapshot_is_requested_again, scripted_teardown),
-        cmocka_unit_test_teardown(test_state_of_other_worker_is_ignored, scripted_teardown),
-        cmocka_unit_test_teardown(test_status_names_silent_coordinator, scripted_teardown),
-        cmocka_unit_test_teardown(test_permanent_refusal_ends_worker, scripted_teardown),
-        cmocka_unit_test_teardown(test_other_run_at_address_ends_worker, scripted_teardown),
-        cmocka_unit_test_teardown(test_taken_name_is_retried, scripted_teardown),
-        cmocka_unit_test_teardown(test_steady_state_allocates_no_memory, scripted_teardown),
-        cmocka_unit_test_teardown(test_times_of_round_add_up, scripted_teardown),
-        cmocka_unit_test_teardown(test_out_of_memory_at_config_is_reported, scripted_teardown),
-        cmocka_unit_test_teardown(test_out_of_memory_for_update_ends_worker, scripted_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -2,18 +2,10 @@
  * - No delta can be merged before the state is on disk.
  * - The state does not change during the save.
  * - A worker killed in between trains the same round again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "tests/lib/rigs/scripted.h"
+#include "tests/lib/test.h"
 
 static struct scripted *const s = &scripted;
 
@@ -46,9 +38,8 @@ static void listen(bool on)
     log_set_sink(on ? keep_line : NULL, NULL);
 }
 
-static void test_failed_save_releases_delta(void **state)
+TEST_WITH(test_failed_save_releases_delta, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     s->save_fails = true;
@@ -64,9 +55,8 @@ static void test_failed_save_releases_delta(void **state)
     scripted_check_nothing_lost();
 }
 
-static void test_leave_waits_for_save(void **state)
+TEST_WITH(test_leave_waits_for_save, NULL, scripted_teardown)
 {
-    (void)state;
     scripted_begin("int8:256");
     scripted_rounds(1);
     deliver_during_save();
@@ -87,9 +77,8 @@ static void test_leave_waits_for_save(void **state)
 }
 
 /* Only the time that the round waited for the save counts, not the time of the upload. */
-static void test_slow_saves_are_reported(void **state)
+TEST_WITH(test_slow_saves_are_reported, NULL, scripted_teardown)
 {
-    (void)state;
     double waited;
     scripted_begin("int8:256");
     scripted_rounds(1);
@@ -110,13 +99,8 @@ static void test_slow_saves_are_reported(void **state)
     listen(false);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(LOG_ERROR - 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_failed_save_releases_delta, scripted_teardown),
-        cmocka_unit_test_teardown(test_leave_waits_for_save, scripted_teardown),
-        cmocka_unit_test_teardown(test_slow_saves_are_reported, scripted_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }

@@ -5,17 +5,10 @@
  * - A failure of a rank ends in an error, not in a wait.
  * ctest: labels=threads */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/base/rng.h"
+#include "tests/lib/test.h"
 #include "worker/model/gpt2.h"
 #include "worker/replica/replica.h"
 
@@ -101,9 +94,8 @@ static double gradient(const struct replica_config *config, size_t n, float *out
     return result.loss_sum;
 }
 
-static void test_gradient_is_independent_of_split(void **state)
+TEST(test_gradient_is_independent_of_split)
 {
-    (void)state;
     static const struct {
         uint32_t ranks, threads, batch, accum;
         size_t n;
@@ -150,9 +142,8 @@ static uint64_t train(const struct replica_config *config, double *last_loss)
     return hash;
 }
 
-static void test_same_step_gives_same_bits(void **state)
+TEST(test_same_step_gives_same_bits)
 {
-    (void)state;
     double loss, again;
     for (uint32_t cut = 0; cut < 4; cut++) {
         uint32_t ranks = 1 + cut % 2;
@@ -167,9 +158,8 @@ static void test_same_step_gives_same_bits(void **state)
     }
 }
 
-static void test_nonfinite_gradient_changes_nothing(void **state)
+TEST(test_nonfinite_gradient_changes_nothing)
 {
-    (void)state;
     static const enum optimizer kinds[] = {OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON};
     for (int kind = 0; kind < 6; kind++) {
         struct replica_config config = config_of(1 + (uint32_t)kind / 3, 2, BATCH, 1);
@@ -202,9 +192,8 @@ static void test_nonfinite_gradient_changes_nothing(void **state)
 
 /* From the same gradient, 1 to 4 ranks make the same step, bit for bit, with any owners of matrices and any split of
  * the rest. All ranks but the first have empty rows, so that no reduction rounds. */
-static void test_muon_step_is_independent_of_ranks(void **state)
+TEST(test_muon_step_is_independent_of_ranks)
 {
-    (void)state;
     float *want = mem_alloc(layout.n_params, sizeof *want);
     for (uint32_t ranks = 1; ranks <= 4; ranks *= 2) {
         struct replica_config config = config_of(ranks, 2, BATCH, 1);
@@ -224,9 +213,8 @@ static void test_muon_step_is_independent_of_ranks(void **state)
 }
 
 /* One SGD step by hand: decay on matrices only, clipping of the global norm. */
-static void test_sgd_step_matches_formula(void **state)
+TEST(test_sgd_step_matches_formula)
 {
-    (void)state;
     const double lr = 0.5, wd = 0.1;
     for (uint32_t ranks = 1; ranks <= 4; ranks *= 4) {
         struct replica_config config = config_of(ranks, ranks, BATCH, 1);
@@ -252,9 +240,8 @@ static void test_sgd_step_matches_formula(void **state)
     }
 }
 
-static void test_evaluation_is_independent_of_split(void **state)
+TEST(test_evaluation_is_independent_of_split)
 {
-    (void)state;
     uint64_t windows = (N_TOKENS - 1) / model.block_size, tokens, part_tokens;
     double want = 0, got, part, sums[8];
     for (uint32_t ranks = 1; ranks <= 2; ranks++) {
@@ -283,9 +270,8 @@ static void test_evaluation_is_independent_of_split(void **state)
     }
 }
 
-static void test_invalid_settings_are_refused(void **state)
+TEST(test_invalid_settings_are_refused)
 {
-    (void)state;
     struct replica *r;
     struct step_result result;
     struct err err = {0};
@@ -308,9 +294,8 @@ static void test_invalid_settings_are_refused(void **state)
 }
 
 /* A token outside the vocabulary reaches one of two ranks; the other must not wait without end. */
-static void test_failure_of_one_rank_ends_step(void **state)
+TEST(test_failure_of_one_rank_ends_step)
 {
-    (void)state;
     struct replica_config config = config_of(2, 2, BATCH, 1);
     struct replica *r = open_replica(&config);
     struct step_result result;
@@ -333,9 +318,8 @@ static void test_failure_of_one_rank_ends_step(void **state)
     replica_destroy(r);
 }
 
-static void test_out_of_memory_is_reported(void **state)
+TEST(test_out_of_memory_is_reported)
 {
-    (void)state;
     struct replica_config config = config_of(2, 2, BATCH, 1);
     size_t before = mem_live_bytes();
     for (long n = 1;; n++) {
@@ -355,18 +339,4 @@ static void test_out_of_memory_is_reported(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient_is_independent_of_split),
-        cmocka_unit_test(test_same_step_gives_same_bits),
-        cmocka_unit_test(test_nonfinite_gradient_changes_nothing),
-        cmocka_unit_test(test_muon_step_is_independent_of_ranks),
-        cmocka_unit_test(test_sgd_step_matches_formula),
-        cmocka_unit_test(test_evaluation_is_independent_of_split),
-        cmocka_unit_test(test_invalid_settings_are_refused),
-        cmocka_unit_test(test_failure_of_one_rank_ends_step),
-        cmocka_unit_test(test_out_of_memory_is_reported),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

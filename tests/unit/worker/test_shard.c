@@ -1,11 +1,6 @@
 /* Every parameter has one owner and one position in its shard, for odd sizes of everything. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/lib/test.h"
 #include "worker/inner/shard.h"
 
 static void check(uint64_t n, uint32_t ranks, uint64_t bucket)
@@ -37,9 +32,8 @@ static void check(uint64_t n, uint32_t ranks, uint64_t bucket)
     for (uint64_t i = 0; i < n; i++) assert_int_equal(seen[i], 1);
 }
 
-static void test_every_parameter_has_one_owner(void **state)
+TEST(test_every_parameter_has_one_owner)
 {
-    (void)state;
     static const uint64_t sizes[] = {1, 63, 64, 65, 127, 128, 129, 191, 193, 4096, 9999, 10007};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (uint32_t ranks = 1; ranks <= 8; ranks++)
@@ -47,9 +41,8 @@ static void test_every_parameter_has_one_owner(void **state)
     check(10007, 3, 0);
 }
 
-static void test_large_theta_has_one_owner_per_parameter(void **state)
+TEST(test_large_theta_has_one_owner_per_parameter)
 {
-    (void)state;
     struct shard_map map = shard_map_make(8030261248u, 8, 0);
     assert_true(map.n_buckets <= SHARD_BUCKETS_MAX && map.n_buckets > SHARD_BUCKETS_MAX / 2);
     assert_true(map.padded - map.n_params < 8 * 64);
@@ -58,11 +51,4 @@ static void test_large_theta_has_one_owner_per_parameter(void **state)
     assert_int_equal(shard_map_make(124000000, 2, 0).n_buckets, 15);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_parameter_has_one_owner),
-        cmocka_unit_test(test_large_theta_has_one_owner_per_parameter),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,16 +3,10 @@
  * - Matrices are whole on one rank and equal those of muon.
  * - The parts of the buckets cover theta without their padding.
  * - The work is even. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "gpu/muon_rules.h"
+#include "tests/lib/test.h"
 #include "worker/inner/shard_deal.h"
 #include "worker/model/gpt2.h"
 #include "worker/model/llama.h"
@@ -130,9 +124,8 @@ static void check(const struct model_family *family, const struct model_config *
     assert_int_equal(mem_live_bytes(), 0);
 }
 
-static void test_every_parameter_has_one_owner(void **unused)
+TEST(test_every_parameter_has_one_owner)
 {
-    (void)unused;
     static const struct model_family *const families[] = {&gpt2_family, &llama_family};
     for (int f = 0; f < 2; f++)
         for (int m = 0; m < 2; m++)
@@ -143,9 +136,8 @@ static void test_every_parameter_has_one_owner(void **unused)
 }
 
 /* Work and memory of a model with few layers for the number of ranks. */
-static void test_work_and_memory_are_even(void **unused)
+TEST(test_work_and_memory_are_even)
 {
-    (void)unused;
     const struct model_config model = {.n_layer = 12, .n_head = 2, .n_embd = 64, .block_size = 8, .vocab_size = 256};
     struct layout layout;
     layout_init(&layout);
@@ -178,9 +170,8 @@ static uint32_t two_blocks(const struct tensor *tensor)
     return tensor->ndim == 2 ? 2 : 0;
 }
 
-static void test_unsupported_layouts_are_refused(void **unused)
+TEST(test_unsupported_layouts_are_refused)
 {
-    (void)unused;
     const uint64_t odd[2] = {4, 5};
     struct layout layout;
     struct shard_deal deal;
@@ -204,12 +195,4 @@ static void test_unsupported_layouts_are_refused(void **unused)
     layout_finish(&layout);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_parameter_has_one_owner),
-        cmocka_unit_test(test_work_and_memory_are_even),
-        cmocka_unit_test(test_unsupported_layouts_are_refused),
-    };
-    return cmocka_run_group_tests_name("shard_deal", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,7 @@
 /* A worker's own micro-steps: equal samples per step, anything else is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/config/config_resolve.h"
+#include "tests/lib/test.h"
 #include "worker/step_split.h"
 
 static struct config config, own;
@@ -32,9 +26,8 @@ static void assert_split(uint32_t size, uint32_t accum)
     assert_int_equal(config.train.grad_accum, accum);
 }
 
-static void test_equal_products_are_accepted(void **state)
+TEST(test_equal_products_are_accepted)
 {
-    (void)state;
     assert_int_equal(SPLIT("train.batch_size=4", "train.grad_accum=6"), STATUS_OK);
     assert_split(4, 6);
     assert_int_equal(SPLIT("train.batch_size=24"), STATUS_OK);
@@ -48,9 +41,8 @@ static void test_equal_products_are_accepted(void **state)
     assert_split(8, 3);
 }
 
-static void test_other_products_are_refused(void **state)
+TEST(test_other_products_are_refused)
 {
-    (void)state;
     static const char *const settings[][3] = {{"train.batch_size=4", "train.grad_accum=5"},
                                               {"train.batch_size=5"},
                                               {"train.grad_accum=7"},
@@ -65,21 +57,12 @@ static void test_other_products_are_refused(void **state)
     assert_non_null(strstr(err.msg, "command line: train.batch_size: 4 x 5 micro-steps are 20 samples"));
 }
 
-static void test_only_two_keys_split_a_step(void **state)
+TEST(test_only_two_keys_split_a_step)
 {
-    (void)state;
     int n = 0;
     for (int i = 0; i < config_keys_count; i++) n += step_split_has(i);
     assert_int_equal(n, 2);
     assert_true(step_split_has(AT(train.batch_size)) && step_split_has(AT(train.grad_accum)));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_products_are_accepted),
-        cmocka_unit_test(test_other_products_are_refused),
-        cmocka_unit_test(test_only_two_keys_split_a_step),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

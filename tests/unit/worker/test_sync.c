@@ -1,23 +1,16 @@
 /* The worker's protocol machine: every transition, with lost, duplicated, late and reordered messages.
  * Transfers, evaluation and the end of a run are in test_sync_flow.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/sync_rig.h"
+#include "tests/lib/test.h"
 
 enum { S = 1000000, BYTES = 1 << 20 };
 
 /* ---- joining ------------------------------------------------------------------------------------------------------
  */
 
-static void test_handshake_retries_until_answered(void **state)
+TEST(test_handshake_retries_until_answered)
 {
-    (void)state;
     uint64_t last = 0, gap = 0;
     sync_rig.now = 5 * S;
     sync_init(&sync_rig.s, 1, sync_rig.now);
@@ -45,9 +38,8 @@ static void test_handshake_retries_until_answered(void **state)
     sync_rig_expect(SYNC_SEND_BIND);
 }
 
-static void test_retries_of_workers_are_spread(void **state)
+TEST(test_retries_of_workers_are_spread)
 {
-    (void)state;
     uint64_t due[2];
     for (int i = 0; i < 2; i++) {
         sync_init(&sync_rig.s, 1000u + 77u * (unsigned)i, S);
@@ -58,9 +50,8 @@ static void test_retries_of_workers_are_spread(void **state)
     assert_int_not_equal(due[0], due[1]);
 }
 
-static void test_fresh_worker_loads_snapshot_then_replays(void **state)
+TEST(test_fresh_worker_loads_snapshot_then_replays)
 {
-    (void)state;
     sync_rig.now = S;
     sync_init(&sync_rig.s, 1, sync_rig.now);
     sync_rig_drain_all();
@@ -92,9 +83,8 @@ static void test_fresh_worker_loads_snapshot_then_replays(void **state)
     assert_int_equal(sync_rig.s.state, WORKER_READY);
 }
 
-static void test_refusal_retries_or_stops(void **state)
+TEST(test_refusal_retries_or_stops)
 {
-    (void)state;
     sync_rig.now = S;
     sync_init(&sync_rig.s, 1, sync_rig.now);
     sync_rig_drain_all();
@@ -114,9 +104,8 @@ static void test_refusal_retries_or_stops(void **state)
 }
 
 /* The operator revokes the worker's key: it stops at once, in every phase. */
-static void test_revoked_key_stops_a_joined_worker(void **state)
+TEST(test_revoked_key_stops_a_joined_worker)
 {
-    (void)state;
     sync_rig_start(false, 2, 4);
     assert_int_equal(sync_rig.s.phase, SYNC_JOINED);
     sync_rig_refuse(REFUSE_KEY);
@@ -129,9 +118,8 @@ static void test_revoked_key_stops_a_joined_worker(void **state)
 
 /* A taken name may be the worker's own after a restart of its machine: it retries at growing intervals, up to a
  * limit. */
-static void test_taken_name_is_retried_up_to_limit(void **state)
+TEST(test_taken_name_is_retried_up_to_limit)
 {
-    (void)state;
     sync_rig.now = S;
     sync_init(&sync_rig.s, 1, sync_rig.now);
     int asked = 0;
@@ -152,9 +140,8 @@ static void test_taken_name_is_retried_up_to_limit(void **state)
     assert_non_null(strstr(sync_rig.s.text, "because"));
 }
 
-static void test_bad_welcome_stops(void **state)
+TEST(test_bad_welcome_stops)
 {
-    (void)state;
     sync_rig_start(false, 2, 4);
     sync_rejoin(&sync_rig.s, sync_rig.now);
     sync_rig_expect_none(); /* not within one second of joining, so that the two sides cannot loop */
@@ -172,9 +159,8 @@ static void test_bad_welcome_stops(void **state)
 /* ---- a round ------------------------------------------------------------------------------------------------------
  */
 
-static void test_round_from_assignment_to_update(void **state)
+TEST(test_round_from_assignment_to_update)
 {
-    (void)state;
     int n[9];
     sync_rig_start(false, 2, 4);
     sync_rig_train(4, 4, BYTES);
@@ -205,9 +191,8 @@ static void test_round_from_assignment_to_update(void **state)
     assert_int_equal(sync_rig.s.f[0].version, 5);
 }
 
-static void test_full_queue_sends_the_chunk_again(void **state)
+TEST(test_full_queue_sends_the_chunk_again)
 {
-    (void)state;
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, BYTES);
     sync_rig_expect(SYNC_SEND_OFFER);
@@ -221,9 +206,8 @@ static void test_full_queue_sends_the_chunk_again(void **state)
     assert_int_equal(a.offset, 0);
 }
 
-static void test_lost_offer_is_repeated(void **state)
+TEST(test_lost_offer_is_repeated)
 {
-    (void)state;
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, 1000);
     sync_rig_expect(SYNC_SEND_OFFER);
@@ -235,9 +219,8 @@ static void test_lost_offer_is_repeated(void **state)
     sync_rig_expect(SYNC_SEND_BIND); /* the BIND may be lost */
 }
 
-static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
+TEST(test_lost_chunks_are_sent_again_but_not_slow_ones)
 {
-    (void)state;
     int n[9];
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, BYTES);
@@ -274,9 +257,8 @@ static void test_lost_chunks_are_sent_again_but_not_slow_ones(void **state)
     assert_int_equal(n[SYNC_SEND_CHUNK], 0);
 }
 
-static void test_credit_of_other_rounds_changes_nothing(void **state)
+TEST(test_credit_of_other_rounds_changes_nothing)
 {
-    (void)state;
     sync_rig_start(false, 1, 3);
     sync_rig_train(3, 3, BYTES);
     sync_rig_drain_all();
@@ -293,9 +275,8 @@ static void test_credit_of_other_rounds_changes_nothing(void **state)
     assert_int_equal(sync_rig_expect(SYNC_SEND_CHUNK).offset, 5);
 }
 
-static void test_assignment_may_overtake_update(void **state)
+TEST(test_assignment_may_overtake_update)
 {
-    (void)state;
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, 10);
     sync_rig_credit(0, 0, 10, 10);
@@ -307,9 +288,8 @@ static void test_assignment_may_overtake_update(void **state)
     assert_int_equal(sync_rig.s.task.round, 1);
 }
 
-static void test_stale_assignments_are_ignored(void **state)
+TEST(test_stale_assignments_are_ignored)
 {
-    (void)state;
     sync_rig_start(false, 1, 0);
     sync_rig_train(0, 0, 10);
     sync_rig_credit(0, 0, 10, 10);
@@ -335,9 +315,8 @@ static void test_stale_assignments_are_ignored(void **state)
 
 /* A barrier assigns a round again if it refused the delta of an earlier session. Without a barrier the next round
  * has another number. */
-static void test_only_barrier_assigns_round_again(void **state)
+TEST(test_only_barrier_assigns_round_again)
 {
-    (void)state;
     for (int async = 0; async < 2; async++) {
         sync_rig_start(async, 1, 0);
         sync_rig_train(0, 0, 10);
@@ -349,9 +328,8 @@ static void test_only_barrier_assigns_round_again(void **state)
     }
 }
 
-static void test_rejection_ends_the_round(void **state)
+TEST(test_rejection_ends_the_round)
 {
-    (void)state;
     sync_rig_start(false, 2, 0);
     sync_rig_train(0, 0, 10);
     sync_rig_credit(0, 0, 10, 10);
@@ -366,9 +344,8 @@ static void test_rejection_ends_the_round(void **state)
     assert_true(sync_on_assign(&sync_rig.s, &again, sync_rig.now)); /* a refused round may be assigned again */
 }
 
-static void test_unmerged_delta_is_offered_for_verdict(void **state)
+TEST(test_unmerged_delta_is_offered_for_verdict)
 {
-    (void)state;
     int n[9];
     uint32_t lost;
     sync_rig_start(false, 1, 0);
@@ -387,9 +364,8 @@ static void test_unmerged_delta_is_offered_for_verdict(void **state)
     assert_int_equal(sync_rig.s.state, WORKER_READY);
 }
 
-static void test_update_of_lost_round_is_recognized(void **state)
+TEST(test_update_of_lost_round_is_recognized)
 {
-    (void)state;
     uint64_t bytes = 10;
     sync_rig_start(false, 1, 5);
     sync_work_ready(&sync_rig.s, 5, &bytes, sync_rig.now); /* restored: round 5 pending, rounds 6 and 7 lost */
@@ -402,9 +378,8 @@ static void test_update_of_lost_round_is_recognized(void **state)
 /* ---- sessions -----------------------------------------------------------------------------------------------------
  */
 
-static void test_new_session_keeps_work(void **state)
+TEST(test_new_session_keeps_work)
 {
-    (void)state;
     int n[9];
     sync_rig_start(false, 2, 0);
     sync_rig_train(0, 0, BYTES);
@@ -429,9 +404,8 @@ static void test_new_session_keeps_work(void **state)
 }
 
 /* Over a long round trip the refusals of the previous session's messages come later, and answers do. */
-static void test_long_round_trip_gets_its_time(void **state)
+TEST(test_long_round_trip_gets_its_time)
 {
-    (void)state;
     sync_rig_start(false, 1, 0);
     sync_set_rtt(&sync_rig.s, 2 * S);
     sync_rig.now += 2 * S;
@@ -444,9 +418,8 @@ static void test_long_round_trip_gets_its_time(void **state)
     assert_true(sync_deadline_us(&sync_rig.s) >= sync_rig.now + 4 * S);
 }
 
-static void test_new_session_while_training(void **state)
+TEST(test_new_session_while_training)
 {
-    (void)state;
     sync_rig_start(false, 1, 0);
     sync_rig_give(0, 0);
     sync_train_begin(&sync_rig.s, sync_rig.now);
@@ -457,9 +430,8 @@ static void test_new_session_while_training(void **state)
     assert_int_equal(sync_rig.s.round, 0);
 }
 
-static void test_welcome_without_resume_drops_state(void **state)
+TEST(test_welcome_without_resume_drops_state)
 {
-    (void)state;
     sync_rig_start(false, 1, 3);
     sync_rig_train(3, 3, BYTES);
     sync_rig.now += 5 * S;
@@ -474,9 +446,8 @@ static void test_welcome_without_resume_drops_state(void **state)
 }
 
 /* A power cut took the coordinator's members: the delta that the worker holds has no id until ASSIGN brings one. */
-static void test_new_session_forgets_id(void **state)
+TEST(test_new_session_forgets_id)
 {
-    (void)state;
     sync_rig_start(false, 1, 3);
     sync_rig_train(3, 3, BYTES);
     assert_int_equal(sync_rig.s.worker_id, 3);
@@ -491,9 +462,8 @@ static void test_new_session_forgets_id(void **state)
     assert_int_equal(sync_rig.s.worker_id, 5);
 }
 
-static void test_repeated_welcome_keeps_training(void **state)
+TEST(test_repeated_welcome_keeps_training)
 {
-    (void)state;
     sync_rig_start(false, 1, 3);
     struct msg_welcome same = sync_rig_welcome(7, true, 3, 0), other = sync_rig_welcome(8, true, 3, 0);
     same.worker_id = 11;
@@ -514,9 +484,8 @@ static void test_repeated_welcome_keeps_training(void **state)
 }
 
 /* A restarted worker does not know whether its last round was merged; its new session does. */
-static void test_new_session_may_assign_last_round(void **state)
+TEST(test_new_session_may_assign_last_round)
 {
-    (void)state;
     for (int async = 0; async < 2; async++) {
         sync_rig_start(async, 1, 4);
         sync_rig.s.last_round = 4; /* as restored */
@@ -537,9 +506,8 @@ static void test_new_session_may_assign_last_round(void **state)
 
 /* With overlap: a worker returns between two rounds, and the open round has an update of one fragment already. Its
  * delta of that round starts from the versions in ASSIGN, so it must not apply that update before. */
-static void test_update_waits_for_its_assignment(void **state)
+TEST(test_update_waits_for_its_assignment)
 {
-    (void)state;
     uint32_t f;
     sync_rig_start(false, 2, 1);
     sync_rig.s.overlaps = true;
@@ -562,35 +530,4 @@ static void test_update_waits_for_its_assignment(void **state)
     assert_false(sync_apply(&sync_rig.s, &f)); /* its delta is not made yet */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_handshake_retries_until_answered),
-        cmocka_unit_test(test_retries_of_workers_are_spread),
-        cmocka_unit_test(test_fresh_worker_loads_snapshot_then_replays),
-        cmocka_unit_test(test_refusal_retries_or_stops),
-        cmocka_unit_test(test_revoked_key_stops_a_joined_worker),
-        cmocka_unit_test(test_taken_name_is_retried_up_to_limit),
-        cmocka_unit_test(test_bad_welcome_stops),
-        cmocka_unit_test(test_round_from_assignment_to_update),
-        cmocka_unit_test(test_full_queue_sends_the_chunk_again),
-        cmocka_unit_test(test_lost_offer_is_repeated),
-        cmocka_unit_test(test_lost_chunks_are_sent_again_but_not_slow_ones),
-        cmocka_unit_test(test_credit_of_other_rounds_changes_nothing),
-        cmocka_unit_test(test_assignment_may_overtake_update),
-        cmocka_unit_test(test_stale_assignments_are_ignored),
-        cmocka_unit_test(test_only_barrier_assigns_round_again),
-        cmocka_unit_test(test_rejection_ends_the_round),
-        cmocka_unit_test(test_new_session_may_assign_last_round),
-        cmocka_unit_test(test_unmerged_delta_is_offered_for_verdict),
-        cmocka_unit_test(test_update_of_lost_round_is_recognized),
-        cmocka_unit_test(test_new_session_keeps_work),
-        cmocka_unit_test(test_long_round_trip_gets_its_time),
-        cmocka_unit_test(test_new_session_while_training),
-        cmocka_unit_test(test_welcome_without_resume_drops_state),
-        cmocka_unit_test(test_new_session_forgets_id),
-        cmocka_unit_test(test_repeated_welcome_keeps_training),
-        cmocka_unit_test(test_update_waits_for_its_assignment),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,22 +1,15 @@
 /* The worker's protocol machine, continued: downloads, evaluation, the end, and the texts of waits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/sync_rig.h"
+#include "tests/lib/test.h"
 
 enum { S = 1000000, BYTES = 1 << 20 };
 
 /* ---- downloads ----------------------------------------------------------------------------------------------------
  */
 
-static void test_waiting_worker_requests_next_update(void **state)
+TEST(test_waiting_worker_requests_next_update)
 {
-    (void)state;
     int n[9];
     sync_rig_start(false, 3, 6);
     assert_true(sync_expects(&sync_rig.s, OBJECT_UPDATE, 0, 7));
@@ -31,9 +24,8 @@ static void test_waiting_worker_requests_next_update(void **state)
     assert_int_equal(n[SYNC_SEND_GET], 0); /* longer interval */
 }
 
-static void test_download_resumes_where_it_stopped(void **state)
+TEST(test_download_resumes_where_it_stopped)
 {
-    (void)state;
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 300000, 10000000, sync_rig.now);
     sync_rig_drain_all();
@@ -50,9 +42,8 @@ static void test_download_resumes_where_it_stopped(void **state)
 }
 
 /* A new session keeps the loaded part of the same snapshot. */
-static void test_new_session_continues_snapshot(void **state)
+TEST(test_new_session_continues_snapshot)
 {
-    (void)state;
     for (int other = 0; other < 3; other++) {
         int n[9];
         sync_rig_start(false, 2, 6);
@@ -92,9 +83,8 @@ static void test_new_session_continues_snapshot(void **state)
 }
 
 /* A request that crosses its object on the way brings a second copy: on a slow line this costs a round. */
-static void test_object_in_transit_is_not_requested_again(void **state)
+TEST(test_object_in_transit_is_not_requested_again)
 {
-    (void)state;
     int n[9];
     const uint64_t bytes = 800000;
     sync_rig_start(false, 2, 6);
@@ -131,9 +121,8 @@ static void test_object_in_transit_is_not_requested_again(void **state)
 }
 
 /* Chunks that queued during training are read at once: they give no rate. */
-static void test_rate_ignores_queued_chunks(void **state)
+TEST(test_rate_ignores_queued_chunks)
 {
-    (void)state;
     sync_rig_start(true, 1, 6);
     sync_rig_give(6, 6);
     sync_train_begin(&sync_rig.s, sync_rig.now);
@@ -150,9 +139,8 @@ static void test_rate_ignores_queued_chunks(void **state)
 }
 
 /* Duplicate chunks: the line is busy, no chunk is lost. */
-static void test_duplicate_chunks_prevent_retry(void **state)
+TEST(test_duplicate_chunks_prevent_retry)
 {
-    (void)state;
     int n[9];
     sync_rig_start(false, 1, 6);
     sync_on_chunk(&sync_rig.s, BYTES, sync_rig.now);
@@ -169,9 +157,8 @@ static void test_duplicate_chunks_prevent_retry(void **state)
     assert_int_equal(n[SYNC_SEND_GET], 1);
 }
 
-static void test_downloads_respect_window(void **state)
+TEST(test_downloads_respect_window)
 {
-    (void)state;
     sync_rig_start(false, LAYOUT_FRAGMENTS_MAX, 1);
     for (int i = 0; i < 50; i++) {
         uint64_t asked = 0;
@@ -195,9 +182,8 @@ static void test_downloads_respect_window(void **state)
     }
 }
 
-static void test_next_window_is_requested_early(void **state)
+TEST(test_next_window_is_requested_early)
 {
-    (void)state;
     struct sync_action a;
     uint64_t total = 10u << 20, asked = SYNC_WINDOW;
     sync_rig_start(false, 1, 6);
@@ -217,9 +203,8 @@ static void test_next_window_is_requested_early(void **state)
 }
 
 /* Bytes in place are neither requested nor expected, for any window boundaries. */
-static void test_own_bytes_are_skipped(void **state)
+TEST(test_own_bytes_are_skipped)
 {
-    (void)state;
     const uint64_t total = 12u << 20, from = 3u << 20, to = 9u << 20;
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
@@ -251,9 +236,8 @@ static void test_own_bytes_are_skipped(void **state)
 }
 
 /* A window across them is longer by their length; damage resets them. */
-static void test_own_bytes_extend_window(void **state)
+TEST(test_own_bytes_extend_window)
 {
-    (void)state;
     const uint64_t total = 40u << 20, from = 5u << 20, to = 30u << 20;
     sync_rig_start(false, 1, 6);
     sync_on_progress(&sync_rig.s, 0, 1000, total, sync_rig.now);
@@ -266,9 +250,8 @@ static void test_own_bytes_extend_window(void **state)
     assert_int_equal(sync_rig.s.f[0].own_to, 0);
 }
 
-static void test_barrier_freezes_theta_while_training_async_does_not(void **state)
+TEST(test_barrier_freezes_theta_while_training_async_does_not)
 {
-    (void)state;
     uint32_t f;
     for (int async = 0; async < 2; async++) {
         sync_rig_start(async, 1, 2);
@@ -303,9 +286,8 @@ static struct sync_action expect_up(enum sync_action_type type, uint32_t fragmen
 }
 
 /* All but the last byte of each delta is sent, and repeated after a loss; then the worker waits for the save. */
-static void test_last_byte_waits_for_saved_state(void **state)
+TEST(test_last_byte_waits_for_saved_state)
 {
-    (void)state;
     struct sync_action a;
     uint64_t sent[2] = {0};
     int n[9];
@@ -364,9 +346,8 @@ static void test_last_byte_waits_for_saved_state(void **state)
 
 /* Meanwhile the next fragment starts once the previous one should be sent: the transport's queue goes first, then
  * the waiting last byte. */
-static void test_fragments_are_sent_in_turn_during_save(void **state)
+TEST(test_fragments_are_sent_in_turn_during_save)
 {
-    (void)state;
     struct sync_action a;
     int n[9];
     for (int early = 0; early < 2; early++) {
@@ -400,9 +381,8 @@ static void test_fragments_are_sent_in_turn_during_save(void **state)
 }
 
 /* The parameters stay unchanged during the save. */
-static void test_updates_wait_for_saved_state(void **state)
+TEST(test_updates_wait_for_saved_state)
 {
-    (void)state;
     uint32_t f;
     char text[WIRE_TEXT_MAX];
     for (int async = 0; async < 2; async++) {
@@ -427,9 +407,8 @@ static void test_updates_wait_for_saved_state(void **state)
 /* ---- evaluation, end ----------------------------------------------------------------------------------------------
  */
 
-static void test_evaluation_waits_for_its_version(void **state)
+TEST(test_evaluation_waits_for_its_version)
 {
-    (void)state;
     int n[9];
     uint32_t f;
     sync_rig_start(false, 1, 4);
@@ -461,9 +440,8 @@ static void test_evaluation_waits_for_its_version(void **state)
 }
 
 /* Wanted parts that are not adjacent come as pieces; one result has all of them. */
-static void test_evaluation_of_some_parts(void **state)
+TEST(test_evaluation_of_some_parts)
 {
-    (void)state;
     int n[9];
     sync_rig_start(true, 1, 4);
     struct msg_eval e = sync_rig_eval(1, 4); /* windows 5 to 11 */
@@ -485,9 +463,8 @@ static void test_evaluation_of_some_parts(void **state)
     assert_true(result->n_parts == 3 && result->parts[1].tokens == 40 && result->parts[2].sum == 1);
 }
 
-static void test_evaluation_of_past_version_is_refused(void **state)
+TEST(test_evaluation_of_past_version_is_refused)
 {
-    (void)state;
     int n[9];
     sync_rig_start(true, 1, 4);
     struct msg_eval e = sync_rig_eval(1, 3);
@@ -500,9 +477,8 @@ static void test_evaluation_of_past_version_is_refused(void **state)
     assert_true(sync_wants_eval(&sync_rig.s));
 }
 
-static void test_done_sends_one_leave(void **state)
+TEST(test_done_sends_one_leave)
 {
-    (void)state;
     struct msg_done d = {.n_fragments = 1, .text = "finished"};
     sync_rig_start(false, 1, 4);
     sync_rig_give(4, 4);
@@ -517,9 +493,8 @@ static void test_done_sends_one_leave(void **state)
     sync_rig_expect_none();
 }
 
-static void test_leave_is_sent_once(void **state)
+TEST(test_leave_is_sent_once)
 {
-    (void)state;
     sync_rig_start(false, 1, 4);
     sync_leave(&sync_rig.s, "stopped", sync_rig.now);
     sync_rig_expect(SYNC_SEND_LEAVE);
@@ -531,9 +506,8 @@ static void test_leave_is_sent_once(void **state)
     sync_rig_expect_none();
 }
 
-static void test_every_wait_has_text(void **state)
+TEST(test_every_wait_has_text)
 {
-    (void)state;
     char text[WIRE_TEXT_MAX];
     sync_init(&sync_rig.s, 1, 0);
     sync_waits_for(&sync_rig.s, text, sizeof text);
@@ -554,9 +528,8 @@ static void test_every_wait_has_text(void **state)
     assert_non_null(strstr(text, "snapshot"));
 }
 
-static void test_repeated_drops_end_worker(void **state)
+TEST(test_repeated_drops_end_worker)
 {
-    (void)state;
     sync_rig_start(false, 1, 4);
     for (int i = 0; i < SYNC_DROPS_MAX; i++) {
         uint64_t before = sync_rig.now;
@@ -571,30 +544,4 @@ static void test_repeated_drops_end_worker(void **state)
     assert_true(sync_rig.s.refused);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waiting_worker_requests_next_update),
-        cmocka_unit_test(test_download_resumes_where_it_stopped),
-        cmocka_unit_test(test_new_session_continues_snapshot),
-        cmocka_unit_test(test_object_in_transit_is_not_requested_again),
-        cmocka_unit_test(test_rate_ignores_queued_chunks),
-        cmocka_unit_test(test_duplicate_chunks_prevent_retry),
-        cmocka_unit_test(test_downloads_respect_window),
-        cmocka_unit_test(test_next_window_is_requested_early),
-        cmocka_unit_test(test_own_bytes_are_skipped),
-        cmocka_unit_test(test_own_bytes_extend_window),
-        cmocka_unit_test(test_barrier_freezes_theta_while_training_async_does_not),
-        cmocka_unit_test(test_last_byte_waits_for_saved_state),
-        cmocka_unit_test(test_fragments_are_sent_in_turn_during_save),
-        cmocka_unit_test(test_updates_wait_for_saved_state),
-        cmocka_unit_test(test_evaluation_waits_for_its_version),
-        cmocka_unit_test(test_evaluation_of_some_parts),
-        cmocka_unit_test(test_evaluation_of_past_version_is_refused),
-        cmocka_unit_test(test_done_sends_one_leave),
-        cmocka_unit_test(test_leave_is_sent_once),
-        cmocka_unit_test(test_every_wait_has_text),
-        cmocka_unit_test(test_repeated_drops_end_worker),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,8 @@
 /* The upload of the initial model while a worker joins: losses, restarts, and waiting for another worker. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/rng.h"
 #include "tests/lib/rigs/sync_rig.h"
+#include "tests/lib/test.h"
 
 enum { TOTAL = 11000000, WINDOW = 4 << 20 };
 
@@ -29,9 +23,8 @@ static void upload(uint64_t id, uint64_t have)
     sync_on_upload(&sync_rig.s, &m, TOTAL, sync_rig.now);
 }
 
-static void test_bytes_follow_the_window(void **state)
+TEST(test_bytes_follow_the_window)
 {
-    (void)state;
     struct sync_action a;
     char waits[200];
     uint64_t have = 0;
@@ -60,9 +53,8 @@ static void test_bytes_follow_the_window(void **state)
 
 /* The coordinator takes bytes in order; chunks and UPLOADs are lost. A full queue of the transport gives a chunk back.
  */
-static void test_losses_are_sent_again(void **state)
+TEST(test_losses_are_sent_again)
 {
-    (void)state;
     int joins = 0;
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct sync_action a;
@@ -91,9 +83,8 @@ static void test_losses_are_sent_again(void **state)
     assert_in_range(joins, 20, 400); /* each one repairs a loss */
 }
 
-static void test_restarted_coordinator_begins_at_0(void **state)
+TEST(test_restarted_coordinator_begins_at_0)
 {
-    (void)state;
     start_joining();
     upload(5, 0);
     sync_rig_drain_all();
@@ -105,9 +96,8 @@ static void test_restarted_coordinator_begins_at_0(void **state)
 
 /* A new connection in the middle of a window: JOIN follows at once. The rest of the window would put it off by the
  * timeout of a link whose rate is not known. */
-static void test_reconnect_asks_before_it_sends(void **state)
+TEST(test_reconnect_asks_before_it_sends)
 {
-    (void)state;
     start_joining();
     upload(5, 0);
     sync_rig_expect(SYNC_SEND_INITIAL);
@@ -121,9 +111,8 @@ static void test_reconnect_asks_before_it_sends(void **state)
     assert_int_equal(sync_rig.s.initial.sent, WINDOW);
 }
 
-static void test_other_uploader_is_waited_for(void **state)
+TEST(test_other_uploader_is_waited_for)
 {
-    (void)state;
     char waits[200];
     struct msg_upload m = {.text = "the initial model, which w0 uploads (1 MB of 2 MB)"};
     start_joining();
@@ -145,9 +134,8 @@ static void test_other_uploader_is_waited_for(void **state)
 }
 
 /* Numbers that no coordinator sends change nothing. */
-static void test_false_offsets_are_ignored(void **state)
+TEST(test_false_offsets_are_ignored)
 {
-    (void)state;
     static const struct msg_upload bad[] = {{.upload = 5, .have = TOTAL + 1, .upto = TOTAL + 1},
                                             {.upload = 5, .have = 10, .upto = 9},
                                             {.upload = 5, .have = UINT64_MAX, .upto = UINT64_MAX}};
@@ -163,12 +151,4 @@ static void test_false_offsets_are_ignored(void **state)
     assert_int_equal(sync_rig.s.initial.sent, TOTAL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_follow_the_window),           cmocka_unit_test(test_losses_are_sent_again),
-        cmocka_unit_test(test_restarted_coordinator_begins_at_0), cmocka_unit_test(test_other_uploader_is_waited_for),
-        cmocka_unit_test(test_false_offsets_are_ignored),         cmocka_unit_test(test_reconnect_asks_before_it_sends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,10 @@
 /* The worker's protocol machine and the coordinator's request list at the two ends of a slow line: compares sent
  * with needed bytes. And what a reconnect after a long outage sends at once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "coordinator/round/download.h"
 #include "coordinator/round/upload.h"
 #include "tests/lib/rigs/sync_rig.h"
+#include "tests/lib/test.h"
 
 enum { S = 1000000, TICK_US = 10000, LATENCY_US = 50000, LINE_MAX = 1 << 12, QUEUE_MAX = 64 };
 
@@ -97,9 +91,8 @@ static void check_copies(uint64_t step_us, uint64_t bytes, uint64_t every_us)
     assert_true(line.sent <= (sync_rig.s.f[0].version + 1) * bytes + SYNC_WINDOW);
 }
 
-static void test_slow_line_carries_no_byte_twice(void **state)
+TEST(test_slow_line_carries_no_byte_twice)
 {
-    (void)state;
     check_copies(500000, 1 << 20, 20ull * S);
     check_copies(1000000, 4 << 20, 60ull * S);
     check_copies(2000000, 8 << 20, 90ull * S);
@@ -157,9 +150,8 @@ static uint64_t upload_six(uint64_t rate, uint64_t bytes, uint64_t lost_us)
 }
 
 /* Credit for one fragment comes behind the windows of the others: silence of minutes is no loss. */
-static void test_slow_uploads_carry_no_byte_twice(void **state)
+TEST(test_slow_uploads_carry_no_byte_twice)
 {
-    (void)state;
     for (uint64_t rate = 25000; rate <= 12500000; rate *= 2) {
         upload_six(rate, 6 << 20, 0);
         assert_int_equal(line.sent, 6 * (6 << 20));
@@ -167,17 +159,15 @@ static void test_slow_uploads_carry_no_byte_twice(void **state)
 }
 
 /* What is lost without a new connection is sent again, although delivered deltas are offered meanwhile. */
-static void test_lost_uploads_are_sent_again(void **state)
+TEST(test_lost_uploads_are_sent_again)
 {
-    (void)state;
     uint64_t whole = upload_six(125000, 6 << 20, 0);
     assert_true(upload_six(125000, 6 << 20, 60ull * S) <= 6 * whole);
 }
 
 /* After a long outage the next retry is half a minute away. A new connection does not wait for it. */
-static void test_reconnect_resends_at_once(void **state)
+TEST(test_reconnect_resends_at_once)
 {
-    (void)state;
     sync_rig_start(false, 1, 3);
     sync_rig_train(4, 3, 1000);
     for (int i = 0; i < 12; i++) { /* nothing answers: OFFER, BIND and GET back off */
@@ -210,13 +200,4 @@ static void test_reconnect_resends_at_once(void **state)
     sync_rig_expect(SYNC_SEND_HELLO);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slow_line_carries_no_byte_twice),
-        cmocka_unit_test(test_slow_uploads_carry_no_byte_twice),
-        cmocka_unit_test(test_lost_uploads_are_sent_again),
-        cmocka_unit_test(test_reconnect_resends_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

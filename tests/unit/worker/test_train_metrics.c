@@ -1,14 +1,7 @@
 /* A trainer's reports of its steps and of skipped steps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
+#include "tests/lib/test.h"
 #include "worker/session/session_impl.h"
 #include "worker/train_impl.h"
 
@@ -24,9 +17,8 @@ static void keep(void *ctx, enum log_level level, const char *line)
 }
 
 /* A diverged run skips every later step: one warning, then one at intervals. */
-static void test_skipped_steps_give_few_warnings(void **state)
+TEST(test_skipped_steps_give_few_warnings)
 {
-    (void)state;
     struct skip_log skips = {0};
     const struct config config = {.train.method = METHOD_DILOCO, .outer.optimizer = OPTIMIZER_NESTEROV};
     uint64_t now = 5000000;
@@ -51,9 +43,8 @@ static void test_skipped_steps_give_few_warnings(void **state)
 }
 
 /* A step of more than 71 minutes exceeds 32 bits of microseconds: it is reported without a time. */
-static void test_too_long_step_has_no_time(void **state)
+TEST(test_too_long_step_has_no_time)
 {
-    (void)state;
     static struct worker_session session;
     static struct trainer t = {.session = &session};
     static const double seconds[] = {0.25, 4200, 4300, 1e9};
@@ -99,9 +90,8 @@ static void take(uint32_t from, uint32_t to, uint64_t now_us)
     step_queue_sent(&queue, m.n_steps, now_us);
 }
 
-static void test_each_step_is_sent_once(void **state)
+TEST_WITH(test_each_step_is_sent_once, empty, NULL)
 {
-    (void)state;
     add(0, 300);
     take(0, WIRE_METRICS_MAX, 1000);
     take(WIRE_METRICS_MAX, 300, 1000);
@@ -111,9 +101,8 @@ static void test_each_step_is_sent_once(void **state)
 }
 
 /* The answer to a heartbeat acknowledges messages sent before the heartbeat; the others are sent again, in order. */
-static void test_unacknowledged_steps_are_sent_again(void **state)
+TEST_WITH(test_unacknowledged_steps_are_sent_again, empty, NULL)
 {
-    (void)state;
     add(0, 10);
     take(0, 10, 1000);
     add(10, 20); /* not sent: the coordinator is away */
@@ -130,9 +119,8 @@ static void test_unacknowledged_steps_are_sent_again(void **state)
 }
 
 /* A full queue drops the oldest record, and counts it if it was never sent. */
-static void test_full_queue_drops_oldest_step(void **state)
+TEST_WITH(test_full_queue_drops_oldest_step, empty, NULL)
 {
-    (void)state;
     add(0, 10);
     take(0, 10, 1000);
     add(10, STEP_QUEUE_MAX + 10);
@@ -151,9 +139,8 @@ static void answer(struct heartbeat *p, uint64_t sent_us)
 }
 
 /* The newest answered heartbeat; 0 at the start of a session. */
-static void test_newest_answer_counts(void **state)
+TEST(test_newest_answer_counts)
 {
-    (void)state;
     struct heartbeat p;
     heartbeat_init(&p);
     heartbeat_join(&p, 1, 1000);
@@ -168,15 +155,4 @@ static void test_newest_answer_counts(void **state)
     heartbeat_finish(&p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skipped_steps_give_few_warnings),
-        cmocka_unit_test(test_too_long_step_has_no_time),
-        cmocka_unit_test_setup(test_each_step_is_sent_once, empty),
-        cmocka_unit_test_setup(test_unacknowledged_steps_are_sent_again, empty),
-        cmocka_unit_test_setup(test_full_queue_drops_oldest_step, empty),
-        cmocka_unit_test(test_newest_answer_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

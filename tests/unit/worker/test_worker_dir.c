@@ -1,24 +1,17 @@
 /* The worker's own folder: its lock, and the wait for it. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/base/log.h"
 #include "common/os/fileio.h"
 #include "common/os/fork_close.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/session/worker_dir.h"
 
 static int held = -1; /* the lock as an earlier process holds it */
@@ -34,9 +27,8 @@ static void wake(int unused)
     (void)unused;
 }
 
-static void test_lock_waits_for_exiting_worker(void **state)
+TEST_WITH(test_lock_waits_for_exiting_worker, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct err err = {0};
     struct worker_dir d, other;
     assert_int_equal(worker_dir_open(&d, tmpdir, &err), STATUS_OK);
@@ -112,9 +104,8 @@ static pid_t killed_worker(char name[WIRE_NAME_MAX])
     return child;
 }
 
-static void test_killed_worker_keeps_its_name(void **state)
+TEST_WITH(test_killed_worker_keeps_its_name, choose_setup, choose_teardown)
 {
-    (void)state;
     struct worker_dir d;
     struct err err = {0};
     char first[WIRE_NAME_MAX], name[WIRE_NAME_MAX] = "";
@@ -128,9 +119,8 @@ static void test_killed_worker_keeps_its_name(void **state)
 
 /* Its descriptor stays with another process: the next name after all. The timer shortens each pause between two tries.
  */
-static void test_wait_for_a_lock_ends(void **state)
+TEST_WITH(test_wait_for_a_lock_ends, choose_setup, choose_teardown)
 {
-    (void)state;
     const struct itimerval often = {.it_interval.tv_usec = 1000, .it_value.tv_usec = 1000}, never = {0};
     struct worker_dir d;
     struct err err = {0};
@@ -148,9 +138,8 @@ static void test_wait_for_a_lock_ends(void **state)
 }
 
 /* Two workers that are started together: the second one does not wait. */
-static void test_running_worker_is_passed(void **state)
+TEST_WITH(test_running_worker_is_passed, choose_setup, choose_teardown)
 {
-    (void)state;
     struct worker_dir d, other;
     struct err err = {0};
     char first[WIRE_NAME_MAX] = "", name[WIRE_NAME_MAX] = "", holder[64];
@@ -166,9 +155,8 @@ static void test_running_worker_is_passed(void **state)
 }
 
 /* The run has another worker of this name: the next name and a new key, also for the next start. */
-static void test_next_name_is_kept(void **state)
+TEST_WITH(test_next_name_is_kept, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct worker_dir d;
     struct err err = {0};
     char name[WIRE_NAME_MAX] = "", given[WIRE_NAME_MAX] = "given";
@@ -201,9 +189,8 @@ static void test_next_name_is_kept(void **state)
 }
 
 /* The key of a worker is a secret: its owner alone may read it. A damaged key is kept. */
-static void test_key_is_private(void **state)
+TEST_WITH(test_key_is_private, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct err err = {0};
     struct worker_dir d;
     struct stat st;
@@ -220,9 +207,8 @@ static void test_key_is_private(void **state)
     tmpdir_take("key");
 }
 
-static void test_run_folder_is_refused(void **state)
+TEST_WITH(test_run_folder_is_refused, tmpdir_make, tmpdir_remove)
 {
-    (void)state;
     struct err err = {0};
     struct worker_dir d;
     assert_int_equal(dir_make(tmpdir_path("journal"), &err), STATUS_OK);
@@ -231,16 +217,4 @@ static void test_run_folder_is_refused(void **state)
     assert_int_not_equal(access(tmpdir_path("lock"), F_OK), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_lock_waits_for_exiting_worker, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_killed_worker_keeps_its_name, choose_setup, choose_teardown),
-        cmocka_unit_test_setup_teardown(test_wait_for_a_lock_ends, choose_setup, choose_teardown),
-        cmocka_unit_test_setup_teardown(test_running_worker_is_passed, choose_setup, choose_teardown),
-        cmocka_unit_test_setup_teardown(test_next_name_is_kept, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_key_is_private, tmpdir_make, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_run_folder_is_refused, tmpdir_make, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

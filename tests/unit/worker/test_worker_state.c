@@ -1,15 +1,7 @@
 /* The worker's saved state: restored as saved, refused after one flipped bit or a missing end. An interrupted save
  * leaves an older state. ctest: labels=threads */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -18,6 +10,7 @@
 #include "tests/lib/rigs/scripted.h"
 #include "tests/lib/store/save_image.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "worker/outer/state_dir.h"
 
 enum { N = 50, INNER = 24, PAYLOAD = 17 };
@@ -84,9 +77,8 @@ static enum status decode(size_t size)
     return status;
 }
 
-static void test_decode_restores_state(void **unused)
+TEST(test_decode_restores_state)
 {
-    (void)unused;
     size_t size = make(0);
     size_t content = sizeof theta + sizeof residual + sizeof inner + sizeof payload;
     assert_int_equal((size - content) % 64, 0);
@@ -108,9 +100,8 @@ static void test_decode_restores_state(void **unused)
     assert_memory_equal(state_out.run_id, state_in.run_id, WIRE_UUID);
 }
 
-static void test_every_flipped_bit_is_detected(void **unused)
+TEST(test_every_flipped_bit_is_detected)
 {
-    (void)unused;
     size_t size = make(0);
     for (size_t bit = 0; bit < 8 * size; bit++) {
         whole[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -120,18 +111,16 @@ static void test_every_flipped_bit_is_detected(void **unused)
     assert_int_equal(decode(size), STATUS_OK);
 }
 
-static void test_every_truncation_is_detected(void **unused)
+TEST(test_every_truncation_is_detected)
 {
-    (void)unused;
     size_t size = make(0);
     for (size_t n = 0; n < size; n++) assert_int_not_equal(decode(n), STATUS_OK);
     assert_int_not_equal(decode(size + 1), STATUS_OK);
 }
 
 /* Written by another release. */
-static void test_other_format_is_refused(void **unused)
+TEST(test_other_format_is_refused)
 {
-    (void)unused;
     struct err err = {0};
     size_t size = make(0);
     assert_int_equal(whole[8], 1);
@@ -157,9 +146,8 @@ static void set_task(uint32_t step, uint32_t steps)
 }
 
 /* The bytes that the first release with this format wrote. */
-static void test_state_matches_golden_file(void **unused)
+TEST(test_state_matches_golden_file)
 {
-    (void)unused;
     static uint8_t head[SAVED_HEAD_MAX];
     make(0);
     set_task(3, 30);
@@ -173,9 +161,8 @@ static void test_state_matches_golden_file(void **unused)
 }
 
 /* Valid checksum, inconsistent content, from a defect or an attacker: the decoder never reads out of bounds. */
-static void test_inconsistent_state_is_refused(void **unused)
+TEST(test_inconsistent_state_is_refused)
 {
-    (void)unused;
     size_t size = make(0);
     struct saved_state good = state_in;
     for (int i = 0; i < 9; i++) {
@@ -227,9 +214,8 @@ static int setup_dir(void **state)
     return 0;
 }
 
-static void test_two_generations_are_kept(void **unused)
+TEST_WITH(test_two_generations_are_kept, setup_dir, tmpdir_remove)
 {
-    (void)unused;
     assert_int_equal(load(0), STATUS_NOTFOUND);
     assert_int_equal(load(1), STATUS_NOTFOUND);
     for (uint8_t salt = 0; salt < 4; salt++) {
@@ -250,9 +236,8 @@ static ino_t inode(const char *name)
 }
 
 /* The three files rotate: a disk that filled up still has space for another save. */
-static void test_files_rotate(void **unused)
+TEST_WITH(test_files_rotate, setup_dir, tmpdir_remove)
 {
-    (void)unused;
     static const char *const names[] = {"state.bin", "state.old.bin", "state.spare.bin"};
     ino_t known[3];
     for (uint8_t salt = 0; salt < 3; salt++) assert_int_equal(save(salt), STATUS_OK);
@@ -274,11 +259,10 @@ static void test_files_rotate(void **unused)
 
 /* A save in a thread: the owner only polls it. The file equals the state made in one piece; parts are longer and
  * shorter than a block of the checksum and the write. */
-static void test_save_in_thread_writes_same_bytes(void **unused)
+TEST_WITH(test_save_in_thread_writes_same_bytes, setup_dir, tmpdir_remove)
 {
     enum { PIECE = 1 << 20 };
     static uint8_t big[2 * PIECE + 77];
-    (void)unused;
     make(5);
     for (size_t i = 0; i < sizeof big; i++) big[i] = (uint8_t)(i * i >> 7);
     const size_t sizes[] = {0, 1, PIECE - 1, PIECE, PIECE + 1, sizeof big};
@@ -302,10 +286,9 @@ static void test_save_in_thread_writes_same_bytes(void **unused)
 }
 
 /* The thread reads the loop's state while the loop continues: rounds, a refusal and an end during a save. */
-static void test_loop_continues_during_save(void **unused)
+TEST_WITH(test_loop_continues_during_save, setup_dir, tmpdir_remove)
 {
     struct scripted *s = &scripted;
-    (void)unused;
     log_set_level(LOG_ERROR - 1);
     scripted_begin("int8:256");
     scripted_worker_kill();
@@ -334,19 +317,4 @@ static void test_loop_continues_during_save(void **unused)
     scripted_end();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode_restores_state),
-        cmocka_unit_test(test_every_flipped_bit_is_detected),
-        cmocka_unit_test(test_every_truncation_is_detected),
-        cmocka_unit_test(test_other_format_is_refused),
-        cmocka_unit_test(test_state_matches_golden_file),
-        cmocka_unit_test(test_inconsistent_state_is_refused),
-        cmocka_unit_test_setup_teardown(test_save_in_thread_writes_same_bytes, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_loop_continues_during_save, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_two_generations_are_kept, setup_dir, tmpdir_remove),
-        cmocka_unit_test_setup_teardown(test_files_rotate, setup_dir, tmpdir_remove),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

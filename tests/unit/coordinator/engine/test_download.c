@@ -1,12 +1,7 @@
 /* Requests of one worker: parking, windows, and the bytes that the coordinator skips because the worker has them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "coordinator/round/download.h"
+#include "tests/lib/test.h"
 
 enum { TOTAL = 1000, ALL = 1 << 20 };
 
@@ -34,9 +29,8 @@ static void sends_nothing(struct download *s)
     assert_false(download_next(s, &item, &size));
 }
 
-static void test_parked_request_waits_for_its_object(void **state)
+TEST(test_parked_request_waits_for_its_object)
 {
-    (void)state;
     struct download s = {0};
     assert_true(ask(&s, 0, TOTAL, 0));
     sends_nothing(&s);
@@ -47,9 +41,8 @@ static void test_parked_request_waits_for_its_object(void **state)
     sends_nothing(&s);
 }
 
-static void test_next_window_continues_request(void **state)
+TEST(test_next_window_continues_request)
 {
-    (void)state;
     struct download s = {0};
     assert_true(ask(&s, 0, 2 * DOWNLOAD_CHUNK, 4 * DOWNLOAD_CHUNK));
     sends(&s, 0, DOWNLOAD_CHUNK);
@@ -65,9 +58,8 @@ static void test_next_window_continues_request(void **state)
     sends_nothing(&s);
 }
 
-static void test_own_bytes_are_skipped(void **state)
+TEST(test_own_bytes_are_skipped)
 {
-    (void)state;
     struct download s = {0};
     ask(&s, 0, ALL, 0);
     download_leave_out(&s, 1, 7, 100, 200); /* parked: the object is not known yet */
@@ -87,9 +79,8 @@ static void test_own_bytes_are_skipped(void **state)
 }
 
 /* A request that begins with the skipped bytes: the worker does not have them. */
-static void test_request_for_skipped_bytes_sends_them(void **state)
+TEST(test_request_for_skipped_bytes_sends_them)
 {
-    (void)state;
     struct download s = {0};
     ask(&s, 100, ALL, TOTAL);
     download_leave_out(&s, 1, 7, 100, 200);
@@ -102,9 +93,8 @@ static void test_request_for_skipped_bytes_sends_them(void **state)
 }
 
 /* A request for no bytes, and one more than the limit. */
-static void test_excess_requests_are_refused(void **state)
+TEST(test_excess_requests_are_refused)
 {
-    (void)state;
     struct download s = {0};
     struct msg_get get = {.kind = OBJECT_UPDATE, .version = 1, .length = ALL};
     assert_false(ask(&s, 0, 0, TOTAL));
@@ -115,9 +105,8 @@ static void test_excess_requests_are_refused(void **state)
     assert_true(download_add(&s, &get, TOTAL)); /* replaces the request of the same object */
 }
 
-static void test_own_bytes_are_skipped_across_windows(void **state)
+TEST(test_own_bytes_are_skipped_across_windows)
 {
-    (void)state;
     struct download s = {0};
     ask(&s, 0, 150, TOTAL); /* the window ends inside the skipped bytes */
     download_leave_out(&s, 1, 7, 100, 400);
@@ -145,9 +134,8 @@ static void test_own_bytes_are_skipped_across_windows(void **state)
     sends_nothing(&s);
 }
 
-static void test_skip_of_other_object_has_no_effect(void **state)
+TEST(test_skip_of_other_object_has_no_effect)
 {
-    (void)state;
     struct download s = {0};
     download_leave_out(&s, 1, 7, 100, 200); /* no request */
     sends_nothing(&s);
@@ -160,9 +148,8 @@ static void test_skip_of_other_object_has_no_effect(void **state)
 }
 
 /* Waits longer after each refusal of a full lane, and less after each chunk that the lane accepts. */
-static void test_full_lane_backs_off(void **state)
+TEST(test_full_lane_backs_off)
 {
-    (void)state;
     struct download s = {0};
     uint64_t now = 1000000, begun = now, tries = 0;
     assert_true(ask(&s, 0, 2 * DOWNLOAD_CHUNK, 4 * DOWNLOAD_CHUNK));
@@ -184,17 +171,4 @@ static void test_full_lane_backs_off(void **state)
     assert_int_equal(s.again_us, now + DOWNLOAD_WAIT_US);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parked_request_waits_for_its_object),
-        cmocka_unit_test(test_next_window_continues_request),
-        cmocka_unit_test(test_full_lane_backs_off),
-        cmocka_unit_test(test_own_bytes_are_skipped),
-        cmocka_unit_test(test_request_for_skipped_bytes_sends_them),
-        cmocka_unit_test(test_excess_requests_are_refused),
-        cmocka_unit_test(test_own_bytes_are_skipped_across_windows),
-        cmocka_unit_test(test_skip_of_other_object_has_no_effect),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,12 @@
 /* The engine by hand: a whole run, its updates, duplicates, refused deltas, chunks out of order. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/tensor/apply.h"
 #include "compress/codec.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 #include "wire/object.h"
 
 static struct rig rig;
@@ -36,9 +30,8 @@ static void end_without_last_update(void)
 }
 
 /* DONE follows the last update, and the coordinator stays for a worker that receives it. */
-static void test_done_waits_for_the_last_update(void **state)
+TEST(test_done_waits_for_the_last_update)
 {
-    (void)state;
     struct msg m;
     end_without_last_update();
     rig_expect(&rig, 0, MSG_DONE, &m);
@@ -54,9 +47,8 @@ static void test_done_waits_for_the_last_update(void **state)
 }
 
 /* A worker that trains, or receives nothing for 30 s, ends without the last update. */
-static void test_done_waits_for_no_other_worker(void **state)
+TEST(test_done_waits_for_no_other_worker)
 {
-    (void)state;
     struct msg m;
     end_without_last_update();
     rig_beat(&rig, 1, WORKER_TRAINING);
@@ -74,9 +66,8 @@ static void test_done_waits_for_no_other_worker(void **state)
 }
 
 /* Updates of mean tensors are not relayed. They name their own codec, not that of the run. */
-static void test_means_name_their_own_codec(void **state)
+TEST(test_means_name_their_own_codec)
 {
-    (void)state;
     const char *settings[] = {"train.method=local-sgd", "codec.up=fp32+lz4", "codec.down=auto", NULL};
     const char *relayed[] = {"train.method=local-sgd", "codec.up=fp32", "codec.down=relay", NULL};
     uint8_t object[8192];
@@ -104,9 +95,8 @@ static void test_means_name_their_own_codec(void **state)
 }
 
 /* Every reason to refuse a delta: the round continues without it, and other workers get its samples. */
-static void test_refused_delta_returns_its_samples(void **state)
+TEST(test_refused_delta_returns_its_samples)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=3", "train.fragments=1", NULL};
     struct msg offer, m;
     for (int reason = 0; reason < 6; reason++) {
@@ -152,13 +142,4 @@ static void test_refused_delta_returns_its_samples(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_done_waits_for_the_last_update),
-        cmocka_unit_test(test_done_waits_for_no_other_worker),
-        cmocka_unit_test(test_means_name_their_own_codec),
-        cmocka_unit_test(test_refused_delta_returns_its_samples),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

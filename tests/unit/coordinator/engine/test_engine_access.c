@@ -1,15 +1,8 @@
 /* Keys at the engine: a worker's uuid, name and session belong to the key of its connection; the secret of the join
  * line only enrols; a revoked worker loses its place. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 enum { GUEST = 900, THIEF = 901, THIEF_BULK = 902, LISTED_MAX = 8 };
 
@@ -115,9 +108,8 @@ static void enrol_as(uint64_t peer, const uint8_t key[WIRE_KEY], const char *nam
 }
 
 /* A name that people cannot tell from another one is not enrolled. */
-static void test_invisible_name_is_refused(void **state)
+TEST(test_invisible_name_is_refused)
 {
-    (void)state;
     static const char *const names[] = {"worker-\u200b0", "\u202eworker", "\ufeffworker"};
     open_with_keys(NULL);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -131,9 +123,8 @@ static void test_invisible_name_is_refused(void **state)
 
 /* A thief has the name and the uuid of a worker, but not its key: refused while the owner is connected, while it is
  * silent, and after its death until the run goes on without it. */
-static void test_thief_is_refused(void **state)
+TEST(test_thief_is_refused)
 {
-    (void)state;
     open_with_keys(NULL);
     rig_join(&rig, 0);
     rig_join(&rig, 1);
@@ -167,9 +158,8 @@ static void test_thief_is_refused(void **state)
 }
 
 /* Knowing a session's id does not help: messages of a session come with its key. */
-static void test_session_belongs_to_its_key(void **state)
+TEST(test_session_belongs_to_its_key)
 {
-    (void)state;
     struct msg m, offer;
     open_with_keys(NULL);
     rig_join(&rig, 0);
@@ -201,9 +191,8 @@ static void test_session_belongs_to_its_key(void **state)
 }
 
 /* The secret of the join line enrols and asks for the status. It joins nothing, even with a uuid that fits it. */
-static void test_secret_only_enrols(void **state)
+TEST(test_secret_only_enrols)
 {
-    (void)state;
     struct msg m;
     uint8_t key[WIRE_KEY] = {7};
     open_with_keys(NULL);
@@ -244,9 +233,8 @@ static const struct msg_probe_reply *probe(uint64_t id, uint32_t want)
 }
 
 /* The secret may also measure the link: 10 s, then the coordinator rests for 20 s. */
-static void test_probes_end_after_a_while(void **state)
+TEST(test_probes_end_after_a_while)
 {
-    (void)state;
     open_with_keys(NULL);
     rig_join(&rig, 0);
     for (int i = 0; i < 3; i++) {
@@ -265,9 +253,8 @@ static void test_probes_end_after_a_while(void **state)
 
 /* A copy of a folder under another name has the key of the first: refused while the first is connected, and later by
  * the name of its key. */
-static void test_name_belongs_to_its_key(void **state)
+TEST(test_name_belongs_to_its_key)
 {
-    (void)state;
     open_with_keys(NULL);
     rig_join(&rig, 0);
     hello_as(rig.workers[0].control, rig.workers[0].uuid, "copy");
@@ -280,9 +267,8 @@ static void test_name_belongs_to_its_key(void **state)
 
 /* The operator revokes a worker while it is connected, or while the coordinator is stopped. Its place is gone, its name
  * is free, and the others go on. */
-static void test_revoked_worker_loses_its_place(void **state)
+TEST(test_revoked_worker_loses_its_place)
 {
-    (void)state;
     static const char *const settings[] = {"coordinator.min_workers=2", "train.max_steps=20", NULL};
     for (int stopped = 0; stopped < 2; stopped++) {
         struct engine_worker worker = {.revoked = false};
@@ -319,13 +305,4 @@ static void test_revoked_worker_loses_its_place(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_invisible_name_is_refused),      cmocka_unit_test(test_thief_is_refused),
-        cmocka_unit_test(test_session_belongs_to_its_key),     cmocka_unit_test(test_secret_only_enrols),
-        cmocka_unit_test(test_probes_end_after_a_while),       cmocka_unit_test(test_name_belongs_to_its_key),
-        cmocka_unit_test(test_revoked_worker_loses_its_place),
-    };
-    return cmocka_run_group_tests_name("engine_access", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

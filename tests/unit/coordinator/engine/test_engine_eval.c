@@ -1,15 +1,8 @@
 /* Evaluations: samples by a second worker, false results, disputes, and holders that do not answer. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -102,9 +95,8 @@ static struct msg newest_eval(int worker)
 }
 
 /* Every share is checked by another worker, on windows inside it, and the value keeps the first worker's bits. */
-static void test_second_worker_checks_sample(void **state)
+TEST(test_second_worker_checks_sample)
 {
-    (void)state;
     struct msg first[2], second, m;
     open_at_evaluation(2, "train.max_steps=20");
     double values[2] = {1.7000001, 2.3}, sums[2] = {0};
@@ -137,9 +129,8 @@ static const struct liar lies[] = {{0, VALUE, -502346}, {0, VALUE, 0.001}, {0, V
                                    {2, VALUE, 0.001},   {2, VALUE, NAN},   {1, VALUE, -INFINITY}};
 
 /* Three workers: the liar is named, its value is not used, and it evaluates no more. */
-static void test_liar_among_three_is_refused(void **state)
+TEST(test_liar_among_three_is_refused)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         open_at_evaluation(3, "train.max_steps=20");
         assert_true(answer_all(3, lies[i]) > 0);
@@ -159,9 +150,8 @@ static void test_liar_among_three_is_refused(void **state)
 
 /* Two workers: a value that is wrong by itself, or outside the bounds, is refused. Otherwise both are named, and the
  * larger value counts. */
-static void test_liar_among_two_never_flatters(void **state)
+TEST(test_liar_among_two_never_flatters)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         if (lies[i].worker == 2) continue;
         bool disputed = lies[i].lie == VALUE && lies[i].value > 0 && lies[i].value < 3;
@@ -181,9 +171,8 @@ static void test_liar_among_two_never_flatters(void **state)
 }
 
 /* Workers that agree are believed: a diverged run is reported. */
-static void test_diverged_model_is_believed(void **state)
+TEST(test_diverged_model_is_believed)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         open_at_evaluation(2, "train.max_steps=20");
         rig_answer_evals(&rig, 2, i ? 900 : NAN);
@@ -194,9 +183,8 @@ static void test_diverged_model_is_believed(void **state)
     }
 }
 
-static void test_single_worker_is_believed_within_bounds(void **state)
+TEST(test_single_worker_is_believed_within_bounds)
 {
-    (void)state;
     open_at_evaluation(1, "train.max_steps=20");
     rig_answer_evals(&rig, 1, 3);
     assert_true(val_loss() == 3);
@@ -227,9 +215,8 @@ static void beat_both(int seconds, enum worker_state second)
 }
 
 /* A worker that sends only heartbeats loses its share. It gets no other one until it answers. */
-static void test_late_share_goes_to_other_worker(void **state)
+TEST(test_late_share_goes_to_other_worker)
 {
-    (void)state;
     struct msg again, m;
     open_at_evaluation(2, "train.max_steps=20");
     struct msg mine = newest_eval(0), stuck = newest_eval(1);
@@ -257,9 +244,8 @@ static void test_late_share_goes_to_other_worker(void **state)
 }
 
 /* One worker alone sends only heartbeats: the run ends, and says why it has no validation loss. */
-static void test_run_ends_without_final_evaluation(void **state)
+TEST(test_run_ends_without_final_evaluation)
 {
-    (void)state;
     struct engine_summary sum;
     open_at_evaluation(1, "train.max_steps=4");
     rig_answer_evals(&rig, 1, TRUTH);
@@ -284,16 +270,4 @@ static void test_run_ends_without_final_evaluation(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_second_worker_checks_sample),
-        cmocka_unit_test(test_liar_among_three_is_refused),
-        cmocka_unit_test(test_liar_among_two_never_flatters),
-        cmocka_unit_test(test_diverged_model_is_believed),
-        cmocka_unit_test(test_single_worker_is_believed_within_bounds),
-        cmocka_unit_test(test_late_share_goes_to_other_worker),
-        cmocka_unit_test(test_run_ends_without_final_evaluation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

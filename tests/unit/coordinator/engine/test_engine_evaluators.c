@@ -1,15 +1,8 @@
 /* Runs in which some workers, or all, have no validation data. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -46,9 +39,8 @@ static bool fault_says(const char *text)
 }
 
 /* The first worker defines the run without validation data; the second one defines these, also across a restart. */
-static void test_only_workers_with_data_evaluate(void **state)
+TEST(test_only_workers_with_data_evaluate)
 {
-    (void)state;
     bool done;
     for (int restart = 0; restart < 2; restart++) {
         open_run(true, false);
@@ -70,9 +62,8 @@ static void test_only_workers_with_data_evaluate(void **state)
     }
 }
 
-static void test_other_validation_data_are_refused(void **state)
+TEST(test_other_validation_data_are_refused)
 {
-    (void)state;
     struct msg m;
     open_run(true, false);
     for (int change = 0; change < 3; change++) {
@@ -94,9 +85,8 @@ static void test_other_validation_data_are_refused(void **state)
     rig_close(&rig);
 }
 
-static void test_run_without_evaluator_ends_without_loss(void **state)
+TEST(test_run_without_evaluator_ends_without_loss)
 {
-    (void)state;
     bool done;
     char status[8192];
     open_run(true, true);
@@ -112,9 +102,8 @@ static void test_run_without_evaluator_ends_without_loss(void **state)
 }
 
 /* The only evaluator is away for a moment: the final evaluation waits. It leaves: the run ends without a loss. */
-static void test_run_ends_when_its_evaluator_left(void **state)
+TEST(test_run_ends_when_its_evaluator_left)
 {
-    (void)state;
     bool done;
     open_run(true, false);
     play_round();
@@ -134,13 +123,4 @@ static void test_run_ends_when_its_evaluator_left(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_workers_with_data_evaluate),
-        cmocka_unit_test(test_other_validation_data_are_refused),
-        cmocka_unit_test(test_run_without_evaluator_ends_without_loss),
-        cmocka_unit_test(test_run_ends_when_its_evaluator_left),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

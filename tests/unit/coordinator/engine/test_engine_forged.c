@@ -1,16 +1,9 @@
 /* Forged evaluations: a liar changes parts of its first answer. Each lie is named, or moves the loss within a bound. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/rng.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 static uint64_t draws;
@@ -300,9 +293,8 @@ static void try_forgery(const struct forgery *f, bool external)
     print_message("%s%s: named in %d of %d\n", external ? "external, " : "", f->name, caught, SEEDS);
 }
 
-static void test_forged_parts_are_named_or_harmless(void **state)
+TEST(test_forged_parts_are_named_or_harmless)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) try_forgery(&forgeries[i], false);
     for (size_t i = 0; i < sizeof external_forgeries / sizeof *external_forgeries; i++)
         try_forgery(&external_forgeries[i], true);
@@ -310,9 +302,8 @@ static void test_forged_parts_are_named_or_harmless(void **state)
 
 /* Two workers: a part above 2 ln(vocabulary) proves the lie; otherwise the larger value counts, up to the error of the
  * sample: 5 % of a lie of 0.2 nats. */
-static void test_forged_parts_among_two_never_flatter(void **state)
+TEST(test_forged_parts_among_two_never_flatter)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
         for (int seed = 0; seed < SEEDS; seed++) {
             rig_entropy = (uint64_t)(200 + seed);
@@ -331,9 +322,8 @@ static void test_forged_parts_among_two_never_flatter(void **state)
 }
 
 /* Workers of other precision differ by rounding, also where losses are near zero or below it. */
-static void test_honest_workers_are_never_named(void **state)
+TEST(test_honest_workers_are_never_named)
 {
-    (void)state;
     static const double spreads[] = {0, 1e-7, 0.3, 1.9};
     for (int external = 0; external < 2; external++)
         for (size_t i = 0; i < 4; i++) {
@@ -347,12 +337,4 @@ static void test_honest_workers_are_never_named(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forged_parts_are_named_or_harmless),
-        cmocka_unit_test(test_forged_parts_among_two_never_flatter),
-        cmocka_unit_test(test_honest_workers_are_never_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

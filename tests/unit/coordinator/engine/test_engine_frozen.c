@@ -1,13 +1,4 @@
 /* Tensors that are not exchanged: workers must agree on them, and the initial upload brings their values. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/rng.h"
@@ -16,6 +7,7 @@
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "wire/initial.h"
 #include "worker/outer/outer_initial.h"
 
@@ -91,9 +83,8 @@ static void refuse_join(int worker, const struct side *s, const char *words)
     expect_refusal(worker, REFUSE_LAYOUT, words);
 }
 
-static void test_other_base_is_refused(void **state)
+TEST(test_other_base_is_refused)
 {
-    (void)state;
     struct side run, other;
     rig_open(&rig, NULL);
     side_init(&run, N);
@@ -125,9 +116,8 @@ static void test_other_base_is_refused(void **state)
     rig_close(&rig);
 }
 
-static void test_run_without_frozen_tensors_takes_none(void **state)
+TEST(test_run_without_frozen_tensors_takes_none)
 {
-    (void)state;
     struct side none, some;
     rig_open(&rig, NULL);
     side_init(&none, 0);
@@ -139,9 +129,8 @@ static void test_run_without_frozen_tensors_takes_none(void **state)
     rig_close(&rig);
 }
 
-static void test_malformed_first_list_is_refused(void **state)
+TEST(test_malformed_first_list_is_refused)
 {
-    (void)state;
     struct side bad;
     rig_open(&rig, NULL);
     side_init(&bad, N);
@@ -163,9 +152,8 @@ static void test_malformed_first_list_is_refused(void **state)
 }
 
 /* A MODEL record of an older release ends before the list. */
-static void test_record_without_list_is_read(void **state)
+TEST(test_record_without_list_is_read)
 {
-    (void)state;
     struct record_model m = {.layout = (const uint8_t *)"abc", .layout_size = 3, .model_config = "{}", .n_hashes = 1};
     struct record_model got = {0};
     uint8_t old[256], new[256];
@@ -278,9 +266,8 @@ static void expect_uploaded(void)
 }
 
 /* Reads at any offset give the same bytes. */
-static void test_upload_brings_frozen_tensors(void **state)
+TEST(test_upload_brings_frozen_tensors)
 {
-    (void)state;
     static const size_t steps[] = {1000, 37, 1};
     struct side s;
     struct msg m;
@@ -300,9 +287,8 @@ static void test_upload_brings_frozen_tensors(void **state)
     }
 }
 
-static void test_program_that_cannot_read_uploads_nothing(void **state)
+TEST(test_program_that_cannot_read_uploads_nothing)
 {
-    (void)state;
     struct side s;
     struct outer_initial *initial;
     struct err err = {0};
@@ -320,9 +306,8 @@ static void test_program_that_cannot_read_uploads_nothing(void **state)
 }
 
 /* The uploader's list changed: its program was started again with another base. */
-static void test_other_list_begins_upload_again(void **state)
+TEST(test_other_list_begins_upload_again)
 {
-    (void)state;
     struct side s;
     open_run();
     side_init(&s, N);
@@ -339,9 +324,8 @@ static void test_other_list_begins_upload_again(void **state)
 }
 
 /* lie 0: no file; 1: a file that JOIN did not announce; 2: another tensor; 3: more tensors. */
-static void test_false_frozen_files_are_refused(void **state)
+TEST(test_false_frozen_files_are_refused)
 {
-    (void)state;
     for (int lie = 0; lie < 4; lie++) {
         struct side told, sent;
         open_run();
@@ -385,9 +369,8 @@ static void send_head(uint64_t id, uint64_t model, uint64_t frozen)
     rig_say(&rig, rig.workers[0].bulk, &m);
 }
 
-static void test_frozen_file_is_limited_by_its_list(void **state)
+TEST(test_frozen_file_is_limited_by_its_list)
 {
-    (void)state;
     struct side s;
     open_run();
     side_init(&s, N);
@@ -399,9 +382,8 @@ static void test_frozen_file_is_limited_by_its_list(void **state)
     close_run();
 }
 
-static void test_upload_must_fit_the_disk(void **state)
+TEST(test_upload_must_fit_the_disk)
 {
-    (void)state;
     struct side s;
     open_run();
     side_init(&s, N);
@@ -416,19 +398,4 @@ static void test_upload_must_fit_the_disk(void **state)
     close_run();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_other_base_is_refused),
-        cmocka_unit_test(test_run_without_frozen_tensors_takes_none),
-        cmocka_unit_test(test_malformed_first_list_is_refused),
-        cmocka_unit_test(test_record_without_list_is_read),
-        cmocka_unit_test(test_upload_brings_frozen_tensors),
-        cmocka_unit_test(test_program_that_cannot_read_uploads_nothing),
-        cmocka_unit_test(test_other_list_begins_upload_again),
-        cmocka_unit_test(test_false_frozen_files_are_refused),
-        cmocka_unit_test(test_frozen_file_is_limited_by_its_list),
-        cmocka_unit_test(test_upload_must_fit_the_disk),
-    };
-    return cmocka_run_group_tests_name("engine_frozen", tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

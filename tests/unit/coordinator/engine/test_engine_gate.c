@@ -1,19 +1,12 @@
 /* A worker that lies with its deltas: finite ones count as much as the others allow. Deltas that are not finite are
  * refused, the others go on as if they had never arrived, and the worker is put aside until it is readmitted. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "coordinator/ledger/store.h"
 #include "coordinator/round/gate.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 enum { HONEST_ROUNDS = 4, NOTHING = -1 };
 
@@ -115,9 +108,8 @@ static double step_norm(void)
     return sqrt(sum / unit);
 }
 
-static void test_clipped_worker_is_named(void **state)
+TEST(test_clipped_worker_is_named)
 {
-    (void)state;
     char status[8192];
     start("train.method=diloco", 3, NULL);
     for (int r = 0; r < 7; r++) assert_int_equal(play_round(3, 2, 1e3f), 0);
@@ -131,9 +123,8 @@ static void test_clipped_worker_is_named(void **state)
 }
 
 /* No delta of anybody is possible: without the reason the line would call them ready, and the run would look idle. */
-static void test_waiting_line_says_that_all_deltas_are_refused(void **state)
+TEST(test_waiting_line_says_that_all_deltas_are_refused)
 {
-    (void)state;
     char text[WIRE_TEXT_MAX];
     start("train.method=diloco", 2, NULL);
     assert_true(assigned(0) && assigned(1));
@@ -150,9 +141,8 @@ static void test_waiting_line_says_that_all_deltas_are_refused(void **state)
 }
 
 /* A worker whose delta was refused is part of the next round, whenever it hears of the refusal. */
-static void test_refused_worker_stays_in_step(void **state)
+TEST(test_refused_worker_stays_in_step)
 {
-    (void)state;
     uint64_t hash[2];
     for (int slow = 0; slow < 2; slow++) {
         start("train.method=diloco", 3, NULL);
@@ -196,9 +186,8 @@ static int back_with(float level)
     return code == NOTHING ? play_round(3, 2, level) : code;
 }
 
-static void test_time_lets_member_back(void **state)
+TEST(test_time_lets_member_back)
 {
-    (void)state;
     start("train.method=diloco", 3, "coordinator.readmit_s=40");
     lie_until_aside();
     wait_alive(3, 41);
@@ -220,9 +209,8 @@ static enum status readmit(int worker, uint64_t ago_us)
     return engine_on_worker_listed(rig.engine, &listed, rig.now, &err);
 }
 
-static void test_operator_lets_member_back(void **state)
+TEST(test_operator_lets_member_back)
 {
-    (void)state;
     start("train.method=diloco", 3, "coordinator.readmit_s=0");
     lie_until_aside();
     wait_alive(3, 10);
@@ -240,9 +228,8 @@ static void test_operator_lets_member_back(void **state)
 }
 
 /* With a restart before every round, all decisions and the theta are the same. */
-static void test_restarts_change_no_decision(void **state)
+TEST(test_restarts_change_no_decision)
 {
-    (void)state;
     int codes[2][10];
     uint64_t hash[2];
     for (int restarts = 0; restarts < 2; restarts++) {
@@ -265,9 +252,8 @@ static void test_restarts_change_no_decision(void **state)
 }
 
 /* async merges a delta when it arrives: the last deltas of the others bound it, also after a restart. */
-static void test_async_delta_is_bounded_by_the_last_of_the_others(void **state)
+TEST(test_async_delta_is_bounded_by_the_last_of_the_others)
 {
-    (void)state;
     for (int restart = 0; restart < 2; restart++) {
         start("train.method=async", 3, "outer.grace=0");
         for (int r = 0; r < 6; r++) play_round(3, -1, 0);
@@ -286,9 +272,8 @@ static void test_async_delta_is_bounded_by_the_last_of_the_others(void **state)
 }
 
 /* The first deltas of an async run wait until three workers can be compared, or no third one trains. */
-static void test_first_async_deltas_wait_for_a_majority(void **state)
+TEST(test_first_async_deltas_wait_for_a_majority)
 {
-    (void)state;
     start("train.method=async", 3, "outer.grace=0");
     for (int i = 0; i < 3; i++) assert_true(assigned(i));
     note_theta();
@@ -351,9 +336,8 @@ static void play_evaluated(double loss)
     rig_catch_up(&rig, 0);
 }
 
-static void test_model_before_jump_is_kept(void **state)
+TEST(test_model_before_jump_is_kept)
 {
-    (void)state;
     const char *settings[] = {"train.fragments=1",  "codec.up=bf16",       "train.max_steps=60",
                               "checkpoint.every=1", "checkpoint.keep=1",   "train.eval_every=1",
                               "outer.momentum=0",   "train.method=diloco", NULL};
@@ -381,18 +365,4 @@ static void test_model_before_jump_is_kept(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clipped_worker_is_named),
-        cmocka_unit_test(test_waiting_line_says_that_all_deltas_are_refused),
-        cmocka_unit_test(test_refused_worker_stays_in_step),
-        cmocka_unit_test(test_time_lets_member_back),
-        cmocka_unit_test(test_operator_lets_member_back),
-        cmocka_unit_test(test_restarts_change_no_decision),
-        cmocka_unit_test(test_async_delta_is_bounded_by_the_last_of_the_others),
-        cmocka_unit_test(test_first_async_deltas_wait_for_a_majority),
-        cmocka_unit_test(test_model_before_jump_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,19 +3,12 @@
  * Each payload is refused, counted and reported. The round continues as if the delta had never been offered: theta,
  * accumulator and samples equal those of a run without it.
  * Invalid messages are tested, too. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "compress/codec.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -143,9 +136,8 @@ static uint64_t round_without(const char *spec)
 }
 
 /* The first damage of each kind that the codec detects; undetected damage gives a valid delta. */
-static void test_damaged_payloads_are_refused(void **state)
+TEST(test_damaged_payloads_are_refused)
 {
-    (void)state;
     for (int s = 0; s < N_SPECS; s++) {
         static struct attack real, a;
         uint64_t unharmed = round_without(specs[s]);
@@ -210,9 +202,8 @@ static uint16_t replaced(const char *method, const char *spec, float number)
 
 /* Finite values that no training makes, such as a flipped exponent bit, are refused. A value just below the limit is
  * accepted, and the outer step with its rate and momentum stays finite. */
-static void test_too_large_values_are_refused(void **state)
+TEST(test_too_large_values_are_refused)
 {
-    (void)state;
     static const char *const methods[] = {"train.method=local-sgd", "train.method=ddp", "train.method=diloco",
                                           "train.method=async"};
     static const char *const ups[] = {"fp32", "bf16", "int8:16", "topk:9/256", "fp32+lz4"};
@@ -228,9 +219,8 @@ static void test_too_large_values_are_refused(void **state)
 }
 
 /* Messages with unknown sessions, unknown objects, or of types that only a coordinator sends. */
-static void test_invalid_messages_are_refused(void **state)
+TEST(test_invalid_messages_are_refused)
 {
-    (void)state;
     struct msg m;
     rig_open(&rig, NULL);
     const enum msg_type types[] = {MSG_HEARTBEAT, MSG_OFFER, MSG_GET, MSG_EVAL_RESULT, MSG_METRICS, MSG_LEAVE};
@@ -271,12 +261,4 @@ static void test_invalid_messages_are_refused(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damaged_payloads_are_refused),
-        cmocka_unit_test(test_too_large_values_are_refused),
-        cmocka_unit_test(test_invalid_messages_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,6 @@
 /* The upload of the initial model (model.family external): losses, restarts, take-overs, and hostile uploads. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
@@ -17,6 +9,7 @@
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
 #include "tests/lib/store/tmpdir.h"
+#include "tests/lib/test.h"
 #include "wire/initial.h"
 #include "worker/outer/outer_initial.h"
 
@@ -110,9 +103,8 @@ static bool exists(const char *name)
     return file_exists(tmpdir_path(name));
 }
 
-static void test_first_worker_uploads(void **state)
+TEST(test_first_worker_uploads)
 {
-    (void)state;
     static const size_t steps[] = {700, 1000, 1 << 16};
     for (size_t i = 0; i < 3; i++) {
         struct msg m;
@@ -149,9 +141,8 @@ static void test_first_worker_uploads(void **state)
 }
 
 /* Lost, repeated and reordered chunks; a repeated JOIN says where to go on. */
-static void test_upload_survives_losses(void **state)
+TEST(test_upload_survives_losses)
 {
-    (void)state;
     enum { STEP = 600 };
     struct msg m;
     open_run();
@@ -178,9 +169,8 @@ static void test_upload_survives_losses(void **state)
     close_run();
 }
 
-static void test_restart_begins_upload_again(void **state)
+TEST(test_restart_begins_upload_again)
 {
-    (void)state;
     open_run();
     rig_say_join(&rig, 0);
     struct msg_upload u = uploads(0), again;
@@ -198,9 +188,8 @@ static void test_restart_begins_upload_again(void **state)
 }
 
 /* The coordinator ends between the rename of RUN/init and the journal's record: the folder is used. */
-static void test_folder_without_record_is_used(void **state)
+TEST(test_folder_without_record_is_used)
 {
-    (void)state;
     struct msg m;
     open_run();
     rig_say_join(&rig, 0);
@@ -220,9 +209,8 @@ static void test_folder_without_record_is_used(void **state)
     close_run();
 }
 
-static void test_other_worker_waits_and_takes_over(void **state)
+TEST(test_other_worker_waits_and_takes_over)
 {
-    (void)state;
     for (int closed = 0; closed < 2; closed++) {
         open_run();
         rig_say_join(&rig, 0);
@@ -265,9 +253,8 @@ static void upload_head(const struct initial_head *head)
     send_bytes(rig.workers[0].bulk, u.upload, 0, n + 1);
 }
 
-static void test_hostile_heads_are_refused(void **state)
+TEST(test_hostile_heads_are_refused)
 {
-    (void)state;
     static const struct {
         const char *names[2];
         uint64_t sizes[2];
@@ -301,9 +288,8 @@ static void test_hostile_heads_are_refused(void **state)
     }
 }
 
-static void test_damaged_heads_are_refused(void **state)
+TEST(test_damaged_heads_are_refused)
 {
-    (void)state;
     open_run();
     for (size_t i = 0; i < 80; i++) {
         rig_say_join(&rig, 0);
@@ -319,9 +305,8 @@ static void test_damaged_heads_are_refused(void **state)
 }
 
 /* Whole uploads that do not hold the layout's tensors, or NaN. */
-static void test_false_models_are_refused(void **state)
+TEST(test_false_models_are_refused)
 {
-    (void)state;
     for (int lie = 0; lie < 3; lie++) {
         open_run();
         rig_say_join(&rig, 0);
@@ -344,17 +329,4 @@ static void test_false_models_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_worker_uploads),
-        cmocka_unit_test(test_upload_survives_losses),
-        cmocka_unit_test(test_restart_begins_upload_again),
-        cmocka_unit_test(test_folder_without_record_is_used),
-        cmocka_unit_test(test_other_worker_waits_and_takes_over),
-        cmocka_unit_test(test_hostile_heads_are_refused),
-        cmocka_unit_test(test_damaged_heads_are_refused),
-        cmocka_unit_test(test_false_models_are_refused),
-    };
-    return cmocka_run_group_tests(tests, tmpdir_make, tmpdir_remove);
-}
+TEST_MAIN(tmpdir_make, tmpdir_remove)

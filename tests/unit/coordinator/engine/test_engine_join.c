@@ -1,19 +1,11 @@
 /* Joining: refusals that name the difference, late joiners, returning workers, names, replaced sessions, leaving,
  * eviction, reassigned evaluations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/os/host_memory.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -26,9 +18,8 @@ static void expect_refusal(int worker, uint16_t code, const char *words)
     assert_null(strchr(m.refuse.text, '\n'));
 }
 
-static void test_hello_of_other_run_is_refused(void **state)
+TEST(test_hello_of_other_run_is_refused)
 {
-    (void)state;
     struct msg m, config;
     rig_open(&rig, NULL);
     rig_hello(&rig, 0);
@@ -45,9 +36,8 @@ static void test_hello_of_other_run_is_refused(void **state)
     rig_close(&rig);
 }
 
-static void test_invalid_first_join_is_refused(void **state)
+TEST(test_invalid_first_join_is_refused)
 {
-    (void)state;
     struct msg m;
     rig_open(&rig, NULL);
     rig_hello(&rig, 0);
@@ -94,9 +84,8 @@ static void join_with(uint64_t rows, uint64_t cols)
 
 /* A layout has few bytes, but its model may need much memory: the engine checks before it allocates. With a byte
  * stage a model takes more than 20 bytes per parameter; this one has a parameter per 17 bytes of the machine. */
-static void test_model_beyond_memory_is_refused(void **state)
+TEST(test_model_beyond_memory_is_refused)
 {
-    (void)state;
     const char *staged[] = {"codec.up=fp32+lz4", "codec.down=fp32", NULL};
     const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     rig_open(&rig, NULL);
@@ -121,9 +110,8 @@ static void test_model_beyond_memory_is_refused(void **state)
     rig_close(&rig);
 }
 
-static void test_later_join_that_differs_is_refused(void **state)
+TEST(test_later_join_that_differs_is_refused)
 {
-    (void)state;
     struct layout other;
     uint8_t bytes[2048];
     struct msg m;
@@ -160,9 +148,8 @@ static void test_later_join_that_differs_is_refused(void **state)
     rig_close(&rig);
 }
 
-static void test_full_run_and_taken_name_are_refused(void **state)
+TEST(test_full_run_and_taken_name_are_refused)
 {
-    (void)state;
     const char *settings[] = {"coordinator.max_workers=2", NULL};
     struct msg m;
     rig_open(&rig, settings);
@@ -190,9 +177,8 @@ static void test_full_run_and_taken_name_are_refused(void **state)
 
 /* A copied folder with its saved state. Under another name it is refused while the first worker is alive. Under the
  * same name both workers get the warning. */
-static void test_copied_worker_folder_is_reported(void **state)
+TEST(test_copied_worker_folder_is_reported)
 {
-    (void)state;
     struct msg m;
     rig_open(&rig, NULL);
     rig_join(&rig, 0);
@@ -216,9 +202,8 @@ static void test_copied_worker_folder_is_reported(void **state)
 }
 
 /* A run folder restored from a copy: workers hold versions that its log lacks. */
-static void test_older_run_folder_is_reported(void **state)
+TEST(test_older_run_folder_is_reported)
 {
-    (void)state;
     rig_open(&rig, NULL);
     rig_join(&rig, 0);
     rig.workers[0].versions[0] = 7;
@@ -233,9 +218,8 @@ static void test_older_run_folder_is_reported(void **state)
 }
 
 /* A coordinator that was suspended for a long time must not evict workers whose heartbeats it has not read. */
-static void test_suspended_coordinator_evicts_no_worker(void **state)
+TEST(test_suspended_coordinator_evicts_no_worker)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=5", "train.max_steps=20", NULL};
     struct err err = {0};
     rig_open(&rig, settings);
@@ -283,9 +267,8 @@ static void expect_data_refusal(int worker, const char *set)
 
 /* Workers report the hash of all tokens some time after they joined. A worker that differs from most loses its place,
  * and its samples go to others. */
-static void test_worker_with_other_tokens_is_refused(void **state)
+TEST(test_worker_with_other_tokens_is_refused)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=3", "train.max_steps=20", "coordinator.quorum=2", NULL};
     for (int odd = 0; odd < 3; odd++) {
         rig_open(&rig, settings);
@@ -324,9 +307,8 @@ static void answer(int worker, const struct msg *eval, bool can)
 }
 
 /* A worker that cannot evaluate must not block a barrier. */
-static void test_returned_share_goes_to_other_worker(void **state)
+TEST(test_returned_share_goes_to_other_worker)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "train.eval_every=1", "train.eval_tokens=64",
                               "train.max_steps=20", NULL};
     struct msg mine, other, m;
@@ -355,9 +337,8 @@ static void test_returned_share_goes_to_other_worker(void **state)
 }
 
 /* ddp: the result is independent of the fragments, because the norm spans all of them. */
-static void test_ddp_is_independent_of_fragments(void **state)
+TEST(test_ddp_is_independent_of_fragments)
 {
-    (void)state;
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
         const char *settings[] = {"train.method=ddp", "coordinator.min_workers=2", "inner.grad_clip=0.001",
@@ -375,20 +356,4 @@ static void test_ddp_is_independent_of_fragments(void **state)
     assert_true(hash[0] == hash[1]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hello_of_other_run_is_refused),
-        cmocka_unit_test(test_invalid_first_join_is_refused),
-        cmocka_unit_test(test_model_beyond_memory_is_refused),
-        cmocka_unit_test(test_later_join_that_differs_is_refused),
-        cmocka_unit_test(test_full_run_and_taken_name_are_refused),
-        cmocka_unit_test(test_copied_worker_folder_is_reported),
-        cmocka_unit_test(test_older_run_folder_is_reported),
-        cmocka_unit_test(test_suspended_coordinator_evicts_no_worker),
-        cmocka_unit_test(test_worker_with_other_tokens_is_refused),
-        cmocka_unit_test(test_returned_share_goes_to_other_worker),
-        cmocka_unit_test(test_ddp_is_independent_of_fragments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

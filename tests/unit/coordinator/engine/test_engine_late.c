@@ -1,15 +1,8 @@
 /* A worker that joins while the others train, on a slow link: it never stops them. And an eviction clock runs only
  * while somebody is connected. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 enum { SLOW = 100, FAST = 1000000 }; /* bytes per second; the updates of a round have about 500 bytes */
 
@@ -56,9 +49,8 @@ static void expect_told(const char *first, const char *then)
     if (!strstr(last, first) || !strstr(last, then)) fail_msg("'%s' and '%s' are not in '%s'", first, then, last);
 }
 
-static void test_late_worker_gets_no_work(void **state)
+TEST(test_late_worker_gets_no_work)
 {
-    (void)state;
     begin(long_run, SLOW, 2);
     rig_forget(&rig);
     rig_beat(&rig, 0, WORKER_READY); /* its assignment again */
@@ -82,9 +74,8 @@ static void test_late_worker_gets_no_work(void **state)
 }
 
 /* One update behind, before anything was measured: it takes part, as a worker of a fast network does. */
-static void test_worker_one_update_behind_gets_work(void **state)
+TEST(test_worker_one_update_behind_gets_work)
 {
-    (void)state;
     for (int before = 0; before <= 1; before++) {
         begin(long_run, 0, before);
         rig_beat(&rig, 1, WORKER_READY);
@@ -96,9 +87,8 @@ static void test_worker_one_update_behind_gets_work(void **state)
 }
 
 /* Slow, but its last delta was merged: a member of the rounds, which the others wait for. */
-static void test_member_on_slow_link_is_not_late(void **state)
+TEST(test_member_on_slow_link_is_not_late)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "train.max_steps=40", NULL};
     rig_open(&rig, settings);
     for (int i = 0; i < 2; i++) {
@@ -139,9 +129,8 @@ static struct msg_welcome join_again(void)
     return m.welcome;
 }
 
-static void test_aged_snapshot_is_replaced(void **state)
+TEST(test_aged_snapshot_is_replaced)
 {
-    (void)state;
     begin(long_run, SLOW, 4);
     expect_gone(true);
     struct msg_welcome w = join_again();
@@ -163,9 +152,8 @@ static void test_aged_snapshot_is_replaced(void **state)
 }
 
 /* The others have stopped: a newer snapshot comes at once. */
-static void test_run_at_rest_renews_at_once(void **state)
+TEST(test_run_at_rest_renews_at_once)
 {
-    (void)state;
     begin(long_run, SLOW, 4);
     expect_gone(true);
     join_again();
@@ -178,18 +166,16 @@ static void test_run_at_rest_renews_at_once(void **state)
 }
 
 /* A worker with the updates in reach keeps its state, and replays them. */
-static void test_fast_worker_replays_updates(void **state)
+TEST(test_fast_worker_replays_updates)
 {
-    (void)state;
     begin(long_run, FAST, 4);
     assert_true(rig_get(&rig, 1, OBJECT_UPDATE, 0, rig.workers[1].versions[0] + 1, object, sizeof object) > 0);
     rig_close(&rig);
 }
 
 /* Its delta was merged while it was away: only the updates tell it so, however many they are. */
-static void test_worker_with_merged_delta_replays_updates(void **state)
+TEST(test_worker_with_merged_delta_replays_updates)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.quorum=1", "train.max_steps=400",
                               "checkpoint.every=100", NULL};
     rig_open(&rig, settings);
@@ -209,9 +195,8 @@ static void test_worker_with_merged_delta_replays_updates(void **state)
     rig_close(&rig);
 }
 
-static void test_late_worker_evaluates_nothing(void **state)
+TEST(test_late_worker_evaluates_nothing)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=400", "train.eval_every=1", NULL};
     begin(settings, SLOW, 0);
     for (int i = 0; i < 3; i++) {
@@ -229,9 +214,8 @@ static void test_late_worker_evaluates_nothing(void **state)
 }
 
 /* The end of the run does not wait until it has loaded the last update. */
-static void test_end_of_run_does_not_wait_for_it(void **state)
+TEST(test_end_of_run_does_not_wait_for_it)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=12", NULL};
     begin(settings, SLOW, 3);
     rig_beat(&rig, 1, WORKER_CATCHING_UP);
@@ -247,9 +231,8 @@ static void test_end_of_run_does_not_wait_for_it(void **state)
 
 static const char *const two[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=30", NULL};
 
-static void test_no_clock_runs_while_nobody_is_here(void **state)
+TEST(test_no_clock_runs_while_nobody_is_here)
 {
-    (void)state;
     rig_open(&rig, two);
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
@@ -273,9 +256,8 @@ static void test_no_clock_runs_while_nobody_is_here(void **state)
 }
 
 /* The same without a restart: all workers of the run were stopped for an hour. */
-static void test_sleep_of_all_workers_costs_no_round(void **state)
+TEST(test_sleep_of_all_workers_costs_no_round)
 {
-    (void)state;
     rig_open(&rig, two);
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
     for (int i = 0; i < 2; i++) rig_assigned(&rig, i);
@@ -287,9 +269,8 @@ static void test_sleep_of_all_workers_costs_no_round(void **state)
 }
 
 /* All places are taken by workers that never come back. A new worker asks for a place and waits. */
-static void test_stranger_makes_the_clock_run(void **state)
+TEST(test_stranger_makes_the_clock_run)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=2", "coordinator.max_workers=2", "coordinator.evict_after_s=30",
                               NULL};
     struct msg m;
@@ -311,21 +292,4 @@ static void test_stranger_makes_the_clock_run(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_worker_gets_no_work),
-        cmocka_unit_test(test_worker_one_update_behind_gets_work),
-        cmocka_unit_test(test_member_on_slow_link_is_not_late),
-        cmocka_unit_test(test_aged_snapshot_is_replaced),
-        cmocka_unit_test(test_run_at_rest_renews_at_once),
-        cmocka_unit_test(test_fast_worker_replays_updates),
-        cmocka_unit_test(test_worker_with_merged_delta_replays_updates),
-        cmocka_unit_test(test_late_worker_evaluates_nothing),
-        cmocka_unit_test(test_end_of_run_does_not_wait_for_it),
-        cmocka_unit_test(test_no_clock_runs_while_nobody_is_here),
-        cmocka_unit_test(test_sleep_of_all_workers_costs_no_round),
-        cmocka_unit_test(test_stranger_makes_the_clock_run),
-    };
-    return cmocka_run_group_tests_name("engine_late", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

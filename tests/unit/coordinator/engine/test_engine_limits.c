@@ -1,19 +1,12 @@
 /* An enrolled worker that floods the coordinator: journal, log, metrics and memory stay small, numbers stay right, and
  * the run continues. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -53,9 +46,8 @@ static struct msg metrics_of(int worker, uint64_t round, uint32_t first, uint32_
 }
 
 /* A round has two steps. Its records may arrive four times; others are ignored and counted. */
-static void test_metrics_are_bounded_by_round(void **state)
+TEST(test_metrics_are_bounded_by_round)
 {
-    (void)state;
     int steps = 0;
     open_rig();
     for (int i = 0; i < 1000; i++) {
@@ -80,9 +72,8 @@ static void test_metrics_are_bounded_by_round(void **state)
     rig_close(&rig);
 }
 
-static void test_false_numbers_are_ignored(void **state)
+TEST(test_false_numbers_are_ignored)
 {
-    (void)state;
     open_rig();
     for (int i = 0; i < 8; i++) {
         struct msg m = metrics_of(0, 0, 0, 1);
@@ -141,9 +132,8 @@ static void send_first_bytes(int worker, uint32_t fragment, uint64_t total)
 }
 
 /* Incomplete deltas lie in the spool, with any number of uploads. */
-static void test_incomplete_deltas_take_no_memory(void **state)
+TEST(test_incomplete_deltas_take_no_memory)
 {
-    (void)state;
     uint64_t total[2][2];
     open_rig();
     send_first_bytes(0, 0, offer(0, 0));
@@ -220,9 +210,8 @@ static unsigned flood(int kind)
     return taken;
 }
 
-static void test_floods_cost_little(void **state)
+TEST(test_floods_cost_little)
 {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         struct lines lines = {0};
         open_rig();
@@ -255,9 +244,8 @@ static void test_floods_cost_little(void **state)
     }
 }
 
-static void test_ignored_messages_are_logged(void **state)
+TEST(test_ignored_messages_are_logged)
 {
-    (void)state;
     struct lines lines = {0};
     open_rig();
     log_set_sink(count_lines, &lines);
@@ -286,9 +274,8 @@ static void test_ignored_messages_are_logged(void **state)
 
 /* Five hundred malformed messages: ten answers, one line, then the connection is closed. The round does not wait for
  * that worker until its eviction time. */
-static void test_malformed_messages_are_limited(void **state)
+TEST(test_malformed_messages_are_limited)
 {
-    (void)state;
     struct lines lines = {0};
     struct err why = {.code = STATUS_CORRUPT, .msg = "the checksum differs"};
     uint8_t noise[40] = {0};
@@ -314,12 +301,4 @@ static void test_malformed_messages_are_limited(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_metrics_are_bounded_by_round),     cmocka_unit_test(test_false_numbers_are_ignored),
-        cmocka_unit_test(test_incomplete_deltas_take_no_memory), cmocka_unit_test(test_floods_cost_little),
-        cmocka_unit_test(test_ignored_messages_are_logged),      cmocka_unit_test(test_malformed_messages_are_limited),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,9 @@
 /* Warnings about the training: workers that send the same deltas, and workers with other learning rates. They begin
  * once, stand in the status while they hold, and end with their cause. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -45,9 +39,8 @@ static const char *last_note(void)
     return "";
 }
 
-static void test_equal_deltas_are_noted_once(void **state)
+TEST(test_equal_deltas_are_noted_once)
 {
-    (void)state;
     start(2, NULL);
     for (int round = 0; round < 5; round++) {
         play_round(2, (float)(round + 1), 0);
@@ -73,9 +66,8 @@ static void test_equal_deltas_are_noted_once(void **state)
     rig_close(&rig);
 }
 
-static void test_other_deltas_are_not_noted(void **state)
+TEST(test_other_deltas_are_not_noted)
 {
-    (void)state;
     start(3, NULL);
     for (int round = 0; round < 6; round++) play_round(3, 1, (float)(round % 3)); /* two rounds of three differ */
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_NOTE), 0);
@@ -109,9 +101,8 @@ static void play_rates(float a, float b, double ahead)
     rig_deliver_all(&rig, 2, 1);
 }
 
-static void test_other_learning_rates_are_noted_once(void **state)
+TEST(test_other_learning_rates_are_noted_once)
 {
-    (void)state;
     start(2, NULL);
     play_rates(0.01f, 0.0081f, 0);
     play_rates(0.01f, METRICS_UNKNOWN, 0);
@@ -129,9 +120,8 @@ static void test_other_learning_rates_are_noted_once(void **state)
 }
 
 /* Without a barrier workers stand at other positions, where a schedule has other rates. */
-static void test_rates_of_other_positions_are_not_compared(void **state)
+TEST(test_rates_of_other_positions_are_not_compared)
 {
-    (void)state;
     start(2, NULL);
     for (int round = 0; round < 3; round++) play_rates(0.01f, 0.0025f, 1);
     assert_int_equal(rig_events(&rig, ENGINE_EVENT_NOTE), 0);
@@ -139,9 +129,8 @@ static void test_rates_of_other_positions_are_not_compared(void **state)
 }
 
 /* ASSIGN says the mean rate of the newest merged round, and the epochs that earlier rounds got. */
-static void test_assignments_tell_rate_and_epoch(void **state)
+TEST(test_assignments_tell_rate_and_epoch)
 {
-    (void)state;
     start(2, NULL);
     for (int round = 0; round < 4; round++) {
         for (int i = 0; i < 2; i++) {
@@ -158,14 +147,4 @@ static void test_assignments_tell_rate_and_epoch(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_deltas_are_noted_once),
-        cmocka_unit_test(test_other_deltas_are_not_noted),
-        cmocka_unit_test(test_other_learning_rates_are_noted_once),
-        cmocka_unit_test(test_rates_of_other_positions_are_not_compared),
-        cmocka_unit_test(test_assignments_tell_rate_and_epoch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,26 +1,19 @@
 /* Objects that workers download from the engine: parked requests, full lanes, snapshots, and updates kept for
  * workers that are behind. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/mem.h"
 #include "coordinator/ledger/store.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 #include "wire/object.h"
 
 static struct rig rig;
 
 /* Checkpoints beyond `keep` are deleted, but never an update that a worker still has to apply. */
-static void test_updates_are_kept_for_workers_behind(void **state)
+TEST(test_updates_are_kept_for_workers_behind)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "coordinator.min_workers=2",
                               "train.max_steps=20", NULL};
     uint8_t object[8192];
@@ -95,9 +88,8 @@ static void round_without_late_worker(bool catches_up)
 
 /* No update is kept for a worker that is late in every round, nor for one that keeps training from its old version when
  * a snapshot is shorter than they are: it joins again. */
-static void test_updates_are_not_kept_for_late_worker(void **state)
+TEST(test_updates_are_not_kept_for_late_worker)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=1",   "checkpoint.keep=1",   "coordinator.min_workers=2",
                               "coordinator.quorum=1", "train.max_steps=200", NULL};
     uint8_t object[8192];
@@ -156,9 +148,8 @@ static void play_rounds(int n)
 }
 
 /* A late joiner loads theta of the current versions, not the newest checkpoint and all updates after it. */
-static void test_late_joiner_gets_fresh_snapshot(void **state)
+TEST(test_late_joiner_gets_fresh_snapshot)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", NULL};
     struct msg m;
     rig_open(&rig, settings);
@@ -211,9 +202,8 @@ static void test_late_joiner_gets_fresh_snapshot(void **state)
 }
 
 /* Small updates: the checkpoint and a few of them are less than another snapshot. */
-static void test_small_updates_need_no_fresh_snapshot(void **state)
+TEST(test_small_updates_need_no_fresh_snapshot)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=100", "train.max_steps=100", "codec.up=int8:16", "codec.down=int8:16",
                               NULL};
     rig_open(&rig, settings);
@@ -224,9 +214,8 @@ static void test_small_updates_need_no_fresh_snapshot(void **state)
     rig_close(&rig);
 }
 
-static void test_keep_0_keeps_every_checkpoint(void **state)
+TEST(test_keep_0_keeps_every_checkpoint)
 {
-    (void)state;
     uint64_t *list;
     size_t n;
     struct err err = {0};
@@ -245,9 +234,8 @@ static enum status stays(struct store *s, uint64_t number, struct err *err)
 
 /* A file that cannot be deleted stays, and the run continues: a checkpoint with all later segments, a segment until
  * the next start. The next start deletes them. */
-static void test_undeletable_files_do_not_stop_run(void **state)
+TEST(test_undeletable_files_do_not_stop_run)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "train.max_steps=20", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -280,9 +268,8 @@ static void test_undeletable_files_do_not_stop_run(void **state)
 }
 
 /* A worker that saves its state every third round may return with the state of two rounds ago. */
-static void test_updates_are_kept_for_older_states(void **state)
+TEST(test_updates_are_kept_for_older_states)
 {
-    (void)state;
     const char *settings[] = {"checkpoint.every=1", "checkpoint.keep=1", "checkpoint.worker_every=3",
                               "train.max_steps=40", NULL};
     uint64_t list[64];
@@ -300,16 +287,4 @@ static void test_updates_are_kept_for_older_states(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_updates_are_kept_for_workers_behind),
-        cmocka_unit_test(test_updates_are_not_kept_for_late_worker),
-        cmocka_unit_test(test_keep_0_keeps_every_checkpoint),
-        cmocka_unit_test(test_late_joiner_gets_fresh_snapshot),
-        cmocka_unit_test(test_small_updates_need_no_fresh_snapshot),
-        cmocka_unit_test(test_undeletable_files_do_not_stop_run),
-        cmocka_unit_test(test_updates_are_kept_for_older_states),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,9 @@
 /* Places in a run: who keeps one, who gets a vacant one, and who hears why not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -39,9 +32,8 @@ static void expect_full(int worker, const char *text)
 }
 
 /* Ten thousand workers join and leave without a delta: the run does not grow, and a restart finds the same state. */
-static void test_guests_leave_nothing_behind(void **state)
+TEST(test_guests_leave_nothing_behind)
 {
-    (void)state;
     const char *settings[] = {"train.max_steps=40", NULL};
     char before[4096], json[4096];
     rig_open(&rig, settings);
@@ -77,9 +69,8 @@ static void test_guests_leave_nothing_behind(void **state)
 }
 
 /* All places are taken. A worker that takes work and delivers nothing loses its place to a new one, after the limit. */
-static void test_idle_worker_is_replaced(void **state)
+TEST(test_idle_worker_is_replaced)
 {
-    (void)state;
     const char *settings[] = {"coordinator.max_workers=2", "coordinator.min_workers=2", "coordinator.evict_after_s=100",
                               "coordinator.quorum=1",      "train.max_steps=40",        NULL};
     rig_open(&rig, settings);
@@ -123,9 +114,8 @@ static void test_idle_worker_is_replaced(void **state)
 }
 
 /* Sessions that join again and again do not restart their limit. A first round may take ten minutes. */
-static void test_worker_that_never_takes_work_is_replaced(void **state)
+TEST(test_worker_that_never_takes_work_is_replaced)
 {
-    (void)state;
     const char *settings[] = {"coordinator.max_workers=1", NULL};
     struct msg m;
     rig_open(&rig, settings);
@@ -143,12 +133,4 @@ static void test_worker_that_never_takes_work_is_replaced(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_guests_leave_nothing_behind),
-        cmocka_unit_test(test_idle_worker_is_replaced),
-        cmocka_unit_test(test_worker_that_never_takes_work_is_replaced),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

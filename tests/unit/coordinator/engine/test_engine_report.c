@@ -1,17 +1,10 @@
 /* The engine's reports: the values of a step's and a round's line, the status, and what a round waits for. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -24,9 +17,8 @@ static const struct engine_event *last_event(enum engine_event_kind kind)
 }
 
 /* A diverged worker affects only its own round's values. */
-static void test_diverged_round_affects_only_its_line(void **state)
+TEST(test_diverged_round_affects_only_its_line)
 {
-    (void)state;
     static const double sums[] = {1e38, 10, INFINITY, 10}; /* over 16 tokens */
     const char *const settings[] = {"train.max_steps=8", NULL};
     rig_open(&rig, settings);
@@ -49,9 +41,8 @@ static void answer_eval(int worker, double per_token)
 }
 
 /* A round whose parameters are evaluated has its line once the loss is known, and not before. */
-static void test_line_waits_for_validation(void **state)
+TEST(test_line_waits_for_validation)
 {
-    (void)state;
     const char *const settings[] = {"train.eval_every=1", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -88,9 +79,8 @@ static unsigned evaluated_rounds(const char *const *settings, int n_rounds)
 }
 
 /* train.eval_every_steps: after the first round that reaches a multiple, with any number of steps per round. */
-static void test_evaluations_follow_steps(void **state)
+TEST(test_evaluations_follow_steps)
 {
-    (void)state;
     static const char *const local[] = {"train.max_steps=12", "train.eval_every_steps=3", NULL},
                              *const ddp[] = {"train.method=ddp", "train.max_steps=7", "train.eval_every_steps=3", NULL},
                              *const async[] = {"train.method=async", "train.max_steps=12", "train.eval_every_steps=5",
@@ -105,9 +95,8 @@ static void test_evaluations_follow_steps(void **state)
 
 /* A process that ends between a round and its evaluation leaves the line to the next process, also with a due
  * checkpoint. No line is written twice. */
-static void test_next_process_writes_missing_line(void **state)
+TEST(test_next_process_writes_missing_line)
 {
-    (void)state;
     const char *const settings[] = {"train.eval_every=1", "checkpoint.every=1", NULL};
     rig_open(&rig, settings);
     for (int round = 1; round <= 2; round++) {
@@ -142,9 +131,8 @@ static void test_next_process_writes_missing_line(void **state)
 }
 
 /* async: other versions arrive during the evaluation of one. The loss is reported with the tokens of its version. */
-static void test_async_loss_keeps_tokens_of_its_version(void **state)
+TEST(test_async_loss_keeps_tokens_of_its_version)
 {
-    (void)state;
     const char *const settings[] = {"train.method=async", "train.eval_every=1", "coordinator.min_workers=2",
                                     "train.fragments=1", NULL};
     rig_open(&rig, settings);
@@ -175,9 +163,8 @@ static bool waits_without_progress(const char *text)
 }
 
 /* A worker that sends heartbeats while its step or upload makes no progress keeps its place and is named. */
-static void test_worker_without_progress_is_named(void **state)
+TEST(test_worker_without_progress_is_named)
 {
-    (void)state;
     struct msg m;
     rig_open(&rig, NULL);
     rig_join(&rig, 0);
@@ -218,9 +205,8 @@ static bool path_of(void *ctx, uint64_t peer, struct transport_path *out)
 }
 
 /* An update is on its way and no byte passes, while heartbeats do: the line and the worker's row name the path. */
-static void test_path_that_drops_large_packets_is_named(void **state)
+TEST(test_path_that_drops_large_packets_is_named)
 {
-    (void)state;
     static const struct rig_access access = {.path = path_of};
     static char json[1 << 16];
     rig_access = &access;
@@ -245,9 +231,8 @@ static void test_path_that_drops_large_packets_is_named(void **state)
 }
 
 /* A continued run names at once the workers that it waits for, and the timeout. */
-static void test_restart_names_missing_workers(void **state)
+TEST(test_restart_names_missing_workers)
 {
-    (void)state;
     char text[WIRE_TEXT_MAX];
     const char *const settings[] = {"coordinator.min_workers=2", "coordinator.evict_after_s=30", NULL};
     rig_open(&rig, settings);
@@ -308,9 +293,8 @@ static const char *last_text(void)
 }
 
 /* After rounds of a second, a silent worker is named within 5 s and evicted after 10 s. */
-static void test_silent_worker_is_evicted_after_four_rounds(void **state)
+TEST(test_silent_worker_is_evicted_after_four_rounds)
 {
-    (void)state;
     measure_rounds(1000000);
     assert_in_range(wait_for_event(ENGINE_EVENT_WAITING), 30, 50);
     assert_non_null(strstr(last_text(), "worker-1 (silent for 3 s, evicted in 7 s); eviction: 4 median rounds, at "
@@ -322,9 +306,8 @@ static void test_silent_worker_is_evicted_after_four_rounds(void **state)
 }
 
 /* The connection of a killed worker is closed: named within 2 s, evicted after 5 s. */
-static void test_closed_connection_is_evicted_sooner(void **state)
+TEST(test_closed_connection_is_evicted_sooner)
 {
-    (void)state;
     measure_rounds(1000000);
     rig.closed_peer = rig.workers[1].control;
     assert_in_range(wait_for_event(ENGINE_EVENT_WAITING), 15, 20);
@@ -336,9 +319,8 @@ static void test_closed_connection_is_evicted_sooner(void **state)
 }
 
 /* The worker connects again in time: its place and its limit are as before. */
-static void test_closed_connection_may_come_back(void **state)
+TEST(test_closed_connection_may_come_back)
 {
-    (void)state;
     measure_rounds(1000000);
     rig.closed_peer = rig.workers[1].control;
     wait_for_event(ENGINE_EVENT_WAITING);
@@ -350,9 +332,8 @@ static void test_closed_connection_may_come_back(void **state)
 }
 
 /* No worker is left: the line does not count one that is gone as one that is waited for in a round. */
-static void test_gone_worker_is_not_waited_for(void **state)
+TEST(test_gone_worker_is_not_waited_for)
 {
-    (void)state;
     char text[WIRE_TEXT_MAX];
     rig_open(&rig, NULL);
     rig_join(&rig, 0);
@@ -364,9 +345,8 @@ static void test_gone_worker_is_not_waited_for(void **state)
 }
 
 /* Rounds of a minute: a pause of three minutes evicts no worker. */
-static void test_long_rounds_allow_long_silence(void **state)
+TEST(test_long_rounds_allow_long_silence)
 {
-    (void)state;
     measure_rounds(60000000);
     assert_in_range(wait_for_event(ENGINE_EVENT_WAITING), 30, 50);
     assert_int_equal(wait_for_event(ENGINE_EVENT_EVICT), 2000);
@@ -374,9 +354,8 @@ static void test_long_rounds_allow_long_silence(void **state)
     rig_close(&rig);
 }
 
-static void test_status_names_waiting_round(void **state)
+TEST(test_status_names_waiting_round)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=2", NULL};
     char text[WIRE_TEXT_MAX];
     struct msg m = {.type = MSG_STATUS};
@@ -404,9 +383,8 @@ static void test_status_names_waiting_round(void **state)
 }
 
 /* Workers that do not fit into an answer are omitted, left ones first; there is always an answer. */
-static void test_status_omits_workers_that_do_not_fit(void **state)
+TEST(test_status_omits_workers_that_do_not_fit)
 {
-    (void)state;
     const char *settings[] = {"coordinator.min_workers=3", NULL};
     char json[8192];
     struct msg m;
@@ -443,9 +421,8 @@ static void count_refused(void *ctx, enum log_level level, const char *line)
 }
 
 /* Workers that are refused again and again get one line per minute each. */
-static void test_repeated_refusals_are_logged_once_a_minute(void **state)
+TEST(test_repeated_refusals_are_logged_once_a_minute)
 {
-    (void)state;
     int lines = 0;
     struct msg m = {.type = MSG_HELLO, .hello.run_id = {1}}; /* of another run */
     rig_open(&rig, NULL);
@@ -461,9 +438,8 @@ static void test_repeated_refusals_are_logged_once_a_minute(void **state)
 }
 
 /* `tokens` of a step: merged tokens plus those of this round's steps over all members. */
-static void test_step_reports_tokens_of_all_members(void **state)
+TEST(test_step_reports_tokens_of_all_members)
 {
-    (void)state;
     static const uint64_t expected[] = {8, 16, 24, 32}; /* two workers, two steps each */
     size_t seen = 0;
     const char *const settings[] = {"coordinator.min_workers=2", NULL};
@@ -515,9 +491,8 @@ static void report_step(uint64_t round, uint32_t step, float grad_norm)
 
 /* Skipped steps are marked. Their count is reported when their round is trained, at intervals, and when the worker
  * leaves. */
-static void test_skipped_steps_are_counted(void **state)
+TEST(test_skipped_steps_are_counted)
 {
-    (void)state;
     const char *const settings[] = {"train.sync_every=3", "train.max_steps=9", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -544,27 +519,4 @@ static void test_skipped_steps_are_counted(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_diverged_round_affects_only_its_line),
-        cmocka_unit_test(test_line_waits_for_validation),
-        cmocka_unit_test(test_evaluations_follow_steps),
-        cmocka_unit_test(test_next_process_writes_missing_line),
-        cmocka_unit_test(test_async_loss_keeps_tokens_of_its_version),
-        cmocka_unit_test(test_restart_names_missing_workers),
-        cmocka_unit_test(test_silent_worker_is_evicted_after_four_rounds),
-        cmocka_unit_test(test_gone_worker_is_not_waited_for),
-        cmocka_unit_test(test_closed_connection_is_evicted_sooner),
-        cmocka_unit_test(test_closed_connection_may_come_back),
-        cmocka_unit_test(test_long_rounds_allow_long_silence),
-        cmocka_unit_test(test_worker_without_progress_is_named),
-        cmocka_unit_test(test_path_that_drops_large_packets_is_named),
-        cmocka_unit_test(test_status_names_waiting_round),
-        cmocka_unit_test(test_status_omits_workers_that_do_not_fit),
-        cmocka_unit_test(test_repeated_refusals_are_logged_once_a_minute),
-        cmocka_unit_test(test_step_reports_tokens_of_all_members),
-        cmocka_unit_test(test_skipped_steps_are_counted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,12 @@
 /* Recovery: a signal meanwhile, another format, forged records, other settings. Crashes, power cuts and damage are in
  * tests/sim, test_powercut and test_repair. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "coordinator/ledger/journal.h"
 #include "coordinator/ledger/record.h"
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 #include "wire/object.h"
 
 static struct rig rig;
@@ -45,9 +38,8 @@ static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2
                                   "checkpoint.every=3", NULL};
 /* The run is over and the coordinator restarts with one more worker: that worker gets DONE, too, before the
  * coordinator ends. */
-static void test_finished_run_sends_done_after_restart(void **state)
+TEST(test_finished_run_sends_done_after_restart)
 {
-    (void)state;
     struct msg m;
     begin(diloco);
     rig_play(&rig, NULL);
@@ -67,9 +59,8 @@ static void test_finished_run_sends_done_after_restart(void **state)
 }
 
 /* A signal stops recovery at any record, and the next start recovers everything. */
-static void test_interrupted_recovery_changes_nothing(void **state)
+TEST(test_interrupted_recovery_changes_nothing)
 {
-    (void)state;
     struct err err = {0};
     size_t size, after;
     begin(diloco);
@@ -92,9 +83,8 @@ static void test_interrupted_recovery_changes_nothing(void **state)
 }
 
 /* A checkpoint of another release is refused with one line; its format digit decides. */
-static void test_checkpoint_of_other_format_is_refused(void **state)
+TEST(test_checkpoint_of_other_format_is_refused)
 {
-    (void)state;
     struct err err = {0};
     char line[200];
     uint64_t round;
@@ -121,9 +111,8 @@ static void test_checkpoint_of_other_format_is_refused(void **state)
 }
 
 /* A run without a join accepts other settings and keeps them. */
-static void test_settings_may_change_before_first_join(void **state)
+TEST(test_settings_may_change_before_first_join)
 {
-    (void)state;
     struct err err = {0};
     struct msg m;
     rig_open(&rig, diloco);
@@ -149,9 +138,8 @@ static void test_settings_may_change_before_first_join(void **state)
     rig_close(&rig);
 }
 
-static void test_other_settings_are_refused(void **state)
+TEST(test_other_settings_are_refused)
 {
-    (void)state;
     struct err err = {0};
     begin(diloco);
     engine_destroy(rig.engine);
@@ -203,9 +191,8 @@ static enum status forge(void *ctx, uint16_t type, struct journal_ref at, const 
 }
 
 /* A forged record of an outer step with valid checksums: recomputing the step detects it. */
-static void test_replay_detects_forged_update(void **state)
+TEST(test_replay_detects_forged_update)
 {
-    (void)state;
     struct err err = {0};
     struct journal from = {0}, to = {0};
     struct store *forged;
@@ -232,15 +219,4 @@ static void test_replay_detects_forged_update(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finished_run_sends_done_after_restart),
-        cmocka_unit_test(test_interrupted_recovery_changes_nothing),
-        cmocka_unit_test(test_checkpoint_of_other_format_is_refused),
-        cmocka_unit_test(test_settings_may_change_before_first_join),
-        cmocka_unit_test(test_other_settings_are_refused),
-        cmocka_unit_test(test_replay_detects_forged_update),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

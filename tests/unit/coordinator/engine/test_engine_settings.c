@@ -1,16 +1,9 @@
 /* Settings of a run that continues: what may change, what may not, and that a change survives every restart. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/lib/rigs/engine_rig.h"
 #include "tests/lib/rigs/engine_view.h"
 #include "tests/lib/store/store_mem.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -59,9 +52,8 @@ static uint64_t whole_run(const char *const *settings)
 /* --- a longer run ------------------------------------------------------------------------------------------------- */
 
 /* H is 2. The last round of 5 steps has one step, and the next one begins after it. */
-static void test_a_longer_run_takes_all_its_steps(void **state)
+TEST(test_a_longer_run_takes_all_its_steps)
 {
-    (void)state;
     static const struct {
         const char *at_first, *then;
         uint32_t rounds, steps;
@@ -103,9 +95,8 @@ static void restart_between(void)
 }
 
 /* The settings of any time of the run still continue it: the first command, and a config.yaml that a crash left old. */
-static void test_earlier_settings_continue_the_run(void **state)
+TEST(test_earlier_settings_continue_the_run)
 {
-    (void)state;
     static const char *const first[] = {"inner.learning_rate=0.001"}, *const second[] = {"inner.learning_rate=0.002"};
     struct err err = {0};
     const char *const settings[] = {"coordinator.min_workers=2", NULL};
@@ -132,9 +123,8 @@ static void test_earlier_settings_continue_the_run(void **state)
 }
 
 /* Keys that may differ at any start do, and are no change. */
-static void test_other_keys_follow_each_start(void **state)
+TEST(test_other_keys_follow_each_start)
 {
-    (void)state;
     const char *const settings[] = {"coordinator.min_workers=2", NULL};
     struct msg m;
     begin(settings);
@@ -161,9 +151,8 @@ static enum status start_with(uint32_t max_steps, struct err *err)
 }
 
 /* CONFIG prolongs a run that is over, too. Kills change no bit of it. */
-static void test_a_longer_config_prolongs_the_run(void **state)
+TEST(test_a_longer_config_prolongs_the_run)
 {
-    (void)state;
     const char *const brief[] = {"coordinator.min_workers=2", "inner.schedule=constant", "train.max_steps=6", NULL};
     const char *const whole[] = {"coordinator.min_workers=2", "inner.schedule=constant", "train.max_steps=10", NULL};
     struct err err = {0};
@@ -196,9 +185,8 @@ static void test_a_longer_config_prolongs_the_run(void **state)
     }
 }
 
-static void test_impossible_changes_are_refused(void **state)
+TEST(test_impossible_changes_are_refused)
 {
-    (void)state;
     static const struct {
         const char *change, *line;
     } cases[] = {
@@ -238,9 +226,8 @@ static void test_impossible_changes_are_refused(void **state)
 /* --- deltas from before ------------------------------------------------------------------------------------------- */
 
 /* A delta that was trained at the old rate arrives after the rate fell to a hundredth: it is honest. */
-static void test_a_delta_of_the_old_rate_is_taken(void **state)
+TEST(test_a_delta_of_the_old_rate_is_taken)
 {
-    (void)state;
     static const char *const lower[] = {"inner.learning_rate=0.001"};
     const char *const settings[] = {"coordinator.min_workers=2", "inner.learning_rate=1", "train.max_steps=100",
                                     "inner.optimizer=adamw",     "codec.up=int8:16",      NULL};
@@ -259,9 +246,8 @@ static void test_a_delta_of_the_old_rate_is_taken(void **state)
 }
 
 /* async: the budget of steps follows coordinator.min_workers. A lower one at a restart must not contradict the log. */
-static void test_async_takes_fewer_workers_at_a_restart(void **state)
+TEST(test_async_takes_fewer_workers_at_a_restart)
 {
-    (void)state;
     const char *const settings[] = {"train.method=async", "coordinator.min_workers=2", "train.max_steps=6",
                                     "checkpoint.every=100", NULL};
     begin(settings);
@@ -278,16 +264,4 @@ static void test_async_takes_fewer_workers_at_a_restart(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_longer_run_takes_all_its_steps),
-        cmocka_unit_test(test_earlier_settings_continue_the_run),
-        cmocka_unit_test(test_other_keys_follow_each_start),
-        cmocka_unit_test(test_a_longer_config_prolongs_the_run),
-        cmocka_unit_test(test_impossible_changes_are_refused),
-        cmocka_unit_test(test_a_delta_of_the_old_rate_is_taken),
-        cmocka_unit_test(test_async_takes_fewer_workers_at_a_restart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,9 @@
 /* Waiting lines about transfers, the verdict about the link, and the time left. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "tests/lib/rigs/engine_rig.h"
+#include "tests/lib/test.h"
 
 static struct rig rig;
 
@@ -52,9 +45,8 @@ static void beat_received(int worker, uint64_t received, uint64_t expected)
 }
 
 /* The update exists, and the workers have not received it yet. */
-static void test_line_says_receiving_update(void **state)
+TEST(test_line_says_receiving_update)
 {
-    (void)state;
     const char *const settings[] = {"coordinator.min_workers=2", NULL};
     rig_open(&rig, settings);
     for (int i = 0; i < 2; i++) rig_join(&rig, i);
@@ -77,9 +69,8 @@ static void test_line_says_receiving_update(void **state)
     rig_close(&rig);
 }
 
-static void test_line_says_sending_delta(void **state)
+TEST(test_line_says_sending_delta)
 {
-    (void)state;
     struct msg m;
     uint8_t bytes[64] = {0};
     rig_open(&rig, NULL);
@@ -123,9 +114,8 @@ static void play_round(uint64_t train_us, uint64_t send_us)
 }
 
 /* The verdict is said once when it changes, with the settings that help. */
-static void test_slow_link_is_said_once(void **state)
+TEST(test_slow_link_is_said_once)
 {
-    (void)state;
     const char *text, *const settings[] = {"train.max_steps=100", "codec.up=int8:16", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -163,9 +153,8 @@ static void answer_eval(int worker)
 }
 
 /* The line of a round follows its evaluation. The worker that delivered last may have left by then. */
-static void test_slow_link_of_worker_that_left(void **state)
+TEST(test_slow_link_of_worker_that_left)
 {
-    (void)state;
     const char *text, *const settings[] = {"train.max_steps=100", "train.eval_every=3", "train.eval_tokens=8", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -182,9 +171,8 @@ static void test_slow_link_of_worker_that_left(void **state)
 }
 
 /* A round that waited for a minute, and evaluations, do not count as the time of a round. */
-static void test_time_left_ignores_pauses(void **state)
+TEST(test_time_left_ignores_pauses)
 {
-    (void)state;
     const char *const settings[] = {"train.max_steps=100", NULL}; /* 50 rounds */
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -199,9 +187,8 @@ static void test_time_left_ignores_pauses(void **state)
 }
 
 /* Before train.start_step the later rounds are estimated; when one has ended, the short ones no longer count. */
-static void test_time_left_knows_longer_rounds(void **state)
+TEST(test_time_left_knows_longer_rounds)
 {
-    (void)state;
     const char *const settings[] = {"train.start_step=4", "train.max_steps=84", "train.sync_every=20", NULL};
     rig_open(&rig, settings);
     rig.compute_us = 1000000;
@@ -218,9 +205,8 @@ static void test_time_left_knows_longer_rounds(void **state)
     rig_close(&rig);
 }
 
-static void test_evaluations_count_apart(void **state)
+TEST(test_evaluations_count_apart)
 {
-    (void)state;
     const char *const settings[] = {"train.max_steps=20", "train.eval_every=2", "train.eval_tokens=8", NULL};
     rig_open(&rig, settings);
     rig_join(&rig, 0);
@@ -237,13 +223,4 @@ static void test_evaluations_count_apart(void **state)
     rig_close(&rig);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line_says_receiving_update),    cmocka_unit_test(test_line_says_sending_delta),
-        cmocka_unit_test(test_slow_link_is_said_once),        cmocka_unit_test(test_slow_link_of_worker_that_left),
-        cmocka_unit_test(test_time_left_knows_longer_rounds), cmocka_unit_test(test_time_left_ignores_pauses),
-        cmocka_unit_test(test_evaluations_count_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

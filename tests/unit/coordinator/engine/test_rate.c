@@ -1,14 +1,7 @@
 /* Limits on messages: honest rates pass, floods do not, and a sender far above its limits is closed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "coordinator/limits/rate.h"
+#include "tests/lib/test.h"
 #include "wire/msg.h"
 
 static struct rate_table table;
@@ -33,9 +26,8 @@ static int send(uint64_t who, enum rate_class class, int n, uint64_t from_us, ui
 }
 
 /* The needs that the table of limits names, for a worker of 100 rounds a second, for a minute. */
-static void test_honest_worker_is_never_limited(void **state)
+TEST_WITH(test_honest_worker_is_never_limited, setup, NULL)
 {
-    (void)state;
     uint64_t now = 1000000;
     for (int round = 0; round < 6000; round++, now += 10000) {
         table.updates += needs.n_fragments;
@@ -51,9 +43,8 @@ static void test_honest_worker_is_never_limited(void **state)
 }
 
 /* At most the burst and the rate pass, whatever the speed of the flood, and other senders notice nothing. */
-static void test_flood_is_cut_to_its_limit(void **state)
+TEST_WITH(test_flood_is_cut_to_its_limit, setup, NULL)
 {
-    (void)state;
     for (int class = 0; class < RATE_CLASSES; class ++) {
         setup(NULL);
         const struct rate_limit *limit = &table.limits[class];
@@ -70,9 +61,8 @@ static void test_flood_is_cut_to_its_limit(void **state)
     }
 }
 
-static void test_sender_far_above_its_limit_is_refused_for_a_minute(void **state)
+TEST_WITH(test_sender_far_above_its_limit_is_refused_for_a_minute, setup, NULL)
 {
-    (void)state;
     uint64_t now = 1000000;
     int n = 0;
     enum rate_verdict verdict;
@@ -87,26 +77,23 @@ static void test_sender_far_above_its_limit_is_refused_for_a_minute(void **state
 }
 
 /* Twenty messages a second above a limit of five are ignored for ever, but the connection stays. */
-static void test_small_excess_is_ignored_only(void **state)
+TEST_WITH(test_small_excess_is_ignored_only, setup, NULL)
 {
-    (void)state;
     uint64_t now = 1000000;
     for (int i = 0; i < 100000; i++, now += 50000)
         assert_int_not_equal(rate_admit(&table, 7, 7, RATE_STATUS, 16, now), RATE_CLOSE);
 }
 
-static void test_granted_messages_pass(void **state)
+TEST_WITH(test_granted_messages_pass, setup, NULL)
 {
-    (void)state;
     double burst = table.limits[RATE_OBJECT].burst;
     assert_int_equal(send(7, RATE_OBJECT, 1, 1000000, 1), 1);
     rate_grant(&table, 7, RATE_OBJECT, 500);
     assert_int_equal(send(7, RATE_OBJECT, 2000, 1000001, 1000), (int)burst + 499);
 }
 
-static void test_ignored_messages_are_reported_once_a_second(void **state)
+TEST_WITH(test_ignored_messages_are_reported_once_a_second, setup, NULL)
 {
-    (void)state;
     send(7, RATE_STATUS, 100, 5000000, 1000);
     send(3, RATE_STATUS, 2, 5000000, 1000);
     assert_in_range(table.report_us, 6000000, 6001000);
@@ -121,9 +108,8 @@ static void test_ignored_messages_are_reported_once_a_second(void **state)
 }
 
 /* A hundred thousand senders do not push out one that is refused. */
-static void test_refused_sender_stays_refused(void **state)
+TEST_WITH(test_refused_sender_stays_refused, setup, NULL)
 {
-    (void)state;
     uint64_t now = 1000000;
     while (rate_admit(&table, 7, 7, RATE_STATUS, 16, now) != RATE_CLOSE) continue;
     for (uint64_t who = 100; who < 100100; who++)
@@ -131,9 +117,8 @@ static void test_refused_sender_stays_refused(void **state)
     assert_int_equal(rate_admit(&table, 7, 8, RATE_STATUS, 16, now + 200000), RATE_REFUSED);
 }
 
-static void test_every_message_has_a_class(void **state)
+TEST_WITH(test_every_message_has_a_class, setup, NULL)
 {
-    (void)state;
     for (int type = 0; type < 256; type++) {
         assert_int_equal(rate_class_of((uint8_t)type, WIRE_BULK), type == MSG_BIND    ? RATE_OBJECT
                                                                   : type == MSG_CHUNK ? RATE_CHUNK
@@ -146,17 +131,4 @@ static void test_every_message_has_a_class(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_honest_worker_is_never_limited, setup),
-        cmocka_unit_test_setup(test_flood_is_cut_to_its_limit, setup),
-        cmocka_unit_test_setup(test_sender_far_above_its_limit_is_refused_for_a_minute, setup),
-        cmocka_unit_test_setup(test_small_excess_is_ignored_only, setup),
-        cmocka_unit_test_setup(test_granted_messages_pass, setup),
-        cmocka_unit_test_setup(test_ignored_messages_are_reported_once_a_second, setup),
-        cmocka_unit_test_setup(test_refused_sender_stays_refused, setup),
-        cmocka_unit_test_setup(test_every_message_has_a_class, setup),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,7 @@
 /* Repeated lines become one line a second with their count. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "coordinator/limits/repeat.h"
+#include "tests/lib/test.h"
 
 static struct repeat repeat;
 
@@ -19,9 +12,8 @@ static int setup(void **state)
     return 0;
 }
 
-static void test_repetitions_are_counted(void **state)
+TEST_WITH(test_repetitions_are_counted, setup, NULL)
 {
-    (void)state;
     struct repeat_line line;
     int written = 0, counted = 0;
     for (uint64_t now = 5000000; now < 15000000; now += 1000) { /* a thousand lines a second, for ten seconds */
@@ -43,9 +35,8 @@ static void test_repetitions_are_counted(void **state)
     assert_int_equal(repeat_deadline_us(&repeat), UINT64_MAX);
 }
 
-static void test_other_lines_are_written(void **state)
+TEST_WITH(test_other_lines_are_written, setup, NULL)
 {
-    (void)state;
     assert_true(repeat_note(&repeat, 1, "w1", "left", false, 1));
     assert_false(repeat_note(&repeat, 1, "w1", "any text", false, 2));
     assert_true(repeat_note(&repeat, 2, "w1", "left", false, 3));
@@ -57,9 +48,8 @@ static void test_other_lines_are_written(void **state)
     assert_true(repeat_note(&repeat, 2, "w1", "left", false, 3 + REPEAT_US)); /* a second later */
 }
 
-static void test_kinds_without_room_are_counted(void **state)
+TEST_WITH(test_kinds_without_room_are_counted, setup, NULL)
 {
-    (void)state;
     int written = 0;
     for (int i = 0; i < 1000; i++) written += repeat_note(&repeat, i, "w", "text", false, 1000);
     assert_int_equal(written, REPEAT_KINDS);
@@ -69,9 +59,8 @@ static void test_kinds_without_room_are_counted(void **state)
     assert_int_equal(repeat_deadline_us(&repeat), UINT64_MAX);
 }
 
-static void test_long_texts_are_cut(void **state)
+TEST_WITH(test_long_texts_are_cut, setup, NULL)
 {
-    (void)state;
     struct repeat_line line;
     char text[1000];
     memset(text, 'x', sizeof text - 1);
@@ -82,13 +71,4 @@ static void test_long_texts_are_cut(void **state)
     assert_int_equal(strlen(line.text), sizeof line.text - 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_repetitions_are_counted, setup),
-        cmocka_unit_test_setup(test_other_lines_are_written, setup),
-        cmocka_unit_test_setup(test_kinds_without_room_are_counted, setup),
-        cmocka_unit_test_setup(test_long_texts_are_cut, setup),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,9 @@
 /* One delta on its way in: which offer continues or restarts an upload, which chunks count, when the worker gets
  * credit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/hash.h"
 #include "coordinator/round/upload.h"
+#include "tests/lib/test.h"
 
 enum { MIB = 1 << 20 };
 
@@ -31,9 +25,8 @@ static enum status send(struct upload *u, uint64_t offset, size_t size)
     return upload_chunk(u, &chunk);
 }
 
-static void test_same_offer_continues_upload(void **state)
+TEST(test_same_offer_continues_upload)
 {
-    (void)state;
     for (int changed = 0; changed < 5; changed++) {
         struct upload u = {0};
         struct msg_offer offer = offer_of(1000);
@@ -51,9 +44,8 @@ static void test_same_offer_continues_upload(void **state)
     }
 }
 
-static void test_only_next_chunk_is_accepted(void **state)
+TEST(test_only_next_chunk_is_accepted)
 {
-    (void)state;
     struct upload u = {0};
     struct msg_offer offer = offer_of(1000);
     assert_int_equal(send(&u, 0, 400), STATUS_AGAIN); /* no offer yet */
@@ -81,9 +73,8 @@ static void test_only_next_chunk_is_accepted(void **state)
 }
 
 /* A window ahead of the received bytes, announced in halves; the end is announced at once. */
-static void test_credit_is_sent_in_halves_of_window(void **state)
+TEST(test_credit_is_sent_in_halves_of_window)
 {
-    (void)state;
     struct upload u = {0};
     struct msg_offer offer = offer_of(8 * MIB);
     upload_start(&u, &offer, 0);
@@ -97,9 +88,8 @@ static void test_credit_is_sent_in_halves_of_window(void **state)
     }
 }
 
-static void test_damaged_delta_is_detected(void **state)
+TEST(test_damaged_delta_is_detected)
 {
-    (void)state;
     struct upload u = {0};
     struct msg_offer offer = offer_of(1000);
     offer.crc = crc32c(0, bytes, 1000);
@@ -110,11 +100,8 @@ static void test_damaged_delta_is_detected(void **state)
     bytes[999] ^= 1;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_offer_continues_upload), cmocka_unit_test(test_only_next_chunk_is_accepted),
-        cmocka_unit_test(test_credit_is_sent_in_halves_of_window), cmocka_unit_test(test_damaged_delta_is_detected)};
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i * 7 % 251);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(argc, argv, NULL, NULL);
 }
