@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -112,16 +113,14 @@ class PrepareTest(unittest.TestCase):
         (folder / "one.md").write_text("z")
         (folder / "bytes.txt").write_bytes(bytes(range(1, 256)) * 9)  # no UTF-8
         (folder / "empty.txt").write_text("")
-        with open(folder / "lines.jsonl", "w", encoding="utf-8") as file:
-            for i in range(150):
-                file.write(
-                    json.dumps({"text": words_of(random_, i * 40), "n": i}, ensure_ascii=i % 2 == 0) + "\n\n"[i % 2 :]
-                )
-        self.both("in", "--val-fraction", "0.06", "--shard-tokens", "1000003", processes="12")  # tails
+        for i in range(150):
+            (folder / f"{i}.txt").write_text(words_of(random_, i * 40), encoding="utf-8")
+        texts = [str(path) for path in sorted(folder.glob("*"))]
+        self.both(*texts, "--val-fraction", "0.06", "--shard-tokens", "1000003", processes="12")  # tails
         self.assertEqual(json.loads((self.dir / "c/meta.json").read_text())["held_out"], "tails")
-        self.both("in", "--val-fraction", "0.3", "--seed", "7", processes="1")  # whole documents
+        self.both(*texts, "--val-fraction", "0.3", "--seed", "7", processes="1")  # whole documents
         self.assertEqual(json.loads((self.dir / "c/meta.json").read_text())["held_out"], "documents")
-        self.both("in", "--val-fraction", "0")
+        self.both(*texts, "--val-fraction", "0")
         for size in range(1, 9):  # tails of short texts
             (self.dir / "short.txt").write_bytes(b"a\nb\xc3\xa4\ncd"[:size])
             self.both("short.txt", "--val-fraction", "0.5")
@@ -144,12 +143,55 @@ class PrepareTest(unittest.TestCase):
         ):
             self.assertEqual(prepare_input.cut_of(data), want, data)
 
+    def test_lines_and_folders(self) -> None:
+        """The documents of jsonl files and folders are those of text files."""
+        random_ = random.Random(6)
+        folder = self.dir / "in"
+        folder.mkdir()
+        texts = [words_of(random_, i * 4 + 1) for i in range(50)]
+        for i, text in enumerate(texts):
+            (folder / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        lines = [json.dumps({"text": text, "n": i}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts)]
+        (self.dir / "lines.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
+        self.run_c("files", *(f"in/{i:02}.txt" for i in range(50)), "--val-fraction", "0.3")
+        for name, source in (("folder", "in"), ("lines", "lines.jsonl")):
+            self.run_program(name, source, "--val-fraction", "0.3")
+            self.same("files", name)
+
+    def test_skipped(self) -> None:
+        """What is left out of a folder is listed with the reason, and counted when the list is long."""
+        folder = self.dir / "in"
+        (folder / "below").mkdir(parents=True)
+        (folder / "below" / "b.TXT").write_text("z")
+        for name in (".hidden.txt", "c.TAR", "skip.bin"):
+            (folder / name).touch()
+        os.mkfifo(folder / "pipe")
+        for name, target in (("again", "below"), ("below/up", ".."), ("gone.txt", "nowhere"), ("itself", "itself")):
+            (folder / name).symlink_to(target)
+        out, errors = self.run_program("out", "in", "--val-fraction", "0")
+        self.assertEqual(self.tokens("out"), [0, 122])
+        self.assertEqual(sorted(re.findall("skipped (.*)", errors)), [
+            "in/.hidden.txt: hidden",
+            "in/again/up: folder already read through another path",
+            "in/below: folder already read through another path",
+            "in/c.TAR: compressed or packed: unpack it first",
+            "in/gone.txt: broken link",
+            "in/itself: broken link",
+            "in/pipe: neither a file nor a folder",
+            "in/skip.bin: not a .txt, .md, .jsonl or .parquet file: convert it first"])  # fmt: skip
+        self.assertRegex(out, "skipped +8  files and folders")
+        for i in range(100, 131):
+            (folder / f"{i}.csv").touch()
+        _, errors = self.run_program("many", "in")
+        self.assertEqual(len(re.findall("skipped in", errors)), 20)
+        self.assertIn("skipped 19 more files and folders", errors)
+
     def test_compressed(self) -> None:
         text = "".join(json.dumps({"text": f"number {i}"}) + "\n" for i in range(3000)).encode()
         (self.dir / "plain.jsonl").write_bytes(text)
         with open(self.dir / "packed.jsonl.gz", "wb") as file:  # two members
             file.write(gzip.compress(text[:5000]) + gzip.compress(text[5000:]))
-        self.run_c("a", "plain.jsonl")
+        self.run_program("a", "plain.jsonl")
         self.run_program("b", "packed.jsonl.gz")
         self.same("a", "b")
         self.run_program("c", "-", stdin=text)
