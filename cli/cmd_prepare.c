@@ -1,9 +1,10 @@
 /* atoll prepare: text -> token shards.
  *
- * Byte tokenizer: a token is a byte. Token 0, which no text contains, precedes each document. Other tokenizers and
- * inputs are left to atoll-prepare (python/atoll/data/cmd.py), which keeps the rules below.
+ * Byte tokenizer: a token is a byte. Token 0, which no text contains, precedes each document. A document is a text
+ * file, without the byte order mark that it may begin with. Other tokenizers and inputs are left to atoll-prepare
+ * (python/atoll/data/cmd.py), which keeps the rules below.
  *
- * The first of two passes over the input checks everything and counts documents, so nothing is written if a line is
+ * The first of two passes over the input checks everything and counts documents, so nothing is written if a text is
  * invalid. It decides which text is held out for validation:
  *   - whole documents, chosen by the seed, if the fraction gives at least ten documents;
  *   - otherwise the tail of every document, cut after a line end if one is near.
@@ -20,10 +21,11 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/package_verb.h"
-#include "cli/prepare_input.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
 #include "common/base/log.h"
@@ -39,34 +41,46 @@
 #include "coordinator/run_folder.h"
 
 enum { VOCAB_BYTES = 256, SEPARATOR = 0, WIDTH = 2, HELD_OUT_DOCUMENTS_MIN = 10, CUT_SEARCH = 256, SHARD_MIN = 256 };
-enum { PATIENCE_US = 1000000 }; /* a shorter pass shows no progress */
+enum { PATIENCE_US = 1000000, PIECE_BYTES = 16 << 20 }; /* a shorter pass, or piece of a text, shows no progress */
 
 struct prepare {
     const char *out, *tokenizer;
     double val_fraction;
     uint64_t seed, shard_tokens;
     bool force;
-    char **words; /* the command line, for atoll-prepare */
+    char **words;        /* the command line, for atoll-prepare */
+    char *const *inputs; /* [n_inputs] text files */
+    size_t n_inputs;
 
     /* Options of atoll-prepare; NULL, 0: not given. */
     const char *field, *separator;
     uint64_t processes;
     bool chat;
 
-    uint64_t documents, bytes; /* counts of the first pass */
+    uint64_t documents, bytes; /* counts of the first pass: files that are not empty */
     uint64_t held_out;         /* number of validation documents; 0: tails are held out */
     uint64_t next;             /* index of the next document of the second pass */
+    uint64_t size;             /* bytes of the files */
     uint64_t written;          /* bytes of the second pass */
     struct progress progress;  /* of the present pass */
     struct token_writer train, val;
 };
 
-static enum status count_document(void *ctx, const char *text, size_t size, struct err *err)
+typedef enum status text_fn(struct prepare *p, const char *path, const char *text, size_t size, struct err *err);
+
+/* A NUL byte marks a binary file; token 0 is also the separator. */
+static enum status check_text(struct prepare *p, const char *path, const char *text, size_t size, struct err *err)
 {
-    struct prepare *p = ctx;
-    (void)text, (void)err;
+    for (size_t at = 0, n; at < size; at += n) {
+        n = size - at < PIECE_BYTES ? size - at : PIECE_BYTES;
+        const char *nul = memchr(text + at, 0, n);
+        if (nul)
+            return err_set(err, STATUS_INVALID, "%s is not text: byte %zu is zero; remove or convert it", path,
+                           (size_t)(nul - text));
+        p->bytes += n;
+        progress_show_bytes(&p->progress, "checked", p->bytes, p->size);
+    }
     p->documents++;
-    p->bytes += size;
     return STATUS_OK;
 }
 
@@ -96,10 +110,10 @@ static size_t tail_start(const struct prepare *p, const char *text, size_t size)
     return newline && newline + 1 < text + size ? (size_t)(newline + 1 - text) : start;
 }
 
-static enum status write_document(void *ctx, const char *text, size_t size, struct err *err)
+static enum status write_text(struct prepare *p, const char *path, const char *text, size_t size, struct err *err)
 {
     static const uint32_t separator = SEPARATOR;
-    struct prepare *p = ctx;
+    (void)path;
     uint64_t index = p->next++;
     bool whole_val = p->held_out && rng_permute(p->seed, 0, index, p->documents) < p->held_out;
     size_t cut = p->held_out || p->val_fraction <= 0 ? size : tail_start(p, text, size);
@@ -107,6 +121,20 @@ static enum status write_document(void *ctx, const char *text, size_t size, stru
     TRY(token_writer_put(writer, &separator, 1, err));
     TRY(put_bytes_as_tokens(p, writer, text, cut, err));
     return put_bytes_as_tokens(p, &p->val, text + cut, size - cut, err);
+}
+
+/* Calls fn with every file's text that is not empty. */
+static enum status each_text(struct prepare *p, text_fn *fn, struct err *err)
+{
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < p->n_inputs && status == STATUS_OK; i++) {
+        struct file_map map;
+        TRY(file_map_open(&map, p->inputs[i], err));
+        size_t mark = map.size >= 3 && !memcmp(map.data, "\xef\xbb\xbf", 3) ? 3 : 0;
+        if (map.size > mark) status = fn(p, p->inputs[i], (const char *)map.data + mark, map.size - mark, err);
+        file_map_close(&map);
+    }
+    return status;
 }
 
 static enum status write_meta(const struct prepare *p, const char *folder, struct err *err)
@@ -137,14 +165,14 @@ static enum status move_set(struct prepare *p, const char *folder, struct err *e
     return dir_sync(p->out, err);
 }
 
-static enum status write_set(struct prepare *p, const char *folder, const struct input_list *list, struct err *err)
+static enum status write_set(struct prepare *p, const char *folder, struct err *err)
 {
     enum status status;
     TRY(dir_make(folder, err));
     TRY(token_writer_open(&p->train, folder, "train", WIDTH, p->shard_tokens, err));
     TRY_GOTO(token_writer_open(&p->val, folder, "val", WIDTH, p->shard_tokens, err), err_train);
     progress_begin(&p->progress, PATIENCE_US);
-    TRY_GOTO(input_each(list, write_document, p, NULL, err), err_val);
+    TRY_GOTO(each_text(p, write_text, err), err_val);
     TRY_GOTO(token_writer_close(&p->train, err), err_val);
     TRY_GOTO(token_writer_close(&p->val, err), err_val);
     TRY_GOTO(write_meta(p, folder, err), err_val);
@@ -158,12 +186,12 @@ err_train:
     return status;
 }
 
-/* The first pass: counts documents and bytes, and checks each line. */
-static enum status count_input(struct prepare *p, const struct input_list *list, struct err *err)
+/* The first pass: counts documents and bytes, and checks each text. */
+static enum status count_input(struct prepare *p, struct err *err)
 {
     progress_begin(&p->progress, PATIENCE_US);
-    TRY(input_each(list, count_document, p, &p->progress, err));
-    if (!p->documents) return err_set(err, STATUS_INVALID, "the input has no text: %s is empty", list->paths[0]);
+    TRY(each_text(p, check_text, err));
+    if (!p->documents) return err_set(err, STATUS_INVALID, "the input has no text: %s is empty", p->inputs[0]);
     uint64_t tokens = p->documents + p->bytes, shards = tokens / p->shard_tokens;
     if (shards >= TOKENS_SHARDS_MAX)
         return err_set(err, STATUS_INVALID,
@@ -176,7 +204,7 @@ static enum status count_input(struct prepare *p, const struct input_list *list,
 }
 
 /* The caller holds the lock of the folder. */
-static enum status fill_out(struct prepare *p, const struct input_list *list, struct err *err)
+static enum status fill_out(struct prepare *p, struct err *err)
 {
     char set[FILEIO_PATH_MAX], folder[FILEIO_PATH_MAX];
     TRY(run_folder_path(set, sizeof set, p->out, "set", err));
@@ -187,26 +215,10 @@ static enum status fill_out(struct prepare *p, const struct input_list *list, st
             "%.300s exists and is not empty: choose a new folder, or replace the data set in it with --force "
             "(running workers keep the old shards)",
             p->out);
-    TRY(count_input(p, list, err));
+    TRY(count_input(p, err));
     TRY(dir_remove_flat(folder, err));
-    enum status status = write_set(p, folder, list, err);
+    enum status status = write_set(p, folder, err);
     if (dir_remove_flat(folder, NULL) != STATUS_OK) log_warn("cannot remove %s: remove it by hand", folder);
-    return status;
-}
-
-/* Locks the folder: two writers could leave training text of one and validation text of the other. */
-static enum status write_locked(struct prepare *p, const struct input_list *list, struct err *err)
-{
-    int lock = -1;
-    size_t existing = dir_existing_length(p->out);
-    enum status status = dir_make(p->out, err);
-    if (status == STATUS_OK)
-        TRY(dir_lock(p->out, &lock, err)); /* a failed lock means another program writes there: leave its files */
-    interrupt_catch();
-    if (status == STATUS_OK) status = fill_out(p, list, err);
-    progress_end(&p->progress);
-    if (status != STATUS_OK) dir_remove_made(p->out, existing);
-    if (lock >= 0) close(lock);
     return status;
 }
 
@@ -223,13 +235,12 @@ static void as_pattern(const char *path, char *out, size_t cap)
     }
 }
 
-static void report(const struct prepare *p, const struct input_list *list)
+static void report(const struct prepare *p)
 {
     uint64_t tokens = p->train.n_tokens + p->val.n_tokens;
     char out[3 * FILEIO_PATH_MAX];
     as_pattern(p->out, out, sizeof out);
-    printf("documents  %12" PRIu64 "  in %zu file%s\n", p->documents, list->n, list->n == 1 ? "" : "s");
-    if (list->n_skipped) printf("skipped    %12zu  files and folders: see the warnings\n", list->n_skipped);
+    printf("documents  %12" PRIu64 "  in %zu file%s\n", p->documents, p->n_inputs, p->n_inputs == 1 ? "" : "s");
     printf("bytes      %12" PRIu64 "\n", p->bytes);
     printf("tokens     %12" PRIu64 "  %.3f bytes per token\n", tokens, (double)p->bytes / (double)tokens);
     text_print(stdout, "train      %12" PRIu64 "  %u shard%s: %s/train_*.bin\n", p->train.n_tokens, p->train.n_shards,
@@ -237,58 +248,75 @@ static void report(const struct prepare *p, const struct input_list *list)
     text_print(stdout, "val        %12" PRIu64 "  %.1f %%, %s: %s/val_*.bin\n", p->val.n_tokens,
                100.0 * (double)p->val.n_tokens / (double)tokens,
                p->held_out ? "whole documents" : "the tail of each document", out);
-}
-
-static enum status prepare(struct prepare *p, char *const *inputs, size_t n_inputs, struct err *err)
-{
-    struct input_list list;
-    enum status status;
-    TRY(input_collect(&list, inputs, n_inputs, err));
-    TRY_GOTO(write_locked(p, &list, err), out);
-    report(p, &list);
     if (p->val_fraction > 0 && !p->val.n_tokens)
         log_warn("no validation text: --val-fraction %g of this text is 0 tokens, and a run needs some: add text, or "
                  "raise it",
                  p->val_fraction);
-out:
-    input_finish(&list);
+}
+
+/* Locks the folder: two writers could leave training text of one and validation text of the other. */
+static enum status write_locked(struct prepare *p, struct err *err)
+{
+    int lock = -1;
+    size_t existing = dir_existing_length(p->out);
+    enum status status = dir_make(p->out, err);
+    if (status == STATUS_OK)
+        TRY(dir_lock(p->out, &lock, err)); /* a failed lock means another program writes there: leave its files */
+    interrupt_catch();
+    if (status == STATUS_OK) status = fill_out(p, err);
+    progress_end(&p->progress);
+    if (status != STATUS_OK) dir_remove_made(p->out, existing);
+    if (lock >= 0) close(lock);
+    if (status == STATUS_OK) report(p);
     return status;
 }
 
-/* Writes the option or input that only the Python package can handle; false: none. */
-static bool needs_package(const struct prepare *p, const struct options *o, char *why, size_t cap)
+/* Adds up the sizes of the inputs. *other: the first one that only the package reads. */
+static enum status check_inputs(struct prepare *p, const char **other, struct err *err)
 {
-    const char *input = input_for_package(o->args + 1, o->n_args - 1);
-    const char *option = p->field ? "--field" : p->separator ? "--separator" : p->chat ? "--chat" : "--processes";
-    if (strcmp(p->tokenizer, "bytes") != 0)
-        snprintf(why, cap, "--tokenizer %s", p->tokenizer);
-    else if (p->field || p->separator || p->chat || p->processes)
-        snprintf(why, cap, "%s", option);
-    else if (input)
-        snprintf(why, cap, "the input %s", input);
-    return why[0];
+    static const char *const endings[] = {".jsonl", ".gz", ".zst", ".parquet"};
+    for (size_t i = 0; i < p->n_inputs; i++) {
+        struct stat st = {0};
+        const char *input = p->inputs[i], *dot = strrchr(input, '.');
+        int error = stat(input, &st) ? errno : 0;
+        bool package = !strcmp(input, "-") || S_ISDIR(st.st_mode);
+        for (size_t k = 0; dot && k < sizeof endings / sizeof *endings; k++)
+            package = package || !strcasecmp(dot, endings[k]); /* also A.JSONL */
+        if (package) return *other = input, STATUS_OK;
+        if (error)
+            return err_set(err, error == ENOENT || error == ELOOP ? STATUS_INVALID : STATUS_IO,
+                           "cannot read the input %s: %s", input, strerror(error));
+        if (!S_ISREG(st.st_mode))
+            return err_set(err, STATUS_INVALID, "the input %s is no file: give text files", input);
+        p->size += (uint64_t)st.st_size;
+    }
+    return STATUS_OK;
 }
 
 static enum status run(struct options *o, void *ctx, struct err *err)
 {
     struct prepare *p = ctx;
-    char why[320] = "";
-    if (needs_package(p, o, why, sizeof why)) return package_take("prepare", p->words, why, err);
-    if (package_has("prepare") && input_below_for_package(o->args + 1, o->n_args - 1))
-        return package_run("prepare", p->words, err);
+    const char *other = p->field ? "--field" : p->separator ? "--separator" : p->chat ? "--chat" : NULL;
+    if (p->processes) other = "--processes";
+    if (strcmp(p->tokenizer, "bytes") != 0) other = "--tokenizer";
+    p->out = o->args[0];
+    p->inputs = o->args + 1;
+    p->n_inputs = o->n_args - 1;
+    if (!other) TRY(check_inputs(p, &other, err));
+    if (other) return package_take("prepare", p->words, other, err);
     if (!(p->val_fraction >= 0 && p->val_fraction <= 0.5))
         return err_set(err, STATUS_INVALID, "--val-fraction is %g: give a number from 0 to 0.5", p->val_fraction);
     if (p->shard_tokens < SHARD_MIN || p->shard_tokens > INT32_MAX)
         return err_set(err, STATUS_INVALID, "--shard-tokens is %" PRIu64 ": give %d to %d", p->shard_tokens, SHARD_MIN,
                        INT32_MAX);
-    p->out = o->args[0];
-    return prepare(p, o->args + 1, o->n_args - 1, err);
+    return write_locked(p, err);
 }
 
-static int prepare_main(int argc, char **argv, char **words)
+int cmd_prepare(int argc, char **argv)
 {
-    struct prepare p = {
-        .tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000, .words = words};
+    struct prepare p = {.tokenizer = "bytes", .val_fraction = 0.05, .seed = 1, .shard_tokens = 100000000};
+    p.words = package_words(argc, argv);
+    if (!p.words) return options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
     const struct option_spec specs[] = {
         {"tokenizer", OPTION_TEXT, &p.tokenizer, "NAME", "bytes (default), or a tokenizer.json or its folder *"},
         {"field", OPTION_TEXT, &p.field, "NAME", "field with the text in .jsonl and .parquet (default text) *"},
@@ -305,24 +333,18 @@ static int prepare_main(int argc, char **argv, char **words)
         .program = "atoll prepare",
         .usage = "OUT INPUT... [options]",
         .about =
-            "Turn text (.txt, .md, .jsonl with a \"text\" field, or folders of them) into token shards.\n"
+            "Turn text files into token shards.\n"
             "Writes OUT/train_000000.bin ..., OUT/val_000000.bin ... and OUT/meta.json. A folder OUT with content\n"
             "needs --force: the new set then replaces the old one when it is complete. Running workers keep the\n"
             "old shards; a worker that starts later brings other data, and the run refuses it.\n"
-            "Options with * are done by atoll-prepare of the Python package, which also reads .gz, .zst and .parquet\n"
-            "files, folders of the library datasets, and standard input (-). To install it:\n" PACKAGE_INSTALL ".",
+            "Options with * are done by atoll-prepare of the Python package, which also reads .jsonl, .gz, .zst and\n"
+            ".parquet files, folders, and standard input (-). To install it:\n" PACKAGE_INSTALL ".",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_min = 2,
         .args_max = SIZE_MAX,
     };
-    return options_main(&o, argc, argv, run, &p);
-}
-
-int cmd_prepare(int argc, char **argv)
-{
-    char **words = package_words(argc, argv);
-    int code = words ? prepare_main(argc, argv, words) : options_fail("atoll", &(struct err){.code = STATUS_NOMEM});
-    mem_free(words);
+    int code = options_main(&o, argc, argv, run, &p);
+    mem_free(p.words);
     return code;
 }

@@ -22,7 +22,7 @@ struct verb {
     double step_s;
     bool json, only, measure;
     struct progress progress;
-    struct link_spec links[VIRTUAL_WORKERS_MAX];
+    struct link_spec links[PLAN_WORKERS_MAX];
     struct plan plan;
     struct plan_choice choice;
 };
@@ -40,10 +40,12 @@ static double coordinator_s(const struct plan *p, uint32_t workers)
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
-static json_t *parts_json(const struct virtual_parts *p)
+static json_t *parts_json(const double *seconds)
 {
-    return json_pack("{s:f,s:f,s:f,s:f,s:f}", "compute_s", p->compute_s, "compress_s", p->compress_s, "send_s",
-                     p->send_s, "wait_s", p->wait_s, "apply_s", p->apply_s);
+    static const char *const keys[PLAN_PARTS] = {"compute_s", "compress_s", "send_s", "wait_s", "apply_s"};
+    json_t *o = json_object();
+    for (int p = 0; p < PLAN_PARTS; p++) json_object_set_new(o, keys[p], json_real(seconds[p]));
+    return o;
 }
 
 static json_t *memory_json(const struct plan_memory *m)
@@ -60,7 +62,7 @@ static json_t *memory_json(const struct plan_memory *m)
 
 static json_t *run_json(const struct plan *p, uint32_t workers)
 {
-    const struct virtual_result *r = &p->run;
+    const struct plan_run *r = &p->run;
     double each = (double)r->rounds * workers;
     json_t *o = json_pack(
         "{s:s,s:I,s:s,s:s,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:o,s:I,s:I,s:f,s:f}", "method",
@@ -68,14 +70,14 @@ static json_t *run_json(const struct plan *p, uint32_t workers)
         p->config.codec.up, "down", p->config.codec.down, "params", (json_int_t)p->params, "rounds",
         (json_int_t)r->rounds, "seconds", r->seconds, "round_s", r->round_s, "utilization", r->utilization,
         "step_seconds", p->costs.step_s, "journal_sync_s", p->costs.sync_s, "save_s", p->costs.save_s, "parts",
-        parts_json(&r->parts), "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down,
+        parts_json(r->parts_s), "bytes_up", (json_int_t)r->bytes_up, "bytes_down", (json_int_t)r->bytes_down,
         "round_bytes_up", (double)r->bytes_up / each, "round_bytes_down", (double)r->bytes_down / each);
     json_object_set_new(o, "coordinator_s", json_real(coordinator_s(p, workers)));
     json_object_set_new(o, "memory", memory_json(&p->memory));
     return o;
 }
 
-static json_t *ends_json(const struct virtual_result *r)
+static json_t *ends_json(const struct plan_run *r)
 {
     json_t *list = json_array();
     for (uint64_t i = 0; i < r->rounds; i++) json_array_append_new(list, json_real(r->ends_s[i]));
@@ -140,8 +142,8 @@ static void print_memory(const struct plan_memory *m)
 static void print_plan(const struct verb *v)
 {
     const struct plan *p = &v->plan;
-    const struct virtual_result *r = &p->run;
-    const struct virtual_parts *t = &r->parts;
+    const struct plan_run *r = &p->run;
+    const double *t = r->parts_s;
     double each = (double)r->rounds * (double)v->workers;
     char text[LINK_SPEC_MAX];
     printf("run          %s, H %" PRIu32 ", up %s, down %s; %s parameters, %" PRIu64 " worker%s\n",
@@ -154,8 +156,8 @@ static void print_plan(const struct verb *v)
     printf("step         %s%s\n\n", units_duration(p->costs.step_s).text,
            v->step_s > 0 ? "" : ", measured on this machine (--step-seconds S sets it)");
     printf("a round      %s: compute %s, compress %s, send %s, wait %s, apply %s\n", units_duration(r->round_s).text,
-           units_duration(t->compute_s).text, units_duration(t->compress_s).text, units_duration(t->send_s).text,
-           units_duration(t->wait_s).text, units_duration(t->apply_s).text);
+           units_duration(t[PLAN_COMPUTE]).text, units_duration(t[PLAN_COMPRESS]).text,
+           units_duration(t[PLAN_SEND]).text, units_duration(t[PLAN_WAIT]).text, units_duration(t[PLAN_APPLY]).text);
     printf("             each worker sends %s and receives %s; its GPU or CPU works %s of the time\n",
            units_bytes((double)r->bytes_up / each).text, units_bytes((double)r->bytes_down / each).text,
            units_percent(r->utilization).text);
@@ -171,7 +173,7 @@ static void print_choice(const struct verb *v)
     printf("\n%-44s %11s %11s %11s %8s %8s\n", "instead", "a round", "utilization", "the run", "up", "down");
     for (uint32_t i = 0; i < v->choice.n; i++) {
         const struct plan_neighbour *n = &v->choice.neighbours[i];
-        const struct virtual_result *r = &n->plan.run;
+        const struct plan_run *r = &n->plan.run;
         printf("%-44s %11s %11s %11s %8s %8s\n", n->what, units_duration(r->round_s).text,
                units_percent(r->utilization).text, units_duration(r->seconds).text,
                units_bytes((double)r->bytes_up).text, units_bytes((double)r->bytes_down).text);
@@ -201,8 +203,8 @@ static enum status check(struct verb *v, const struct options *o, struct err *er
     struct plan_request request = {.path = o->n_args ? o->args[0] : NULL, .options = o, .workers = 1};
     TRY(plan_config(&config, &request, NULL, err));
     if (!v->workers) v->workers = 2;
-    if (v->workers > VIRTUAL_WORKERS_MAX)
-        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, VIRTUAL_WORKERS_MAX);
+    if (v->workers > PLAN_WORKERS_MAX)
+        return err_set(err, STATUS_INVALID, "--workers is %" PRIu64 ": give 1 to %d", v->workers, PLAN_WORKERS_MAX);
     return v->measure ? STATUS_OK : links_of(v, &config, err);
 }
 
@@ -276,7 +278,7 @@ int cmd_plan(int argc, char **argv)
         .usage = "[CONFIG] --workers N --link SPEC [options]",
         .about = "Plan a run before it starts: memory, bytes, seconds of a round by part, utilization, time and bytes\n"
                  "of the whole run, also with other methods, H, codecs and overlap, and which of them to choose.\n"
-                 "The run happens in virtual time, with the protocol of a real one. Faults are left out.",
+                 "The rounds are computed from rates, delays and measured costs. Faults are left out.",
         .specs = specs,
         .n_specs = sizeof specs / sizeof *specs,
         .args_max = 1,

@@ -10,7 +10,7 @@
 #include "worker/replica_setup.h"
 
 enum {
-    ROUNDS_MAX = 24,    /* simulated rounds of several steps */
+    ROUNDS_MAX = 24,    /* planned rounds of several steps */
     DDP_ROUNDS_MAX = 40 /* of one step */
 };
 
@@ -101,12 +101,8 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, con
     if (status == STATUS_OK) status = plan_cost_measure(&plan->costs, &plan->config, &m.layout, request->workers, err);
     plan->costs.step_s = request->step_s;
     bool ddp = plan->config.train.method == METHOD_DDP || plan->config.train.sync_every == 1;
-    struct virtual_setup setup = {.config = &plan->config,
-                                  .costs = &plan->costs,
-                                  .links = request->links,
-                                  .workers = request->workers,
-                                  .rounds_max = ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX};
-    if (status == STATUS_OK) status = virtual_run(&setup, &plan->run, err);
+    struct plan_setup setup = {&plan->config, &plan->costs, request->links, request->workers};
+    if (status == STATUS_OK) status = plan_run_make(&plan->run, &setup, ddp ? DDP_ROUNDS_MAX : ROUNDS_MAX, err);
     layout_finish(&m.layout);
     return status;
 }

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "cli/plan/plan_cost.h"
+#include "cli/plan/plan_run.h"
 #include "cli/plan/plan_worker.h"
-#include "cli/plan/virtual_run.h"
 #include "cli/progress.h"
 #include "common/config/options.h"
 
@@ -35,7 +35,7 @@ struct plan {
     uint64_t params;
     struct plan_costs costs;
     struct plan_memory memory;
-    struct virtual_result run; /* ends_s is owned by the plan */
+    struct plan_run run; /* ends_s is owned by the plan */
 };
 
 /* Adds a setting; an empty value adds nothing. */

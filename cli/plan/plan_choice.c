@@ -134,10 +134,10 @@ static void free_neighbours(struct plan_choice *choice)
 
 static void explain(struct plan_choice *choice, const struct plan *base)
 {
-    const struct virtual_parts *p = &base->run.parts;
-    struct units_text transfers = units_percent((p->send_s + p->wait_s) / base->run.round_s);
+    const double *p = base->run.parts_s;
+    struct units_text transfers = units_percent((p[PLAN_SEND] + p[PLAN_WAIT]) / base->run.round_s);
     struct units_text busy = units_percent(base->run.utilization);
-    const struct virtual_result *run = &choice->recommended.run;
+    const struct plan_run *run = &choice->recommended.run;
     if (base->run.utilization >= busy_enough)
         snprintf(choice->reason, sizeof choice->reason,
                  "keep this configuration: workers compute for %s of the time, so the link hardly slows the run",

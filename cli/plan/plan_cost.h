@@ -1,4 +1,4 @@
-/* The costs of a round: bytes and seconds of each part. The virtual run (cli/plan/virtual_run.h) takes them as given;
+/* The costs of a round: bytes and seconds of each part. The rounds (cli/plan/plan_rounds.h) take them as given;
  * plan_cost_measure measures them on this machine. */
 #ifndef CLI_PLAN_COST_H
 #define CLI_PLAN_COST_H

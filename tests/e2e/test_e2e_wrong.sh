@@ -107,8 +107,7 @@ echo '--- data'
 wrong 'no text' 2 'nothing.txt' "$BIN/atoll" prepare out nothing.txt
 : >empty.txt
 wrong 'empty text' 2 'empty|no (text|tokens|documents)' "$BIN/atoll" prepare out empty.txt
-printf '{"text": "fine"}\n{"title": "no text here"}\n' >bad.jsonl
-wrong 'jsonl without text' 2 'bad.jsonl.*2' "$BIN/atoll" prepare out bad.jsonl
+wrong 'jsonl without the package' 2 'lines.jsonl needs the Python package' env PATH=/usr/bin:/bin "$BIN/atoll" prepare out lines.jsonl
 wrong 'no shard matches' 2 'nowhere' launch --data.train='nowhere/*.bin'
 wrong 'folder instead of shards' 2 'data.train: data/ is a folder: .*data/train_\*.bin' launch --data.train=data --data.val=data
 printf 'too short to hold anything out' >short.txt && "$BIN/atoll" prepare short short.txt >/dev/null

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -91,11 +92,12 @@ class PrepareTest(FolderTest):
         (folder / "empty.txt").write_text("")
         for i in range(40):
             (folder / f"{i}.txt").write_text(words_of(random_, i * 40))
-        cases = [("in", "0.06", "--shard-tokens", "1000003"), ("in", "0.3", "--seed", "7"), ("in", "0")]
+        texts = [str(path) for path in sorted(folder.glob("*"))]
+        cases = [(texts, "0.06", "--shard-tokens", "1000003"), (texts, "0.3", "--seed", "7"), (texts, "0")]
         for size in range(1, 9):  # tails of short texts
             (self.dir / f"short{size}.txt").write_bytes(b"a\nb\xc3\xa4\ncd"[:size])
-            cases.append((f"short{size}.txt", "0.5"))
-        for words in [(input_, "--val-fraction", *more) for input_, *more in cases]:
+            cases.append(([f"short{size}.txt"], "0.5"))
+        for words in [(*inputs, "--val-fraction", *more) for inputs, *more in cases]:
             self.run_c("c", *words, "--force")
             self.run_program("python", *words, "--force")
             self.same("c", "python")
@@ -133,6 +135,49 @@ class PrepareTest(FolderTest):
             (b"\x80" * 9, 9),
         ):
             self.assertEqual(prepare_input.cut_of(data), want, data)
+
+    def test_lines_and_folders(self) -> None:
+        """The documents of jsonl files and folders are those of text files."""
+        random_ = random.Random(6)
+        folder = self.dir / "in"
+        folder.mkdir()
+        texts = [words_of(random_, i * 4 + 1) for i in range(50)]
+        for i, text in enumerate(texts):
+            (folder / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        lines = [json.dumps({"text": text, "n": i}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts)]
+        (self.dir / "lines.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
+        self.run_c("files", *(f"in/{i:02}.txt" for i in range(50)), "--val-fraction", "0.3")
+        for name, source in (("folder", "in"), ("lines", "lines.jsonl")):
+            self.run_program(name, source, "--val-fraction", "0.3")
+            self.same("files", name)
+
+    def test_skipped(self) -> None:
+        """What is left out of a folder is listed with the reason, and counted when the list is long."""
+        folder = self.dir / "in"
+        (folder / "below").mkdir(parents=True)
+        (folder / "below" / "b.TXT").write_text("z")
+        for name in (".hidden.txt", "c.TAR", "skip.bin"):
+            (folder / name).touch()
+        os.mkfifo(folder / "pipe")
+        for name, target in (("again", "below"), ("below/up", ".."), ("gone.txt", "nowhere"), ("itself", "itself")):
+            (folder / name).symlink_to(target)
+        out, errors = self.run_program("out", "in", "--val-fraction", "0")
+        self.assertEqual(self.tokens("out"), [0, 122])
+        self.assertEqual(sorted(re.findall("skipped (.*)", errors)), [
+            "in/.hidden.txt: hidden",
+            "in/again/up: folder already read through another path",
+            "in/below: folder already read through another path",
+            "in/c.TAR: compressed or packed: unpack it first",
+            "in/gone.txt: broken link",
+            "in/itself: broken link",
+            "in/pipe: neither a file nor a folder",
+            "in/skip.bin: not a .txt, .md, .jsonl or .parquet file: convert it first"])  # fmt: skip
+        self.assertRegex(out, "skipped +8  files and folders")
+        for i in range(100, 131):
+            (folder / f"{i}.csv").touch()
+        _, errors = self.run_program("many", "in")
+        self.assertEqual(len(re.findall("skipped in", errors)), 20)
+        self.assertIn("skipped 19 more files and folders", errors)
 
     def test_compressed(self) -> None:
         text = "".join(json.dumps({"text": f"number {i}"}) + "\n" for i in range(3000)).encode()

@@ -1,7 +1,7 @@
-/* The virtual run of `atoll plan` against the simulated cluster, which runs the real engine and the real outer loop: on
+/* The rounds of `atoll plan` against the simulated cluster, which runs the real engine and the real outer loop: on
  * the same link, with the same times of computation, both take the same time for a round. ctest: timeout=180 */
 
-#include "cli/plan/virtual_run.h"
+#include "cli/plan/plan_run.h"
 #include "common/base/mem.h"
 #include "tests/lib/sim/sim_rig.h"
 #include "tests/lib/test.h"
@@ -101,12 +101,10 @@ static void test_agrees(void **state)
         links[i] = (struct link_spec){.up_mbit = (double)s->rate * 8e-6,
                                       .down_mbit = (double)s->rate * 8e-6,
                                       .delay_ms = (double)s->latency_us * 1e-3};
-    struct virtual_setup setup = {
-        .config = &config, .costs = &costs, .links = links, .workers = (uint32_t)s->workers, .rounds_max = 1000};
-    struct virtual_result all, some;
-    assert_int_equal(virtual_run(&setup, &all, &err), STATUS_OK);
-    setup.rounds_max = 16;
-    assert_int_equal(virtual_run(&setup, &some, &err), STATUS_OK);
+    struct plan_setup setup = {&config, &costs, links, (uint32_t)s->workers};
+    struct plan_run all, some;
+    assert_int_equal(plan_run_make(&all, &setup, 1000, &err), STATUS_OK);
+    assert_int_equal(plan_run_make(&some, &setup, 16, &err), STATUS_OK);
     double real_s = many - few, rounds = (double)all.rounds * (LONG - SHORT) / LONG, each = real_s / rounds;
     printf("%-26s simulated %.4f s a round, planned %.4f, from sixteen %.4f\n", s->name, each,
            all.seconds / (double)all.rounds, some.round_s);

@@ -1,6 +1,7 @@
 """atoll-prepare: text to token shards, with the tokenizers of Hugging Face models.
 
-The rules of `atoll prepare` in C (cli/cmd_prepare.c) hold, and both programs write the same bytes for the same input:
+The rules of `atoll prepare` in C (cli/cmd_prepare.c, for text files and bytes as tokens) hold, and both programs write
+the same bytes for the same input:
 
 - The first of two passes checks everything and counts documents, so nothing is written if an input is invalid.
 - Whole documents, chosen by the seed, are held out if the fraction gives at least ten; otherwise the tail of each.

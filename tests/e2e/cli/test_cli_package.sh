@@ -27,14 +27,15 @@ echo a >a.txt
 mkdir set
 echo '{}' >set/state.json
 needs="needs the Python package: $install"
-expect_failure 2 "atoll: --tokenizer gpt2 $needs" "$atoll" prepare no a.txt --tokenizer gpt2
+expect_failure 2 "atoll: --tokenizer $needs" "$atoll" prepare no a.txt --tokenizer gpt2
 expect_failure 2 "atoll: --field $needs" "$atoll" prepare no a.txt --field=content
 expect_failure 2 "atoll: --chat $needs" "$atoll" prepare no a.txt --chat
-expect_failure 2 "atoll: the input a.jsonl.gz $needs" "$atoll" prepare no a.txt a.jsonl.gz
-expect_failure 2 "atoll: the input b.parquet $needs" "$atoll" prepare no b.parquet
-expect_failure 2 "atoll: the input c.zst $needs" "$atoll" prepare no c.zst
-expect_failure 2 "atoll: the input - $needs" "$atoll" prepare no -
-expect_failure 2 "atoll: the input set $needs" "$atoll" prepare no set
+expect_failure 2 "atoll: a.jsonl.gz $needs" "$atoll" prepare no a.txt a.jsonl.gz
+expect_failure 2 "atoll: b.parquet $needs" "$atoll" prepare no b.parquet
+expect_failure 2 "atoll: c.zst $needs" "$atoll" prepare no c.zst
+expect_failure 2 "atoll: - $needs" "$atoll" prepare no -
+expect_failure 2 "atoll: set $needs" "$atoll" prepare no set
+expect_failure 2 "atoll: lines.jsonl $needs" "$atoll" prepare no a.txt lines.jsonl
 [[ ! -e no ]] || fail "a refused prepare leaves a folder"
 
 # With it: arguments, input, output, exit code and signals are those of the program.
@@ -83,24 +84,16 @@ program atoll-prepare <<'SH'
 echo "taken: $*"
 SH
 for words in 'no a.txt --tokenizer gpt2' 'no --field=content a.txt' 'no a.txt --chat' 'no a.txt --separator none' \
-    'no a.txt --processes 2' 'no --seed 3 a.txt a.jsonl.gz' 'no A.JSONL.GZ' 'no - --force' 'no set'; do
+    'no a.txt --processes 2' 'no --seed 3 a.txt a.jsonl.gz' 'no A.JSONL.GZ' 'no lines.jsonl' 'no - --force' 'no set'; do
     cp a.jsonl.gz A.JSONL.GZ
     # shellcheck disable=SC2086 # split into words
     expect_success "$atoll" prepare $words
     expect_equal "prepare $words" "$out" "taken: $words"
 done
-mkdir -p folder/below
-cp a.txt folder
-expect_success "$atoll" prepare bytes folder --tokenizer bytes
+expect_success "$atoll" prepare bytes a.txt --tokenizer bytes
 [[ -e bytes/train_000000.bin ]] || fail "prepare of plain text needs the package"
-cp a.jsonl.gz folder/below
-expect_success "$atoll" prepare both folder
-expect_equal "a folder with compressed text" "$out" "taken: both folder"
-expect_equal "warnings of such a folder" "$errors" ""
 expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no a.jsonl.gz --sed 3
 rm bin/atoll-prepare
-expect_success "$atoll" prepare both folder --val-fraction 0
-[[ $errors == *"skipped folder/below/a.jsonl.gz: $needs"* ]] || fail "the skipped file is not named: $errors"
 
 # No message and no document tells people to install a name that the project does not hold.
 if [[ -e $tree/docs ]]; then

@@ -42,7 +42,7 @@ expect_success plan --link 1gbit --step-seconds 1
 # People read numbers with units; programs read --json.
 for line in 'step         1 s' 'the run      30 rounds in 10 min* without evaluations; [0-9.]* [kM]B up, [0-9.]* [kM]B down over all workers' \
     'a round      [0-9.]* s: compute 20 s, compress *[0-9] *s, send *s, wait *s, apply *s' \
-    'H 40  * 40 s  *[0-9] %  * 10 min*  *[0-9] [kM]B  *[0-9] [kM]B'; do
+    'H 40  * 40* s  *[0-9] %  * 10 min*  *[0-9] [kM]B  *[0-9] [kM]B'; do
     # shellcheck disable=SC2053 # the right side is a pattern
     [[ $out == *$'\n'$line$'\n'* ]] || fail "the plan has no line '$line': $out"
 done

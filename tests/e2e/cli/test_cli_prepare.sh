@@ -8,42 +8,21 @@ cd "$tmp"
 tokens() { tail -c +1025 "$1" | od -An -v -tu2 | tr -s ' \n' ' ' | sed 's/^ //; s/ $//'; }
 field() { sed -nE "s/^ *\"$2\": \"?([^\",]*)\"?,?$/\1/p" "$1"; }
 
-mkdir -p in/sub
+mkdir in
 printf 'ab\ncd' >in/b.txt
-printf '{"text":"xy"}\n\n{"text":"\\u00e9","n":1}\n' >in/sub/c.JSONL
+printf '\xef\xbb\xbf\xc3\xa9' >in/mark.html # a named file is text; its byte order mark is none
 printf 'z' >in/a.md
-printf 'skipped' >in/skip.bin
-printf 'hidden' >in/.hidden.txt
+: >in/none.txt
 
-expect_success "$atoll" prepare out in --val-fraction 0
-expect_equal "train tokens" "$(tokens out/train_000000.bin)" "0 122 0 97 98 10 99 100 0 120 121 0 195 169"
+expect_success "$atoll" prepare out in/a.md in/none.txt in/b.txt in/mark.html --val-fraction 0
+expect_equal "train tokens" "$(tokens out/train_000000.bin)" "0 122 0 97 98 10 99 100 0 195 169"
 expect_equal "val tokens" "$(tokens out/val_000000.bin)" ""
-expect_equal documents "$(field out/meta.json documents)" 4
-expect_equal bytes "$(field out/meta.json bytes)" 10
-expect_equal "size of the shard" "$(stat -c %s out/train_000000.bin)" $((1024 + 2 * 14))
-
-# Whatever prepare leaves out is listed with the reason, and counted when the list is long.
-cp -r in mixed
-touch mixed/{a.jsonl.gz,b.parquet,c.TAR}
-mkfifo mixed/pipe
-expect_success "$atoll" prepare left mixed --val-fraction 0
-sed 's/^[^ ]* [^ ]* //' "$tmp/.err" >skipped.txt
-expect_equal "skipped files" "$(<skipped.txt)" "warn: skipped mixed/.hidden.txt: hidden
-warn: skipped mixed/a.jsonl.gz: needs the Python package: ./run python, or ./run wheel for other machines
-warn: skipped mixed/b.parquet: needs the Python package: ./run python, or ./run wheel for other machines
-warn: skipped mixed/c.TAR: compressed or packed: unpack it first
-warn: skipped mixed/pipe: neither a file nor a folder
-warn: skipped mixed/skip.bin: not a .txt, .md or .jsonl file: convert it first"
-[[ $out == *"skipped               6  files and folders"* ]] || fail "the report does not count skipped files: $out"
-touch mixed/{100..130}.csv
-expect_success "$atoll" prepare left2 mixed
-expect_equal "long list" "$(grep -c 'warn: skipped mixed' "$tmp/.err")" 20
-grep -q 'warn: skipped 17 more files and folders' "$tmp/.err" || fail "the rest is not counted: $errors"
-
-rm in/skip.bin in/.hidden.txt # so that refusals below are one line
+expect_equal documents "$(field out/meta.json documents)" 3
+expect_equal bytes "$(field out/meta.json bytes)" 8
+expect_equal "size of the shard" "$(stat -c %s out/train_000000.bin)" $((1024 + 2 * 11))
 
 # The printed pattern matches the shards of a folder with any name.
-expect_success "$atoll" prepare 'out [x] {a,b}*' in
+expect_success "$atoll" prepare 'out [x] {a,b}*' in/b.txt
 pattern=$(sed -nE 's/^train .*: (.*)$/\1/p' <<<"$out")
 expect_equal "pattern" "$pattern" 'out [[]x] \{a,b\}[*]/train_*.bin'
 printf 'model: {n_layer: 1, n_head: 1, n_embd: 8, block_size: 4, vocab_size: 256}\n' >run.yaml
@@ -58,10 +37,11 @@ expect_equal "held out" "$(field tails/meta.json held_out)" tails
 expect_equal "train tokens" "$(field tails/meta.json train_tokens)" 12
 
 # Many documents: the seed selects whole documents; every document appears exactly once.
-for i in $(seq 100 399); do printf '{"text":"%s"}\n' "$i"; done >many.jsonl
-expect_success "$atoll" prepare m1 many.jsonl --seed 7
-expect_success "$atoll" prepare m2 many.jsonl --seed 7
-expect_success "$atoll" prepare m3 many.jsonl --seed 8
+mkdir many
+for i in $(seq 100 399); do printf '%s' "$i" >"many/$i.txt"; done
+expect_success "$atoll" prepare m1 many/*.txt --seed 7
+expect_success "$atoll" prepare m2 many/*.txt --seed 7
+expect_success "$atoll" prepare m3 many/*.txt --seed 8
 cmp m1/val_000000.bin m2/val_000000.bin || fail "the same seed held out other documents"
 cmp -s m1/val_000000.bin m3/val_000000.bin && fail "another seed held out the same documents"
 expect_equal "held-out tokens" "$(field m1/meta.json val_tokens)" $((15 * 4))
@@ -70,64 +50,47 @@ expect_equal "all documents" "$all" "$(seq 100 399)"
 
 # A folder with content needs --force. A second run into the same folder with fewer shards removes those of the first,
 # keeps other files, and leaves the first set as it is until the second one is complete.
-expect_success "$atoll" prepare shards many.jsonl --shard-tokens 500
+expect_success "$atoll" prepare shards many/*.txt --shard-tokens 500
 expect_equal "shards" "$(find shards -name 'train_*.bin' | wc -l)" 3
 touch shards/notes
 expect_failure 1 'atoll: shards exists and is not empty: choose a new folder, or replace the data set in it with --force*' \
-    "$atoll" prepare shards many.jsonl
-printf '{"text":3}\n' >wrong.jsonl
-expect_failure 2 'atoll: wrong.jsonl line 1 has no string*' "$atoll" prepare shards wrong.jsonl --force
+    "$atoll" prepare shards many/*.txt
+printf 'a\0b' >wrong.txt
+expect_failure 2 'atoll: wrong.txt is not text: byte 1 is zero*' "$atoll" prepare shards wrong.txt --force
 expect_equal "shards after a failed --force" "$(cd shards && echo *)" \
     "meta.json notes train_000000.bin train_000001.bin train_000002.bin val_000000.bin"
 exec 8<shards/train_000000.bin # a running worker
 before=$(md5sum <shards/train_000000.bin)
-expect_success "$atoll" prepare shards many.jsonl --force
+expect_success "$atoll" prepare shards many/*.txt --force
 expect_equal "files" "$(cd shards && echo *)" "meta.json notes train_000000.bin val_000000.bin"
 expect_equal "shard of the running worker" "$(md5sum <&8)" "$before"
 exec 8<&-
-expect_success "$atoll" prepare shards many.jsonl --force
+expect_success "$atoll" prepare shards many/*.txt --force
 
-# Byte order marks, broken links, cyclic links, and a text too short for a validation set.
-mkdir -p links/below
-printf '\xef\xbb\xbf{"text":"xy"}\n' >links/a.jsonl
-printf '\xef\xbb\xbfz' >links/below/b.txt
-ln -s below links/again
-ln -s .. links/below/up
-ln -s itself links/itself
-ln -s nowhere links/gone.txt
-expect_success "$atoll" prepare linked links --val-fraction 0.01
-expect_equal "tokens behind marks and links" "$(tokens linked/train_000000.bin)" "0 120 121 0 122"
-sed 's/^[^ ]* [^ ]* //' "$tmp/.err" >warned.txt
-expect_equal "warnings of links" "$(<warned.txt)" "warn: skipped links/again/up: folder already read through another path
-warn: skipped links/below: folder already read through another path
-warn: skipped links/gone.txt: broken link
-warn: skipped links/itself: broken link
-warn: no validation text: --val-fraction 0.01 of this text is 0 tokens, and a run needs some: add text, or raise it"
-ln -s itself2 itself2
-expect_failure 2 'atoll: cannot read the input itself2: *' "$atoll" prepare no itself2
-
-mkdir empty
+# A text too short for a validation set, and inputs that are no files.
+expect_success "$atoll" prepare short in/a.md --val-fraction 0.01
+[[ $errors == *'no validation text: --val-fraction 0.01 of this text is 0 tokens, and a run needs some: add text, or raise it'* ]] ||
+    fail "no warning: $errors"
+ln -s itself itself
+expect_failure 2 'atoll: cannot read the input itself: *' "$atoll" prepare no itself
+mkfifo pipe
+expect_failure 2 'atoll: the input pipe is no file*' "$atoll" prepare no pipe
 : >empty.txt
-printf '{"text":"a"}\n{"text":3}\n' >type.jsonl
-printf '{"text":"a"}\nnonsense\n' >syntax.jsonl
 expect_failure 2 'atoll: too few arguments*' "$atoll" prepare out
 expect_failure 2 'atoll: cannot read the input nowhere.txt*' "$atoll" prepare no nowhere.txt
-expect_failure 2 'atoll: no text in empty:*' "$atoll" prepare no empty
 expect_failure 2 'atoll: *empty.txt is empty' "$atoll" prepare no empty.txt
 expect_failure 2 'atoll: *is not text: byte**' "$atoll" prepare no in/b.txt out/train_000000.bin
-expect_failure 2 'atoll: type.jsonl line 2 has no string "text"*' "$atoll" prepare no type.jsonl
-expect_failure 2 'atoll: syntax.jsonl line 2 is not valid JSON*' "$atoll" prepare no syntax.jsonl
-expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in --val-fraction 0.7
-expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in --shard-tokens 1
+expect_failure 2 'atoll: --val-fraction is 0.7*' "$atoll" prepare no in/b.txt --val-fraction 0.7
+expect_failure 2 'atoll: --shard-tokens is 1: give 256 to*' "$atoll" prepare no in/b.txt --shard-tokens 1
 # The number of shards is limited, because a worker opens all of them.
 awk 'BEGIN { for (i = 0; i < 968750; i++) print "sixteen letters" }' >long.txt
 expect_failure 2 'atoll: --shard-tokens is 256: 15500001 tokens give more than 60000 shards; give 259 or more' \
     "$atoll" prepare no long.txt --shard-tokens 256
-expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in --sed 3
-expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in
+expect_failure 2 'atoll: unknown option --sed: did you mean --seed?*' "$atoll" prepare no in/b.txt --sed 3
+expect_failure 1 'atoll: *in/b.txt*' "$atoll" prepare in/b.txt/below in/a.md
 [[ ! -e no ]] || fail "a refused input left a folder"
 mkdir here
-expect_failure 1 'atoll: cannot make folder here/new/*: File name too long' "$atoll" prepare "here/new/sub/$(printf '%0300d' 0)/" in
+expect_failure 1 'atoll: cannot make folder here/new/*: File name too long' "$atoll" prepare "here/new/sub/$(printf '%0300d' 0)/" in/b.txt
 expect_equal "folders after a failed prepare" "$(find here)" here
 
 # - A folder has one writer at a time.
@@ -141,13 +104,13 @@ writing() { compgen -G 'deep/alone/set.tmp-*/*.bin.tmp-*' >/dev/null; }
 pid=$!
 wait_until 60 writing
 kill -STOP $pid
-expect_failure 1 'atoll: another program is writing to deep/alone: wait for it*' "$atoll" prepare deep/alone many.jsonl --force
+expect_failure 1 'atoll: another program is writing to deep/alone: wait for it*' "$atoll" prepare deep/alone one.txt --force
 kill -TERM $pid
 kill -CONT $pid
 code=0
 wait $pid || code=$?
 expect_equal "exit code of a stopped prepare" "$code" 75
-[[ $(<stopped.err) == 'atoll: stopped by a signal; the unfinished output is removed: '* ]] ||
+[[ $(tail -n 1 stopped.err) == 'atoll: stopped by a signal; the unfinished output is removed: '* ]] ||
     fail "unexpected error of a stopped prepare: $(<stopped.err)"
 [[ ! -e deep ]] || fail "a stopped prepare left: $(find deep)"
 "$atoll" prepare deep/alone "${long[@]}" &
@@ -162,10 +125,10 @@ if command -v script >/dev/null; then
     wait_until 60 shows
     kill $! # script ends prepare, too
     wait $! || true
-    TERM=xterm script -qec "'$atoll' prepare short many.jsonl" typed </dev/null >/dev/null
+    TERM=xterm script -qec "'$atoll' prepare brief one.txt" typed </dev/null >/dev/null
     ! grep -q left typed || fail "a short prepare shows its progress: $(<typed)"
 fi
 writing || fail "the killed prepare left no temporary files: the next check is void"
-expect_success "$atoll" prepare deep/alone many.jsonl
+expect_success "$atoll" prepare deep/alone one.txt
 expect_equal "files in the folder" "$(cd deep/alone && echo *)" "meta.json train_000000.bin val_000000.bin"
 done_testing

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/plan/event_queue.h"
+#include "tests/lib/sim/event_queue.h"
 #include "common/base/mem.h"
 #include "common/base/rng.h"
 #include "tests/lib/sim/sim_packets.h"

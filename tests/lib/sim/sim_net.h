@@ -1,6 +1,6 @@
 /* A network and a clock in virtual time, for whole clusters in one thread.
  *
- * One queue of events (cli/plan/event_queue.h) drives the network; sim_net_step runs the earliest event.
+ * One queue of events (tests/lib/sim/event_queue.h) drives the network; sim_net_step runs the earliest event.
  * The network is a star: one listener and up to SIM_NET_CLIENTS_MAX diallers.
  * - Each node is a struct transport (wire/transport.h) whose recv never waits.
  * - Every dialler has two connections, one per lane, and its own link with latency, jitter, rate, loss, duplication
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cli/plan/event_queue.h"
+#include "tests/lib/sim/event_queue.h"
 #include "common/base/status.h"
 #include "wire/msg.h"
 #include "wire/transport.h"

@@ -1,4 +1,4 @@
-#include "cli/plan/event_queue.h"
+#include "tests/lib/sim/event_queue.h"
 
 #include <assert.h>
 

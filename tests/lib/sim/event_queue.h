@@ -1,6 +1,6 @@
 /* A clock in virtual time: one queue of events ordered by (time, order of insertion). */
-#ifndef CLI_EVENT_QUEUE_H
-#define CLI_EVENT_QUEUE_H
+#ifndef TESTS_EVENT_QUEUE_H
+#define TESTS_EVENT_QUEUE_H
 
 #include <stdbool.h>
 #include <stddef.h>
