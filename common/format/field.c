@@ -71,15 +71,8 @@ static bool field_ok(const struct field *f, const void *object)
         for (uint32_t i = 0; i < list_count(f, object); i++)
             if (fields_check(f->items, list_item(f, object, i))) return false;
         return true;
-    case FIELD_BOOL:
-    case FIELD_F32_ANY:
-    case FIELD_F64_ANY:
-    case FIELD_BOOLS:
-    case FIELD_BYTES:
-    case FIELD_CONST:
-    case FIELD_END: break;
+    default: return true;
     }
-    return true;
 }
 
 const struct field *fields_check(const struct field *table, const void *object)
@@ -111,15 +104,6 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
         const char *p = (const char *)object + f->at;
         assert(!w->data || field_ok(f, object)); /* the caller ran fields_check */
         switch (f->kind) {
-        case FIELD_U8:
-        case FIELD_U16:
-        case FIELD_U32:
-        case FIELD_U64:
-        case FIELD_BOOL:
-        case FIELD_F32:
-        case FIELD_F64:
-        case FIELD_F32_ANY:
-        case FIELD_F64_ANY: put_bytes(w, p, sizes[f->kind]); break;
         case FIELD_BOOLS: put_u8(w, (uint8_t)(LOAD(bool, p, 0) | LOAD(bool, object, f->count_at) << 1)); break;
         case FIELD_BYTES: put_bytes(w, p, f->max); break;
         case FIELD_CONST: put_bytes(w, &f->min, f->max); break;
@@ -135,7 +119,7 @@ void fields_put(const struct field *table, const void *object, struct writer *w)
             put_bytes(w, LOAD(const uint8_t *, p, 0), LOAD(size_t, object, f->count_at));
             break;
         case FIELD_LIST: fields_put_all(f->items, p, f->stride, list_count(f, object), w); break;
-        case FIELD_END: break;
+        default: put_bytes(w, p, sizes[f->kind]); break;
         }
     }
 }
@@ -189,14 +173,6 @@ static void get_field(const struct field *f, void *object, struct reader *r)
     char *p = (char *)object + f->at;
     unsigned bits;
     switch (f->kind) {
-    case FIELD_U8:
-    case FIELD_U16:
-    case FIELD_U32:
-    case FIELD_U64:
-    case FIELD_F32:
-    case FIELD_F64:
-    case FIELD_F32_ANY:
-    case FIELD_F64_ANY: get_fixed(p, sizes[f->kind], r); break;
     case FIELD_BOOL: STORE(bool, p, 0, get_bits(1, r) != 0); break;
     case FIELD_BOOLS:
         bits = get_bits(2, r);
@@ -216,7 +192,7 @@ static void get_field(const struct field *f, void *object, struct reader *r)
         if (list_count(f, object) > f->max) reader_fail(r);
         for (uint32_t i = 0; !r->bad && i < list_count(f, object); i++) fields_get(f->items, p + i * f->stride, r);
         break;
-    case FIELD_END: break;
+    default: get_fixed(p, sizes[f->kind], r); break;
     }
 }
 
