@@ -192,6 +192,13 @@ static void train(struct model *m, struct worker *w)
     send_deltas(m, w, plan_message_bytes(MSG_METRICS, steps));
 }
 
+static void find_next(const struct model *m, struct worker *w)
+{
+    w->next_s = w->ready_s;
+    for (uint32_t i = 0; i < m->n_fragments; i++)
+        w->next_s = fmin(fmin(w->next_s, w->f[i].offer_s), fmin(w->f[i].up.at_s, w->f[i].down.at_s));
+}
+
 /* The worker goes on until it waits for an update or an assignment. */
 static void advance(struct model *m, struct worker *w)
 {
@@ -199,9 +206,7 @@ static void advance(struct model *m, struct worker *w)
         if (w->step == w->now.steps && !begin_round(m, w)) break;
         train(m, w);
     }
-    w->next_s = w->ready_s;
-    for (uint32_t i = 0; i < m->n_fragments; i++)
-        w->next_s = fmin(fmin(w->next_s, w->f[i].offer_s), fmin(w->f[i].up.at_s, w->f[i].down.at_s));
+    find_next(m, w);
 }
 
 /* --- the coordinator ---------------------------------------------------------------------------------------------- */
@@ -209,6 +214,19 @@ static void advance(struct model *m, struct worker *w)
 static void keep(struct model *m, enum status status)
 {
     if (m->status == STATUS_OK) m->status = status;
+}
+
+static void note_end(struct model *m)
+{
+    round_note_close(&m->round, plan_us(m->busy_s));
+    struct plan_mark *mark = &m->marks[++m->n];
+    *mark = (struct plan_mark){.at_s = m->busy_s};
+    for (uint32_t i = 0; i < m->setup->workers; i++) {
+        const struct worker *w = &m->workers[i];
+        mark->up += w->up.bytes;
+        mark->down += w->down.bytes;
+        for (int p = 0; p < PLAN_PARTS; p++) mark->parts_s[p] += w->parts_s[p];
+    }
 }
 
 static void deliver(struct model *m, struct worker *w, uint32_t fragment)
@@ -250,18 +268,8 @@ static void deliver(struct model *m, struct worker *w, uint32_t fragment)
     } else { /* stale */
         keep(m, round_fold_drop(&m->round, w->id, offer.round, fragment, code));
         f->update_s = w->delivered_s;
-    }
-}
-
-static void note_end(struct model *m)
-{
-    struct plan_mark *mark = &m->marks[++m->n];
-    *mark = (struct plan_mark){.at_s = m->busy_s};
-    for (uint32_t i = 0; i < m->setup->workers; i++) {
-        const struct worker *w = &m->workers[i];
-        mark->up += w->up.bytes;
-        mark->down += w->down.bytes;
-        for (int p = 0; p < PLAN_PARTS; p++) mark->parts_s[p] += w->parts_s[p];
+        advance(m, w);
+        while (m->n < round_done(&m->round)) note_end(m);
     }
 }
 
@@ -346,7 +354,7 @@ static void merge(struct model *m, const struct round_close *close)
     struct round_named named[PLAN_WORKERS_MAX];
     const struct plan_fragment *cost = cost_of(m, close->fragment);
     double byte_s = m->setup->costs->byte_s, bytes = object_bytes(m, close->fragment, close->n);
-    uint64_t version = m->round.versions[close->fragment] + 1, done = round_done(&m->round);
+    uint64_t version = m->round.versions[close->fragment] + 1;
     m->update_bytes[close->fragment] = bytes;
     m->unsynced += bytes;
     m->busy_s += close->n * (cost->merge_s + (double)cost->up_bytes * byte_s) + cost->outer_s + bytes * byte_s;
@@ -356,30 +364,27 @@ static void merge(struct model *m, const struct round_close *close)
         named[i] = (struct round_named){close->ids[i], m->workers[close->ids[i]].now.round};
     }
     keep(m, round_fold_update(&m->round, close->fragment, version, named, close->n));
-    for (; done < round_done(&m->round); done++) {
-        round_note_close(&m->round, plan_us(m->busy_s));
-        note_end(m);
-    }
+    while (m->n < round_done(&m->round)) note_end(m);
 }
 
 /* Merges what can be merged, gives work, and sends updates. */
 static void look(struct model *m)
 {
     struct round_close close;
-    bool any = true;
+    bool any = true, changed = false;
     m->busy_s = fmax(m->busy_s, m->look_s);
     m->batch_s = -INFINITY;
-    while (any && m->status == STATUS_OK) {
+    for (; any && m->status == STATUS_OK; changed = changed || any) {
         any = false;
         for (; m->status == STATUS_OK && round_next_close(&m->round, plan_us(m->busy_s), &close); any = true)
             merge(m, &close);
         round_note_idle(&m->round, plan_us(m->busy_s));
         any = open_work(m) || any;
-        for (uint32_t i = 0; i < m->setup->workers; i++) serve(m, &m->workers[i]);
+        for (uint32_t i = 0; any && i < m->setup->workers; i++) serve(m, &m->workers[i]);
     }
     uint64_t next_us = round_deadline_us(&m->round);
     m->look_s = next_us == UINT64_MAX ? INFINITY : fmax(1e-6 * (double)next_us, m->busy_s + 1e-6);
-    for (uint32_t i = 0; i < m->setup->workers; i++) advance(m, &m->workers[i]);
+    for (uint32_t i = 0; changed && i < m->setup->workers; i++) advance(m, &m->workers[i]);
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
@@ -397,6 +402,7 @@ static void updated(struct model *m, struct worker *w, uint32_t fragment)
     f->get_s = at_s + apply_s;
     w->heard_s = at_s;
     serve(m, w);
+    advance(m, w);
 }
 
 /* The coordinator grants the first window. */
@@ -465,7 +471,7 @@ static void worker_event(struct model *m, struct worker *w)
         else if (f->down.at_s == w->next_s)
             download_goes_on(m, w, i);
     }
-    advance(m, w);
+    find_next(m, w);
 }
 
 static enum status run(struct model *m)
@@ -482,7 +488,7 @@ static enum status run(struct model *m)
         struct worker *first = &m->workers[0];
         for (uint32_t i = 1; i < m->setup->workers; i++)
             if (m->workers[i].next_s < first->next_s) first = &m->workers[i];
-        assert(fmin(m->look_s, first->next_s) < INFINITY); /* a round that is open ends */
+        if (m->look_s == INFINITY && first->next_s == INFINITY) return STATUS_STATE;
         if (m->look_s < first->next_s)
             look(m);
         else

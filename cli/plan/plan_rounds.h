@@ -26,7 +26,7 @@ struct plan_mark {
     double at_s, up, down, parts_s[PLAN_PARTS]; /* up, down: bytes */
 };
 
-/* Fills marks[rounds + 1]; the first is the start. NOMEM. */
+/* Fills marks[rounds + 1]; the first is the start. NOMEM; STATE: the run does not end. */
 enum status plan_rounds(struct plan_mark *marks, const struct plan_setup *setup) MUST_CHECK;
 
 #endif

@@ -14,7 +14,7 @@ struct plan_run {
     double *ends_s;                /* [rounds] end of each round; the caller frees it with mem_free */
 };
 
-/* rounds_max: rounds that are planned one by one; later ones take as long as the usual one. NOMEM. */
+/* rounds_max: rounds that are planned one by one; later ones take as long as the usual one. NOMEM, STATE. */
 enum status plan_run_make(struct plan_run *run, const struct plan_setup *setup, uint64_t rounds_max,
                           struct err *err) MUST_CHECK;
 

@@ -115,10 +115,39 @@ static void test_agrees(void **state)
     mem_free(some.ends_s);
 }
 
+/* async with outer.max_staleness 0 and unequal links: most deltas of the slow workers are refused, and the rounds end
+ * with the refusal of the last one. */
+static void test_refused_deltas(void **state)
+{
+    (void)state;
+    const char *settings[] = {"train.method=async", "outer.grace=0", "outer.max_staleness=0", NULL};
+    struct sim_cluster_setup sim = {.seed = 3, .n_workers = 4, .config = settings, .scale = 1, .train_samples = 4096};
+    struct sim_cluster *c = sim_rig_cluster(&sim);
+    struct config config = c->config;
+    sim_rig_done(c);
+    static struct plan_costs costs;
+    costs = (struct plan_costs){.step_s = 0.1, .n_fragments = 3};
+    for (uint32_t f = 0; f < costs.n_fragments; f++)
+        costs.fragments[f] = (struct plan_fragment){.floats = 1000, .up_bytes = 4000, .down_bytes = 4000};
+    for (int k = 1; k <= 40; k++) { /* in some of them a refusal is the last thing that happens */
+        struct link_spec links[4];
+        for (int i = 0; i < 4; i++) links[i] = (struct link_spec){.up_mbit = 0.01 * (k + i * k % 7), .delay_ms = 7};
+        config.train.max_steps = (uint32_t)(100 + k);
+        struct plan_setup setup = {&config, &costs, links, 4};
+        struct plan_run run;
+        struct err err = {0};
+        assert_int_equal(plan_run_make(&run, &setup, 1000, &err), STATUS_OK);
+        assert_true(run.rounds > 1 && run.ends_s[run.rounds - 1] == run.seconds && run.seconds < 1e6);
+        for (uint64_t i = 1; i < run.rounds; i++) assert_true(run.ends_s[i] >= run.ends_s[i - 1]);
+        mem_free(run.ends_s);
+    }
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[N];
+    struct CMUnitTest tests[N + 1];
     for (size_t i = 0; i < N; i++)
         tests[i] = (struct CMUnitTest){scenarios[i].name, test_agrees, NULL, NULL, (void *)&scenarios[i]};
-    return _cmocka_run_group_tests("plan", tests, N, NULL, NULL);
+    tests[N] = (struct CMUnitTest)cmocka_unit_test(test_refused_deltas);
+    return _cmocka_run_group_tests("plan", tests, N + 1, NULL, NULL);
 }
