@@ -163,13 +163,12 @@ RULE uint32_t rule_e8m8_nearest(float x)
 struct rule_block {
     uint32_t scale[2];
     uint32_t zero;   /* sent as zeros */
-    uint32_t top;    /* e3m0 */
     float factor;    /* int8, int4: values are multiplied by it before rounding */
     float threshold; /* 2bit */
     float low, high; /* levels; int8, int4: high is the scale */
 };
 
-/* int8, int4, e3m0: the block of the largest magnitude `most` (bits). */
+/* int8, int4: the block of the largest magnitude `most` (bits). */
 RULE struct rule_block rule_block_of(enum piece_kind kind, uint32_t most)
 {
     struct rule_block b;
@@ -182,14 +181,11 @@ RULE struct rule_block rule_block_of(enum piece_kind kind, uint32_t most)
         b.scale[0] = bits > 0x7c010203u ? 0x7c010203u : bits; /* FLT_MAX / 127 rounds up */
         b.high = rule_float(b.scale[0]);
         b.factor = 127.0f / largest;
-    } else if (kind == PIECE_INT4) {
+    } else {
         uint32_t code = (rule_bits(largest / 7.0f) + 0x7fffu) >> 15;
         b.scale[0] = code > 0xfc24u ? 0xfc24u : code;
         b.high = rule_e8m8(b.scale[0]);
         b.factor = 1.0f / b.high;
-    } else {
-        uint32_t top = (most + 0x00400000u) >> 23;
-        b.scale[0] = b.top = top > 254 ? 254 : top;
     }
     return b;
 }
@@ -227,8 +223,6 @@ RULE struct rule_block rule_block_of_head(enum piece_kind kind, const uint32_t s
     memset(&b, 0, sizeof b);
     if (kind == PIECE_INT8) {
         b.high = rule_float(scale[0]);
-    } else if (kind == PIECE_E3M0) {
-        b.top = scale[0];
     } else {
         b.high = rule_e8m8(scale[0]);
         b.low = b.high * ((float)scale[1] * 0x1p-8f);
@@ -246,18 +240,12 @@ RULE uint32_t rule_code_at(const uint8_t *bytes, unsigned bits, size_t i)
  * integer in the low bits. */
 RULE uint32_t rule_code(enum piece_kind kind, const struct rule_block *b, float x)
 {
-    uint32_t bits = rule_magnitude(x);
     switch (kind) {
     case PIECE_INT8: return rule_bits(x * b->factor + 0x1.8p23f) & 255;
     case PIECE_INT4: return rule_bits(x * b->factor + 0x1.8p23f) & 15;
     case PIECE_2BIT: return rule_sign(x) << 1 | (rule_capped(x) > b->threshold);
-    case PIECE_1BIT: return rule_sign(x);
-    default: break;
+    default: return rule_sign(x); /* PIECE_1BIT */
     }
-    if (bits < (b->top - 7) << 23) return 0;
-    int32_t code = (int32_t)((bits + 0x00400000u) >> 23) - (int32_t)(b->top - 7);
-    code = code < 1 ? 1 : code > 7 ? 7 : code;
-    return (uint32_t)code | rule_sign(x) << 3;
 }
 
 RULE float rule_code_value(enum piece_kind kind, const struct rule_block *b, uint32_t code)
@@ -267,10 +255,8 @@ RULE float rule_code_value(enum piece_kind kind, const struct rule_block *b, uin
     case PIECE_INT8: return (float)(int32_t)((code ^ 128) - 128) * b->high;
     case PIECE_INT4: return (float)((int32_t)(code ^ 8) - 8) * b->high;
     case PIECE_2BIT: level = code & 1 ? b->high : b->low; return code & 2 ? -level : level;
-    case PIECE_1BIT: return code & 1 ? -b->high : b->high;
-    default: break;
+    default: return code & 1 ? -b->high : b->high; /* PIECE_1BIT */
     }
-    return rule_float((code & 7 ? b->top - 7u + (code & 7) : 0) << 23 | (code & 8) << 28);
 }
 
 #endif

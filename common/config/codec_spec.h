@@ -16,7 +16,6 @@ enum { CODEC_SPEC_MAX = 64 }; /* bytes of a spec with its NUL */
     X(fp16, false, false)                                                                                              \
     X(int8, false, false)                                                                                              \
     X(int4, false, false)                                                                                              \
-    X(e3m0, false, false)                                                                                              \
     X(2bit, false, false)                                                                                              \
     X(1bit, false, false)                                                                                              \
     X(topk, false, true)

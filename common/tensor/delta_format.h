@@ -19,7 +19,6 @@ enum piece_kind {
     PIECE_HALF,
     PIECE_INT8,
     PIECE_INT4,
-    PIECE_E3M0,
     PIECE_2BIT,
     PIECE_1BIT
 };
@@ -42,7 +41,7 @@ struct delta_format {
 
 struct piece_head {
     double square;     /* sum of squares of the delta, without the residual */
-    uint32_t scale[2]; /* chunk: codes; int8: the fp32 pattern; int4, 1bit: e8m8; e3m0: exponent; 2bit: e8m8, ratio */
+    uint32_t scale[2]; /* chunk: codes; int8: the fp32 pattern; int4, 1bit: e8m8; 2bit: e8m8, ratio */
     uint32_t n;        /* chunk: values sent */
     uint32_t bad;      /* 1: the piece holds NaN or infinity; its other values are invalid */
 };

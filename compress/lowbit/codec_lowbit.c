@@ -1,4 +1,4 @@
-/* int4:BLOCK, e3m0:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D
+/* int4:BLOCK, 2bit:BLOCK, 1bit:BLOCK: heads and codes of blocks (compress/lowbit/lowbit_format.h), 1-D
  * tensors as bf16 (compress/lowbit/block_runs.h). */
 #include <assert.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@
  * short. */
 enum { BLOCK_DEFAULT = 256, BLOCK_STEP = 64, BLOCK_MAX = 65536 };
 
-static const struct lowbit_format *const formats[] = {&lowbit_int4, &lowbit_e3m0, &lowbit_2bit, &lowbit_1bit};
+static const struct lowbit_format *const formats[] = {&lowbit_int4, &lowbit_2bit, &lowbit_1bit};
 
 /* param[0]: block; param[1]: index of the format. */
 static const struct lowbit_format *format_of(const struct value_ctx *ctx)
@@ -118,7 +118,7 @@ static void lowbit_shape(const struct value_ctx *ctx, struct payload_shape *out)
     out->section[1].width = s.format->head;
 }
 
-/* *bad = 1 if a nibble is 8, which neither int4 nor e3m0 makes. */
+/* *bad = 1 if a nibble is 8, which int4 does not make. */
 CODEC_SIMD_BODY scan_body(const uint8_t *restrict codes, size_t n, uint8_t *bad)
 {
     uint8_t any = 0;
@@ -158,12 +158,11 @@ static enum status lowbit_check(const struct value_ctx *ctx, const uint8_t *src,
     for (size_t r = 0; r < runs->n_runs; r++)
         if (!runs->run[r].plain) TRY(check_run(&s, &runs->run[r], src));
     uint8_t bad = 0;
-    if (s.format->unused == 8) scan(src + s.codes, runs->total.code_bytes, &bad);
+    if (s.format->bits == 4) scan(src + s.codes, runs->total.code_bytes, &bad);
     return bad ? STATUS_CORRUPT : STATUS_OK;
 }
 
-static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_E3M0, PIECE_2BIT,
-                                              PIECE_1BIT}; /* in the order of `formats` */
+static const enum piece_kind piece_kinds[] = {PIECE_INT4, PIECE_2BIT, PIECE_1BIT}; /* in the order of `formats` */
 
 static void lowbit_delta_format(const struct value_ctx *ctx, struct delta_format *shape, struct piece_range *pieces)
 {
@@ -208,7 +207,7 @@ static enum status lowbit_encode_quantized(const struct value_ctx *ctx, const st
         for (size_t i = run->from; i < run->to; i += step, piece++) {
             uint8_t bytes[] = {(uint8_t)piece->scale[0], (uint8_t)(piece->scale[0] >> 8), (uint8_t)piece->scale[1]};
             if (run->plain) continue;
-            if (piece->scale[0] >> (s.format->head == 1 ? 8 : 16) || piece->scale[1] > 255) return STATUS_CORRUPT;
+            if (piece->scale[0] >> 16 || piece->scale[1] > 255) return STATUS_CORRUPT;
             memcpy(head, bytes, s.format->head);
             head += s.format->head;
         }
@@ -232,7 +231,7 @@ static void lowbit_decode_quantized(const struct value_ctx *ctx, const uint8_t *
         size_t step = run->plain ? PIECE_PLAIN_MAX : s.block;
         for (size_t i = run->from; i < run->to; i += step, piece++) {
             if (run->plain) continue;
-            piece->scale[0] = head[0] | (s.format->head > 1 ? (uint32_t)head[1] << 8 : 0);
+            piece->scale[0] = head[0] | (uint32_t)head[1] << 8;
             piece->scale[1] = s.format->head > 2 ? head[2] : 0;
             head += s.format->head;
         }
@@ -303,7 +302,5 @@ static void lowbit_decode_axpy(const struct value_ctx *ctx, float a, const uint8
     }
 
 const struct value_stage codec_int4 = LOWBIT_STAGE("int4", "4 bits a value, -7 to 7 times a scale for BLOCK values");
-const struct value_stage codec_e3m0 =
-    LOWBIT_STAGE("e3m0", "4 bits a value, sign and one of 7 powers of two or 0, below one for BLOCK values");
 const struct value_stage codec_2bit = LOWBIT_STAGE("2bit", "sign and one of two magnitudes for BLOCK values");
 const struct value_stage codec_1bit = LOWBIT_STAGE("1bit", "sign times the mean magnitude of BLOCK values");

@@ -1,4 +1,4 @@
-/* Inner loops of the dense low-bit codecs (int4, e3m0, 2bit, 1bit), each for one block of values.
+/* Inner loops of the dense low-bit codecs (int4, 2bit, 1bit), each for one block of values.
  *
  * - lowbit_plain.c is the definition; lowbit_avx2.c and lowbit_avx512.c give the same bits faster.
  * - Sums have a fixed order: value i is added to partial sum i mod 16 in the order of i. The 16 partial sums are folded
@@ -25,9 +25,6 @@ struct lowbit_kernels {
     /* pack_*: n codes into ceil(n * bits / 8) bytes. int4: two's complement of x * factor rounded to nearest, ties to
      * even; |x * factor| < 7.5. */
     void (*pack_int4)(const float *x, size_t n, float factor, uint8_t *codes);
-    /* e3m0: bit 3 is the sign, 0 for code 0. Bits 0-2: c for the magnitude 2^(top - 127 - 7 + c), c = 1 to 7, nearest,
-     * ties up; c = 0 below half the smallest. top: 8 to 254. */
-    void (*pack_e3m0)(const float *x, size_t n, uint32_t top, uint8_t *codes);
     /* 2bit: bit 1 is the sign bit of x, bit 0 is |x| > threshold. */
     void (*pack_2bit)(const float *x, size_t n, float threshold, uint8_t *codes);
     /* 1bit: the sign bit of x. */

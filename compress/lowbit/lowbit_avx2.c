@@ -129,30 +129,6 @@ TARGET static void pack_int4(const float *x, size_t n, float factor, uint8_t *co
     if (i < n) lowbit_plain.pack_int4(x + i, n - i, factor, codes + i / 2);
 }
 
-INLINE void e3m0_group(const float *x, uint32_t top, uint8_t *codes)
-{
-    const __m256i half = _mm256_set1_epi32((int)((top - 7) << 23)), base = _mm256_set1_epi32((int)(top - 7));
-    __m256i q[4];
-    for (int k = 0; k < 4; k++) {
-        __m256 v = _mm256_loadu_ps(x + 8 * k);
-        __m256i bits = magnitude_bits(v);
-        __m256i code =
-            _mm256_sub_epi32(_mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x00400000)), 23), base);
-        code = _mm256_min_epi32(_mm256_max_epi32(code, _mm256_set1_epi32(1)), _mm256_set1_epi32(7));
-        __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(_mm256_castps_si256(v), 31), 3);
-        __m256i zero = _mm256_cmpgt_epi32(half, bits); /* both below 2^31 */
-        q[k] = _mm256_andnot_si256(zero, _mm256_or_si256(code, sign));
-    }
-    store_nibbles(q, codes);
-}
-
-TARGET static void pack_e3m0(const float *x, size_t n, uint32_t top, uint8_t *codes)
-{
-    size_t i = 0;
-    for (; n - i >= GROUP; i += GROUP) e3m0_group(x + i, top, codes + i / 2);
-    if (i < n) lowbit_plain.pack_e3m0(x + i, n - i, top, codes + i / 2);
-}
-
 TARGET static void pack_2bit(const float *x, size_t n, float threshold, uint8_t *codes)
 {
     const __m256 t = _mm256_set1_ps(threshold);
@@ -258,7 +234,6 @@ const struct lowbit_kernels lowbit_avx2 = {.absmax = absmax,
                                            .abs_sum = abs_sum,
                                            .abs_sum_above = abs_sum_above,
                                            .pack_int4 = pack_int4,
-                                           .pack_e3m0 = pack_e3m0,
                                            .pack_2bit = pack_2bit,
                                            .pack_1bit = pack_1bit,
                                            .expand4 = expand4,

@@ -110,34 +110,6 @@ TARGET static void pack_int4(const float *x, size_t n, float factor, uint8_t *co
     memcpy(codes + i / 2, last, (n - i + 1) / 2);
 }
 
-INLINE void e3m0_group(const float *x, uint32_t top, uint8_t *codes)
-{
-    const __m512i half = _mm512_set1_epi32((int)((top - 7) << 23)), base = _mm512_set1_epi32((int)(top - 7));
-    __m512i q[4];
-    for (int k = 0; k < 4; k++) {
-        __m512 v = _mm512_loadu_ps(x + 16 * k);
-        __m512i bits = magnitude_bits(v);
-        __m512i code =
-            _mm512_sub_epi32(_mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x00400000)), 23), base);
-        code = _mm512_min_epi32(_mm512_max_epi32(code, _mm512_set1_epi32(1)), _mm512_set1_epi32(7));
-        __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(_mm512_castps_si512(v), 31), 3);
-        q[k] = _mm512_maskz_or_epi32(_mm512_cmpge_epu32_mask(bits, half), code, sign);
-    }
-    store_nibbles(q, codes);
-}
-
-TARGET static void pack_e3m0(const float *x, size_t n, uint32_t top, uint8_t *codes)
-{
-    size_t i = 0;
-    for (; n - i >= GROUP; i += GROUP) e3m0_group(x + i, top, codes + i / 2);
-    if (i == n) return;
-    float padded[GROUP] = {0};
-    uint8_t last[GROUP / 2];
-    memcpy(padded, x + i, 4 * (n - i));
-    e3m0_group(padded, top, last);
-    memcpy(codes + i / 2, last, (n - i + 1) / 2);
-}
-
 INLINE void two_bit_group(const float *x, __m512 threshold, uint8_t *codes)
 {
     __m512i q[4];
@@ -245,7 +217,6 @@ const struct lowbit_kernels lowbit_avx512 = {.absmax = absmax,
                                              .abs_sum = abs_sum,
                                              .abs_sum_above = abs_sum_above,
                                              .pack_int4 = pack_int4,
-                                             .pack_e3m0 = pack_e3m0,
                                              .pack_2bit = pack_2bit,
                                              .pack_1bit = pack_1bit,
                                              .expand4 = expand4,

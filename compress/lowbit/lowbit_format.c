@@ -12,8 +12,6 @@ enum {
     E8M8_MAX = (127 + 100) << 8, /* LOWBIT_SUM_MAX: no mean is larger */
     INT4_MIN = 0x0e25,           /* 2^-110 / 7, rounded up */
     INT4_MAX = 0xfc24,           /* the largest with 7 * scale finite */
-    E3M0_MIN = 127 - 110,
-    E3M0_MAX = 254,
 };
 
 static inline uint32_t get16(const uint8_t *p)
@@ -81,35 +79,6 @@ static void int4_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
 {
     float scale = e8m8_value(get16(head));
     for (int code = 0; code < LOWBIT_LEVELS; code++) levels[code] = (float)((code ^ 8) - 8) * scale;
-}
-
-/* ---- e3m0: sign and one of seven powers of two ------------------------------------------------------------------- */
-
-static void e3m0_encode(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes)
-{
-    uint32_t most = kernels->absmax(x, n);
-    if (most < SCALE_MIN_BITS) {
-        write_zeros(&lowbit_e3m0, n, head, codes);
-        return;
-    }
-    uint32_t top = (most + 0x00400000u) >> 23; /* the power of two nearest to the largest magnitude */
-    if (top > E3M0_MAX) top = E3M0_MAX;
-    head[0] = (uint8_t)top;
-    kernels->pack_e3m0(x, n, top, codes);
-}
-
-static enum status e3m0_check(const uint8_t *head)
-{
-    if (head[0] == 255) return STATUS_NONFINITE;
-    return head[0] == 0 || head[0] >= E3M0_MIN ? STATUS_OK : STATUS_CORRUPT;
-}
-
-static void e3m0_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
-{
-    for (uint32_t code = 0; code < LOWBIT_LEVELS; code++) {
-        uint32_t exponent = head[0] && code & 7 ? head[0] - 7u + (code & 7) : 0;
-        levels[code] = float_of_bits(exponent << 23 | (code & 8) << 28);
-    }
 }
 
 /* ---- 2bit: sign and one of two magnitudes ------------------------------------------------------------------------ */
@@ -185,7 +154,6 @@ static void one_bit_levels(const uint8_t *head, float levels[LOWBIT_LEVELS])
     levels[1] = -levels[0];
 }
 
-const struct lowbit_format lowbit_int4 = {"int4", 4, 2, 8, int4_encode, int4_check, int4_levels};
-const struct lowbit_format lowbit_e3m0 = {"e3m0", 4, 1, 8, e3m0_encode, e3m0_check, e3m0_levels};
-const struct lowbit_format lowbit_2bit = {"2bit", 2, 3, 255, two_bit_encode, two_bit_check, two_bit_levels};
-const struct lowbit_format lowbit_1bit = {"1bit", 1, 2, 255, one_bit_encode, one_bit_check, one_bit_levels};
+const struct lowbit_format lowbit_int4 = {"int4", 4, 2, int4_encode, int4_check, int4_levels};
+const struct lowbit_format lowbit_2bit = {"2bit", 2, 3, two_bit_encode, two_bit_check, two_bit_levels};
+const struct lowbit_format lowbit_1bit = {"1bit", 1, 2, one_bit_encode, one_bit_check, one_bit_levels};

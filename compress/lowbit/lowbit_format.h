@@ -18,7 +18,6 @@ enum { LOWBIT_LEVELS = 16, LOWBIT_HEAD_MAX = 3 };
 struct lowbit_format {
     const char *name;
     uint8_t bits, head; /* bits of a code; bytes of a head */
-    uint8_t unused;     /* a code that encode never makes; 255: none */
     /* Encodes n finite values into a head and codes. */
     void (*encode)(const struct lowbit_kernels *kernels, const float *x, size_t n, uint8_t *head, uint8_t *codes);
     /* CORRUPT or NONFINITE for a head that encode never makes. */
@@ -27,6 +26,6 @@ struct lowbit_format {
     void (*levels)(const uint8_t *head, float levels[LOWBIT_LEVELS]);
 };
 
-extern const struct lowbit_format lowbit_int4, lowbit_e3m0, lowbit_2bit, lowbit_1bit;
+extern const struct lowbit_format lowbit_int4, lowbit_2bit, lowbit_1bit;
 
 #endif

@@ -70,22 +70,6 @@ static void pack_int4(const float *x, size_t n, float factor, uint8_t *codes)
     }
 }
 
-/* Adding half of the mantissa range carries 1.5 and more into the next power of two. */
-static inline uint32_t e3m0_code(float x, uint32_t top)
-{
-    uint32_t bits = magnitude_bits(x);
-    if (bits < (top - 7) << 23) return 0;
-    int32_t code = (int32_t)((bits + 0x00400000u) >> 23) - (int32_t)(top - 7);
-    code = code < 1 ? 1 : code > 7 ? 7 : code;
-    return (uint32_t)code | (uint32_t)sign_of(x) << 3;
-}
-
-static void pack_e3m0(const float *x, size_t n, uint32_t top, uint8_t *codes)
-{
-    memset(codes, 0, (n + 1) / 2);
-    for (size_t i = 0; i < n; i++) codes[i / 2] |= (uint8_t)(e3m0_code(x[i], top) << i % 2 * 4);
-}
-
 static void pack_2bit(const float *x, size_t n, float threshold, uint8_t *codes)
 {
     memset(codes, 0, (n + 3) / 4);
@@ -123,7 +107,6 @@ const struct lowbit_kernels lowbit_plain = {.absmax = absmax,
                                             .abs_sum = abs_sum,
                                             .abs_sum_above = abs_sum_above,
                                             .pack_int4 = pack_int4,
-                                            .pack_e3m0 = pack_e3m0,
                                             .pack_2bit = pack_2bit,
                                             .pack_1bit = pack_1bit,
                                             .expand4 = expand4,

@@ -30,7 +30,7 @@
 #include "worker/outer/worker_state.h"
 
 static const char all_specs[] =
-    "fp32,fp32+lz4,bf16,bf16+lz4,fp16,int8:256,int4:256,int4:256+huff,e3m0:256,e3m0:256+huff,2bit:256,2bit:256+huff,"
+    "fp32,fp32+lz4,bf16,bf16+lz4,fp16,int8:256,int4:256,int4:256+huff,2bit:256,2bit:256+huff,"
     "1bit:256,topk:32/4096+sign,topk:64/4096+sign,topk:128/4096+sign,topk:256/4096+sign,topk:64/4096+2bit,"
     "topk:64/4096+int8,topk:64/4096+fp16,topk:1024/4096+2bit";
 

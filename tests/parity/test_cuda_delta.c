@@ -56,7 +56,7 @@ static void test_chunks(void **state)
 
 static void test_blocks(void **state)
 {
-    static const char *const specs[] = {"int8", "int8:100+lz4", "int4:128", "e3m0:64", "2bit", "2bit:8192", "1bit:192"};
+    static const char *const specs[] = {"int8", "int8:100+lz4", "int4:128", "2bit", "2bit:8192", "1bit:192"};
     (void)state;
     each_case(specs, COUNT(specs));
 }
@@ -64,11 +64,10 @@ static void test_blocks(void **state)
 /* The device adds updates. */
 static void test_add(void **state)
 {
-    static const char *const specs[] = {"topk:64/4096",    "topk:200/4096+2bit",
-                                        "topk:3/256+int8", "topk:30/1024+fp16+huff",
-                                        "int8:100+lz4",    "int4:128",
-                                        "e3m0:64",         "2bit:8192",
-                                        "1bit:192+huff",   "int8"};
+    static const char *const specs[] = {
+        "topk:64/4096", "topk:200/4096+2bit", "topk:3/256+int8", "topk:30/1024+fp16+huff",
+        "int8:100+lz4", "int4:128",           "2bit:8192",       "1bit:192+huff",
+        "int8"};
     size_t n_spans;
     const struct codec_span *spans = delta_case_spans(&n_spans);
     (void)state;

@@ -339,7 +339,6 @@ static void test_properties_of_specs_match_codecs(void **state)
                       {"fp16+lz4", .staged = true},
                       {.spec = "int8:64"},
                       {.spec = "int4"},
-                      {.spec = "e3m0:128"},
                       {"2bit", .zeroless = 256},
                       {"1bit:64+huff", .staged = true, .zeroless = 64},
                       {"topk:64/4096", .sparse = true, .period = 64},

@@ -27,7 +27,6 @@ static const char *const specs[] = {
     "fp16",
     "int8:64",
     "int4:64",
-    "e3m0:64",
     "2bit:64",
     "1bit:64",
     "bf16+lz4",

@@ -126,7 +126,6 @@ static void test_sent_plus_residual_is_conserved(void **state)
                                         "topk:9/256+fp16+lz4",
                                         "fp16",
                                         "int4:64",
-                                        "e3m0:64",
                                         "2bit:64",
                                         "1bit:64",
                                         "int4:64+huff",

@@ -27,8 +27,8 @@ struct attack {
 };
 
 static const char *const specs[] = {
-    "fp32",    "bf16",     "fp16",         "int8:16",    "int4:64",         "e3m0:64",         "2bit:64",
-    "1bit:64", "fp32+lz4", "int4:64+huff", "topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
+    "fp32",     "bf16",         "fp16",       "int8:16",         "int4:64",         "2bit:64",        "1bit:64",
+    "fp32+lz4", "int4:64+huff", "topk:9/256", "topk:9/256+2bit", "topk:9/256+int8", "topk:9/256+fp16"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static void open_rig(const char *spec)
