@@ -57,9 +57,12 @@ static bool begun_from(struct config *begun, const char *run_dir, const char *in
 static void keep_scaling(struct config *config, const struct config_sources *sources, const char *run_dir)
 {
     struct config begun;
-    if (config->inner.scaling == SCALING_NONE || sources->of[AT(inner.scaling_workers)] > CONFIG_PRESET) return;
-    if (read_begun(&begun, run_dir) && begun.inner.scaling_workers)
-        config->inner.scaling_workers = begun.inner.scaling_workers;
+    enum scaling scaling, before;
+    uint32_t workers;
+    if (sources->of[AT(inner.scaling)] != CONFIG_PRESET) return; /* none, or the number is given */
+    if (!scaling_parse(config->inner.scaling, &scaling, &workers) || !read_begun(&begun, run_dir)) return;
+    if (scaling_parse(begun.inner.scaling, &before, &workers) && before == scaling)
+        memcpy(config->inner.scaling, begun.inner.scaling, sizeof config->inner.scaling);
 }
 
 static enum status read_init(const struct config_resolve *r, const char *run_dir)
@@ -165,16 +168,10 @@ static bool takes_rule(const struct config *c)
     return c->merge.rule != MERGE_CONTRIBUTORS || codec_spec_sparse(c->codec.up);
 }
 
-static bool takes_feedback(const struct config *c)
-{
-    char down[CODEC_SPEC_MAX];
-    config_down_spec(c, false, down);
-    return !codec_spec_lossless(c->codec.up) || (down[0] && !codec_spec_lossless(down));
-}
-
 static bool evaluates_often(const struct config *c)
 {
-    return c->train.eval_every || c->train.eval_every_steps;
+    bool by_steps;
+    return config_eval_every(c, &by_steps) > 0;
 }
 
 static bool takes_momentum(const struct config *c)
@@ -187,19 +184,9 @@ static bool takes_steps_by_speed(const struct config *c)
     return c->train.method != METHOD_DDP || c->train.dynamic_steps == CHOICE_OFF;
 }
 
-static bool is_muon(const struct config *c)
-{
-    return c->inner.optimizer == OPTIMIZER_MUON;
-}
-
 static bool is_adam(const struct config *c)
 {
     return c->inner.optimizer != OPTIMIZER_SGD || c->outer.optimizer == OPTIMIZER_ADAMW;
-}
-
-static bool is_scaled(const struct config *c)
-{
-    return c->inner.scaling != SCALING_NONE;
 }
 
 static bool has_schedule(const struct config *c)
@@ -223,20 +210,14 @@ static const struct effect {
     EFFECT(train.stagger, has_local_steps, "another train.method than ddp"),
     EFFECT(train.apply, takes_apply, "train.overlap or train.stagger"),
     EFFECT(train.start_step, takes_start_step, "train.sync_every above 1, or another outer step than the plain mean"),
-    EFFECT(train.eval_tokens, evaluates_often, "train.eval_every or train.eval_every_steps above 0"),
+    EFFECT(train.eval_tokens, evaluates_often, "train.eval_every above 0"),
     EFFECT(merge.rule, takes_rule, "a sparse codec.up"),
-    EFFECT(codec.error_feedback, takes_feedback, "a lossy codec"),
     EFFECT(outer.momentum, takes_momentum, "outer.optimizer nesterov"),
     EFFECT(outer.max_staleness, is_async, "train.method async"),
-    EFFECT(outer.staleness_power, is_async, "train.method async"),
-    EFFECT(outer.buffer, is_async, "train.method async"),
     EFFECT(outer.grace, is_async, "train.method async"),
-    EFFECT(inner.muon_momentum, is_muon, "inner.optimizer muon"),
-    EFFECT(inner.muon_steps, is_muon, "inner.optimizer muon"),
     EFFECT(inner.beta1, is_adam, "inner.optimizer adamw or muon"),
     EFFECT(inner.beta2, is_adam, "inner.optimizer adamw or muon"),
     EFFECT(inner.eps, is_adam, "inner.optimizer adamw or muon"),
-    EFFECT(inner.scaling_workers, is_scaled, "inner.scaling sqrt or linear"),
     EFFECT(inner.min_lr_fraction, has_schedule, "another inner.schedule than constant"),
 #undef EFFECT
 };
@@ -299,13 +280,12 @@ static void warn_of_idle_keys(const struct config *c, const struct config_source
 
 static void log_scaling(const struct config *c)
 {
-    char scaling[CONFIG_VALUE_MAX];
-    uint32_t n = c->inner.scaling_workers;
-    if (!is_scaled(c) || config_is_external(c)) return;
-    config_value_text(c, AT(inner.scaling), scaling);
+    enum scaling scaling;
+    uint32_t n;
+    if (!scaling_parse(c->inner.scaling, &scaling, &n) || scaling == SCALING_NONE || config_is_external(c)) return;
     log_info("the inner learning rate is %g = %g x %s%u worker%s%s (inner.scaling %s)", lr_inner_peak(c),
-             c->inner.learning_rate, c->inner.scaling == SCALING_SQRT ? "sqrt(" : "", n, n > 1 ? "s" : "",
-             c->inner.scaling == SCALING_SQRT ? ")" : "", scaling);
+             c->inner.learning_rate, scaling == SCALING_SQRT ? "sqrt(" : "", n, n > 1 ? "s" : "",
+             scaling == SCALING_SQRT ? ")" : "", c->inner.scaling);
 }
 
 static void warn_of_no_steps(const struct config *c)

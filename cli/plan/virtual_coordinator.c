@@ -23,7 +23,7 @@ static void look_at(struct virtual_coordinator *c, uint64_t at_us)
     event_queue_at(c->clock, at_us, coordinator_look, c, at_us);
 }
 
-/* Fsyncs the journal, if journal.sync says so. Returns the seconds. */
+/* Fsyncs the journal, if this run does so at updates. Returns the seconds. */
 static double sync_journal(struct virtual_coordinator *c)
 {
     const struct plan_costs *costs = c->setup->costs;

@@ -271,7 +271,7 @@ bool engine_eval_holds(const struct engine *e, const struct session *s);
 bool engine_lacks_update(const struct engine *e, const struct session *s);
 /* Recomputes whether the member can take work; called after a change of work, evaluation or state. */
 void engine_refresh_ready(struct engine *e, struct session *s);
-/* The member's last deltas were refused: it gets no work until coordinator.readmit_s has passed. */
+/* The member's last deltas were refused: it gets no work until an hour has passed, or the operator readmits it. */
 bool engine_is_aside(const struct engine *e, const struct member *m);
 /* Writes "put aside for 3600 s after 3 refused deltas: REASON"; returns out. */
 const char *engine_aside_text(const struct engine *e, const struct member *m, char *out, size_t cap);
@@ -328,7 +328,7 @@ void engine_eval_remind(struct engine *e, const struct session *s);
 /* async: makes the worker whose delta was merged last the evaluator. */
 void engine_eval_prefer(struct engine *e, uint64_t session);
 bool engine_eval_complete(const struct engine *e);
-/* Periodic evaluations that are due in the first `rounds` rounds: train.eval_every or train.eval_every_steps. */
+/* Periodic evaluations that are due in the first `rounds` rounds: train.eval_every. */
 uint64_t engine_eval_points(const struct engine *e, uint64_t rounds);
 
 /* --- engine_eval_judge.c --- */

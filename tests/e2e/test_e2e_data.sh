@@ -11,7 +11,7 @@ make_text 400000 >text.txt
 cp -r data other
 # 64 places of 4096 bytes are read at once; one token between two of them changes.
 printf '\001' | dd of=other/train_000000.bin bs=1 seek=$((1024 + 5000)) conv=notrunc status=none
-write_config run.yaml train.max_steps=1000000 inner.warmup_steps=10 log.every_steps=10000
+write_config run.yaml train.max_steps=1000000 inner.warmup_steps=10
 node_start coordinator
 until_true 10 "the address of the run" test -e run/address
 node_start w0

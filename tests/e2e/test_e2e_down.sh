@@ -70,5 +70,5 @@ weighed=$(grep '"event":"update"' calm.jsonl | sed -n 's/.*"codec":"\([a-z]*\).*
 awk '($1 == "relay") != ($2 <= $3) { exit 1 }' <<<"$weighed" || fail "auto chose the larger form: $weighed"
 grep -Eq '  down by (union|relay)' coordinator.log || fail "the round lines of auto do not name the chosen form"
 try 'top-k' codec.down=topk:64/4096+sign
-try 'clipped, relayed' codec.down=relay merge.clip=median merge.weights=equal merge.rule=mean
+try 'clipped, relayed' codec.down=relay merge.clip=median merge.rule=mean
 echo "every form of the downlink survives kill -9 of a worker and of the coordinator"

@@ -11,7 +11,7 @@ SECONDS_EACH=6
 
 make_data
 write_config run.yaml train.max_steps=2000000 train.sync_every=40 model.n_embd=64 model.n_layer=2 train.eval_every=0 \
-    coordinator.min_workers=2 checkpoint.every=100000 log.every_steps=1000
+    coordinator.min_workers=2 checkpoint.every=100000
 
 join_late() { # JOIN NAME
     start "$2.log" "$BIN/atoll-worker" --join "$1" --dir "$2" --name "$2" --data.train="$WORK/data/train_*.bin" \

@@ -34,7 +34,7 @@ expected=$theta
 run inner.learning_rate=5e-3 inner.scaling=sqrt
 [[ $theta == "$expected" ]] || fail "sqrt: theta is $theta, with the scaled rate itself $expected"
 close_to "$peak" 0.0070710678 || fail "sqrt: the metrics name the rate $peak"
-grep -q 'learning rate is 0.00707107 = 0.005 x sqrt(2 workers) (inner.scaling sqrt)' coordinator.log ||
+grep -q 'learning rate is 0.00707107 = 0.005 x sqrt(2 workers) (inner.scaling sqrt:2)' coordinator.log ||
     fail "no line about the rate: $(<coordinator.log)"
 stop_at=3
 run train.max_steps=100 inner.learning_rate=0.0100 inner.scaling=none
@@ -42,7 +42,7 @@ expected=$theta
 run train.max_steps=100 inner.learning_rate=5e-3 inner.scaling=linear
 [[ $theta == "$expected" ]] || fail "linear, continued: theta is $theta, with the scaled rate itself $expected"
 close_to "$peak" 0.01 || fail "linear: the metrics name the rate $peak"
-(($(grep -c 'learning rate is 0.01 = 0.005 x 2 workers (inner.scaling linear)' coordinator.log) == 2)) ||
+(($(grep -c 'learning rate is 0.01 = 0.005 x 2 workers (inner.scaling linear:2)' coordinator.log) == 2)) ||
     fail "the continued run has another rate: $(<coordinator.log)"
-grep -q 'scaling_workers: 2 ' run/config.yaml || fail "config.yaml: $(grep scaling run/config.yaml)"
+grep -q 'scaling: "linear:2" ' run/config.yaml || fail "config.yaml: $(grep scaling run/config.yaml)"
 echo "scaled by sqrt and linearly: theta equals the run with that rate; min_workers 2 -> 1 keeps it"

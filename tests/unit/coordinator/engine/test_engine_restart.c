@@ -90,13 +90,8 @@ static const char *const diloco[] = {"coordinator.min_workers=2",
                                      NULL};
 static const char *const ddp[] = {"train.method=ddp", "coordinator.min_workers=2", "train.max_steps=5",
                                   "checkpoint.every=3", NULL};
-static const char *const async[] = {"train.method=async",
-                                    "coordinator.min_workers=2",
-                                    "codec.down=int8:16",
-                                    "checkpoint.every=4",
-                                    "outer.buffer=3",
-                                    "train.max_steps=12",
-                                    NULL};
+static const char *const async[] = {"train.method=async", "coordinator.min_workers=2", "codec.down=int8:16",
+                                    "checkpoint.every=4", "train.max_steps=12",        NULL};
 static const char *const *const methods[] = {diloco, ddp, async};
 
 static uint64_t calm_theta(const char *const *settings)
