@@ -17,11 +17,6 @@ const struct layout *engine_layout(const struct engine *e)
     return e->ledger.modelled ? &e->ledger.layout : NULL;
 }
 
-uint32_t engine_active(const struct engine *e)
-{
-    return member_count_active(&e->ledger.round.members);
-}
-
 uint64_t engine_version(const struct engine *e, uint32_t fragment)
 {
     return e->ledger.round.versions[fragment];

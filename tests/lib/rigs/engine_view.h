@@ -15,7 +15,6 @@ uint64_t engine_version_hash(const struct engine *engine, uint32_t fragment, uin
 /* CORRUPT unless committed + outstanding + free sample positions are [0, cursor), disjoint. */
 enum status engine_check(const struct engine *engine, struct err *err) MUST_CHECK;
 uint32_t engine_members(const struct engine *engine); /* places given so far */
-uint32_t engine_active(const struct engine *engine);  /* active workers */
 /* The name of the worker that has this place, or had it last; NULL: the place was never given. */
 const char *engine_member_name(const struct engine *engine, uint32_t id);
 uint64_t engine_samples_committed(const struct engine *engine);

@@ -253,7 +253,6 @@ void sim_check_engine_started(struct sim_check *c, const struct engine *engine, 
 {
     c->now_us = c->moved_us = now_us;
     c->engine_up = true;
-    c->engine = engine;
     recover_places(c, engine);
     if (!engine_theta(engine)) return;
     for (uint32_t f = 0; f < c->layout.n_fragments; f++) {
@@ -294,7 +293,6 @@ void sim_check_engine_stopped(struct sim_check *c, bool power)
     for (int i = 0; power && i < CHECK_IDS; i++)
         c->id_unsure[i] = c->id_unsure[i] || c->client_of_id[i] != c->durable_of_id[i];
     c->engine_up = false;
-    c->engine = NULL;
     memset(c->engine_versions, 0, sizeof(c->engine_versions));
 }
 

@@ -53,13 +53,10 @@ struct check_version {
     bool visible; /* a process other than the coordinator may know this version */
     bool durable; /* survives a power cut */
     uint64_t round, hash;
-    float *theta;                   /* [count] */
-    double *ideal;                  /* [count] theta without rounding and without the downlink's codec */
-    double *momentum;               /* [2 * count] outer optimizer */
-    double slack;                   /* bound on |theta - ideal| */
-    uint64_t merged, merged_tokens; /* async: deltas and tokens of this fragment so far */
-    uint32_t buffered;              /* async: deltas since the last momentum step */
-    uint32_t active;                /* async: active workers at the merge */
+    float *theta;     /* [count] */
+    double *ideal;    /* [count] theta without rounding and without the downlink's codec */
+    double *momentum; /* [count] outer optimizer */
+    double slack;     /* bound on |theta - ideal| */
     uint32_t n_named;
     struct check_named named[CHECK_NAMED];
 };
@@ -122,7 +119,6 @@ struct sim_check {
     int durable_of_id[CHECK_IDS];            /* by the part of the journal that survives a power cut */
     bool id_unsure[CHECK_IDS];               /* a power cut may have lost the record that gave this place */
     uint64_t moved_us;                       /* time of the last training, send, merge or evaluation */
-    const struct engine *engine;             /* running; NULL: none */
     bool engine_up, open_unsynced, unsynced; /* appended since the last sync: an OPEN, any record */
     uint64_t engine_versions[CHECK_FRAGMENTS];
     uint8_t *trained; /* [n_trained] number of merges of each sample position */

@@ -65,16 +65,13 @@ static struct check_version *log_grow(struct sim_check *c, uint32_t f)
     struct check_version *v = &log->versions[log->n++];
     *v = (struct check_version){.theta = mem_alloc(n, sizeof(float)),
                                 .ideal = mem_alloc(n, sizeof(double)),
-                                .momentum = mem_alloc(2 * n, sizeof(double))};
+                                .momentum = mem_alloc(n, sizeof(double))};
     assert(v->theta && v->ideal && v->momentum);
     if (log->n > 1) {
         memcpy(v->theta, v[-1].theta, n * sizeof(float));
         memcpy(v->ideal, v[-1].ideal, n * sizeof(double));
-        memcpy(v->momentum, v[-1].momentum, 2 * n * sizeof(double));
+        memcpy(v->momentum, v[-1].momentum, n * sizeof(double));
         v->slack = v[-1].slack;
-        v->merged = v[-1].merged;
-        v->buffered = v[-1].buffered;
-        v->merged_tokens = v[-1].merged_tokens;
     }
     return v;
 }
@@ -116,33 +113,19 @@ double check_outer_rate(const struct sim_check *c, uint32_t f, const struct chec
     return version <= config->train.start_step ? 1 : config->outer.learning_rate; /* 1: an averaged round */
 }
 
-static void outer_step(const struct sim_check *c, uint32_t f, struct check_version *v, const double *g, double weight)
+static void outer_step(const struct sim_check *c, uint32_t f, struct check_version *v, const double *g)
 {
     double lr = check_outer_rate(c, f, v), mu = c->config.outer.momentum;
     bool averaged = v->round < c->config.train.start_step;
     size_t n = check_count(c, f);
-    double buffer = v->active;
     bool nesterov = c->config.outer.optimizer == OPTIMIZER_NESTEROV;
-    bool flush = !c->barrier && v->buffered >= v->active;
-    if (flush) v->buffered = 0;
     for (size_t i = 0; i < n; i++) {
-        double *m = &v->momentum[i], *sum = &v->momentum[n + i];
+        double *m = &v->momentum[i];
         if (averaged) {
             v->ideal[i] -= g[i];
-        } else if (c->barrier) {
+        } else {
             *m = mu * *m + g[i];
             v->ideal[i] -= lr * (nesterov ? g[i] + mu * *m : g[i]);
-        } else if (!nesterov) {
-            v->ideal[i] -= lr * weight * g[i] / buffer;
-        } else {
-            *sum += weight * g[i];
-            double momentum = 0;
-            if (flush) {
-                *m = mu * *m + *sum / buffer;
-                momentum = mu * *m;
-                *sum = 0;
-            }
-            v->ideal[i] -= lr * (momentum + weight * g[i] / buffer);
         }
     }
 }
@@ -167,29 +150,14 @@ static void forget(const struct sim_check *c, uint32_t f, struct check_version *
 static void check_value(struct sim_check *c, uint32_t f, struct check_version *v, const float *decoded)
 {
     size_t n = check_count(c, f);
-    double *mean = mem_alloc(n, sizeof(double)), weight = 1.0, largest = 0.0;
+    double *mean = mem_alloc(n, sizeof(double)), largest = 0.0;
     assert(mean);
     if (!check_merge(c, f, v, mean))
         sim_check_fail(c, "fragment %u: a merged delta does not decode or is not finite", f);
-    if (!c->barrier) {
-        uint64_t tokens = 0, version = (uint64_t)(v - c->logs[f].versions);
-        double fresh = 0;
-        assert(c->engine);
-        v->active = engine_active(c->engine) ? engine_active(c->engine) : 1;
-        for (uint32_t i = 0; i < v->n_named; i++) {
-            uint64_t staleness = (version - 1 - v->named[i].delta->base_version) / v->active;
-            tokens += v->named[i].tokens;
-            fresh += (double)v->named[i].tokens / sqrt(1 + (double)staleness);
-        }
-        v->merged += v->n_named;
-        v->buffered += v->n_named;
-        v->merged_tokens += tokens;
-        weight = fresh / ((double)v->merged_tokens / (double)v->merged); /* the sum over the group */
-    }
     enum config_down down = config_down(&c->config);
     bool increment = down == CONFIG_DOWN_CODEC && !codec_lossless(c->logs[f].down);
     if (increment) forget(c, f, v);
-    outer_step(c, f, v, mean, weight);
+    outer_step(c, f, v, mean);
     for (size_t i = 0; increment && i < n; i++) /* fmax here stops gcc 12 for ARM with an internal error */
         if (fabs((double)decoded[i]) > largest) largest = fabs((double)decoded[i]);
     v->slack = 2e-4 + largest / 100.0; /* rounding, and the largest residual of a dense quantizer */
